@@ -1,4 +1,4 @@
-"""`waypost image`: from this checkout to a gateway somebody can install, boot or try."""
+"""`waypost image`: make a gateway that can be installed, booted or tried without a checkout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 machine_option = click.option(
     "--machine",
     type=click.Choice(["x86_64", "aarch64"]),
-    help="Kind of machine to make it for.  [default: that of this machine]",
+    help="Kind of machine to build for.  [default: this one's]",
 )
 key_option = click.option(
     "--key", type=click.Path(path_type=Path, exists=True), help="Sign with this key (PEM), with --certificate."
@@ -29,7 +29,7 @@ into_option = click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(),
-    help="Folder for the results.  [default: this one]",
+    help="Folder for the results.  [default: the current one]",
 )
 
 
@@ -37,7 +37,7 @@ into_option = click.option(
 def image() -> None:
     """Make a gateway that needs no checkout: a folder, a package, an image of a card.
 
-    Steps whose inputs have not changed are not done again.
+    Steps with unchanged inputs are skipped.
     """
 
 
@@ -53,16 +53,16 @@ def freeze(
     """Make a folder with a gateway and the Python it runs on.
 
     \b
-    Copied to a machine without Python it serves:
+    It runs on a machine without Python:
       waypost image freeze --out ./frozen && ./frozen/waypost edge run --dev --data ./data
     """
     from images.debian import Mirror
     from images.frozen.freezing import PROGRAM
-    from images.output import copy_tree, require_place
+    from images.output import check_target, copy_tree
     from images.steps import Steps, default_cache
 
-    require_place(out, holding=PROGRAM)
-    made, _ = _frozen(Steps(cache or default_cache()), machine, Mirror(mirror, security_mirror), fresh=fresh)
+    check_target(out, holding=PROGRAM)
+    made, _ = _freeze(Steps(cache or default_cache()), machine, Mirror(mirror, security_mirror), fresh=fresh)
     copy_tree(made, out, holding=PROGRAM)
     click.echo(out)
 
@@ -79,33 +79,33 @@ def package(
     """Make a Debian package of a gateway, for Debian 12 or newer and Raspberry Pi OS.
 
     \b
-    On the machine that is to be a gateway, it serves when this is done:
+    On the gateway's machine; it serves when this is done:
       sudo apt install ./waypost_*.deb
     """
     from images.debian import Mirror
-    from images.output import copy_file, require_place
+    from images.output import check_target, copy_file
     from images.package import deb
     from images.steps import Steps, default_cache
 
-    require_place(out)
+    check_target(out)
     steps = Steps(cache or default_cache())
-    made = _frozen(steps, machine, Mirror(mirror, security_mirror), fresh=fresh)
-    click.echo(copy_file(deb.package(steps, *made), out))
+    made = _freeze(steps, machine, Mirror(mirror, security_mirror), fresh=fresh)
+    click.echo(copy_file(deb.build_package(steps, *made), out))
 
 
 @image.command()
 @cache_option
 @mirror_options
-@click.option("--board", type=click.Choice(["pi4", "pi3", "qemu"]), required=True, help="Board to make it for.")
+@click.option("--board", type=click.Choice(["pi4", "pi3", "qemu"]), required=True, help="Board to build for.")
 @key_option
 @click.option(
     "--certificate",
     type=click.Path(path_type=Path, exists=True),
-    help="Certificate of that key (PEM); gateways keep it.",
+    help="Certificate of that key (PEM); gateways store it.",
 )
 @fresh_option
 @into_option
-@click.option("--url", metavar="URL", help="Of the folder Raspberry Pi Imager fetches it from.  [default: --out]")
+@click.option("--url", metavar="URL", help="Folder from which Raspberry Pi Imager fetches it.  [default: --out]")
 def build(
     cache: Path | None,
     mirror: str | None,
@@ -119,12 +119,11 @@ def build(
 ) -> None:
     """Make the image of a card, compressed and signed.
 
-    Next to it are its block map, checksums, signature and bill of materials, and the manifest that Raspberry Pi Imager
-    opens.
+    Next to it are its block map, checksums, signature, bill of materials, and the manifest for Raspberry Pi Imager.
 
-    Needs root. It takes ten minutes the first time, with downloads; five when only the gateway has changed, one when
-    only our files over Debian have; much more on a busy machine. Without --key a key made for this machine signs it,
-    which is good for trying out.
+    Needs root. It takes ten minutes the first time, with downloads; five when only the gateway has changed; one when
+    only our files on top of Debian have; much more on a busy machine. Without --key it is signed with a key made for
+    this machine, for trials.
 
     \b
     For a Raspberry Pi 4:
@@ -133,12 +132,12 @@ def build(
     from images.building import build_image
     from images.debian import Mirror
     from images.disk import imager
-    from images.disk.building import name
-    from images.output import copy_file, require_place, write_text
+    from images.disk.building import image_name
+    from images.output import check_target, copy_file, write_text
     from images.steps import Steps, default_cache
 
     _require_fetchable(url)
-    require_place(out)
+    check_target(out)
     folder = cache or default_cache()
     packages = Mirror(mirror, security_mirror)
     made = build_image(Steps(folder), folder, board, packages, (key, certificate), fresh=fresh)
@@ -146,8 +145,8 @@ def build(
         if file.name != imager.FILE:
             click.echo(copy_file(file, out))
     if (made / imager.FILE).is_file():
-        manifest = imager.manifest((made / imager.FILE).read_text(), url or out.resolve().as_uri())
-        click.echo(write_text(out / f"{name(board)}{imager.SUFFIX}", manifest))
+        manifest = imager.make_manifest((made / imager.FILE).read_text(), url or out.resolve().as_uri())
+        click.echo(write_text(out / f"{image_name(board)}{imager.SUFFIX}", manifest))
 
 
 @image.command()
@@ -157,7 +156,7 @@ def build(
 @click.option(
     "--certificate",
     type=click.Path(path_type=Path, exists=True),
-    help="Certificate of that key (PEM); gateways have it.",
+    help="Certificate of that key (PEM), which gateways have.",
 )
 @fresh_option
 @into_option
@@ -176,8 +175,8 @@ def bundle(
 ) -> None:
     """Make the file of an update, signed as images are.
 
-    It is for gateways whose images are signed with the same key. Needs root. A bundle fits all boards; it has no
-    firmware and no boot loader.
+    It fits gateways with images signed by the same key. Needs root. A bundle is for all boards; it has no firmware
+    and no boot loader.
 
     \b
     On a gateway:
@@ -188,19 +187,19 @@ def bundle(
     """
     from images.building import build_bundle
     from images.debian import Mirror
-    from images.disk.bundle import resource
-    from images.output import copy_file, require_place, write_text
+    from images.disk.bundle import make_resource
+    from images.output import check_target, copy_file, write_text
     from images.steps import Steps, default_cache
 
     _require_fetchable(url)
-    require_place(out)
+    check_target(out)
     folder = cache or default_cache()
     packages = Mirror(mirror, security_mirror)
     made = build_bundle(Steps(folder), folder, packages, (key, certificate), fresh=fresh)
     click.echo(copy_file(made.file, out))
     if url is not None:
         name = f"{made.file.name.removesuffix('.raucb')}.system.yaml"
-        click.echo(write_text(out / name, resource(made, url)))
+        click.echo(write_text(out / name, make_resource(made, url)))
 
 
 image.add_command(configure)
@@ -214,13 +213,15 @@ image.add_command(container)
     "--disk", type=click.Path(path_type=Path), help="Keep the card in this file, and continue with it next time."
 )
 @click.option(
-    "--screenshot", type=click.Path(path_type=Path, dir_okay=False), help="Draw its screen (SVG) when it serves; end."
+    "--screenshot",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write its screen (SVG) when it serves, and end.",
 )
-@click.option("--until", metavar="TEXT", help="With --screenshot: once its console has shown this.")
+@click.option("--until", metavar="TEXT", help="With --screenshot: wait until its console shows this.")
 def run_image(img: Path, ports: tuple[str, ...], disk: Path | None, screenshot: Path | None, until: str | None) -> None:
     """Boot an image in an emulated machine (QEMU).
 
-    The gateway's ports are 20000 higher here. The console is this terminal; Ctrl-A X ends the machine.
+    On this machine the gateway's ports are 20000 higher. The console is this terminal; Ctrl-A X ends the machine.
 
     \b
     MQTT is at 127.0.0.1:21883, AMQP at 25672; of a gateway that has enrolled, MQTT over TLS at 28883, HTTPS at 20443:
@@ -229,36 +230,36 @@ def run_image(img: Path, ports: tuple[str, ...], disk: Path | None, screenshot: 
     import tempfile
 
     from images.emulator import machine, screen
-    from images.output import require_place, write_text
+    from images.output import check_target, write_text
 
     if until is not None and screenshot is None:
         raise click.UsageError("--until goes with --screenshot")
     if screenshot is not None:
-        require_place(screenshot.parent)
-    forwarded = machine.forwarded(ports)
+        check_target(screenshot.parent)
+    forwarded = machine.parse_ports(ports)
     if disk is None or not disk.exists():
         machine.require_image(img)
-    machine.ready(forwarded)
+    machine.check_prerequisites(forwarded)
     with tempfile.TemporaryDirectory(prefix="waypost-image-") as folder:
-        card = machine.disk(img, Path(folder), Path(folder) / "log", kept=disk)
-        words = machine.command(card, forwarded)
+        card = machine.make_disk(img, Path(folder), Path(folder) / "log", kept=disk)
+        words = machine.build_command(card, forwarded)
         if screenshot is None:
             raise SystemExit(machine.boot(words))
-        said = machine.watched(words, until or machine.SERVES, machine.SERVES_S)
-        click.echo(write_text(screenshot, screen.picture(said, img.name)))
+        console = machine.boot_until(words, until or machine.SERVES, machine.SERVES_S)
+        click.echo(write_text(screenshot, screen.render_svg(console, img.name)))
 
 
 def _require_fetchable(url: str | None) -> None:
-    """Raises ImageError."""
+    """Raise ImageError unless the URL is HTTP or HTTPS."""
     if url is not None and not url.startswith(("https://", "http://")):
-        raise ImageError(f"--url {url}: it is fetched from https://host/path", code=USAGE)
+        raise ImageError(f"--url {url}: expected https://host/path", code=USAGE)
 
 
-def _frozen(steps: Steps, machine: str | None, mirror: Mirror, *, fresh: bool) -> tuple[Path, str]:
-    """A frozen gateway, and the kind of machine it is for."""
+def _freeze(steps: Steps, machine: str | None, mirror: Mirror, *, fresh: bool) -> tuple[Path, str]:
+    """Return a frozen gateway, and the kind of machine it is for."""
     import platform
 
-    from images.frozen import made
+    from images.frozen import by_machine
 
     machine = machine or platform.machine()
-    return made.frozen(steps, machine, mirror, fresh=fresh), machine
+    return by_machine.freeze(steps, machine, mirror, fresh=fresh), machine

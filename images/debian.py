@@ -1,4 +1,4 @@
-"""Debian packages, as a rule for arm64, from where this machine's apt gets its own: no place is written down here."""
+"""Debian packages, for arm64 unless stated otherwise, from the archives that this machine's apt uses."""
 
 from __future__ import annotations
 
@@ -8,59 +8,62 @@ from pathlib import Path
 from typing import Final
 
 from images.errors import USAGE, ImageError
-from images.programs import output, run
+from images.programs import run, run_for_output
 
 SUITE: Final = "bookworm"
 """The release of Debian that gateways run."""
 HOOKS: Final = "/usr/share/mmdebstrap/hooks"
 DATE: Final = 1577836800
-"""Of every file Debian's packages do not date, seconds since 1970: the same packages make the same tree."""
+"""Date of every file that Debian's packages do not date, seconds since 1970: the same packages give the same tree."""
 APT: Final = ('--aptopt=Apt::Install-Recommends "false"', "--aptopt=Acquire::Retries 3", "--dpkgopt=force-unsafe-io")
 
 
 class Mirror:
-    """Where packages come from."""
+    """Source of Debian packages."""
 
     def __init__(self, address: str | None = None, security: str | None = None) -> None:
-        """`address`: of a mirror of Debian; None: what this machine's apt is set up with. `security`: of one of
-        Debian's security updates; None: beside the other, where mirrors have it."""
+        """Set the mirrors.
+
+        `address`: URL of a Debian mirror; None: what this machine's apt uses. `security`: URL of a mirror of the
+        security updates; None: next to the other, where mirrors have it.
+        """
         if security is not None and address is None:
             raise ImageError("--security-mirror goes with --mirror", code=USAGE)
         self._address = address
         self._security = security or f"{(address or '').rstrip('/')}-security"
 
     @property
-    def named(self) -> tuple[str, ...]:
-        """What was said of it: of another mirror everything is made anew."""
+    def cache_inputs(self) -> tuple[str, ...]:
+        """Inputs of build steps: packages of another mirror are built again."""
         return () if self._address is None else (self._address, self._security)
 
     def sources(self, components: str) -> str:
-        """Lines for apt. Raises ImageError where this machine knows no archive of `SUITE`."""
+        """Return lines for apt. Raises ImageError if this machine knows no archive of `SUITE`."""
         if self._address is not None:
             places = ((self._address, ("", "-updates")), (self._security, ("-security",)))
             named = (f"{address} {SUITE}{suite}" for address, suites in places for suite in suites)
             return "".join(f"deb {line} {components}\n" for line in named)
         asked = ("--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages", "Origin: Debian")
-        found = dict.fromkeys(output("apt-get", "indextargets", *asked).splitlines())
+        found = dict.fromkeys(run_for_output("apt-get", "indextargets", *asked).splitlines())
         lines = [f"deb {line} {components}" for line in found if line.split()[-1].partition("-")[0] == SUITE]
         if not lines:
             raise ImageError(
-                f"apt on this machine knows no archive of Debian {SUITE}",
+                f"apt on this machine has no archive of Debian {SUITE}",
                 hint="sudo apt update; or name a mirror with --mirror",
             )
         return "".join(f"{line}\n" for line in lines)
 
     def unpack(self, root: Path, packages: Sequence[str], *, log: Path) -> None:
-        """Lay out packages and what they need, without running anything of theirs."""
+        """Unpack packages and their dependencies without running any of their programs."""
         options = ("--variant=extract", f"--hook-dir={HOOKS}/merged-usr")
         self._run(root, packages, "main", options, log)
 
     def install(self, target: Path, packages: Sequence[str], options: Sequence[str], *, log: Path) -> None:
-        """Make a root file system, as an archive where the name of `target` ends with .tar."""
+        """Create a root file system, as an archive if the name of `target` ends with .tar."""
         self._run(target, packages, "main non-free-firmware", ("--variant=apt", *options), log)
 
-    def small(self, target: Path, architecture: str, packages: Sequence[str], *, log: Path) -> None:
-        """The same for a container: what is essential, these packages, and no documentation."""
+    def install_small(self, target: Path, architecture: str, packages: Sequence[str], *, log: Path) -> None:
+        """Create a root file system for a container: essential packages, these, and no documentation."""
         leave = [f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in ("doc", "info", "locale", "man")]
         options = ("--variant=essential", *leave, "--dpkgopt=path-include=/usr/share/doc/*/copyright")
         self._run(target, packages, "main", options, log, architecture=architecture)
@@ -87,6 +90,6 @@ class Mirror:
             raise ImageError(error.message, hint=hint) from None
 
 
-def quoted(path: Path) -> str:
-    """For a hook of mmdebstrap, which is a line of shell."""
+def quote_path(path: Path) -> str:
+    """Quote a path for a hook of mmdebstrap, which is a line of shell."""
     return shlex.quote(str(path))

@@ -1,4 +1,4 @@
-"""Options that several commands of `waypost image` have."""
+"""Options shared by commands of `waypost image`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ cache_option = click.option(
     "--cache",
     type=click.Path(path_type=Path, file_okay=False),
     envvar=CACHE_VARIABLE,
-    help="Where the results of steps are kept.  [default: waypost/images in your cache directory]",
+    help="Folder for the results of steps.  [default: waypost/images in your cache directory]",
 )
 out_option = click.option(
-    "--out", type=click.Path(path_type=Path), required=True, help="Folder to make; what is in it is replaced."
+    "--out", type=click.Path(path_type=Path), required=True, help="Folder to create; its content is replaced."
 )
 
 
 def mirror_options(command: _Command) -> _Command:
-    """Where Debian's packages come from."""
+    """Add the options for the sources of Debian packages."""
     security = click.option(
         "--security-mirror", metavar="URL", help="Debian's security updates, with --mirror.  [default: URL-security]"
     )
-    mirror = click.option("--mirror", metavar="URL", help="Mirror of Debian's packages, in place of apt's.")
+    mirror = click.option("--mirror", metavar="URL", help="Mirror of Debian's packages, instead of apt's.")
     return mirror(security(command))

@@ -1,4 +1,4 @@
-"""Results where the person asked for them: there whole or not at all, and never over something else."""
+"""Write results to the place that the user named: whole or not at all, and never over something else."""
 
 from __future__ import annotations
 
@@ -12,30 +12,33 @@ from images.errors import USAGE, ImageError
 from images.steps import remove
 
 
-def require_place(out: Path, *, holding: str | None = None) -> None:
-    """Something can be made there, which is known before the minutes that takes. `holding`: a folder that takes the
-    place of an earlier one, which is empty or has this file; None: files in a folder. Raises ImageError."""
-    if holding is not None and out.exists() and not _replaceable(out, holding):
-        raise ImageError(f"{out} is there, and is nothing this command made", hint="choose another place", code=USAGE)
-    there = out.absolute() if holding is None else out.absolute().parent
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        raise ImageError(f"{there} is no folder", hint="choose another place", code=USAGE)
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ImageError(f"{there} cannot be written to", hint="choose another place", code=USAGE)
+def check_target(out: Path, *, holding: str | None = None) -> None:
+    """Raise ImageError if nothing can be written there, before long steps begin.
+
+    `holding`: the target is a folder that replaces an earlier one, which is empty or has this file; None: the target is
+    a folder for files.
+    """
+    if holding is not None and out.exists() and not _is_replaceable(out, holding):
+        raise ImageError(f"{out} exists and was not made by this command", hint="choose another place", code=USAGE)
+    parent = out.absolute() if holding is None else out.absolute().parent
+    while not parent.exists() and parent != parent.parent:
+        parent = parent.parent
+    if not parent.is_dir():
+        raise ImageError(f"{parent} is not a folder", hint="choose another place", code=USAGE)
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise ImageError(f"{parent} is not writable", hint="choose another place", code=USAGE)
 
 
-def _replaceable(out: Path, holding: str) -> bool:
+def _is_replaceable(out: Path, holding: str) -> bool:
     return out.is_dir() and (not any(out.iterdir()) or (out / holding).exists())
 
 
 def copy_tree(made: Path, out: Path, *, holding: str) -> None:
-    """Copy a folder to `out`, in the place of an earlier one: a folder that is empty or has a file `holding`.
+    """Copy a folder to `out`, replacing an earlier one: a folder that is empty or has the file `holding`.
 
-    Raises ImageError where something else is.
+    Raises ImageError if something else is there.
     """
-    require_place(out, holding=holding)
+    check_target(out, holding=holding)
     fresh = out.with_name(f"{out.name}.part")
     try:
         remove(fresh)
@@ -50,17 +53,17 @@ def copy_tree(made: Path, out: Path, *, holding: str) -> None:
 
 
 def copy_file(made: Path, folder: Path) -> Path:
-    """Copy a file into a folder, in the place of one of its name; where it is now. Raises ImageError."""
-    return _put(folder / made.name, lambda fresh: shutil.copyfile(made, fresh))
+    """Copy a file into a folder, replacing one of the same name, and return its path. Raises ImageError."""
+    return _write_new(folder / made.name, lambda fresh: shutil.copyfile(made, fresh))
 
 
 def write_text(target: Path, text: str) -> Path:
-    """Write a file in UTF-8; the file. Raises ImageError."""
-    return _put(target, lambda fresh: fresh.write_text(text, encoding="utf-8"))
+    """Write a file in UTF-8 and return it. Raises ImageError."""
+    return _write_new(target, lambda fresh: fresh.write_text(text, encoding="utf-8"))
 
 
-def _put(target: Path, write: Callable[[Path], object]) -> Path:
-    """What `write` makes of a file beside it, in the place of an earlier one. Raises ImageError."""
+def _write_new(target: Path, write: Callable[[Path], object]) -> Path:
+    """Write a new file next to the target and rename it to the target. Raises ImageError."""
     fresh = target.with_name(f"{target.name}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Programs of this machine that making an image takes: found beforehand, run with a log, named when they fail."""
+"""Programs of this machine that the image commands run: checked in advance, run with a log, named when they fail."""
 
 from __future__ import annotations
 
@@ -41,14 +41,17 @@ DEBIAN: Final = {
     "rauc": "rauc",
     "strip": "binutils",
 }
-"""The package of each."""
+"""Debian package of each program."""
 
 SAID_LINES: Final = 15
-"""Of what a program said, how much an error shows."""
+"""Lines of a program's output that an error shows."""
 
 
 def require(*programs: str, files: Mapping[str, str] | None = None) -> None:
-    """`files`: paths that have to be there, each with its package. Raises ImageError with the packages to install."""
+    """Raise ImageError with the packages to install if a program or a file is missing.
+
+    `files`: required paths, each with its package.
+    """
     lacking = [(name, DEBIAN[name]) for name in programs if find(name) is None]
     lacking += [(path, package) for path, package in (files or {}).items() if not Path(path).exists()]
     if lacking:
@@ -61,7 +64,7 @@ def require(*programs: str, files: Mapping[str, str] | None = None) -> None:
 
 
 def find(name: str) -> str | None:
-    """A program, also where only root's search path has it."""
+    """Return the path of a program, also if it is only in root's search path."""
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
 
 
@@ -72,19 +75,19 @@ def run(
     environment: Mapping[str, str] | None = None,
     given: str | None = None,
 ) -> None:
-    """Run to the end; what it says goes to the end of `log`. `environment`: added to ours; `given`: its input.
+    """Run a program and append its output to `log`. Raises ImageError with its last lines.
 
-    Raises ImageError with its last lines.
+    `environment`: added to ours; `given`: its input.
     """
     words = [str(word) for word in command]
     words[0] = find(words[0]) or words[0]
-    with log.open("a", encoding="utf-8") as said:
-        said.write(f"$ {shlex.join(words)}\n")
-        said.flush()
+    with log.open("a", encoding="utf-8") as output:
+        output.write(f"$ {shlex.join(words)}\n")
+        output.flush()
         try:
             done = subprocess.run(  # noqa: S603 - the fixed commands of our steps
                 words,
-                stdout=said,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 input=given,
                 stdin=subprocess.DEVNULL if given is None else None,
@@ -102,8 +105,8 @@ def run(
         )
 
 
-def output(*command: str | Path) -> str:
-    """What a program prints. Raises ImageError with what it said instead."""
+def run_for_output(*command: str | Path) -> str:
+    """Run a program and return its output. Raises ImageError with its error output."""
     words = [str(word) for word in command]
     words[0] = find(words[0]) or words[0]
     try:

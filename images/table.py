@@ -1,4 +1,4 @@
-"""Tables that a person wrote in a spreadsheet: CSV, as the program of any country saves it."""
+"""CSV tables written with a spreadsheet, in the dialect of any country."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from images.errors import USAGE, ImageError
 SUFFIX: Final = ".csv"
 DELIMITERS: Final = (",", ";", "\t")
 _NAMED_DELIMITER: Final = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
-"""A first line by which Excel knows the delimiter; not all programs take it away."""
+"""First line by which Excel states the delimiter; some programs leave it in."""
 
 
 def is_table(path: Path) -> bool:
-    """By its name."""
+    """Return whether the name of a file is that of a table."""
     return path.suffix.lower() == SUFFIX
 
 
-def rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(number of the line it ends in, cells) of the rows that have something in them, cells as they are written.
+def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows that are not empty: the number of the last line of each, and its cells as written.
 
     Raises ImageError.
     """
@@ -45,7 +45,7 @@ def rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         except StopIteration:
             return
         except csv.Error as error:
-            hint = "is there a quotation mark that none ends?"
+            hint = "is there an unclosed quotation mark?"
             raise ImageError(f"{path}, row {begin}: {error}", hint=hint, code=USAGE) from None
         if any(map(str.strip, cells)):
             yield before + reader.line_num, cells

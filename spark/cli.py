@@ -24,15 +24,15 @@ from spark.verify_cli import verify
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from spark.jobs.outcome import Job
-    from spark.jobs.runner import Step
+    from spark.jobs.job import AnalyticsJob
+    from spark.jobs.runner import JobStatus
     from spark.report.facts import Facts
-    from spark.report.queries import LakeFigures, LakeReader
+    from spark.report.queries import LakeFigures, ReportReader
 
 FAILED, USAGE, INTEGRITY = 1, 2, 4
-"""Exit codes, beside 0: the thing asked for failed; wrong usage or configuration; the data breaks its contract."""
+"""Exit codes other than 0: failed; wrong usage or configuration; data that breaks its contract."""
 _SECRET = re.compile(r"(\.secret|\.secret\.key|\.session\.token|[pP]assword)$")
-"""Settings whose value is a secret itself, and not the name of one."""
+"""Settings that hold a secret itself, not the name of one."""
 
 
 @click.group()
@@ -73,8 +73,8 @@ def run(
     hours      every hour     the rollups per hour and day
     health     every hour     battery, silence, reboots, clock and radio of each device
     """
-    jobs = _jobs(names, "chosen")
-    _pass(lake, jobs, _Passes(follow, master, _pairs(settings), as_json))
+    jobs = _select_jobs(names, "chosen")
+    _run_passes(lake, jobs, _PassOptions(follow, master, _parse_settings(settings), as_json))
 
 
 @analytics.command()
@@ -89,8 +89,8 @@ def rebuild(
     Use it when a derived table is damaged, when files of a landed table were put back, or when the log of one was
     cleaned before a job had taken it. After an interruption run it again; other tables stay as they are.
     """
-    jobs = _jobs(names, "made_of")
-    _pass(lake, jobs, _Passes(False, master, _pairs(settings), as_json, rebuilds=True))
+    jobs = _select_jobs(names, "made_of")
+    _run_passes(lake, jobs, _PassOptions(False, master, _parse_settings(settings), as_json, rebuilds=True))
 
 
 @analytics.command()
@@ -103,14 +103,14 @@ def maintain(lake: LakePlace) -> None:
     or readings no longer use stay for 7 days, those of tables that each pass writes anew for 2 hours.
     """
     commands.require_writable(lake)
-    commands.as_private_as(lake)
-    if not _maintained(lake, lake.tables()):
+    commands.match_permissions(lake)
+    if not _maintain(lake, lake.tables()):
         sys.exit(FAILED)
 
 
-def _maintained(lake: LakePlace, names: Sequence[str], *, by_need: bool = False) -> bool:
-    """Look after these tables, or those of them that need it; False when one could not be."""
-    from spark import conflict, maintenance, remedy
+def _maintain(lake: LakePlace, names: Sequence[str], *, by_need: bool = False) -> bool:
+    """Maintain these tables, or those that are due (`by_need`); return False if one could not be maintained."""
+    from spark import conflict, maintenance, table_errors
     from spark.jobs import catalog
 
     well = True
@@ -118,29 +118,31 @@ def _maintained(lake: LakePlace, names: Sequence[str], *, by_need: bool = False)
         try:
             if by_need and not maintenance.is_due(lake, name):
                 continue
-            for done in maintenance.maintained(lake, [name], catalog.followed()):
+            for done in maintenance.maintain(lake, [name], catalog.followed_tables()):
                 after = amounts.counted(done.files_after, "file")
                 files = f"{done.files_before:>7,} -> {after:>12} {done.size / 1e6:>10,.1f} MB"
                 click.echo(f"{done.table:<20} {files} {done.deleted:>7,} deleted {done.seconds:>7.1f} s", err=True)
-        except remedy.FAILURES as error:
-            why = "a job wrote it meanwhile; next time" if conflict.is_conflict(error) else remedy.told(error)
+        except table_errors.FAILURES as error:
+            why = (
+                "a job wrote it meanwhile; next time" if conflict.is_conflict(error) else table_errors.summarize(error)
+            )
             click.echo(f"warning: table {name} was not maintained: {why}", err=True)
             well = False
     return well
 
 
-def _jobs(names: Sequence[str], which: Literal["chosen", "made_of"]) -> list[Job]:
+def _select_jobs(names: Sequence[str], which: Literal["chosen", "made_of"]) -> list[AnalyticsJob]:
     from spark.jobs import catalog
 
     try:
-        return catalog.chosen(names) if which == "chosen" else catalog.made_of(names or catalog.NAMES)
+        return catalog.select(names) if which == "chosen" else catalog.select_dependents(names or catalog.NAMES)
     except KeyError as unknown:
         raise click.UsageError(f"no job named {unknown}; jobs: {', '.join(catalog.NAMES)}") from None
 
 
 @dataclass(frozen=True)
-class _Passes:
-    """How passes are made. `rebuilds`: the tables of the jobs are emptied first."""
+class _PassOptions:
+    """Options of passes. `rebuilds`: empty the tables of the jobs first."""
 
     follow: bool
     master: str | None
@@ -149,70 +151,72 @@ class _Passes:
     rebuilds: bool = False
 
 
-def _pass(lake: LakePlace, jobs: list[Job], how: _Passes) -> None:
+def _run_passes(lake: LakePlace, jobs: list[AnalyticsJob], how: _PassOptions) -> None:
     commands.require_writable(lake)
-    closed = commands.as_private_as(lake)
+    closed = commands.match_permissions(lake)
     from spark import dropping, java, session
     from spark.connector.repository import ConnectorMissing
-    from spark.jobs import rounds, runner, turn
+    from spark.jobs import pass_lock, rhythms, runner
 
-    options = session.Options(
+    options = session.SessionOptions(
         master=how.master,
-        load="rounds" if how.follow else runner.load(lake),
+        load="rounds" if how.follow else runner.estimate_load(lake),
         settings={commands.UMASK_SETTING: f"{closed:03o}", **how.settings},
-        log=runner.log_of(lake),
+        log=runner.log_file(lake),
     )
-    interruption.listen()
+    interruption.handle_sigterm()
     display = _Display([job.name for job in jobs], how.as_json)
 
-    def passed(jobs: Sequence[Job], steps: Sequence[Step], seconds: float) -> None:
+    def passed(jobs: Sequence[AnalyticsJob], steps: Sequence[JobStatus], seconds: float) -> None:
         display.pass_done(steps, seconds)
         _maintain_by_need(lake, jobs, steps)
 
     def starts() -> None:
-        commands.say_stale_archive()
-        display.starts_spark()
+        commands.warn_stale_archive()
+        display.show_starting()
 
     try:
-        watch = runner.Watch(starts, display.spark_started)
-        with display, turn.taken(lake), runner.opened(lake, options, watch) as opened:
+        watch = runner.StartCallbacks(starts, display.show_started)
+        with display, pass_lock.hold(lake), runner.open_lake(lake, options, watch) as opened:
             if how.rebuilds:
-                interruption.apart(partial(runner.forget, opened, jobs))
-                interruption.apart(partial(dropping.forget_restored, lake))
+                interruption.run_in_thread(partial(runner.empty_tables, opened, jobs))
+                interruption.run_in_thread(partial(dropping.forget_restored, lake))
             if how.follow:
-                steps = rounds.follow(opened, jobs, rounds.Following(display.show, passed))
+                steps = rhythms.follow(opened, jobs, rhythms.FollowOptions(display.show, passed))
             else:
-                begun = time.monotonic()
-                steps = runner.one_pass(opened, jobs, display.show)
-                interruption.apart(partial(passed, jobs, steps, time.monotonic() - begun))
+                started = time.monotonic()
+                steps = runner.run_pass(opened, jobs, display.show)
+                interruption.run_in_thread(partial(passed, jobs, steps, time.monotonic() - started))
     except KeyboardInterrupt:
         if how.follow:
-            interruption.leave(0)
+            interruption.exit_now(0)
         click.echo(f"interrupted: {interruption.CONTINUES}", err=True)
-        interruption.leave(FAILED)
-    except (turn.PassRunning, session.NotStarted) as error:
+        interruption.exit_now(FAILED)
+    except (pass_lock.PassRunning, session.SparkNotStarted) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(FAILED)
     except (ConnectorMissing, java.JavaMissing) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(USAGE)
-    _conclude(steps, runner.log_of(lake))
+    _exit_for(steps, runner.log_file(lake))
 
 
-def _maintain_by_need(lake: LakePlace, jobs: Sequence[Job], steps: Sequence[Step]) -> None:
-    """After a pass of these jobs, look after the tables of their rhythms, which no job writes now; tables of no job go
-    with the values. A lake in which something is damaged is left as it is."""
+def _maintain_by_need(lake: LakePlace, jobs: Sequence[AnalyticsJob], steps: Sequence[JobStatus]) -> None:
+    """After a pass, maintain the tables of its rhythms, which no job writes now.
+
+    Tables of no job go with the values. A lake with a damaged table is left as it is.
+    """
     from spark.jobs import catalog
 
     rhythm_of = {name: job.rhythm for job in catalog.JOBS for name in job.outputs}
     ended = {job.rhythm for job in jobs}
     if all(step.state == "done" for step in steps):
         names = [name for name in lake.tables() if rhythm_of.get(name, "values") in ended]
-        _maintained(lake, names, by_need=True)
+        _maintain(lake, names, by_need=True)
 
 
-def _conclude(steps: Sequence[Step], log: Path) -> None:
-    """Say what the last pass met, and leave with the exit code for it."""
+def _exit_for(steps: Sequence[JobStatus], log: Path) -> None:
+    """Print what went wrong in the last pass, and exit with its code."""
     wrong: dict[str, list[str]] = {}  # one damaged table ends most jobs with the same words
     for step in steps:
         if step.error is not None:
@@ -226,7 +230,7 @@ def _conclude(steps: Sequence[Step], log: Path) -> None:
         sys.exit(FAILED)
 
 
-def _pairs(settings: Sequence[str]) -> dict[str, str]:
+def _parse_settings(settings: Sequence[str]) -> dict[str, str]:
     pairs = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
@@ -242,7 +246,7 @@ def _pairs(settings: Sequence[str]) -> dict[str, str]:
 
 
 class _Display:
-    """Progress on standard error: a live table on a terminal, a line a job elsewhere; JSON on standard output."""
+    """Progress on standard error: a live table on a terminal, otherwise a line per job; JSON on standard output."""
 
     def __init__(self, names: list[str], as_json: bool) -> None:
         from rich.console import Console
@@ -250,10 +254,10 @@ class _Display:
 
         self._as_json = as_json
         self._names = names
-        self._steps: dict[str, Step] = {}
+        self._steps: dict[str, JobStatus] = {}
         self._started: dict[str, float] = {}
         self._phase = ""
-        self._begun = time.monotonic()
+        self._opened_at = time.monotonic()
         self._console = Console(stderr=True)
         self._live = Live(get_renderable=self._table, console=self._console, refresh_per_second=4, transient=False)
 
@@ -264,20 +268,20 @@ class _Display:
 
     def __exit__(self, *_: object) -> None:
         if self._console.is_terminal:
-            self._phase = f"{time.monotonic() - self._begun:.1f} s in all"
+            self._phase = f"{time.monotonic() - self._opened_at:.1f} s in all"
             self._live.stop()
 
-    def starts_spark(self) -> None:
-        """A job needs Spark, which takes some seconds to start."""
+    def show_starting(self) -> None:
+        """Show that Spark is being started, which takes some seconds."""
         self._phase = "starting Spark"
 
-    def spark_started(self, seconds: float) -> None:
-        """Spark is up."""
+    def show_started(self, seconds: float) -> None:
+        """Show that Spark has started."""
         self._phase = f"Spark started in {seconds:.1f} s"
         self._line(self._phase)
 
-    def show(self, step: Step) -> None:
-        """A job began or ended."""
+    def show(self, step: JobStatus) -> None:
+        """Show that a job began or ended."""
         self._steps[step.job] = step
         if step.state == "running":
             self._started[step.job] = time.monotonic()
@@ -286,8 +290,8 @@ class _Display:
                 f"{step.job:<11} {step.state:<7} {step.rows_in:>12,} in {step.rows_out:>12,} out {step.seconds:>7.1f} s"
             )
 
-    def pass_done(self, steps: Sequence[Step], seconds: float) -> None:
-        """Every job of a pass has ended, `seconds` after the pass began."""
+    def pass_done(self, steps: Sequence[JobStatus], seconds: float) -> None:
+        """Print the result of a pass after `seconds`."""
         if self._as_json:
             jobs = [
                 {
@@ -370,25 +374,30 @@ def report(lake: LakePlace, out: str | None, gateway: str | None, as_json: bool,
 
     try:
         described = facts_file.load(facts) if facts is not None else facts_file.Facts()
-        known, said = queries.readable(lake, lambda reader: _drawn(reader, out, folder, gateway, described))
+        known, written = queries.read_without_broken(
+            lake, lambda reader: _draw(reader, out, folder, gateway, described)
+        )
     except (facts_file.BadFacts, names.NoGateway) as error:
         raise click.UsageError(str(error)) from None
     except OSError as error:
         click.echo(f"error: {error.filename or lake.uri}: {error.strerror or error}", err=True)
         sys.exit(FAILED)
-    if said is not None:
-        click.echo(said, err=as_json, nl=isinstance(said, str))
+    if written is not None:
+        click.echo(written, err=as_json, nl=isinstance(written, str))
     if as_json:
-        click.echo(queries.encoded(known))
-    _say_notices(known, lake)
+        click.echo(queries.encode(known))
+    _print_notices(known, lake)
     if known.unreadable:
         sys.exit(INTEGRITY)
 
 
-def _drawn(
-    lake: LakeReader, out: str | None, folder: bool, gateway: str | None, facts: Facts
+def _draw(
+    lake: ReportReader, out: str | None, folder: bool, gateway: str | None, facts: Facts
 ) -> tuple[LakeFigures, str | bytes | None]:
-    """Write the page, or pages; what is on the first, and what was written, or is to be on standard output."""
+    """Write the page or pages.
+
+    Returns the figures of the first page, and a summary, or the page itself for standard output.
+    """
     from spark.report import page
 
     if folder and out is not None:
@@ -402,12 +411,12 @@ def _drawn(
     return known, f"{out} ({page.write(known, Path(out), facts) / 1024:,.0f} KB)"
 
 
-def _say_notices(known: LakeFigures, lake: LakePlace) -> None:
+def _print_notices(known: LakeFigures, lake: LakePlace) -> None:
     from spark.report import formatting, notices
 
     group = click.get_current_context().parent
     program = "waypost analytics" if group is None else group.command_path  # as this person called it
-    for text in notices.notices(known, f"{program} run --lake {shlex.quote(lake.uri)}"):
+    for text in notices.list_notices(known, f"{program} run --lake {shlex.quote(lake.uri)}"):
         click.echo(f"note: {text.replace(formatting.THIN_SPACE, ' ')}", err=True)
 
 

@@ -1,8 +1,8 @@
-"""What a session on a cluster needs that one on this machine has: jars and our own code where its executors are.
+"""Requirements of a session on a cluster: jars and our own code on the executors.
 
-Executors run the driver's code, whatever is installed where they are: it is sent to them. Of other people's packages
-they need their own (those of the extra `spark`): the same Python at the same place, an image, or an archive that
-`spark.archives` names and `spark.pyspark.python` points into.
+Executors run the driver's code, which is sent to them. Packages of others have to be installed there (those of the
+extra `spark`): the same Python at the same path, an image, or an archive named by `spark.archives` that
+`spark.pyspark.python` points into.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ PYTHON: Final = "spark.pyspark.python"
 _PACKAGE: Final = Path(__file__).parent
 _CLOUD: Final = _PACKAGE.parent / "cloud"
 _PROOF: Final = {"delta": "io/delta/sql/DeltaSparkSessionExtension.class", "s3": "waypost/ConditionalLogStore.class"}
-"""What each set of jars alone has."""
+"""A class that only this set of jars has."""
 
 
-def submitted() -> bool:
-    """Whether `spark-submit` has started this program: then there is a JVM, with the master and jars it was given."""
+def is_submitted() -> bool:
+    """Return whether `spark-submit` started this program; then a JVM runs with its master and jars."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def python(settings: Mapping[str, str]) -> str:
-    """The Python of the executors: as it is set, else the one of this program."""
+def executor_python(settings: Mapping[str, str]) -> str:
+    """Return the Python of the executors: the configured one, else that of this program."""
     return settings.get(PYTHON) or os.environ.get("PYSPARK_PYTHON") or sys.executable
 
 
 def send_code(session: SparkSession) -> None:
-    """Send executors this package, as it is here, and the one that writes data files."""
+    """Send this package and the one that writes data files to the executors."""
     from pyspark import SparkFiles  # noqa: PLC0415 - half a second that `--help` must not pay
 
     # In the folder of the session, which Spark deletes at its end.
@@ -49,11 +49,11 @@ def send_code(session: SparkSession) -> None:
     session.sparkContext.addPyFile(str(packed))
 
 
-def require(session: SparkSession, jars: JarSet) -> None:
-    """Raise `ConnectorMissing` unless a JVM that somebody else has started has these jars."""
+def require_jars(session: SparkSession, jars: JarSet) -> None:
+    """Raise `ConnectorMissing` unless a JVM that `spark-submit` started has these jars."""
     java: Any = session.sparkContext._jvm
     loader = java.java.lang.Thread.currentThread().getContextClassLoader()
-    for one in filter(None, (jars.beside, jars)):
+    for one in filter(None, (jars.requires, jars)):
         if loader.getResource(_PROOF[one.name]) is None:
             raise ConnectorMissing(
                 f"spark-submit was started without {one.title}: give it --jars with what "

@@ -1,4 +1,4 @@
-"""`waypost analytics schema` and `replay`: what somebody knows of messages, and reading again what was not readable."""
+"""`waypost analytics schema` and `replay`: register how messages are read, and read rejected ones again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spark.interruption import CONTINUES, interruptible
 FAILED, USAGE, INTEGRITY = 1, 2, 4
 Command = TypeVar("Command", bound=Callable[..., Any])
 UMASK_SETTING = "spark.hadoop.fs.permissions.umask-mode"
-"""Hadoop sets the modes of files it makes, whatever the process's umask is."""
+"""Hadoop sets the modes of the files that it creates, independent of the process's umask."""
 
 
 def _lake(checked: Callable[[LakePlace], LakePlace]) -> Callable[[Command], Command]:
@@ -40,8 +40,8 @@ def _lake(checked: Callable[[LakePlace], LakePlace]) -> Callable[[Command], Comm
 _FORMATS = "json, number, text, cbor, senml+json, senml+cbor, sparkplug, protobuf"
 
 
-def existing(lake: LakePlace) -> LakePlace:
-    """A lake as it was given. Raises `click.UsageError` when there is none."""
+def require_lake(lake: LakePlace) -> LakePlace:
+    """Return the lake. Raises `click.UsageError` if there is none at this place."""
     try:
         if lake.at("telemetry").is_table():
             return lake
@@ -53,16 +53,15 @@ def existing(lake: LakePlace) -> LakePlace:
     raise click.UsageError(f"{lake.uri} is not a lake: it has no table `telemetry`, which a hub makes when it starts")
 
 
-def as_private_as(lake: LakePlace) -> int:
-    """What is made from here on is as open to other users as the lake itself; the umask. A hub's lake is not at all."""
+def match_permissions(lake: LakePlace) -> int:
+    """Give new files the permissions of the lake, and return the umask. The lake of a hub is closed to other users."""
     closed = ~stat.S_IMODE(lake.path.stat().st_mode) & 0o077 if isinstance(lake, Folder) else 0o077
     os.umask(closed)
     return closed
 
 
 def require_writable(lake: LakePlace) -> None:
-    """Raise `click.UsageError` where this user may not write, or the store does not see to it that of two who commit at
-    once one does."""
+    """Raise `click.UsageError` if this user may not write, or if the store lacks conditional writes."""
     if isinstance(lake, Folder) and not os.access(lake.path, os.W_OK | os.X_OK):
         owner = lake.path.stat().st_uid
         raise click.UsageError(f"{lake.uri} is not this user's to write: run it as its owner (user id {owner})")
@@ -72,29 +71,29 @@ def require_writable(lake: LakePlace) -> None:
         raise click.UsageError(str(error)) from None
 
 
-def say_stale_archive() -> None:
-    """A note where starts of Spark have become slower. Raises `java.JavaMissing`."""
-    from spark import archive, cluster, java
+def warn_stale_archive() -> None:
+    """Print a note if Spark starts slower than it could. Raises `java.JavaMissing`."""
+    from spark import class_archive, cluster, java
 
-    said = None if cluster.submitted() else archive.notice(java.find())
-    if said is not None:
-        click.echo(f"note: {said}", err=True)
+    note = None if cluster.is_submitted() else class_archive.stale_notice(java.find())
+    if note is not None:
+        click.echo(f"note: {note}", err=True)
 
 
-def _there(lake: LakePlace) -> LakePlace:
-    """A place that may become a lake. Raises `click.UsageError`."""
+def _require_folder(lake: LakePlace) -> LakePlace:
+    """Return a place that may become a lake. Raises `click.UsageError`."""
     if isinstance(lake, Folder) and not lake.path.is_dir():
         raise click.UsageError(f"--lake {lake.uri}: there is no such folder")
     return lake
 
 
-lake_option, _LAKE = _lake(existing), _lake(_there)
+lake_option, _LAKE = _lake(require_lake), _lake(_require_folder)
 
 
 @contextmanager
-def _unreadable_said() -> Iterator[None]:
-    """Around what reads tables: says of one that cannot be read what is wrong and what to do, and leaves."""
-    from spark.remedy import TableUnreadable
+def _exit_if_unreadable() -> Iterator[None]:
+    """Print the error and the next step, and exit, if a table cannot be read."""
+    from spark.table_errors import TableUnreadable
 
     try:
         yield
@@ -156,28 +155,28 @@ def add(
     if found is None:
         raise click.UsageError(f"--format {format_}: one of {_FORMATS}")
     require_writable(lake)
-    as_private_as(lake)
+    match_permissions(lake)
     described = PayloadSchema(
         pattern,
         found,
         tenant=tenant,
         time=time,
         device=device,
-        units=dict(_unit(unit) for unit in units),
+        units=dict(_parse_unit(unit) for unit in units),
         descriptor=base64.b64encode(descriptor.read_bytes()).decode() if descriptor is not None else None,
         message=message,
     )
     try:
-        with _unreadable_said():
+        with _exit_if_unreadable():
             registry.register(_table(lake), described, datetime.now(UTC))
     except BadSchema as error:
         raise click.UsageError(str(error)) from None
 
 
-def _unit(said: str) -> tuple[str, str]:
-    metric, equals, unit = said.partition("=")
+def _parse_unit(text: str) -> tuple[str, str]:
+    metric, equals, unit = text.partition("=")
     if not equals or not metric or not unit:
-        raise click.UsageError(f"--unit takes METRIC=UNIT, not {said!r}")
+        raise click.UsageError(f"--unit takes METRIC=UNIT, not {text!r}")
     return metric, unit
 
 
@@ -194,8 +193,8 @@ def list_(lake: LakePlace, as_json: bool) -> None:
 
     from spark import registry
 
-    with _unreadable_said():
-        found = registry.registered(_table(lake))
+    with _exit_if_unreadable():
+        found = registry.load_schemas(_table(lake))
     if as_json:
         click.echo(msgspec.json.encode(found))
         return
@@ -218,9 +217,9 @@ def remove(lake: LakePlace, pattern: str, tenant: str | None) -> None:
     from spark import registry
 
     require_writable(lake)
-    as_private_as(lake)
+    match_permissions(lake)
     try:
-        with _unreadable_said():
+        with _exit_if_unreadable():
             registry.remove(_table(lake), pattern, tenant, datetime.now(UTC))
     except registry.UnknownSchema:
         click.echo(f"error: no schema is registered for {pattern}; `schema list` shows them", err=True)
@@ -249,22 +248,24 @@ def replay(lake: LakePlace, reason: str | None, address: str | None, master: str
     require_writable(lake)
     from spark import java, session
     from spark.connector.repository import ConnectorMissing
-    from spark.jobs import runner, turn
-    from spark.jobs.outcome import Job
-    from spark.jobs.replay import ByHand, Chosen
+    from spark.jobs import pass_lock, runner
+    from spark.jobs.job import AnalyticsJob
+    from spark.jobs.replay import ManualReplay, RejectFilter
 
-    job = Job("replay", "rejected messages read again", (ByHand(Chosen(reason, address)),))
+    job = AnalyticsJob("replay", "rejected messages read again", (ManualReplay(RejectFilter(reason, address)),))
 
-    settings = {UMASK_SETTING: f"{as_private_as(lake):03o}"}
-    options = session.Options(master=master, load=runner.load(lake), settings=settings, log=runner.log_of(lake))
+    settings = {UMASK_SETTING: f"{match_permissions(lake):03o}"}
+    options = session.SessionOptions(
+        master=master, load=runner.estimate_load(lake), settings=settings, log=runner.log_file(lake)
+    )
     try:
-        watch = runner.Watch(say_stale_archive)
-        with turn.taken(lake), runner.opened(lake, options, watch) as opened:
-            (step,) = runner.one_pass(opened, [job], lambda _: None)
+        watch = runner.StartCallbacks(warn_stale_archive)
+        with pass_lock.hold(lake), runner.open_lake(lake, options, watch) as opened:
+            (step,) = runner.run_pass(opened, [job], lambda _: None)
     except (ConnectorMissing, java.JavaMissing) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(USAGE)
-    except (turn.PassRunning, session.NotStarted) as error:
+    except (pass_lock.PassRunning, session.SparkNotStarted) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(FAILED)
     if step.error is not None:
@@ -272,5 +273,5 @@ def replay(lake: LakePlace, reason: str | None, address: str | None, master: str
         sys.exit(INTEGRITY if step.integrity else FAILED)
     counts: dict[str, Any] = {"messages": step.rows_in, "readings": step.rows_out}
     messages, rows = amounts.counted(step.rows_in, "rejected message"), amounts.counted(step.rows_out, "row")
-    told = f"{messages} read again into {rows}"
-    click.echo(json.dumps(counts) if as_json else told)
+    summary = f"{messages} read again into {rows}"
+    click.echo(json.dumps(counts) if as_json else summary)

@@ -1,4 +1,4 @@
-"""Two writers that commit to a table at the same moment: one does, and the other one learns of it."""
+"""Conflicts of two writers that commit to a table at the same moment: one succeeds, the other is notified."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deltalake.exceptions import CommitFailedError
 _OF_SPARK: Final = re.compile(r"Concurrent\w*Exception|MetadataChangedException|DELTA_(CONCURRENT|METADATA_CHANGED)")
 
 
-class Overtaken(RuntimeError):
+class ConcurrentWrite(RuntimeError):
     """Another pass, or maintenance, has changed a table concurrently; the message says what to do."""
 
     def __init__(self, table: str) -> None:
@@ -23,16 +23,16 @@ class Overtaken(RuntimeError):
 
 
 @contextmanager
-def named(table: str) -> Iterator[None]:
-    """Around a commit. Raises `Overtaken` where another writer's commit is why it failed."""
+def translate_conflict(table: str) -> Iterator[None]:
+    """Raise `ConcurrentWrite` if a commit in the body fails because of another writer's commit."""
     try:
         yield
     except Exception as error:  # Spark's own have no class in common
         if is_conflict(error):
-            raise Overtaken(table) from error
+            raise ConcurrentWrite(table) from error
         raise
 
 
 def is_conflict(error: Exception) -> bool:
-    """Return whether another writer's commit is why this failed."""
+    """Return whether another writer's commit caused this error."""
     return isinstance(error, CommitFailedError) or bool(_OF_SPARK.search(f"{type(error).__name__}: {error}"))

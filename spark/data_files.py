@@ -1,6 +1,6 @@
-"""Data files of a table: what the log says of each, and whether the file is what was written. No JVM.
+"""Data files of a table: what the log states about each, and whether the file is intact. No JVM.
 
-Reads logs through delta-rs alone.
+Logs are read through delta-rs only.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _COLUMNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A data file that a table's log names.
+    """Data file that a table's log names.
 
-    `path`: below the table's folder. `size`: in bytes. `rows`, and the first and last of `gateways` and `sequences`:
-    statistics of the log; None where it has none.
+    `path`: relative to the table's folder. `size`: in bytes. `rows`, and the first and last of `gateways` and
+    `sequences`: statistics of the log; None if it has none.
     """
 
     path: str
@@ -38,8 +38,8 @@ class DataFile:
     sequences: tuple[int, int] | None = None
 
 
-def data_files(table: deltalake.DeltaTable) -> list[DataFile]:
-    """Return the files of a table as it was opened, the oldest first."""
+def list_files(table: deltalake.DeltaTable) -> list[DataFile]:
+    """Return the files of a table as it was opened, oldest first."""
     actions = pa.table(table.get_add_actions(flatten=True))
     rows = actions.select([name for name in actions.column_names if name in _COLUMNS]).to_pylist()
     return [_data_file(row) for row in sorted(rows, key=lambda row: (row["modification_time"], row["path"]))]
@@ -56,9 +56,9 @@ def _extremes(row: dict[str, Any], column: str) -> tuple[Any, Any] | None:
 
 
 def find_damage(file: DataFile, table: LakePlace) -> str | None:
-    """Read all of a file and its page checksums; return what is wrong with it, or None.
+    """Read a file completely, with its page checksums; return what is wrong with it, or None.
 
-    Raises `OSError` or `MemoryError` when the file cannot be read now, which says nothing about the file.
+    Raises `OSError` or `MemoryError` if the file cannot be read now, which says nothing about the file.
     """
     size = table.size(file.path)
     if size is None:
@@ -84,7 +84,9 @@ def _count_rows(file: DataFile, table: LakePlace) -> int:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """True when the store or the system refused to read. Arrow's errors about content carry no number; EIO is the
-    medium's answer that it has lost the content."""
+    """Return whether the store or the system refused to read.
+
+    Arrow's errors about content have no number; EIO is the medium's answer that the content is lost.
+    """
     number = error.errno if isinstance(error, OSError) else None
     return isinstance(error, ObjectStoreError) or number not in (None, errno.EIO)

@@ -1,4 +1,4 @@
-"""Spark of this process: started once, by the first job that needs it, and stopped with all that runs in it.
+"""Spark driver of this process: started once, by the first job that needs it, and stopped with everything in it.
 
 A pass that finds no new version in any log does not start it.
 """
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def _stopped() -> SparkSession:
-    """For jobs of a pass that was interrupted, whose threads come to ask."""
+def _raise_stopped() -> SparkSession:
+    """Raise for jobs of an interrupted pass that ask for a session."""
     raise RuntimeError("the pass was stopped")
 
 
-class Driver:
+class SparkDriver:
     """Spark's driver, running or not."""
 
     def __init__(self, start: Callable[[], SparkSession]) -> None:
-        """`start`: starts it; called once at most, whether it can or raises."""
+        """Set the function that starts Spark; it is called at most once, also if it raises."""
         self._start = start
         self._starting = threading.Lock()
         self._keeping = threading.Lock()
@@ -33,15 +33,15 @@ class Driver:
         self._thread = threading.local()
 
     @classmethod
-    def running(cls, started: SparkSession) -> Driver:
-        """One that is running."""
+    def running(cls, started: SparkSession) -> SparkDriver:
+        """Return a driver that is running."""
         driver = cls(lambda: started)
         driver._session = started
         return driver
 
     @classmethod
-    def none(cls) -> Driver:
-        """For whoever asks what needs none."""
+    def none(cls) -> SparkDriver:
+        """Return a driver for callers that need no Spark."""
 
         def start() -> SparkSession:
             raise RuntimeError("this lake was opened without Spark")
@@ -50,51 +50,53 @@ class Driver:
 
     @property
     def error(self) -> Exception | None:
-        """What starting it raised."""
+        """Error that starting it raised."""
         return self._error
 
     def assign_pool(self, name: str) -> None:
-        """Run what this thread starts in a pool of `pools.xml`, the micro-batches of its queries too."""
+        """Run the jobs of this thread in a pool of `pools.xml`, including the micro-batches of its queries."""
         self._thread.pool = name
 
     def session(self) -> SparkSession:
-        """Return its session. Raises what starting it raised, each time."""
-        started = self._started()
+        """Return the session. Raises what starting it raised, each time."""
+        started = self._start_once()
         pool = getattr(self._thread, "pool", None)
         if pool is not None:
             started.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
         return started
 
-    def _started(self) -> SparkSession:
+    def _start_once(self) -> SparkSession:
         with self._starting:
             if self._error is not None:
                 raise self._error
             if self._session is not None:
                 return self._session
             try:
-                return self._kept(self._start())
+                return self._keep(self._start())
             except Exception as error:
                 self._error = error
                 raise
 
-    def _kept(self, started: SparkSession) -> SparkSession:
+    def _keep(self, started: SparkSession) -> SparkSession:
         with self._keeping:
-            if self._start is not _stopped:
+            if self._start is not _raise_stopped:
                 self._session = started
                 return started
         session.stop(started)
-        return _stopped()
+        return _raise_stopped()
 
     def cancel(self) -> None:
-        """Give up what it is at."""
+        """Cancel all running jobs."""
         if self._session is not None:
             self._session.sparkContext.cancelAllJobs()
 
     def stop(self) -> None:
-        """End it, if it was started. One that is being started, which takes seconds, is not waited for: it is ended by
-        the thread that has asked for it."""
+        """Stop it, if it was started.
+
+        A start in progress, which takes seconds, is not waited for: the thread that asked for it stops it.
+        """
         with self._keeping:
             started, self._session = self._session, None
-            self._start = _stopped
+            self._start = _raise_stopped
         if started is not None:
             session.stop(started)

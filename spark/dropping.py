@@ -1,13 +1,13 @@
-"""Damaged files of landed tables are taken out of their tables, so that everything else can be read again. No JVM.
+"""Take damaged files out of landed tables, so that the rest can be read again. No JVM.
 
-Four steps: the loss is recorded in table `set_aside`; files that are there are moved to `_damaged`, next to the tables;
-delta-rs takes files that are missing out of the table's log; a file without rows is put in the place of each. A process
-that is killed between two steps has lost nothing, and the next run does the rest: a file that was moved is found
-missing, and its row is there.
+Four steps: the loss is recorded in table `set_aside`; existing files are moved to `_damaged`, next to the tables;
+delta-rs removes missing files from the table's log; a file without rows is put in the place of each. A process that is
+killed between two steps has lost nothing. The next run does the rest: a file that was moved is missing, and its row
+exists.
 
-The files without rows are for streams with a checkpoint: they read the files of each commit, also those that a later
-one has taken out, and would fail as before. Vacuum deletes them after a week, when such a stream has to restart from
-scratch.
+The files without rows are for streams with a checkpoint. They read the files of each commit, also files that a later
+commit removed, and would fail as before. Vacuum deletes these files after a week, when such a stream has to restart
+from scratch.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from deltalake.exceptions import TableNotFoundError
 
 from cloud.place.data_file import write_data_file
 from cloud.place.place import LOG, LakePlace
-from spark import remedy, schemas
-from spark.data_files import data_files
+from spark import schemas, table_errors
+from spark.data_files import list_files
 from spark.maintenance import FOLLOWED_KEPT_HOURS
 from spark.verification import DamagedFile
 
 DAMAGED: Final = "_damaged"
-"""Folder of the lake that keeps what was in the place of damaged files: a folder a table."""
+"""Folder of the lake that keeps damaged files, a folder per table."""
 JOB: Final = "verify"
 """Reader of the files, as table `set_aside` names it."""
 _SET_ASIDE: Final = schemas.SET_ASIDE
@@ -41,14 +41,14 @@ _MISSING: Final = "missing"
 
 
 def drop(lake: LakePlace, table: str, damaged: Iterable[DamagedFile]) -> list[DamagedFile]:
-    """Take damaged files out of a landed table; return those that were, with the reasons that table `set_aside` has.
+    """Take damaged files out of a landed table; return those that were, with the reasons from table `set_aside`.
 
-    Files that are missing without having been named go, too: delta-rs takes all of them. Raises `TableUnreadable`
-    where `set_aside` cannot be read, and one of `remedy.FAILURES`; then the next run does the rest.
+    Other missing files go, too: delta-rs removes all of them. Raises `TableUnreadable` if `set_aside` cannot be read,
+    and one of `table_errors.FAILURES`; then the next run does the rest.
     """
     place = lake.at(table)
     opened = place.delta()
-    files = {file.path: file for file in data_files(opened)}
+    files = {file.path: file for file in list_files(opened)}
     found = {each.file.path: each for each in damaged if each.file.path in files}  # the others were replaced since
     for path in opened.repair(dry_run=True)["files_removed"]:
         found.setdefault(path, DamagedFile(files[path], _MISSING))
@@ -58,22 +58,22 @@ def drop(lake: LakePlace, table: str, damaged: Iterable[DamagedFile]) -> list[Da
     removed = remove_missing(place)
     unnamed = [DamagedFile(files[path], _MISSING) for path in removed if path in files and path not in found]
     reasons |= record_losses(lake, table, unnamed)
-    fill_places(lake, table)
+    add_empty_files(lake, table)
     dropped = (each for each in chain(found.values(), unnamed) if each.file.path in removed)
     return [replace(each, reason=reasons[each.file.path]) for each in dropped]
 
 
 def record_losses(lake: LakePlace, table: str, damaged: Sequence[DamagedFile]) -> dict[str, str]:
-    """Add a row to table `set_aside` for each file that has none yet, on the medium on return.
+    """Add a row to table `set_aside` for each file that has none yet; it is on the medium on return.
 
     Returns the reasons of the files of this table, by path.
     """
     if not damaged:
         return {}
     place = lake.at(_SET_ASIDE.name)
-    with remedy.named(_SET_ASIDE.name):
+    with table_errors.translate_errors(_SET_ASIDE.name):
         noted = _open_or_create(place)
-        reasons = {row["path"]: row["reason"] for row in _rows_of_verify(noted) if row["source"] == table}
+        reasons = {row["path"]: row["reason"] for row in _read_losses(noted) if row["source"] == table}
         fresh = [each for each in damaged if each.file.path not in reasons]
         if fresh:
             _append(place, noted, [_row(table, each) for each in fresh])
@@ -81,7 +81,7 @@ def record_losses(lake: LakePlace, table: str, damaged: Sequence[DamagedFile]) -
 
 
 def move_away(lake: LakePlace, table: str, path: str) -> None:
-    """Move a file of a table, if it is there, to the same path below `_damaged`. Another one there stays."""
+    """Move a file of a table, if it exists, to the same path below `_damaged`. A file there keeps its name."""
     place, (folder, _, name) = lake.at(table), path.rpartition("/")
     content = place.read(path)
     if content is None:
@@ -96,7 +96,7 @@ def move_away(lake: LakePlace, table: str, path: str) -> None:
 
 
 def remove_missing(place: LakePlace) -> list[str]:
-    """Take the files that are missing out of a table's log, on the medium on return; return their paths."""
+    """Remove missing files from a table's log, on the medium on return; return their paths."""
     table = place.delta()
     before = table.version()
     removed: list[str] = table.repair(dry_run=False)["files_removed"]
@@ -104,26 +104,26 @@ def remove_missing(place: LakePlace) -> list[str]:
     return removed
 
 
-def fill_places(lake: LakePlace, table: str) -> None:
-    """Put a file without rows where a dropped one was, if none is there; of those that streams may still read."""
+def add_empty_files(lake: LakePlace, table: str) -> None:
+    """Put a file without rows in the place of each dropped one that streams may still read."""
     place = lake.at(table)
     since = datetime.now(UTC) - timedelta(hours=FOLLOWED_KEPT_HOURS)
     try:
-        rows = list(_rows_of_verify(lake.at(_SET_ASIDE.name).delta()))
+        rows = list(_read_losses(lake.at(_SET_ASIDE.name).delta()))
     except TableNotFoundError:
         return
     paths = {row["path"] for row in rows if row["source"] == table and row["found_at"] > since}
     opened = place.delta()
-    for path in sorted(paths - {file.path for file in data_files(opened)}):
+    for path in sorted(paths - {file.path for file in list_files(opened)}):
         if place.size(path) is None:
             folder, _, name = path.rpartition("/")
-            there = lake.at(f"{table}/{folder}".rstrip("/"))
-            there.make()
-            there.put_new(name, _without_rows(opened))
-            there.sync("", ())
+            parent = lake.at(f"{table}/{folder}".rstrip("/"))
+            parent.make()
+            parent.put_new(name, _empty_file(opened))
+            parent.sync("", ())
 
 
-def _without_rows(table: deltalake.DeltaTable) -> bytes:
+def _empty_file(table: deltalake.DeltaTable) -> bytes:
     """Return a data file of a table that has no rows."""
     columns = pa.schema(table.schema().to_arrow())
     partitions = set(table.metadata().partition_columns)
@@ -133,27 +133,27 @@ def _without_rows(table: deltalake.DeltaTable) -> bytes:
 
 
 def forget_restored(lake: LakePlace) -> None:
-    """Delete the rows of table `set_aside` whose files are in their tables again. Raises `TableUnreadable`."""
+    """Delete the rows of table `set_aside` for files that are in their tables again. Raises `TableUnreadable`."""
     try:
-        with remedy.named(_SET_ASIDE.name):
+        with table_errors.translate_errors(_SET_ASIDE.name):
             noted = lake.at(_SET_ASIDE.name).delta()
-            rows = list(_rows_of_verify(noted))
+            rows = list(_read_losses(noted))
     except TableNotFoundError:
         return
     for source in sorted({row["source"] for row in rows}):
-        there = _paths(lake.at(source))
-        back = [row["path"] for row in rows if row["source"] == source and row["path"] in there]
+        present = _list_paths(lake.at(source))
+        back = [row["path"] for row in rows if row["source"] == source and row["path"] in present]
         if back:
             paths = ", ".join(map(_quoted, back))
-            with remedy.named(_SET_ASIDE.name):
+            with table_errors.translate_errors(_SET_ASIDE.name):
                 noted.delete(f"job = {_quoted(JOB)} AND source = {_quoted(source)} AND path IN ({paths})")
                 noted.update_incremental()
 
 
-def _paths(place: LakePlace) -> set[str]:
-    """Return the paths of a table's files; none when it cannot be read, which its readers report."""
-    with suppress(*remedy.FAILURES):
-        return {file.path for file in data_files(place.delta())}
+def _list_paths(place: LakePlace) -> set[str]:
+    """Return the paths of a table's files; none if it cannot be read, which its readers report."""
+    with suppress(*table_errors.FAILURES):
+        return {file.path for file in list_files(place.delta())}
     return set()
 
 
@@ -169,7 +169,7 @@ def _row(table: str, damaged: DamagedFile) -> dict[str, Any]:
     return row | {"found_at": datetime.now(UTC)}
 
 
-def _rows_of_verify(noted: deltalake.DeltaTable) -> Iterator[dict[str, Any]]:
+def _read_losses(noted: deltalake.DeltaTable) -> Iterator[dict[str, Any]]:
     columns = ["source", "path", "job", "reason", "found_at"]
     # Arrow's threads may still run when this process ends, and abort it.
     rows = noted.to_pyarrow_dataset().to_table(columns=columns, use_threads=False).to_pylist()
@@ -182,8 +182,10 @@ def _open_or_create(place: LakePlace) -> deltalake.DeltaTable:
     except TableNotFoundError:
         place.make()
         form = deltalake.Schema.from_json(_SET_ASIDE.columns.json())
-        told = {"delta.dataSkippingStatsColumns": ",".join(_SET_ASIDE.keys)}
-        made = deltalake.DeltaTable.create(place.uri, form, storage_options=place.storage_options, configuration=told)
+        properties = {"delta.dataSkippingStatsColumns": ",".join(_SET_ASIDE.keys)}
+        made = deltalake.DeltaTable.create(
+            place.uri, form, storage_options=place.storage_options, configuration=properties
+        )
         _sync_log(place, made, -1)
         place.sync("", (LOG,))
         return made
@@ -199,7 +201,7 @@ def _append(place: LakePlace, table: deltalake.DeltaTable, rows: Sequence[dict[s
 
 
 def _sync_log(place: LakePlace, table: deltalake.DeltaTable, before: int) -> None:
-    """Put on the medium what commits after version `before` left in a table's log: delta-rs syncs nothing."""
+    """Sync the commits after version `before` to the medium: delta-rs syncs nothing."""
     table.update_incremental()
     for version in range(before + 1, table.version() + 1):
         place.sync(LOG, (f"{version:020}.json", f"{version:020}.checkpoint.parquet", "_last_checkpoint"))

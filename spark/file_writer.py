@@ -1,4 +1,4 @@
-"""Data files of a table, written by Spark's executors: each task writes its rows with Arrow, and says what it wrote.
+"""Write data files of a table on Spark's executors: each task writes its rows with Arrow, and reports its files.
 
 No reader sees the files before a commit names them (`spark.sink`). A task that is run twice leaves files that no commit
 names; maintenance deletes them.
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Rows in memory that a task gathers before it writes the largest part of them: some copies of that are its memory."""
+"""Bytes of rows that a task gathers before it writes the largest part. Some copies of that are its memory."""
 SPLIT_ROWS: Final = 5_000
-"""Rows from which on a file of windows ends with a window: the next fold rewrites files of its windows only."""
+"""Rows from which on a file of windows ends with a window, so that the next fold rewrites few files."""
 _FILES: Final = pa.schema(
     [
         ("path", pa.string()),
@@ -38,7 +38,7 @@ _FILES: Final = pa.schema(
 )
 _FILES_SQL: Final = "path string, size bigint, partition string, modified bigint, stats string, rows bigint"
 Partition = tuple[tuple[str, str], ...]
-"""The partition columns of a file and their values, as the log has them."""
+"""Partition columns of a file and their values, as in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class NewFiles:
     rows: int
 
 
-def write(rows: DataFrame, place: LakePlace, table: schemas.Table) -> NewFiles:
+def write(rows: DataFrame, place: LakePlace, table: schemas.TableSchema) -> NewFiles:
     """Write rows with the columns of `table` as data files below `place`, in one query of Spark."""
     writer = TaskWriter(place, table.arrow, table.partition_by, table.split_by)
     found = rows.mapInArrow(writer, _FILES_SQL).collect()
@@ -70,21 +70,21 @@ class TaskWriter:
     split_by: str | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        held = _Held()
+        held = _PendingRows()
         for batch in batches:
             if batch.num_rows:
-                for partition, rows in by_partition(pa.table(batch).cast(self.columns), self.partition_by):
+                for partition, rows in split_by_partition(pa.table(batch).cast(self.columns), self.partition_by):
                     held.add(partition, rows)
                     while held.size > FILE_BYTES_MAX:
-                        yield self._written(*held.pop_largest())
+                        yield self._write_files(*held.pop_largest())
         while held:
-            yield self._written(*held.pop_largest())
+            yield self._write_files(*held.pop_largest())
 
-    def _written(self, partition: Partition, rows: pa.Table) -> pa.RecordBatch:
-        files = [self._file(partition, part) for part in self._split(rows)]
+    def _write_files(self, partition: Partition, rows: pa.Table) -> pa.RecordBatch:
+        files = [self._write_file(partition, part) for part in self._split(rows)]
         return pa.RecordBatch.from_pylist(files, _FILES)
 
-    def _file(self, partition: Partition, rows: pa.Table) -> dict[str, Any]:
+    def _write_file(self, partition: Partition, rows: pa.Table) -> dict[str, Any]:
         add = write_data_file(self.place, [rows], dict(partition))
         return {
             "path": add.path,
@@ -111,8 +111,8 @@ class TaskWriter:
         yield rows.slice(begin)
 
 
-class _Held:
-    """Rows of a task that are in no file yet, by partition."""
+class _PendingRows:
+    """Rows of a task that are not in a file yet, by partition."""
 
     def __init__(self) -> None:
         self._parts: dict[Partition, list[pa.Table]] = {}
@@ -135,7 +135,7 @@ class _Held:
         return partition, pa.concat_tables(self._parts.pop(partition))
 
 
-def by_partition(rows: pa.Table, partition_by: Iterable[str]) -> Iterator[tuple[Partition, pa.Table]]:
+def split_by_partition(rows: pa.Table, partition_by: Iterable[str]) -> Iterator[tuple[Partition, pa.Table]]:
     """Yield each partition that has rows, and its rows without the partition columns."""
     names = list(partition_by)
     if not names:
@@ -149,5 +149,5 @@ def by_partition(rows: pa.Table, partition_by: Iterable[str]) -> Iterator[tuple[
 
 
 def partition_text(value: object) -> str:
-    """Return a partition's value as the log has it. No table is partitioned by a column that may be null."""
+    """Return a partition's value as in the log. No table is partitioned by a nullable column."""
     return str(value).lower() if isinstance(value, bool) else str(value)

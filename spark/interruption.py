@@ -1,6 +1,6 @@
-"""Commands that end at once when they are interrupted (SIGINT, SIGTERM), whatever they are at.
+"""End commands at once when they are interrupted (SIGINT, SIGTERM), whatever they are doing.
 
-What they write is there whole or not at all, so that they can be stopped anywhere.
+Their results appear whole or not at all, so they can be stopped anywhere.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Final, NoReturn, ParamSpec
 import click
 
 FAILED = 1
-"""The exit code of what was interrupted: it has not done what was asked for."""
+"""Exit code of an interrupted command: it has not done its work."""
 CONTINUES: Final = "the tables are consistent, and the next run continues"
-"""What is said of an interrupted command that writes."""
+"""Message of an interrupted command that writes."""
 Parameters = ParamSpec("Parameters")
 
 
-def listen() -> None:
-    """From here on SIGTERM raises `KeyboardInterrupt`, as SIGINT does."""
+def handle_sigterm() -> None:
+    """Make SIGTERM raise `KeyboardInterrupt`, as SIGINT does."""
     signal.signal(signal.SIGTERM, _raise)
 
 
@@ -32,9 +32,12 @@ def _raise(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def apart(work: Callable[[], None]) -> None:
-    """Done in a thread of its own: a signal that comes while the main one is in delta-rs is not heard until that
-    returns, which upkeep of a large table does after minutes."""
+def run_in_thread(work: Callable[[], None]) -> None:
+    """Run a function in a thread of its own and wait for it.
+
+    A signal that arrives while the main thread is in delta-rs is handled only when that returns, which maintenance of a
+    large table does after minutes.
+    """
     pool = ThreadPoolExecutor(1, thread_name_prefix="apart")
     try:
         pool.submit(work).result()
@@ -42,8 +45,8 @@ def apart(work: Callable[[], None]) -> None:
         pool.shutdown(wait=False)
 
 
-def leave(code: int) -> NoReturn:
-    """End this process whatever its threads are at, for which Python would wait. What they say of that is not told."""
+def exit_now(code: int) -> NoReturn:
+    """End this process without waiting for its threads, and discard their output."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -52,8 +55,8 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def interruptible(said: str) -> Callable[[Callable[Parameters, None]], Callable[Parameters, None]]:
-    """Makes a command one that says this when it is interrupted, and ends."""
+def interruptible(text: str) -> Callable[[Callable[Parameters, None]], Callable[Parameters, None]]:
+    """Make a command print this text when it is interrupted, and exit."""
 
     def made(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
         @functools.wraps(command)
@@ -64,12 +67,12 @@ def interruptible(said: str) -> Callable[[Callable[Parameters, None]], Callable[
                 with context.scope(cleanup=False):  # click has one a thread
                     command(*arguments, **options)
 
-            listen()
+            handle_sigterm()
             try:
-                apart(work)
+                run_in_thread(work)
             except KeyboardInterrupt:
-                click.echo(f"interrupted: {said}", err=True)
-                leave(FAILED)
+                click.echo(f"interrupted: {text}", err=True)
+                exit_now(FAILED)
 
         return run
 

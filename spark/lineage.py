@@ -1,8 +1,8 @@
 """Sources of derived tables: kept as `userMetadata` in their Delta commits, and read without a JVM.
 
-A commit of maintenance (compaction, vacuum) leaves the rows as they were, so it has the lineage of the commit before
-it. Any other commit without a lineage comes from another program, from an older Waypost, or is one of several commits
-that belong together, of which the last one has it.
+A maintenance commit (compaction, vacuum) leaves the rows as they were, so it has the lineage of the commit before it.
+Any other commit without a lineage comes from another program, from an older Waypost, or belongs to several commits of
+which the last one has it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TELEMETRY: Final = "telemetry"
 COMMITS_MAX: Final = 100
 """Commits of a table searched for its lineage; each is one small file."""
 _LOOKED_AT_FIRST: Final = 4
-"""Commits read first: mostly the newest one has the lineage, and maintenance leaves two or three in a row."""
+"""Commits read first: usually the newest one has the lineage, or maintenance follows it with two or three."""
 CHANGES_MAX: Final = 1_000
 """Commits searched for changes between two versions."""
 ROWS: Final = "waypost.rows"
@@ -29,25 +29,25 @@ _MAINTENANCE: Final = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END", "SET 
 
 
 class TableState(msgspec.Struct, frozen=True):
-    """A table at one moment: `id` changes when the table is created again, `version` with every commit."""
+    """Table at one moment: `id` changes when the table is created again, `version` with every commit."""
 
     id: str
     version: int
     committed_at: datetime | None = None
-    """Time of the commit, where a lineage needs it and the log has it."""
+    """Time of the commit, if a lineage needs it and the log has it."""
 
     def is_same(self, other: TableState | None) -> bool:
-        """True for the same version of the same table."""
+        """Return whether this is the same version of the same table."""
         return other is not None and (self.id, self.version) == (other.id, other.version)
 
 
 class Pins(msgspec.Struct, frozen=True):
     """Versions that a batch of messages is decoded with, so that a retry decodes it alike.
 
-    `batch`    the transaction (application, version) of the batch.
-    `schemas`  version of `payload_schemas`, `births` of `sparkplug_births`, `offsets` of `clock_offsets`; None where
-               the table does not exist.
-    `now`      the clock that waiting times are measured with.
+    `batch`    transaction (application, version) of the batch.
+    `schemas`  version of `payload_schemas`, `births` of `sparkplug_births`, `offsets` of `clock_offsets`; None if
+               missing.
+    `now`      clock for waiting times.
     """
 
     batch: tuple[str, int]
@@ -58,51 +58,51 @@ class Pins(msgspec.Struct, frozen=True):
 
 
 class TableLineage(msgspec.Struct, frozen=True):
-    """`sources`: the tables that the rows were derived from, at the versions that were read, and the sources of those.
+    """`sources`: the tables that the rows were derived from, at the versions read, and the sources of those.
 
-    `beside`  further tables of the same job, at the versions that belong to it.
-    `made_by` step and revision of the job.
-    `pins`    of a batch; a retry makes its later outputs by them.
+    `siblings` further tables of the same job, at the versions that belong to it; `beside` in commits.
+    `made_by`  step and revision of the job.
+    `pins`     of a batch; a retry writes its remaining outputs with them.
     """
 
     sources: dict[str, TableState]
-    beside: dict[str, TableState] = {}
+    siblings: dict[str, TableState] = msgspec.field(default_factory=dict, name="beside")
     made_by: str = ""
     pins: Pins | None = None
 
     @property
     def telemetry(self) -> TableState | None:
-        """The state of `telemetry`, the origin of every derived table."""
+        """State of `telemetry`, the origin of every derived table."""
         return self.sources.get(TELEMETRY)
 
     def text(self) -> str:
-        """Return the form kept in a commit."""
+        """Return the form that is stored in a commit."""
         return msgspec.json.encode(self).decode()
 
 
 class TableCommit(msgspec.Struct, frozen=True):
-    """One commit of a table, as its log describes it."""
+    """Commit of a table, as its log describes it."""
 
     version: int
     operation: str
     committed_at: datetime | None
     lineage: TableLineage | None
     rows: int | None
-    """Rows that it added or changed, where it says so."""
+    """Rows that it added or changed, if stated."""
 
     @property
     def is_maintenance(self) -> bool:
-        """True where the rows stayed as they were, by the kind of operation."""
+        """Whether the rows stayed as they were, judging by the operation."""
         return self.operation in _MAINTENANCE
 
     @property
     def changes_rows(self) -> bool:
-        """False for maintenance, and for commits that only carry a lineage."""
+        """Whether rows changed; False for maintenance and for commits that only carry a lineage."""
         return not self.is_maintenance and self.rows != 0
 
 
-def parsed(text: object) -> TableLineage | None:
-    """Return the lineage in a commit's `userMetadata`; None for text of another program or an older Waypost."""
+def parse(text: object) -> TableLineage | None:
+    """Parse a commit's `userMetadata`; None for text of another program or an older Waypost."""
     if not isinstance(text, str):
         return None
     try:
@@ -112,7 +112,7 @@ def parsed(text: object) -> TableLineage | None:
 
 
 def commits(table: deltalake.DeltaTable, count: int = COMMITS_MAX) -> Iterator[TableCommit]:
-    """Yield the commits of a table up to the version that was opened, the newest first, at most `count`.
+    """Yield the commits of a table up to the version that was opened, newest first, at most `count`.
 
     Commits that the log no longer has are left out. Raises what delta-rs raises for a damaged log.
     """
@@ -132,13 +132,11 @@ def _commit(version: int, info: Mapping[str, Any]) -> TableCommit:
     stamp, rows = info.get("timestamp"), info.get(ROWS)
     at = datetime.fromtimestamp(stamp / 1e3, UTC) if isinstance(stamp, int) else None
     operation = str(info.get("operation"))
-    return TableCommit(
-        version, operation, at, parsed(info.get("userMetadata")), int(rows) if rows is not None else None
-    )
+    return TableCommit(version, operation, at, parse(info.get("userMetadata")), int(rows) if rows is not None else None)
 
 
 def last_change(table: deltalake.DeltaTable) -> TableCommit | None:
-    """Return the newest commit of a table as it was opened, maintenance aside; None where the log lacks it."""
+    """Return the newest commit of a table that is not maintenance; None if the log lacks it."""
     for count in (_LOOKED_AT_FIRST, COMMITS_MAX):
         found = next((commit for commit in commits(table, count) if not commit.is_maintenance), None)
         if found is not None:
@@ -146,20 +144,20 @@ def last_change(table: deltalake.DeltaTable) -> TableCommit | None:
     return None
 
 
-def lineage_of(table: deltalake.DeltaTable) -> TableLineage | None:
-    """Return the lineage of a table as it was opened; None where its newest change has none."""
+def read_lineage(table: deltalake.DeltaTable) -> TableLineage | None:
+    """Return the lineage of a table as it was opened; None if its newest change has none."""
     commit = last_change(table)
     return commit.lineage if commit is not None else None
 
 
-def dated(table: deltalake.DeltaTable) -> TableState:
+def read_state(table: deltalake.DeltaTable) -> TableState:
     """Return the state of a table as it was opened, with the time of its commit."""
     newest = next(commits(table, 1), None)
     return TableState(str(table.metadata().id), table.version(), newest.committed_at if newest is not None else None)
 
 
-def versions(table: deltalake.DeltaTable) -> list[tuple[int, TableLineage | None]]:
-    """Return the newest versions of a table, the newest first, and the lineage of each."""
+def list_versions(table: deltalake.DeltaTable) -> list[tuple[int, TableLineage | None]]:
+    """Return the newest versions of a table, newest first, with the lineage of each."""
     found: list[tuple[int, TableLineage | None]] = []
     lineage: TableLineage | None = None
     for commit in reversed(list(commits(table))):
@@ -172,7 +170,7 @@ def versions(table: deltalake.DeltaTable) -> list[tuple[int, TableLineage | None
 def rows_changed(table: deltalake.DeltaTable, after: int, upto: int | None = None) -> bool:
     """Return whether commits after version `after`, up to `upto` or the version opened, changed rows.
 
-    True where there are more commits than `CHANGES_MAX`, and where the log no longer has all of them.
+    True also for more than `CHANGES_MAX` commits, and if the log no longer has all of them.
     """
     count = table.version() - after
     if count <= 0:

@@ -1,7 +1,7 @@
-"""How Spark reaches a lake in a bucket: the settings of Hadoop's client (S3A), and credentials.
+"""Access of Spark to a lake in a bucket: the settings of Hadoop's client (S3A), and credentials.
 
-All of it is handed to the running JVM and not to its start, as what a JVM is started with stands in a command line that
-everybody on the machine can read. Executors get it as part of the configuration of what they are to read or write.
+All of it is passed to the running JVM and not to its start, because everyone on the machine can read a command line.
+Executors get it as part of the configuration of what they read or write.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ if TYPE_CHECKING:
     from cloud.place.options import BucketCredentials
 
 COMMITS: Final = {f"spark.delta.logStore.{scheme}.impl": "waypost.ConditionalLogStore" for scheme in ("s3a", "s3")}
-"""For the start: how versions of tables are committed. With Delta's own stores both of two writers of one version
-succeed, and what one of them wrote is lost."""
+"""Settings for the start: how versions of tables are committed.
+
+With Delta's own stores two writers of one version both succeed, and the data of one is lost.
+"""
 RETRIES_MAX: Final = 5
-"""Times S3A sends a request again, each time longer after: a store that does not answer fails a job within minutes."""
+"""Retries of a request by S3A, each after a longer pause: an unresponsive store fails a job within minutes."""
 COMMIT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""What is larger is put in parts. A commit of 100,000 files is smaller: one conditional request."""
+"""Larger objects are uploaded in parts. A commit of 100,000 files is smaller: one conditional request."""
 
 _ROLE: Final = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
-"""What the machine has: a role of the instance, the container or the pod."""
+"""Credentials of the machine: a role of the instance, the container or the pod."""
 _GIVEN: Final = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
 _LENT: Final = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
 
 
 def reach(session: SparkSession, bucket: Bucket, settings: Container[str] = ()) -> None:
-    """Let a session read and write a bucket; before it does. `settings`: names that somebody else has set."""
+    """Configure a session for a bucket, before it reads or writes. `settings`: names that are set elsewhere."""
     hadoop = session.sparkContext._jsc.hadoopConfiguration()
     for name, value in {**_client(bucket), **_credentials(bucket.options.credentials)}.items():
         if f"spark.hadoop.fs.s3a.{name}" not in settings:

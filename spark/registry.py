@@ -10,23 +10,25 @@ import pyarrow as pa
 from deltalake.exceptions import TableNotFoundError
 
 from cloud.place.place import Somewhere, place_of
-from spark import remedy, schemas
+from spark import schemas, table_errors
 from spark.decoding.schema import BadSchema, PayloadSchema
 
 SCHEMAS_MAX = 1_000
-"""Schemas of one lake: each worker holds them all, and an address nobody has sent to is held against each."""
+"""Schemas of one lake: each worker holds them all, and a new address is compared with each."""
 _TABLE = schemas.PAYLOAD_SCHEMAS
 
 
 class UnknownSchema(LookupError):
-    """No schema is registered for this pattern."""
+    """There is no registered schema for this pattern."""
 
 
-def registered(table: Somewhere, version: int | None = None) -> list[PayloadSchema]:
-    """Return the schemas that hold, now or at a version of the table, in the order they were registered; none where
-    the table does not exist. Raises `TableUnreadable`."""
+def load_schemas(table: Somewhere, version: int | None = None) -> list[PayloadSchema]:
+    """Return the valid schemas, now or at a version of the table, in the order of registration.
+
+    None are returned if the table does not exist. Raises `TableUnreadable`.
+    """
     try:
-        with remedy.named(_TABLE.name):
+        with table_errors.translate_errors(_TABLE.name):
             rows = place_of(table).delta(version).to_pyarrow_dataset().to_table(use_threads=False).to_pylist()
     except TableNotFoundError:
         return []
@@ -40,23 +42,23 @@ def registered(table: Somewhere, version: int | None = None) -> list[PayloadSche
 
 
 def register(table: Somewhere, schema: PayloadSchema, now: datetime) -> None:
-    """Let `schema` hold, in place of one for the same tenant and pattern. Raises `BadSchema`."""
+    """Register a schema, replacing one for the same tenant and pattern. Raises `BadSchema`."""
     schema.check()
-    there = registered(table)
-    if len(there) >= SCHEMAS_MAX and not _with(there, schema.pattern, schema.tenant):
+    current = load_schemas(table)
+    if len(current) >= SCHEMAS_MAX and not _has(current, schema.pattern, schema.tenant):
         raise BadSchema(f"there are {SCHEMAS_MAX} schemas already: remove one, or use patterns")
     _append(table, schema.pattern, schema.tenant, msgspec.json.encode(schema).decode(), now)
 
 
 def remove(table: Somewhere, pattern: str, tenant: str | None, now: datetime) -> None:
-    """End a schema. Raises `UnknownSchema`."""
-    if not _with(registered(table), pattern, tenant):
+    """Remove a schema. Raises `UnknownSchema`."""
+    if not _has(load_schemas(table), pattern, tenant):
         raise UnknownSchema(pattern)
     _append(table, pattern, tenant, None, now)
 
 
-def _with(there: list[PayloadSchema], pattern: str, tenant: str | None) -> bool:
-    return any((one.pattern, one.tenant) == (pattern, tenant) for one in there)
+def _has(current: list[PayloadSchema], pattern: str, tenant: str | None) -> bool:
+    return any((one.pattern, one.tenant) == (pattern, tenant) for one in current)
 
 
 def _append(table: Somewhere, pattern: str, tenant: str | None, document: str | None, now: datetime) -> None:

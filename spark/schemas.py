@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 
 
 @dataclass(frozen=True)
-class Table:
+class TableSchema:
     """A table of the lake: its columns in order and what its files are partitioned by.
 
     `keys`: its grain. No two rows have the same values in them; empty where nothing is promised.
@@ -63,13 +63,13 @@ _TYPES: dict[str, DataType] = {
 
 def _table(
     name: str, partition_by: tuple[str, ...], columns: str, keys: tuple[str, ...] = (), split_by: str | None = None
-) -> Table:
+) -> TableSchema:
     """`columns`: one `name type` a line; a type that ends in `?` may be null."""
     fields = []
     for line in filter(None, map(str.strip, columns.splitlines())):
         column, kind = line.split()
         fields.append(StructField(column, _TYPES[kind.rstrip("?")], nullable=kind.endswith("?")))
-    return Table(name, StructType(fields), partition_by, keys, split_by)
+    return TableSchema(name, StructType(fields), partition_by, keys, split_by)
 
 
 TELEMETRY = _table(
@@ -332,7 +332,7 @@ DETECTOR_STATES = _table(
 after a later one are not judged, as a detector goes forward only, nor are those that only number readings."""
 
 
-def _rollup(name: str, *partition_by: str) -> Table:
+def _rollup(name: str, *partition_by: str) -> TableSchema:
     finer = "event_hour   int" if "event_hour" in partition_by else ""
     return _table(
         name,
@@ -650,11 +650,11 @@ PAYLOAD_SCHEMAS = _table(
 """What was registered about addresses (`spark.registry`), in the order of its commits: the newest row of a tenant and
 pattern holds, and one without a document ends it. No job makes it anew."""
 
-LANDED: dict[str, Table] = {
+LANDED: dict[str, TableSchema] = {
     table.name: table for table in (TELEMETRY, LEDGER, MANIFESTS, CLOCK_OFFSETS, GATEWAY_STATUS, QUARANTINE)
 }
 """Written by the hub, only read here."""
-DERIVED: dict[str, Table] = {
+DERIVED: dict[str, TableSchema] = {
     table.name: table
     for table in (
         READINGS,

@@ -1,6 +1,6 @@
-"""Starting Spark: one builder for the command, the jobs and the tests; local by default, a cluster by configuration.
+"""Start Spark: one builder for the command, the jobs and the tests; local by default, a cluster by configuration.
 
-Every start is offline: jars are local files (`spark.connector`), the interface is the loopback, the web UI is off.
+Every start works offline: jars are local files (`spark.connector`), the interface is the loopback, the web UI is off.
 Nothing here reads or writes a table.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from spark import archive, cluster, java, object_store
+from spark import class_archive, cluster, java, object_store
 from spark.connector.jar_set import DELTA, S3
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 LOGGING = Path(__file__).parent / "log4j2.properties"
 POOLS = Path(__file__).parent / "pools.xml"
 DRIVER_MEMORY = "1g"
-"""Heap of the one local process. A 10-million-row rollup was seen to need 0.9 to 1.1 GB resident in all."""
+"""Heap of the one local process. A rollup of 10 million rows needed 0.9 to 1.1 GB resident in all."""
 STOP_SECONDS_MAX = 120.0
-"""Patience for the JVM to exit; writing a class archive on the way out takes 5 to 20 s."""
+"""Timeout for the JVM's exit; writing a class archive on exit takes 5 to 20 s."""
 
 
 def hadoop_url(path: Path) -> str:
@@ -64,10 +64,10 @@ _SETTINGS = {
     # With more groups than this a task sorts in place of hashing. A sketch takes some 2 KB: 60 MB a task.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "30000",
 }
-"""Wherever it runs."""
+"""Settings for every place of execution."""
 Load = Literal["rounds", "large", "small", "tiny"]
-"""Work of a session: passes without end; minutes; seconds; or a few rows, for which compiling a plan takes longer than
-interpreting it."""
+"""Workload of a session: endless passes; minutes; seconds; or a few rows, which are interpreted faster than compiled.
+"""
 
 _QUICK: tuple[Load, ...] = ("small", "tiny")
 _QUICK_JVM = (
@@ -76,46 +76,53 @@ _QUICK_JVM = (
     "-XX:ReservedCodeCacheSize=256m",
     "-XX:MetaspaceSize=256m",
 )
-"""For runs of seconds: no second compiler, one collector thread, no collection because classes are loaded. Costs
-throughput once a run lasts minutes."""
+"""For runs of seconds: no second compiler, one collector thread, no collection because of loaded classes.
+
+It costs throughput once a run lasts minutes.
+"""
 _LONG_JVM = ("-XX:+UseParallelGC",)
-"""The default collector takes Spark's pages of some megabytes for huge ones, and begins a cycle for each of them."""
+"""The default collector treats Spark's pages of some megabytes as huge objects, and starts a cycle for each."""
 _QUICK_SETTINGS = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "1",
 }
-"""Settings for small lakes: each stage costs 20 ms or more of planning, and planning again after each takes longer
-than a stage of some thousand rows. A quarter less processor time was seen."""
+"""For small lakes: each stage costs 20 ms or more of planning.
+
+Replanning after each takes longer than a stage of some thousand rows; without it a quarter of the processor time was
+saved.
+"""
 _FOLDER_SETTINGS = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "1000"}
-"""Number of files up to which one thread looks at all: a task for each takes 7 ms, and a look next to nothing."""
+"""Files up to which one thread lists all: a task for each takes 7 ms, a local listing next to nothing."""
 _BATCH_SETTINGS = ("spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled")
-"""Settings that a streaming query would take from its checkpoint, or change: a batch has those of the session."""
+"""Settings that a streaming query would take from its checkpoint, or change: a batch uses the session's."""
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Nothing is compiled for a plan: that took half of the processor time of a pass of some thousand rows. One of
-57 600 messages takes a quarter more so."""
+"""Plans are not compiled: that took half of the processor time of a pass of some thousand rows.
+
+A pass of 57 600 messages takes a quarter more this way.
+"""
 
 
 _OF_A_LOG_LINE = re.compile(r'^(\S+Z ERROR \w+: |Exception in thread "main" [\w.]+: )')
 _NO_REASON = ("WARNING: ", "Warning: ", "Setting default log level", "To adjust logging level", "Picked up ", "\t")
-"""How lines begin that a JVM writes whether it starts or not, and those of its stack."""
+"""Beginnings of lines that a JVM always writes, and of its stack traces."""
 _REASON_CHARACTERS_MAX = 400
 
 
-class NotStarted(RuntimeError):
-    """Spark did not start; the message says why, in its own words, and where its log is."""
+class SparkNotStarted(RuntimeError):
+    """Spark did not start; the message has its reason, and the path of its log."""
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """How to start.
+class SessionOptions:
+    """Options of the start.
 
-    `master`    Spark's master URL; None: what `spark-submit` was told, or WAYPOST_SPARK_MASTER, or this machine.
-    `load`      what it is tuned for.
-    `settings`  further `spark.*` settings; they win over what is set here.
+    `master`    Spark's master URL; None: that of `spark-submit`, or WAYPOST_SPARK_MASTER, or this machine.
+    `load`      workload that it is tuned for.
+    `settings`  further `spark.*` settings; they override those set here.
     `jvm`       further options of the driver's JVM.
-    `log`       file that takes what the JVM and its workers write to standard error; None: this process's own.
-    `bucket`    a place in an object store that is to be reached.
+    `log`       file for standard error of the JVM and its workers; None: this process's own.
+    `bucket`    bucket to access.
     """
 
     master: str | None = None
@@ -126,13 +133,13 @@ class Options:
     bucket: Bucket | None = None
 
 
-def start(name: str, options: Options = Options()) -> SparkSession:
-    """A session named `name`.
+def start(name: str, options: SessionOptions = SessionOptions()) -> SparkSession:
+    """Start a session named `name`.
 
-    Raises `ConnectorMissing` or `java.JavaMissing`, whose messages say what to install, and `NotStarted`, where the
-    master, a setting or the cluster is to blame.
+    Raises `ConnectorMissing` or `java.JavaMissing`, with messages that say what to install, and `SparkNotStarted` if
+    the master, a setting or the cluster is to blame.
     """
-    settings = _submitted(options) if cluster.submitted() else _launched(options)
+    settings = _submit_settings(options) if cluster.is_submitted() else _launch_settings(options)
     from pyspark import SparkConf  # noqa: PLC0415 - half a second that `--help` must not pay
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -147,14 +154,14 @@ def start(name: str, options: Options = Options()) -> SparkSession:
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     written = options.log.stat().st_size if options.log is not None and options.log.exists() else 0
     try:
-        _begin_jvm(conf, options.log)
+        _start_jvm(conf, options.log)
         session: SparkSession = SparkSession.builder.config(conf=conf).getOrCreate()
     except Exception as error:
-        why = _reason(error, options.log, written)  # an error of Java's asks Java for its words
-        _end_jvm()
-        raise NotStarted(why) from None
-    if cluster.submitted():
-        cluster.require(session, DELTA if options.bucket is None else S3)
+        why = _explain(error, options.log, written)  # an error of Java's asks Java for its words
+        _stop_jvm()
+        raise SparkNotStarted(why) from None
+    if cluster.is_submitted():
+        cluster.require_jars(session, DELTA if options.bucket is None else S3)
     if not is_local(session):
         cluster.send_code(session)
     if options.bucket is not None:
@@ -162,19 +169,21 @@ def start(name: str, options: Options = Options()) -> SparkSession:
     return session
 
 
-def may_wait(options: Options) -> bool:
-    """Whether Spark is started when it is needed, on this machine; a cluster, and whatever `spark-submit` has started,
-    is there for all of it."""
-    return not cluster.submitted() and _master(options).startswith("local")
+def can_start_later(options: SessionOptions) -> bool:
+    """Return whether Spark runs on this machine and can be started when it is first needed.
+
+    A cluster, or a JVM from `spark-submit`, exists from the beginning.
+    """
+    return not cluster.is_submitted() and _master(options).startswith("local")
 
 
 def is_local(session: SparkSession) -> bool:
-    """Whether all that it runs is run on this machine."""
+    """Return whether everything runs on this machine."""
     return session.sparkContext.getConf().get("spark.master", "local").startswith("local")
 
 
-def _launched(options: Options) -> dict[str, str]:
-    """Settings of a session whose JVM is started here, and what that reads from the environment."""
+def _launch_settings(options: SessionOptions) -> dict[str, str]:
+    """Return the settings of a session with a JVM that is started here, and set its environment."""
     client = S3.paths() if options.bucket is not None else []
     connector = DELTA.paths()
     home = java.find()
@@ -186,46 +195,51 @@ def _launched(options: Options) -> dict[str, str]:
         "spark.driver.extraClassPath": os.pathsep.join(map(str, connector)),
     }
     if not master.startswith("local"):
-        _choose_python(cluster.python(options.settings))
+        _choose_python(cluster.executor_python(options.settings))
         # A cluster's JVMs are of one time zone as well.
         zone = {"spark.executor.extraJavaOptions": "-Duser.timezone=UTC"}
         return {**settings, **zone, "spark.jars": ",".join(map(str, (*connector, *client))), **_SETTINGS}
     _choose_python(sys.executable)
     _prepare_local_workers()
     # Not on the class path: a class archive fits one only.
-    here = _local_settings() | (_FOLDER_SETTINGS if options.bucket is None else {})
-    return {**settings, **here, "spark.jars": ",".join(map(str, client)), **_SETTINGS}
+    local = _local_settings() | (_FOLDER_SETTINGS if options.bucket is None else {})
+    return {**settings, **local, "spark.jars": ",".join(map(str, client)), **_SETTINGS}
 
 
-def _master(options: Options) -> str:
-    told = options.settings.get("spark.master") or options.master or os.environ.get("WAYPOST_SPARK_MASTER")
-    return told or _here(options)
+def _master(options: SessionOptions) -> str:
+    chosen = options.settings.get("spark.master") or options.master or os.environ.get("WAYPOST_SPARK_MASTER")
+    return chosen or _local_master(options)
 
 
-def _here(options: Options) -> str:
-    """Return this machine. For passes without end it has twice as many tasks at once as cores: a task keeps its place
-    until it is over, and those that have one share the cores as the kernel sees fit."""
+def _local_master(options: SessionOptions) -> str:
+    """Return the master of this machine.
+
+    Endless passes get twice as many concurrent tasks as cores: a task keeps its slot to its end, and those that have
+    one share the cores as the kernel decides.
+    """
     return f"local[{2 * (os.cpu_count() or 1)}]" if options.load == "rounds" else "local[*]"
 
 
-def _submitted(options: Options) -> dict[str, str]:
-    """Settings of a session in a JVM that `spark-submit` has started: what it was told there stays as it is."""
-    _choose_python(cluster.python(options.settings))
+def _submit_settings(options: SessionOptions) -> dict[str, str]:
+    """Return the settings of a session in a JVM of `spark-submit`; its own settings stay."""
+    _choose_python(cluster.executor_python(options.settings))
     master = {"spark.master": options.master} if options.master is not None else {}
     return {**master, **_SETTINGS}
 
 
 def fit_batch(batch: SparkSession) -> None:
-    """Give the session of a streaming query the settings of the session it was started in."""
+    """Give the session of a streaming query the settings of the session that started it."""
     chosen = dict(batch.sparkContext.getConf().getAll())
     for key in _BATCH_SETTINGS:
         if key in chosen:
             batch.conf.set(key, chosen[key])
 
 
-def kept(rows: DataFrame, *, at_once: bool = True) -> DataFrame:
-    """These rows, computed once, now or when they are first read. Two executors of a cluster keep each part: what one
-    alone has is lost with it, and whatever reads it fails."""
+def checkpoint(rows: DataFrame, *, at_once: bool = True) -> DataFrame:
+    """Return these rows, computed once, now or when they are first read.
+
+    On a cluster two executors keep each part: a part that only one has is lost with it, and readers fail.
+    """
     if is_local(rows.sparkSession):
         return rows.localCheckpoint(at_once)
     from pyspark import StorageLevel  # noqa: PLC0415 - half a second that `--help` must not pay
@@ -234,31 +248,31 @@ def kept(rows: DataFrame, *, at_once: bool = True) -> DataFrame:
 
 
 def stop(session: SparkSession) -> None:
-    """Stop the session and wait until its JVM is gone, so that nothing of it outlives the command."""
+    """Stop the session and wait until its JVM is gone, so that nothing outlives the command."""
     try:
         session.stop()
     finally:
-        _end_jvm()
+        _stop_jvm()
 
 
-def _reason(error: Exception, log: Path | None, written: int) -> str:
-    """What is said of a start that failed: the first lines of the log after so many bytes of it, or of the error."""
-    said = str(error)
+def _explain(error: Exception, log: Path | None, written: int) -> str:
+    """Return the message for a failed start: the first lines of the log after `written` bytes, or of the error."""
+    text = str(error)
     if log is not None:
         with log.open("rb") as file:
             file.seek(written)
-            said = file.read(64 * 1024).decode(errors="replace") or said
-    lines = (line.rstrip() for line in said.splitlines())
-    told = [_OF_A_LOG_LINE.sub("", line) for line in lines if line and not line.startswith(_NO_REASON)]
+            text = file.read(64 * 1024).decode(errors="replace") or text
+    lines = (line.rstrip() for line in text.splitlines())
+    reasons = [_OF_A_LOG_LINE.sub("", line) for line in lines if line and not line.startswith(_NO_REASON)]
     where = f" (Spark's log: {log})" if log is not None else ""
-    return f"Spark did not start: {' '.join(told[:3])[:_REASON_CHARACTERS_MAX]}{where}"
+    return f"Spark did not start: {' '.join(reasons[:3])[:_REASON_CHARACTERS_MAX]}{where}"
 
 
-def _end_jvm() -> None:
+def _stop_jvm() -> None:
     from pyspark import SparkContext  # noqa: PLC0415
 
     gateway = SparkContext._gateway
-    if gateway is None or cluster.submitted():
+    if gateway is None or cluster.is_submitted():
         return
     SparkContext._gateway = None
     SparkContext._jvm = None
@@ -273,9 +287,8 @@ def _end_jvm() -> None:
         process.wait()
 
 
-def _begin_jvm(conf: SparkConf, log: Path | None) -> None:
-    """Start the JVM, with `log` as its standard error and its workers': not this process's own, to which others write
-    meanwhile."""
+def _start_jvm(conf: SparkConf, log: Path | None) -> None:
+    """Start the JVM with `log` as its standard error: other threads write to that of this process."""
     from pyspark import SparkContext  # noqa: PLC0415
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 
@@ -291,7 +304,7 @@ def _begin_jvm(conf: SparkConf, log: Path | None) -> None:
 
 
 def _choose_python(program: str) -> None:
-    """Workers must be this very Python, or the cluster's, and not the one on PATH."""
+    """Set the Python of the workers: this one, or the cluster's, not the one on PATH."""
     os.environ["PYSPARK_PYTHON"] = program
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
@@ -299,17 +312,17 @@ def _choose_python(program: str) -> None:
 def _prepare_local_workers() -> None:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Workers import the decoder from here even when the program is run from a checkout.
-    here = str(Path(__file__).parent.parent)
+    folder = str(Path(__file__).parent.parent)
     known = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
-    if here not in known:
-        os.environ["PYTHONPATH"] = os.pathsep.join([here, *known])
+    if folder not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join([folder, *known])
 
 
-def _jvm_options(home: java.Java, options: Options) -> str:
+def _jvm_options(home: java.Java, options: SessionOptions) -> str:
     # By option and not by a folder on the class path: a class archive allows jars there only.
     flags = [*_QUIET_JVM, "-Duser.timezone=UTC", f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"]
     flags += _QUICK_JVM if options.load in _QUICK else _LONG_JVM
-    flags += options.jvm or archive.jvm_options(home)
+    flags += options.jvm or class_archive.jvm_options(home)
     # Spark takes the line apart as a shell would: a checkout may lie in a folder with a space in its name.
     return " ".join(f'"{flag}"' if " " in flag else flag for flag in flags)
 

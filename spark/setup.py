@@ -1,4 +1,4 @@
-"""What set-up brings once: `python -m spark.setup install [s3]` jars, `… archive` the class archive."""
+"""Install what Spark needs, once: `python -m spark.setup install [s3]` jars, `… archive` the class archive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark.connector.repository import ConnectorMissing
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`install [SET] [--from DIR]`, `jars [SET]` and `archive`; exit codes 0 done, 1 failed."""
+    """Run `install [SET] [--from DIR]`, `jars [SET]` or `archive`; exit codes 0 done, 1 failed."""
     parser = argparse.ArgumentParser(prog="python -m spark.setup", description="What Spark needs, brought once.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     bring = verbs.add_parser("install", help="bring jars into this environment")
@@ -26,14 +26,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.verb == "install":
             jars = SETS[options.set]
-            said = "installed" if jars.install(options.source) else "already there"
-            print(f"{said}: {jars.folder()}", file=sys.stderr)  # noqa: T201 - this is the command's output
+            result = "installed" if jars.install(options.source) else "already there"
+            print(f"{result}: {jars.folder()}", file=sys.stderr)  # noqa: T201 - this is the command's output
         elif options.verb == "jars":
-            print(",".join(map(str, SETS[options.set].with_beside())))  # noqa: T201
+            print(",".join(map(str, SETS[options.set].paths_with_required())))  # noqa: T201
         else:
-            from spark import archive  # noqa: PLC0415 - pulls in Spark, which `install` must not need
+            from spark import class_archive  # noqa: PLC0415 - pulls in Spark, which `install` must not need
 
-            print(archive.make(), file=sys.stderr)  # noqa: T201
+            print(class_archive.make_archive(), file=sys.stderr)  # noqa: T201
     except (ConnectorMissing, java.JavaMissing) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 1

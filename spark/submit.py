@@ -1,4 +1,4 @@
-"""What `spark-submit` is given: `waypost analytics`, with the arguments that follow this file's name."""
+"""Program for `spark-submit`: `waypost analytics` with the arguments that follow this file's name."""
 
 from __future__ import annotations
 

@@ -51,9 +51,9 @@ def verify(lake: LakePlace, names: tuple[str, ...], drop: bool) -> None:
 def _check(lake: LakePlace, names: Sequence[str], _chosen: bool) -> None:
     from spark import verification
 
-    wrong = files = 0
-    for table in verification.verified(lake, names):
-        wrong += len(table.wrong)
+    problems = files = 0
+    for table in verification.verify(lake, names):
+        problems += len(table.problems)
         files += len(table.damaged)
         _show(table)
         _show_wrong(table)
@@ -63,26 +63,26 @@ def _check(lake: LakePlace, names: Sequence[str], _chosen: bool) -> None:
             "analytics verify --drop`. Then run `waypost analytics rebuild`; it alone makes derived tables anew.",
             err=True,
         )
-    if wrong:
+    if problems:
         sys.exit(INTEGRITY)
 
 
 @interruption.interruptible("run it again to finish; what was taken out is in table set_aside")
 def _drop(lake: LakePlace, names: Sequence[str], chosen: bool) -> None:
     from spark import verification
-    from spark.jobs import turn
+    from spark.jobs import pass_lock
 
     if chosen:
         _require_landed(names)
     commands.require_writable(lake)
-    commands.as_private_as(lake)
+    commands.match_permissions(lake)
     found = []
     try:
-        with turn.taken(lake):
-            for table in verification.verified(lake, names):
+        with pass_lock.hold(lake):
+            for table in verification.verify(lake, names):
                 _show(table)
                 found.append(_drop_from(lake, table))
-    except turn.PassRunning as error:
+    except pass_lock.PassRunning as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(FAILED)
     if any(dropped for dropped, _ in found):
@@ -103,30 +103,34 @@ def _require_landed(names: Sequence[str]) -> None:
 
 def _drop_from(lake: LakePlace, table: VerifiedTable) -> tuple[int, bool]:
     """Take the damaged files out of a table; return how many were, and whether nothing damaged is left."""
-    from spark import conflict, dropping, remedy, schemas
+    from spark import conflict, dropping, schemas, table_errors
 
     is_landed = table.table in schemas.LANDED
-    if table.wrong and (table.failure is not None or not is_landed):
+    if table.problems and (table.failure is not None or not is_landed):
         _show_wrong(table)
-        click.echo(f"note: nothing was taken out of {table.table}{_way_on(table)}", err=True)
+        click.echo(f"note: nothing was taken out of {table.table}{_next_step(table)}", err=True)
         return 0, False
     if not is_landed:
         return 0, True
     try:
         dropped = dropping.drop(lake, table.table, table.damaged)
-    except (*remedy.FAILURES, remedy.TableUnreadable) as error:
+    except (*table_errors.FAILURES, table_errors.TableUnreadable) as error:
         _show_wrong(table)
-        why = "another program wrote it at the same moment" if conflict.is_conflict(error) else remedy.told(error)
+        why = (
+            "another program wrote it at the same moment"
+            if conflict.is_conflict(error)
+            else table_errors.summarize(error)
+        )
         click.echo(
             f"error: not all was taken out of {table.table}: {why}. Run it again: it goes on from there", err=True
         )
         return 0, False
     for each in dropped:
-        click.echo(spell_line(f"dropped {table.uri}/{each.file.path} ({each.reason}): {_loss(each)}"))
+        click.echo(spell_line(f"dropped {table.uri}/{each.file.path} ({each.reason}): {_describe_loss(each)}"))
     return len(dropped), True
 
 
-def _way_on(table: VerifiedTable) -> str:
+def _next_step(table: VerifiedTable) -> str:
     from spark import schemas
 
     if table.table in schemas.DERIVED:
@@ -134,7 +138,7 @@ def _way_on(table: VerifiedTable) -> str:
     return "" if table.failure is not None else ": put back copies of its files"
 
 
-def _loss(damaged: DamagedFile) -> str:
+def _describe_loss(damaged: DamagedFile) -> str:
     file = damaged.file
     parts = ["an unknown number of rows" if file.rows is None else amounts.counted(file.rows, "row")]
     if file.gateways is not None:
@@ -159,9 +163,9 @@ def _explain(lake: LakePlace) -> None:
 
 def _show(table: VerifiedTable) -> None:
     files = amounts.counted(table.files, "file")
-    click.echo(f"{table.table:<20} {files:>13} {table.size / 1e6:>10,.1f} MB  {len(table.wrong)} damaged")
+    click.echo(f"{table.table:<20} {files:>13} {table.size / 1e6:>10,.1f} MB  {len(table.problems)} damaged")
 
 
 def _show_wrong(table: VerifiedTable) -> None:
-    for text in table.wrong:
+    for text in table.problems:
         click.echo(f"error: {text}", err=True)

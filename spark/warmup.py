@@ -1,4 +1,4 @@
-"""A trial pass over a lake of three messages: loads the classes that real passes use. For `spark.archive` only.
+"""Trial pass over a lake of three messages: loads the classes that real passes use. For `spark.class_archive` only.
 
 `python -m spark.warmup LAKE JVM_OPTION...`
 """
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spark import schemas, session
 from spark.jobs.catalog import JOBS
-from spark.lake import Lake
+from spark.lake import SparkLake
 
 _BODIES = (b"21.5", b'{"load": 0.5}', b"\xff")
 
@@ -34,11 +34,11 @@ def write_lake(root: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Make the lake, run every job once, and leave by the JVM's front door so that it writes its archive."""
+    """Write the lake, run every job once, and let the JVM exit normally, so that it writes its archive."""
     root = Path(arguments[0])
     write_lake(root)
-    started = session.start("waypost-warmup", session.Options(load="small", jvm=tuple(arguments[1:])))
-    lake = Lake(started, root)
+    started = session.start("waypost-warmup", session.SessionOptions(load="small", jvm=tuple(arguments[1:])))
+    lake = SparkLake(started, root)
     for job in JOBS:
         job.run(lake)
     session.stop(started)

@@ -14,7 +14,7 @@ import sys
 import time
 
 import config
-from mqtt_client import Client, connect_packet, ticks_add, ticks_diff, ticks_ms
+from mqtt_client import GatewayClient, connect_packet, ticks_add, ticks_diff, ticks_ms
 
 try:
     import machine
@@ -28,7 +28,7 @@ EPOCH_OFFSET_S = 946684800 if time.gmtime(0)[0] == 2000 else 0  # some boards co
 CLOCK_SET_AFTER = 1700000000  # before this the board's clock was never set
 
 
-class Ring:
+class ReadingRing:
     """Readings not acknowledged, oldest first: [packet id, payload, times sent]. Full: the oldest goes, counted."""
 
     def __init__(self, capacity):
@@ -88,12 +88,12 @@ class Sensors:
         return values
 
 
-class Device:
+class PicoDevice:
     def __init__(self, settings):
         self.settings = settings
         self.sensors = Sensors()
-        self.ring = Ring(settings["RING"])
-        self.client = Client(self.on_ack, self.on_message, self.feed)
+        self.ring = ReadingRing(settings["RING"])
+        self.client = GatewayClient(self.on_ack, self.on_message, self.feed)
         self.watchdog = machine.WDT(timeout=8000) if machine and hasattr(machine, "WDT") else None
         self.interval_ms = settings["INTERVAL_MS"]
         self.boot = binascii.hexlify(os.urandom(4)).decode()
@@ -247,7 +247,7 @@ def settings_from(arguments):
 
 
 def main(arguments):
-    device = Device(settings_from(arguments))
+    device = PicoDevice(settings_from(arguments))
     try:
         device.run()
     except KeyboardInterrupt:  # deliver the rest; a second one ends it at once

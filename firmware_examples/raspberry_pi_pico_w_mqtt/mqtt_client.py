@@ -73,7 +73,7 @@ def subscribe_packet(address, packet_id):
     return _packet(0x82, struct.pack("!H", packet_id) + _string(address) + b"\x01")
 
 
-class Parser:
+class PacketParser:
     """Cuts the byte stream into packets: (first byte, body)."""
 
     def __init__(self):
@@ -108,7 +108,7 @@ class Parser:
         return buffer[0], buffer[index + 1 : end]
 
 
-class Client:
+class GatewayClient:
     """One connection at a time.
 
     `on_ack(packet_id)` and `on_message(address, payload)` are called by `service`; `on_wait()` again and again while
@@ -139,7 +139,7 @@ class Client:
             sock.setblocking(False)
             self._poll = select.poll()
             self._poll.register(sock, select.POLLIN)
-            self._sock, self._parser, self._answers = sock, Parser(), []
+            self._sock, self._parser, self._answers = sock, PacketParser(), []
             self._keep_alive_ms = keep_alive_s * 1000
             self._pinged = None
             self._write(packet)

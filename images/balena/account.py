@@ -1,7 +1,7 @@
-"""Somebody's account at balenaCloud, or at an openBalena of their own.
+"""Account at balenaCloud, or at an openBalena server.
 
-The token lies in a file that only its owner reads; the SDK, which would keep it in the open, gets it in memory. The
-SDK says "not logged in" of every failure and hands no timeout to a request: both are put right here.
+The token is kept in a file that only its owner can read; the SDK, which would store it world-readable, gets it in
+memory. The SDK reports "not logged in" for every failure and passes no timeout to requests; this module corrects both.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from images.errors import FAILED, USAGE, ImageError
 
 ENDPOINT: Final = "https://api.balena-cloud.com/"
 TIMEOUT_S: Final = (10.0, 60.0)
-"""To connect, and between two pieces of an answer; a release of a large fleet is found within seconds."""
-AGAIN: Final = "do it again: what was done is not done twice"
+"""Seconds to connect, and between two parts of an answer. A release of a large fleet is found within seconds."""
+AGAIN: Final = "run the command again: nothing is done twice"
 UNAUTHORISED, NOT_ALLOWED, TOO_MANY = 401, 403, 429
-LOG_IN: Final = "make a token in balena's dashboard (Preferences, Access tokens), then: waypost balena login"
+LOG_IN: Final = "create a token in balena's dashboard (Preferences, Access tokens), then: waypost balena login"
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
-    """What is remembered of an account."""
+class BalenaLogin:
+    """Stored credentials of an account."""
 
     endpoint: str
     token: str
@@ -45,8 +45,8 @@ class Login:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
-    """An account whose token was taken: the SDK, whom the token is of (`name`), and the kind of that actor."""
+class BalenaAccount:
+    """Account whose token was accepted: the SDK, the name of the token's owner, and the kind of that actor."""
 
     sdk: Any
     endpoint: str
@@ -54,14 +54,14 @@ class Account:
     kind: str
 
 
-def remembered_at() -> Path:
-    """The file of the login."""
+def login_file() -> Path:
+    """Return the path of the stored login."""
     configuration = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(configuration, "waypost", "balena.json")
 
 
-def remember(login: Login, file: Path) -> None:
-    """Keep a login, in the place of an earlier one; readable by its owner alone. Raises ImageError."""
+def save_login(login: BalenaLogin, file: Path) -> None:
+    """Store a login, readable by its owner only, in place of an earlier one. Raises ImageError."""
     fresh = file.with_name(f"{file.name}.part")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -73,27 +73,27 @@ def remember(login: Login, file: Path) -> None:
         raise ImageError(f"{error.filename or file}: {error.strerror}") from None
 
 
-def recall(file: Path) -> Login:
-    """The login that is kept, or that of BALENA_API_KEY. Raises ImageError when there is none."""
+def load_login(file: Path) -> BalenaLogin:
+    """Return the stored login, or that of BALENA_API_KEY. Raises ImageError if there is neither."""
     token = os.environ.get("BALENA_API_KEY")
     try:
         kept = json.loads(file.read_text())
-        return Login(kept["endpoint"], token or kept["token"])
+        return BalenaLogin(kept["endpoint"], token or kept["token"])
     except FileNotFoundError:
         if token:
-            return Login(ENDPOINT, token)
+            return BalenaLogin(ENDPOINT, token)
         raise ImageError("not logged in at balena", hint=LOG_IN, code=USAGE) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ImageError(f"{file}: not a login ({error})", hint=f"remove it, then: {LOG_IN}") from None
 
 
-def forget(file: Path) -> None:
+def delete_login(file: Path) -> None:
     with suppress(FileNotFoundError):
         file.unlink()
 
 
-def endpoint_of(host: str) -> str:
-    """The address of the API: of a host like `balena-cloud.com`, or given whole. Raises ImageError."""
+def parse_endpoint(host: str) -> str:
+    """Return the URL of the API for a host like `balena-cloud.com` or for a full URL. Raises ImageError."""
     wrong = ImageError(f"{host}: neither a host nor an https:// address", code=USAGE)
     try:
         url = urlsplit(host if "://" in host or not host else f"https://api.{host}")
@@ -107,10 +107,10 @@ def endpoint_of(host: str) -> str:
     return f"{url.scheme}://{url.netloc}/"
 
 
-def connect(login: Login) -> Account:
-    """Log in. Raises ImageError when the API cannot be reached or does not take the token."""
-    _bound_requests()
-    with said_plainly(login.endpoint):
+def connect(login: BalenaLogin) -> BalenaAccount:
+    """Log in. Raises ImageError when the API cannot be reached or refuses the token."""
+    _set_request_timeout()
+    with translate_errors(login.endpoint):
         whoami = urljoin(login.endpoint, "actor/v1/whoami")
         answer = requests.get(whoami, headers={"Authorization": f"Bearer {login.token}"}, timeout=TIMEOUT_S)
         answer.raise_for_status()
@@ -119,46 +119,46 @@ def connect(login: Login) -> Account:
         name = actor.get("username") or actor.get("slug") or actor.get("uuid") or actor["id"]
         kind = actor["actorType"]
     except (ValueError, KeyError, AttributeError):
-        raise ImageError(f"{login.endpoint} is no API of balena: {answer.text[:80]!r}") from None
+        raise ImageError(f"{login.endpoint} is not an API of balena: {answer.text[:80]!r}") from None
     sdk = Balena({"data_directory": False})
     sdk.settings.set("api_endpoint", login.endpoint)
     sdk.settings.set("token", login.token)
-    # `pine` took its address when it was made, from a host.
+    # `pine` derived its address from a host when it was created.
     sdk.pine.api_prefix = urljoin(login.endpoint, f"{sdk.settings.get('api_version')}/")
-    return Account(sdk, login.endpoint, str(name), str(kind))
+    return BalenaAccount(sdk, login.endpoint, str(name), str(kind))
 
 
-def _bound_requests() -> None:
-    """Give every request of this process a timeout; the SDK makes a session for each, and none can be handed in."""
+def _set_request_timeout() -> None:
+    """Give every request of this process a timeout: the SDK creates a session for each and accepts none."""
     request = vars(requests.Session)["request"]
     if not isinstance(request, functools.partialmethod):
         requests.Session.request = functools.partialmethod(request, timeout=TIMEOUT_S)  # type: ignore[assignment]
 
 
 @contextmanager
-def said_plainly(endpoint: str) -> Iterator[None]:
-    """Raise an ImageError with a next step for whatever goes wrong with balena's API."""
+def translate_errors(endpoint: str) -> Iterator[None]:
+    """Raise an ImageError with a next step for any failure of balena's API."""
     host = urlsplit(endpoint).netloc
     try:
-        with redirect_stdout(io.StringIO()):  # the SDK prints the answer of a server that fails
+        with redirect_stdout(io.StringIO()):  # the SDK prints the answer of a failing server
             yield
     except RequestError as error:
-        raise _refused(host, error.status_code, error.body) from None
+        raise _explain_status(host, error.status_code, error.body) from None
     except (BalenaException, AttributeError) as error:
-        if (hidden := _hidden_failure(error)) is not None:
-            raise _failed(host, hidden) from None
+        if (hidden := _find_request_error(error)) is not None:
+            raise _explain_failure(host, hidden) from None
         if isinstance(error, AttributeError):
             raise
         raise ImageError(f"{host}: {getattr(error, 'message', None) or error}", code=FAILED) from None
     except requests.RequestException as error:
-        raise _failed(host, error) from None
+        raise _explain_failure(host, error) from None
 
 
-def _hidden_failure(error: BaseException) -> requests.RequestException | None:
-    """Return the failure of a request that the SDK was handling when it raised this.
+def _find_request_error(error: BaseException) -> requests.RequestException | None:
+    """Return the request error that the SDK was handling when it raised this.
 
-    It says "not logged in" of some; and where it sets a variable, it looks for a message that the failure does not
-    have, which is an AttributeError.
+    For some of them the SDK reports "not logged in". Where it sets a variable, it reads a message that the error does
+    not have, which raises an AttributeError.
     """
     cause = error.__context__
     while cause is not None and not isinstance(cause, requests.RequestException):
@@ -166,32 +166,32 @@ def _hidden_failure(error: BaseException) -> requests.RequestException | None:
     return cause
 
 
-def _failed(host: str, error: requests.RequestException) -> ImageError:
-    """Say what has become of a request that has no answer, or none that can be used."""
+def _explain_failure(host: str, error: requests.RequestException) -> ImageError:
+    """Return the error to raise for a request without a usable answer."""
     if isinstance(error, requests.HTTPError) and error.response is not None:
-        return _refused(host, error.response.status_code, error.response.text)
+        return _explain_status(host, error.response.status_code, error.response.text)
     if isinstance(error, requests.Timeout):
         return ImageError(f"{host} does not answer", hint=AGAIN)
     broken = isinstance(error, requests.exceptions.ChunkedEncodingError | requests.exceptions.ContentDecodingError)
     if broken or (error.args and isinstance(error.args[0], ProtocolError)):
-        return ImageError(f"the connection to {host} broke before all of the answer had come", hint=AGAIN)
+        return ImageError(f"the connection to {host} broke before the answer was complete", hint=AGAIN)
     if isinstance(error, requests.ConnectionError):
-        return ImageError(
-            f"{host} cannot be reached", hint="balena is asked over the network: check it, and a proxy (HTTPS_PROXY)"
-        )
+        return ImageError(f"{host} cannot be reached", hint="check the network, and a proxy (HTTPS_PROXY)")
     return ImageError(f"{host}: {error}")
 
 
-def _refused(host: str, status: int, said: str) -> ImageError:
-    said = "" if said.lstrip().startswith("<") else " ".join(said.split())[:200]  # a proxy answers with a page
+def _explain_status(host: str, status: int, message: str) -> ImageError:
+    message = (
+        "" if message.lstrip().startswith("<") else " ".join(message.split())[:200]
+    )  # a proxy answers with an HTML page
     if status == UNAUTHORISED:
-        return ImageError(f"{host} does not take the token", hint=LOG_IN)
+        return ImageError(f"{host} refuses the token", hint=LOG_IN)
     if status == NOT_ALLOWED:
         return ImageError(
             f"{host}: this account may not do that", hint="ask the fleet's owner for the role of a developer"
         )
     if status == TOO_MANY:
-        return ImageError(f"{host} has had too many requests of this account", hint="wait a minute, then go on")
+        return ImageError(f"{host} has had too many requests from this account", hint="wait a minute, then continue")
     name = f" ({HTTPStatus(status).phrase})" if status in set(HTTPStatus) else ""
-    hint = "the fault is at balena: wait, then do it again" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else ""
-    return ImageError(f"{host} answers {status}{name}{f': {said}' if said else ''}", hint=hint)
+    hint = "the fault is at balena: wait, then try again" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else ""
+    return ImageError(f"{host} answers {status}{name}{f': {message}' if message else ''}", hint=hint)

@@ -1,4 +1,4 @@
-"""`waypost balena`: gateways as a fleet of balenaCloud or openBalena."""
+"""`waypost balena`: manage gateways as a fleet of balenaCloud or openBalena."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from images.asking import asked
 from images.errors import USAGE, ImageError
+from images.prompts import ask
 
 if TYPE_CHECKING:
-    from images.balena.account import Account
-    from images.balena.fleet import Fleet, Registered
+    from images.balena.account import BalenaAccount
+    from images.balena.fleet import BalenaFleet, RegisteredDevice
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 device_option = click.option("--device", metavar="NAME", help="This device alone (or the beginning of its UUID).")
@@ -36,20 +36,20 @@ def balena() -> None:
 
 
 @balena.command()
-@click.option("--token", help="Access token; asked for unless given.  [env: BALENA_API_KEY]", envvar="BALENA_API_KEY")
+@click.option("--token", help="Access token; prompted for if missing.  [env: BALENA_API_KEY]", envvar="BALENA_API_KEY")
 @click.option("--host", default="balena-cloud.com", show_default=True, help="Host of an openBalena of your own.")
 def login(token: str | None, host: str) -> None:
     """Check an access token, and remember it.
 
-    Make one in balena's dashboard: Preferences, Access tokens. It is kept where only you can read it.
+    Create one in balena's dashboard: Preferences, Access tokens. It is stored in a file that only you can read.
     """
     from images.balena import account
 
-    token = token or asked("Access token", "BALENA_API_KEY in the environment is taken, too", hidden=True)
-    given = account.Login(account.endpoint_of(host), token.strip())
-    whose = account.connect(given).name
-    account.remember(given, account.remembered_at())
-    click.echo(f"logged in at {given.endpoint} as {whose}")
+    token = token or ask("Access token", "or set BALENA_API_KEY", hidden=True)
+    given = account.BalenaLogin(account.parse_endpoint(host), token.strip())
+    name = account.connect(given).name
+    account.save_login(given, account.login_file())
+    click.echo(f"logged in at {given.endpoint} as {name}")
 
 
 @balena.command()
@@ -57,7 +57,7 @@ def logout() -> None:
     """Forget the token. It stays valid at balena until you remove it there."""
     from images.balena import account
 
-    account.forget(account.remembered_at())
+    account.delete_login(account.login_file())
 
 
 @balena.command()
@@ -71,7 +71,7 @@ def devices(fleet: str, tag: str, as_json: bool) -> None:
     Tokens for the gateways of one tenant, at the hub:
       waypost balena devices acme/gateways --json | jq -r '.[] | select(.tenant == "acme").name'
     """
-    found = _fleet(fleet).devices(tag)
+    found = _open_fleet(fleet).devices(tag)
     if as_json:
         keys = ("name", "uuid", "tenant", "online", "os_version", "release")
         click.echo(json.dumps([{key: getattr(each, key) for key in keys} for each in found], indent=2))
@@ -105,23 +105,23 @@ def register(fleet: str, file: Path, out: Path) -> None:
       name,tenant,WAYPOST_HUB,WAYPOST_TOKEN
       hall-1,acme,amqps://hub.example:5671,wpt1…
     """
-    from images.balena.fleet import listed
+    from images.balena.fleet import read_device_list
 
     if out.resolve() == file.resolve():
-        raise ImageError(f"{file} would be written over", hint="name another file: --out devices.csv", code=USAGE)
-    asked = listed(file)
-    there = _fleet(fleet)
+        raise ImageError(f"{file} would be overwritten", hint="name another file: --out devices.csv", code=USAGE)
+    wanted = read_device_list(file)
+    target = _open_fleet(fleet)
     try:
         with out.open("w", newline="", encoding="utf-8") as text:
-            _write_registered(text, there.register(asked), len(asked))
+            _write_registered(text, target.register(wanted), len(wanted))
     except OSError as error:
-        hint = "what was registered stays so: run it again with another --out"
+        hint = "registered gateways stay registered: run it again with another --out"
         raise ImageError(f"{out}: {error.strerror}", hint=hint) from None
-    click.echo(f"{len(asked)} in {out}")
+    click.echo(f"{len(wanted)} in {out}")
 
 
-def _write_registered(text: TextIO, devices: Iterator[Registered], count: int) -> None:
-    """Each as soon as it is registered."""
+def _write_registered(text: TextIO, devices: Iterator[RegisteredDevice], count: int) -> None:
+    """Write each device as soon as it is registered."""
     rows = csv.writer(text)
     rows.writerow(("name", "uuid"))
     with click.progressbar(devices, length=count, label="registered", file=sys.stderr) as shown:
@@ -135,21 +135,21 @@ def _write_registered(text: TextIO, devices: Iterator[Registered], count: int) -
 @click.argument("variables", metavar="NAME=VALUE…", nargs=-1, required=True)
 @device_option
 def preload(fleet: str, variables: tuple[str, ...], device: str | None) -> None:
-    """Set variables that every gateway of a fleet gets, or one of them.
+    """Set variables of every gateway of a fleet, or of one.
 
-    NAME=@FILE takes the value from a file, so that a token is in no list of processes.
+    NAME=@FILE takes the value from a file, so that a token is not on a command line.
 
     \b
       waypost balena preload acme/gateways WAYPOST_HUB=amqps://hub.example:5671 'WAYPOST_FORWARD=plant/#'
     """
     from images.balena.variables import TOKEN
-    from images.balena.variables import variables as checked_variables
+    from images.balena.variables import parse_variables as checked_variables
 
     checked = checked_variables(variables)
     if TOKEN in checked and device is None:
-        hint = "--device NAME says which; waypost balena register gives each of a list its own"
-        raise ImageError(f"{TOKEN} lets one gateway in, and not a fleet", hint=hint, code=USAGE)
-    _fleet(fleet).set_variables(checked, device)
+        hint = "--device NAME chooses it; waypost balena register gives each gateway of a list its own"
+        raise ImageError(f"{TOKEN} admits one gateway, not a fleet", hint=hint, code=USAGE)
+    _open_fleet(fleet).set_variables(checked, device)
 
 
 @balena.command()
@@ -166,8 +166,8 @@ def pin(fleet: str, release: str | None, newest: bool, device: str | None) -> No
       waypost balena pin acme/gateways 1.4.0
     """
     if (release is None) is not newest:
-        raise ImageError("name a release, or say --newest", code=USAGE)
-    commit = _fleet(fleet).pin(release, device)
+        raise ImageError("name a release, or use --newest", code=USAGE)
+    commit = _open_fleet(fleet).pin(release, device)
     click.echo(f"{device or fleet}: {commit or 'the newest'}")
 
 
@@ -175,8 +175,8 @@ def pin(fleet: str, release: str | None, newest: bool, device: str | None) -> No
 @click.argument("fleet")
 @json_option
 def releases(fleet: str, as_json: bool) -> None:
-    """List what was built for a fleet."""
-    found = _fleet(fleet).releases()
+    """List the releases of a fleet."""
+    found = _open_fleet(fleet).releases()
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
@@ -195,7 +195,7 @@ def versions(device_type: str) -> None:
     """List the versions of balenaOS for a type of device, such as raspberrypi4-64."""
     from images.balena import os_image
 
-    for version in os_image.versions(_account(), device_type):
+    for version in os_image.versions(_load_account(), device_type):
         click.echo(version)
 
 
@@ -213,15 +213,15 @@ def download(device_type: str, version: str, out: Path) -> None:
             shown.length = length or came
             shown.update(came - shown.pos)
 
-        click.echo(os_image.download(_account(), device_type, version, out, progress=progress))
+        click.echo(os_image.download(_load_account(), device_type, version, out, progress=progress))
 
 
 @os_group.command()
 @click.argument("img", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.argument("fleet")
 @click.option("--version", required=True, help="Version of balenaOS in the image.")
-@click.option("--device", metavar="NAME", help="Registered device that the card becomes.")
-@click.option("--wifi", metavar="SSID", help="Network to join; its password is asked for.")
+@click.option("--device", metavar="NAME", help="Registered device for this card.")
+@click.option("--wifi", metavar="SSID", help="Network to join; its password is prompted for.")
 @click.option(
     "--wifi-password", envvar="WAYPOST_WIFI_PASSWORD", help="Password of that network.  [env: WAYPOST_WIFI_PASSWORD]"
 )
@@ -233,34 +233,34 @@ def configure(
     Without --device each card registers itself as a new device of the fleet, with a key that the image then holds.
     """
     from images.balena import os_image
-    from images.balena.fleet import Fleet
+    from images.balena.fleet import BalenaFleet
 
-    os_image.boot_partition(img)
+    os_image.find_boot_partition(img)
     if wifi is not None and wifi_password is None:
-        instead = "WAYPOST_WIFI_PASSWORD in the environment is taken, too; empty for an open network"
-        wifi_password = asked(f"Password of {wifi}", instead, hidden=True, default="")
-    account = _account()
-    made = os_image.configuration(
+        instead = "or set WAYPOST_WIFI_PASSWORD; empty for an open network"
+        wifi_password = ask(f"Password of {wifi}", instead, hidden=True, default="")
+    account = _load_account()
+    made = os_image.make_configuration(
         account,
         fleet,
         version,
         wifi=None if wifi is None else (wifi, wifi_password or ""),
-        uuid=None if device is None else Fleet(account, fleet).uuid_of(device),
+        uuid=None if device is None else BalenaFleet(account, fleet).find_uuid(device),
     )
     os_image.write_configuration(img, made)
     click.echo(f"{img}: joins {fleet}" + (f" as {device}" if device else ""))
 
 
-def _account() -> Account:
+def _load_account() -> BalenaAccount:
     from images.balena import account
 
-    return account.connect(account.recall(account.remembered_at()))
+    return account.connect(account.load_login(account.login_file()))
 
 
-def _fleet(slug: str) -> Fleet:
-    from images.balena.fleet import Fleet
+def _open_fleet(slug: str) -> BalenaFleet:
+    from images.balena.fleet import BalenaFleet
 
-    return Fleet(_account(), slug)
+    return BalenaFleet(_load_account(), slug)
 
 
 def _print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

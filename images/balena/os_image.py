@@ -1,4 +1,4 @@
-"""balenaOS: its image, and the configuration by which a card becomes a device of a fleet."""
+"""balenaOS images, and the configuration that makes a card a device of a fleet."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from images.balena.account import Account, said_plainly
+from images.balena.account import BalenaAccount, translate_errors
 from images.card import partition
 from images.errors import INTEGRITY, USAGE, ImageError
 
 GPT_ENTRIES_MAX, GPT_ENTRY_BYTES_MAX = 128, 512
-"""Of a partition table; every tool makes 128 entries of 128 bytes."""
+"""Bounds of a partition table; every tool creates 128 entries of 128 bytes."""
 FAT_NAMES: Final = ((54, b"FAT12   "), (54, b"FAT16   "), (82, b"FAT32   "))
-"""Where a boot sector names its kind of file system (Microsoft, FAT specification 1.03, sections 3.1 and 3.2)."""
+"""Offsets at which a boot sector names its file system (Microsoft FAT specification 1.03, sections 3.1 and 3.2)."""
 CONFIGURATION: Final = "config.json"
 KEYS: Final = ("applicationId", "apiEndpoint", "deviceType")
-"""Without these the supervisor of balenaOS does not find its fleet."""
+"""Keys without which the supervisor of balenaOS does not find its fleet."""
 PIECE: Final = 1 << 20
 
 
-def versions(account: Account, device_type: str) -> list[str]:
-    """Released versions of balenaOS for a type of device, the newest first. Raises ImageError."""
-    with said_plainly(account.endpoint):
+def versions(account: BalenaAccount, device_type: str) -> list[str]:
+    """Return the released versions of balenaOS for a device type, newest first. Raises ImageError."""
+    with translate_errors(account.endpoint):
         found = account.sdk.models.os.get_available_os_versions(device_type)
     return [str(each["raw_version"]) for each in found]
 
 
 def download(
-    account: Account, device_type: str, version: str, out: Path, *, progress: Callable[[int, int], None]
+    account: BalenaAccount, device_type: str, version: str, out: Path, *, progress: Callable[[int, int], None]
 ) -> Path:
-    """Fetch an image of balenaOS: `progress` gets bytes that came and bytes there are (0: not known).
+    """Download an image of balenaOS. The file appears whole or not at all. Raises ImageError.
 
-    The file is there whole or not at all. Raises ImageError.
+    `progress` gets the bytes received and the total (0: unknown).
     """
     part = out.with_name(f"{out.name}.part")
     models = account.sdk.models
-    with said_plainly(account.endpoint), models.os.download(device_type, version, {"fileType": ".img"}) as answer:
+    with translate_errors(account.endpoint), models.os.download(device_type, version, {"fileType": ".img"}) as answer:
         answer.raise_for_status()
-        # Where the bytes are compressed on the way, their length is not that of the image.
+        # With a compressed transfer the length is not that of the image.
         length = 0 if "Content-Encoding" in answer.headers else int(answer.headers.get("Content-Length") or 0)
         came = 0
         try:
@@ -55,55 +55,58 @@ def download(
                 file.flush()
                 os.fsync(file.fileno())
             if length and came != length:
-                raise ImageError(f"{version}: {came:,} of {length:,} bytes came", hint="download it again")
+                raise ImageError(f"{version}: {came:,} of {length:,} bytes were received", hint="download it again")
             part.replace(out)
         except OSError as error:
-            raise _of_the_file(error, out) from None
+            raise _explain_file_error(error, out) from None
         finally:
             with suppress(OSError):
                 part.unlink()
     return out
 
 
-def _of_the_file(error: OSError, out: Path) -> Exception:
-    """A request of the SDK fails with an OSError, too: that is told elsewhere."""
+def _explain_file_error(error: OSError, out: Path) -> Exception:
+    """Return the error to raise for an OSError. Failures of SDK requests are OSErrors, too, and stay as they are."""
     return error if error.filename is None and error.errno is None else ImageError(f"{out}: {error.strerror}")
 
 
-def configuration(
-    account: Account, fleet: str, version: str, *, wifi: tuple[str, str] | None, uuid: str | None
+def make_configuration(
+    account: BalenaAccount, fleet: str, version: str, *, wifi: tuple[str, str] | None, uuid: str | None
 ) -> dict[str, Any]:
-    """What a card needs to join a fleet; with `uuid`, as this device, which is registered. Raises ImageError."""
+    """Return the configuration with which a card joins a fleet. Raises ImageError.
+
+    `uuid`: join as this registered device.
+    """
     options: dict[str, Any] = {"version": version, "network": "ethernet"}
     if wifi is not None:
         options |= {"network": "wifi", "wifiSsid": wifi[0], "wifiKey": wifi[1]}
     models = account.sdk.models
-    with said_plainly(account.endpoint):
+    with translate_errors(account.endpoint):
         made = models.os.get_config(fleet, options)
         if not isinstance(made, dict) or not set(KEYS) <= made.keys():
-            raise ImageError(f"{fleet}: no configuration came, but {' '.join(str(made).split())[:200]!r}")
+            raise ImageError(f"{fleet}: no configuration was received, but {' '.join(str(made).split())[:200]!r}")
         if uuid is not None:
             device = models.device.get(uuid, {"$select": ["id", "uuid"]})
             key = models.device.generate_device_key(device["id"])
             if not isinstance(key, str):
-                raise ImageError(f"{uuid}: no key came, but {' '.join(str(key).split())[:200]!r}")
+                raise ImageError(f"{uuid}: no key was received, but {' '.join(str(key).split())[:200]!r}")
             made |= {"uuid": device["uuid"], "deviceId": device["id"], "deviceApiKey": key, "registered_at": 1}
-            # Who holds the card then holds no key that registers further devices.
+            # The card then holds no key that registers further devices.
             made.pop("apiKey", None)
     return made
 
 
 def write_configuration(image: Path, made: Mapping[str, Any]) -> None:
-    """Put `config.json` into the boot partition of an image of balenaOS, without mounting it.
+    """Write `config.json` into the boot partition of a balenaOS image, without mounting it.
 
-    Raises ImageError where there is none.
+    Raises ImageError if the image has no boot partition.
     """
-    partition.put(image, boot_partition(image), CONFIGURATION, f"{json.dumps(made, indent=2)}\n".encode())
+    partition.write_file(image, find_boot_partition(image), CONFIGURATION, f"{json.dumps(made, indent=2)}\n".encode())
 
 
 def read_configuration(image: Path) -> dict[str, Any]:
-    """The `config.json` of an image. Raises ImageError."""
-    content = partition.get(image, boot_partition(image), CONFIGURATION)
+    """Return the `config.json` of an image. Raises ImageError."""
+    content = partition.read_file(image, find_boot_partition(image), CONFIGURATION)
     try:
         made: dict[str, Any] = json.loads(content or b"")
     except ValueError:
@@ -111,11 +114,11 @@ def read_configuration(image: Path) -> dict[str, Any]:
     return made
 
 
-def boot_partition(image: Path) -> int:
-    """Where the first FAT file system of an image begins, bytes. Raises ImageError."""
+def find_boot_partition(image: Path) -> int:
+    """Return the offset of the first FAT file system of an image, in bytes. Raises ImageError."""
     try:
         with image.open("rb") as disk:
-            for start in _partitions(disk):
+            for start in _read_partition_starts(disk):
                 disk.seek(start * partition.SECTOR)
                 sector = disk.read(partition.SECTOR)
                 if any(sector[at : at + len(name)] == name for at, name in FAT_NAMES):
@@ -123,14 +126,14 @@ def boot_partition(image: Path) -> int:
     except OSError as error:
         raise ImageError(f"{image}: {error.strerror}", code=USAGE) from None
     raise ImageError(
-        f"{image}: no image of balenaOS: there is no FAT partition in it",
+        f"{image}: not an image of balenaOS: it has no FAT partition",
         hint="unpack it first, if it is a .zip or .gz",
         code=USAGE,
     )
 
 
-def _partitions(disk: BinaryIO) -> list[int]:
-    """First sectors of the partitions: of an MBR, or of a GPT (UEFI 2.10, section 5.3)."""
+def _read_partition_starts(disk: BinaryIO) -> list[int]:
+    """Return the first sectors of the partitions of an MBR or a GPT (UEFI 2.10, section 5.3)."""
     table = disk.read(2 * partition.SECTOR)
     if table[510:512] != b"\x55\xaa":
         return []

@@ -1,5 +1,8 @@
-"""Variables of a fleet or a device: names that balena takes, and values that a gateway takes, looked at before they are
-set. A gateway reads them at its start (`edge.appliance.first_boot.environment`), far away from who has set them."""
+"""Check variables of a fleet or a device before they are set.
+
+balena accepts the names, and a gateway reads the values at its start (`edge.appliance.first_boot.environment`), far
+from the person who set them.
+"""
 
 from __future__ import annotations
 
@@ -17,28 +20,30 @@ from images.errors import USAGE, ImageError
 NAME: Final = "WAYPOST_NAME"
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RESERVED: Final = ("BALENA_", "RESIN_")
-"""Names that configure balenaOS itself begin with these; the API takes them elsewhere and ignores them here."""
+"""Prefixes of names that configure balenaOS itself. The API takes those elsewhere and ignores them here."""
 OWN: Final = "WAYPOST_"
 TOKEN: Final = "WAYPOST_TOKEN"  # noqa: S105 - the name of a variable
 VALUE_CHARACTERS_MAX: Final = 64 << 10
-"""Of one out of a file: ours have a few hundred; a larger file is another one than was meant."""
+"""Characters of a value from a file. Ours have a few hundred; a larger file was given by mistake."""
 
 
-def variables(given: Iterable[str]) -> dict[str, str]:
-    """`NAME=VALUE`, as given; `NAME=@FILE` takes the file's text. Raises ImageError for what is no variable, or none of
-    a gateway."""
+def parse_variables(given: Iterable[str]) -> dict[str, str]:
+    """Parse `NAME=VALUE` arguments; `NAME=@FILE` takes the text of the file.
+
+    Raises ImageError for a name that is not valid, or not a variable of a gateway.
+    """
     found: dict[str, str] = {}
     for each in given:
         name, separator, value = each.partition("=")
         if not separator:
             raise ImageError(f"{name}: not NAME=VALUE", code=USAGE)
-        found[checked_name(name)] = _text_of(name, Path(value[1:])) if value.startswith("@") else value
+        found[check_name(name)] = _read_value(name, Path(value[1:])) if value.startswith("@") else value
         check_value(name, found[name])
     return found
 
 
-def checked_name(name: str) -> str:
-    """The name. Raises ImageError."""
+def check_name(name: str) -> str:
+    """Return the name if it is valid. Raises ImageError."""
     if not _VARIABLE.fullmatch(name):
         raise ImageError(f"{name}: a variable's name has letters, digits and _ only", code=USAGE)
     if name.startswith(RESERVED):
@@ -47,52 +52,55 @@ def checked_name(name: str) -> str:
     if name.startswith(OWN) and name not in known:
         close = difflib.get_close_matches(name, known, n=1)
         meant = f"; did you mean {close[0]}?" if close else ""
-        hint = f"there are {', '.join(_VALUES)}"
-        raise ImageError(f"{name}: no variable of a gateway is called so{meant}", hint=hint, code=USAGE)
+        hint = f"the variables are {', '.join(_VALUES)}"
+        raise ImageError(f"{name}: not a variable of a gateway{meant}", hint=hint, code=USAGE)
     return name
 
 
 def check_value(name: str, value: str, place: str = "") -> None:
-    """`place`: before the name, where a value comes from. Raises ImageError, which quotes no secret."""
+    """Raise ImageError for an invalid value; the message quotes no secret.
+
+    `place`: where the value comes from, put before the name.
+    """
     try:
-        _VALUES.get(name, _anything)(value)
+        _VALUES.get(name, _accept_any)(value)
     except ValueError as error:
         raise ImageError(f"{place}{name}: {error}", code=USAGE) from None
 
 
-def _anything(_value: str) -> None:
-    """Of variables that are none of ours."""
+def _accept_any(_value: str) -> None:
+    """Accept any value of a variable that is not ours."""
 
 
-def _name(value: str) -> None:
-    """A container takes it in small letters, and `_` for `-`."""
+def _check_gateway_name(value: str) -> None:
+    """Check a name; a container lowers its letters and turns `_` into `-`."""
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", value):
         raise ValueError(f'"{value}" is not a name; allowed: letters and digits, and between them . - _')
 
 
-def _hubs(value: str) -> None:
-    """URLs of one hub, with spaces between them."""
+def _check_hubs(value: str) -> None:
+    """Check the URLs of one hub, separated by spaces."""
     for url in value.split():
         fields.reachable_hub(fields.hub_url(url))
 
 
-def _filters(value: str) -> None:
+def _check_filters(value: str) -> None:
     for each in value.split():
         fields.topic_filter(each)
 
 
 _VALUES: Final[Mapping[str, Callable[[str], object]]] = {
-    NAME: _name,
-    "WAYPOST_HUB": _hubs,
+    NAME: _check_gateway_name,
+    "WAYPOST_HUB": _check_hubs,
     TOKEN: fields.token,
     "WAYPOST_PROXY": parse_proxy,
-    "WAYPOST_FORWARD": _filters,
+    "WAYPOST_FORWARD": _check_filters,
     "WAYPOST_KEEP_FREE": size,
 }
 
 
-def _text_of(name: str, path: Path) -> str:
-    """So that a token is in no list of processes. Raises ImageError."""
+def _read_value(name: str, path: Path) -> str:
+    """Return the text of a file, so that a token is not on a command line. Raises ImageError."""
     try:
         with path.open(encoding="utf-8-sig") as text:
             value = text.read(VALUE_CHARACTERS_MAX + 1).strip()

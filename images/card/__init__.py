@@ -1,1 +1,1 @@
-"""What is written on a card beside the image: its gateway's settings, one file on the first partition."""
+"""Settings of a gateway on its card: one file on the first partition, next to the image."""

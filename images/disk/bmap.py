@@ -1,4 +1,4 @@
-"""Block maps (format 2.0, as of bmap-tools): which parts of an image hold something, and the hash of each."""
+"""Block maps (format 2.0 of bmap-tools): the parts of an image that hold data, and the hash of each."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from xml.sax.saxutils import escape
 BLOCK: Final = 4096
 PIECE: Final = 1 << 20
 UNKNOWN: Final = "0" * 64
-"""In the place of the file's own hash, while that is computed."""
+"""Placeholder for the file's own hash while that is computed."""
 
 
-def of(image: Path) -> str:
-    """The map of an image file, by its holes."""
-    ranges = list(_mapped(image))
+def make_map(image: Path) -> str:
+    """Return the map of an image file, derived from its holes."""
+    ranges = list(_find_data(image))
     size = image.stat().st_size
     lines = [
         '<?xml version="1.0" ?>',
@@ -40,8 +40,8 @@ def of(image: Path) -> str:
     return text.replace(UNKNOWN, hashlib.sha256(text.encode()).hexdigest(), 1)
 
 
-def _mapped(image: Path) -> Iterator[tuple[int, int]]:
-    """First and last block of each part that is no hole."""
+def _find_data(image: Path) -> Iterator[tuple[int, int]]:
+    """Yield the first and last block of each part that is not a hole."""
     size, at, last = image.stat().st_size, 0, -1
     with image.open("rb") as source:
         while at < size:

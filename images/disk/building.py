@@ -1,4 +1,4 @@
-"""The image of a card: boot partition, root slots A and B, data; and what is handed out with it."""
+"""Image of a card: boot partition, root slots A and B, data; and the files that are released with it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from edge.card.location import FILE
 from edge.card.text import text_of
 from images import source
 from images.disk import bmap, filesystem, imager, sbom, signing
-from images.disk.signing import Keys
-from images.frozen import foreign
+from images.disk.signing import SigningKeys
+from images.frozen import cross
 from images.programs import require, run
 from images.rootfs import building as rootfs
-from images.steps import Input, Steps, key, remove
+from images.steps import Input, Steps, make_key, remove
 
 HERE: Final = Path(__file__).parent
 SYSTEM_PROGRAMS: Final = ("mke2fs", "debugfs", "systemctl")
@@ -25,7 +25,7 @@ BOARDS: Final = {
     "pi4": ("start4.elf", "fixup4.dat", "bcm2711-rpi-*.dtb"),
     "qemu": (),
 }
-"""What the firmware of each needs beside U-Boot; the emulator brings its own."""
+"""Files that the firmware of each board needs in addition to U-Boot. The emulator has its own."""
 NAMES: Final = {
     "pi3": "Raspberry Pi 3",
     "pi4": "Raspberry Pi 4, 400 and Compute Module 4",
@@ -37,58 +37,62 @@ DATA_MIB: Final = 64
 ENVIRONMENT_BYTES: Final = 0x4000
 ENVIRONMENT: Final = "BOOT_ORDER=A B\nBOOT_A_LEFT=3\nBOOT_B_LEFT=3\n"
 NEITHER_DELAY_NOR_PROMPT: Final = -2
-"""Of U-Boot's bootdelay."""
+"""Value of U-Boot's `bootdelay`."""
 LEVEL: Final = "-10"
-"""Of zstd: 30 s for an image; the highest saves a tenth and takes ten minutes."""
+"""Level of zstd: 30 s for an image. The highest saves a tenth and takes ten minutes."""
 XZ_LEVEL: Final = "-1"
-"""xz's, for programs that do not read zstd (balenaEtcher, and Raspberry Pi Imager on Windows). By itself it would take
-many times as long, and save a tenth."""
+"""Level of xz, for programs that do not read zstd (balenaEtcher, and Raspberry Pi Imager on Windows).
+
+The default would take many times as long and save a tenth.
+"""
 
 
-def name(board: str) -> str:
-    """Of an image's files, without what comes after the point."""
-    return f"waypost-{source.version()}-{board}"
+def image_name(board: str) -> str:
+    """Return the name of an image's files, without the suffix."""
+    return f"waypost-{source.read_version()}-{board}"
 
 
-def build(steps: Steps, board: str, *, archive: Path, package: Path, keys: Keys) -> Path:
-    """The folder with an image for such a board, and all that belongs to it. Needs root. Raises ImageError."""
+def build(steps: Steps, board: str, *, archive: Path, package: Path, keys: SigningKeys) -> Path:
+    """Return the folder with an image for a board and its files. Needs root. Raises ImageError."""
     require(*PROGRAMS)
-    made = system(steps, archive=archive, package=package, keys=keys)
+    made = build_system(steps, archive=archive, package=package, keys=keys)
     return steps.result(
         f"image-{board}",
         f"image for {NAMES[board]}",
-        [made.name, board, key([keys.certificate]), HERE, text_of(None), str(source.date())],
+        [made.name, board, make_key([keys.certificate]), HERE, text_of(None), str(source.build_date())],
         lambda folder, log: make_image(folder, board, made, keys, log),
     )
 
 
-def system(steps: Steps, *, archive: Path, package: Path, keys: Keys) -> Path:
-    """The folder with what every board has: the root's and the data partition's file systems, and the firmware. Needs
-    root. Raises ImageError."""
+def build_system(steps: Steps, *, archive: Path, package: Path, keys: SigningKeys) -> Path:
+    """Return the folder with what all boards share: root and data file systems, and the firmware.
+
+    Needs root. Raises ImageError.
+    """
     require(*SYSTEM_PROGRAMS)
-    parts: list[Input] = [HERE, rootfs.OVERLAY, rootfs.UNITS, Path(rootfs.__file__), str(source.date())]
+    parts: list[Input] = [HERE, rootfs.OVERLAY, rootfs.UNITS, Path(rootfs.__file__), str(source.build_date())]
     return steps.result(
         "root-arm64",
         "root file system",
         [archive.parent.name, package.parent.name, keys.certificate.read_bytes(), *parts],
-        lambda folder, log: _root(folder, archive, package, keys, log),
+        lambda folder, log: _make_root(folder, archive, package, keys, log),
     )
 
 
-def _root(folder: Path, archive: Path, package: Path, keys: Keys, log: Path) -> None:
-    """The root's file system with its hash, what is installed in it, the data partition's, and the firmware."""
-    tree, date = folder / rootfs.TREE, source.date()
+def _make_root(folder: Path, archive: Path, package: Path, keys: SigningKeys, log: Path) -> None:
+    """Make the root file system with its hash and package list, the data file system, and the firmware."""
+    tree, date = folder / rootfs.TREE, source.build_date()
     rootfs.lay_out(tree, archive, package, keys.certificate, log)
     shutil.copy(tree / "var/lib/dpkg/status", folder / "status")
     filesystem.make(
         folder / "root.ext4", tree, mebibytes=ROOT_MIB, label="waypost-root", date=date, journal=False, log=log
     )
-    (folder / "root.sha256").write_text(filesystem.digest(folder / "root.ext4") + "\n")
+    (folder / "root.sha256").write_text(filesystem.compute_sha256(folder / "root.ext4") + "\n")
     data = folder / "data"
     for each in rootfs.STATE:
         (data / each).mkdir(parents=True, mode=0o700)
         (data / each).chmod(0o700)
-    uid, gid = rootfs.owner(tree, rootfs.STATE[0])
+    uid, gid = rootfs.find_owner(tree, rootfs.STATE[0])
     shutil.chown(data / rootfs.STATE[0], uid, gid)
     filesystem.make(
         folder / "data.ext4", data, mebibytes=DATA_MIB, label="waypost-data", date=date, journal=True, log=log
@@ -97,12 +101,12 @@ def _root(folder: Path, archive: Path, package: Path, keys: Keys, log: Path) -> 
     remove(data)
 
 
-def make_image(folder: Path, board: str, system: Path, keys: Keys, log: Path) -> None:
-    """Fill a folder with an image and what belongs to it. `system`: see `_root`. Raises ImageError."""
+def make_image(folder: Path, board: str, system: Path, keys: SigningKeys, log: Path) -> None:
+    """Fill a folder with an image and its files. `system`: see `_make_root`. Raises ImageError."""
     work = folder / "work"
     parts = work / "input"
     parts.mkdir(parents=True)
-    names = boot_files(parts, board, system, log)
+    names = make_boot_files(parts, board, system, log)
     for each in ("root.ext4", "data.ext4"):
         (parts / each).symlink_to(system / each)
     lines = "".join(f'        file "{each}" {{ image = "{each}" }}\n' for each in names)
@@ -118,22 +122,22 @@ def make_image(folder: Path, board: str, system: Path, keys: Keys, log: Path) ->
         "--outputpath",
         work / "out",
     )
-    environment = {"SOURCE_DATE_EPOCH": str(source.date())}
+    environment = {"SOURCE_DATE_EPOCH": str(source.build_date())}
     run("genimage", *words, "--config", work / "genimage.cfg", log=log, environment=environment)
     image = work / "out" / "waypost.img"
-    hand_out(folder, board, image, system, keys, log)
+    write_release_files(folder, board, image, system, keys, log)
     remove(work)
 
 
-def boot_files(parts: Path, board: str, system: Path, log: Path) -> list[str]:
-    """What is on the boot partition; names of those that come with the board."""
-    environment = {"SOURCE_DATE_EPOCH": str(source.date())}
+def make_boot_files(parts: Path, board: str, system: Path, log: Path) -> list[str]:
+    """Write the files of the boot partition; return the names of those that the board needs."""
+    environment = {"SOURCE_DATE_EPOCH": str(source.build_date())}
     script = ("-A", "arm64", "-O", "linux", "-T", "script", "-C", "none", "-n", "waypost", "-d", HERE / "boot.cmd")
     run("mkimage", *script, parts / "boot.scr", log=log, environment=environment)
     variables = parts / "rauc.env.txt"
     variables.write_text(ENVIRONMENT)
     run("mkenvimage", "-s", str(ENVIRONMENT_BYTES), "-o", parts / "rauc.env", variables, log=log)
-    (parts / FILE).write_text(text_of(None))  # to be filled in, on any laptop
+    (parts / FILE).write_text(text_of(None))  # to be filled in on any laptop
     shutil.copy(system / "root.sha256", parts)
     firmware = system / "firmware"
     found = [path for pattern in BOARDS[board] for path in sorted(firmware.glob(pattern))]
@@ -143,36 +147,38 @@ def boot_files(parts: Path, board: str, system: Path, log: Path) -> list[str]:
     for path in found:
         shutil.copy(path, parts)
         if path.suffix == ".dtb":
-            without_prompt(parts / path.name, log)
+            disable_prompt(parts / path.name, log)
     return [path.name for path in found] + (["config.txt"] if found else [])
 
 
-def without_prompt(tree: Path, log: Path) -> None:
-    """U-Boot takes a key on the console for nothing: a board's device tree says so, above its environment (U-Boot,
-    common/autoboot.c)."""
+def disable_prompt(tree: Path, log: Path) -> None:
+    """Keep U-Boot from reading keys on the console.
+
+    The device tree of a board says so, and overrides the environment (U-Boot, common/autoboot.c).
+    """
     run("fdtput", "-c", tree, "/config", log=log)
     run("fdtput", "-t", "x", tree, "/config", "bootdelay", f"{NEITHER_DELAY_NOR_PROMPT & 0xFFFFFFFF:x}", log=log)
 
 
-def hand_out(folder: Path, board: str, image: Path, system: Path, keys: Keys, log: Path) -> None:
-    """Compress an image in two ways, and write its map, sums, signature, bill of materials and entry for Imager."""
-    target = folder / name(board)
-    Path(f"{target}.img.bmap").write_text(bmap.of(image))
+def write_release_files(folder: Path, board: str, image: Path, system: Path, keys: SigningKeys, log: Path) -> None:
+    """Compress an image in two ways, and write its map, checksums, signature, bill of materials and Imager entry."""
+    target = folder / image_name(board)
+    Path(f"{target}.img.bmap").write_text(bmap.make_map(image))
     run("zstd", "--quiet", "--force", "-T0", LEVEL, image, "-o", Path(f"{target}.img.zst"), log=log)
     unpacked, compressed = folder / f"{target.name}.img", Path(f"{target}.img.xz")
     image.rename(unpacked)
     run("xz", "--quiet", "--force", "--keep", "-T0", XZ_LEVEL, unpacked, log=log)
     unpacked.rename(image)
     root_hash = (system / "root.sha256").read_text().strip()
-    packages = sbom.packages((system / "status").read_text())
-    document = sbom.document(name(board), packages, foreign.pinned(), root_hash, source.date())
+    packages = sbom.parse_packages((system / "status").read_text())
+    document = sbom.make_document(image_name(board), packages, cross.pinned_versions(), root_hash, source.build_date())
     Path(f"{target}.spdx.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
     if (device := imager.DEVICES.get(board)) is not None:
-        title = f"Waypost {source.version()} ({NAMES[board]})"
-        entry = imager.entry(title, image, compressed, sbom.when(source.date())[:10], device)
+        title = f"Waypost {source.read_version()} ({NAMES[board]})"
+        entry = imager.make_entry(title, image, compressed, sbom.format_time(source.build_date())[:10], device)
         (folder / imager.FILE).write_text(entry)
     (folder / "root.sha256").write_text(f"{root_hash}\n")
     files = sorted(path for path in folder.iterdir() if path.name.startswith(target.name))
     sums = folder / f"{target.name}.sha256"
-    sums.write_text("".join(f"{filesystem.digest(path)}  {path.name}\n" for path in files))
+    sums.write_text("".join(f"{filesystem.compute_sha256(path)}  {path.name}\n" for path in files))
     signing.sign(sums, keys, log)

@@ -12,20 +12,20 @@ from images.programs import run
 
 BLOCK: Final = 4096
 NAMESPACE: Final = uuid.UUID("6f0f6f6e-9a0a-5d2e-8a7c-5d5c9b6a6b1e")
-"""Of the ids of our file systems."""
+"""Namespace of the UUIDs of our file systems."""
 FEATURES: Final = "^has_journal,^orphan_file,^metadata_csum_seed"
-"""A root is never written to, and so has no journal; what older programs do not know is left out."""
+"""Features of a root, which is never written to and has no journal; older programs can read it."""
 
 
 def make(target: Path, tree: Path, *, mebibytes: int, label: str, date: int, journal: bool, log: Path) -> None:
-    """A file system with what is in `tree`; every time in it is `date` or older. `journal`: it is written to, too.
+    """Make a file system with the content of `tree`. Raises ImageError.
 
-    Raises ImageError.
+    Every time in it is `date` or older. `journal`: the file system will be written to.
     """
     identity = uuid.uuid5(NAMESPACE, label)
     features = "^orphan_file,^metadata_csum_seed" if journal else FEATURES
     options = ("-q", "-F", "-b", str(BLOCK), "-L", label, "-U", str(identity), "-O", features)
-    # Where all users have written what there is, root still keeps its settings and an update's record.
+    # Reserved blocks: when users have filled the disk, root can still write settings and the record of an update.
     reserved = ("-m", "1" if journal else "0")
     extended = f"hash_seed={uuid.uuid5(identity, 'hash')},lazy_itable_init=0,root_owner=0:0"
     environment = {"E2FSPROGS_FAKE_TIME": str(date), "SOURCE_DATE_EPOCH": str(date)}
@@ -44,12 +44,11 @@ def make(target: Path, tree: Path, *, mebibytes: int, label: str, date: int, jou
         log=log,
         environment=environment,
     )
-    _date_inodes(target, tree, date, log)
+    _set_inode_dates(target, tree, date, log)
 
 
-def _date_inodes(target: Path, tree: Path, date: int, log: Path) -> None:
-    """mke2fs takes over when inodes of `tree` were changed and read, and when files of it were written, which may be
-    when it was laid out here."""
+def _set_inode_dates(target: Path, tree: Path, date: int, log: Path) -> None:
+    """Set the dates of all inodes: mke2fs copies change and access times of `tree`, which are those of this build."""
     commands = []
     for path in (tree, *sorted(tree.rglob("*"))):
         name = "/" + path.relative_to(tree).as_posix() if path != tree else "/"
@@ -64,8 +63,8 @@ def _date_inodes(target: Path, tree: Path, date: int, log: Path) -> None:
     file.unlink()
 
 
-def digest(file: Path) -> str:
-    """SHA-256 of a file."""
+def compute_sha256(file: Path) -> str:
+    """Return the SHA-256 of a file."""
     found = hashlib.sha256()
     with file.open("rb") as source:
         while piece := source.read(1 << 20):

@@ -1,5 +1,6 @@
-"""The bill of materials of an image, as SPDX 2.3: its Debian packages, and what is in the gateway: Python and libraries
-of Debian's sources, and Python packages."""
+"""Bill of materials of an image (SPDX 2.3): Debian packages, and the Python, libraries and packages frozen into the
+gateway.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 OURS: Final = "waypost"
-"""The package that is none of Debian's."""
+"""Package that does not come from Debian."""
 NAMESPACE: Final = uuid.UUID("a4c3a9f2-6d0e-5f0d-9f0e-0d7b4f9f6c11")
 
 
@@ -26,22 +27,22 @@ LICENSES: Final = {
     "util-linux": "BSD-3-Clause",
     "zlib": "Zlib",
 }
-"""Of what is frozen into a gateway, by Debian's source. Debian's packages bring theirs (/usr/share/doc)."""
+"""Licences of what is frozen into a gateway, by Debian source. Debian packages ship theirs (/usr/share/doc)."""
 
 
 class Package(NamedTuple):
-    """One that is installed."""
+    """Installed Debian package."""
 
     name: str
     version: str
     architecture: str
     source: str
     built_using: tuple[tuple[str, str], ...] = ()
-    """Sources that are in it too, and their versions."""
+    """Sources that are built into it, and their versions."""
 
 
-def packages(status: str) -> list[Package]:
-    """Those of dpkg's status file, by name."""
+def parse_packages(status: str) -> list[Package]:
+    """Return the packages of dpkg's status file, sorted by name."""
     found = []
     for paragraph in status.split("\n\n"):
         fields = dict(
@@ -55,31 +56,33 @@ def packages(status: str) -> list[Package]:
     return sorted(found)
 
 
-def document(
+def make_document(
     name: str, installed: Sequence[Package], libraries: Mapping[str, str], root_hash: str, date: int
 ) -> dict[str, Any]:
-    """The document of an image whose root file system has this hash. `libraries`: versions of the Python packages that
-    are in the gateway's own, by name."""
+    """Return the document of an image whose root file system has this hash.
+
+    `libraries`: versions of the Python packages in the gateway's package, by name.
+    """
     root, gateway = "SPDXRef-image", ""
     entries, contained = [], []
     for number, each in enumerate(installed):
         reference = f"SPDXRef-{number}"
         ours = each.name == OURS
         gateway = reference if ours else gateway
-        address = f"pkg:deb/debian/{each.name}@{_quoted(each.version)}?arch={each.architecture}"
-        locator = f"pkg:generic/{each.name}@{_quoted(each.version)}" if ours else address
+        address = f"pkg:deb/debian/{each.name}@{_quote_version(each.version)}?arch={each.architecture}"
+        locator = f"pkg:generic/{each.name}@{_quote_version(each.version)}" if ours else address
         entries.append(
-            {**_entry(reference, each.name, each.version, locator), "sourceInfo": f"source package {each.source}"}
+            {**_make_entry(reference, each.name, each.version, locator), "sourceInfo": f"source package {each.source}"}
         )
-        contained.append(_relation(root, "CONTAINS", reference))
+        contained.append(_make_relation(root, "CONTAINS", reference))
         for source, version in each.built_using:
             inside = f"{reference}-{source}"
-            entries.append(_of_source(inside, source, version))
-            contained.append(_relation(reference, "CONTAINS", inside))
+            entries.append(_make_source_entry(inside, source, version))
+            contained.append(_make_relation(reference, "CONTAINS", inside))
     for library, version in sorted(libraries.items()):
         reference = f"SPDXRef-python-{library}"
-        entries.append(_entry(reference, library, version, f"pkg:pypi/{library}@{_quoted(version)}"))
-        contained.append(_relation(gateway or root, "CONTAINS", reference))
+        entries.append(_make_entry(reference, library, version, f"pkg:pypi/{library}@{_quote_version(version)}"))
+        contained.append(_make_relation(gateway or root, "CONTAINS", reference))
     image = {
         "SPDXID": root,
         "name": name,
@@ -95,18 +98,18 @@ def document(
         "SPDXID": "SPDXRef-DOCUMENT",
         "name": name,
         "documentNamespace": f"urn:uuid:{uuid.uuid5(NAMESPACE, f'{name} {root_hash}')}",
-        "creationInfo": {"created": when(date), "creators": ["Tool: waypost"]},
+        "creationInfo": {"created": format_time(date), "creators": ["Tool: waypost"]},
         "packages": [image, *entries],
-        "relationships": [_relation("SPDXRef-DOCUMENT", "DESCRIBES", root), *contained],
+        "relationships": [_make_relation("SPDXRef-DOCUMENT", "DESCRIBES", root), *contained],
     }
 
 
-def when(date: int) -> str:
-    """As SPDX writes a time."""
+def format_time(date: int) -> str:
+    """Format a time as SPDX requires."""
     return datetime.datetime.fromtimestamp(date, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _entry(reference: str, name: str, version: str, locator: str) -> dict[str, Any]:
+def _make_entry(reference: str, name: str, version: str, locator: str) -> dict[str, Any]:
     external = {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": locator}
     return {
         "SPDXID": reference,
@@ -118,16 +121,16 @@ def _entry(reference: str, name: str, version: str, locator: str) -> dict[str, A
     }
 
 
-def _of_source(reference: str, source: str, version: str) -> dict[str, Any]:
-    """What was built from one of Debian's sources."""
-    made = _entry(reference, source, version, f"pkg:deb/debian/{source}@{_quoted(version)}?arch=source")
+def _make_source_entry(reference: str, source: str, version: str) -> dict[str, Any]:
+    """Return the entry for something built from a Debian source."""
+    made = _make_entry(reference, source, version, f"pkg:deb/debian/{source}@{_quote_version(version)}?arch=source")
     return {**made, "supplier": "Organization: Debian", "licenseDeclared": LICENSES.get(source, "NOASSERTION")}
 
 
-def _relation(one: str, what: str, other: str) -> dict[str, str]:
+def _make_relation(one: str, what: str, other: str) -> dict[str, str]:
     return {"spdxElementId": one, "relationshipType": what, "relatedSpdxElement": other}
 
 
-def _quoted(version: str) -> str:
-    """In a package URL."""
+def _quote_version(version: str) -> str:
+    """Quote a version for a package URL."""
     return quote(version, safe=":~.-")

@@ -1,7 +1,7 @@
-"""The key that images and updates are signed with: a certificate and its key, as RAUC takes them.
+"""Keys that sign images and updates: a certificate and its key, as RAUC takes them.
 
-For trying out one is made beside the results of the build, for this machine alone. Who hands images to others names
-his own (`--key`, `--certificate`); no key is ever part of the project or of an image.
+Without a pair one is made for this machine, next to the results of the build, for trials. Whoever releases images names
+their own (`--key`, `--certificate`); no key is part of the project or of an image.
 """
 
 from __future__ import annotations
@@ -12,45 +12,48 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from images.errors import USAGE, ImageError
-from images.programs import output, require, run
+from images.programs import require, run, run_for_output
 
 SUBJECT: Final = "/CN=Waypost development, this machine only"
 DAYS: Final = "3650"
 
 
-class Keys(NamedTuple):
-    """PEM files."""
+class SigningKeys(NamedTuple):
+    """Key and certificate, as PEM files."""
 
     key: Path
     certificate: Path
 
 
-def keys(cache: Path, key: Path | None, certificate: Path | None) -> Keys:
-    """Those named, or the development pair of this machine, made when it is not there. Raises ImageError."""
+def load_keys(cache: Path, key: Path | None, certificate: Path | None) -> SigningKeys:
+    """Return the named pair, or the development pair of this machine, made on first use. Raises ImageError."""
     if (key is None) != (certificate is None):
         raise ImageError("--key and --certificate go together", code=USAGE)
     require("openssl")
     if key is not None and certificate is not None:
-        of_key = _public(key, "a key", "pkey", "-pubout")
-        if of_key != _public(certificate, "a certificate", "x509", "-noout", "-pubkey"):
-            raise ImageError(f"{certificate} is not the certificate of {key}", hint="name the pair", code=USAGE)
-        return Keys(key, certificate)
-    return _development(cache / "development-key")
+        of_key = _read_public_key(key, "a key", "pkey", "-pubout")
+        if of_key != _read_public_key(certificate, "a certificate", "x509", "-noout", "-pubkey"):
+            raise ImageError(f"{certificate} is not the certificate of {key}", hint="name a matching pair", code=USAGE)
+        return SigningKeys(key, certificate)
+    return _load_development_keys(cache / "development-key")
 
 
-def _public(file: Path, what: str, *command: str) -> str:
-    """The public key in a file. Raises ImageError."""
+def _read_public_key(file: Path, what: str, *command: str) -> str:
+    """Return the public key in a file. Raises ImageError."""
     try:
-        return output("openssl", *command, "-in", file)
+        return run_for_output("openssl", *command, "-in", file)
     except ImageError as error:
         why = error.message.partition("\n")[2].partition("\n")[0]
-        raise ImageError(f"{file} is not {what} (PEM): {why}", hint="name the pair", code=USAGE) from None
+        raise ImageError(f"{file} is not {what} (PEM): {why}", hint="name a matching pair", code=USAGE) from None
 
 
-def _development(folder: Path) -> Keys:
-    """The pair of this machine. Of two builds that begin at once one makes it: else it were the key of one and the
-    certificate of the other, for ever. Raises ImageError."""
-    pair = Keys(folder / "key.pem", folder / "certificate.pem")
+def _load_development_keys(folder: Path) -> SigningKeys:
+    """Return the pair of this machine.
+
+    A lock lets one of two concurrent builds make it; without it the pair could be the key of one and the certificate of
+    the other. Raises ImageError.
+    """
+    pair = SigningKeys(folder / "key.pem", folder / "certificate.pem")
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (folder / "lock").open("w") as lock:
@@ -62,7 +65,7 @@ def _development(folder: Path) -> Keys:
     return pair
 
 
-def _make(pair: Keys, fresh: Path, log: Path) -> None:
+def _make(pair: SigningKeys, fresh: Path, log: Path) -> None:
     kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", DAYS, "-subj", SUBJECT)
     before = os.umask(0o077)
     try:
@@ -72,8 +75,8 @@ def _make(pair: Keys, fresh: Path, log: Path) -> None:
     fresh.replace(pair.certificate)
 
 
-def sign(file: Path, by: Keys, log: Path) -> Path:
-    """A detached signature (CMS, PEM) beside a file. Raises ImageError."""
+def sign(file: Path, by: SigningKeys, log: Path) -> Path:
+    """Write a detached signature (CMS, PEM) next to a file, and return it. Raises ImageError."""
     target = file.with_name(f"{file.name}.p7s")
     options = ("-binary", "-outform", "PEM", "-md", "sha256", "-nocerts", "-noattr")
     run(
@@ -95,7 +98,7 @@ def sign(file: Path, by: Keys, log: Path) -> Path:
 
 
 def verify(file: Path, certificate: Path, log: Path) -> None:
-    """Raises ImageError where the signature beside a file is not this certificate's, or of another file."""
+    """Raise ImageError unless the signature next to a file is valid and made with this certificate."""
     options = ("-binary", "-inform", "PEM", "-content", file, "-purpose", "any", "-CAfile", certificate)
     signature = file.with_name(f"{file.name}.p7s")
     run("openssl", "cms", "-verify", *options, "-certfile", certificate, "-in", signature, "-out", "/dev/null", log=log)

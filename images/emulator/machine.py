@@ -1,6 +1,6 @@
-"""An image in an emulated arm64 machine (QEMU): the way from U-Boot to a served device, without a Raspberry Pi.
+"""Run an image in an emulated arm64 machine (QEMU): from U-Boot to a connected device, without a Raspberry Pi.
 
-The image itself is left as it is: what the machine writes goes to a disk of its own, as large as a card.
+The image stays as it is: the machine writes to a disk of its own, as large as a card.
 """
 
 from __future__ import annotations
@@ -19,35 +19,37 @@ from images.programs import find, require, run
 
 U_BOOT: Final = "/usr/lib/u-boot/qemu_arm64/u-boot.bin"
 CARD: Final = "4G"
-"""Size of the disk: the data partition grows to its end."""
+"""Size of the disk; the data partition grows to its end."""
 MEMORY_MIB: Final = 1024
 PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "amqp": 5672, "amqps": 5671, "https": 443, "ssh": 22}
-"""Of the gateway, by what is spoken there: those its firewall lets in."""
+"""Ports of the gateway that its firewall admits, by protocol."""
 
 
 SERVES: Final = "marked slot"
-"""What its console shows once its gateway serves (`waypost-mark-good.service`)."""
+"""Text that the console shows once the gateway serves (`waypost-mark-good.service`)."""
 SERVES_S: Final = 1200.0
-"""Until then, on a machine that is busy with others: ten times what it takes alone."""
+"""Longest wait for that, on a machine that is busy with other work: ten times what an idle one takes."""
 LAST_LINES: Final = 15
-"""Of a console, how much an error shows."""
+"""Lines of the console that an error shows."""
 HIGHER: Final = 20_000
-"""So much higher a gateway's port is here: nothing else is there, as a rule."""
+"""Offset of a gateway's ports on this machine; such high ports are usually free."""
 
 
-def ready(ports: Mapping[int, int]) -> None:
-    """All that is lacking is said at once, not a program a try. Raises ImageError."""
+def check_prerequisites(ports: Mapping[int, int]) -> None:
+    """Raise ImageError that names everything missing at once."""
     require("qemu-img", "qemu-system-aarch64", "zstd", files={U_BOOT: "u-boot-qemu"})
-    taken = [here for here in ports if not _free(here)]
+    taken = [local for local in ports if not _is_free(local)]
     if taken:
-        others = " ".join(f"--port {_another(here)}:{there}" for here, there in ports.items() if here in taken)
+        others = " ".join(
+            f"--port {_suggest_port(local)}:{remote}" for local, remote in ports.items() if local in taken
+        )
         raise ImageError(
-            f"in use on this machine: {', '.join(f'port {here}' for here in taken)}",
-            hint=f"is one of these machines running already? Others, and only these: {others}",
+            f"in use on this machine: {', '.join(f'port {local}' for local in taken)}",
+            hint=f"does such a machine run already? To use only these ports: {others}",
         )
 
 
-def _free(port: int) -> bool:
+def _is_free(port: int) -> bool:
     with socket.socket() as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -57,33 +59,38 @@ def _free(port: int) -> bool:
     return True
 
 
-def _another(port: int) -> int:
-    """One that is likely to be free."""
+def _suggest_port(port: int) -> int:
+    """Return a port that is likely to be free."""
     return port + 1000 if port < 64_000 else port - 1000
 
 
 def require_image(image: Path) -> None:
-    """Raises ImageError."""
+    """Raise ImageError unless the image exists."""
     if not image.is_file():
-        raise ImageError(f"{image} is not there", hint="make one: waypost image build --board qemu", code=USAGE)
+        raise ImageError(f"{image} is not there", hint="build one: waypost image build --board qemu", code=USAGE)
 
 
-def forwarded(texts: Sequence[str]) -> dict[int, int]:
-    """Ports of this machine and the gateway's, out of ``HERE:GATEWAY``; of nothing, the usual. Raises ImageError."""
+def parse_ports(texts: Sequence[str]) -> dict[int, int]:
+    """Parse ``HERE:GATEWAY`` pairs: port of this machine to port of the gateway; the defaults if there are none.
+
+    Raises ImageError.
+    """
     found = {}
     for text in texts:
-        here, _, there = text.partition(":")
-        if not (here.isdecimal() and there.isdecimal() and 0 < int(here) < 65536 and 0 < int(there) < 65536):
+        local, _, remote = text.partition(":")
+        if not (local.isdecimal() and remote.isdecimal() and 0 < int(local) < 65536 and 0 < int(remote) < 65536):
             raise ImageError(f"--port {text}: expected two ports, for example 21883:1883", code=USAGE)
-        if int(here) in found:
-            raise ImageError(f"--port {text}: port {here} of this machine leads elsewhere already", code=USAGE)
-        found[int(here)] = int(there)
+        if int(local) in found:
+            raise ImageError(f"--port {text}: port {local} of this machine is used twice", code=USAGE)
+        found[int(local)] = int(remote)
     return found or {HIGHER + port: port for port in PORTS.values()}
 
 
-def disk(image: Path, folder: Path, log: Path, *, kept: Path | None = None) -> Path:
-    """A disk with what is in an image (`.img`, or `.img.zst`), to be written to; `kept`: where it is to last, and is
-    taken as it is when it is there. Raises ImageError."""
+def make_disk(image: Path, folder: Path, log: Path, *, kept: Path | None = None) -> Path:
+    """Return a writable disk with the content of an image (`.img`, or `.img.zst`). Raises ImageError.
+
+    `kept`: a file that keeps the disk; it is used as it is if it exists.
+    """
     if kept is not None and kept.exists():
         return kept
     require("qemu-img", "zstd")
@@ -93,9 +100,9 @@ def disk(image: Path, folder: Path, log: Path, *, kept: Path | None = None) -> P
         plain = folder / image.stem
         if not plain.exists() or plain.stat().st_mtime < image.stat().st_mtime:
             _make("zstd", "--quiet", "--decompress", "--force", "--sparse", image, "-o", plain, log=log)
-    partition.of_image(plain)  # of anything else U-Boot says nothing, for ever
+    partition.find_first_partition(plain)  # U-Boot hangs silently with anything else
     target = kept or folder / "disk.qcow2"
-    if kept is not None:  # it holds all of it, and is there whole or not at all
+    if kept is not None:  # a complete copy, written whole or not at all
         part = kept.with_name(f"{kept.name}.part")
         _make("qemu-img", "convert", "-f", "raw", "-O", "qcow2", plain, part, log=log)
         _make("qemu-img", "resize", "-q", part, CARD, log=log)
@@ -106,7 +113,7 @@ def disk(image: Path, folder: Path, log: Path, *, kept: Path | None = None) -> P
 
 
 def _make(*words: str | Path, log: Path) -> None:
-    """Raises ImageError; the log goes with the folder it is in."""
+    """Run a program that makes the disk. Raises ImageError; the log is deleted with its folder."""
     try:
         run(*words, log=log)
     except ImageError as error:
@@ -114,12 +121,14 @@ def _make(*words: str | Path, log: Path) -> None:
         raise ImageError(error.message, hint=hint) from None
 
 
-def command(drive: Path, ports: Mapping[int, int]) -> Sequence[str]:
-    """QEMU's, with its console on standard input and output. `ports`: of this machine's loopback, and the gateway's
-    that each leads to. Raises ImageError."""
+def build_command(drive: Path, ports: Mapping[int, int]) -> Sequence[str]:
+    """Return QEMU's command line, with the console on standard input and output. Raises ImageError.
+
+    `ports`: port of this machine's loopback to port of the gateway.
+    """
     require("qemu-system-aarch64", files={U_BOOT: "u-boot-qemu"})
-    file = str(drive).replace(",", ",,")  # else its name ends there
-    forwarded = "".join(f",hostfwd=tcp:127.0.0.1:{here}-:{there}" for here, there in ports.items())
+    file = str(drive).replace(",", ",,")  # QEMU ends a value at a comma
+    forwarded = "".join(f",hostfwd=tcp:127.0.0.1:{local}-:{remote}" for local, remote in ports.items())
     return [
         find("qemu-system-aarch64") or "qemu-system-aarch64",
         *("-M", "virt,gic-version=3", "-cpu", "cortex-a72", "-accel", "tcg,thread=multi,tb-size=512"),
@@ -137,15 +146,18 @@ def command(drive: Path, ports: Mapping[int, int]) -> Sequence[str]:
 
 
 def boot(words: Sequence[str]) -> int:
-    """Run until it is powered off (on its console: Ctrl-A X); the exit code."""
-    return subprocess.run(words, check=False).returncode  # noqa: S603 - QEMU, as `command` has it
+    """Run the machine until it is powered off (on its console: Ctrl-A X); return the exit code."""
+    return subprocess.run(words, check=False).returncode  # noqa: S603 - QEMU
 
 
-def watched(words: Sequence[str], until: str, limit_s: float) -> str:
-    """Run until its console has shown a text, then cut its power; what the console has shown. Raises ImageError."""
-    said, deadline = b"", time.monotonic() + limit_s
+def boot_until(words: Sequence[str], until: str, limit_s: float) -> str:
+    """Run the machine until its console shows a text, then cut its power; return the console's output.
+
+    Raises ImageError.
+    """
+    output, deadline = b"", time.monotonic() + limit_s
     with (
-        subprocess.Popen(  # noqa: S603 - as above
+        subprocess.Popen(  # noqa: S603 - QEMU
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0
         ) as process,
         selectors.DefaultSelector() as selector,
@@ -153,15 +165,15 @@ def watched(words: Sequence[str], until: str, limit_s: float) -> str:
         try:
             assert process.stdout is not None  # noqa: S101 - for the type
             selector.register(process.stdout, selectors.EVENT_READ)
-            while until.encode() not in said:
+            while until.encode() not in output:
                 left = deadline - time.monotonic()
                 more = process.stdout.read(1 << 16) if left > 0 and selector.select(left) else b""
                 if not more:
                     over = time.monotonic() >= deadline
                     why = f"did not show {until!r} within {limit_s:.0f} s" if over else "ended"
-                    last = "\n".join(said.decode(errors="replace").splitlines()[-LAST_LINES:])
+                    last = "\n".join(output.decode(errors="replace").splitlines()[-LAST_LINES:])
                     raise ImageError(f"the machine {why}; its last lines:\n{last}")
-                said += more
+                output += more
         finally:
             process.kill()
-    return said.decode(errors="replace")
+    return output.decode(errors="replace")

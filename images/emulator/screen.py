@@ -1,6 +1,6 @@
-"""What a terminal shows of a console: lines with their colours, as U-Boot, Linux and systemd write them (ECMA-48).
+"""Render the output of a console: lines with colours, as U-Boot, Linux and systemd write them (ECMA-48).
 
-They erase lines (EL) and go up one (RI); anything else that moves the cursor is left out.
+They erase lines (EL) and move up one line (RI). Other cursor movements are ignored.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _FONTS: Final = re.compile(r"@font-face *\{.*?\}\s*", re.DOTALL)
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def shown(said: str) -> list[str]:
-    """Lines on a terminal without end, colours as escape sequences (SGR) in them."""
+def render_lines(output: str) -> list[str]:
+    """Return the lines of a terminal of unlimited height, with colours as escape sequences (SGR)."""
     lines, row, at_start = [""], 0, False
-    for piece in _PIECES.findall(said):
+    for piece in _PIECES.findall(output):
         if piece == "\n":
             row += 1
             if row == len(lines):
@@ -43,9 +43,9 @@ def shown(said: str) -> list[str]:
     return lines
 
 
-def picture(said: str, title: str) -> str:
-    """An SVG of what stands on a terminal's screen in the end. Who looks at it asks nobody for a font."""
+def render_svg(output: str, title: str) -> str:
+    """Return an SVG of the last screen of a terminal. It loads no font."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="standard")
-    for line in shown(said.rstrip())[-HEIGHT:]:
+    for line in render_lines(output.rstrip())[-HEIGHT:]:
         console.print(Text.from_ansi(line), overflow="fold", highlight=False)
     return _FONTS.sub("", console.export_svg(title=title))

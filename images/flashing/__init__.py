@@ -1,1 +1,1 @@
-"""An image onto cards: which disks may be written, sparse writing, reading back, labels."""
+"""Write an image onto cards: choose disks safely, write sparsely, read back, print labels."""

@@ -1,4 +1,4 @@
-"""An image that was handed out, with its map, sums and signature: looked at before any card is touched."""
+"""Verify a released image with its map, checksums and signature, before a card is touched."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from images.programs import require
 
 PIECE: Final = 1 << 20
 MAP_BYTES_MAX: Final = 16 << 20
-"""Of a block map: one with a range for every other block of 4 GB has 60 MB; ours has 100 kB."""
+"""Bytes of a block map. One with a range for every other block of 4 GB has 60 MB; ours has 100 kB."""
 DECLARATIONS: Final = (b"<!DOCTYPE", b"<!ENTITY")
-"""Entities that a map declared could unfold without end. A comment, as bmaptool writes one, is none."""
+"""Declarations of entities, which could expand without end. A comment, as bmaptool writes one, is harmless."""
 BLOCKS: Final = (512, 1 << 20)
-"""Sizes a block of a map may have, bytes."""
+"""Smallest and largest size of a block in a map, bytes."""
 CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
-AGAIN: Final = "download it and what is beside it again; it is not written to any card"
+AGAIN: Final = "download it and the files next to it again; nothing was written"
 
 
-class Range(NamedTuple):
-    """Part of a card that an image fills; bytes."""
+class BlockRange(NamedTuple):
+    """Part of a card that an image fills, in bytes."""
 
     begin: int
     end: int
     digest: str
-    """SHA-256."""
+    """SHA-256 of the part."""
 
 
-class Layout(NamedTuple):
-    """What a block map says."""
+class ImageLayout(NamedTuple):
+    """Content of a block map."""
 
     size: int
     block: int
-    ranges: list[Range]
+    ranges: list[BlockRange]
 
     @property
     def mapped(self) -> int:
@@ -52,16 +52,16 @@ class Layout(NamedTuple):
         return sum(each.end - each.begin for each in self.ranges)
 
 
-class Handed(NamedTuple):
-    """An image and what belongs to it."""
+class VerifiedImage(NamedTuple):
+    """Image whose signature and checksums are valid, and its layout."""
 
     file: Path
-    layout: Layout
+    layout: ImageLayout
     sums: str
-    """Digest of the sums, by which it can be named."""
+    """Digest of the checksum file; it identifies the image."""
 
-    def opened(self) -> IO[bytes]:
-        """What is to be on a card, to be read from its start. Raises ImageError."""
+    def open(self) -> IO[bytes]:
+        """Open the uncompressed content of the image. Raises ImageError."""
         try:
             # The caller closes it.
             source = lzma.open(self.file) if self.file.suffix == ".xz" else self.file.open("rb")  # noqa: SIM115
@@ -72,19 +72,19 @@ class Handed(NamedTuple):
         return source
 
 
-def look_at(file: Path, certificate: Path | None, *, signed: bool = True, own: bool = False) -> Handed:
-    """An image that is what its maker has signed. `certificate`: the maker's; `own`: this machine's, as none was named.
+def verify_image(file: Path, certificate: Path | None, *, signed: bool = True, own: bool = False) -> VerifiedImage:
+    """Verify an image against the signature of its maker, and return it. Raises ImageError.
 
-    Raises ImageError.
+    `certificate`: the maker's; `own`: it is this machine's, as none was named.
     """
     compressed = file.suffix in partition.COMPRESSED
     stem = Path(str(file).removesuffix(file.suffix if compressed else "").removesuffix(".img"))
     sums, mapping = stem.with_name(f"{stem.name}.sha256"), stem.with_name(f"{stem.name}.img.bmap")
     signature = sums.with_name(f"{sums.name}.p7s")
-    beside = (sums, mapping, *((signature,) if signed else ()))
-    for each in (file, *beside):
+    companions = (sums, mapping, *((signature,) if signed else ()))
+    for each in (file, *companions):
         if not each.is_file():
-            hint = f"beside an image are {', '.join(path.name for path in beside)}: download these too"
+            hint = f"an image comes with {', '.join(path.name for path in companions)}: download them, too"
             raise ImageError(f"{each} is not there", hint=hint, code=USAGE)
     if signed:
         _require_signature(sums, certificate, own=own)
@@ -94,39 +94,39 @@ def look_at(file: Path, certificate: Path | None, *, signed: bool = True, own: b
         known = listed.get(each.name)
         if known is None and (each is mapping or compressed):
             raise ImageError(f"{sums} does not name {each.name}", hint=AGAIN, code=INTEGRITY)
-        if known is not None and filesystem.digest(each) != known:
-            words = f"{each} is not what its sums say: it was not downloaded whole, or somebody has changed it"
+        if known is not None and filesystem.compute_sha256(each) != known:
+            words = f"{each} does not match its checksum: the download is incomplete, or the file was changed"
             raise ImageError(words, hint=AGAIN, code=INTEGRITY)
-    return Handed(file, layout_of(mapping), filesystem.digest(sums))
+    return VerifiedImage(file, read_layout(mapping), filesystem.compute_sha256(sums))
 
 
-def layout_of(mapping: Path) -> Layout:
-    """Read a block map (format 2.0, as of bmap-tools). Raises ImageError."""
+def read_layout(mapping: Path) -> ImageLayout:
+    """Read a block map (format 2.0 of bmap-tools). Raises ImageError."""
     with mapping.open("rb") as source:
         text = source.read(MAP_BYTES_MAX + 1)
     try:
-        layout = _layout(text)
+        layout = _parse_layout(text)
     except (ValueError, ElementTree.ParseError):
         raise ImageError(f"{mapping} is not a block map", hint=AGAIN, code=INTEGRITY) from None
     in_order = all(one.end <= other.begin for one, other in pairwise(layout.ranges))
     if not layout.ranges or layout.ranges[0].begin != 0 or not in_order:
-        raise ImageError(f"{mapping} is not a map of an image", hint=AGAIN, code=INTEGRITY)
+        raise ImageError(f"{mapping} is not the map of an image", hint=AGAIN, code=INTEGRITY)
     return layout
 
 
-def boot_partition(handed: Handed, name: str, content: bytes) -> dict[int, bytes]:
-    """Blocks of a card that are others than in the image once its first partition has this file: by where they begin.
+def change_boot_partition(handed: VerifiedImage, name: str, content: bytes) -> dict[int, bytes]:
+    """Return the blocks of a card that differ from the image once its first partition has this file.
 
-    Raises ImageError.
+    The keys are offsets in bytes. Raises ImageError.
     """
     block = handed.layout.block
     with tempfile.TemporaryDirectory(prefix="waypost-flash-") as folder:
         before, after = Path(folder) / "before", Path(folder) / "after"
-        with handed.opened() as source:
-            place = partition.first(_head(source, partition.SECTOR, before))
+        with handed.open() as source:
+            place = partition.parse_first_partition(_read_head(source, partition.SECTOR, before))
             _copy(source, before, place.end - partition.SECTOR)
         _duplicate(before, after)
-        partition.put(after, place.begin, name, content)
+        partition.write_file(after, place.begin, name, content)
         changed = {}
         with before.open("rb") as old, after.open("rb") as new:
             at = 0
@@ -141,69 +141,71 @@ def boot_partition(handed: Handed, name: str, content: bytes) -> dict[int, bytes
 
 
 _WIDE: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, b"\0<", b"<\0")
-"""Beginnings of XML with two bytes or more a character, in which declarations would be spelled otherwise."""
+"""Beginnings of XML in encodings of two or more bytes a character, in which declarations would look different."""
 
 
 def _require_signature(sums: Path, certificate: Path | None, *, own: bool) -> None:
     if certificate is None:
-        hint = "--certificate FILE is the maker's certificate; --unsigned takes the image as it is"
-        raise ImageError(f"whose signature is to be under {sums.name}?", hint=hint, code=USAGE)
+        hint = "--certificate FILE names the maker's certificate; --unsigned skips the signature"
+        raise ImageError(f"a certificate is needed to verify {sums.name}", hint=hint, code=USAGE)
     try:
         text = certificate.read_bytes()
     except OSError as error:
         raise ImageError(f"{certificate}: {error.strerror}", hint="name the maker's certificate", code=USAGE) from None
     if CERTIFICATE not in text:
-        raise ImageError(f"{certificate} is no certificate", hint="it begins with BEGIN CERTIFICATE (PEM)", code=USAGE)
+        raise ImageError(
+            f"{certificate} is not a certificate", hint="it begins with BEGIN CERTIFICATE (PEM)", code=USAGE
+        )
     require("openssl")
     with tempfile.TemporaryDirectory(prefix="waypost-flash-") as folder:
         try:
             signing.verify(sums, certificate, Path(folder) / "log")
         except ImageError:
-            words = f"the signature under {sums} is not that of {certificate}, or the sums were changed"
-            hint = "do not use this image; ask who made it"
+            words = f"the signature of {sums} does not match {certificate}, or the checksums were changed"
+            hint = "do not use this image; ask its maker"
             if own:
-                hint = f"it is of another maker: --certificate FILE is the maker's. It is of this machine: {hint}"
+                hint = f"if another machine built it, name the maker's certificate with --certificate FILE; else {hint}"
             raise ImageError(words, hint=hint, code=INTEGRITY) from None
 
 
-def _layout(text: bytes) -> Layout:
-    """Raises ValueError, ElementTree.ParseError."""
+def _parse_layout(text: bytes) -> ImageLayout:
+    """Parse a block map. Raises ValueError and ElementTree.ParseError."""
     if len(text) > MAP_BYTES_MAX or any(each in text for each in DECLARATIONS) or text[:2] in _WIDE:
         raise ValueError("too large, or with declarations")
-    root = ElementTree.fromstring(text)  # noqa: S314 - without declarations
+    root = ElementTree.fromstring(text)  # noqa: S314 - declarations are refused above
     size, block = (int(root.findtext(name, "")) for name in ("ImageSize", "BlockSize"))
     kind = root.findtext("ChecksumType", "").strip()
     if kind != "sha256" or not BLOCKS[0] <= block <= BLOCKS[1]:
         raise ValueError(f"{kind}, blocks of {block} bytes")
-    return Layout(size, block, [_range(each, size, block) for each in root.iter("Range")])
+    return ImageLayout(size, block, [_parse_range(each, size, block) for each in root.iter("Range")])
 
 
-def _range(entry: ElementTree.Element, size: int, block: int) -> Range:
+def _parse_range(entry: ElementTree.Element, size: int, block: int) -> BlockRange:
     first, _, last = (entry.text or "").strip().partition("-")
     begin, end = int(first) * block, min((int(last or first) + 1) * block, size)
     digest = entry.get("chksum", "")
     if not re.fullmatch("[0-9a-f]{64}", digest) or begin >= end:
         raise ValueError
-    return Range(begin, end, digest)
+    return BlockRange(begin, end, digest)
 
 
-def _head(source: IO[bytes], count: int, target: Path) -> bytes:
+def _read_head(source: IO[bytes], count: int, target: Path) -> bytes:
     head = source.read(count)
     target.write_bytes(head)
     return head
 
 
-def _pieces(source: IO[bytes], count: int) -> Iterator[bytes]:
+def _read_pieces(source: IO[bytes], count: int) -> Iterator[bytes]:
     while count > 0 and (piece := source.read(min(PIECE, count))):
         count -= len(piece)
         yield piece
 
 
 def _copy(source: IO[bytes], target: Path, count: int) -> None:
-    """Append, with holes where there are zeros."""
+    """Append data, leaving holes for zeros."""
     with target.open("r+b") as out:
         at = out.seek(0, 2)
-        for piece in _pieces(source, count):
+        for piece in _read_pieces(source, count):
             if piece.strip(b"\0"):
                 out.seek(at)
                 out.write(piece)

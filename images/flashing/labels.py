@@ -1,4 +1,4 @@
-"""What is on the label of a gateway: of a card that was written, and nothing of it is a secret."""
+"""Content of the label of a gateway, taken from a card that was written. Nothing in it is a secret."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Label(NamedTuple):
-    """One."""
+    """Text of one label."""
 
     name: str
     hostname: str
@@ -14,9 +14,9 @@ class Label(NamedTuple):
     address: str
     image: str
     card: str
-    """The card's own serial number, or where it was."""
+    """Serial number of the card, or the device it was written in."""
 
-    def scanned(self, date: str) -> str:
-        """What a scanner reads: a line `key: value` for each thing the label says."""
+    def code_text(self, date: str) -> str:
+        """Return the text of the QR code: a line `key: value` for each field."""
         pairs = {**self._asdict(), "date": date}
         return "\n".join(f"{key}: {value}" for key, value in pairs.items() if value)

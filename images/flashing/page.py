@@ -1,4 +1,4 @@
-"""A page of labels to print and cut. What a label says is on it a second time, as a QR code (ISO/IEC 18004)."""
+"""Page of labels to print and cut. Each label repeats its text as a QR code (ISO/IEC 18004)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import segno
 from images.flashing.labels import Label
 
 MODULE_MM: Final = 0.4
-"""Width of a module: nearly 5 dots of a printer of 300 dots per inch, and what a phone's camera tells apart."""
+"""Width of a module: nearly 5 dots of a 300 dpi printer, which a phone's camera can resolve."""
 QUIET_MODULES: Final = 4
-"""Left white around the code, as ISO/IEC 18004 asks."""
+"""White margin around the code, as ISO/IEC 18004 requires."""
 CODE_BYTES_MAX: Final = 450
-"""Of UTF-8: a symbol of version 16, 36 mm wide. A larger one does not fit beside what it says."""
+"""Bytes of UTF-8 in a code: a symbol of version 16, 36 mm wide. A larger one does not fit next to the text."""
 
 _PAGE = """\
 <!DOCTYPE html>
@@ -40,19 +40,19 @@ _LABEL = """\
 _NO_CODE = "<i>too long for a code</i>"
 
 
-def page(labels: Sequence[Label], now: float) -> str:
-    """The page, as HTML. `now`: UTC seconds since 1970."""
+def render_page(labels: Sequence[Label], now: float) -> str:
+    """Return the page as HTML. `now`: UTC seconds since 1970."""
     date = time.strftime("%Y-%m-%d", time.gmtime(now))
-    return _PAGE.format(labels="\n".join(_drawn(each, date) for each in labels))
+    return _PAGE.format(labels="\n".join(_render_label(each, date) for each in labels))
 
 
-def _drawn(label: Label, date: str) -> str:
+def _render_label(label: Label, date: str) -> str:
     shown = {key: html.escape(value) for key, value in label._asdict().items()}
-    return _LABEL.format(date=date, code=_code(label.scanned(date)), **shown)
+    return _LABEL.format(date=date, code=_render_code(label.code_text(date)), **shown)
 
 
-def _code(text: str) -> str:
-    """The text as a QR code in SVG; level M: it is read where up to 15 % of it are dirty."""
+def _render_code(text: str) -> str:
+    """Return the text as a QR code in SVG. Level M can be read with up to 15 % of it damaged."""
     if len(text.encode()) > CODE_BYTES_MAX:
         return _NO_CODE
     code = segno.make_qr(text, error="m", encoding="utf-8")

@@ -1,7 +1,7 @@
-"""One image onto one card: only what the image fills, the first block last, and all of it read back.
+"""Write one image onto one card: only the parts that the image fills, the first block last, and all of it read back.
 
-A card without its first block starts nothing: one whose writing was cut off anywhere is an empty card, not half a
-gateway. The first block comes when everything else was read back from the card itself, past every cache.
+A card without its first block does not start. So a card whose writing was interrupted is an empty card, not half a
+gateway. The first block is written after everything else was read back from the card itself, past every cache.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from typing import IO, Final, NamedTuple
 
 from images.card import partition
 from images.errors import FAILED, INTEGRITY, USAGE, ImageError
-from images.flashing.image import PIECE, Handed, Range
+from images.flashing.image import PIECE, BlockRange, VerifiedImage
 
 BLKFLSBUF: Final = 0x1261
-"""Of ioctl: what the kernel has of a disk is forgotten, so that it is read from the disk (linux/fs.h)."""
+"""Request of ioctl: the kernel drops its buffers of a disk, so that it is read from the medium (linux/fs.h)."""
 FIRST: Final = 4096
-"""Bytes that come last: the partition table is in them."""
+"""Bytes that are written last; the partition table is in them."""
 DISK_ID: Final = slice(440, 444)
 """Disk signature in the first sector (MBR). Two cards in one machine need different ones."""
 SYNC_BYTES: Final = 32 << 20
-"""So much at most is under way to the card: progress is then that of the card, not of the memory."""
+"""Most bytes in flight to the card, so that progress shows the card and not the page cache."""
 
 Progress = Callable[[str, int], None]
-"""Takes what is being done (``writing``, ``reading back``) and how many more bytes of it are done."""
+"""Takes what is being done (``writing``, ``reading back``) and by how many bytes it has advanced."""
 
 
-class Written(NamedTuple):
-    """What became of a card."""
+class WriteResult(NamedTuple):
+    """Bytes written to a card, and the seconds it took."""
 
     bytes: int
     seconds: float
 
 
-class Target:
-    """A disk or a file, open for writing and reading back."""
+class CardTarget:
+    """Disk or file, open for writing and reading back."""
 
     def __init__(self, path: Path, descriptor: int, *, is_disk: bool) -> None:
         self.path = path
@@ -51,13 +51,13 @@ class Target:
 
     @property
     def size(self) -> int:
-        """Bytes it says it has. Raises ImageError."""
-        with self._explained("read"):
+        """Size in bytes that the target claims to have. Raises ImageError."""
+        with self._translate_errors("read"):
             return os.lseek(self._descriptor, 0, os.SEEK_END)
 
     def write(self, at: int, content: bytes) -> None:
-        """Raises ImageError."""
-        with self._explained("written"):
+        """Write bytes at an offset. Raises ImageError."""
+        with self._translate_errors("written"):
             view = memoryview(content)
             while view:
                 count = os.pwrite(self._descriptor, view, at)
@@ -68,18 +68,18 @@ class Target:
                 self._unsynced = 0
 
     def sync(self) -> None:
-        """All of it is on the card, and is read from there. Raises ImageError."""
-        with self._explained("written"):
+        """Wait until all data is on the card, and drop the caches. Raises ImageError."""
+        with self._translate_errors("written"):
             os.fsync(self._descriptor)
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             if self.is_disk:
-                with contextlib.suppress(PermissionError):  # POSIX_FADV_DONTNEED has done it
+                with contextlib.suppress(PermissionError):  # POSIX_FADV_DONTNEED suffices
                     fcntl.ioctl(self._descriptor, BLKFLSBUF)
 
     def read(self, begin: int, end: int) -> Iterator[bytes]:
-        """Raises ImageError."""
+        """Yield the bytes between two offsets. Raises ImageError."""
         while begin < end:
-            with self._explained("read"):
+            with self._translate_errors("read"):
                 piece = os.pread(self._descriptor, min(PIECE, end - begin), begin)
             if not piece:
                 raise ImageError(f"{self.path} ends at {begin / 1e6:.0f} MB", hint=_OTHER_CARD, code=INTEGRITY)
@@ -87,48 +87,55 @@ class Target:
             begin += len(piece)
 
     @contextlib.contextmanager
-    def _explained(self, verb: str) -> Iterator[None]:
+    def _translate_errors(self, verb: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise _failure(self.path, verb, error) from None
+            raise _explain_error(self.path, verb, error) from None
 
 
 @contextlib.contextmanager
-def opened(path: Path, size: int, *, is_disk: bool = False) -> Iterator[Target]:
-    """A disk that nothing else uses, or a file, made so large. Raises ImageError."""
-    # Of a disk it fails where that is in use (open(2)), or was pulled out: a file of its name would be in the memory.
+def open_target(path: Path, size: int, *, is_disk: bool = False) -> Iterator[CardTarget]:
+    """Open a disk that nothing else uses, or a file, which is created with this size. Raises ImageError."""
+    # O_EXCL fails for a disk in use (open(2)). Without O_CREAT a removed disk is not replaced by a file of its name.
     flags = os.O_RDWR | os.O_CLOEXEC | (os.O_EXCL if is_disk else os.O_CREAT)
     if is_disk and not path.is_block_device():
-        raise _failure(path, "opened", OSError(errno.ENODEV, os.strerror(errno.ENODEV)))
+        raise _explain_error(path, "opened", OSError(errno.ENODEV, os.strerror(errno.ENODEV)))
     try:
-        descriptor = os.open(path, flags, 0o600)  # with settings it holds a token and passwords
+        descriptor = os.open(path, flags, 0o600)  # settings hold a token and passwords
     except OSError as error:
         if error.errno == errno.EBUSY:
-            raise ImageError(f"{path} is in use", hint="unmount what is on it: lsblk shows where it is") from None
+            raise ImageError(f"{path} is in use", hint="unmount it: lsblk shows the mount points") from None
         if error.errno in (errno.EACCES, errno.EPERM):
             raise ImageError(f"{path}: {error.strerror}", hint="run it with sudo", code=USAGE) from None
-        raise _failure(path, "opened", error) from None
+        raise _explain_error(path, "opened", error) from None
     try:
         if not is_disk:
             os.ftruncate(descriptor, 0)
             os.ftruncate(descriptor, size)
-        yield Target(path, descriptor, is_disk=is_disk)
+        yield CardTarget(path, descriptor, is_disk=is_disk)
     except OSError as error:
-        raise _failure(path, "written", error) from None
+        raise _explain_error(path, "written", error) from None
     finally:
         os.close(descriptor)
 
 
 def flash(
-    handed: Handed, target: Target, changed: Mapping[int, bytes], progress: Progress, *, disk_id: bytes | None = None
-) -> Written:
-    """Write an image and the `changed` blocks of it, and read them back. Raises ImageError; the card then starts
-    nothing. `disk_id`: replaces the image's own."""
+    handed: VerifiedImage,
+    target: CardTarget,
+    changed: Mapping[int, bytes],
+    progress: Progress,
+    *,
+    disk_id: bytes | None = None,
+) -> WriteResult:
+    """Write an image with the `changed` blocks, and read it back. Raises ImageError; the card then does not start.
+
+    `disk_id`: replaces that of the image.
+    """
     began = time.monotonic()
-    target.write(0, bytes(FIRST))  # what was on the card starts no more
+    target.write(0, bytes(FIRST))  # the old content no longer starts
     target.sync()
-    marks = _mark(target, handed.layout.size)
+    marks = _write_marks(target, handed.layout.size)
     _require_marks(target, {0: bytes(FIRST), **marks})
     first, intended = _write(handed, target, dict(changed), progress)
     if disk_id is not None:
@@ -136,19 +143,22 @@ def flash(
     target.sync()
     _require_marks(target, marks)
     for begin, end, digest in intended:
-        _require(target, max(begin, FIRST), end, digest, progress)
+        _require_digest(target, max(begin, FIRST), end, digest, progress)
     target.write(0, first)
     target.sync()
-    _require(target, 0, len(first), hashlib.sha256(first).hexdigest(), lambda *_: None)  # it is whole: nothing stops it
+    _require_digest(
+        target, 0, len(first), hashlib.sha256(first).hexdigest(), lambda *_: None
+    )  # the card is complete: no interruption from now on
     total = sum(each.end - each.begin for each in intended)
-    return Written(total, time.monotonic() - began)
+    return WriteResult(total, time.monotonic() - began)
 
 
-def _mark(target: Target, image: int) -> Mapping[int, bytes]:
-    """What is written behind an image, by its place: of a card that says it is larger than it is not all of it stays.
+def _write_marks(target: CardTarget, image: int) -> Mapping[int, bytes]:
+    """Write marks behind the image and return them by offset, to find a card that is smaller than it claims.
 
-    Such a one forgets what is behind its end, or begins anew there: at the first block where its size is a power of
-    two, else somewhere, which is found where the image has something. The image may fit, and messages would be lost.
+    Such a card loses what is written behind its end, or wraps around: to the first block if its size is a power of two,
+    else to some place, which is noticed where the image has data. The image itself may fit, and messages would be lost
+    later.
     """
     size = target.size
     places = [1 << power for power in range(image.bit_length(), size.bit_length())] + [size - FIRST]
@@ -159,18 +169,23 @@ def _mark(target: Target, image: int) -> Mapping[int, bytes]:
     return marks
 
 
-def _require_marks(target: Target, marks: Mapping[int, bytes]) -> None:
-    """They are there. Raises ImageError."""
+def _require_marks(target: CardTarget, marks: Mapping[int, bytes]) -> None:
+    """Raise ImageError unless the marks are on the card."""
     for place, mark in marks.items():
-        _require(target, place, place + FIRST, hashlib.sha256(mark).hexdigest(), lambda *_: None)
+        _require_digest(target, place, place + FIRST, hashlib.sha256(mark).hexdigest(), lambda *_: None)
 
 
-def _write(handed: Handed, target: Target, changed: dict[int, bytes], progress: Progress) -> tuple[bytes, list[Range]]:
-    """Everything but the first block; it, and what has to be on the card now: digests are of what is behind it."""
-    intended: list[Range] = []
+def _write(
+    handed: VerifiedImage, target: CardTarget, changed: dict[int, bytes], progress: Progress
+) -> tuple[bytes, list[BlockRange]]:
+    """Write everything but the first block.
+
+    Returns the first block, and the ranges that the card must have now; their digests leave out the first block.
+    """
+    intended: list[BlockRange] = []
     first = b""
     at = 0
-    with handed.opened() as source:
+    with handed.open() as source:
         for each in handed.layout.ranges:
             _skip(source, each.begin - at)
             original, wanted = hashlib.sha256(), hashlib.sha256()
@@ -178,7 +193,7 @@ def _write(handed: Handed, target: Target, changed: dict[int, bytes], progress: 
             while at < each.end:
                 piece = _read(source, min(PIECE, each.end - at))
                 original.update(piece)
-                piece = _overlaid(piece, at, changed)
+                piece = _apply_changes(piece, at, changed)
                 if at == 0:
                     first, behind = piece[:FIRST], piece[FIRST:]
                     target.write(FIRST, behind)
@@ -189,26 +204,26 @@ def _write(handed: Handed, target: Target, changed: dict[int, bytes], progress: 
                 at += len(piece)
                 progress("writing", len(piece))
             if original.hexdigest() != each.digest:
-                raise _damaged(handed.file, each.begin)
-            intended.append(Range(each.begin, each.end, wanted.hexdigest()))
-    for begin, content in changed.items():  # where the image has a hole
+                raise _explain_damage(handed.file, each.begin)
+            intended.append(BlockRange(each.begin, each.end, wanted.hexdigest()))
+    for begin, content in changed.items():  # in holes of the image
         target.write(begin, content)
-        intended.append(Range(begin, begin + len(content), hashlib.sha256(content).hexdigest()))
+        intended.append(BlockRange(begin, begin + len(content), hashlib.sha256(content).hexdigest()))
     return first, intended
 
 
-def _damaged(image: Path, at: int) -> ImageError:
+def _explain_damage(image: Path, at: int) -> ImageError:
     hint = _AGAIN
-    if image.suffix not in partition.COMPRESSED:  # its sums are those of its parts alone
+    if image.suffix not in partition.COMPRESSED:  # only its parts have checksums
         hint = (
-            "is it one that `waypost image configure` has written settings into? Give them to waypost flash: --config, "
-            f"with the image as it was handed out. Else {hint}"
+            "did `waypost image configure` write settings into it? Give them to waypost flash with --config, "
+            f"and use the released image. Otherwise {hint}"
         )
-    return ImageError(f"{image} is not what its map says (at {at / 1e6:.0f} MB)", hint=hint, code=INTEGRITY)
+    return ImageError(f"{image} does not match its map (at {at / 1e6:.0f} MB)", hint=hint, code=INTEGRITY)
 
 
-def _overlaid(piece: bytes, at: int, changed: dict[int, bytes]) -> bytes:
-    """What of `changed` lies in a piece is put in, and is done."""
+def _apply_changes(piece: bytes, at: int, changed: dict[int, bytes]) -> bytes:
+    """Return a piece with the changes inside it, which are taken out of `changed`."""
     inside = [begin for begin in changed if at <= begin < at + len(piece)]
     if not inside:
         return piece
@@ -220,7 +235,7 @@ def _overlaid(piece: bytes, at: int, changed: dict[int, bytes]) -> bytes:
 
 
 def _read(source: IO[bytes], count: int) -> bytes:
-    """Exactly so much. Raises ImageError."""
+    """Read exactly `count` bytes. Raises ImageError."""
     import lzma  # noqa: PLC0415 - its errors only
 
     import zstandard  # noqa: PLC0415 - its errors only
@@ -242,31 +257,31 @@ def _skip(source: IO[bytes], count: int) -> None:
         count -= len(_read(source, min(PIECE, count)))
 
 
-def _require(target: Target, begin: int, end: int, digest: str, progress: Progress) -> None:
-    """What is on the card has this digest. Raises ImageError."""
+def _require_digest(target: CardTarget, begin: int, end: int, digest: str, progress: Progress) -> None:
+    """Raise ImageError unless the range on the card has this digest."""
     found = hashlib.sha256()
     for piece in target.read(begin, end):
         found.update(piece)
         progress("reading back", len(piece))
     if found.hexdigest() != digest:
-        words = f"{target.path} does not keep what is written to it (at {begin / 1e6:.0f} MB)"
+        words = f"{target.path} does not keep written data (at {begin / 1e6:.0f} MB)"
         raise ImageError(words, hint=_OTHER_CARD, code=INTEGRITY)
 
 
-_AGAIN: Final = "download it and what is beside it again; the card starts nothing now"
-_OTHER_CARD: Final = "take another card: this one is worn out or not what it says it is; it starts nothing now"
+_AGAIN: Final = "download it and the files next to it again; the card does not start now"
+_OTHER_CARD: Final = "use another card: this one is worn out or smaller than it claims; it does not start now"
 
 
-def _failure(path: Path, verb: str, error: OSError) -> ImageError:
+def _explain_error(path: Path, verb: str, error: OSError) -> ImageError:
     hint = _OTHER_CARD
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        hint = "free some space, or choose another place; what is there now is no image"
+        hint = "free some space, or choose another place; the file is incomplete now"
     elif error.errno in (errno.ENXIO, errno.ENODEV, errno.ENOMEDIUM):
-        hint = "was it pulled out? Put it in again and do it again: it starts nothing now"
-    elif error.errno == errno.EIO:  # what a reader says whose card went while it wrote, too
-        hint = "was it pulled out? Do it again. If it stays so, take another card: it starts nothing now"
+        hint = "was it removed? Insert it and run the command again: it does not start now"
+    elif error.errno == errno.EIO:  # also reported when the card is removed during a write
+        hint = "was it removed? Run the command again. If it fails again, use another card: it does not start now"
     elif error.errno in (errno.ENOENT, errno.ENOTDIR):
-        hint = "name a file in a folder that is there"
+        hint = "name a file in an existing folder"
     elif error.errno == errno.EROFS:
         hint = "look at the switch at the side of the card or of its adapter"
     return ImageError(f"{path} cannot be {verb}: {error.strerror}", hint=hint, code=FAILED)

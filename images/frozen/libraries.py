@@ -1,4 +1,4 @@
-"""Debian's libraries that PyInstaller puts into a frozen gateway for arm64: of which sources, in which version."""
+"""Debian libraries that PyInstaller puts into a frozen gateway for arm64, with their sources and versions."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ PACKAGES: Final = {
     "libuuid": "libuuid1",
     "libz": "zlib1g",
 }
-"""The package of each, by its name without versions. What is unpacked only is in no record of dpkg."""
+"""Debian package of each library, by the library's name without versions. dpkg has no record of unpacked packages."""
 
 
-def names(program: Path) -> list[str]:
-    """Of those in a frozen gateway, without versions; what is in folders belongs to Python packages."""
+def list_libraries(program: Path) -> list[str]:
+    """Return the libraries in a frozen gateway, without versions. Those in folders belong to Python packages."""
     found = (path.name.partition(".")[0] for path in (program / "_internal").glob("lib*.so*"))
     return sorted(set(found))
 
 
-def sources(root: Path, libraries: list[str]) -> list[str]:
-    """As Debian's field `Built-Using` has them (``openssl (= 3.0.22-1~deb12u2)``), by the change logs in a root.
+def find_sources(root: Path, libraries: list[str]) -> list[str]:
+    """Return the sources of libraries as in Debian's field `Built-Using` (``openssl (= 3.0.22-1~deb12u2)``).
 
-    Raises ImageError for a library whose package is not known here.
+    They are read from the change logs in a root. Raises ImageError for a library whose package is not listed.
     """
     unknown = [name for name in libraries if name not in PACKAGES]
     if unknown:
-        hint = f"say in {Path(__file__).name} which of Debian's packages it is from"
-        raise ImageError(f"the bill of materials has no place for {', '.join(unknown)}", hint=hint)
-    return sorted({_source(root, PACKAGES[name]) for name in libraries})
+        hint = f"add its Debian package to {Path(__file__).name}"
+        raise ImageError(f"the bill of materials lacks the package of {', '.join(unknown)}", hint=hint)
+    return sorted({_find_source(root, PACKAGES[name]) for name in libraries})
 
 
-def _source(root: Path, package: str) -> str:
+def _find_source(root: Path, package: str) -> str:
     log = root / "usr/share/doc" / package / "changelog.Debian.gz"
     try:
         first = gzip.decompress(log.read_bytes()).decode().partition("\n")[0]
         name, version = re.match(r"(\S+) \((\S+)\)", first).groups()  # type: ignore[union-attr]
     except (OSError, AttributeError):
-        raise ImageError(f"{log} does not say which version of {package} there is") from None
+        raise ImageError(f"{log} does not name the version of {package}") from None
     return f"{name} (= {version})"

@@ -1,6 +1,6 @@
-"""A Debian package of a frozen gateway: `apt install ./waypost_*.deb`, and it serves.
+"""Debian package of a frozen gateway: after `apt install ./waypost_*.deb` it serves.
 
-dpkg-deb alone makes it; the same gateway makes the same bytes.
+dpkg-deb alone builds it, and the same gateway gives the same bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from images import source
 from images.errors import ImageError
 from images.frozen import freezing
-from images.frozen.foreign import BUILT_USING
+from images.frozen.cross import BUILT_USING
 from images.programs import require, run
 from images.steps import Steps
 
@@ -24,7 +24,7 @@ PROGRAMS: Final = ("dpkg-deb",)
 SCRIPTS: Final = ("postinst", "prerm", "postrm")
 LIBRARY: Final = "usr/lib/waypost"
 ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
-"""What Debian calls a kind of machine, by what the kernel does."""
+"""Debian's name of a kind of machine, by the kernel's."""
 
 CONTROL: Final = """\
 Package: waypost
@@ -41,14 +41,14 @@ Description: messaging gateway that survives the power cut
 """
 
 
-def package(steps: Steps, frozen: Path, machine: str) -> Path:
-    """The package of a frozen gateway for such machines (``x86_64``, ``aarch64``). Raises ImageError."""
+def build_package(steps: Steps, frozen: Path, machine: str) -> Path:
+    """Return the package of a frozen gateway for a machine (``x86_64``, ``aarch64``). Raises ImageError."""
     require(*PROGRAMS)
-    name = f"waypost_{source.version()}_{ARCHITECTURES[machine]}.deb"
+    name = f"waypost_{source.read_version()}_{ARCHITECTURES[machine]}.deb"
     made = steps.result(
         f"package-{machine}",
         f"Debian package for {ARCHITECTURES[machine]}",
-        [frozen.parent.name, source.version(), CONTROL, HERE, source.ROOT / "LICENSE"],
+        [frozen.parent.name, source.read_version(), CONTROL, HERE, source.ROOT / "LICENSE"],
         lambda folder, log: _make(folder / name, frozen, machine, log),
     )
     return made / name
@@ -62,31 +62,31 @@ def _make(target: Path, frozen: Path, machine: str, log: Path) -> None:
     control.mkdir()
     size = sum(path.stat().st_size for path in files)
     text = CONTROL.format(
-        version=source.version(),
+        version=source.read_version(),
         architecture=ARCHITECTURES[machine],
         kibibytes=(size + 1023) // 1024,
-        libc=libc_needed(tree),
-        built_using=_built_using(frozen),
+        libc=find_libc_version(tree),
+        built_using=_built_using_field(frozen),
     )
     (control / "control").write_text(text)
     sums = (f"{hashlib.md5(path.read_bytes()).hexdigest()}  {path.relative_to(tree)}\n" for path in files)  # noqa: S324
     (control / "md5sums").write_text("".join(sums))
     for name in (*SCRIPTS, "templates"):
         shutil.copy(HERE / name, control)
-    _same_each_time(tree)
+    _normalize(tree)
     words = ("dpkg-deb", "--root-owner-group", "-Zxz", "-z6", "--build", tree, target)
     run(*words, log=log, environment={"SOURCE_DATE_EPOCH": str(freezing.DATE)})
     shutil.rmtree(tree)
 
 
-def _built_using(frozen: Path) -> str:
-    """What of Debian is inside; of a gateway frozen with this machine's own libraries nothing is said."""
+def _built_using_field(frozen: Path) -> str:
+    """Return the field for what is inside of Debian; empty for a gateway frozen with this machine's own libraries."""
     note = frozen.with_name(BUILT_USING)
     return f"Built-Using: {note.read_text()}\n" if note.is_file() else ""
 
 
 def _lay_out(tree: Path, frozen: Path) -> None:
-    """The files of the package."""
+    """Lay out the files of the package."""
     shutil.copytree(frozen, tree / LIBRARY, symlinks=True)
     shutil.copy(HERE / "prepare", tree / LIBRARY / "prepare")
     (tree / "usr/bin").mkdir()
@@ -100,16 +100,16 @@ def _lay_out(tree: Path, frozen: Path) -> None:
     shutil.copy(source.ROOT / "LICENSE", texts / "copyright")
 
 
-def _same_each_time(tree: Path) -> None:
-    """Modes and dates that say nothing of who made it, and when."""
+def _normalize(tree: Path) -> None:
+    """Set modes and dates that do not depend on who builds the package, and when."""
     for path in (*tree.rglob("*"), tree):
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
         os.utime(path, (freezing.DATE, freezing.DATE), follow_symlinks=False)
 
 
-def libc_needed(tree: Path) -> str:
-    """The C library that every program and library of a tree runs on: the newest version one of them names."""
+def find_libc_version(tree: Path) -> str:
+    """Return the newest version of the C library that a program or library of a tree requires."""
     found = {
         tuple(map(int, version.split(b".")))
         for path in tree.rglob("*")

@@ -1,7 +1,7 @@
-"""The root file system of a gateway: Debian's packages, the gateway's own, and our files over both.
+"""Root file system of a gateway: Debian packages, the gateway's package, and our files on top of both.
 
-Debian's part takes minutes, as programs of arm64 are emulated while it is installed; it is made once for the same lists
-and the same archive, and `fresh` asks for newer packages.
+Installing Debian's packages takes minutes, because arm64 programs are emulated. It is done once for the same lists and
+the same archive; `fresh` asks for newer packages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from images import source
-from images.debian import SUITE, Mirror, quoted
+from images.debian import SUITE, Mirror, quote_path
 from images.programs import find, require, run
 from images.steps import Steps, remove
 
@@ -34,50 +34,50 @@ LEFT_OUT: Final = (
     "run/*", "tmp/*", "usr/lib/linux-image-*", "usr/lib/raspi-firmware", "usr/lib/u-boot", "var/cache/*",
     "var/lib/apt/lists/*", "var/lib/dbus/machine-id", "var/lib/dpkg/*-old", "var/lib/systemd/random-seed", "var/log/*",
 )  # fmt: skip
-"""What a root has no use for: of another partition, of one machine alone, or left by installing."""
+"""Paths that a root does not need: of another partition, of one machine, or left by the installation."""
 
 
-def base(steps: Steps, mirror: Mirror, *, fresh: bool = False) -> Path:
-    """The archive of Debian's part. Raises ImageError."""
+def build_base(steps: Steps, mirror: Mirror, *, fresh: bool = False) -> Path:
+    """Return the archive of Debian's part. Raises ImageError."""
     require(*PROGRAMS)
     made = steps.result(
         "debian-arm64",
         f"Debian {SUITE} for arm64 (emulated, minutes)",
-        [SUITE, PACKAGES, EXCLUDES, INITRAMFS, *mirror.named],
-        lambda folder, log: mirror.install(folder / "base.tar", lines(PACKAGES), base_options(), log=log),
+        [SUITE, PACKAGES, EXCLUDES, INITRAMFS, *mirror.cache_inputs],
+        lambda folder, log: mirror.install(folder / "base.tar", read_list(PACKAGES), mmdebstrap_options(), log=log),
         again=fresh,
     )
     return made / "base.tar"
 
 
-def base_options() -> Sequence[str]:
-    """How mmdebstrap is told what to leave out, and what the initial RAM disk is made of."""
+def mmdebstrap_options() -> Sequence[str]:
+    """Return options that leave out files and configure the initial RAM disk."""
     filters = [
         f"--dpkgopt=path-include={line[1:]}" if line.startswith("!") else f"--dpkgopt=path-exclude={line}"
-        for line in lines(EXCLUDES)
+        for line in read_list(EXCLUDES)
     ]
     place = '"$1/etc/initramfs-tools"'
-    ours = "--dpkgopt=force-confold"  # of the files that the hook puts there, one is a package's too
-    return [*filters, ours, f"--essential-hook=mkdir -p {place} && cp -r {quoted(INITRAMFS)}/. {place}"]
+    ours = "--dpkgopt=force-confold"  # one of the files from the hook is also in a package
+    return [*filters, ours, f"--essential-hook=mkdir -p {place} && cp -r {quote_path(INITRAMFS)}/. {place}"]
 
 
-def lines(file: Path) -> list[str]:
-    """Of a list: without comments and empty ones."""
+def read_list(file: Path) -> list[str]:
+    """Return the lines of a list file, without comments and empty lines."""
     found = (line.strip() for line in file.read_text().splitlines())
     return [line for line in found if line and not line.startswith("#")]
 
 
 def lay_out(root: Path, archive: Path, package: Path, keyring: Path, log: Path) -> None:
-    """Make the tree of a root file system. Needs root: its files have owners. Raises ImageError."""
+    """Make the tree of a root file system. Needs root, as its files have owners. Raises ImageError."""
     root.mkdir()
     run("tar", "--extract", "--numeric-owner", "--file", archive, "--directory", root, log=log)
     shutil.copy(package, root / "waypost.deb")
     environment = (
         "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
         "DEBIAN_FRONTEND=noninteractive",
-        f"SOURCE_DATE_EPOCH={source.date()}",
+        f"SOURCE_DATE_EPOCH={source.build_date()}",
     )
-    # Without waiting for the disk after each file: a tree that was cut off is made anew.
+    # No fsync after each file: an interrupted tree is built again from scratch.
     install = ("dpkg", "--force-unsafe-io", "--install", "/waypost.deb")
     run("env", "-i", *environment, find("chroot") or "chroot", root, *install, log=log)
     remove(root / "waypost.deb")
@@ -88,23 +88,23 @@ def lay_out(root: Path, archive: Path, package: Path, keyring: Path, log: Path) 
     shutil.copytree(OVERLAY, root, dirs_exist_ok=True, symlinks=True)
     shutil.copy(keyring, root / "etc/rauc/keyring.pem")
     (root / "etc/machine-id").touch()
-    # Made here: a link that leads nowhere would keep these sources from being packed into a wheel.
+    # Created here: a dangling link in the sources could not be packed into a wheel.
     (root / "etc/resolv.conf").symlink_to("/run/systemd/resolve/stub-resolv.conf")
     issue = root / "etc/issue.d/waypost.issue"
     issue.parent.mkdir(exist_ok=True)
     issue.symlink_to("/run/waypost/issue")
     (root / "data").mkdir()
-    # Until a time service has answered, the clock is no earlier than this image (systemd takes this file's date).
+    # Until a time service answers, the clock is not before the date of this file (systemd's rule), the image's date.
     epoch = root / "usr/lib/clock-epoch"
     epoch.touch()
-    for line in lines(UNITS):
+    for line in read_list(UNITS):
         words = ("mask", line[1:]) if line.startswith("-") else ("enable", line)
         run("systemctl", f"--root={root}", "--quiet", *words, log=log)
-    _date(root, source.date())
+    _set_dates(root, source.build_date())
 
 
 def _keep_firmware(root: Path) -> None:
-    """Beside the root: what the boot partition is made of."""
+    """Copy the files of the boot partition next to the root."""
     firmware = root.with_name("firmware")
     firmware.mkdir()
     for path in sorted((root / "usr/lib/raspi-firmware").iterdir()):
@@ -114,16 +114,16 @@ def _keep_firmware(root: Path) -> None:
     shutil.copy(root / "usr/lib/u-boot/rpi_arm64/u-boot.bin", firmware)
 
 
-def _date(root: Path, date: int) -> None:
-    """No file is newer than what it is made of; its owner's and group's rights stay as they are."""
+def _set_dates(root: Path, date: int) -> None:
+    """Set the dates of files that are newer than the build date; owners and modes stay."""
     for path in (*root.rglob("*"), root):
         if path.lstat().st_mtime > date or not path.is_relative_to(root / "usr"):
             os.utime(path, (date, date), follow_symlinks=False)
     os.utime(root / "usr/lib/clock-epoch", (date, date))
 
 
-def owner(root: Path, user: str) -> tuple[int, int]:
-    """Numbers of a user and its group in a root."""
+def find_owner(root: Path, user: str) -> tuple[int, int]:
+    """Return the ids of a user and its group in a root."""
     for line in (root / "etc/passwd").read_text().splitlines():
         name, _, uid, gid, *_ = line.split(":")
         if name == user:

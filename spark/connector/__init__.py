@@ -1,1 +1,1 @@
-"""What Spark reads and writes tables with: jars pinned by SHA-256, brought once at set-up, local files ever after."""
+"""Jars with which Spark reads and writes tables: pinned by SHA-256, installed once at set-up, then local files."""

@@ -1,8 +1,8 @@
-"""Sets of jars in this environment: Delta's connector, and the client of object stores for who has a lake in one.
+"""Sets of jars in this environment: Delta's connector, and the client of object stores for lakes in a bucket.
 
-`python -m spark.setup install` brings a set into `<environment>/share/waypost/jars/<pins>`; the folder appears by one
-rename after every SHA-256 was checked, so a folder that exists is whole. Nothing at run time asks a network: `paths`
-only looks. `--from DIR` takes the jars from a folder, for machines without any network.
+`python -m spark.setup install` installs a set into `<environment>/share/waypost/jars/<pins>`. The folder is renamed
+into place after every SHA-256 was checked, so an existing folder is complete. Nothing accesses a network at run time:
+`paths` only looks for files. `--from DIR` takes the jars from a folder, for machines without a network.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ class JarSet:
     title: str
     jars: tuple[pins.Jar, ...]
     source: Path | None = None
-    beside: JarSet | None = None
+    requires: JarSet | None = None
 
     @property
     def command(self) -> str:
-        """What a person runs to bring it."""
+        """Command that installs this set."""
         return shlex.join([sys.executable, "-P", "-m", "spark.setup", "install", self.name])
 
     def folder(self) -> Path:
-        """Where the jars of these pins are, once installed."""
-        return share() / "jars" / self.pins()
+        """Return the folder of the jars with these pins, once installed."""
+        return share_folder() / "jars" / self.pins()
 
     def pins(self) -> str:
-        """Short name of the pins: the folder's name."""
+        """Return a short name of the pins, which is the folder's name."""
         text = "\n".join(f"{jar.group}:{jar.artifact}:{jar.version}:{jar.sha256}" for jar in self.jars)
         if self.source is not None:
             text += self.source.read_text()
         return f"{self.name}-{self.jars[0].version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     def paths(self) -> list[Path]:
-        """The installed jars. Raises `ConnectorMissing` when set-up has not brought them."""
+        """Return the installed jars. Raises `ConnectorMissing` if set-up has not installed them."""
         paths = [self.folder() / jar.file_name for jar in self.jars]
         if self.source is not None:
             paths.append(self._compiled(self.folder()))
@@ -61,20 +61,20 @@ class JarSet:
             raise ConnectorMissing(f"{self.title} is not installed in {sys.prefix}: run `{self.command}` once")
         return paths
 
-    def with_beside(self) -> list[Path]:
-        """Its jars and those of the set it needs: all that a session has to have. Raises `ConnectorMissing`."""
-        return [*(self.beside.paths() if self.beside is not None else ()), *self.paths()]
+    def paths_with_required(self) -> list[Path]:
+        """Return its jars and those of the set that it requires. Raises `ConnectorMissing`."""
+        return [*(self.requires.paths() if self.requires is not None else ()), *self.paths()]
 
     def install(self, source: Path | None = None) -> bool:
-        """Bring the jars, checked, into the environment; False when they were there and whole already.
+        """Install the jars, checked, into the environment; return False if they are complete already.
 
-        `source` is a folder that holds the jars by their Maven names; without it they are resolved.
-        Raises `ConnectorMissing` naming what failed and the next step; the environment is then as it was.
+        `source`: a folder that holds the jars by their Maven names; without it they are resolved. Raises
+        `ConnectorMissing` that names what failed and the next step; the environment is then as before.
         """
         target = self.folder()
-        if target.is_dir() and not repository.wrong(self.jars, target):
+        if target.is_dir() and not repository.find_wrong(self.jars, target):
             return False
-        beside = self.beside.paths() if self.beside is not None else []
+        requires = self.requires.paths() if self.requires is not None else []
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as scratch:
             fresh = Path(scratch) / "jars"
@@ -82,15 +82,15 @@ class JarSet:
             if source is not None:
                 repository.copy(self.jars, source, fresh)
             else:
-                repository.bring(self.jars, fresh, Path(scratch), self.command)
-            wrong = repository.wrong(self.jars, fresh)
+                repository.fetch(self.jars, fresh, Path(scratch), self.command)
+            wrong = repository.find_wrong(self.jars, fresh)
             if wrong:
                 raise ConnectorMissing(
                     f"jars missing or not what was pinned: {', '.join(wrong)}; nothing was installed. "
                     "Check the repository or mirror they came from"
                 )
             if self.source is not None:
-                repository.compile_scala(self.source, beside, self._compiled(fresh))
+                repository.compile_scala(self.source, requires, self._compiled(fresh))
             if target.exists():
                 shutil.rmtree(target)
             fresh.replace(target)
@@ -100,8 +100,8 @@ class JarSet:
         return folder / f"waypost-{self.name}.jar"
 
 
-def share() -> Path:
-    """The environment's folder of things brought or made at set-up."""
+def share_folder() -> Path:
+    """Return the environment's folder for things installed or made at set-up."""
     return Path(sys.prefix) / "share" / "waypost"
 
 
@@ -111,6 +111,6 @@ S3: Final = JarSet(
     "Spark's client of object stores",
     pins.S3,
     source=Path(__file__).parent / "ConditionalLogStore.scala",
-    beside=DELTA,
+    requires=DELTA,
 )
 SETS: Final = {one.name: one for one in (DELTA, S3)}

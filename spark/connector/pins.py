@@ -1,7 +1,7 @@
-"""The jars, by version and SHA-256. What Spark ships itself (Netty, Apache's HTTP client, SLF4J) is not among them.
+"""Pinned jars, by version and SHA-256. Jars that Spark ships itself (Netty, Apache's HTTP client, SLF4J) are left out.
 
-Of Amazon's SDK the modules that `hadoop-aws` uses: 13 MB, where the bundle it declares, of every service there is, has
-690 MB. `hadoop-aws` and the SDK are of the versions that belong to the Hadoop of this Spark.
+Of Amazon's SDK only the modules that `hadoop-aws` uses are listed: 13 MB. The bundle that it declares, with every
+service, has 690 MB. The versions of `hadoop-aws` and the SDK are those of this Spark's Hadoop.
 """
 
 from __future__ import annotations

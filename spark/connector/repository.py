@@ -1,9 +1,9 @@
-"""Bringing pinned jars from a repository, or out of a folder; and compiling the one class of our own.
+"""Fetch pinned jars from a repository or a folder, and compile our one class.
 
-Ivy resolves them, the resolver that comes with Spark, each without its dependencies: those are pinned too, or Spark
-ships them. The environment's own settings are honoured: `WAYPOST_IVY_SETTINGS` (an ivysettings.xml),
-`DEFAULT_ARTIFACT_REPOSITORY` (Spark's variable for a repository of one's own), `HTTPS_PROXY`, `JAVA_TOOL_OPTIONS`; and
-where Ivy fails and Maven is installed, Maven is asked with the settings it has.
+Ivy, which comes with Spark, resolves each jar without its dependencies: those are pinned too, or Spark ships them. The
+environment's settings apply: `WAYPOST_IVY_SETTINGS` (an ivysettings.xml), `DEFAULT_ARTIFACT_REPOSITORY` (Spark's
+variable for a private repository), `HTTPS_PROXY`, `JAVA_TOOL_OPTIONS`. If Ivy fails and Maven is installed, Maven tries
+with its own settings.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ _STRANGE_AUTHORITY = (
 )
 
 RESOLVE_SECONDS_MAX = 300.0
-"""13 MB in some forty files: 4 to 20 s seen; a slow mirror is given five minutes."""
+"""Timeout: 13 MB in some forty files took 4 to 20 s; a slow mirror gets five minutes."""
 COMPILE_SECONDS_MAX = 300.0
-"""6 s of processor time; minutes on a busy Raspberry Pi."""
+"""Timeout: 6 s of processor time, minutes on a busy Raspberry Pi."""
 
 
 class ConnectorMissing(RuntimeError):
-    """Jars are not installed, or could not be; the message says the next step."""
+    """Jars are not installed, or could not be; the message names the next step."""
 
 
-def bring(pins: Sequence[Jar], target: Path, scratch: Path, command: str) -> None:
-    """Put the jars into `target`: by Ivy, or by Maven where Ivy fails and Maven is there.
+def fetch(pins: Sequence[Jar], target: Path, scratch: Path, command: str) -> None:
+    """Put the jars into `target`, by Ivy, or by Maven if Ivy fails and Maven is installed.
 
-    `command` is what a person runs to try again. Raises `ConnectorMissing` with both answers.
+    `command`: what the user runs to try again. Raises `ConnectorMissing` with the output of both.
     """
     complaints = []
     for tool in (_run_ivy, _run_maven):
         complaint = tool(pins, target, scratch)
-        if complaint is None and not wrong(pins, target):
+        if complaint is None and not find_wrong(pins, target):
             return
         if complaint is not None:
             complaints.append(complaint)
@@ -60,20 +60,20 @@ def bring(pins: Sequence[Jar], target: Path, scratch: Path, command: str) -> Non
 
 
 def copy(pins: Sequence[Jar], source: Path, target: Path) -> None:
-    """Copy the jars out of a folder. Raises `ConnectorMissing`."""
+    """Copy the jars from a folder. Raises `ConnectorMissing`."""
     for jar in pins:
         if not (source / jar.file_name).is_file():
             raise ConnectorMissing(f"{source} has no {jar.file_name}; it must hold all of: {_names(pins)}")
         shutil.copy(source / jar.file_name, target)
 
 
-def wrong(pins: Sequence[Jar], place: Path) -> list[str]:
-    """Names of pinned jars that are absent from `place` or have another SHA-256."""
+def find_wrong(pins: Sequence[Jar], place: Path) -> list[str]:
+    """Return the names of pinned jars that are missing from `place` or have another SHA-256."""
     return [jar.file_name for jar in pins if _sha256(place / jar.file_name) != jar.sha256]
 
 
 def compile_scala(source: Path, class_path: Sequence[Path], jar: Path) -> None:
-    """Compile a source against Spark's and these jars with the compiler that Spark ships: a Java to run is enough.
+    """Compile a source against Spark and these jars, with the compiler that Spark ships; a Java runtime is enough.
 
     Raises `ConnectorMissing`.
     """
@@ -98,7 +98,7 @@ def _names(pins: Sequence[Jar]) -> str:
 
 
 def _run_ivy(pins: Sequence[Jar], target: Path, scratch: Path) -> str | None:
-    """Ivy's own command line over a module file of the pins; the complaint when it fails."""
+    """Run Ivy's command line on a module file of the pins; return its complaint if it fails."""
     # A cache of its own: a user's cache or local Maven repository that holds descriptors without jars fails Ivy.
     module = scratch / "ivy.xml"
     module.write_text(_ivy_module(pins))
@@ -146,7 +146,7 @@ def _ivy_settings(scratch: Path) -> list[str]:
 
 
 def _proxy_options() -> list[str]:
-    """The proxy variables every other client here reads, in Java's words."""
+    """Return the usual proxy variables as options of Java."""
     options = []
     for scheme in ("http", "https"):
         value = os.environ.get(f"{scheme}_proxy") or os.environ.get(f"{scheme.upper()}_PROXY")

@@ -11,7 +11,7 @@ from typing import Final
 
 from spark.decoding import reasons
 from spark.decoding.limits import BODY_BYTES_MAX, GZIP_MEMBERS_MAX
-from spark.decoding.value import Unreadable
+from spark.decoding.value import UnreadableBody
 
 GZIP: Final = b"\x1f\x8b\x08"
 """RFC 1952 section 2.3.1: identification, and the only method there is."""
@@ -19,7 +19,7 @@ _GZIP_WINDOW: Final = 31
 """`zlib.decompressobj`: a gzip header and trailer, and the largest window."""
 
 
-def decompressed(body: bytes) -> bytes:
+def decompress(body: bytes) -> bytes:
     """Return what a gzip body holds, one member or several. Raises Unreadable.
 
     The result never takes more than `BODY_BYTES_MAX` and one byte while it grows.
@@ -28,17 +28,17 @@ def decompressed(body: bytes) -> bytes:
     size = 0
     while body:
         if len(parts) == GZIP_MEMBERS_MAX:
-            raise Unreadable(reasons.NOT_GZIP)
+            raise UnreadableBody(reasons.NOT_GZIP)
         member = zlib.decompressobj(_GZIP_WINDOW)
         try:
             part = member.decompress(body, BODY_BYTES_MAX + 1 - size)
         except zlib.error:
-            raise Unreadable(reasons.NOT_GZIP) from None
+            raise UnreadableBody(reasons.NOT_GZIP) from None
         size += len(part)
         if size > BODY_BYTES_MAX:
-            raise Unreadable(reasons.TOO_LARGE)
+            raise UnreadableBody(reasons.TOO_LARGE)
         if not member.eof:
-            raise Unreadable(reasons.NOT_GZIP)
+            raise UnreadableBody(reasons.NOT_GZIP)
         parts.append(part)
         body = member.unused_data
     return b"".join(parts)

@@ -14,35 +14,35 @@ from typing import Final
 from spark.decoding import cbor, compressed, document, protobuf, reasons, senml, sparkplug, text, timestamps
 from spark.decoding.limits import ADDRESSES_REMEMBERED, BODY_BYTES_MAX, METRIC_CHARACTERS_MAX
 from spark.decoding.schema import Format, PayloadSchema, matches, specificity
-from spark.decoding.value import Message, Unreadable, Value
+from spark.decoding.value import EncodedMessage, UnreadableBody, Value
 
-Read = Callable[[Message], list[Value]]
+Read = Callable[[EncodedMessage], list[Value]]
 
 
-def _guessed(message: Message) -> list[Value]:
+def _read_guessed(message: EncodedMessage) -> list[Value]:
     if message.body.startswith(cbor.SELF_DESCRIBED):
-        return document.values(cbor.parsed(message.body))
-    return _of_json(text.guessed(message.body), message.received_us)
+        return document.values(cbor.parse(message.body))
+    return _json_values(text.guess(message.body), message.received_us)
 
 
-def _json(message: Message) -> list[Value]:
-    return _of_json(text.parsed(message.body), message.received_us)
+def _read_json(message: EncodedMessage) -> list[Value]:
+    return _json_values(text.parse(message.body), message.received_us)
 
 
-def _of_json(said: object, received_us: int) -> list[Value]:
-    return senml.values(said, received_us) if senml.looks_like(said) else document.values(said)
+def _json_values(content: object, received_us: int) -> list[Value]:
+    return senml.values(content, received_us) if senml.looks_like(content) else document.values(content)
 
 
 _READERS: Final[Mapping[str, Read]] = {
-    "json": _json,
+    "json": _read_json,
     "number": lambda message: text.number(message.body),
     "text": lambda message: text.text(message.body),
-    "cbor": lambda message: document.values(cbor.parsed(message.body)),
-    "senml+json": lambda message: senml.values(text.parsed(message.body), message.received_us),
-    "senml+cbor": lambda message: senml.values(cbor.parsed(message.body), message.received_us),
+    "cbor": lambda message: document.values(cbor.parse(message.body)),
+    "senml+json": lambda message: senml.values(text.parse(message.body), message.received_us),
+    "senml+cbor": lambda message: senml.values(cbor.parse(message.body), message.received_us),
     "sparkplug": lambda message: sparkplug.values(message.body, message.address),
 }
-_DOCUMENTS: Final[Mapping[str, Callable[[bytes], object]]] = {"json": text.parsed, "cbor": cbor.parsed}
+_DOCUMENTS: Final[Mapping[str, Callable[[bytes], object]]] = {"json": text.parse, "cbor": cbor.parse}
 """Formats of which a schema may name fields."""
 
 _CONTENT_TYPES: Final[Mapping[str, Format]] = {
@@ -73,10 +73,10 @@ class Decoder:
         ordered = sorted(
             enumerate(schemas), key=lambda one: (one[1].tenant is not None, specificity(one[1].pattern), one[0])
         )
-        self._registered = [(schema, _registered(schema)) for _, schema in reversed(ordered)]
+        self._registered = [(schema, _reader_for_schema(schema)) for _, schema in reversed(ordered)]
         self._found: dict[tuple[str, str, str | None], Read] = {}
 
-    def values(self, message: Message) -> list[Value]:
+    def values(self, message: EncodedMessage) -> list[Value]:
         """Everything the message says, in its order; never empty: one that says nothing gives one reason."""
         key = (message.tenant, message.address, message.content_type)
         read = self._found.get(key)
@@ -88,9 +88,9 @@ class Decoder:
             return [Value("", reason=reasons.TOO_LARGE)]
         try:
             if message.body.startswith(compressed.GZIP):
-                message = message._replace(body=compressed.decompressed(message.body))
+                message = message._replace(body=compressed.decompress(message.body))
             return read(message)
-        except Unreadable as unreadable:
+        except UnreadableBody as unreadable:
             return [Value("", reason=str(unreadable))]
 
     def _reader(self, tenant: str, address: str, content_type: str | None) -> Read:
@@ -99,95 +99,95 @@ class Decoder:
                 return read
         if address.startswith(f"{sparkplug.NAMESPACE}/") and not address.startswith(sparkplug.STATE):
             return _READERS["sparkplug"]
-        return _of_content_type((content_type or "").partition(";")[0].strip().lower())
+        return _reader_for_content_type((content_type or "").partition(";")[0].strip().lower())
 
 
-def _of_content_type(name: str) -> Read:
+def _reader_for_content_type(name: str) -> Read:
     if name in _UNSAID:
-        return _guessed
+        return _read_guessed
     if name in _PROTOBUF:
-        return _hinted(_unreadable(reasons.NO_SCHEMA))
+        return _with_fallback(_rejecting(reasons.NO_SCHEMA))
     found = _CONTENT_TYPES.get(name)
     if found is None and name.endswith(("+json", "+cbor")):
         found = "json" if name.endswith("+json") else "cbor"
     if found == "text":
-        return _plain_text
-    return _hinted(_READERS[found] if found is not None else _unreadable(reasons.NO_DECODER))
+        return _read_plain_text
+    return _with_fallback(_READERS[found] if found is not None else _rejecting(reasons.NO_DECODER))
 
 
-def _hinted(read: Read) -> Read:
+def _with_fallback(read: Read) -> Read:
     """Return a reader that guesses where `read` fails; where the guess fails too, the reason is that of `read`."""
 
-    def hinted(message: Message) -> list[Value]:
+    def hinted(message: EncodedMessage) -> list[Value]:
         try:
             return read(message)
-        except Unreadable as unreadable:
+        except UnreadableBody as unreadable:
             if str(unreadable) not in _OTHER_FORMAT:
                 raise
             try:
-                return _guessed(message)
-            except Unreadable:
+                return _read_guessed(message)
+            except UnreadableBody:
                 raise unreadable from None
 
     return hinted
 
 
-def _plain_text(message: Message) -> list[Value]:
+def _read_plain_text(message: EncodedMessage) -> list[Value]:
     """Read a number or a JSON document that was sent as plain text, else the text itself."""
     if message.body.lstrip()[:1] in (b"{", b"["):
-        with contextlib.suppress(Unreadable):
-            return _json(message)
+        with contextlib.suppress(UnreadableBody):
+            return _read_json(message)
     return text.text(message.body)
 
 
-def _unreadable(reason: str) -> Read:
-    def read(_: Message) -> list[Value]:
-        raise Unreadable(reason)
+def _rejecting(reason: str) -> Read:
+    def read(_: EncodedMessage) -> list[Value]:
+        raise UnreadableBody(reason)
 
     return read
 
 
-def _registered(schema: PayloadSchema) -> Read:
+def _reader_for_schema(schema: PayloadSchema) -> Read:
     """The reader that a schema asks for. Raises `schema.BadSchema`."""
     read = _READERS.get(schema.format)
     if schema.format == "protobuf":
         message_class = schema.message_class()
-        parse: Callable[[bytes], object] = lambda body: protobuf.parsed(body, message_class)  # noqa: E731
-        read = _of_document(parse, schema)
+        parse: Callable[[bytes], object] = lambda body: protobuf.parse(body, message_class)  # noqa: E731
+        read = _document_reader(parse, schema)
     elif schema.format in _DOCUMENTS and (schema.time or schema.device):
-        read = _of_document(_DOCUMENTS[schema.format], schema)
+        read = _document_reader(_DOCUMENTS[schema.format], schema)
     if read is None:
         raise AssertionError(schema.format)
     return _with_units(read, schema.units) if schema.units else read
 
 
-def _of_document(parse: Callable[[bytes], object], schema: PayloadSchema) -> Read:
+def _document_reader(parse: Callable[[bytes], object], schema: PayloadSchema) -> Read:
     fields = (schema.time,) if schema.time else timestamps.FIELDS
     path = schema.device.split(".") if schema.device else None
 
-    def read(message: Message) -> list[Value]:
-        said = parse(message.body)
-        found = document.values(said, fields)
-        device = _at(said, path) if path is not None else None
+    def read(message: EncodedMessage) -> list[Value]:
+        content = parse(message.body)
+        found = document.values(content, fields)
+        device = _find_device(content, path) if path is not None else None
         return found if device is None else [value._replace(device=device) for value in found]
 
     return read
 
 
-def _at(said: object, path: Sequence[str]) -> str | None:
+def _find_device(content: object, path: Sequence[str]) -> str | None:
     """The text or number at a path; None where there is none that can name a device."""
     for name in path:
-        said = said.get(name) if isinstance(said, dict) else None
-    if isinstance(said, bool) or not isinstance(said, str | int):
+        content = content.get(name) if isinstance(content, dict) else None
+    if isinstance(content, bool) or not isinstance(content, str | int):
         return None
-    named = str(said) if isinstance(said, str) or abs(said) < 2**64 else ""
+    named = str(content) if isinstance(content, str) or abs(content) < 2**64 else ""
     return named if 0 < len(named) <= METRIC_CHARACTERS_MAX and document.is_unicode(named) else None
 
 
 def _with_units(read: Read, units: Mapping[str, str]) -> Read:
     otherwise = units.get("*")
 
-    def with_units(message: Message) -> list[Value]:
+    def with_units(message: EncodedMessage) -> list[Value]:
         return [
             value if value.unit is not None else value._replace(unit=units.get(value.metric, otherwise))
             for value in read(message)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from spark.decoding import reasons, timestamps
 from spark.decoding.limits import DEPTH_MAX, METRIC_CHARACTERS_MAX, VALUES_MAX
-from spark.decoding.value import Unreadable, Value
+from spark.decoding.value import UnreadableBody, Value
 
 _INFINITE: Final = math.inf
 EXACT_MAX: Final = 2**53
@@ -30,13 +30,13 @@ def values(document: object, time_fields: Collection[str] = timestamps.FIELDS) -
     a thousand values were kept would be chance.
     """
     found: list[Value] = []
-    _Walk(found, time_fields).node("", document, 0, None)
+    _DocumentWalk(found, time_fields).node("", document, 0, None)
     if not found:
-        raise Unreadable(reasons.NO_VALUES)
+        raise UnreadableBody(reasons.NO_VALUES)
     return found
 
 
-class _Walk:
+class _DocumentWalk:
     __slots__ = ("_found", "_time_fields")
 
     def __init__(self, found: list[Value], time_fields: Collection[str]) -> None:
@@ -46,27 +46,27 @@ class _Walk:
     def node(self, metric: str, node: Any, depth: int, time_us: int | None) -> None:
         if isinstance(node, dict | list):
             if depth == DEPTH_MAX:
-                raise Unreadable(reasons.TOO_DEEP)
+                raise UnreadableBody(reasons.TOO_DEEP)
             if isinstance(node, dict):
                 self._members(f"{metric}." if metric else "", node, depth + 1, time_us)
             else:
                 self._items(metric, node, depth + 1, time_us)
             return
         if len(self._found) == VALUES_MAX:
-            raise Unreadable(reasons.TOO_MANY)
+            raise UnreadableBody(reasons.TOO_MANY)
         self._found.append(scalar(metric, node, time_us))
 
     def _members(self, prefix: str, node: Mapping[Any, Any], depth: int, time_us: int | None) -> None:
-        told, field = self._time_of(node)
-        if told is not None:
-            time_us = told
+        own_us, field = self._time_of(node)
+        if own_us is not None:
+            time_us = own_us
         found = self._found
         characters = METRIC_CHARACTERS_MAX - len(prefix)
         for key, child in node.items():
             name = key if type(key) is str else str(key)
             if len(name) > characters or not name.isascii():
                 check_name(prefix + name)
-            if told is not None and name == field:
+            if own_us is not None and name == field:
                 continue
             # What most devices send, without a call: a number or a plain text in an object.
             kind = type(child)
@@ -90,22 +90,22 @@ class _Walk:
         for index, item in enumerate(node):
             name = f"{prefix}{index}"
             if len(name) > METRIC_CHARACTERS_MAX:
-                raise Unreadable(reasons.TOO_LONG)
+                raise UnreadableBody(reasons.TOO_LONG)
             self.node(name, item, depth, time_us)
 
     def _time_of(self, node: Mapping[Any, Any]) -> tuple[int | None, str]:
         for field in self._time_fields:
-            if field in node and (told := timestamps.of_field(field, node[field])) is not None:
-                return told, field
+            if field in node and (own_us := timestamps.field_time(field, node[field])) is not None:
+                return own_us, field
         return None, ""
 
 
 def check_name(name: str) -> None:
     """Raises `Unreadable` for a name that no column takes."""
     if len(name) > METRIC_CHARACTERS_MAX:
-        raise Unreadable(reasons.TOO_LONG)
+        raise UnreadableBody(reasons.TOO_LONG)
     if not is_unicode(name):
-        raise Unreadable(reasons.NOT_UNICODE)
+        raise UnreadableBody(reasons.NOT_UNICODE)
 
 
 def is_unicode(text: str) -> bool:
@@ -113,26 +113,26 @@ def is_unicode(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def scalar(metric: str, said: object, time_us: int | None = None, unit: str | None = None) -> Value:
+def scalar(metric: str, raw: object, time_us: int | None = None, unit: str | None = None) -> Value:
     """A single value; what has no column says so."""
-    if said is None:
+    if raw is None:
         return Value(metric, None, None, None, time_us, unit)
-    if isinstance(said, bool):
-        return Value(metric, float(said), "true" if said else "false", None, time_us, unit)
-    if isinstance(said, int | float):
-        return _number(metric, said, time_us, unit)
-    if not isinstance(said, str):
+    if isinstance(raw, bool):
+        return Value(metric, float(raw), "true" if raw else "false", None, time_us, unit)
+    if isinstance(raw, int | float):
+        return _number(metric, raw, time_us, unit)
+    if not isinstance(raw, str):
         return Value(metric, reason=reasons.NOT_A_SCALAR)
-    if not is_unicode(said):
+    if not is_unicode(raw):
         return Value(metric, reason=reasons.NOT_UNICODE)
-    return Value(metric, None, said, None, time_us, unit)
+    return Value(metric, None, raw, None, time_us, unit)
 
 
-def _number(metric: str, said: float, time_us: int | None, unit: str | None) -> Value:
-    number = _double(said)
+def _number(metric: str, raw: float, time_us: int | None, unit: str | None) -> Value:
+    number = _double(raw)
     if not -_INFINITE < number < _INFINITE:
         return Value(metric, reason=reasons.NOT_FINITE)
-    digits = str(said) if isinstance(said, int) and int(number) != said else None
+    digits = str(raw) if isinstance(raw, int) and int(number) != raw else None
     return Value(metric, number, digits, None, time_us, unit)
 
 

@@ -17,7 +17,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from spark.decoding import reasons
 from spark.decoding.limits import DEPTH_MAX
-from spark.decoding.value import Unreadable
+from spark.decoding.value import UnreadableBody
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
@@ -61,21 +61,21 @@ def _messages(prefix: str, messages: Iterable[Any]) -> Iterable[str]:
         yield from _messages(name, message.nested_type)
 
 
-def parsed(body: bytes, message: Any) -> object:
+def parse(body: bytes, message: Any) -> object:
     """The document. Raises `Unreadable`."""
     try:
-        said = message.FromString(body)
+        raw = message.FromString(body)
     except DecodeError:
-        raise Unreadable(reasons.NOT_PROTOBUF) from None
+        raise UnreadableBody(reasons.NOT_PROTOBUF) from None
     # Bytes of something else are often a message of unknown fields; of known ones it may be defaults, written out.
-    if not said.ListFields() and len(UnknownFieldSet(said)):
-        raise Unreadable(reasons.NOT_PROTOBUF)
-    return _document(said, 0)
+    if not raw.ListFields() and len(UnknownFieldSet(raw)):
+        raise UnreadableBody(reasons.NOT_PROTOBUF)
+    return _document(raw, 0)
 
 
 def _document(message: Any, depth: int) -> object:
     if depth > DEPTH_MAX:
-        raise Unreadable(reasons.TOO_DEEP)
+        raise UnreadableBody(reasons.TOO_DEEP)
     if message.DESCRIPTOR.full_name == _TIMESTAMP:
         try:
             return (_EPOCH + timedelta(seconds=message.seconds, microseconds=message.nanos // 1_000)).isoformat()
@@ -104,10 +104,10 @@ def _key(key: object) -> str:
     return str(key).lower() if isinstance(key, bool) else str(key)
 
 
-def _single(field: Any, said: Any, depth: int) -> object:
+def _single(field: Any, raw: Any, depth: int) -> object:
     if field.message_type is not None:
-        return said.value if field.message_type.full_name in _WRAPPERS else _document(said, depth + 1)
+        return raw.value if field.message_type.full_name in _WRAPPERS else _document(raw, depth + 1)
     if field.enum_type is not None:
-        known = field.enum_type.values_by_number.get(said)
-        return known.name if known is not None else said
-    return said
+        known = field.enum_type.values_by_number.get(raw)
+        return known.name if known is not None else raw
+    return raw

@@ -12,7 +12,7 @@ import msgspec
 from spark.decoding import document
 from spark.decoding.limits import DESCRIPTOR_BYTES_MAX
 from spark.decoding.protobuf import BadDescriptor, message_class
-from spark.decoding.value import Unreadable
+from spark.decoding.value import UnreadableBody
 
 Format = Literal["json", "number", "text", "cbor", "senml+json", "senml+cbor", "sparkplug", "protobuf"]
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
@@ -49,7 +49,7 @@ class PayloadSchema(msgspec.Struct, frozen=True, omit_defaults=True):
         try:
             for unit in self.units.values():
                 document.check_name(unit)
-        except Unreadable as unreadable:
+        except UnreadableBody as unreadable:
             raise BadSchema(f"a unit: {unreadable}") from None
         if self.descriptor is not None:
             self.message_class()

@@ -13,7 +13,7 @@ from typing import Any, Final
 from spark.decoding import reasons
 from spark.decoding.document import check_name, scalar
 from spark.decoding.limits import METRIC_CHARACTERS_MAX, VALUES_MAX
-from spark.decoding.value import Unreadable, Value
+from spark.decoding.value import UnreadableBody, Value
 
 _NUMBERS: Final = {
     -1: "bver", -2: "bn", -3: "bt", -4: "bu", -5: "bv", -6: "bs",
@@ -46,14 +46,14 @@ def looks_like(document: object) -> bool:
 def values(document: object, received_us: int) -> list[Value]:
     """The records of a pack. Raises `Unreadable`: a pack with one record that is none is no pack."""
     if not isinstance(document, list):
-        raise Unreadable(reasons.NOT_SENML)
+        raise UnreadableBody(reasons.NOT_SENML)
     pack = _Pack(received_us)
     for record in document:
         if not isinstance(record, dict):
-            raise Unreadable(reasons.NOT_SENML)
-        pack.add({_NUMBERS.get(label, label) if type(label) is int else label: said for label, said in record.items()})
+            raise UnreadableBody(reasons.NOT_SENML)
+        pack.add({_NUMBERS.get(label, label) if type(label) is int else label: raw for label, raw in record.items()})
     if not pack.values:
-        raise Unreadable(reasons.NO_VALUES)
+        raise UnreadableBody(reasons.NO_VALUES)
     return pack.values
 
 
@@ -69,20 +69,20 @@ class _Pack:
 
     def add(self, record: Mapping[Any, Any]) -> None:
         if any(isinstance(label, str) and label.endswith("_") for label in record):
-            raise Unreadable(reasons.SENML_MUST_UNDERSTAND)
+            raise UnreadableBody(reasons.SENML_MUST_UNDERSTAND)
         self._take_base(record)
         given = [label for label in _VALUES if label in record]
         if len(given) > 1:
-            raise Unreadable(reasons.NOT_SENML)
+            raise UnreadableBody(reasons.NOT_SENML)
         if not given and "s" not in record:
             if "n" in record:
-                raise Unreadable(reasons.NOT_SENML)
+                raise UnreadableBody(reasons.NOT_SENML)
             return  # base fields for what follows
         name = self._name + _text(record, "n", "")
         if len(name) > METRIC_CHARACTERS_MAX:
-            raise Unreadable(reasons.TOO_LONG)
+            raise UnreadableBody(reasons.TOO_LONG)
         if _NAME.fullmatch(name) is None:
-            raise Unreadable(reasons.SENML_NAME)
+            raise UnreadableBody(reasons.SENML_NAME)
         time_us = self._time_us(record)
         unit = _text(record, "u", self._unit)
         if unit is not None:
@@ -95,12 +95,12 @@ class _Pack:
 
     def _append(self, value: Value) -> None:
         if len(self.values) == VALUES_MAX:
-            raise Unreadable(reasons.TOO_MANY)
+            raise UnreadableBody(reasons.TOO_MANY)
         self.values.append(value)
 
     def _take_base(self, record: Mapping[Any, Any]) -> None:
         if record.get("bver", 10) not in _VERSIONS:
-            raise Unreadable(reasons.SENML_VERSION)
+            raise UnreadableBody(reasons.SENML_VERSION)
         self._name = _text(record, "bn", self._name)
         self._unit = _text(record, "bu", self._unit)
         for label in self._base:
@@ -112,28 +112,28 @@ class _Pack:
             return Value(name, reason=reasons.NOT_A_SCALAR)
         if label == "v":
             return scalar(name, self._base["bv"] + _number(record, "v"), time_us, unit)
-        said = record[label]
-        if not isinstance(said, _TYPES[label]):
-            raise Unreadable(reasons.NOT_SENML)
-        return scalar(name, said, time_us, unit)
+        raw = record[label]
+        if not isinstance(raw, _TYPES[label]):
+            raise UnreadableBody(reasons.NOT_SENML)
+        return scalar(name, raw, time_us, unit)
 
     def _time_us(self, record: Mapping[Any, Any]) -> int:
         seconds = self._base["bt"] + (_number(record, "t") if "t" in record else 0)
         if not -_TIME_S_MAX <= seconds <= _TIME_S_MAX:
-            raise Unreadable(reasons.NOT_SENML)
-        told_us = round(seconds * 1_000_000)
-        return told_us if seconds >= _RELATIVE_BELOW else self._received_us + told_us
+            raise UnreadableBody(reasons.NOT_SENML)
+        own_us = round(seconds * 1_000_000)
+        return own_us if seconds >= _RELATIVE_BELOW else self._received_us + own_us
 
 
 def _text(record: Mapping[Any, Any], label: str, otherwise: Any) -> Any:
-    said = record.get(label, otherwise)
-    if said is not otherwise and not isinstance(said, str):
-        raise Unreadable(reasons.NOT_SENML)
-    return said
+    raw = record.get(label, otherwise)
+    if raw is not otherwise and not isinstance(raw, str):
+        raise UnreadableBody(reasons.NOT_SENML)
+    return raw
 
 
 def _number(record: Mapping[Any, Any], label: str) -> float:
-    said = record[label]
-    if isinstance(said, bool) or not isinstance(said, int | float) or abs(said) > _INTEGER_MAX:
-        raise Unreadable(reasons.NOT_SENML)
-    return said
+    raw = record[label]
+    if isinstance(raw, bool) or not isinstance(raw, int | float) or abs(raw) > _INTEGER_MAX:
+        raise UnreadableBody(reasons.NOT_SENML)
+    return raw

@@ -21,7 +21,7 @@ from spark.decoding.document import check_name, is_unicode, scalar
 from spark.decoding.limits import DEPTH_MAX, METRIC_CHARACTERS_MAX, VALUES_MAX
 from spark.decoding.sparkplug_payload import Payload
 from spark.decoding.timestamps import TIME_US_MAX
-from spark.decoding.value import Unreadable, Value
+from spark.decoding.value import UnreadableBody, Value
 
 NAMESPACE: Final = "spBv1.0"
 STATE: Final = f"{NAMESPACE}/STATE/"
@@ -50,52 +50,52 @@ class Topic(NamedTuple):
     subject: str
 
 
-def topic(address: str) -> Topic:
+def parse_topic(address: str) -> Topic:
     """Raises `Unreadable`."""
     levels = address.split("/")
     if len(levels) not in (4, 5) or levels[0] != NAMESPACE or not all(levels):
-        raise Unreadable(reasons.SPARKPLUG_TOPIC)
+        raise UnreadableBody(reasons.SPARKPLUG_TOPIC)
     group, kind, *names = levels[1:]
     if kind not in BIRTHS + DATA + DEATHS + COMMANDS or (kind[0] == "D") != (len(names) == 2):
-        raise Unreadable(reasons.SPARKPLUG_TOPIC)
+        raise UnreadableBody(reasons.SPARKPLUG_TOPIC)
     return Topic(kind, "/".join((group, *names)))
 
 
 def values(body: bytes, address: str) -> list[Value]:
     """What a message says. Raises `Unreadable`."""
-    kind, subject = topic(address)
+    kind, subject = parse_topic(address)
     check_name(subject)
     if kind in COMMANDS:
-        raise Unreadable(reasons.SPARKPLUG_COMMAND)
+        raise UnreadableBody(reasons.SPARKPLUG_COMMAND)
     try:
         payload = Payload.FromString(body)
     except DecodeError:
-        raise Unreadable(reasons.NOT_SPARKPLUG) from None
+        raise UnreadableBody(reasons.NOT_SPARKPLUG) from None
     if payload.uuid == _COMPRESSED:
-        raise Unreadable(reasons.SPARKPLUG_COMPRESSED)
-    told_us = _microseconds(payload.timestamp) if payload.HasField("timestamp") and kind != WILL else None
+        raise UnreadableBody(reasons.SPARKPLUG_COMPRESSED)
+    sent_us = _microseconds(payload.timestamp) if payload.HasField("timestamp") and kind != WILL else None
     found: list[Value] = []
     if kind not in DATA:
-        state = scalar(ONLINE, kind in BIRTHS, told_us)
+        state = scalar(ONLINE, kind in BIRTHS, sent_us)
         found.append(state._replace(device=subject))
-    for value in _metrics(payload.metrics, "", 0, told_us):
+    for value in _metrics(payload.metrics, "", 0, sent_us):
         if len(found) == VALUES_MAX:
-            raise Unreadable(reasons.TOO_MANY)
+            raise UnreadableBody(reasons.TOO_MANY)
         found.append(value._replace(device=subject, time_us=None if kind == WILL else value.time_us))
     if not found:
-        raise Unreadable(reasons.NO_VALUES)
+        raise UnreadableBody(reasons.NO_VALUES)
     return found
 
 
-def _metrics(metrics: Any, prefix: str, depth: int, told_us: int | None) -> Iterator[Value]:
+def _metrics(metrics: Any, prefix: str, depth: int, sent_us: int | None) -> Iterator[Value]:
     if depth == DEPTH_MAX:
-        raise Unreadable(reasons.TOO_DEEP)
+        raise UnreadableBody(reasons.TOO_DEEP)
     for metric in metrics:
         if not (metric.HasField("name") and metric.name) and not metric.HasField("alias"):
-            raise Unreadable(reasons.SPARKPLUG_NAMELESS)
+            raise UnreadableBody(reasons.SPARKPLUG_NAMELESS)
         name = prefix + _name(metric)
         check_name(name)
-        at_us = _microseconds(metric.timestamp) if metric.HasField("timestamp") else told_us
+        at_us = _microseconds(metric.timestamp) if metric.HasField("timestamp") else sent_us
         if metric.WhichOneof("value") == "template_value":
             yield from _metrics(metric.template_value.metrics, f"{name}/", depth + 1, at_us)
             continue
@@ -108,7 +108,7 @@ def _metrics(metrics: Any, prefix: str, depth: int, told_us: int | None) -> Iter
 def _name(metric: Any) -> str:
     """Texts that are not UTF-8 come as bytes."""
     if not isinstance(metric.name, str):
-        raise Unreadable(reasons.NOT_TEXT)
+        raise UnreadableBody(reasons.NOT_TEXT)
     return metric.name
 
 
@@ -118,30 +118,30 @@ def _value(metric: Any, name: str, at_us: int | None) -> Value:
     unit = _unit(metric.properties) if metric.HasField("properties") else None
     if metric.is_null or which is None:
         return Value(name, time_us=at_us, unit=unit)
-    said = getattr(metric, which)
+    raw = getattr(metric, which)
     if which not in ("int_value", "long_value"):
-        return scalar(name, said, at_us, unit)
+        return scalar(name, raw, at_us, unit)
     bits = SIGNED.get(metric.datatype)
     if bits is not None:
-        return scalar(name, twos_complement(said, bits), at_us, unit)
+        return scalar(name, twos_complement(raw, bits), at_us, unit)
     if metric.datatype == _BOOLEAN:
-        return scalar(name, bool(said), at_us, unit)
-    value = scalar(name, said, at_us, unit)
+        return scalar(name, bool(raw), at_us, unit)
+    value = scalar(name, raw, at_us, unit)
     if metric.HasField("datatype"):
         return value
-    signed = float(twos_complement(said, _WORD if which == "int_value" else _LONG_WORD))
+    signed = float(twos_complement(raw, _WORD if which == "int_value" else _LONG_WORD))
     return value._replace(text=value.text if signed == value.value else None, signed=signed)
 
 
-def twos_complement(said: int, bits: int) -> int:
+def twos_complement(raw: int, bits: int) -> int:
     """An integer sent as unsigned, as the signed one of so many bits that it is."""
-    said &= (1 << bits) - 1
-    return said - (1 << bits) if said >> (bits - 1) else said
+    raw &= (1 << bits) - 1
+    return raw - (1 << bits) if raw >> (bits - 1) else raw
 
 
-def _datatype(said: int) -> int:
+def _datatype(raw: int) -> int:
     """The specification's go up to 34, and columns hold 31 bits."""
-    return said if said <= _DATATYPE_MAX else _UNKNOWN
+    return raw if raw <= _DATATYPE_MAX else _UNKNOWN
 
 
 def _bigint(alias: int) -> int:
@@ -150,13 +150,13 @@ def _bigint(alias: int) -> int:
 
 
 def _unit(properties: Any) -> str | None:
-    for key, said in zip(properties.keys, properties.values, strict=False):
-        if key == _UNIT and said.WhichOneof("value") == "string_value":
-            unit = said.string_value
+    for key, raw in zip(properties.keys, properties.values, strict=False):
+        if key == _UNIT and raw.WhichOneof("value") == "string_value":
+            unit = raw.string_value
             return unit if isinstance(unit, str) and len(unit) <= METRIC_CHARACTERS_MAX and is_unicode(unit) else None
     return None
 
 
 def _microseconds(milliseconds: int) -> int | None:
-    told_us = milliseconds * 1_000
-    return told_us if told_us <= TIME_US_MAX else None
+    sent_us = milliseconds * 1_000
+    return sent_us if sent_us <= TIME_US_MAX else None

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from spark.decoding import document, reasons
-from spark.decoding.value import Unreadable, Value
+from spark.decoding.value import UnreadableBody, Value
 
 _read = msgspec.json.Decoder().decode
 
@@ -26,30 +26,30 @@ _NOT_FINITE: Final = re.compile(
 """Strings, which stay as they are, and the numbers that C spells in words (C17 section 7.21.6.1, and Microsoft's)."""
 
 
-def parsed(body: bytes, reason: str = reasons.NOT_JSON) -> object:
+def parse(body: bytes, reason: str = reasons.NOT_JSON) -> object:
     """The document. Raises `Unreadable`, with `reason` for text that is no JSON."""
     try:
         return _read(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         pass
     except RecursionError:
-        raise Unreadable(reasons.TOO_DEEP) from None
+        raise UnreadableBody(reasons.TOO_DEEP) from None
     try:
         return json.loads(_NOT_FINITE.sub(_spell_nan, _text(body)))
     except RecursionError:
-        raise Unreadable(reasons.TOO_DEEP) from None
+        raise UnreadableBody(reasons.TOO_DEEP) from None
     except ValueError:
-        raise Unreadable(reason) from None
+        raise UnreadableBody(reason) from None
 
 
-def guessed(body: bytes) -> object:
+def guess(body: bytes) -> object:
     """What a body says of which nobody said what it is: JSON, or a number that is not JSON's (`+21.5`, `.5`, `007`).
 
     Raises `Unreadable`.
     """
     try:
-        return parsed(body, reasons.NOT_A_VALUE)
-    except Unreadable as unreadable:
+        return parse(body, reasons.NOT_A_VALUE)
+    except UnreadableBody as unreadable:
         if str(unreadable) != reasons.NOT_A_VALUE:
             raise
         return _number(_text(body), reasons.NOT_A_VALUE)
@@ -62,19 +62,19 @@ def number(body: bytes) -> list[Value]:
 
 def text(body: bytes) -> list[Value]:
     """A number if it is one, else the text itself. Raises `Unreadable`."""
-    said = _text(body)
+    content = _text(body)
     try:
-        return [_finite(_number(said, reasons.NOT_A_NUMBER))]
-    except Unreadable:
-        if not said.strip():
-            raise Unreadable(reasons.NO_VALUES) from None
-        return [Value("", text=said)]
+        return [_finite(_number(content, reasons.NOT_A_NUMBER))]
+    except UnreadableBody:
+        if not content.strip():
+            raise UnreadableBody(reasons.NO_VALUES) from None
+        return [Value("", text=content)]
 
 
-def _finite(said: float) -> Value:
-    value = document.scalar("", said)
+def _finite(content: float) -> Value:
+    value = document.scalar("", content)
     if value.reason is not None:
-        raise Unreadable(value.reason)
+        raise UnreadableBody(value.reason)
     return value
 
 
@@ -88,17 +88,17 @@ def _text(body: bytes) -> str:
     try:
         return body.rstrip(b"\0").decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise Unreadable(reasons.NOT_TEXT) from None
+        raise UnreadableBody(reasons.NOT_TEXT) from None
 
 
-def _number(said: str, reason: str) -> float:
+def _number(content: str, reason: str) -> float:
     """Python's `1_000` and other scripts' digits are not numbers here."""
-    if "_" in said or not said.isascii():
-        raise Unreadable(reason)
+    if "_" in content or not content.isascii():
+        raise UnreadableBody(reason)
     try:
-        found = float(said)
+        found = float(content)
     except ValueError:
-        raise Unreadable(reason) from None
+        raise UnreadableBody(reason) from None
     if not math.isfinite(found):
-        raise Unreadable(reasons.NOT_FINITE)
+        raise UnreadableBody(reasons.NOT_FINITE)
     return found

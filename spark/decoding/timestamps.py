@@ -31,26 +31,26 @@ _ISO_MAX: Final = 40
 _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
-def of_field(name: str, said: object) -> int | None:
+def field_time(name: str, raw: object) -> int | None:
     """Return the time that a document says under this name, microseconds; None when it says none.
 
     A number below all magnitudes counts from when the device started. It is a time in 1970, which nothing believes.
     """
-    told_us = microseconds(said)
-    small = told_us is None and name not in DURATIONS and type(said) in (int, float)
-    return int(said * 1_000_000) if small and 0 <= said < _SECONDS_MIN else told_us  # type: ignore[operator]
+    time_us = parse_time(raw)
+    small = time_us is None and name not in DURATIONS and type(raw) in (int, float)
+    return int(raw * 1_000_000) if small and 0 <= raw < _SECONDS_MIN else time_us  # type: ignore[operator]
 
 
-def microseconds(said: object) -> int | None:
+def parse_time(raw: object) -> int | None:
     """The time that a field says; None when it says none."""
-    if isinstance(said, bool):
+    if isinstance(raw, bool):
         return None
-    if isinstance(said, int | float):
-        return _of_number(said)
-    return _of_text(said) if isinstance(said, str) else None
+    if isinstance(raw, int | float):
+        return _parse_number(raw)
+    return _parse_text(raw) if isinstance(raw, str) else None
 
 
-def _of_number(number: float) -> int | None:
+def _parse_number(number: float) -> int | None:
     for low, high, unit in _MAGNITUDES:
         if low <= number < high:
             scaled = round(number * unit) if unit >= 1 else int(number) // 1_000
@@ -58,23 +58,23 @@ def _of_number(number: float) -> int | None:
     return None
 
 
-def _of_text(text: str) -> int | None:
+def _parse_text(text: str) -> int | None:
     if len(text) > _ISO_MAX:
         return None
     if text.isascii() and text.replace(".", "", 1).isdigit():
-        return _of_number(float(text) if "." in text else int(text))
+        return _parse_number(float(text) if "." in text else int(text))
     if len(text) < _ISO_MINUTES or ":" not in text:
         return None
     try:
-        at = datetime.fromisoformat(text.upper()) if text[0].isdigit() else _of_mail(text)
+        at = datetime.fromisoformat(text.upper()) if text[0].isdigit() else _parse_mail_date(text)
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
     aware = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    told_us = (aware - _EPOCH) // _MICROSECOND
-    return told_us if told_us <= TIME_US_MAX else None
+    time_us = (aware - _EPOCH) // _MICROSECOND
+    return time_us if time_us <= TIME_US_MAX else None
 
 
-def _of_mail(text: str) -> datetime:
+def _parse_mail_date(text: str) -> datetime:
     """`Sat, 14 Mar 2026 09:26:53 GMT`. Raises ValueError, and what else Python's reader of mails does."""
     day, comma, _ = text.partition(", ")
     if not comma or day not in _DAYS:

@@ -31,11 +31,11 @@ class Value(NamedTuple):
     """The same bits as a signed integer, where only the birth can tell."""
 
 
-class Unreadable(Exception):
+class UnreadableBody(Exception):
     """The whole message cannot be read; its text is the reason."""
 
 
-class Message(NamedTuple):
+class EncodedMessage(NamedTuple):
     """What a decoder sees of a message."""
 
     body: bytes

@@ -39,21 +39,23 @@ def detect(source: Path, target: Path, explain: bool, as_json: bool) -> None:
     from rich.progress import Progress
 
     from spark.detector.detector import REPORTED
-    from spark.detector.series_file import SeriesError, judge
+    from spark.detector.series_file import SeriesError, judge_file
 
     console = Console(stderr=True)
-    begun = time.monotonic()
+    started = time.monotonic()
     try:
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task(source.name, total=source.stat().st_size)
-            judged = judge(source, target, explain=explain, tell=lambda read: progress.update(task, completed=read))
+            judged = judge_file(
+                source, target, explain=explain, tell=lambda read: progress.update(task, completed=read)
+            )
     except SeriesError as error:
         click.echo(f"error: {source}: {error}; nothing was written", err=True)
         sys.exit(USAGE)
     except OSError as error:
         click.echo(f"error: {error.filename or target}: {error.strerror or error}", err=True)
         sys.exit(FAILED)
-    elapsed_s = time.monotonic() - begun
+    elapsed_s = time.monotonic() - started
     if as_json:
         click.echo(json.dumps({**judged._asdict(), "seconds": round(elapsed_s, 3)}))
         return

@@ -15,7 +15,7 @@ from spark.detector.limits import (
     INTERVAL_VALUES,
     STRIDE_VALUES_MAX,
 )
-from spark.detector.running import Numbers, middle, windows_of
+from spark.detector.running import Numbers, median, sliding_windows
 
 
 class Courses:
@@ -69,9 +69,9 @@ class Courses:
         """Forget points of courses that are not compared any more; the rest says what is usual."""
         self._line = line = self._line[-(self._kept + self._newest + self._before) :]
         if len(line):
-            origin = middle(line)
+            origin = median(line)
             far = np.abs(line - origin)
-            self._scale(origin, middle(far) or float(far.mean()))
+            self._scale(origin, median(far) or float(far.mean()))
 
     def _scale(self, origin: float, usual: float) -> None:
         self._origin, self._unit = origin, (usual or 1.0) / COURSE_STEPS_USUAL
@@ -87,7 +87,7 @@ class Courses:
         found = np.zeros(len(steps) - known)
         if len(steps) <= self._before + self._newest + 1:
             return found
-        courses = np.ascontiguousarray(windows_of(steps, self._points, self._ratio))
+        courses = np.ascontiguousarray(sliding_windows(steps, self._points, self._ratio))
         squares = np.einsum("ij,ij->i", courses, courses)
         begin = max(known - self._before, self._newest + 1)
         # So many rows are compared with as many courses more than are kept.
@@ -95,10 +95,10 @@ class Courses:
         for first in range(begin, len(courses), some):
             rows = np.arange(first, min(first + some, len(courses)))[:, None]
             others = np.arange(max(0, first - self._newest - self._kept), rows[-1, 0] - self._newest)
-            there, here = slice(others[0], others[-1] + 1), slice(first, first + len(rows))
-            distances = squares[there] - 2 * (courses[here] @ courses[there].T)
+            other_rows, own_rows = slice(others[0], others[-1] + 1), slice(first, first + len(rows))
+            distances = squares[other_rows] - 2 * (courses[own_rows] @ courses[other_rows].T)
             back = rows - others
             distances[(back <= self._newest) | (back > self._newest + self._kept)] = np.inf
             at = first + self._before - known
-            found[at : at + len(rows)] = self._unit * np.sqrt(distances.min(axis=1) + squares[here])
+            found[at : at + len(rows)] = self._unit * np.sqrt(distances.min(axis=1) + squares[own_rows])
         return found

@@ -26,7 +26,7 @@ Slots = NDArray[np.int64]
 _SLOT_S: Final = DAY_S / SLOTS
 
 
-class Clock:
+class SeriesClock:
     """The slots values come in, which never go back, and how many values a day has."""
 
     __slots__ = ("_intervals", "_last_s", "_latest", "_weeks", "day")
@@ -103,12 +103,12 @@ class DayMeans:
         found = np.full(len(wanted), np.nan)
         nearest = np.full(len(wanted), self._NEAR)
         for place in range(self._NEAR):
-            there = np.minimum(first + place, len(known) - 1)
-            distance = known_slots[there] - wanted
+            index = np.minimum(first + place, len(known) - 1)
+            distance = known_slots[index] - wanted
             # The earlier one of two that are as near; none that is further than is searched.
             far = 2 * np.abs(distance) + (distance > 0)
             nearer = far < nearest
-            found[nearer], nearest[nearer] = known[there][nearer], far[nearer]
+            found[nearer], nearest[nearer] = known[index][nearer], far[nearer]
         return found
 
 

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spark.detector.days import Clock, DayMeans, Slots
-from spark.detector.history import History, Windows
+from spark.detector.days import DayMeans, SeriesClock, Slots
+from spark.detector.history import SeriesHistory, Windows
 from spark.detector.limits import (
     BLOCK_VALUES,
     HOURS,
@@ -30,19 +30,19 @@ from spark.detector.limits import (
     VOTES,
     WARM_UP_VALUES,
 )
-from spark.detector.measures import DAYS_AGO, Stretch, UnusualValue, families
-from spark.detector.running import Numbers, Records, RunningMean, added_up
+from spark.detector.measures import DAYS_AGO, UnusualValue, ValueChunk, make_families
+from spark.detector.running import MeasureRecords, Numbers, RunningMean, sum_rows
 
 Places = NDArray[np.int64]
 
 REPORTED = 0.5
 """The score from which a value is an anomaly."""
 
-RULES: Final = tuple(family.rule for family in families())
+RULES: Final = tuple(family.rule for family in make_families())
 _NO_RULE: Final = -1
 
 
-class Finding(NamedTuple):
+class DetectorFinding(NamedTuple):
     """What is said of one value."""
 
     score: float
@@ -53,7 +53,7 @@ class Finding(NamedTuple):
     """What that family expected, in the unit of the series; None where it expects no value."""
 
 
-class Findings:
+class DetectorFindings:
     """What is said of values, as columns."""
 
     def __init__(self, values: int) -> None:
@@ -64,12 +64,12 @@ class Findings:
     def __len__(self) -> int:
         return len(self.scores)
 
-    def __iter__(self) -> Iterator[Finding]:
+    def __iter__(self) -> Iterator[DetectorFinding]:
         return (self[row] for row in range(len(self)))
 
-    def __getitem__(self, row: int) -> Finding:
+    def __getitem__(self, row: int) -> DetectorFinding:
         rule, expected = int(self._rules[row]), float(self._expected[row])
-        return Finding(
+        return DetectorFinding(
             float(self.scores[row]),
             None if rule == _NO_RULE else RULES[rule],
             None if math.isnan(expected) else expected,
@@ -83,15 +83,15 @@ class Findings:
 class Detector:
     """The state of one series; of bounded size, whatever its length."""
 
-    def __init__(self, records: Callable[[int], Records] = Records) -> None:
+    def __init__(self, records: Callable[[int], MeasureRecords] = MeasureRecords) -> None:
         """`records`: makes what remembers so many measures; another one for whoever wants to see their amounts."""
-        self._history = History()
-        self._families = families()
+        self._history = SeriesHistory()
+        self._families = make_families()
         self._records = [records(family.count) for family in self._families]
         self._overall = RunningMean()
         self._usual = 0.0
         """The mean of all values."""
-        self._clock = Clock()
+        self._clock = SeriesClock()
         self._hours = DayMeans()
         self._memory = MEMORY_VALUES
         """Values after which a record counts half."""
@@ -99,10 +99,10 @@ class Detector:
         self._reported = -QUIET_VALUES
         self._reported_strength = 0.0
 
-    def judge(self, times_s: Numbers, values: Numbers) -> Findings:
+    def judge(self, times_s: Numbers, values: Numbers) -> DetectorFindings:
         """The findings about the next values, each without a look at those after it: however many come at once, the
         same is said of them. `times_s`: seconds since 1970; a value that is not finite is no reading."""
-        findings = Findings(len(values))
+        findings = DetectorFindings(len(values))
         sizes = np.abs(values)
         learned = np.flatnonzero(sizes <= VALUE_MAX)
         usual = np.full(len(learned) + 1, self._usual)
@@ -120,13 +120,13 @@ class Detector:
             findings.put(too_large, np.ones(len(too_large)), RULES.index(UnusualValue.rule), expected)
         return findings
 
-    def _judge(self, rows: Places, times_s: Numbers, values: Numbers, findings: Findings) -> Numbers:
+    def _judge(self, rows: Places, times_s: Numbers, values: Numbers, findings: DetectorFindings) -> Numbers:
         """Judge values that do not cross the end of a block; the means of the series up to each."""
         windows = self._history.add(values)
         count = self._history.count
         overall = self._overall.add(values, count)
         slots, day = self._clock.slots(times_s), self._clock.day
-        stretch = Stretch(values, slots, windows, overall, count, day, *self._by_day(slots, windows))
+        stretch = ValueChunk(values, slots, windows, overall, count, day, *self._by_day(slots, windows))
         if day is not None and (count - len(values)) % BLOCK_VALUES == 0:
             self._memory = max(MEMORY_VALUES, MEMORY_DAYS * day)
             self._learning = max(LEARNING_VALUES, LEARNING_DAYS * day)
@@ -136,17 +136,17 @@ class Detector:
         expected = np.full(len(values), np.nan)
         for rule, (family, records) in enumerate(zip(self._families, self._records, strict=True)):
             measured = family.measure(stretch)
-            of_family = added_up(records.votes(measured.amounts, count, self._memory))
+            of_family = sum_rows(records.votes(measured.amounts, count, self._memory))
             votes += of_family
             share = of_family / family.count
             larger = share > largest
             largest[larger], rules[larger] = share[larger], rule
             expected[larger] = np.nan if measured.expected is None else measured.expected[larger]
         counts = np.arange(count - len(values) + 1, count + 1)
-        said = (counts > WARM_UP_VALUES) & (rules != _NO_RULE)
+        scored = (counts > WARM_UP_VALUES) & (rules != _NO_RULE)
         strengths = votes / (VOTES * (1 + np.exp(-counts / self._learning)))
-        scores = self._scores(strengths[said], counts[said])
-        findings.put(rows[said], scores, rules[said], expected[said])
+        scores = self._scores(strengths[scored], counts[scored])
+        findings.put(rows[scored], scores, rules[scored], expected[scored])
         return overall
 
     def _by_day(self, slots: Slots, windows: Windows) -> tuple[Numbers, dict[int, Numbers]]:

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from spark.detector.limits import BLOCK_VALUES
-from spark.detector.running import Numbers, added_up
+from spark.detector.running import Numbers, sum_rows
 
 
 class Forecast:
@@ -32,7 +32,7 @@ class Forecast:
     def errors(self, differences: Numbers, others: Numbers, count: int) -> Numbers:
         """By how much the differences, one a value, are larger than foretold of `others`, of which each has a row.
         `count`: values of the series, these included."""
-        foretold = added_up(self._weights * others)
+        foretold = sum_rows(self._weights * others)
         all_ = np.concatenate((others, differences[None]))
         products = (all_[:, None] * all_[None]).reshape(len(self._products), -1)
         # As a running sum, which adds in the same order whatever the shape.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from spark.detector.limits import BLOCK_VALUES, HISTORY_VALUES
-from spark.detector.running import Numbers, summed, windows_of
+from spark.detector.running import Numbers, running_sums, sliding_windows
 
 
-class History:
+class SeriesHistory:
     """The last values before a block, and those of the block."""
 
     __slots__ = ("_kept", "_values", "count")
@@ -38,8 +38,8 @@ class Windows:
         self.rows = rows
         # Differences from the first value: squares of large numbers would lose what is to be seen.
         self._origin = float(values[0])
-        self._sums = summed(0.0, values - self._origin)
-        self._squares = summed(0.0, (values - self._origin) ** 2)
+        self._sums = running_sums(0.0, values - self._origin)
+        self._squares = running_sums(0.0, (values - self._origin) ** 2)
 
     def mean(self, size: int, back: int = 0) -> Numbers:
         """The means of `size` values, the newest of which came `back` values ago."""
@@ -55,7 +55,7 @@ class Windows:
         """The `size` values before each, a row each; infinities of either sign stand for those that there are not."""
         absent = max(0, size - (len(self._values) - self.rows))
         filled = np.concatenate((np.resize((np.inf, -np.inf), size)[size - absent :], self._values[:-1]))
-        return windows_of(filled, size)[-self.rows :]
+        return sliding_windows(filled, size)[-self.rows :]
 
     def _mean(self, sums: Numbers, size: int, back: int) -> Numbers:
         rows, first = self.rows, len(sums) - self.rows - back

@@ -16,7 +16,7 @@ import numpy as np
 from spark.detector.courses import Courses
 from spark.detector.days import DaySpread, Slots
 from spark.detector.forecast import Forecast
-from spark.detector.history import History, Windows
+from spark.detector.history import SeriesHistory, Windows
 from spark.detector.limits import BIN_VALUES, BINS
 from spark.detector.running import FadingMean, Numbers, RunningMean
 
@@ -26,7 +26,7 @@ _RECENT = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ValueChunk:
     """Values that follow each other, and what the families share about them."""
 
     values: Numbers
@@ -46,7 +46,7 @@ class Stretch:
     """The same of as many days ago as `DAYS_AGO` has; NaN where there is none."""
 
 
-class Measured(NamedTuple):
+class Measurement(NamedTuple):
     """What one family says of a stretch. `amounts`: a row for each of its measures, 0 for what cannot be said yet;
     `expected`: NaN where it expects nothing, None where it never does."""
 
@@ -64,10 +64,10 @@ class UnusualValue:
         self._fading = FadingMean()
         self._factors = RunningMean()
 
-    def measure(self, stretch: Stretch) -> Measured:
+    def measure(self, stretch: ValueChunk) -> Measurement:
         """Distances of the value, and of the mean of six."""
         values, overall, windows = stretch.values, stretch.overall, stretch.windows
-        factors = _factors(windows.mean(3))
+        factors = _signed_log(windows.mean(3))
         amounts = (
             values - overall,
             windows.mean(6) - overall,
@@ -75,7 +75,7 @@ class UnusualValue:
             factors - self._factors.add(factors, stretch.count),
             np.minimum(0.0, values - overall),
         )
-        return Measured(np.abs(amounts), overall)
+        return Measurement(np.abs(amounts), overall)
 
 
 class LevelShift:
@@ -85,11 +85,11 @@ class LevelShift:
     _WINDOWS = (6, 12, 48, 144)
     count = len(_WINDOWS)
 
-    def measure(self, stretch: Stretch) -> Measured:
+    def measure(self, stretch: ValueChunk) -> Measurement:
         """One distance a window."""
         mean = stretch.windows.mean
         before = [mean(6 * window, window) for window in self._WINDOWS]
-        return Measured(np.abs(np.array([mean(window) for window in self._WINDOWS]) - before), before[1])
+        return Measurement(np.abs(np.array([mean(window) for window in self._WINDOWS]) - before), before[1])
 
 
 class Spike:
@@ -98,14 +98,14 @@ class Spike:
     rule = "spike"
     count = 2
 
-    def measure(self, stretch: Stretch) -> Measured:
+    def measure(self, stretch: ValueChunk) -> Measurement:
         """Both distances."""
         before = stretch.windows.before(11)
         expected = np.sort(before, axis=1)[:, 5]
         last = before[:, -1].copy()
         if stretch.count == len(stretch.values):
             expected[0] = last[0] = stretch.values[0]
-        return Measured(np.abs((stretch.values - last, stretch.values - expected)), expected)
+        return Measurement(np.abs((stretch.values - last, stretch.values - expected)), expected)
 
 
 class Season:
@@ -114,7 +114,7 @@ class Season:
     rule = "season"
     count = 4
 
-    def measure(self, stretch: Stretch) -> Measured:
+    def measure(self, stretch: ValueChunk) -> Measurement:
         """Against yesterday; the median, and the nearest, of three days; the nearest of one, two and seven days ago."""
         now = stretch.hour
         one, two, three, week = stretch.days_ago.values()
@@ -124,7 +124,7 @@ class Season:
         nearest = np.minimum(np.minimum(first, second), np.abs(now - three))
         of_week = np.where(np.isnan(usual), np.nan, np.minimum(np.minimum(first, second), np.abs(now - week)))
         amounts = np.nan_to_num((first, np.abs(now - usual), nearest, of_week))
-        return Measured(amounts, np.where(np.isnan(usual), one, usual))
+        return Measurement(amounts, np.where(np.isnan(usual), one, usual))
 
 
 class Variability:
@@ -136,14 +136,14 @@ class Variability:
     """Of the usual spread: a spread that is nothing would be infinitely quiet."""
 
     def __init__(self) -> None:
-        self._spreads = History(144 + _RECENT)
+        self._spreads = SeriesHistory(144 + _RECENT)
         self._quiet_mean = RunningMean()
         self._day_mean = RunningMean()
         self._day = DaySpread()
         self._common = _Common()
         self._same = Same()
 
-    def measure(self, stretch: Stretch) -> Measured:
+    def measure(self, stretch: ValueChunk) -> Measurement:
         """The spread of 24 values, its change, how quiet 36 are, how other a day is, how other the sizes of 48 are, how
         long the value is the same."""
         spread = stretch.windows.spread(_RECENT)
@@ -161,7 +161,7 @@ class Variability:
             self._common.add(stretch.values),
             self._same.add(stretch.values),
         )
-        return Measured(np.array(amounts))
+        return Measurement(np.array(amounts))
 
 
 class Pattern:
@@ -175,14 +175,14 @@ class Pattern:
     def __init__(self) -> None:
         self._courses: list[Courses] = []
 
-    def measure(self, stretch: Stretch) -> Measured:
+    def measure(self, stretch: ValueChunk) -> Measurement:
         """One distance a shape."""
         day = stretch.day
         if day is None:
-            return _nothing(self.count, stretch)
+            return _no_amounts(self.count, stretch)
         if not self._courses:
             self._courses = [Courses(points, day // part, kept, newest) for points, part, kept, newest in self._SHAPES]
-        return Measured(np.array([courses.add(stretch.windows, stretch.count) for courses in self._courses]))
+        return Measurement(np.array([courses.add(stretch.windows, stretch.count) for courses in self._courses]))
 
 
 class Unforeseen:
@@ -196,9 +196,9 @@ class Unforeseen:
 
     def __init__(self) -> None:
         self._forecast = Forecast(self._LAST - 1 + 2)
-        self._errors = History(self._WINDOWS[-1])
+        self._errors = SeriesHistory(self._WINDOWS[-1])
 
-    def measure(self, stretch: Stretch) -> Measured:
+    def measure(self, stretch: ValueChunk) -> Measurement:
         """One mean of errors a window."""
         *others, last = stretch.windows.before(self._LAST).T
         with np.errstate(invalid="ignore"):
@@ -206,22 +206,22 @@ class Unforeseen:
         differences[~np.isfinite(differences)] = 0.0
         errors = self._forecast.errors(differences[-1], differences[:-1], stretch.count)
         windows = self._errors.add(errors)
-        return Measured(np.abs([windows.mean(window) for window in self._WINDOWS]), stretch.values - errors)
+        return Measurement(np.abs([windows.mean(window) for window in self._WINDOWS]), stretch.values - errors)
 
 
 Family = UnusualValue | LevelShift | Spike | Season | Variability | Pattern | Unforeseen
 
 
-def families() -> list[Family]:
+def make_families() -> list[Family]:
     """One of each, for a new series. Where several say the same, the first one is the simplest explanation."""
     return [Spike(), UnusualValue(), LevelShift(), Season(), Variability(), Pattern(), Unforeseen()]
 
 
-def _nothing(count: int, stretch: Stretch) -> Measured:
-    return Measured(np.zeros((count, len(stretch.values))))
+def _no_amounts(count: int, stretch: ValueChunk) -> Measurement:
+    return Measurement(np.zeros((count, len(stretch.values))))
 
 
-def _factors(values: Numbers) -> Numbers:
+def _signed_log(values: Numbers) -> Numbers:
     """Logarithmic where values are large, linear around nothing; values below nothing mirror those above."""
     return np.asarray(np.copysign(np.log1p(np.abs(values)), values))
 
@@ -257,13 +257,13 @@ class _Common:
         """Classes of the last values."""
 
     def add(self, values: Numbers) -> Numbers:
-        said = np.zeros(len(values))
+        entropies = np.zeros(len(values))
         begin = 0
         if self._edges is None:
             begin = BIN_VALUES - 1 - len(self._first)
             self._first = np.concatenate((self._first, values[: begin + 1]))
             if len(self._first) < BIN_VALUES:
-                return said
+                return entropies
             self._edges = np.quantile(self._first, np.arange(1, BINS) / BINS)
             self._first = np.empty(0)
         classes = np.concatenate((self._window, np.searchsorted(self._edges, values[begin:])))
@@ -277,7 +277,7 @@ class _Common:
         before = self._before[:, None] + upto[:, begins]
         shares = (upto[:, ends] - upto[:, begins] + self._ADDED) / (ends - begins + self._ADDED * BINS)
         of_each = shares * np.log(shares * before.sum(axis=0) / before)
-        said[begin:] = np.cumsum(of_each, axis=0)[-1]
+        entropies[begin:] = np.cumsum(of_each, axis=0)[-1]
         self._window = classes[begins[-1] :]
         self._before = before[:, -1]
-        return said
+        return entropies

@@ -15,7 +15,7 @@ NAMES: Final = frozenset({"at", "boot", "seq", "sequence", "time", "timestamp", 
 """Last names of metrics that number readings, as a rule."""
 
 
-def by_name(metric: str) -> bool:
+def is_numbering_name(metric: str) -> bool:
     """Whether a metric, the path of a value in its document, is named as if it numbered readings."""
     return metric.rpartition(".")[2] in NAMES
 

@@ -20,7 +20,7 @@ Numbers = NDArray[np.float64]
 _PLACES: Final[Numbers] = np.arange(BLOCK_VALUES + 1, dtype=np.float64)
 
 
-def place_of(count: int) -> int:
+def place_in_block(count: int) -> int:
     """How many values of its block there are among so many values of a series; as many as it has, at its end."""
     return (count - 1) % BLOCK_VALUES + 1 if count else 0
 
@@ -39,7 +39,7 @@ class RunningMean:
         if self._origin is None:
             # Differences from the first value: sums of large numbers would lose what is to be seen.
             self._origin = float(values[0])
-        totals = summed(self._total, values - self._origin)[1:]
+        totals = running_sums(self._total, values - self._origin)[1:]
         self._total = float(totals[-1])
         return totals / np.arange(count - len(values) + 1, count + 1) + self._origin
 
@@ -67,13 +67,13 @@ class FadingMean:
             return means[:-1]
         place = first % BLOCK_VALUES
         shares = self._SHARE[place : place + len(values) + 1]
-        scaled = summed(self._scaled, values / self._VALUES / shares[1:])
+        scaled = running_sums(self._scaled, values / self._VALUES / shares[1:])
         means = scaled * shares
         self._scaled = float(means[-1] if count % BLOCK_VALUES == 0 else scaled[-1])
         return means[:-1]
 
 
-class Records:
+class MeasureRecords:
     """The highest amount of each measure so far, which fades."""
 
     __slots__ = ("_highest",)
@@ -90,7 +90,7 @@ class Records:
         `memory`: values after which a record counts half, which may change where a block begins.
         """
         values = amounts.shape[1]
-        place = place_of(count)
+        place = place_in_block(count)
         shares = 0.5 ** (_PLACES[place - values + 1 : place + 1] / memory)
         highest = np.maximum.accumulate(np.concatenate((self._highest, amounts / shares), axis=1), axis=1)
         self._highest = highest[:, -1:] * (shares[-1] if place == BLOCK_VALUES else 1.0)
@@ -109,24 +109,24 @@ def _votes(amounts: Numbers, records: Numbers) -> Numbers:
     return np.where(records > 0, votes, 1.0)
 
 
-def added_up(rows: Numbers) -> Numbers:
+def sum_rows(rows: Numbers) -> Numbers:
     """The sum of some rows, column by column: in their order, whatever the shape."""
     return reduce(np.add, rows)
 
 
-def middle(values: Numbers) -> float:
+def median(values: Numbers) -> float:
     """The median of values, of which there is one at least."""
     ordered = np.sort(values)
     return float((ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2)
 
 
-def windows_of(values: Numbers, size: int, step: int = 1) -> Numbers:
+def sliding_windows(values: Numbers, size: int, step: int = 1) -> Numbers:
     """A row for each window of `size` values that are `step` places apart; nothing is copied."""
     width = values.itemsize
     rows = len(values) - (size - 1) * step
     return np.ndarray((rows, size), values.dtype, values, strides=(width, step * width))
 
 
-def summed(before: float, values: Numbers) -> Numbers:
+def running_sums(before: float, values: Numbers) -> Numbers:
     """The sum before the first of `values` and after each of them."""
     return np.cumsum(np.concatenate(((before,), values)))

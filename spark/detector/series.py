@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark.detector import numbering
-from spark.detector.detector import REPORTED, Detector, Finding
+from spark.detector.detector import REPORTED, Detector, DetectorFinding
 from spark.detector.numbering import Numbering
 from spark.detector.running import Numbers
 from spark.detector.state import StateError, dumps, loads
@@ -17,33 +17,33 @@ Times = NDArray[np.int64]
 """Microseconds since 1970."""
 
 
-class Stopped(NamedTuple):
+class SeriesProgress(NamedTuple):
     """Where a series stopped: the state of what judged it, and the time of its last value."""
 
     state: bytes
     last_us: int
 
 
-class Judged(NamedTuple):
+class SeriesResult(NamedTuple):
     """What is said of values, each named by its place among them, and where the series stops now.
 
     `judged`, `late`: how many were, and how many came after a later one. The others only number messages.
     """
 
-    anomalies: dict[int, Finding]
-    stopped: Stopped
+    anomalies: dict[int, DetectorFinding]
+    stopped: SeriesProgress
     judged: int
     late: int
 
 
-def judge(metric: str, at_us: Times, values: Numbers, before: Stopped | None) -> Judged:
+def judge_values(metric: str, at_us: Times, values: Numbers, before: SeriesProgress | None) -> SeriesResult:
     """Judge values, of which there is one at least, in the order of their times.
 
     `before`: where the series stopped; a detector goes forward only, and nothing is said of a value before that. A
     state of another version of the detector is begun anew.
     """
     late = int(np.searchsorted(at_us, before.last_us)) if before is not None else 0
-    state = _known(metric, before)
+    state = _load_state(metric, before)
     begin = late
     if isinstance(state, Numbering):
         begin += state.take(values[late:].tolist())
@@ -55,13 +55,13 @@ def judge(metric: str, at_us: Times, values: Numbers, before: Stopped | None) ->
         places = np.flatnonzero(findings.scores >= REPORTED).tolist()
         anomalies = {begin + place: findings[place] for place in places}
     last_us = before.last_us if before is not None and late == len(values) else int(at_us[-1])
-    return Judged(anomalies, Stopped(dumps(state), last_us), len(values) - begin, late)
+    return SeriesResult(anomalies, SeriesProgress(dumps(state), last_us), len(values) - begin, late)
 
 
-def _known(metric: str, before: Stopped | None) -> Detector | Numbering:
+def _load_state(metric: str, before: SeriesProgress | None) -> Detector | Numbering:
     if before is not None:
         try:
             return loads(before.state)
         except StateError:
             pass
-    return Numbering() if numbering.by_name(metric) else Detector()
+    return Numbering() if numbering.is_numbering_name(metric) else Detector()

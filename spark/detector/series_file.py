@@ -17,7 +17,7 @@ from typing import IO, Final, NamedTuple
 
 import numpy as np
 
-from spark.detector.detector import REPORTED, Detector, Finding
+from spark.detector.detector import REPORTED, Detector, DetectorFinding
 
 TIMESTAMP: Final = "timestamp"
 VALUE: Final = "value"
@@ -33,7 +33,7 @@ class SeriesError(Exception):
     """The file is no series; the message says which line and what was expected there."""
 
 
-class Judged(NamedTuple):
+class FileResult(NamedTuple):
     """What a file had."""
 
     rows: int
@@ -42,7 +42,9 @@ class Judged(NamedTuple):
     """Rows whose value is empty or no number of finite size, as NaN: their score is 0."""
 
 
-def judge(source: Path, target: Path, *, explain: bool, tell: Callable[[int], None] = lambda _bytes: None) -> Judged:
+def judge_file(
+    source: Path, target: Path, *, explain: bool, tell: Callable[[int], None] = lambda _bytes: None
+) -> FileResult:
     """Score every row of `source`, and put the result in place of `target` at the end, or nothing.
 
     `tell` is called with the bytes read now and then. Raises `SeriesError`, `OSError`.
@@ -62,7 +64,7 @@ def judge(source: Path, target: Path, *, explain: bool, tell: Callable[[int], No
     return judged
 
 
-def seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """Seconds since 1970 of a timestamp: ISO 8601 (without a zone it is UTC), or a number since 1970 in seconds,
     milliseconds, microseconds or nanoseconds, told by its size. Raises `ValueError`."""
     text = text.strip()
@@ -76,7 +78,7 @@ def seconds(text: str) -> float:
     return number * next(unit for least, unit in _EPOCH_UNITS if abs(number) >= least)
 
 
-def _judge(raw: IO[bytes], written: IO[str], *, explain: bool, tell: Callable[[int], None]) -> Judged:
+def _judge(raw: IO[bytes], written: IO[str], *, explain: bool, tell: Callable[[int], None]) -> FileResult:
     reader = _rows(raw)
     _, header = next(reader, (1, []))
     time_at, value_at = _columns(header)
@@ -90,15 +92,15 @@ def _judge(raw: IO[bytes], written: IO[str], *, explain: bool, tell: Callable[[i
         rows += len(some)
         anomalies += int(np.count_nonzero(findings.scores >= REPORTED))
         without_value += int(np.count_nonzero(~np.isfinite(values)))
-        said: Iterable[tuple[str, ...]] = ((f"{score:.6f}",) for score in findings.scores.tolist())
+        cells: Iterable[tuple[str, ...]] = ((f"{score:.6f}",) for score in findings.scores.tolist())
         if explain:
-            said = map(_explained, findings)
-        writer.writerows((timestamp, value, *more) for (timestamp, value, _, _), more in zip(some, said, strict=True))
+            cells = map(_explain, findings)
+        writer.writerows((timestamp, value, *more) for (timestamp, value, _, _), more in zip(some, cells, strict=True))
         tell(raw.tell())
-    return Judged(rows, anomalies, without_value)
+    return FileResult(rows, anomalies, without_value)
 
 
-def _explained(finding: Finding) -> tuple[str, str, str]:
+def _explain(finding: DetectorFinding) -> tuple[str, str, str]:
     expected = "" if finding.expected is None else f"{finding.expected:.6g}"
     return f"{finding.score:.6f}", finding.rule or "", expected
 
@@ -136,7 +138,7 @@ def _read(row: list[str], columns: int, time_at: int, value_at: int, line: int) 
         raise SeriesError(f"line {line}: {len(row)} columns, and the header has {columns}{more}")
     timestamp, value = row[time_at], row[value_at]
     try:
-        time_s = seconds(timestamp)
+        time_s = parse_seconds(timestamp)
     except (ValueError, OverflowError):
         raise SeriesError(f"line {line}: timestamp {timestamp[:40]!r} is neither ISO 8601 nor a number") from None
     try:

@@ -21,8 +21,10 @@ FORMAT: Final = 4
 STATE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of a state that is unpacked; one has some 100 KB. A table somebody else wrote may hold anything."""
 
+_STORED_NAMES: Final = {"MeasureRecords": "Records", "SeriesClock": "Clock", "SeriesHistory": "History"}
+"""Names in stored states of classes that are called otherwise now: a new name is no new format."""
 _CLASSES: Final[dict[str, type]] = {
-    each.__name__: each
+    _STORED_NAMES.get(each.__name__, each.__name__): each
     for module in (courses, days, detector, forecast, history, measures, numbering, running)
     for each in vars(module).values()
     if isinstance(each, type) and each.__module__ == module.__name__ and not issubclass(each, tuple)
@@ -66,7 +68,8 @@ def _packed(value: Any) -> dict[str, Any]:
     """A mapping of one key, which says what the value is."""
     if isinstance(value, np.ndarray):
         return {"array": [str(value.dtype), list(value.shape), value.tobytes()]}
-    return {"object": [type(value).__name__, {name: _plain(each) for name, each in _members(value).items()}]}
+    kind = type(value).__name__
+    return {"object": [_STORED_NAMES.get(kind, kind), {name: _plain(each) for name, each in _members(value).items()}]}
 
 
 def _object(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Every job, and the order that follows from what each reads and writes."""
+"""All jobs, in the order that follows from what each reads and writes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from graphlib import TopologicalSorter
 
 from spark.jobs import anomalies, gaps, health, messages, readings, rollups
-from spark.jobs.outcome import Job
+from spark.jobs.job import AnalyticsJob
 from spark.jobs.stream import StreamStep
 
 _ALL = (
@@ -19,11 +19,11 @@ _ALL = (
     health.JOB,
 )
 ALIASES: Mapping[str, str] = dict.fromkeys(("freshness", "slo", "throughput", "outages"), messages.JOB.name)
-"""Names of jobs that are one now."""
+"""Former names of jobs that were merged."""
 
 
-def graph(jobs: Iterable[Job]) -> dict[str, set[str]]:
-    """For each job those of `jobs` whose tables it reads. Raises `ValueError` when two write one table."""
+def build_graph(jobs: Iterable[AnalyticsJob]) -> dict[str, set[str]]:
+    """Return for each job the jobs that write the tables it reads. Raises `ValueError` if two write one table."""
     jobs = tuple(jobs)
     writer: dict[str, str] = {}
     for job in jobs:
@@ -33,25 +33,28 @@ def graph(jobs: Iterable[Job]) -> dict[str, set[str]]:
     return {job.name: {writer[table] for table in job.inputs if table in writer} for job in jobs}
 
 
-def readers(name: str, edges: Mapping[str, set[str]]) -> set[str]:
-    """Jobs that read what job `name` writes, directly or not, in a `graph`."""
+def find_readers(name: str, edges: Mapping[str, set[str]]) -> set[str]:
+    """Return the jobs that read what a job writes, directly or not, in a graph."""
     direct = {job for job, read in edges.items() if name in read}
-    return direct.union(*(readers(job, edges) for job in direct))
+    return direct.union(*(find_readers(job, edges) for job in direct))
 
 
-def in_order(jobs: Sequence[Job]) -> tuple[Job, ...]:
-    """Each job after those whose tables it reads. Raises `graphlib.CycleError`."""
+def sort_jobs(jobs: Sequence[AnalyticsJob]) -> tuple[AnalyticsJob, ...]:
+    """Return each job after those whose tables it reads. Raises `graphlib.CycleError`."""
     by_name = {job.name: job for job in jobs}
-    return tuple(by_name[name] for name in TopologicalSorter(graph(jobs)).static_order())
+    return tuple(by_name[name] for name in TopologicalSorter(build_graph(jobs)).static_order())
 
 
-JOBS: tuple[Job, ...] = in_order(_ALL)
+JOBS: tuple[AnalyticsJob, ...] = sort_jobs(_ALL)
 NAMES: tuple[str, ...] = tuple(job.name for job in JOBS)
 
 
-def chosen(names: Iterable[str]) -> list[Job]:
-    """Jobs by name, and those whose tables they read, in order; all when `names` is empty. Raises `KeyError`."""
-    edges = graph(JOBS)
+def select(names: Iterable[str]) -> list[AnalyticsJob]:
+    """Return jobs by name, and those that write the tables they read, in order; all if `names` is empty.
+
+    Raises `KeyError`.
+    """
+    edges = build_graph(JOBS)
     wanted: set[str] = set()
     waiting = [ALIASES.get(name, name) for name in names] or list(NAMES)
     while waiting:
@@ -62,9 +65,9 @@ def chosen(names: Iterable[str]) -> list[Job]:
     return [job for job in JOBS if job.name in wanted]
 
 
-def made_of(names: Iterable[str]) -> list[Job]:
-    """Jobs by name, and those that read their tables, directly or not, in order. Raises `KeyError`."""
-    edges = graph(JOBS)
+def select_dependents(names: Iterable[str]) -> list[AnalyticsJob]:
+    """Return jobs by name, and those that read their tables, directly or not, in order. Raises `KeyError`."""
+    edges = build_graph(JOBS)
     touched = {name for name in (ALIASES.get(name, name) for name in names) if edges[name] is not None}
     for job in JOBS:  # in order: what a job reads has been looked at
         if edges[job.name] & touched:
@@ -72,6 +75,6 @@ def made_of(names: Iterable[str]) -> list[Job]:
     return [job for job in JOBS if job.name in touched]
 
 
-def followed() -> set[str]:
-    """Tables whose commits a job takes one by one."""
+def followed_tables() -> set[str]:
+    """Return the tables that a job follows commit by commit."""
     return {step.source for job in JOBS for step in job.steps if isinstance(step, StreamStep)}

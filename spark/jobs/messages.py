@@ -1,14 +1,14 @@
 """`messages`: telemetry -> gateway_freshness, delivery_slo, throughput, outages, landed_ranges.
 
-One scan of the messages, without their bodies, for all that describes their delivery.
+One scan of the messages, without their bodies, for everything that describes their delivery.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from spark.jobs import stamps
-from spark.jobs.outcome import Job
+from spark.jobs import clock_corrections
+from spark.jobs.job import AnalyticsJob
 from spark.jobs.stream import MicroBatch, StreamStep
 from spark.transforms import freshness, outages, ranges, slo, throughput
 
@@ -21,20 +21,20 @@ _COLUMNS: Final = (
 )
 
 
-def _take(batch: MicroBatch) -> None:
-    messages = stamps.delivered(batch.lake, batch.rows.select(*_COLUMNS)).persist()
+def _process(batch: MicroBatch) -> None:
+    messages = clock_corrections.correct_for_delivery(batch.lake, batch.rows.select(*_COLUMNS)).persist()
     try:
         batch.fold("gateway_freshness", freshness.freshness(messages), freshness.FOLD)
         batch.fold("delivery_slo", slo.slo(messages), slo.FOLD)
-        reach = throughput.reach(messages, batch.lake.read("throughput"))
+        reach = throughput.find_reach(messages, batch.lake.read("throughput"))
         _count(batch, messages, reach)
         if reach.waited:
             fresh = outages.outages(messages)
-            batch.rewrite("outages", lambda there: outages.joined(there.unionByName(fresh)))
+            batch.rewrite("outages", lambda old: outages.merge(old.unionByName(fresh)))
         else:
-            batch.sink.note("outages")
-        landed = ranges.landed(messages)
-        batch.rewrite("landed_ranges", lambda there: ranges.joined(there.unionByName(landed)))
+            batch.sink.commit_empty("outages")
+        landed = ranges.landed_ranges(messages)
+        batch.rewrite("landed_ranges", lambda old: ranges.merge_landed(old.unionByName(landed)))
     finally:
         messages.unpersist()
 
@@ -44,7 +44,7 @@ def _count(batch: MicroBatch, messages: DataFrame, reach: throughput.Reach) -> N
     wanted = max(throughput.bucket_seconds(reach.span_s), reach.width_s or 0)
     rows = throughput.throughput(messages, wanted)
     if reach.width_s is not None and wanted != reach.width_s:
-        batch.rewrite("throughput", lambda there: throughput.widened(there.unionByName(rows), wanted))
+        batch.rewrite("throughput", lambda old: throughput.widen(old.unionByName(rows), wanted))
     else:
         batch.fold("throughput", rows, throughput.FOLD)
 
@@ -54,9 +54,9 @@ STEP: Final = StreamStep(
     "telemetry",
     ("gateway_freshness", "delivery_slo", "throughput", "outages", "landed_ranges"),
     revision=1,
-    take=_take,
+    process=_process,
 )
-JOB = Job(
+JOB = AnalyticsJob(
     "messages",
     "last data, lag, delivery time, throughput and outages of each gateway; which sequences have landed",
     (STEP,),

@@ -6,16 +6,16 @@ from msgspec import structs
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark.jobs import decoding, last_births
-from spark.jobs.outcome import Job
+from spark.jobs.job import AnalyticsJob
 from spark.jobs.replay import Replay
 from spark.jobs.stream import MicroBatch, StreamStep
 from spark.lineage import TableLineage
 from spark.transforms import births, readings
 
 
-def _take(batch: MicroBatch) -> None:
+def _process(batch: MicroBatch) -> None:
     # Rejects are the first that a batch writes by what is registered and known: a retry goes by the same.
-    pins = batch.pinned("reject")
+    pins = batch.find_pins("reject")
     retried = pins is not None
     pins = pins or decoding.pin(batch.lake, (batch.transaction.application, batch.transaction.version))
     decoded = decoding.decode(batch.lake, batch.rows, pins).persist()
@@ -29,7 +29,7 @@ def _take(batch: MicroBatch) -> None:
         pins = structs.replace(pins, births=batch.lake.version("sparkplug_births"))
     rows = decoded
     if has_data:
-        rows = births.named(decoded, last_births.known(batch.lake, decoded, pins.births)).persist()
+        rows = births.name_metrics(decoded, last_births.read_births(batch.lake, decoded, pins.births)).persist()
     try:
         rejects = readings.rejects(rows)
         if has_rejects or (has_data and not rejects.isEmpty()):
@@ -41,8 +41,8 @@ def _take(batch: MicroBatch) -> None:
         decoded.unpersist()
 
 
-_STREAM = StreamStep("readings", "telemetry", ("sparkplug_births", "reject", "readings"), revision=3, take=_take)
-JOB = Job(
+_STREAM = StreamStep("readings", "telemetry", ("sparkplug_births", "reject", "readings"), revision=3, process=_process)
+JOB = AnalyticsJob(
     "readings",
     "one row per value of each message; unreadable ones to reject",
     (_STREAM, Replay(), last_births.STEP),

@@ -1,9 +1,8 @@
-"""Steps that follow a table's commits: each is one query of Structured Streaming, and takes each micro-batch once.
+"""Steps that follow a table's commits: each is one query of Structured Streaming that processes each micro-batch once.
 
-Spark writes down where a micro-batch ends before it begins (the checkpoint's offsets), and that it is done (its
-commits). A batch that was interrupted is run again with the same rows. Each output takes it once: its commit carries
-the id of the query and the number of the batch as Delta's transaction. No watermark drops late data:
-the tables are the state.
+Spark records the end of a micro-batch before it begins (the checkpoint's offsets), and its completion (its commits). An
+interrupted batch is run again with the same rows. Each output accepts it once: its commit carries the id of the query
+and the number of the batch as Delta's transaction. No watermark drops late data: the tables are the state.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from spark import conflict, lineage, remedy, session, verification
-from spark.conflict import Overtaken
+from spark import conflict, lineage, session, table_errors, verification
+from spark.conflict import ConcurrentWrite
 from spark.jobs.checkpoint import Checkpoint, SourceLost
-from spark.jobs.outcome import Outcome
-from spark.lake import FormatUnknown, Lake, SchemaMismatch
+from spark.jobs.job import JobResult
+from spark.lake import FormatUnknown, SchemaMismatch, SparkLake
 from spark.lineage import Pins, TableLineage, TableState
-from spark.remedy import TableUnreadable
-from spark.sink import Sink, Transaction
+from spark.sink import BatchTransaction, Sink
+from spark.table_errors import TableUnreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,21 +30,21 @@ _GONE: Final = re.compile(
     r"DELTA_(LOG_FILE_NOT_FOUND|VERSION_NOT_CONTIGUOUS|FILE_NOT_FOUND|TRUNCATED|STREAMING)\w*|FILE_NOT_EXIST"
     r"|FileNotFoundException|failOnDataLoss"
 )
-"""Messages of Spark and Delta for a commit or a file of the source that was deleted."""
+"""Messages of Spark and Delta for a deleted commit or file of the source."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """A micro-batch: rows that came to the source, and the tables that it is written to.
+    """Micro-batch: new rows of the source, and the tables that they are written to.
 
-    `lake`    the lake through the session of the query.
-    `outputs` the tables, in the order in which they are written.
-    `lineage` of the outputs once they have this batch; None where it ends within a version of the source.
+    `lake`    lake through the session of the query.
+    `outputs` tables, in the order in which they are written.
+    `lineage` of the outputs with this batch; None if it ends within a version of the source.
     """
 
-    lake: Lake
+    lake: SparkLake
     rows: DataFrame
-    transaction: Transaction
+    transaction: BatchTransaction
     lineage: TableLineage | None
     sink: Sink
     outputs: tuple[str, ...]
@@ -59,12 +58,12 @@ class MicroBatch:
         return self.sink.fold(output, rows, how, self._lineage_of(output))
 
     def rewrite(self, output: str, make: Callable[[DataFrame], DataFrame]) -> None:
-        """Put what `make` makes of all rows of a small table in their place, once."""
-        if self.sink.has_taken(output):
+        """Replace all rows of a small table by what `make` computes from them, once."""
+        if self.sink.has_batch(output):
             return
-        there = self.lake.open(output)
-        rows = make(self.lake.read(output, there.version()))
-        self.sink.overwrite(output, rows, read=there, lineage=self._lineage_of(output))
+        table = self.lake.open(output)
+        rows = make(self.lake.read(output, table.version()))
+        self.sink.overwrite(output, rows, read=table, lineage=self._lineage_of(output))
 
     def _lineage_of(self, output: str) -> TableLineage | None:
         """Return the lineage of an output; that of the last one has the versions of the others, too."""
@@ -73,10 +72,9 @@ class MicroBatch:
         others = {name: state for name in self.outputs[:-1] if (state := self.lake.state(name)) is not None}
         return TableLineage(self.lineage.sources, others)
 
-    def pinned(self, output: str) -> Pins | None:
-        """Return the pins of an earlier attempt at this batch, by which `output` was written; None where it has not
-        been."""
-        if not self.sink.has_taken(output):
+    def find_pins(self, output: str) -> Pins | None:
+        """Return the pins with which an earlier attempt wrote `output`; None if it has not."""
+        if not self.sink.has_batch(output):
             return None
         found = (commit.lineage.pins for commit in lineage.commits(self.lake.open(output)) if commit.lineage)
         batch = (self.transaction.application, self.transaction.version)
@@ -85,78 +83,80 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class StreamStep:
-    """A step that follows `source`.
+    """Step that follows `source`.
 
-    `outputs`   tables it alone writes. Each batch writes the last one, if only to say how far it is; of the others
-                those it has something for, and before that one.
-    `revision`  counts changes of the transform that change results; a new one rebuilds the outputs.
-    `take`      called with each batch.
-    `beside`    further tables that the outputs agree with: where one is created again, the outputs are rebuilt.
+    `outputs`    tables that only it writes. Each batch writes the last one, if only to record its progress; of the
+                 others those that it has rows for, before.
+    `revision`   counts changes of the transform that change results; a new one rebuilds the outputs.
+    `process`    called with each batch.
+    `companions` further tables that the outputs depend on: if one is created again, the outputs are rebuilt.
     """
 
     name: str
     source: str
     outputs: tuple[str, ...]
     revision: int
-    take: Callable[[MicroBatch], None]
-    beside: tuple[str, ...] = ()
+    process: Callable[[MicroBatch], None]
+    companions: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Tables it reads."""
+        """Tables that it reads."""
         return (self.source,)
 
-    def run(self, lake: Lake) -> Outcome:
-        """Take every commit of the source that was not taken yet, then return."""
+    def run(self, lake: SparkLake) -> JobResult:
+        """Process every new commit of the source, then return."""
         source = lake.state(self.source)
         if source is None:
-            return Outcome(0, 0)
+            return JobResult(0, 0)
         checkpoint = self._checkpoint(lake, source)
-        before = self._taken(lake, source, checkpoint)
+        before = self._find_progress(lake, source, checkpoint)
         lake.check_entries(self.source, before.version if before is not None else None)
         if before is not None and lake.is_unchanged(self.source, before):
-            return Outcome(0, 0)
+            return JobResult(0, 0)
         run = _Run(self, lake, checkpoint)
         run.wait()
         rows_in = lake.rows_since(self.source, before.version if before is not None else None)
-        return Outcome(rows_in, run.rows_written)
+        return JobResult(rows_in, run.rows_written)
 
-    def forget(self, lake: Lake) -> None:
-        """Empty the outputs; the next run rebuilds them from the start."""
+    def forget(self, lake: SparkLake) -> None:
+        """Empty the outputs; the next run rebuilds them from scratch."""
         Checkpoint(lake.place, self.name, ()).clear()
         for name in self.outputs:
             lake.recreate(name)
 
-    def _checkpoint(self, lake: Lake, source: TableState) -> Checkpoint:
-        """Return the checkpoint between source and outputs; without one the outputs are emptied."""
+    def _checkpoint(self, lake: SparkLake, source: TableState) -> Checkpoint:
+        """Return the checkpoint between source and outputs; if there is none, empty the outputs."""
         outputs = {name: lake.ensure(name) for name in self.outputs}
-        checkpoint = self._of(lake, source, outputs)
+        checkpoint = self._open_checkpoint(lake, source, outputs)
         if checkpoint.is_started():
             return checkpoint
         checkpoint.clear()
         outputs = {name: state if state.version == 0 else lake.recreate(name) for name, state in outputs.items()}
-        return self._of(lake, source, outputs)
+        return self._open_checkpoint(lake, source, outputs)
 
-    def _of(self, lake: Lake, source: TableState, outputs: Mapping[str, TableState]) -> Checkpoint:
-        beside = (lake.state(name) for name in self.beside)
-        ids = (source.id, *(state.id if state is not None else "-" for state in beside))
+    def _open_checkpoint(self, lake: SparkLake, source: TableState, outputs: Mapping[str, TableState]) -> Checkpoint:
+        companions = (lake.state(name) for name in self.companions)
+        ids = (source.id, *(state.id if state is not None else "-" for state in companions))
         return Checkpoint(lake.place, self.name, (str(self.revision), *ids, *(each.id for each in outputs.values())))
 
-    def _taken(self, lake: Lake, source: TableState, checkpoint: Checkpoint) -> TableState | None:
-        """Return the state of the source that the outputs have whole; None where that is not known. Raises
-        `SourceLost` where an output or the source is an older copy."""
+    def _find_progress(self, lake: SparkLake, source: TableState, checkpoint: Checkpoint) -> TableState | None:
+        """Return the state of the source that the outputs contain completely; None if that is unknown.
+
+        Raises `SourceLost` if an output or the source is an older copy.
+        """
         if not checkpoint.is_started():
             return None
         last, output = checkpoint.last_batch(), self.outputs[-1]
         found = lake.transaction_version(output, checkpoint.query_id())
         applied = -1 if found is None else found
-        if applied not in (last, last + 1) or (applied > last and not checkpoint.has_begun(applied)):
+        if applied not in (last, last + 1) or (applied > last and not checkpoint.is_planned(applied)):
             raise SourceLost(
                 f"table {output} has batch {applied} of its job, and the progress is {last}: one of the two is an "
                 "older copy. Rebuild the tables of the job: `waypost analytics rebuild`"
             )
         made_of = lake.lineage(output)
-        for name, state in (made_of.beside if made_of is not None else {}).items():
+        for name, state in (made_of.siblings if made_of is not None else {}).items():
             if (lake.version(name) or 0) < state.version:
                 raise SourceLost(
                     f"table {name} is an older copy: {output} was written after it. Rebuild the tables of the job: "
@@ -172,9 +172,9 @@ class StreamStep:
 
 
 class _Run:
-    """One start of a step's query, up to what is in the source now."""
+    """One start of a step's query, up to the current end of the source."""
 
-    def __init__(self, step: StreamStep, lake: Lake, checkpoint: Checkpoint) -> None:
+    def __init__(self, step: StreamStep, lake: SparkLake, checkpoint: Checkpoint) -> None:
         self._step = step
         self._lake = lake
         self._checkpoint = checkpoint
@@ -182,31 +182,31 @@ class _Run:
         self.rows_written = 0
 
     def wait(self) -> None:
-        """Run the query to its end. Raises what a batch raised, and `SourceLost`, `TableUnreadable`."""
+        """Run the query to its end. Raises what a batch raised, and `SourceLost` and `TableUnreadable`."""
         try:
             writer = self._lake.follow(self._step.source).writeStream.queryName(self._step.name)
             writer = writer.option("checkpointLocation", self._checkpoint.uri).trigger(availableNow=True)
-            writer.foreachBatch(self._take).start().awaitTermination()
+            writer.foreachBatch(self._process).start().awaitTermination()
         except (FormatUnknown, SchemaMismatch):
             raise
         except Exception as error:  # Spark's own and Java's have no class in common
-            raise self._explained(self._error or error) from error
+            raise self._explain(self._error or error) from error
 
-    def _take(self, rows: DataFrame, number: int) -> None:
+    def _process(self, rows: DataFrame, number: int) -> None:
         session.fit_batch(rows.sparkSession)
-        lake = self._lake.using(rows.sparkSession)
-        transaction = Transaction(self._checkpoint.query_id(), number)
+        lake = self._lake.with_session(rows.sparkSession)
+        transaction = BatchTransaction(self._checkpoint.query_id(), number)
         made_of = self._lineage(lake, number)
         sink = Sink(lake, transaction, made_of)
         try:
-            self._step.take(MicroBatch(lake, rows, transaction, made_of, sink, self._step.outputs))
+            self._step.process(MicroBatch(lake, rows, transaction, made_of, sink, self._step.outputs))
         except Exception as error:
             self._error = error
             raise
         self.rows_written += sink.rows_written
 
-    def _lineage(self, lake: Lake, number: int) -> TableLineage | None:
-        """Return the source as the batch leaves it, and the sources of that."""
+    def _lineage(self, lake: SparkLake, number: int) -> TableLineage | None:
+        """Return the state of the source after the batch, and its sources."""
         version = self._checkpoint.end(number)
         if version is None:
             return None
@@ -214,18 +214,18 @@ class _Run:
         before = lake.lineage(self._step.source, version)
         return TableLineage({self._step.source: source, **(before.sources if before is not None else {})})
 
-    def _explained(self, error: Exception) -> Exception:
-        """Return what to raise for an error of Spark while it read the source, and any other as it is."""
+    def _explain(self, error: Exception) -> Exception:
+        """Return the error to raise for an error of Spark while it read the source; others are returned unchanged."""
         name, text = self._step.source, str(error)
         if conflict.is_conflict(error):  # of another query on the same checkpoint, too
-            return Overtaken(self._step.outputs[-1])
+            return ConcurrentWrite(self._step.outputs[-1])
         if self._error is not None and f"/{name}/" not in text:
             return error
-        for checked in verification.verified(self._lake.place, [name]):
+        for checked in verification.verify(self._lake.place, [name]):
             if checked.failure is not None:
                 return TableUnreadable(name, checked.failure)
             if checked.damaged:
-                return TableUnreadable(name, f"{checked.wrong[0]}. {remedy.of_files(name)}")
+                return TableUnreadable(name, f"{checked.problems[0]}. {table_errors.advise_for_files(name)}")
         if _GONE.search(text):
             return SourceLost(
                 f"commits of table {name} are gone: its log was cleaned, or it was vacuumed, before the job took them. "

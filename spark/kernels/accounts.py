@@ -1,6 +1,6 @@
-"""The account of each address, in plain Python: its ranges and statements in, what `judgement.judge` says of them out.
+"""Account of each address, in plain Python: its ranges and statements in, the result of `judgement.judge` out.
 
-Both are rows of Arrow, in Spark's workers.
+Both are rows of Arrow, on Spark's workers.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from spark.kernels.judgement import Circumstances, Line, Statement, judge
+from spark.kernels.judgement import AccountLine, GatewayState, HourStatement, judge
 
 KEY: Final = ("tenant", "gateway", "epoch", "address")
 LANDED, GIVEN_UP, STATED, SETTLED = "landed", "given up", "stated", "settled"
 """Kinds of facts."""
 LINE, GAP, ADDRESS = "line", "gap", "address"
-"""Kinds of rows of an account: of a statement, of what was given up or is missing, of all of it."""
+"""Kinds of rows of an account: a statement; a dropped or missing range; the whole address."""
 FACTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(KEY, "string"),
     "fact": "string",
@@ -34,9 +34,9 @@ FACTS: Final[Mapping[str, str]] = {
     "said_at": "timestamp",
     "lanes": "boolean",
 }
-"""A range or a statement of an address (columns and their types), and the circumstances of its gateway."""
+"""Range or statement of an address (columns and their types), with the state of its gateway."""
 ORDER: Final = (*KEY, "fact", "reason", "first")
-"""What facts are sorted by."""
+"""Sort order of facts."""
 ACCOUNTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(KEY, "string"),
     "kind": "string",
@@ -56,7 +56,7 @@ ACCOUNTS: Final[Mapping[str, str]] = {
     "duplicates": "bigint",
     "reason": "string",
 }
-"""A row of an account; which columns it has depends on its kind."""
+"""Row of an account; the columns that are set depend on its kind."""
 _TYPES: Final[Mapping[str, pa.DataType]] = {
     "string": pa.string(),
     "bigint": pa.int64(),
@@ -64,16 +64,16 @@ _TYPES: Final[Mapping[str, pa.DataType]] = {
     "boolean": pa.bool_(),
 }
 _BATCH_ROWS: Final = 10_000
-"""Rows that are handed on at once: some 10 MB, as objects."""
+"""Rows per batch: some 10 MB as objects."""
 
 
 def arrow(columns: Mapping[str, str]) -> pa.Schema:
-    """Columns as Arrow has them."""
+    """Return columns as a schema of Arrow."""
     return pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
 
 
 def accounts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The accounts of all addresses, as `ACCOUNTS`; `batches` are of `FACTS`, in this `ORDER`."""
+    """Yield the accounts of all addresses as `ACCOUNTS`. `batches`: rows of `FACTS`, sorted by `ORDER`."""
     facts = (
         _Fact(*row) for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
     )
@@ -84,7 +84,7 @@ def accounts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class _Fact(NamedTuple):
-    """A row of `FACTS`."""
+    """Row of `FACTS`."""
 
     tenant: str
     gateway: str
@@ -104,17 +104,17 @@ class _Fact(NamedTuple):
 
 
 def _account(facts: list[_Fact]) -> Iterator[dict[str, Any]]:
-    """The rows of one address: a line a statement, the gaps, and what it has in all."""
+    """Yield the rows of one address: a line per statement, the gaps, and the totals."""
     one = facts[0]
     lines = judge(
         [(fact.first, fact.last) for fact in facts if fact.fact == LANDED],
         [(fact.first, fact.last, fact.reason or "") for fact in facts if fact.fact == GIVEN_UP],
         [
-            Statement(fact.hour, fact.until or fact.hour, fact.first, fact.last, fact.ingested_at)
+            HourStatement(fact.hour, fact.until or fact.hour, fact.first, fact.last, fact.ingested_at)
             for fact in facts
             if fact.fact == STATED and fact.hour is not None and fact.ingested_at is not None
         ],
-        Circumstances(one.waiting, one.said_at, one.lanes is True),
+        GatewayState(one.waiting, one.said_at, one.lanes is True),
         [(fact.first, fact.last) for fact in facts if fact.fact == SETTLED],
     )
     for line in lines:
@@ -125,7 +125,7 @@ def _account(facts: list[_Fact]) -> Iterator[dict[str, Any]]:
     yield _address(facts, lines)
 
 
-def _line(line: Line) -> dict[str, Any]:
+def _line(line: AccountLine) -> dict[str, Any]:
     return {
         "kind": LINE,
         "hour": line.hour,
@@ -139,7 +139,7 @@ def _line(line: Line) -> dict[str, Any]:
     }
 
 
-def _address(facts: list[_Fact], lines: list[Line]) -> dict[str, Any]:
+def _address(facts: list[_Fact], lines: list[AccountLine]) -> dict[str, Any]:
     rows = sum(fact.rows or 0 for fact in facts if fact.fact == LANDED)
     distinct, settled = _sequences(facts, LANDED), _sequences(facts, SETTLED)
     accepted = settled + sum(line.accepted for line in lines)

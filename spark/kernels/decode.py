@@ -1,4 +1,4 @@
-"""Bodies of messages decoded into values, a batch at a time."""
+"""Decode bodies of messages into values, a batch at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from spark.decoding import reasons
 from spark.decoding.decoder import Decoder
 from spark.decoding.schema import PayloadSchema
-from spark.decoding.value import Message, Value
+from spark.decoding.value import EncodedMessage, Value
 
 FIELDS: tuple[tuple[str, str, pa.DataType], ...] = (
     ("metric", "string", pa.string()),
@@ -36,17 +36,20 @@ MESSAGE = ("body", "address", "content_type", "received_us", "tenant")
 
 @lru_cache(maxsize=1)
 def _decoder(registered: bytes) -> Decoder:
-    """One a worker: it remembers which address is read how."""
+    """Return the decoder of this worker, which remembers how addresses are read."""
     return Decoder(msgspec.json.decode(registered, type=list[PayloadSchema]))
 
 
 def decode(registered: bytes, messages: Sequence[pa.Array]) -> pa.Array:
-    """Columns of messages (`MESSAGE`) to one list of structs (`FIELDS`) a message. `registered`: schemas, as JSON."""
+    """Decode columns of messages (`MESSAGE`) into one list of structs (`FIELDS`) per message.
+
+    `registered`: schemas, as JSON.
+    """
     decoder = _decoder(registered)
     offsets = [0]
     found: list[Value] = []
-    with _no_collection():
-        given: Iterator[Any] = map(Message, *map(_listed, messages))
+    with _without_collection():
+        given: Iterator[Any] = map(EncodedMessage, *map(_to_list, messages))
         for message in given:
             if message.body is None:
                 found.append(Value("", reason=reasons.TOO_LARGE))
@@ -62,9 +65,8 @@ def decode(registered: bytes, messages: Sequence[pa.Array]) -> pa.Array:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
-    """Python looks for garbage again and again while many objects are made, of which here none refers to another: that
-    is a fifth of the time."""
+def _without_collection() -> Iterator[None]:
+    """Disable garbage collection while many objects without mutual references are created: a fifth of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -74,13 +76,13 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _listed(column: pa.Array) -> list[Any]:
-    """Return a column as Python's objects; whole numbers come at once."""
+def _to_list(column: pa.Array) -> list[Any]:
+    """Return a column as Python objects; whole numbers are converted in one step."""
     if pa.types.is_integer(column.type) and not column.null_count:
         return list(column.to_numpy().tolist())
     return list(column.to_pylist())
 
 
 def _array(column: list[Any], kind: pa.DataType) -> pa.Array:
-    """Most columns of most batches are empty, and counting that is faster than converting."""
+    """Convert a column. Most columns of most batches are empty, and counting that is faster than converting."""
     return pa.nulls(len(column), kind) if column.count(None) == len(column) else pa.array(column, kind)

@@ -1,4 +1,4 @@
-"""Values of one series judged by its detector, which goes on from its last state."""
+"""Judge values of one series with its detector, continuing from its last state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from spark.detector.series import Stopped, judge
+from spark.detector.series import SeriesProgress, judge_values
 
 SERIES: Final = ("tenant", "gateway", "device", "address", "metric")
 """Key of a series."""
@@ -35,13 +35,13 @@ SQL: Final = ", ".join(f"{name} {kind}" for name, kind, _ in _FIELDS)
 def judge_series(series: tuple[pa.Scalar[Any], ...], readings: pa.Table, states_: pa.Table) -> pa.Table:
     """Return the anomalies among the readings of one series, and one more row with its state after them.
 
-    `states_`: its state before, or no row. A series without readings gives no row.
+    `states_`: its previous state, or no row. A series without readings gives no row.
     """
     if not readings.num_rows:
         return _SCHEMA.empty_table()
     names = {name: part.as_py() for name, part in zip(SERIES, series, strict=True)}
     rows = readings.sort_by([("event_time", "ascending"), ("sequence", "ascending")])
-    found = judge(names["metric"], _us(rows["event_time"]), rows["value"].to_numpy(), _stopped(states_))
+    found = judge_values(names["metric"], _us(rows["event_time"]), rows["value"].to_numpy(), _read_progress(states_))
     reported = rows.take(pa.array(found.anomalies, pa.int64())).to_pylist()
     reported = [row | each._asdict() for row, each in zip(reported, found.anomalies.values(), strict=True)]
     after = {
@@ -53,11 +53,11 @@ def judge_series(series: tuple[pa.Scalar[Any], ...], readings: pa.Table, states_
     return pa.Table.from_pylist([row | names for row in [*reported, after]], _SCHEMA)
 
 
-def _stopped(states_: pa.Table) -> Stopped | None:
-    """Return where a series stopped, if it is known."""
+def _read_progress(states_: pa.Table) -> SeriesProgress | None:
+    """Return where a series stopped, if known."""
     if not states_.num_rows:
         return None
-    return Stopped(states_["state"][0].as_py(), int(_us(states_["last_at"])[0]))
+    return SeriesProgress(states_["state"][0].as_py(), int(_us(states_["last_at"])[0]))
 
 
 def _us(column: pa.ChunkedArray) -> Any:

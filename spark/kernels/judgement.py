@@ -1,11 +1,11 @@
-"""Accepted = landed + given up + still at the gateway, for each statement of one address; plain Python.
+"""Balance of each statement of one address: accepted = landed + dropped + still at the gateway; plain Python.
 
-The rule is the one of `waypost bridge prove`, with the same words; a contract test holds the two equal. Here nothing is
-believed or doubted: who needs proof against forgery runs `prove`, which checks signatures and chains as well.
+The rule and the words are those of `waypost bridge prove`; a contract test compares them. Here statements are trusted:
+for proof against forgery run `prove`, which also checks signatures and chains.
 
-*Waiting* is what is missing above the highest sequence that has landed, while the gateway's newest status says that
-messages wait, or there is none newer than the statement. Below it something may wait only at a gateway that sends its
-backlog in a lane of its own. Whatever is missing and does not wait is *unexplained*.
+*Waiting* is what is missing above the highest landed sequence, while the gateway's newest status reports waiting
+messages, or no status is newer than the statement. Below it, messages may wait only at a gateway that sends its backlog
+in a separate lane. Whatever is missing and does not wait is *unexplained*.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Span = tuple[int, int]
 """(first, last) sequence, both included."""
 
 STATUS_UNDER_WAY: Final = timedelta(seconds=10)
-"""A status that lands so much later than a statement was made after it: the hub gathers statuses for 5 s."""
+"""A status that lands this much later than a statement was made after it: the hub gathers statuses for 5 s."""
 
 
-class Statement(NamedTuple):
-    """What a gateway says it accepted of an address in an hour."""
+class HourStatement(NamedTuple):
+    """Statement of a gateway about the messages of an address that it accepted in an hour."""
 
     hour: datetime
     until: datetime
@@ -32,19 +32,19 @@ class Statement(NamedTuple):
     ingested_at: datetime
 
 
-class Circumstances(NamedTuple):
-    """What is known of an address's gateway."""
+class GatewayState(NamedTuple):
+    """State of an address's gateway."""
 
     waiting: int | None
-    """Messages that its newest status says wait there; None when there is no status."""
+    """Messages that wait there by its newest status; None if there is no status."""
     said_at: datetime | None
-    """When that status landed."""
+    """Time at which that status landed."""
     lanes: bool
-    """It sends its backlog beside what is live."""
+    """Whether it sends its backlog in a separate lane."""
 
 
-class Line(NamedTuple):
-    """What became of the messages of one statement, or of what is above all of them (`hour` None)."""
+class AccountLine(NamedTuple):
+    """Balance of one statement, or of the sequences above all statements (`hour` None)."""
 
     hour: datetime | None
     first: int
@@ -55,11 +55,11 @@ class Line(NamedTuple):
     waiting: int
     unexplained: int
     gaps: Sequence[tuple[int, int, str | None]]
-    """Sequences (first, last) that were given up, with the reason, or that nothing explains; not those that wait."""
+    """Sequences (first, last) that were dropped, with the reason, or that nothing explains; not those that wait."""
 
 
-class Spans:
-    """A set of sequences as ascending ranges that neither overlap nor touch."""
+class SequenceRanges:
+    """Set of sequences as ascending ranges that neither overlap nor touch."""
 
     __slots__ = ("spans",)
 
@@ -70,11 +70,11 @@ class Spans:
 
     @property
     def top(self) -> int:
-        """The highest sequence; -1 when there is none."""
+        """Highest sequence; -1 if the set is empty."""
         return self.spans[-1][1] if self.spans else -1
 
     def missing(self, first: int, last: int) -> Iterator[Span]:
-        """The parts of `first`..`last` that are not in the set, ascending."""
+        """Yield the parts of `first`..`last` that are not in the set, ascending."""
         for low, high in self.spans[bisect_left(self.spans, first, key=lambda span: span[1]) :]:
             if low > last:
                 break
@@ -85,7 +85,7 @@ class Spans:
             yield first, last
 
     def add(self, first: int, last: int) -> None:
-        """Put `first`..`last` in."""
+        """Add `first`..`last`."""
         low = high = bisect_left(self.spans, first - 1, key=lambda span: span[1])
         while high < len(self.spans) and self.spans[high][0] <= last + 1:
             first, last = min(first, self.spans[high][0]), max(last, self.spans[high][1])
@@ -96,41 +96,41 @@ class Spans:
 def judge(
     landed: Iterable[Span],
     given_up: Iterable[tuple[int, int, str]],
-    statements: Iterable[Statement],
-    circumstances: Circumstances,
+    statements: Iterable[HourStatement],
+    circumstances: GatewayState,
     settled: Iterable[Span] = (),
-) -> list[Line]:
-    """Hold the statements, rows and ledger of one address against each other.
+) -> list[AccountLine]:
+    """Compare the statements, rows and ledger of one address.
 
-    `settled`: what other statements were of, of which all has landed; there is no line of that.
+    `settled`: sequences of statements that have landed completely; they have no line.
     """
-    there, reasons = Spans(landed), _by_reason(given_up)
-    top = max(there.top, max((gone.top for gone in reasons.values()), default=-1))
-    lines: list[Line] = []
-    covered = Spans(settled)
+    present, reasons = SequenceRanges(landed), _by_reason(given_up)
+    top = max(present.top, max((gone.top for gone in reasons.values()), default=-1))
+    lines: list[AccountLine] = []
+    covered = SequenceRanges(settled)
     for one in sorted(statements, key=lambda each: (each.first, each.until)):
         waits = _may_wait(circumstances, one.ingested_at)
         for span in list(covered.missing(one.first, one.last)):
-            lines.append(_line(one.hour, span, there, reasons, top, waits=waits, below=circumstances.lanes))
+            lines.append(_line(one.hour, span, present, reasons, top, waits=waits, below=circumstances.lanes))
             covered.add(*span)
     stated = bool(covered.spans)  # else it may be a queue, of which others took some
-    lowest = covered.spans[0][0] if stated else there.spans[0][0] if there.spans else 0
+    lowest = covered.spans[0][0] if stated else present.spans[0][0] if present.spans else 0
     waits = not stated or circumstances.waiting is None or circumstances.waiting > 0
     for span in list(covered.missing(lowest, top)):
         below = circumstances.lanes or not stated
-        lines.append(_line(None, span, there, reasons, top, waits=waits, below=below))
+        lines.append(_line(None, span, present, reasons, top, waits=waits, below=below))
     return lines
 
 
-def _by_reason(given_up: Iterable[tuple[int, int, str]]) -> dict[str, Spans]:
-    reasons: dict[str, Spans] = {}
+def _by_reason(given_up: Iterable[tuple[int, int, str]]) -> dict[str, SequenceRanges]:
+    reasons: dict[str, SequenceRanges] = {}
     for first, last, reason in given_up:
-        reasons.setdefault(reason, Spans()).add(first, last)
+        reasons.setdefault(reason, SequenceRanges()).add(first, last)
     return reasons
 
 
-def _may_wait(circumstances: Circumstances, landed_at: datetime) -> bool:
-    """Something stated may be at the gateway still."""
+def _may_wait(circumstances: GatewayState, landed_at: datetime) -> bool:
+    """Return whether stated messages may still be at the gateway."""
     if circumstances.waiting is None or circumstances.said_at is None:
         return True
     return circumstances.waiting > 0 or circumstances.said_at <= landed_at + STATUS_UNDER_WAY
@@ -139,17 +139,19 @@ def _may_wait(circumstances: Circumstances, landed_at: datetime) -> bool:
 def _line(
     hour: datetime | None,
     span: Span,
-    there: Spans,
-    reasons: Mapping[str, Spans],
+    present: SequenceRanges,
+    reasons: Mapping[str, SequenceRanges],
     top: int,
     *,
     waits: bool,
     below: bool,
-) -> Line:
-    """What became of a span. `waits`: what is missing above `top` may be at the gateway, and what is missing below it
-    too where `below`."""
+) -> AccountLine:
+    """Return the balance of a span.
+
+    `waits`: what is missing above `top` may be at the gateway; with `below` also what is missing below it.
+    """
     first, last = span
-    missing = list(there.missing(first, last))
+    missing = list(present.missing(first, last))
     accepted = last + 1 - first
     there_count = accepted - _count(missing)
     given_up: dict[str, int] = {}
@@ -158,7 +160,7 @@ def _line(
         left = [part for low, high in missing for part in gone.missing(low, high)]
         if explained := _count(missing) - _count(left):
             given_up[reason] = explained
-            kept = Spans(left)
+            kept = SequenceRanges(left)
             gaps += [(*part, reason) for low, high in missing for part in kept.missing(low, high)]
         missing = left
     lost = [] if waits and below else [(low, min(high, top) if waits else high) for low, high in missing]
@@ -166,7 +168,9 @@ def _line(
     gaps += [(low, high, None) for low, high in lost]
     unexplained = _count(lost)
     waiting = _count(missing) - unexplained
-    return Line(hour, first, last, accepted, there_count, given_up, waiting, unexplained, sorted(gaps, key=_place))
+    return AccountLine(
+        hour, first, last, accepted, there_count, given_up, waiting, unexplained, sorted(gaps, key=_place)
+    )
 
 
 def _place(gap: tuple[int, int, str | None]) -> int:

@@ -70,7 +70,7 @@ def query(lake: LakePlace, sql: str | None, file: Any, tables: bool, as_json: bo
     if lists and as_csv:
         raise click.UsageError("--tables prints text, or JSON with --json")
     text = "" if lists else _text(sql, file)
-    from spark import remedy
+    from spark import table_errors
     from spark.query.database import BadQuery, QueryDatabase, QueryFailed, TableNotMade
     from spark.query.text import spell_line
 
@@ -80,9 +80,9 @@ def query(lake: LakePlace, sql: str | None, file: Any, tables: bool, as_json: bo
             _list(lake, database, as_json=as_json)
         else:
             _run(database, text, as_json=as_json, as_csv=as_csv)
-    except (BadQuery, QueryFailed, TableNotMade, remedy.TableUnreadable) as error:
+    except (BadQuery, QueryFailed, TableNotMade, table_errors.TableUnreadable) as error:
         click.echo(f"error: {spell_line(str(error))}", err=True)
-        sys.exit({BadQuery: USAGE, remedy.TableUnreadable: INTEGRITY}.get(type(error), FAILED))
+        sys.exit({BadQuery: USAGE, table_errors.TableUnreadable: INTEGRITY}.get(type(error), FAILED))
     finally:
         database.close()
 
@@ -119,8 +119,8 @@ def _run(database: QueryDatabase, sql: str, *, as_json: bool, as_csv: bool) -> N
 
 def _list(lake: LakePlace, database: QueryDatabase, *, as_json: bool) -> None:
     """Print the tables of the lake. A damaged one is named, and ends the command with 4 after the others."""
-    from spark import remedy
-    from spark.query.descriptions import DESCRIPTIONS, how_made
+    from spark import table_errors
+    from spark.query.descriptions import DESCRIPTIONS, maker_command
     from spark.query.text import json_text, spell_line
 
     order = {name: number for number, name in enumerate(DESCRIPTIONS)}
@@ -128,11 +128,11 @@ def _list(lake: LakePlace, database: QueryDatabase, *, as_json: bool) -> None:
     for name in sorted(database.tables, key=lambda table: (order.get(table, len(order)), table)):
         about = DESCRIPTIONS.get(name, "not a table of Waypost's")
         try:
-            with remedy.named(name):
+            with table_errors.translate_errors(name):
                 table = database.open(name)
                 rows, version = int(table.count()), table.version()
             columns = database.columns(name)
-        except remedy.TableUnreadable as error:
+        except table_errors.TableUnreadable as error:
             click.echo(f"error: {spell_line(str(error))}", err=True)
             damaged = True
             continue
@@ -142,18 +142,18 @@ def _list(lake: LakePlace, database: QueryDatabase, *, as_json: bool) -> None:
         else:
             click.echo(f"{spell_line(name)}: {about}")
             click.echo(f"  {counted(rows, 'row')}, version {version}")
-            click.echo("\n".join(_wrapped(", ".join(f"{spell_line(each.name)} {each.type}" for each in columns))))
+            click.echo("\n".join(_wrap(", ".join(f"{spell_line(each.name)} {each.type}" for each in columns))))
     absent: dict[str, list[str]] = {}
     for name in DESCRIPTIONS:
         if name not in database.tables:
-            absent.setdefault(how_made(name, lake.uri), []).append(name)
+            absent.setdefault(maker_command(name, lake.uri), []).append(name)
     for made, names in absent.items():
         click.echo(f"note: not in this lake: {', '.join(names)} ({made})", err=True)
     if damaged:
         sys.exit(INTEGRITY)
 
 
-def _wrapped(text: str) -> Iterator[str]:
+def _wrap(text: str) -> Iterator[str]:
     from spark.query.limits import WIDTH
 
     width = shutil.get_terminal_size((WIDTH, 24)).columns

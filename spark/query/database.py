@@ -23,8 +23,8 @@ import duckdb
 import msgspec
 
 from cloud.place.place import LakePlace
-from spark import remedy
-from spark.query.descriptions import DESCRIPTIONS, how_made
+from spark import table_errors
+from spark.query.descriptions import DESCRIPTIONS, maker_command
 from spark.query.limits import FETCH_ROWS, MEMORY_SHARE, SQL_BYTES_MAX, THREADS_MAX
 from spark.query.scan import DeltaScan
 
@@ -61,7 +61,7 @@ class TableNotMade(RuntimeError):
     """A table that Waypost knows is not in this lake; the message names the command that makes it."""
 
 
-class _Told(msgspec.Struct):
+class _DuckdbError(msgspec.Struct):
     """An error as DuckDB describes it under `errors_as_json`. `position`: bytes of the query before it."""
 
     exception_message: str = ""
@@ -79,7 +79,7 @@ class ResultColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class QueryResult:
     """A running query: `parts` fetches rows as they are consumed. `explains`: it is a plan, as text."""
 
     columns: Sequence[ResultColumn]
@@ -117,13 +117,13 @@ class QueryDatabase:
         """Give back what the database holds."""
         self._connection.close()
 
-    def run(self, sql: str) -> Result:
+    def run(self, sql: str) -> QueryResult:
         """Start a query. Raises `BadQuery`, `TableNotMade` and `TableUnreadable`; reading `parts` raises `QueryFailed`
         and `TableUnreadable`."""
-        kind = self._checked(sql)
-        self._begin(sql)
+        kind = self._check(sql)
+        self._start(sql)
         columns = [ResultColumn(name, str(type_)) for name, type_, *_ in self._connection.description]
-        return Result(_distinct(columns), self._parts(sql), kind == duckdb.StatementType.EXPLAIN)
+        return QueryResult(_make_distinct(columns), self._parts(sql), kind == duckdb.StatementType.EXPLAIN)
 
     def columns(self, table: str) -> Sequence[ResultColumn]:
         """Return the columns of a table as SQL sees them. Raises `TableUnreadable`."""
@@ -131,13 +131,13 @@ class QueryDatabase:
         rows = [row for part in self.run(f'DESCRIBE "{quoted}"').parts for row in part]
         return [ResultColumn(name, type_.replace(_TIME, "TIMESTAMPTZ")) for name, type_, *_ in rows]
 
-    def _checked(self, sql: str) -> duckdb.StatementType:
+    def _check(self, sql: str) -> duckdb.StatementType:
         if len(sql.encode()) > SQL_BYTES_MAX:
             raise BadQuery(f"the query is longer than {SQL_BYTES_MAX // 1024} KiB (SQL_BYTES_MAX)")
         try:
             statements = self._connection.extract_statements(sql)
         except duckdb.Error as error:
-            raise _explained(error, sql) from None
+            raise _explain(error, sql) from None
         if not statements:
             raise BadQuery(f"the query is empty: begin with {READING}")
         if len(statements) > 1:
@@ -149,12 +149,12 @@ class QueryDatabase:
         kind = statements[0].type
         explained = _EXPLAIN.sub("", sql, count=1)
         if kind == duckdb.StatementType.EXPLAIN and explained != sql:
-            self._checked(explained)
+            self._check(explained)
         elif kind != duckdb.StatementType.SELECT:
             raise BadQuery(f"{kind.name} is not allowed: a query begins with {READING}")
         return kind
 
-    def _begin(self, sql: str) -> None:
+    def _start(self, sql: str) -> None:
         """Execute a query; open each table that it turns out to name."""
         while True:
             self._connection.execute("BEGIN TRANSACTION READ ONLY")
@@ -163,8 +163,8 @@ class QueryDatabase:
             except duckdb.Error as error:
                 self._connection.execute("ROLLBACK")
                 missing = _missing_table(error)
-                if missing is None or not self._find(missing):
-                    raise self._reason(error, sql) from None
+                if missing is None or not self._open_named(missing):
+                    raise self._explain_error(error, sql) from None
             else:
                 return
 
@@ -175,21 +175,21 @@ class QueryDatabase:
 
     def open(self, name: str) -> deltalake.DeltaTable:
         """Make a table known to DuckDB, at the version that it has now, and return it. Raises `TableUnreadable`."""
-        with remedy.named(name):
+        with table_errors.translate_errors(name):
             table = self._lake.at(name).delta()
             scan = DeltaScan(name, table)
         self._scans[name] = scan
         self._connection.register(name, scan)
         return table
 
-    def _find(self, name: str) -> bool:
+    def _open_named(self, name: str) -> bool:
         """Open the table of this name; False where the lake has no such table. Raises `TableNotMade`."""
         found = next((table for table in self.tables if table.lower() == name.lower()), None)
         if found is not None and found not in self._scans:
             self.open(found)
             return True
         if found is None and name.lower() in DESCRIPTIONS:
-            made = how_made(name.lower(), self._lake.uri)
+            made = maker_command(name.lower(), self._lake.uri)
             raise TableNotMade(f"table {name.lower()} is not in this lake: {made}")
         return False
 
@@ -199,55 +199,55 @@ class QueryDatabase:
                 yield rows
             self._connection.execute("ROLLBACK")
         except duckdb.Error as error:
-            raise self._reason(error, sql) from None
+            raise self._explain_error(error, sql) from None
 
-    def _reason(self, error: duckdb.Error, sql: str) -> Exception:
+    def _explain_error(self, error: duckdb.Error, sql: str) -> Exception:
         """Return what ended a query: a damaged table, or what DuckDB says."""
         failure = next((scan.failure for scan in self._scans.values() if scan.failure is not None), None)
         if failure is not None:
             return failure
         missing = _missing_table(error)
         if missing is None:
-            return _explained(error, sql)
+            return _explain(error, sql)
         alike = difflib.get_close_matches(missing.lower(), self.tables, 1)
         hint = f"did you mean {alike[0]}?" if alike else "`waypost analytics query --tables` lists the tables"
-        return BadQuery(f"{_place(_told(error), sql)}table {missing} is not known: {hint}")
+        return BadQuery(f"{_position(_parse_error(error), sql)}table {missing} is not known: {hint}")
 
 
-def _told(error: duckdb.Error) -> _Told:
+def _parse_error(error: duckdb.Error) -> _DuckdbError:
     text = str(error)
     begin = text.find("{")
     try:
-        return msgspec.json.decode(text[begin:], type=_Told) if begin >= 0 else _Told(text)
+        return msgspec.json.decode(text[begin:], type=_DuckdbError) if begin >= 0 else _DuckdbError(text)
     except msgspec.DecodeError:
-        return _Told(text)
+        return _DuckdbError(text)
 
 
 def _missing_table(error: duckdb.Error) -> str | None:
     """Return the name of the table that DuckDB does not know; None for another error."""
-    told = _told(error)
-    return told.name if isinstance(error, duckdb.CatalogException) and told.type == "Table" else None
+    described = _parse_error(error)
+    return described.name if isinstance(error, duckdb.CatalogException) and described.type == "Table" else None
 
 
-def _explained(error: duckdb.Error, sql: str) -> BadQuery | QueryFailed:
-    told = _told(error)
+def _explain(error: duckdb.Error, sql: str) -> BadQuery | QueryFailed:
+    described = _parse_error(error)
     hint = next((f" ({hint})" for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
     # DuckDB's advice about memory is on settings that are locked here.
     out_of_memory = isinstance(error, duckdb.OutOfMemoryException)
-    text = "no memory is left" if out_of_memory else " ".join(told.exception_message.split())
-    text = f"{_place(told, sql)}{text}{hint}"
+    text = "no memory is left" if out_of_memory else " ".join(described.exception_message.split())
+    text = f"{_position(described, sql)}{text}{hint}"
     return BadQuery(text) if isinstance(error, _OF_THE_QUERY) else QueryFailed(text)
 
 
-def _place(told: _Told, sql: str) -> str:
+def _position(described: _DuckdbError, sql: str) -> str:
     """Return `line 2, column 8: `; empty where DuckDB does not say where."""
-    if told.position is None or not told.position.isdigit():
+    if described.position is None or not described.position.isdigit():
         return ""
-    before = sql.encode()[: int(told.position)].decode(errors="ignore")
+    before = sql.encode()[: int(described.position)].decode(errors="ignore")
     return f"line {before.count(chr(10)) + 1}, column {len(before) - (before.rfind(chr(10)) + 1) + 1}: "
 
 
-def _distinct(columns: Sequence[ResultColumn]) -> list[ResultColumn]:
+def _make_distinct(columns: Sequence[ResultColumn]) -> list[ResultColumn]:
     """Return the columns under distinct names, as the keys of a JSON object have to be."""
     taken: set[str] = set()
     found = []

@@ -59,6 +59,6 @@ _MADE_BY: Final[dict[str, str]] = {
 _MADE_BY_RUN: Final = "`waypost analytics run --lake {lake}` makes it"
 
 
-def how_made(table: str, lake: str) -> str:
+def maker_command(table: str, lake: str) -> str:
     """Return what makes a table of this lake, with the command."""
     return _MADE_BY.get(table, _MADE_BY_RUN).format(lake=shlex.quote(lake))

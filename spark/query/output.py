@@ -13,10 +13,10 @@ from spark.query.text import csv_lines, json_text, plain_text, spell_line
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from spark.query.database import Result
+    from spark.query.database import QueryResult
 
 
-def write_json(result: Result, out: IO[bytes]) -> None:
+def write_json(result: QueryResult, out: IO[bytes]) -> None:
     """Write one JSON object a row and line."""
     names = [column.name for column in result.columns]
     for part in result.parts:
@@ -24,7 +24,7 @@ def write_json(result: Result, out: IO[bytes]) -> None:
     out.flush()
 
 
-def write_csv(result: Result, out: IO[bytes], *, terminal: bool) -> None:
+def write_csv(result: QueryResult, out: IO[bytes], *, terminal: bool) -> None:
     """Write a line of names, then the rows, as RFC 4180 has them."""
     names = [tuple(column.name for column in result.columns)]
     for part in itertools.chain([names], result.parts):
@@ -32,9 +32,9 @@ def write_csv(result: Result, out: IO[bytes], *, terminal: bool) -> None:
     out.flush()
 
 
-def show(result: Result, console: Console, note: Callable[[str], None]) -> None:
+def show(result: QueryResult, console: Console, note: Callable[[str], None]) -> None:
     """Print the first rows: as a table where that fits, else each as a list. `note` gets what is not shown."""
-    rows, more, exact = _first(result.parts)
+    rows, more, exact = _take_first(result.parts)
     cells = [[_cell(value) for value in row] for row in rows]
     names = [spell_line(column.name) for column in result.columns]
     if result.explains:
@@ -53,7 +53,7 @@ def show(result: Result, console: Console, note: Callable[[str], None]) -> None:
         note(f"{rest}: a table shows {count(ROWS_SHOWN)}. --json or --csv prints all; LIMIT chooses")
 
 
-def _first(parts: Iterator[list[tuple[Any, ...]]]) -> tuple[list[tuple[Any, ...]], int, bool]:
+def _take_first(parts: Iterator[list[tuple[Any, ...]]]) -> tuple[list[tuple[Any, ...]], int, bool]:
     """The rows to show, how many there are more, and whether that is all."""
     rows: list[tuple[Any, ...]] = []
     more = 0
@@ -82,7 +82,7 @@ def _fits(names: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> b
     return sum(least) + 3 * len(least) + 1 <= width
 
 
-def _show_table(result: Result, names: Sequence[str], cells: Sequence[Sequence[str]], console: Console) -> None:
+def _show_table(result: QueryResult, names: Sequence[str], cells: Sequence[Sequence[str]], console: Console) -> None:
     from rich.table import Table  # noqa: PLC0415 - programs get no table
     from rich.text import Text  # noqa: PLC0415
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.dataset as arrow_dataset
 from pyarrow import compute
 
-from spark import remedy
+from spark import table_errors
 from spark.query.limits import SCAN_READAHEAD, SCAN_ROWS
 
 
@@ -31,7 +31,7 @@ class DeltaScan(arrow_dataset.FileSystemDataset):  # type: ignore[misc]  # pyarr
     `failure`: why its rows could not be read; DuckDB passes on only its text.
     """
 
-    failure: remedy.TableUnreadable | None = None
+    failure: table_errors.TableUnreadable | None = None
 
     def __init__(self, name: str, table: deltalake.DeltaTable) -> None:
         files = table.to_pyarrow_dataset()
@@ -77,7 +77,7 @@ class FileScan:
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         try:
-            with remedy.named(self._table.name, "rows"):
+            with table_errors.translate_errors(self._table.name, "rows"):
                 for file in self._table.get_fragments(self._chosen):
                     yield from file.to_batches(
                         self._table.schema,
@@ -87,6 +87,6 @@ class FileScan:
                         batch_readahead=SCAN_READAHEAD,
                         use_threads=False,
                     )
-        except remedy.TableUnreadable as error:
+        except table_errors.TableUnreadable as error:
             self._table.failure = error
             raise

@@ -26,10 +26,10 @@ _ENCODER: Final = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
 
 def spell_line(text: str) -> str:
     """Return a text within one line, as Python spells what cannot be printed."""
-    return text if text.isprintable() else "".join(map(_spelled, text))
+    return text if text.isprintable() else "".join(map(_spell, text))
 
 
-def _spelled(character: str) -> str:
+def _spell(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
@@ -40,10 +40,10 @@ def guard_cell(text: str) -> str:
 
 def json_text(value: Any) -> str:
     """Return a value as JSON on one line; characters that steer a terminal are escaped."""
-    return _UNSAFE_IN_JSON.sub(_escaped, _ENCODER.encode(_with_text_keys(value)).decode())
+    return _UNSAFE_IN_JSON.sub(_escape, _ENCODER.encode(_with_text_keys(value)).decode())
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escape(found: re.Match[str]) -> str:
     return f"\\u{ord(found[0]):04x}"
 
 

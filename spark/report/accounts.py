@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark.report import limits
-from spark.report.tables import Gateway, Tables, by_gateway, grouped, seconds, total, worst
+from spark.report.tables import Gateway, ReportTables, group, group_by_gateway, seconds, take_worst, total
 
 _ADDRESS = ("tenant", "gateway", "epoch", "address", "first_sequence", "last_sequence")
 _COUNTS = ("rows", "accepted", "missing", "explained", "waiting", "unexplained", "duplicates", "unstated")
@@ -47,27 +47,27 @@ class Accounts(msgspec.Struct):
     by_gateway: dict[Gateway, dict[str, int]]
 
 
-def read(tables: Tables) -> Accounts:
+def read(tables: ReportTables) -> Accounts:
     """Of the fleet, or of one gateway."""
-    table = _filled(tables.read("completeness", (*_ADDRESS, "distinct_sequences", *_COUNTS)))
-    ranges = worst(
+    table = _fill_missing(tables.read("completeness", (*_ADDRESS, "distinct_sequences", *_COUNTS)))
+    ranges = take_worst(
         tables.parts("gaps", (*_ADDRESS, "missing", "explained", "reason")),
         limits.ROWS_MAX,
         ("explained", "ascending"),
         ("missing", "descending"),
     )
     why = ("explained", "reason")
-    reasons = grouped(tables.parts("gaps", (*why, "missing")), why, ("missing", "sum"))
+    reasons = group(tables.parts("gaps", (*why, "missing")), why, ("missing", "sum"))
     sums = {name: total(table, name) for name in _COUNTS}
     landed = sums["accepted"] - sums["missing"]
     counted = {name: sums[name] for name in ("rows", "accepted", "waiting", "unexplained", "duplicates", "unstated")}
-    rows = by_gateway([table], *((name, "sum") for name in _COUNTS))
+    rows = group_by_gateway([table], *((name, "sum") for name in _COUNTS))
     columns = (*_ADDRESS, "hour", "accepted", "landed", "waiting", "unexplained")
     wrong = tables.parts("completeness_hourly", columns, ("unexplained", ">", 0))
-    hours = worst(wrong, limits.ROWS_MAX, ("unexplained", "descending"))
+    hours = take_worst(wrong, limits.ROWS_MAX, ("unexplained", "descending"))
     return Accounts(
         known=table.num_rows > 0,
-        balance=Balance(landed=landed, given_up=_reasons(reasons, sums["explained"]), **counted),
+        balance=Balance(landed=landed, given_up=_count_reasons(reasons, sums["explained"]), **counted),
         addresses=_worst_addresses(table),
         addresses_total=table.num_rows,
         ranges=ranges.rows,
@@ -78,7 +78,7 @@ def read(tables: Tables) -> Accounts:
     )
 
 
-def _filled(table: pa.Table) -> pa.Table:
+def _fill_missing(table: pa.Table) -> pa.Table:
     """Tables of an earlier Waypost have no column of what was accepted: it is what there should be."""
     if not table.num_rows:
         return table
@@ -95,10 +95,10 @@ def _worst_addresses(table: pa.Table) -> list[dict[str, Any]]:
         return []
     table = table.append_column("wrong", pc.add(table["unexplained"], table["duplicates"]))
     order = [("wrong", "descending"), ("missing", "descending"), ("gateway", "ascending"), ("address", "ascending")]
-    return worst([table], limits.ROWS_MAX, *order).rows
+    return take_worst([table], limits.ROWS_MAX, *order).rows
 
 
-def _reasons(gaps: Iterable[Mapping[str, Any]], explained: int) -> dict[str, int]:
+def _count_reasons(gaps: Iterable[Mapping[str, Any]], explained: int) -> dict[str, int]:
     """Messages given up by reason, the most first; they add up to what completeness has as explained."""
     found = {row["reason"] or "no reason": row["missing_sum"] for row in gaps if row["explained"]}
     if explained > sum(found.values()):

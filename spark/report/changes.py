@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 
 from spark.report import limits
-from spark.report.devices import Health
-from spark.report.fleet import Member
+from spark.report.devices import DeviceHealth
+from spark.report.fleet import GatewaySummary
 from spark.report.tracks import Anomalies
 
 
@@ -25,11 +25,11 @@ class Changes(msgspec.Struct):
 
 
 def read(
-    members: list[Member],
+    members: list[GatewaySummary],
     now: float,
     outages_since: Callable[[float], int],
     found: Anomalies,
-    health: Health,
+    health: DeviceHealth,
 ) -> Changes | None:
     """None where the lake is no older than that: everything in it is new."""
     since = now - limits.CHANGES_S

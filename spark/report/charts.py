@@ -9,9 +9,9 @@ import msgspec
 
 from spark import amounts
 from spark.report import formatting, limits
-from spark.report.delivery import Delivery, Window
-from spark.report.flows import Flow
-from spark.report.names import name_of
+from spark.report.delivery import DeliveryTimes, DeliveryWindow
+from spark.report.flows import MessageFlow
+from spark.report.names import short_name
 from spark.report.outages import Outage
 from spark.report.tables import Gateway
 from spark.report.tracks import Anomaly, Track
@@ -30,7 +30,7 @@ class Band(msgspec.Struct):
     end: float
 
 
-class Line(msgspec.Struct, omit_defaults=True):
+class ChartLine(msgspec.Struct, omit_defaults=True):
     """Values over time, named by a colour of the page. `y2`: the upper end, of a range; `notes`: a text a value."""
 
     label: str
@@ -48,7 +48,7 @@ class Chart(msgspec.Struct):
     says; `zero`: the scale of values begins there; `measured`: the unit that readings have, of no meaning here."""
 
     title: str
-    lines: list[Line]
+    lines: list[ChartLine]
     start: float
     end: float
     unit: Unit = ""
@@ -70,13 +70,13 @@ class Chart(msgspec.Struct):
     def data(self) -> dict[str, Any]:
         """What the script draws; times are seconds after `start`."""
 
-        def place(line: Line) -> dict[str, Any]:
-            told: dict[str, Any] = msgspec.to_builtins(line)
-            told["x"] = [round(at - self.start, 2) for at in line.x]
+        def place(line: ChartLine) -> dict[str, Any]:
+            encoded: dict[str, Any] = msgspec.to_builtins(line)
+            encoded["x"] = [round(at - self.start, 2) for at in line.x]
             for name in ("y", "y2"):
-                if told.get(name) is not None:
-                    told[name] = [None if value is None else float(f"{value:.5g}") for value in told[name]]
-            return told
+                if encoded.get(name) is not None:
+                    encoded[name] = [None if value is None else float(f"{value:.5g}") for value in encoded[name]]
+            return encoded
 
         bands = [msgspec.to_builtins(band) for band in self.bands if band.end >= self.start and band.start <= self.end]
         ends: dict[str, Any] = {
@@ -96,7 +96,7 @@ def outage_bands(outages: Sequence[Outage], gateway: Gateway) -> list[Band]:
     return [Band(0, "outage", one.began, one.until) for one in outages if one.gateway == gateway]
 
 
-def _stepped(times: Sequence[float], values: Values, width: float) -> tuple[list[float], list[float | None]]:
+def _to_steps(times: Sequence[float], values: Values, width: float) -> tuple[list[float], list[float | None]]:
     """Each value for `width` seconds: a pause where the next one does not follow at once, and an end."""
     x: list[float] = []
     y: list[float | None] = []
@@ -110,15 +110,15 @@ def _stepped(times: Sequence[float], values: Values, width: float) -> tuple[list
     return x, y
 
 
-def _title(flow: Flow, total: int) -> str:
-    return name_of(flow.gateway) if flow.gateway is not None else f"all {amounts.count(total)} gateways"
+def _title(flow: MessageFlow, total: int) -> str:
+    return short_name(flow.gateway) if flow.gateway is not None else f"all {amounts.count(total)} gateways"
 
 
 def _count(number: float) -> str:
     return amounts.count(round(number))
 
 
-def throughput(flow: Flow, total: int, bands: Sequence[Band]) -> Chart:
+def throughput(flow: MessageFlow, total: int, bands: Sequence[Band]) -> Chart:
     """Received against landed, in messages a second."""
     span = len(flow.received) * flow.width
     enough = (float(each) for each in _WIDTHS_S if each >= flow.width and span / each <= limits.RATE_POINTS_MAX)
@@ -132,9 +132,9 @@ def throughput(flow: Flow, total: int, bands: Sequence[Band]) -> Chart:
         return [sum(chunk) / (len(chunk) * flow.width) for chunk in chunks]
 
     lines = [
-        Line("landed, live lane", "area", "live", *_stepped(times, rates(flow.landed_live), width)),
-        Line("landed, backlog lane", "area", "drain", *_stepped(times, rates(flow.landed_backlog), width)),
-        Line("received", "steps", "received", *_stepped(times, rates(flow.received), width)),
+        ChartLine("landed, live lane", "area", "live", *_to_steps(times, rates(flow.landed_live), width)),
+        ChartLine("landed, backlog lane", "area", "drain", *_to_steps(times, rates(flow.landed_backlog), width)),
+        ChartLine("received", "steps", "received", *_to_steps(times, rates(flow.received), width)),
     ]
     received, landed = sum(flow.received), sum(flow.landed_live) + sum(flow.landed_backlog)
     summary = f"{_count(received)} messages received, {_count(landed)} landed"
@@ -142,13 +142,13 @@ def throughput(flow: Flow, total: int, bands: Sequence[Band]) -> Chart:
     return Chart(_title(flow, total), lines, flow.start, flow.end, "/s", note=note, summary=summary, bands=bands)
 
 
-def backlog(flow: Flow, total: int, bands: Sequence[Band]) -> Chart:
+def backlog(flow: MessageFlow, total: int, bands: Sequence[Band]) -> Chart:
     """What a gateway held: received minus landed, and what it reported itself."""
     held = flow.backlog
-    lines = [Line("held", "area", "backlog", *_stepped(flow.times, held, flow.width))]
+    lines = [ChartLine("held", "area", "backlog", *_to_steps(flow.times, held, flow.width))]
     if flow.reported:
         lines.append(
-            Line(
+            ChartLine(
                 "reported by the gateway",
                 "dots",
                 "reported",
@@ -162,9 +162,9 @@ def backlog(flow: Flow, total: int, bands: Sequence[Band]) -> Chart:
     return Chart(_title(flow, total), lines, flow.start, flow.end, note=note, summary=summary, bands=bands)
 
 
-def lag(flow: Flow, total: int, bands: Sequence[Band]) -> Chart:
+def lag(flow: MessageFlow, total: int, bands: Sequence[Band]) -> Chart:
     """How long what landed had been under way, at worst."""
-    lines = [Line("longest delay to the lake", "area", "lag", *_stepped(flow.times, flow.lag_max, flow.width))]
+    lines = [ChartLine("longest delay to the lake", "area", "lag", *_to_steps(flow.times, flow.lag_max, flow.width))]
     worst = formatting.duration(max((value for value in flow.lag_max if value is not None), default=0.0))
     return Chart(
         _title(flow, total),
@@ -178,7 +178,7 @@ def lag(flow: Flow, total: int, bands: Sequence[Band]) -> Chart:
     )
 
 
-def delivery(found: Delivery, bands: Sequence[Band]) -> list[Chart]:
+def delivery(found: DeliveryTimes, bands: Sequence[Band]) -> list[Chart]:
     """Share within the target, and the times themselves, by hour or day."""
     windows, width = found.windows, float(found.width_s)
     if len(windows) < 2:
@@ -186,8 +186,8 @@ def delivery(found: Delivery, bands: Sequence[Band]) -> list[Chart]:
     start, end = windows[0].start, windows[-1].start + width
     starts = [window.start for window in windows]
 
-    def line(label: str, style: str, values: Values) -> Line:
-        return Line(label, "steps", style, *_stepped(starts, values, width))
+    def line(label: str, style: str, values: Values) -> ChartLine:
+        return ChartLine(label, "steps", style, *_to_steps(starts, values, width))
 
     alone = any(window.p50_s is not None for window in windows)
     percentiles = [
@@ -221,31 +221,31 @@ def delivery(found: Delivery, bands: Sequence[Band]) -> list[Chart]:
     ]
 
 
-def _worst(window: Window) -> str:
+def _worst(window: DeliveryWindow) -> str:
     return f"worst {formatting.percent(window.share)}" if window.share is not None else ""
 
 
 def track(one: Track, span: tuple[float, float], bands: Sequence[Band]) -> Chart:
     """One metric: range and mean of each window, the readings behind them, and what was unusual."""
     starts, lows, highs, means = (list(column) for column in zip(*one.windows, strict=True))
-    x, low = _stepped(starts, lows, one.width)
-    _, high = _stepped(starts, highs, one.width)
-    lines = [Line("range", "range", "reading", x, low, high)]
+    x, low = _to_steps(starts, lows, one.width)
+    _, high = _to_steps(starts, highs, one.width)
+    lines = [ChartLine("range", "range", "reading", x, low, high)]
     if one.readings:
         times, values = zip(*one.readings, strict=True)
-        lines.append(Line("readings", "line", "faint", list(times), list(values)))
+        lines.append(ChartLine("readings", "line", "faint", list(times), list(values)))
     mean = "mean of the minute" if one.width == 60 else "mean of the hour"
-    lines.append(Line(mean, "steps", "reading", *_stepped(starts, means, one.width)))
+    lines.append(ChartLine(mean, "steps", "reading", *_to_steps(starts, means, one.width)))
     if one.anomalies:
         ordered = sorted(one.anomalies, key=lambda anomaly: anomaly.at)
         at = [each.at for each in ordered]
-        notes = [said(each) for each in ordered]
+        notes = [describe_anomaly(each) for each in ordered]
         expected = [each.expected for each in ordered]
         if any(each is not None for each in expected):
             # Their range is part of the scale, so that no line from what was expected leaves the drawing.
-            lines.append(Line("expected", "ticks", "good", at, expected))
-        lines.append(Line("anomalies", "marks", "bad", at, [each.value for each in ordered], notes=notes))
-    unit = f"{formatting.THIN_SPACE}{_short(one.unit)}" if one.unit is not None else ""
+            lines.append(ChartLine("expected", "ticks", "good", at, expected))
+        lines.append(ChartLine("anomalies", "marks", "bad", at, [each.value for each in ordered], notes=notes))
+    unit = f"{formatting.THIN_SPACE}{_shorten(one.unit)}" if one.unit is not None else ""
     last = formatting.number(one.last) + unit
     summary = f"from {formatting.number(min(lows))} to {formatting.number(max(highs))}, last {last}"
     if one.anomalies:
@@ -268,14 +268,14 @@ def track(one: Track, span: tuple[float, float], bands: Sequence[Band]) -> Chart
     )
 
 
-def _short(unit: str) -> str:
+def _shorten(unit: str) -> str:
     """A unit that stands beside a number."""
     if len(unit) <= limits.UNIT_CHARACTERS_MAX:
         return unit
     return unit[: limits.UNIT_CHARACTERS_MAX - 1] + "\u2026"
 
 
-def said(anomaly: Anomaly) -> str:
+def describe_anomaly(anomaly: Anomaly) -> str:
     """Which rule spoke up, how surely, and what it expected."""
     text = f"{anomaly.rule or 'several rules'} {anomaly.score:.2f}"
     if anomaly.expected is None or anomaly.off_by is None:

@@ -13,13 +13,13 @@ import deltalake
 from deltalake.exceptions import TableNotFoundError
 
 from cloud.place.place import Somewhere, place_of
-from spark import remedy
+from spark import table_errors
 
 FAILURES = (TypeError, ValueError, AttributeError)
 """What a value of another type leads to."""
 
 
-def mistyped(lake: Somewhere, without: Container[str]) -> remedy.TableUnreadable | None:
+def find_mistyped(lake: Somewhere, without: Container[str]) -> table_errors.TableUnreadable | None:
     """The first table, but for those, that has a column of another type than its contract; None: all are as they should
     be. Raises `TableUnreadable` for one that cannot be opened."""
     from spark import schemas  # noqa: PLC0415 - Spark's types are half a second that a report must not pay
@@ -30,14 +30,14 @@ def mistyped(lake: Somewhere, without: Container[str]) -> remedy.TableUnreadable
             continue
         wanted = _types(deltalake.Schema.from_json(contracts[name].columns.json()))
         try:
-            with remedy.named(name):
+            with table_errors.translate_errors(name):
                 found = _types(place.at(name).delta().schema())
         except TableNotFoundError:
             continue
         for column, kind in found.items():
             if wanted.get(column, kind) != kind:
                 wrong = f"column {column} is {kind} and should be {wanted[column]}"
-                return remedy.unreadable(name, ValueError(wrong), "columns")
+                return table_errors.make_unreadable(name, ValueError(wrong), "columns")
     return None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from spark.report import limits
-from spark.report.tables import Gateway, Tables, by_gateway, grouped
+from spark.report.tables import Gateway, ReportTables, group, group_by_gateway
 
 HOUR_S, DAY_S = 3600, 86_400
 HOURS_DRAWN = 24 * 14
@@ -18,7 +18,7 @@ _SUMS = ("messages", "timed", "within")
 _TOPS = ("p50_s", "p95_s", "p99_s", "max_s")
 
 
-class Window(msgspec.Struct):
+class DeliveryWindow(msgspec.Struct):
     """An hour or a day. `p50_s` is of one gateway only; `p95_s`, `p99_s` and `max_s` are those of the worst gateway:
     percentiles do
     not add up."""
@@ -38,7 +38,7 @@ class Window(msgspec.Struct):
         return self.within / self.timed if self.timed else None
 
 
-class Delivery(msgspec.Struct):
+class DeliveryTimes(msgspec.Struct):
     """`within` of the `timed` messages kept the target; `windows` are of `width_s` each, in order; `by_gateway` has
     sums."""
 
@@ -46,8 +46,8 @@ class Delivery(msgspec.Struct):
     timed: int
     within: int
     width_s: int
-    windows: list[Window]
-    days: list[Window]
+    windows: list[DeliveryWindow]
+    days: list[DeliveryWindow]
     by_gateway: dict[Gateway, dict[str, Any]]
 
     @property
@@ -56,19 +56,19 @@ class Delivery(msgspec.Struct):
         return self.within / self.timed if self.timed else None
 
 
-def read(tables: Tables) -> Delivery:
+def read(tables: ReportTables) -> DeliveryTimes:
     """Of the fleet, or of one gateway."""
     days = _windows(tables, DAY_S)
     hours = _windows(tables, HOUR_S) if len(days) <= HOURS_DRAWN // 24 + 1 else []
     width = HOUR_S if 0 < len(hours) <= HOURS_DRAWN else DAY_S
-    sums = by_gateway(
+    sums = group_by_gateway(
         tables.parts("delivery_slo", (*_GATEWAY, *_SUMS, "p95_s", "max_s"), ("width_s", "=", DAY_S)),
         *((name, "sum") for name in _SUMS),
         ("p95_s", "max"),
         ("max_s", "max"),
     )
     messages, timed, within = (sum(row[f"{name}_sum"] for row in sums.values()) for name in _SUMS)
-    return Delivery(
+    return DeliveryTimes(
         messages,
         timed,
         within,
@@ -79,12 +79,12 @@ def read(tables: Tables) -> Delivery:
     )
 
 
-def _windows(tables: Tables, width_s: int) -> list[Window]:
+def _windows(tables: ReportTables, width_s: int) -> list[DeliveryWindow]:
     parts = tables.parts("delivery_slo", ("window_start", *_SUMS, *_TOPS), ("width_s", "=", width_s))
     aggregates = (*((name, "sum") for name in _SUMS), *((name, "max") for name in _TOPS))
     alone = tables.only is not None
     return [
-        Window(
+        DeliveryWindow(
             row["window_start"].timestamp(),
             row["messages_sum"],
             row["timed_sum"],
@@ -94,5 +94,5 @@ def _windows(tables: Tables, width_s: int) -> list[Window]:
             row["p99_s_max"],
             row["max_s_max"],
         )
-        for row in sorted(grouped(parts, ("window_start",), *aggregates), key=itemgetter("window_start"))
+        for row in sorted(group(parts, ("window_start",), *aggregates), key=itemgetter("window_start"))
     ]

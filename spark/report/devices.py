@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark.report import limits
-from spark.report.tables import Gateway, Tables, by_gateway, keys, seconds
+from spark.report.tables import Gateway, ReportTables, gateway_codes, group_by_gateway, seconds
 
 _COLUMNS = (
     "tenant",
@@ -35,7 +35,7 @@ SIGNS = ("silent", "battery", "reboots", "clock")
 """What a device can have, worst first."""
 
 
-class Health(msgspec.Struct):
+class DeviceHealth(msgspec.Struct):
     """`signs`: devices by what they have; `worst`: rows of `device_health` with the signs of each, the most signs
     first;
     `by_gateway`: devices, and those that have a sign, of each gateway."""
@@ -51,13 +51,13 @@ class Health(msgspec.Struct):
         return sum(row["ill_sum"] for row in self.by_gateway.values())
 
 
-def read(tables: Tables, silences: Mapping[Gateway, float], everyone: bool = False) -> Health:
+def read(tables: ReportTables, silences: Mapping[Gateway, float], everyone: bool = False) -> DeviceHealth:
     """Return the health of the devices of the fleet, or of one gateway; `everyone`: of those that are well, too, as far
     as a table holds. `silences`: seconds since the last data of each gateway."""
     table = tables.read("device_health", _COLUMNS)
     if not table.num_rows:
-        return Health(0, dict.fromkeys(SIGNS, 0), [], {})
-    table = _silent_until_now(table, silences)
+        return DeviceHealth(0, dict.fromkeys(SIGNS, 0), [], {})
+    table = _extend_silence(table, silences)
     signs = _signs(table)
     for name, column in signs.items():
         table = table.append_column(f"sign_{name}", column)
@@ -66,17 +66,17 @@ def read(tables: Tables, silences: Mapping[Gateway, float], everyone: bool = Fal
     ill = table if everyone else table.filter(pc.greater(table["signs"], 0))
     order = [("signs", "descending"), ("missed", "descending"), ("device", "ascending")]
     shown = ill.take(pc.sort_indices(ill, sort_keys=order)[: limits.ROWS_MAX]).to_pylist()
-    return Health(
+    return DeviceHealth(
         devices=table.num_rows,
         signs={name: int(pc.sum(column).as_py() or 0) for name, column in signs.items()},
         worst=[_row(row) for row in shown],
-        by_gateway=by_gateway([table], ("device", "count"), ("ill", "sum")),
+        by_gateway=group_by_gateway([table], ("device", "count"), ("ill", "sum")),
     )
 
 
-def _silent_until_now(table: pa.Table, silences: Mapping[Gateway, float]) -> pa.Table:
+def _extend_silence(table: pa.Table, silences: Mapping[Gateway, float]) -> pa.Table:
     """Count the silence of each device from now: until the last data of its gateway, and the silence of that."""
-    codes, gateways = keys(table)
+    codes, gateways = gateway_codes(table)
     of_gateway = np.array([silences.get(gateway, 0.0) for gateway in gateways])[codes]
     silent = pc.add(pc.fill_null(pc.cast(table["silent_s"], pa.float64()), 0.0), pa.array(of_gateway))
     return table.set_column(table.schema.get_field_index("silent_s"), "silent_s", silent)
@@ -104,6 +104,6 @@ def _signs(table: pa.Table) -> dict[str, pa.ChunkedArray]:
 def _row(row: dict[str, Any]) -> dict[str, Any]:
     slope = row["battery_per_day"]
     left = row["battery"] / -slope if row["battery"] is not None and slope is not None and slope < 0 else None
-    told = {"last_at": seconds(row["last_at"]), "last_boot_at": seconds(row["last_boot_at"]), "battery_days": left}
+    computed = {"last_at": seconds(row["last_at"]), "last_boot_at": seconds(row["last_boot_at"]), "battery_days": left}
     signs = [name for name in SIGNS if row[f"sign_{name}"]]
-    return {name: row[name] for name in _COLUMNS} | told | {"signs": signs}
+    return {name: row[name] for name in _COLUMNS} | computed | {"signs": signs}

@@ -10,8 +10,8 @@ import msgspec
 from spark import amounts
 from spark.report import formatting, limits
 from spark.report.accounts import Balance
-from spark.report.devices import Health
-from spark.report.fleet import Member
+from spark.report.devices import DeviceHealth
+from spark.report.fleet import GatewaySummary
 from spark.report.storage import Storage
 
 Severity = Literal["wrong", "look", "note"]
@@ -24,7 +24,7 @@ _SIGNS: Final = {
 }
 
 
-class Finding(msgspec.Struct):
+class ReportFinding(msgspec.Struct):
     """`text` is one sentence, `step` what to do (commands between backticks), `section` the id of the section that
     shows it; empty: none does."""
 
@@ -39,75 +39,84 @@ class Finding(msgspec.Struct):
         return f"{self.text} {self.step}".rstrip()
 
 
-def find(members: Sequence[Member], balance: Balance, health: Health, storage: Storage, alone: bool) -> list[Finding]:
+def find_problems(
+    members: Sequence[GatewaySummary], balance: Balance, health: DeviceHealth, storage: Storage, alone: bool
+) -> list[ReportFinding]:
     """Return what figures show, the worst first; not what `notices` says of how the page was made. `alone`: they are of
     one gateway."""
-    found = [*_losses(balance), *_damages(storage), *_gateways(members, alone), *_devices(health)]
+    found = [
+        *_find_losses(balance),
+        *_find_damage(storage),
+        *_find_gateway_problems(members, alone),
+        *_find_device_problems(health),
+    ]
     return worst_first(found)
 
 
-def worst_first(found: Sequence[Finding]) -> list[Finding]:
+def worst_first(found: Sequence[ReportFinding]) -> list[ReportFinding]:
     """Return findings by severity; those of one severity stay in their order."""
     return sorted(found, key=lambda one: -_RANK[one.severity])
 
 
-def _losses(balance: Balance) -> Iterator[Finding]:
+def _find_losses(balance: Balance) -> Iterator[ReportFinding]:
     if balance.unexplained:
         lost = amounts.counted(balance.unexplained, "message")
         text = f"{lost} {_is(balance.unexplained)} missing without an explanation."
-        yield Finding("wrong", text, "Look at the missing ranges, and at the store of that gateway.", "completeness")
+        yield ReportFinding(
+            "wrong", text, "Look at the missing ranges, and at the store of that gateway.", "completeness"
+        )
     if balance.duplicates:
         twice = amounts.counted(balance.duplicates, "message")
         text = f"{twice} {_is(balance.duplicates)} in the lake twice."
-        yield Finding("wrong", text, "Look at the addresses concerned.", "completeness")
+        yield ReportFinding("wrong", text, "Look at the addresses concerned.", "completeness")
     if balance.given_up:
         count = sum(balance.given_up.values())
         reasons = ", ".join(balance.given_up)
         text = f"{amounts.counted(count, 'message')} {_was(count)} given up: {reasons}."
-        yield Finding("look", text, "Give these addresses a larger quota, or more time.", "completeness")
+        yield ReportFinding("look", text, "Give these addresses a larger quota, or more time.", "completeness")
 
 
-def _damages(found: Storage) -> Iterator[Finding]:
+def _find_damage(found: Storage) -> Iterator[ReportFinding]:
     if found.set_aside_total:
         files = amounts.counted(found.set_aside_total, "damaged file")
         text = f"{files} {_was(found.set_aside_total)} set aside."
-        yield Finding("wrong", text, "Put back a copy of it, then run `waypost analytics rebuild`.", "lake")
+        yield ReportFinding("wrong", text, "Put back a copy of it, then run `waypost analytics rebuild`.", "lake")
     quarantined = sum(number for _, number in found.quarantined)
     if quarantined:
         text = f"{amounts.counted(quarantined, 'batch', 'batches')} {_is(quarantined)} in quarantine."
-        yield Finding("wrong", text, "The reasons are in the section of the lake.", "lake")
+        yield ReportFinding("wrong", text, "The reasons are in the section of the lake.", "lake")
 
 
-def _gateways(members: Sequence[Member], alone: bool) -> Iterator[Finding]:
+def _find_gateway_problems(members: Sequence[GatewaySummary], alone: bool) -> Iterator[ReportFinding]:
     """The silent and the late ones; of one gateway's page the same of it."""
     section = "" if alone else "fleet"
     total = len(members)
     silent = [one.silent_s for one in members if one.silent_s is not None and one.silent_s > limits.SILENT_S]
     if silent:
         longest = formatting.ago(max(silent))
-        whose = "This gateway is" if alone else f"{_of(len(silent), total)} {_is(len(silent))}"
+        subject = "This gateway is" if alone else f"{_of(len(silent), total)} {_is(len(silent))}"
         since = "its last data landed" if len(silent) == 1 else "the first to fall silent was heard"
-        text = f"{whose} silent: {since} {longest}."
-        yield Finding("look", text, "Check power and uplink there.", section)
+        text = f"{subject} silent: {since} {longest}."
+        yield ReportFinding("look", text, "Check power and uplink there.", section)
     late = [one for one in members if one.within_share is not None and one.within_share < limits.WITHIN_SHARE]
     if late:
-        whose = "This gateway has" if alone else f"{_of(len(late), total)} {_has(len(late))}"
+        subject = "This gateway has" if alone else f"{_of(len(late), total)} {_has(len(late))}"
         target = formatting.percent(limits.WITHIN_SHARE)
-        text = f"{whose} less than {target} of messages in the lake within 60 s."
-        yield Finding("look", text, "Look at their outages and uplinks.", "delivery")
+        text = f"{subject} less than {target} of messages in the lake within 60 s."
+        yield ReportFinding("look", text, "Look at their outages and uplinks.", "delivery")
     suspect = sum(one.suspect > 0 for one in members)
     if suspect:
-        whose = "This gateway has" if alone else f"{_of(suspect, total)} {_has(suspect)}"
-        text = f"{whose} messages with a suspect time."
-        yield Finding("look", text, "A clock there was wrong: give it a source of time.", "freshness")
+        subject = "This gateway has" if alone else f"{_of(suspect, total)} {_has(suspect)}"
+        text = f"{subject} messages with a suspect time."
+        yield ReportFinding("look", text, "A clock there was wrong: give it a source of time.", "freshness")
 
 
-def _devices(health: Health) -> Iterator[Finding]:
+def _find_device_problems(health: DeviceHealth) -> Iterator[ReportFinding]:
     for sign, count in health.signs.items():
         if count:
             one, several, step = _SIGNS[sign]
             text = f"{_of(count, health.devices, 'device')} {one if count == 1 else several}."
-            yield Finding("look", text, f"{step[0].upper()}{step[1:]}.", "devices")
+            yield ReportFinding("look", text, f"{step[0].upper()}{step[1:]}.", "devices")
 
 
 def _of(count: int, total: int, noun: str = "gateway") -> str:

@@ -10,10 +10,10 @@ import msgspec
 from spark import amounts
 from spark.report import formatting, limits
 from spark.report.accounts import Accounts
-from spark.report.delivery import Delivery
-from spark.report.devices import Health
+from spark.report.delivery import DeliveryTimes
+from spark.report.devices import DeviceHealth
 from spark.report.outages import Outages
-from spark.report.tables import Gateway, Tables, by_gateway
+from spark.report.tables import Gateway, ReportTables, group_by_gateway
 from spark.report.tracks import Anomalies
 
 State = Literal["ok", "look", "wrong"]
@@ -34,7 +34,7 @@ _COLUMNS = (
 )
 
 
-class Member(msgspec.Struct):
+class GatewaySummary(msgspec.Struct):
     """A gateway. `why` says the reasons of its `state`, the worst first; `silent_s` is counted from now. None: unknown,
     as nothing has landed, or the job has not run."""
 
@@ -61,26 +61,26 @@ class Member(msgspec.Struct):
     why: list[str] = []
 
 
-class Parts(msgspec.Struct):
+class GatewayFigures(msgspec.Struct):
     """What else is known of gateways."""
 
     accounts: Accounts
-    delivery: Delivery
-    health: Health
+    delivery: DeliveryTimes
+    health: DeviceHealth
     outages: Outages
     anomalies: Anomalies
 
 
-def gateways(tables: Tables) -> set[Gateway]:
+def gateways(tables: ReportTables) -> set[Gateway]:
     """All gateways that have a page: something of them has landed, or they have stated what they accepted."""
     return {
         gateway
         for name in ("gateway_freshness", "completeness")
-        for gateway in by_gateway(tables.parts(name, ("tenant", "gateway")))
+        for gateway in group_by_gateway(tables.parts(name, ("tenant", "gateway")))
     }
 
 
-def read(tables: Tables, parts: Parts) -> list[Member]:
+def read(tables: ReportTables, parts: GatewayFigures) -> list[GatewaySummary]:
     """All gateways that something is known of."""
     found = {}
     for row in tables.read("gateway_freshness", _COLUMNS).to_pylist():
@@ -89,13 +89,13 @@ def read(tables: Tables, parts: Parts) -> list[Member]:
             found[member.gateway] = member
     for gateway in parts.accounts.by_gateway:
         if gateway not in found:
-            found[gateway] = Member(gateway, 0)
+            found[gateway] = GatewaySummary(gateway, 0)
     waits = tables.rows("gateway_backlog", ("tenant", "gateway", "waiting"))
     _add(found, parts, {(row["tenant"], row["gateway"]): row["waiting"] for row in waits})
     return list(found.values())
 
 
-def judge(members: list[Member], silences: Mapping[Gateway, float]) -> list[Member]:
+def judge(members: list[GatewaySummary], silences: Mapping[Gateway, float]) -> list[GatewaySummary]:
     """Set silence, state and reasons of each; return the worst first."""
     for member in members:
         member.silent_s = silences.get(member.gateway)
@@ -103,8 +103,8 @@ def judge(members: list[Member], silences: Mapping[Gateway, float]) -> list[Memb
     return sorted(members, key=_order)
 
 
-def _member(row: dict[str, Any]) -> Member:
-    return Member(
+def _member(row: dict[str, Any]) -> GatewaySummary:
+    return GatewaySummary(
         (row["tenant"], row["gateway"]),
         row["rows"],
         first_at=row["first_event_time"].timestamp(),
@@ -117,7 +117,7 @@ def _member(row: dict[str, Any]) -> Member:
     )
 
 
-def _add(found: dict[Gateway, Member], parts: Parts, waiting: dict[Gateway, int | None]) -> None:
+def _add(found: dict[Gateway, GatewaySummary], parts: GatewayFigures, waiting: dict[Gateway, int | None]) -> None:
     for gateway, member in found.items():
         member.outages = parts.outages.by_gateway.get(gateway, 0)
         member.waiting = waiting.get(gateway)
@@ -135,7 +135,7 @@ def _add(found: dict[Gateway, Member], parts: Parts, waiting: dict[Gateway, int 
         member.anomalies = unusual["value_count"] if unusual is not None else 0
 
 
-def _judge(member: Member) -> None:
+def _judge(member: GatewaySummary) -> None:
     wrong, look = [], []
     if member.unexplained:
         wrong.append(f"{amounts.count(member.unexplained)} unexplained")
@@ -156,7 +156,7 @@ def _judge(member: Member) -> None:
     member.state = "wrong" if wrong else "look" if look else "ok"
 
 
-def _order(member: Member) -> tuple[Any, ...]:
+def _order(member: GatewaySummary) -> tuple[Any, ...]:
     lacks = (member.unexplained or 0) + (member.duplicates or 0)
     late = 1.0 - member.within_share if member.within_share is not None else 0.0
     silent = member.silent_s or 0.0

@@ -9,36 +9,36 @@ from spark import amounts
 from spark.report import charts, drawings, formatting, limits, names
 from spark.report.charts import Chart
 from spark.report.notices import as_of
-from spark.report.section import GATEWAY, UNKNOWN, Section, Subject, Tile
-from spark.report.table import Column, Table
+from spark.report.section import GATEWAY, UNKNOWN, ReportSection, SectionContext, Tile
+from spark.report.table import ReportColumn, ReportTable
 from spark.report.tracks import Track
 
 
 class FleetSections:
     """Each method makes one, or says that there is nothing to say."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: SectionContext) -> None:
         self._subject = subject
 
-    def fleet(self) -> Section | None:
+    def fleet(self) -> ReportSection | None:
         """Every gateway, the worst first."""
         known = self._subject.known
         if known.gateway is not None or not known.members:
             return None
         columns = [
             GATEWAY,
-            Column("state", "state"),
-            Column("messages", "count"),
-            Column(f"last {limits.SPARK_HOURS} h", "spark"),
-            Column("last landed", "time"),
-            Column("lag p95", "seconds"),
-            Column("in time", "share"),
-            Column("unexplained", "count", alarm=True),
-            Column("given up", "count"),
-            Column("waiting", "count"),
-            Column("outages", "count"),
-            Column("devices", "count"),
-            Column("anomalies", "count"),
+            ReportColumn("state", "state"),
+            ReportColumn("messages", "count"),
+            ReportColumn(f"last {limits.SPARK_HOURS} h", "spark"),
+            ReportColumn("last landed", "time"),
+            ReportColumn("lag p95", "seconds"),
+            ReportColumn("in time", "share"),
+            ReportColumn("unexplained", "count", alarm=True),
+            ReportColumn("given up", "count"),
+            ReportColumn("waiting", "count"),
+            ReportColumn("outages", "count"),
+            ReportColumn("devices", "count"),
+            ReportColumn("anomalies", "count"),
         ]
         strips = known.strips.by_gateway
         sparks = {name: drawings.levels(strip.messages[-limits.SPARK_HOURS :]) for name, strip in strips.items()}
@@ -62,29 +62,31 @@ class FleetSections:
             for one in known.members[: limits.GATEWAYS_MAX]
         ]
         about = "Every gateway, those that need a look first. A page of one: `waypost analytics report --gateway NAME`."
-        return Section("fleet", "Fleet", about, tables=[Table("Gateways", columns, rows, len(known.members))])
+        return ReportSection(
+            "fleet", "Fleet", about, tables=[ReportTable("Gateways", columns, rows, len(known.members))]
+        )
 
-    def changes(self) -> Section | None:
+    def changes(self) -> ReportSection | None:
         """Of the last day."""
         found = self._subject.known.changes
         if found is None:
             return None
         count = amounts.count
-        told = (
+        counts = (
             ("gateways that are new", found.new_gateways, "fleet"),
             ("gateways that fell silent", found.silent_gateways, "fleet"),
             ("outages that ended", found.outages, "outages"),
             ("anomalies", found.anomalies, "anomalies"),
             ("ill devices that started again", found.restarts, "devices"),
         )
-        tiles = [Tile(name, count(number), section=section) for name, number, section in told]
+        tiles = [Tile(name, count(number), section=section) for name, number, section in counts]
         tiles += self._of_weeks()
         since = formatting.moment(datetime.fromtimestamp(found.since, UTC))
         about = f"Since {since}, the last 24 hours."
         if self._subject.known.weeks is not None:
             until = formatting.moment(datetime.fromtimestamp(self._subject.known.weeks.until, UTC))[:10]
             about += f" The week: seven whole days before {until} against the seven before them."
-        return Section("changes", "What changed", about, tiles)
+        return ReportSection("changes", "What changed", about, tiles)
 
     def _of_weeks(self) -> list[Tile]:
         """Last week against the week before it."""
@@ -99,7 +101,7 @@ class FleetSections:
             _change("anomalies", last.anomalies, before.anomalies, more_is_worse=True),
         ]
 
-    def hours(self) -> Section | None:
+    def hours(self) -> ReportSection | None:
         """A strip of each gateway, an hour a cell."""
         known, strips = self._subject.known, self._subject.known.strips
         gateways = [one.gateway for one in known.members if one.gateway in strips.by_gateway][: limits.STRIPS_MAX]
@@ -110,7 +112,7 @@ class FleetSections:
             [self._subject.gateway(gateway), strips.by_gateway[gateway].cells(lost.get(gateway, ()))]
             for gateway in gateways
         ]
-        columns = [GATEWAY, Column("hours", "heat", start=strips.start)]
+        columns = [GATEWAY, ReportColumn("hours", "heat", start=strips.start)]
         first, last = (
             formatting.moment(datetime.fromtimestamp(second, UTC))[:16]
             for second in (strips.start, strips.start + 3_600 * strips.hours)
@@ -120,10 +122,10 @@ class FleetSections:
             "the more messages against the gateway\u2019s busiest hour. Orange and low: less than 99 % in time. Red "
             "and framed: some unexplained. A grey line: no messages."
         )
-        table = Table("Hours of gateways", columns, rows, len(known.members))
-        return Section("hours", "Hours", about, tables=[table])
+        table = ReportTable("Hours of gateways", columns, rows, len(known.members))
+        return ReportSection("hours", "Hours", about, tables=[table])
 
-    def devices(self) -> Section | None:
+    def devices(self) -> ReportSection | None:
         """Health of devices."""
         found = self._subject.known.health
         if not found.devices:
@@ -141,22 +143,22 @@ class FleetSections:
         ]
         columns = [
             GATEWAY,
-            Column("device", "name"),
-            Column("state", "state"),
-            Column("last data", "time"),
-            Column("silent", "seconds"),
-            Column("sends every", "seconds"),
-            Column("battery", "number"),
-            Column("a day", "number"),
-            Column("left, days", "number"),
-            Column("starts", "count"),
-            Column("clock ahead", "seconds"),
-            Column("rssi", "number"),
+            ReportColumn("device", "name"),
+            ReportColumn("state", "state"),
+            ReportColumn("last data", "time"),
+            ReportColumn("silent", "seconds"),
+            ReportColumn("sends every", "seconds"),
+            ReportColumn("battery", "number"),
+            ReportColumn("a day", "number"),
+            ReportColumn("left, days", "number"),
+            ReportColumn("starts", "count"),
+            ReportColumn("clock ahead", "seconds"),
+            ReportColumn("rssi", "number"),
         ]
         rows = [self._device(row) for row in found.worst]
         total = found.devices if self._subject.known.gateway is not None else found.need_a_look
         tables = [
-            Table(
+            ReportTable(
                 "Devices that need a look" if self._subject.known.gateway is None else "Devices", columns, rows, total
             )
         ]
@@ -164,7 +166,7 @@ class FleetSections:
             "Of the last 30 days of each device. Silent: nothing came of it for more than 5 of its own "
             "intervals, counted from now."
         )
-        return Section("devices", "Device health", about, tiles, tables=tables if rows else [])
+        return ReportSection("devices", "Device health", about, tiles, tables=tables if rows else [])
 
     def _device(self, row: dict[str, Any]) -> list[Any]:
         return [
@@ -182,7 +184,7 @@ class FleetSections:
             row["rssi"],
         ]
 
-    def anomalies(self) -> Section | None:
+    def anomalies(self) -> ReportSection | None:
         """Unusual values."""
         found = self._subject.known.anomalies
         if not found.count:
@@ -191,14 +193,14 @@ class FleetSections:
         tiles += [Tile(rule, amounts.count(number)) for rule, number in found.rules]
         columns = [
             GATEWAY,
-            Column("device", "name"),
-            Column("metric", "name"),
-            Column("at", "time"),
-            Column("value", "number"),
-            Column("expected", "number"),
-            Column("off by", "number"),
-            Column("rule"),
-            Column("score", "number"),
+            ReportColumn("device", "name"),
+            ReportColumn("metric", "name"),
+            ReportColumn("at", "time"),
+            ReportColumn("value", "number"),
+            ReportColumn("expected", "number"),
+            ReportColumn("off by", "number"),
+            ReportColumn("rule"),
+            ReportColumn("score", "number"),
         ]
         rows = [
             [
@@ -218,11 +220,11 @@ class FleetSections:
             "Values that are unusual for their series, with the rule that said so and what it expected; marked "
             "in the charts below."
         )
-        return Section(
-            "anomalies", "Anomalies", about, tiles, tables=[Table("Unusual values", columns, rows, found.count)]
+        return ReportSection(
+            "anomalies", "Anomalies", about, tiles, tables=[ReportTable("Unusual values", columns, rows, found.count)]
         )
 
-    def metrics(self) -> Section | None:
+    def metrics(self) -> ReportSection | None:
         """Charts of the metrics of devices."""
         known = self._subject.known
         if not known.tracks or known.span is None:
@@ -246,21 +248,21 @@ class FleetSections:
             since = formatting.moment(datetime.fromtimestamp(known.tracks_since, UTC))
             notes.append(f"Drawn since {since}: what was before is in the tables rollup_1m and rollup_1h.")
         drawn = [self._track(track, known.span) for track in known.tracks if track.windows]
-        return Section("metrics", "Metrics", about, charts=drawn, notes=notes)
+        return ReportSection("metrics", "Metrics", about, charts=drawn, notes=notes)
 
     def _track(self, track: Track, span: tuple[float, float]) -> Chart:
         chart = charts.track(track, span, self._subject.bands_of(track.gateway))
         if self._subject.known.gateway is None and self._subject.known.flows_total > 1:
-            chart.place = f"{names.name_of(track.gateway)}: {chart.place}"
+            chart.place = f"{names.short_name(track.gateway)}: {chart.place}"
         return chart
 
 
 def _change(name: str, last: int, before: int, more_is_worse: bool = False) -> Tile:
     """A number of last week, with its direction."""
     share = (last - before) / before if before else None
-    told = f" {_sign(last - before)}{formatting.percent(abs(share))}" if share is not None and last != before else ""
+    suffix = f" {_sign(last - before)}{formatting.percent(abs(share))}" if share is not None and last != before else ""
     mark: Literal["", "look"] = "look" if more_is_worse and last > before else ""
-    return Tile(f"{name} last week; {amounts.count(before)} the week before", f"{amounts.count(last)}{told}", mark)
+    return Tile(f"{name} last week; {amounts.count(before)} the week before", f"{amounts.count(last)}{suffix}", mark)
 
 
 def _change_of_share(name: str, last: float | None, before: float | None) -> Tile:
@@ -268,9 +270,9 @@ def _change_of_share(name: str, last: float | None, before: float | None) -> Til
     if last is None or before is None:
         return Tile(f"{name}, last week", UNKNOWN)
     points = round(100 * (last - before), 1)
-    told = f" {_sign(points)}{abs(points):g} points" if points else ""
+    suffix = f" {_sign(points)}{abs(points):g} points" if points else ""
     mark: Literal["", "look"] = "look" if points < 0 else ""
-    value = f"{formatting.percent(last)}{told}"
+    value = f"{formatting.percent(last)}{suffix}"
     return Tile(f"{name}, last week; {formatting.percent(before)} the week before", value, mark)
 
 

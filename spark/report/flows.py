@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark.report import limits
-from spark.report.tables import Gateway, Tables, keys, unix_seconds
+from spark.report.tables import Gateway, ReportTables, gateway_codes, unix_seconds
 
 _COLUMNS = ("tenant", "gateway", "lane", "bucket", "received", "ingested", "lag_max_s")
 Array = Any
 """Of numpy."""
 
 
-class Flow(msgspec.Struct):
+class MessageFlow(msgspec.Struct):
     """One gateway over time, or the fleet (`gateway` None), in buckets of `width` seconds from `start`; every list has
     one value a bucket, `reported` moments of its own."""
 
@@ -65,11 +65,11 @@ class _Scale(msgspec.Struct):
 
     def number(self, part: pa.Table) -> Array:
         """The number of each row's gateway."""
-        codes, found = keys(part)
+        codes, found = gateway_codes(part)
         return np.array([self.gateways[gateway] for gateway in found])[codes]
 
 
-def read(tables: Tables) -> tuple[list[Flow], int]:
+def read(tables: ReportTables) -> tuple[list[MessageFlow], int]:
     """The flows to draw, and how many gateways there are. Those of few gateways, or the fleet and those that held
     most."""
     scale = _scale(tables)
@@ -84,14 +84,14 @@ def read(tables: Tables) -> tuple[list[Flow], int]:
     return sorted(flows, key=lambda flow: flow.gateway or ("", "")), len(scale.gateways)
 
 
-def _scale(tables: Tables) -> _Scale | None:
+def _scale(tables: ReportTables) -> _Scale | None:
     """Of the table as it is; None without rows."""
     first, last, width = np.inf, -np.inf, 0.0
     found: dict[Gateway, int] = {}
     for part in tables.parts("throughput", ("tenant", "gateway", "bucket", "bucket_s")):
         at = unix_seconds(part["bucket"])
         first, last, width = min(first, at.min()), max(last, at.max()), float(part["bucket_s"][0].as_py())
-        for gateway in keys(part)[1]:
+        for gateway in gateway_codes(part)[1]:
             found.setdefault(gateway, len(found))
     return _Scale(float(first), width, round((last - first) / width) + 1, found) if found else None
 
@@ -112,8 +112,8 @@ class _Sums:
         np.add.at(self._late, place, np.where(late, landed, 0.0))
         np.maximum.at(self._lag, place, pc.fill_null(part["lag_max_s"], -1.0).to_numpy())
 
-    def flow(self, gateway: Gateway | None) -> Flow:
-        return Flow(
+    def flow(self, gateway: Gateway | None) -> MessageFlow:
+        return MessageFlow(
             gateway,
             self._scale.start,
             self._scale.width,
@@ -124,7 +124,7 @@ class _Sums:
         )
 
 
-class _Held:
+class _HeldMessages:
     """What each gateway held over time, in stretches of so many buckets that they are few (`HELD_CELLS_MAX`)."""
 
     def __init__(self, scale: _Scale) -> None:
@@ -143,9 +143,9 @@ class _Held:
         return found
 
 
-def _fleet(tables: Tables, scale: _Scale) -> tuple[Flow, list[Gateway]]:
+def _fleet(tables: ReportTables, scale: _Scale) -> tuple[MessageFlow, list[Gateway]]:
     """The flow of all gateways, and those that held most."""
-    whole, held = _Sums(scale), _Held(scale)
+    whole, held = _Sums(scale), _HeldMessages(scale)
     for part in tables.parts("throughput", _COLUMNS):
         whole.add(part)
         held.add(part)
@@ -153,11 +153,11 @@ def _fleet(tables: Tables, scale: _Scale) -> tuple[Flow, list[Gateway]]:
     return whole.flow(None), [names[number] for number in held.most()]
 
 
-def _of_gateways(tables: Tables, scale: _Scale, chosen: Collection[Gateway]) -> list[Flow]:
+def _of_gateways(tables: ReportTables, scale: _Scale, chosen: Collection[Gateway]) -> list[MessageFlow]:
     sums = {gateway: _Sums(scale) for gateway in chosen}
     tenants, names = ({gateway[part] for gateway in chosen} for part in (0, 1))
     table = tables.read("throughput", _COLUMNS, ("tenant", "in", tenants), ("gateway", "in", names))
-    codes, found = keys(table)
+    codes, found = gateway_codes(table)
     for number, gateway in enumerate(found):
         if gateway in sums:
             sums[gateway].add(table.filter(pa.array(codes == number)))
@@ -168,24 +168,24 @@ def _numbers(part: pa.Table, column: str) -> Array:
     return part[column].to_numpy().astype(np.float64)
 
 
-def _add_reported(tables: Tables, flows: Sequence[Flow]) -> None:
+def _add_reported(tables: ReportTables, flows: Sequence[MessageFlow]) -> None:
     """What the gateways said of their backlogs, the last of each bucket. The status table goes on after the version of
     the messages drawn."""
     drawn = {flow.gateway: flow for flow in flows if flow.gateway is not None}
     if not drawn:
         return
-    said: dict[Gateway, dict[int, tuple[float, float]]] = {gateway: {} for gateway in drawn}
+    reports: dict[Gateway, dict[int, tuple[float, float]]] = {gateway: {} for gateway in drawn}
     columns = ("tenant", "gateway", "reported_at", "backlog_messages")
     for part in tables.parts("gateway_status", columns, ("gateway", "in", {name for _, name in drawn})):
-        codes, found = keys(part)
+        codes, found = gateway_codes(part)
         for number, gateway in enumerate(found):
             if gateway in drawn:
-                _keep_last(said[gateway], part.filter(pa.array(codes == number)), drawn[gateway])
+                _keep_last(reports[gateway], part.filter(pa.array(codes == number)), drawn[gateway])
     for gateway, flow in drawn.items():
-        flow.reported = sorted(said[gateway].values())
+        flow.reported = sorted(reports[gateway].values())
 
 
-def _keep_last(said: dict[int, tuple[float, float]], part: pa.Table, flow: Flow) -> None:
+def _keep_last(reports: dict[int, tuple[float, float]], part: pa.Table, flow: MessageFlow) -> None:
     """Put what a gateway reported into `said`, by the number of the bucket, where nothing later is there."""
     part = part.filter(pc.is_valid(part["backlog_messages"])).sort_by("reported_at")
     at, held = unix_seconds(part["reported_at"]), _numbers(part, "backlog_messages")
@@ -196,4 +196,4 @@ def _keep_last(said: dict[int, tuple[float, float]], part: pa.Table, flow: Flow)
     for number, each in zip(
         place[last].tolist(), zip(at[last].tolist(), held[last].tolist(), strict=True), strict=True
     ):
-        said[number] = max(each, said.get(number, each))
+        reports[number] = max(each, reports.get(number, each))

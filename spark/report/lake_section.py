@@ -8,29 +8,29 @@ from typing import Any
 from spark import amounts
 from spark.decoding.reasons import NEXT_STEPS
 from spark.report import formatting, limits
-from spark.report.section import Section, Subject, Tile, unknown_tile
-from spark.report.table import Column, Table
+from spark.report.section import ReportSection, SectionContext, Tile, unknown_tile
+from spark.report.table import ReportColumn, ReportTable
 
 
 class LakeSection:
     """What holds the answers, and what in it is damaged or was refused."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: SectionContext) -> None:
         self._subject = subject
 
-    def lake(self) -> Section | None:
+    def lake(self) -> ReportSection | None:
         """Files, sizes, what was set aside or rejected."""
         found = self._subject.known.storage
         tables = list(self._damages())
         if found.tables:
             columns = [
-                Column("table", "name"),
-                Column("rows", "count"),
-                Column("files", "count"),
-                Column("size", "bytes"),
-                Column("a file", "bytes"),
-                Column("version", "count"),
-                Column("state", "state"),
+                ReportColumn("table", "name"),
+                ReportColumn("rows", "count"),
+                ReportColumn("files", "count"),
+                ReportColumn("size", "bytes"),
+                ReportColumn("a file", "bytes"),
+                ReportColumn("version", "count"),
+                ReportColumn("state", "state"),
             ]
             rows = [
                 [
@@ -44,7 +44,7 @@ class LakeSection:
                 ]
                 for one in found.tables
             ]
-            tables.append(Table("Tables", columns, rows, len(rows), folded=True))
+            tables.append(ReportTable("Tables", columns, rows, len(rows), folded=True))
         if not tables:
             return None
         size = sum(one.size for one in found.tables)
@@ -63,35 +63,42 @@ class LakeSection:
             "Nothing is dropped: rejected values are kept in table reject with their message, refused batches in "
             "quarantine."
         )
-        return Section("lake", "Lake", about, tiles, tables=tables)
+        return ReportSection("lake", "Lake", about, tiles, tables=tables)
 
-    def _damages(self) -> Iterator[Table]:
+    def _damages(self) -> Iterator[ReportTable]:
         found = self._subject.known.storage
         if found.set_aside:
             columns = [
-                Column("table", "name"),
-                Column("file", "name"),
-                Column("not taken by", "name"),
-                Column("rows", "count"),
-                Column("gateways"),
-                Column("reason"),
-                Column("found", "time"),
+                ReportColumn("table", "name"),
+                ReportColumn("file", "name"),
+                ReportColumn("not taken by", "name"),
+                ReportColumn("rows", "count"),
+                ReportColumn("gateways"),
+                ReportColumn("reason"),
+                ReportColumn("found", "time"),
             ]
             rows = [
                 [row["source"], row["path"], row["job"], row["rows"], _between(row), row["reason"], row["found_at"]]
                 for row in found.set_aside
             ]
-            yield Table("Damaged files set aside", columns, rows, found.set_aside_total)
+            yield ReportTable("Damaged files set aside", columns, rows, found.set_aside_total)
         if found.rejects:
-            columns = [Column("reason"), Column("content type", "name"), Column("number", "count"), Column("next step")]
+            columns = [
+                ReportColumn("reason"),
+                ReportColumn("content type", "name"),
+                ReportColumn("number", "count"),
+                ReportColumn("next step"),
+            ]
             rows = [
                 [one.reason, one.content_type, one.number, NEXT_STEPS.get(one.reason, "")]
                 for one in found.rejects[: limits.ROWS_MAX]
             ]
-            yield Table("Rejected values", columns, rows, len(found.rejects))
+            yield ReportTable("Rejected values", columns, rows, len(found.rejects))
         if found.quarantined:
             rows = [list(pair) for pair in found.quarantined]
-            yield Table("Quarantined batches", [Column("reason"), Column("number", "count")], rows, len(rows))
+            yield ReportTable(
+                "Quarantined batches", [ReportColumn("reason"), ReportColumn("number", "count")], rows, len(rows)
+            )
 
 
 def _between(row: Mapping[str, Any]) -> str:

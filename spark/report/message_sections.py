@@ -8,18 +8,18 @@ from typing import Any
 from spark import amounts
 from spark.report import charts, formatting, limits
 from spark.report.charts import Band, Chart
-from spark.report.flows import Flow
-from spark.report.section import GATEWAY, Section, Subject, Tile
-from spark.report.table import Column, Table
+from spark.report.flows import MessageFlow
+from spark.report.section import GATEWAY, ReportSection, SectionContext, Tile
+from spark.report.table import ReportColumn, ReportTable
 
 
 class MessageSections:
     """Each method makes one, or says that there is nothing to say."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: SectionContext) -> None:
         self._subject = subject
 
-    def delivery(self) -> Section | None:
+    def delivery(self) -> ReportSection | None:
         """Times into the lake against the target."""
         found = self._subject.known.delivery
         if not found.timed or found.share is None:
@@ -32,9 +32,9 @@ class MessageSections:
             Tile("slowest message", formatting.duration(slowest)),
         ]
         about = "From reception at the gateway to the commit in the lake, by the hour of reception."
-        return Section("delivery", "Delivery time", about, tiles, charts.delivery(found, self._subject.bands))
+        return ReportSection("delivery", "Delivery time", about, tiles, charts.delivery(found, self._subject.bands))
 
-    def completeness(self) -> Section | None:
+    def completeness(self) -> ReportSection | None:
         """Accepted = landed + given up + waiting + unexplained."""
         found = self._subject.known.accounts
         if not found.known:
@@ -60,19 +60,19 @@ class MessageSections:
             notes.append(
                 f"{count(balance.unstated)} of the accepted messages are not in a gateway\u2019s statement yet."
             )
-        return Section("completeness", "Completeness", about, tiles, tables=tables, notes=notes)
+        return ReportSection("completeness", "Completeness", about, tiles, tables=tables, notes=notes)
 
-    def _addresses(self) -> Table:
+    def _addresses(self) -> ReportTable:
         found = self._subject.known.accounts
         heads = ("rows", "accepted", "missing", "given up", "waiting")
         names = ("rows", "accepted", "missing", "explained", "waiting")
         columns = [
             GATEWAY,
-            Column("address", "name"),
-            Column("sequences"),
-            *(Column(head, "count") for head in heads),
-            Column("unexplained", "count", alarm=True),
-            Column("duplicates", "count", alarm=True),
+            ReportColumn("address", "name"),
+            ReportColumn("sequences"),
+            *(ReportColumn(head, "count") for head in heads),
+            ReportColumn("unexplained", "count", alarm=True),
+            ReportColumn("duplicates", "count", alarm=True),
         ]
         rows = [
             [
@@ -85,17 +85,17 @@ class MessageSections:
             ]
             for row in found.addresses
         ]
-        return Table("Completeness by address", columns, rows, found.addresses_total)
+        return ReportTable("Completeness by address", columns, rows, found.addresses_total)
 
-    def _ranges(self) -> Iterator[Table]:
+    def _ranges(self) -> Iterator[ReportTable]:
         found = self._subject.known.accounts
         if found.ranges:
             columns = [
                 GATEWAY,
-                Column("address", "name"),
-                Column("sequences"),
-                Column("missing", "count"),
-                Column("state", "state"),
+                ReportColumn("address", "name"),
+                ReportColumn("sequences"),
+                ReportColumn("missing", "count"),
+                ReportColumn("state", "state"),
             ]
             rows = [
                 [
@@ -107,15 +107,15 @@ class MessageSections:
                 ]
                 for row in found.ranges
             ]
-            yield Table("Missing ranges", columns, rows, found.ranges_total)
+            yield ReportTable("Missing ranges", columns, rows, found.ranges_total)
         if found.hours:
             heads = ("accepted", "landed", "waiting")
             columns = [
                 GATEWAY,
-                Column("address", "name"),
-                Column("hour", "time"),
-                *(Column(head, "count") for head in heads),
-                Column("unexplained", "count", alarm=True),
+                ReportColumn("address", "name"),
+                ReportColumn("hour", "time"),
+                *(ReportColumn(head, "count") for head in heads),
+                ReportColumn("unexplained", "count", alarm=True),
             ]
             hours = [
                 [
@@ -127,13 +127,13 @@ class MessageSections:
                 ]
                 for row in found.hours
             ]
-            yield Table("Hours with something unexplained", columns, hours, found.hours_total)
+            yield ReportTable("Hours with something unexplained", columns, hours, found.hours_total)
 
-    def _flows(self, make: Callable[[Flow, int, Sequence[Band]], Chart]) -> list[Chart]:
+    def _flows(self, make: Callable[[MessageFlow, int, Sequence[Band]], Chart]) -> list[Chart]:
         known = self._subject.known
         return [make(flow, known.flows_total, self._subject.bands_of(flow.gateway)) for flow in known.flows]
 
-    def flow(self) -> Section | None:
+    def flow(self) -> ReportSection | None:
         """Received and landed."""
         known = self._subject.known
         if not known.flows:
@@ -150,16 +150,16 @@ class MessageSections:
                 f"{len(known.flows) - 1} "
                 "that held most."
             )
-        return Section("throughput", "Throughput", about, charts=self._flows(charts.throughput), notes=notes)
+        return ReportSection("throughput", "Throughput", about, charts=self._flows(charts.throughput), notes=notes)
 
-    def backlog(self) -> Section | None:
+    def backlog(self) -> ReportSection | None:
         """What gateways held."""
         if not self._subject.known.flows:
             return None
         about = "Messages a gateway had accepted that were not in the lake yet."
-        return Section("backlog", "Backlog and drain", about, charts=self._flows(charts.backlog))
+        return ReportSection("backlog", "Backlog and drain", about, charts=self._flows(charts.backlog))
 
-    def freshness(self) -> Section | None:
+    def freshness(self) -> ReportSection | None:
         """How long messages took, over time."""
         if not self._subject.known.flows:
             return None
@@ -169,11 +169,11 @@ class MessageSections:
         )
         columns = [
             GATEWAY,
-            Column("lag p50", "seconds"),
-            Column("lag p95", "seconds"),
-            Column("worst", "seconds"),
-            Column("late", "share"),
-            Column("clock suspect", "count"),
+            ReportColumn("lag p50", "seconds"),
+            ReportColumn("lag p95", "seconds"),
+            ReportColumn("worst", "seconds"),
+            ReportColumn("late", "share"),
+            ReportColumn("clock suspect", "count"),
         ]
         slowest = sorted(self._subject.known.members, key=lambda one: -(one.lag_p95_s or 0.0))
         rows = [
@@ -187,10 +187,12 @@ class MessageSections:
             ]
             for one in slowest[: limits.ROWS_MAX]
         ]
-        table = Table("Freshness by gateway", columns, rows, len(slowest))
-        return Section("freshness", "Freshness", about, charts=self._flows(charts.lag), tables=[table] if rows else [])
+        table = ReportTable("Freshness by gateway", columns, rows, len(slowest))
+        return ReportSection(
+            "freshness", "Freshness", about, charts=self._flows(charts.lag), tables=[table] if rows else []
+        )
 
-    def outages(self) -> Section | None:
+    def outages(self) -> ReportSection | None:
         """When messages had to wait, and how they came."""
         known = self._subject.known
         found, total = known.outages, known.outages_total
@@ -198,11 +200,11 @@ class MessageSections:
             return None
         columns = [
             GATEWAY,
-            Column("cut off from", "time"),
-            Column("until", "time"),
-            Column("drain took", "seconds"),
-            Column("messages", "count"),
-            Column("slowest", "seconds"),
+            ReportColumn("cut off from", "time"),
+            ReportColumn("until", "time"),
+            ReportColumn("drain took", "seconds"),
+            ReportColumn("messages", "count"),
+            ReportColumn("slowest", "seconds"),
         ]
         rows = [
             [self._subject.gateway(one.gateway), one.began, one.until, one.drain_s, one.messages, one.lag_max_s]
@@ -215,8 +217,8 @@ class MessageSections:
         )
         held = amounts.count(len(found))
         notes = [f"Marked in the charts: those with the {held} longest delays."] if total > len(found) else []
-        table = Table("Outages", columns, rows, total)
-        return Section("outages", "Outages and drains", about, tables=[table], notes=notes)
+        table = ReportTable("Outages", columns, rows, total)
+        return ReportSection("outages", "Outages and drains", about, tables=[table], notes=notes)
 
 
 def _numbers(row: Mapping[str, Any]) -> str:

@@ -26,13 +26,13 @@ def full_name(gateway: Gateway) -> str:
     return "/".join(gateway)
 
 
-def name_of(gateway: Gateway) -> str:
+def short_name(gateway: Gateway) -> str:
     """A gateway's name; with its tenant where that is not the default one, or the name looks like a whole one."""
     tenant, name = gateway
     return name if tenant == _DEFAULT_TENANT and "/" not in name else full_name(gateway)
 
 
-def found(name: str, known: Collection[Gateway]) -> Gateway:
+def find_gateway(name: str, known: Collection[Gateway]) -> Gateway:
     """The gateway of `known` that is called `TENANT/NAME`, or else the only one that is called `NAME`.
 
     Raises `NoGateway`.
@@ -42,16 +42,18 @@ def found(name: str, known: Collection[Gateway]) -> Gateway:
     if len(chosen) == 1:
         return chosen[0]
     if chosen:
-        raise NoGateway(f"several gateways are named {name!r}: choose one of {_listed(map(full_name, sorted(chosen)))}")
+        raise NoGateway(
+            f"several gateways are named {name!r}: choose one of {_join_names(map(full_name, sorted(chosen)))}"
+        )
     if not known:
         raise NoGateway(f"no gateway named {name!r} is known: run `waypost analytics run` on this lake first")
-    names = sorted(map(name_of, known))
+    names = sorted(map(short_name, known))
     like = difflib.get_close_matches(name, names, SAID_MAX)
-    said = f"did you mean {_listed(like, 'or')}?" if like else f"there are {_listed(names)}"
-    raise NoGateway(f"no gateway named {name!r} is known in this lake; {said}")
+    hint = f"did you mean {_join_names(like, 'or')}?" if like else f"there are {_join_names(names)}"
+    raise NoGateway(f"no gateway named {name!r} is known in this lake; {hint}")
 
 
-def _listed(names: Iterable[str], word: str = "and") -> str:
+def _join_names(names: Iterable[str], word: str = "and") -> str:
     every = list(names)
     more = len(every) - SAID_MAX
     if more > 0:

@@ -7,40 +7,43 @@ from datetime import UTC, datetime
 
 from spark import amounts
 from spark.report import formatting, limits
-from spark.report.findings import Finding, Severity, worst_first
+from spark.report.findings import ReportFinding, Severity, worst_first
+from spark.report.missing_tables import KNOWN_FROM
 from spark.report.queries import LakeFigures
-from spark.report.snapshot import Doubt, Standing
-from spark.report.unmade import KNOWN_FROM
+from spark.report.snapshot import TableStanding, VersionDoubt
 
 _SINGULAR = ("the last data of each gateway", "the health of devices")
 _READINGS, _TRACKS = ("readings", "rejected values"), ("plots of devices",)
 
 
-def notices(known: LakeFigures, command: str = "waypost analytics run --lake DIR") -> list[str]:
+def list_notices(known: LakeFigures, command: str = "waypost analytics run --lake DIR") -> list[str]:
     """Return one sentence or two each, commands between backticks, the worst first; none when the page shows the lake
     as it is, and something has landed in it lately. `command` runs the jobs."""
-    return [one.sentence for one in remarks(known, command)]
+    return [one.sentence for one in find_remarks(known, command)]
 
 
-def remarks(known: LakeFigures, command: str = "waypost analytics run --lake DIR") -> list[Finding]:
+def find_remarks(known: LakeFigures, command: str = "waypost analytics run --lake DIR") -> list[ReportFinding]:
     """Return the notices with their severity, the worst first."""
     found = [
-        Finding("wrong", f"{_sentence(text)}.", "Nothing is drawn of it.", "lake") for text in known.unreadable.values()
+        ReportFinding("wrong", f"{_capitalize(text)}.", "Nothing is drawn of it.", "lake")
+        for text in known.unreadable.values()
     ]
     if not known.landed:
-        nothing = Finding("note", "Nothing to draw: no gateway has forwarded messages to this hub yet.")
+        nothing = ReportFinding("note", "Nothing to draw: no gateway has forwarded messages to this hub yet.")
         return found or [nothing]
-    found += _of_time(known)
+    found += _check_recency(known)
     if not (known.accounts.known or known.members or known.flows):
         landed = amounts.counted(known.landed, "message")
         found.append(
-            Finding("look", f"{landed} landed, but no job has run.", f"Run `{command}` and draw the report again.")
+            ReportFinding(
+                "look", f"{landed} landed, but no job has run.", f"Run `{command}` and draw the report again."
+            )
         )
         return worst_first(found)
-    return worst_first([*found, *_of_tables(known, f"`{command}`")])
+    return worst_first([*found, *_check_tables(known, f"`{command}`")])
 
 
-def _of_time(known: LakeFigures) -> Iterator[Finding]:
+def _check_recency(known: LakeFigures) -> Iterator[ReportFinding]:
     """The lake against the clock."""
     recency = known.recency
     if recency.landed_at is None or recency.silent_s is None:
@@ -49,43 +52,43 @@ def _of_time(known: LakeFigures) -> Iterator[Finding]:
     if recency.ahead_s > limits.FUTURE_S:
         ahead = formatting.age(recency.ahead_s)
         text = f"The newest data landed at {at} UTC, {ahead} in the future: a clock (here, or at the hub) is wrong."
-        yield Finding("wrong", text, "Ages on this page are wrong. Set the clock and draw the report again.")
+        yield ReportFinding("wrong", text, "Ages on this page are wrong. Set the clock and draw the report again.")
     elif recency.silent_s > limits.SILENT_S:
         severity: Severity = "wrong" if recency.silent_s > limits.LAKE_DEAD_S else "look"
         text = f"Last data {formatting.ago(recency.silent_s)}: nothing has landed in this lake since {at} UTC."
-        yield Finding(severity, text, "Check the hub, and the way of the gateways to it.")
+        yield ReportFinding(severity, text, "Check the hub, and the way of the gateways to it.")
 
 
-def _of_tables(known: LakeFigures, run: str) -> Iterator[Finding]:
+def _check_tables(known: LakeFigures, run: str) -> Iterator[ReportFinding]:
     """The tables against the lake."""
     if known.mixed:
         text = "The tables were made of different versions of the lake, so their totals may differ."
-        yield Finding("look", text, f"Run {run} without --job and draw the report again.")
+        yield ReportFinding("look", text, f"Run {run} without --job and draw the report again.")
     if known.never_made:
         jobs = ", ".join(dict.fromkeys(known.never_made.values()))
         one = len(set(known.never_made.values())) == 1
-        what = _listed([KNOWN_FROM[name] for name in known.never_made])
-        text = f"{_sentence(what)} {'is' if what in _SINGULAR else 'are'} unknown: "
+        what = _join_words([KNOWN_FROM[name] for name in known.never_made])
+        text = f"{_capitalize(what)} {'is' if what in _SINGULAR else 'are'} unknown: "
         text += f"the job {jobs} has not run." if one else f"the jobs {jobs} have not run."
-        yield Finding("look", text, f"Run {run}.")
+        yield ReportFinding("look", text, f"Run {run}.")
     if known.landed_since or known.recency.behind_s > limits.BEHIND_S:
         since = amounts.counted(known.landed_since, "message") if known.landed_since else "Messages"
         behind = known.recency.behind_s
         old = f", which know data until {formatting.ago(behind)}" if behind > limits.BEHIND_S else ""
         text = f"{since} landed since these tables were made{old}."
-        yield Finding("look" if old else "note", text, f"{run} takes them in.")
+        yield ReportFinding("look" if old else "note", text, f"{run} takes them in.")
     if known.readings_at == known.tracks_at:
-        parts: list[tuple[tuple[str, ...], Standing | None]] = [((*_READINGS, *_TRACKS), known.readings_at)]
+        parts: list[tuple[tuple[str, ...], TableStanding | None]] = [((*_READINGS, *_TRACKS), known.readings_at)]
     else:
         parts = [(_READINGS, known.readings_at), (_TRACKS, known.tracks_at)]
-    yield from (Finding("note", _standing(names, at, run)) for names, at in parts if at is not None)
+    yield from (ReportFinding("note", _describe_standing(names, at, run)) for names, at in parts if at is not None)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_words(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
-def as_of(standing: Standing | None) -> str | None:
+def as_of(standing: TableStanding | None) -> str | None:
     """When what stands there landed: a clear moment, or else a version; None for what is of the page, or not known."""
     if standing is None or standing.of is None:
         return None
@@ -93,18 +96,20 @@ def as_of(standing: Standing | None) -> str | None:
     return formatting.moment(committed_at) if committed_at is not None else f"telemetry version {standing.of.version}"
 
 
-def _standing(names: Sequence[str], at: Standing, run: str) -> str:
-    what = _listed(names)
+def _describe_standing(names: Sequence[str], at: TableStanding, run: str) -> str:
+    what = _join_words(names)
     match at.doubt:
-        case Doubt.BEHIND:
-            return f"{_sentence(what)} are as of {as_of(at)}: later messages are not in them yet. {run} takes them in."
-        case Doubt.AHEAD:
-            text = f"{_sentence(what)} are as of {as_of(at)}, later than the rest of this page."
+        case VersionDoubt.BEHIND:
+            return (
+                f"{_capitalize(what)} are as of {as_of(at)}: later messages are not in them yet. {run} takes them in."
+            )
+        case VersionDoubt.AHEAD:
+            text = f"{_capitalize(what)} are as of {as_of(at)}, later than the rest of this page."
             return f"{text} Run {run} without --job and draw the report again."
-        case Doubt.UNKNOWN:
+        case VersionDoubt.UNKNOWN:
             text = f"Which messages are in the {what} is not known: an earlier version of Waypost made these tables."
             return f"{text} They are drawn as they are now. Run {run} once more messages have landed."
 
 
-def _sentence(text: str) -> str:
+def _capitalize(text: str) -> str:
     return text[0].upper() + text[1:]

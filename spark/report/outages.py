@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from spark.report import limits
-from spark.report.tables import Filter, Gateway, Tables, by_gateway, worst
+from spark.report.tables import Filter, Gateway, ReportTables, group_by_gateway, take_worst
 
 _COLUMNS = ("tenant", "gateway", "began", "until", "drain_began", "drained", "messages", "lag_max_s")
 
@@ -46,15 +46,15 @@ class Outages(msgspec.Struct):
     by_gateway: dict[Gateway, int]
 
 
-def read(tables: Tables) -> Outages:
+def read(tables: ReportTables) -> Outages:
     """Of the fleet, or of one gateway."""
-    found = worst(tables.parts("outages", _COLUMNS), limits.OUTAGES_MAX, ("lag_max_s", "descending"))
-    of_gateways = by_gateway(tables.parts("outages", ("tenant", "gateway")), ("gateway", "count"))
+    found = take_worst(tables.parts("outages", _COLUMNS), limits.OUTAGES_MAX, ("lag_max_s", "descending"))
+    of_gateways = group_by_gateway(tables.parts("outages", ("tenant", "gateway")), ("gateway", "count"))
     counts = {gateway: row["gateway_count"] for gateway, row in of_gateways.items()}
     return Outages([_outage(row) for row in found.rows], found.total, counts)
 
 
-def ended(tables: Tables, since: float) -> int:
+def count_ended(tables: ReportTables, since: float) -> int:
     """How many were over, with all that had waited landed, at that second since 1970 or later."""
     then: Filter = ("drained", ">=", datetime.fromtimestamp(since, UTC))
     return sum(part.num_rows for part in tables.parts("outages", ("drained",), then))

@@ -25,12 +25,12 @@ from spark import amounts
 from spark.report import drawings, formatting, glossary, limits, names, queries, table
 from spark.report.charts import Band
 from spark.report.facts import Facts
-from spark.report.findings import Finding, worst_first
-from spark.report.notices import as_of, remarks
-from spark.report.queries import LakeFigures, LakeReader
+from spark.report.findings import ReportFinding, worst_first
+from spark.report.notices import as_of, find_remarks
+from spark.report.queries import LakeFigures, ReportReader
 from spark.report.section import UNKNOWN, Links, Tile, unknown_tile
-from spark.report.sections import sections
-from spark.report.snapshot import Standing
+from spark.report.sections import make_sections
+from spark.report.snapshot import TableStanding
 from spark.report.tables import Gateway
 
 _HERE = Path(__file__).parent
@@ -54,7 +54,7 @@ def write(known: LakeFigures, out: Path, facts: Facts | None = None) -> int:
     return _write(render(known, facts or Facts()), out)
 
 
-def write_folder(lake: LakeReader, out: Path, facts: Facts | None = None) -> tuple[LakeFigures, int]:
+def write_folder(lake: ReportReader, out: Path, facts: Facts | None = None) -> tuple[LakeFigures, int]:
     """The fleet's page as `index.html`, and beside it, linked, those of the gateways that need a look most, as many as
     `PAGES_MAX`; returns what is known and how many pages. Raises `OSError` when one cannot be written."""
     known = lake.fleet()
@@ -68,7 +68,7 @@ def write_folder(lake: LakeReader, out: Path, facts: Facts | None = None) -> tup
 
 def file_name(gateway: Gateway) -> str:
     """A name for the page of a gateway that every file system and address takes, of this gateway only."""
-    name = re.sub(r"[^A-Za-z0-9_-]", "_", names.name_of(gateway))[:60]
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", names.short_name(gateway))[:60]
     return f"{name}-{sha256(names.full_name(gateway).encode()).hexdigest()[:8]}.html"
 
 
@@ -90,8 +90,8 @@ def _write(content: bytes, out: Path) -> int:
 
 def render(known: LakeFigures, facts: Facts, links: Links | None = None, home: str | None = None) -> bytes:
     """The page as bytes. `links`: addresses of pages of gateways; `home`: that of the fleet's page."""
-    bands, first = _bands(facts), list_first(known, facts)
-    assets, made = _assets(), sections(known, bands, links)
+    bands, first = _make_bands(facts), list_problems(known, facts)
+    assets, made = _assets(), make_sections(known, bands, links)
     page = _environment().get_template("page.html.j2").render(
         title=_title(known, facts),
         policy=assets.policy,
@@ -100,11 +100,11 @@ def render(known: LakeFigures, facts: Facts, links: Links | None = None, home: s
         home=home,
         known=known,
         span=[datetime.fromtimestamp(second, UTC) for second in known.span] if known.span is not None else None,
-        verdict=_verdict(known, first),
+        verdict=_make_headline(known, first),
         first=first,
-        notices=[one.sentence for one in remarks(known) if one.severity == "note"],
+        notices=[one.sentence for one in find_remarks(known) if one.severity == "note"],
         facts=facts,
-        told=[(fact, _shown(fact.value), _shown(fact.expected)) for fact in facts.facts],
+        told=[(fact, _format_fact(fact.value), _format_fact(fact.expected)) for fact in facts.facts],
         tiles=_tiles(known),
         events=bands,
         sections=made,
@@ -173,7 +173,7 @@ def _data(value: Any) -> Markup:
 
 def _title(known: LakeFigures, facts: Facts) -> str:
     title = facts.title or _DEFAULT_TITLE
-    return title if known.gateway is None else f"Gateway {names.name_of(known.gateway)}"
+    return title if known.gateway is None else f"Gateway {names.short_name(known.gateway)}"
 
 
 class Headline(msgspec.Struct):
@@ -189,15 +189,15 @@ class Headline(msgspec.Struct):
 _STATES = {"wrong": ("failed", "\u2717"), "look": ("look", "!"), "note": ("ok", "\u2713")}
 
 
-def list_first(known: LakeFigures, facts: Facts) -> list[Finding]:
+def list_problems(known: LakeFigures, facts: Facts) -> list[ReportFinding]:
     """Return all that needs a look, the worst first."""
-    found = [one for one in (*remarks(known), *known.findings) if one.severity != "note"]
+    found = [one for one in (*find_remarks(known), *known.findings) if one.severity != "note"]
     if known.gateway is None and facts.verdict == "failed":
-        found.insert(0, Finding("wrong", "The run that this page is of has failed.", "Its facts are below."))
+        found.insert(0, ReportFinding("wrong", "The run that this page is of has failed.", "Its facts are below."))
     return worst_first(found)
 
 
-def _verdict(known: LakeFigures, first: Sequence[Finding]) -> Headline:
+def _make_headline(known: LakeFigures, first: Sequence[ReportFinding]) -> Headline:
     if not known.landed and not first:
         return Headline("idle", "\u2022", "Nothing has landed in this lake yet", 0, "")
     totals = _totals(known)
@@ -219,7 +219,7 @@ def _totals(known: LakeFigures) -> str:
     return f"{landed} in the lake, {duplicates}, {amounts.counted(balance.unexplained, 'unexplained gap')}"
 
 
-def _shown(value: str | int | float | None) -> str:
+def _format_fact(value: str | int | float | None) -> str:
     """A fact's value."""
     if value is None:
         return ""
@@ -239,7 +239,7 @@ def _tiles(known: LakeFigures) -> list[Tile]:
     return [tile for tile in made if tile is not None]
 
 
-def _counted(name: str, number: int, section: str, mark: Literal["look", "bad"]) -> Tile:
+def _zero_tile(name: str, number: int, section: str, mark: Literal["look", "bad"]) -> Tile:
     """A number that should be zero."""
     return Tile(name, amounts.count(number), mark if number else "good", section)
 
@@ -270,18 +270,18 @@ def _fleet_tiles(known: LakeFigures) -> Iterator[Tile | None]:
             ill = sum(member.state != "ok" for member in known.members)
             wrong = any(member.state == "wrong" for member in known.members)
             yield Tile("gateways", amounts.count(len(known.members)), section="fleet")
-            yield _counted("gateways that need a look", ill, "fleet", "bad" if wrong else "look")
+            yield _zero_tile("gateways that need a look", ill, "fleet", "bad" if wrong else "look")
     yield unknown_tile(known, "device_health", "devices that need a look")
     if known.health.devices:
         yield Tile("devices", amounts.count(known.health.devices), section="devices")
-        yield _counted("devices that need a look", known.health.need_a_look, "devices", "look")
+        yield _zero_tile("devices that need a look", known.health.need_a_look, "devices", "look")
 
 
 def _message_tiles(known: LakeFigures) -> Iterator[Tile | None]:
     balance = known.accounts.balance
     if known.accounts.known:
-        yield _counted("unexplained gaps", balance.unexplained, "completeness", "bad")
-        yield _counted("duplicates", balance.duplicates, "completeness", "bad")
+        yield _zero_tile("unexplained gaps", balance.unexplained, "completeness", "bad")
+        yield _zero_tile("duplicates", balance.duplicates, "completeness", "bad")
     else:
         for name in ("unexplained gaps", "duplicates"):
             yield unknown_tile(known, "completeness", name) or Tile(f"{name}: not stated yet", UNKNOWN)
@@ -303,11 +303,13 @@ def _value_tiles(known: LakeFigures) -> Iterator[Tile | None]:
     if unknown is not None:
         yield unknown
     else:
-        rejected = queries.rejected(known)
+        rejected = queries.count_rejected(known)
         metrics = "metrics" if known.tracks and known.span is not None else ""
-        yield Tile(_dated("readings", known.readings_at), amounts.count(known.readings), section=metrics)
+        yield Tile(_with_date("readings", known.readings_at), amounts.count(known.readings), section=metrics)
         yield Tile(
-            _dated("rejected values", known.readings_at), amounts.count(rejected), section="lake" if rejected else ""
+            _with_date("rejected values", known.readings_at),
+            amounts.count(rejected),
+            section="lake" if rejected else "",
         )
     slowest = max((one.lag_p95_s for one in known.members if one.lag_p95_s is not None), default=None)
     name = "slowest gateway\u2019s p95 lag" if known.gateway is None else "p95 lag"
@@ -315,12 +317,12 @@ def _value_tiles(known: LakeFigures) -> Iterator[Tile | None]:
         yield Tile(name, formatting.duration(slowest), section="freshness" if known.flows else "")
 
 
-def _dated(name: str, standing: Standing | None) -> str:
+def _with_date(name: str, standing: TableStanding | None) -> str:
     at = as_of(standing)
     return f"{name} as of {at}" if at is not None else name
 
 
-def _bands(facts: Facts) -> list[Band]:
+def _make_bands(facts: Facts) -> list[Band]:
     ordered = sorted(facts.events, key=lambda event: event.at)
     return [
         Band(number, event.label, event.at.timestamp(), (event.until or event.at).timestamp())

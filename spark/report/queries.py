@@ -14,7 +14,6 @@ import msgspec
 
 from cloud.place.place import Somewhere
 from spark.lineage import TableState
-from spark.remedy import TableUnreadable
 from spark.report import (
     accounts,
     changes,
@@ -25,6 +24,7 @@ from spark.report import (
     fleet,
     flows,
     limits,
+    missing_tables,
     names,
     outages,
     recency,
@@ -32,23 +32,23 @@ from spark.report import (
     storage,
     strips,
     tracks,
-    unmade,
     weeks,
 )
 from spark.report.accounts import Accounts
 from spark.report.changes import Changes
-from spark.report.delivery import Delivery
-from spark.report.devices import Health
-from spark.report.findings import Finding
-from spark.report.fleet import Member
-from spark.report.flows import Flow
+from spark.report.delivery import DeliveryTimes
+from spark.report.devices import DeviceHealth
+from spark.report.findings import ReportFinding
+from spark.report.fleet import GatewaySummary
+from spark.report.flows import MessageFlow
 from spark.report.outages import Outage
 from spark.report.recency import Recency
 from spark.report.storage import Storage
 from spark.report.strips import Strips
-from spark.report.tables import Gateway, Tables
+from spark.report.tables import Gateway, ReportTables
 from spark.report.tracks import Anomalies, Track
 from spark.report.weeks import Weeks
+from spark.table_errors import TableUnreadable
 
 Drawn = TypeVar("Drawn")
 
@@ -85,28 +85,28 @@ class LakeFigures(msgspec.Struct):
     telemetry: TableState | None
     mixed: bool
     readings: int
-    members: list[Member]
+    members: list[GatewaySummary]
     recency: Recency
     newest_at: float | None
-    flows: list[Flow]
+    flows: list[MessageFlow]
     flows_total: int
     changes: Changes | None
     accounts: Accounts
-    delivery: Delivery
+    delivery: DeliveryTimes
     outages: list[Outage]
     outages_total: int
-    health: Health
+    health: DeviceHealth
     anomalies: Anomalies
     storage: Storage
     tracks: list[Track]
     metrics_total: int
     versions: dict[str, int]
-    readings_at: snapshot.Standing | None = None
-    tracks_at: snapshot.Standing | None = None
+    readings_at: snapshot.TableStanding | None = None
+    tracks_at: snapshot.TableStanding | None = None
     tracks_since: float | None = None
     unreadable: dict[str, str] = {}
     never_made: dict[str, str] = {}
-    findings: list[Finding] = []
+    findings: list[ReportFinding] = []
     as_of: dict[str, float] = {}
     tracks_of: str = ""
     strips: Strips = msgspec.field(default_factory=Strips)
@@ -120,14 +120,14 @@ class LakeFigures(msgspec.Struct):
         return min(flow.start for flow in self.flows), max(flow.end for flow in self.flows)
 
 
-class LakeReader:
+class ReportReader:
     """The lake as it was when this was made: the fleet's page and those of gateways are of one state.
 
     `without`: tables that are left out, and why. It and every page raise `TableUnreadable`; `readable` has an answer.
     """
 
     def __init__(self, lake: Somewhere, now: datetime | None = None, without: Mapping[str, str] | None = None) -> None:
-        self._taken = snapshot.taken(lake, without)
+        self._taken = snapshot.take_snapshot(lake, without)
         self._now = now or datetime.now(UTC)
         self._recency: Recency | None = None
         self._as_of: dict[str, float] | None = None
@@ -142,15 +142,15 @@ class LakeReader:
 
     def named(self, name: str) -> Gateway:
         """The gateway that is called so, `NAME` or `TENANT/NAME`. Raises `names.NoGateway`."""
-        return names.found(name, fleet.gateways(Tables(self._taken)))
+        return names.find_gateway(name, fleet.gateways(ReportTables(self._taken)))
 
     def _read(self, only: Gateway | None) -> LakeFigures:
-        taken, tables = self._taken, Tables(self._taken, only)
+        taken, tables = self._taken, ReportTables(self._taken, only)
         of_lake = self._recency_of_lake()
-        silences = recency.silences(tables, of_lake)
+        silences = recency.measure_silences(tables, of_lake)
         account = accounts.read(tables)
-        there = tables.rows_in_all("telemetry") if only is None else account.balance.rows
-        parts = fleet.Parts(
+        total = tables.rows_in_all("telemetry") if only is None else account.balance.rows
+        parts = fleet.GatewayFigures(
             account,
             delivery.read(tables),
             devices.read(tables, silences, everyone=only is not None),
@@ -159,12 +159,12 @@ class LakeReader:
         )
         members = fleet.judge(fleet.read(tables, parts), silences)
         flows_drawn, flows_total = flows.read(tables)
-        landed = account.balance.rows if account.known else there
+        landed = account.balance.rows if account.known else total
         figures = LakeFigures(
             gateway=only,
             made_at=self._now,
             landed=landed,
-            landed_since=max(0, there - landed),
+            landed_since=max(0, total - landed),
             telemetry=taken.telemetry,
             mixed=taken.mixed,
             readings=tables.rows_in_all("readings") if only is None else tables.count("readings"),
@@ -173,7 +173,9 @@ class LakeReader:
             newest_at=of_lake.landed_at,
             flows=flows_drawn,
             flows_total=flows_total,
-            changes=changes.read(members, of_lake.now, partial(outages.ended, tables), parts.anomalies, parts.health),
+            changes=changes.read(
+                members, of_lake.now, partial(outages.count_ended, tables), parts.anomalies, parts.health
+            ),
             accounts=account,
             delivery=parts.delivery,
             outages=parts.outages.longest,
@@ -186,7 +188,7 @@ class LakeReader:
             versions={name: table.version() for name, table in taken.tables.items()},
             readings_at=taken.apart.get("readings"),
             unreadable=dict(taken.unreadable),
-            never_made=unmade.never_made(taken),
+            never_made=missing_tables.find_never_made(taken),
             as_of=self._ages(),
             strips=strips.read(tables, [member.gateway for member in members[: limits.SPARKS_MAX]], of_lake),
             weeks=weeks.read(tables, of_lake.now, parts.delivery, parts.anomalies),
@@ -194,7 +196,7 @@ class LakeReader:
         self._add_tracks(figures, tables)
         if landed:
             of = (members, account.balance, parts.health, figures.storage)
-            figures.findings = findings.find(*of, alone=only is not None)
+            figures.findings = findings.find_problems(*of, alone=only is not None)
         return figures
 
     def _ages(self) -> dict[str, float]:
@@ -209,28 +211,28 @@ class LakeReader:
             self._recency = recency.read(self._taken, self._now.timestamp())
         return self._recency
 
-    def _add_tracks(self, figures: LakeFigures, tables: Tables) -> None:
+    def _add_tracks(self, figures: LakeFigures, tables: ReportTables) -> None:
         if self._taken.telemetry is not None:
             figures.versions["telemetry"] = self._taken.telemetry.version
         if figures.span is not None:
-            name, _ = tracks.rollup(figures.span)
+            name, _ = tracks.choose_rollup(figures.span)
             drawn = tracks.read(tables, figures.span, figures.anomalies.newest)
             figures.tracks, figures.metrics_total, figures.tracks_since = drawn
             figures.tracks_of, figures.tracks_at = name, self._taken.apart.get(name)
 
 
-def readable(lake: Somewhere, draw: Callable[[LakeReader], Drawn], now: datetime | None = None) -> Drawn:
+def read_without_broken(lake: Somewhere, draw: Callable[[ReportReader], Drawn], now: datetime | None = None) -> Drawn:
     """Return what `draw` makes of a lake: started again without each table that cannot be read. `now`: the time
     that ages are counted from [default: this machine's clock]."""
     without: dict[str, str] = {}
     now = now or datetime.now(UTC)
     while True:
         try:
-            return draw(LakeReader(lake, now, without))
+            return draw(ReportReader(lake, now, without))
         except TableUnreadable as error:
             found = error
         except columns.FAILURES:
-            mistyped = columns.mistyped(lake, without)
+            mistyped = columns.find_mistyped(lake, without)
             if mistyped is None:
                 raise
             found = mistyped
@@ -241,15 +243,15 @@ def readable(lake: Somewhere, draw: Callable[[LakeReader], Drawn], now: datetime
 
 def read(lake: Somewhere, now: datetime | None = None) -> LakeFigures:
     """Return the fleet's page of a lake, as at `now` [default: this machine's clock]."""
-    return readable(lake, LakeReader.fleet, now)
+    return read_without_broken(lake, ReportReader.fleet, now)
 
 
-def rejected(known: LakeFigures) -> int:
+def count_rejected(known: LakeFigures) -> int:
     """Values that could not be read."""
     return sum(one.number for one in known.storage.rejects)
 
 
-def encoded(known: LakeFigures | Iterable[LakeFigures]) -> bytes:
+def encode(known: LakeFigures | Iterable[LakeFigures]) -> bytes:
     """As JSON: times are ISO 8601, or seconds since 1970 where they are numbers."""
     return msgspec.json.encode(_plain(known))
 

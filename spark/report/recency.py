@@ -12,10 +12,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark import lineage, remedy
-from spark.report.snapshot import Snapshot
-from spark.report.tables import Gateway, Tables, unix_seconds
-from spark.report.unmade import MADE_BY
+from spark import lineage, table_errors
+from spark.report.missing_tables import MADE_BY
+from spark.report.snapshot import ReportSnapshot
+from spark.report.tables import Gateway, ReportTables, unix_seconds
 
 _TELEMETRY, _FRESHNESS = "telemetry", "gateway_freshness"
 
@@ -56,15 +56,15 @@ class Recency(msgspec.Struct):
         return max(0.0, (self.tables_at or 0.0) - last_at, self.silent_s or 0.0)
 
 
-def read(taken: Snapshot, now: float) -> Recency:
+def read(taken: ReportSnapshot, now: float) -> Recency:
     """Return the recency of the whole lake, whichever gateway the page is of."""
-    last = Tables(taken).read(_FRESHNESS, ("last_ingested_at",))["last_ingested_at"]
+    last = ReportTables(taken).read(_FRESHNESS, ("last_ingested_at",))["last_ingested_at"]
     tables_at = float(unix_seconds(last).max()) if len(last) else None
-    times = [at for at in (tables_at, _newest_landed(taken)) if at is not None]
+    times = [at for at in (tables_at, _find_newest_landed(taken)) if at is not None]
     return Recency(now, max(times, default=None), tables_at)
 
 
-def silences(tables: Tables, recency: Recency) -> dict[Gateway, float]:
+def measure_silences(tables: ReportTables, recency: Recency) -> dict[Gateway, float]:
     """Return the silence of each gateway in seconds."""
     columns = ("tenant", "gateway", "device", "last_ingested_at")
     rows = tables.read(_FRESHNESS, columns)
@@ -74,24 +74,24 @@ def silences(tables: Tables, recency: Recency) -> dict[Gateway, float]:
     return {name: recency.silence(float(each)) for name, each in zip(names, at, strict=True)}
 
 
-def as_of(taken: Snapshot) -> dict[str, float]:
+def as_of(taken: ReportSnapshot) -> dict[str, float]:
     """Return for each derived table when the newest data landed that it knows, where its commits say so."""
     found = {}
     for name in sorted(MADE_BY.keys() & taken.tables.keys()):
-        with remedy.named(name):
-            made_of = lineage.lineage_of(taken.tables[name])
+        with table_errors.translate_errors(name):
+            made_of = lineage.read_lineage(taken.tables[name])
         state = made_of.telemetry if made_of is not None else None
         if state is not None and state.committed_at is not None:
             found[name] = state.committed_at.timestamp()
     return found
 
 
-def _newest_landed(taken: Snapshot) -> float | None:
+def _find_newest_landed(taken: ReportSnapshot) -> float | None:
     """When the newest row of `telemetry` landed, by the statistics in its log; None where they do not say."""
     table = taken.tables.get(_TELEMETRY)
     if table is None:
         return None
-    with remedy.named(_TELEMETRY):
+    with table_errors.translate_errors(_TELEMETRY):
         actions = pa.table(table.get_add_actions(flatten=True))
     if "max.ingested_at" not in actions.column_names:
         return None

@@ -10,12 +10,12 @@ import msgspec
 from spark.report import charts, limits, names
 from spark.report.charts import Band, Chart
 from spark.report.queries import LakeFigures
-from spark.report.table import Column, Table
+from spark.report.table import ReportColumn, ReportTable
 from spark.report.tables import Gateway
 
 Links = Mapping[Gateway, str]
 """Addresses of the pages of gateways."""
-GATEWAY = Column("gateway", "gateway")
+GATEWAY = ReportColumn("gateway", "gateway")
 
 
 class Tile(msgspec.Struct):
@@ -32,7 +32,7 @@ UNKNOWN: Final = "\u2013"
 """Stands for an unknown figure."""
 
 
-class Section(msgspec.Struct):
+class ReportSection(msgspec.Struct):
     """In this order: `about`, `tiles`, `charts`, `tables`, `notes`. `at`: when the data landed that its table knows,
     seconds since 1970; `age`: seconds since then."""
 
@@ -41,7 +41,7 @@ class Section(msgspec.Struct):
     about: str = ""
     tiles: list[Tile] = []
     charts: list[Chart] = []
-    tables: list[Table] = []
+    tables: list[ReportTable] = []
     notes: list[str] = []
     at: float | None = None
     age: float = 0.0
@@ -52,7 +52,7 @@ class Section(msgspec.Struct):
         return self.age > limits.BEHIND_S
 
 
-class Subject(msgspec.Struct):
+class SectionContext(msgspec.Struct):
     """What is known, what is marked in all charts over time, and where the pages of gateways are."""
 
     known: LakeFigures
@@ -61,7 +61,7 @@ class Subject(msgspec.Struct):
 
     def gateway(self, gateway: Gateway) -> tuple[str, str]:
         """A gateway as a cell of a table."""
-        return names.name_of(gateway), self.links.get(gateway, "")
+        return names.short_name(gateway), self.links.get(gateway, "")
 
     def bands_of(self, gateway: Gateway | None) -> Sequence[Band]:
         """What happened to all, or else when this one was cut off."""

@@ -10,7 +10,7 @@ from spark.report.fleet_sections import FleetSections
 from spark.report.lake_section import LakeSection
 from spark.report.message_sections import MessageSections
 from spark.report.queries import LakeFigures
-from spark.report.section import Links, Section, Subject
+from spark.report.section import Links, ReportSection, SectionContext
 
 _TABLES: Final[Mapping[str, str]] = {
     "fleet": "gateway_freshness",
@@ -28,9 +28,9 @@ _TABLES: Final[Mapping[str, str]] = {
 """The table that the age of a section is that of. Files of the lake are looked at now, metrics are of one of two."""
 
 
-def sections(known: LakeFigures, bands: Sequence[Band], links: Links | None = None) -> list[Section]:
+def make_sections(known: LakeFigures, bands: Sequence[Band], links: Links | None = None) -> list[ReportSection]:
     """Those that have something to say. `bands`: what is marked in all charts over time."""
-    subject = Subject(known, bands, links or {})
+    subject = SectionContext(known, bands, links or {})
     fleet, messages, lake = FleetSections(subject), MessageSections(subject), LakeSection(subject)
     makers = (
         fleet.fleet,
@@ -47,10 +47,10 @@ def sections(known: LakeFigures, bands: Sequence[Band], links: Links | None = No
         fleet.metrics,
         lake.lake,
     )
-    return [_dated(section, known) for section in (make() for make in makers) if section is not None]
+    return [_set_age(section, known) for section in (make() for make in makers) if section is not None]
 
 
-def _dated(section: Section, known: LakeFigures) -> Section:
+def _set_age(section: ReportSection, known: LakeFigures) -> ReportSection:
     """Set the age of a section."""
     table = _TABLES.get(section.id)
     at = known.recency.now if section.id == "lake" else known.as_of.get(table or known.tracks_of)

@@ -16,8 +16,8 @@ import deltalake
 from deltalake.exceptions import TableNotFoundError
 
 from cloud.place.place import LakePlace, Somewhere, place_of, place_of_table
-from spark import lineage, remedy
-from spark.data_files import data_files
+from spark import lineage, table_errors
+from spark.data_files import list_files
 from spark.lineage import TELEMETRY, TableLineage, TableState
 
 DESCRIPTIONS = ("gateway_freshness", "throughput", "outages", "gaps", "completeness")
@@ -32,7 +32,7 @@ _Made = list[tuple[int, TableLineage]]
 """Versions of a table, newest first, and what each was made of."""
 
 
-class Doubt(enum.Enum):
+class VersionDoubt(enum.Enum):
     """Why a table is not of the page's version."""
 
     BEHIND = "behind"
@@ -44,15 +44,15 @@ class Doubt(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TableStanding:
     """Where a table stands that is not of the page's version. `of`: the version it is of, unless `doubt` is UNKNOWN."""
 
-    doubt: Doubt
+    doubt: VersionDoubt
     of: TableState | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ReportSnapshot:
     """`tables` by name, each at the version to draw.
 
     `telemetry`  the version of the messages that every description is of; None: there is none, or no common one.
@@ -64,115 +64,115 @@ class Snapshot:
     tables: Mapping[str, deltalake.DeltaTable]
     telemetry: TableState | None
     mixed: bool
-    apart: Mapping[str, Standing] = field(default_factory=dict)
+    apart: Mapping[str, TableStanding] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
-def taken(lake: Somewhere, without: Mapping[str, str] | None = None) -> Snapshot:
+def take_snapshot(lake: Somewhere, without: Mapping[str, str] | None = None) -> ReportSnapshot:
     """Open the tables of a lake, but for those `without` which it is drawn, and why. Raises `TableUnreadable`."""
     place, unreadable = place_of(lake), without or {}
     names = [name for name in place.tables() if name not in unreadable]
-    tables = {name: table for name in names if (table := _opened(place.at(name))) is not None}
-    return replace(_matched(tables), unreadable=unreadable)
+    tables = {name: table for name in names if (table := _open_table(place.at(name))) is not None}
+    return replace(_match_versions(tables), unreadable=unreadable)
 
 
-def _matched(tables: dict[str, deltalake.DeltaTable]) -> Snapshot:
+def _match_versions(tables: dict[str, deltalake.DeltaTable]) -> ReportSnapshot:
     """The tables at versions that belong together."""
-    made = {name: _made(tables[name]) for name in DESCRIPTIONS if name in tables}
+    made = {name: _list_lineages(tables[name]) for name in DESCRIPTIONS if name in tables}
     # A table that no job has filled yet describes nothing.
     filled = [name for name in made if made[name] or tables[name].count()]
     if not filled:
-        return Snapshot(tables, None, mixed=False)
-    state, versions = _common({name: made[name] for name in filled})
+        return ReportSnapshot(tables, None, mixed=False)
+    state, versions = _find_common({name: made[name] for name in filled})
     for name, version in versions.items():
-        tables[name] = _at(tables[name], version)
+        tables[name] = _open_version(tables[name], version)
     if state is None:
-        return Snapshot(tables, None, mixed=True)
-    return Snapshot(tables, state, mixed=False, apart=_follow(tables, state))
+        return ReportSnapshot(tables, None, mixed=True)
+    return ReportSnapshot(tables, state, mixed=False, apart=_follow(tables, state))
 
 
-def _follow(tables: dict[str, deltalake.DeltaTable], page: TableState) -> dict[str, Standing]:
+def _follow(tables: dict[str, deltalake.DeltaTable], page: TableState) -> dict[str, TableStanding]:
     """Take the tables that follow the messages at versions for the page; returns those that are not of its version."""
-    apart: dict[str, Standing] = {}
+    apart: dict[str, TableStanding] = {}
     for name, source in _FOLLOWING.items():
         if name in tables:
-            with remedy.named(name):
-                tables[name], standing = _chosen(tables, name, source, page)
+            with table_errors.translate_errors(name):
+                tables[name], standing = _choose_version(tables, name, source, page)
             if standing is not None:
                 apart[name] = standing
             elif source in apart and tables[name].count():
                 apart[name] = apart[source]
     if REJECTS in tables and READINGS in tables:
-        with remedy.named(REJECTS):
-            tables[REJECTS] = _beside(tables[REJECTS], tables[READINGS])
+        with table_errors.translate_errors(REJECTS):
+            tables[REJECTS] = _match_rejects(tables[REJECTS], tables[READINGS])
     return apart
 
 
-def _chosen(
+def _choose_version(
     tables: Mapping[str, deltalake.DeltaTable], name: str, source: str, page: TableState
-) -> tuple[deltalake.DeltaTable, Standing | None]:
+) -> tuple[deltalake.DeltaTable, TableStanding | None]:
     """Table `name`, made of `source`, as the page draws it, and where it stands if it is not of the page's version."""
     newest = tables[name]
-    of_page = [(version, basis) for version, basis in _made(newest) if basis.sources[TELEMETRY].id == page.id]
+    of_page = [(version, basis) for version, basis in _list_lineages(newest) if basis.sources[TELEMETRY].id == page.id]
     for version, basis in of_page:
         of = basis.sources[TELEMETRY]
-        table = _readable(newest, version) if of.version <= page.version else None
+        table = _open_readable(newest, version) if of.version <= page.version else None
         if table is not None:
             upto = page.version if source == TELEMETRY else None
             lacks = of.version < page.version and (
                 source not in tables or lineage.rows_changed(tables[source], basis.sources[source].version, upto)
             )
-            return table, Standing(Doubt.BEHIND, of) if lacks else None
+            return table, TableStanding(VersionDoubt.BEHIND, of) if lacks else None
     if of_page:
-        return newest, Standing(Doubt.AHEAD, of_page[0][1].sources[TELEMETRY])
-    return newest, Standing(Doubt.UNKNOWN) if newest.count() else None
+        return newest, TableStanding(VersionDoubt.AHEAD, of_page[0][1].sources[TELEMETRY])
+    return newest, TableStanding(VersionDoubt.UNKNOWN) if newest.count() else None
 
 
-def _beside(rejects: deltalake.DeltaTable, readings: deltalake.DeltaTable) -> deltalake.DeltaTable:
+def _match_rejects(rejects: deltalake.DeltaTable, readings: deltalake.DeltaTable) -> deltalake.DeltaTable:
     """The rejects that belong to `readings`, as its commit says; as they are where it does not."""
-    made_of = dict(lineage.versions(readings)).get(readings.version())
-    state = made_of.beside.get(REJECTS) if made_of is not None else None
+    made_of = dict(lineage.list_versions(readings)).get(readings.version())
+    state = made_of.siblings.get(REJECTS) if made_of is not None else None
     if state is None or not lineage.rows_changed(rejects, state.version):
         return rejects
-    return _readable(rejects, state.version) or rejects
+    return _open_readable(rejects, state.version) or rejects
 
 
-def _opened(place: LakePlace) -> deltalake.DeltaTable | None:
+def _open_table(place: LakePlace) -> deltalake.DeltaTable | None:
     try:
-        with remedy.named(place.name):
+        with table_errors.translate_errors(place.name):
             return place.delta()
     except TableNotFoundError:
         return None
 
 
-def _at(table: deltalake.DeltaTable, version: int) -> deltalake.DeltaTable:
+def _open_version(table: deltalake.DeltaTable, version: int) -> deltalake.DeltaTable:
     return table if version == table.version() else place_of_table(table).delta(version)
 
 
-def _readable(table: deltalake.DeltaTable, version: int) -> deltalake.DeltaTable | None:
+def _open_readable(table: deltalake.DeltaTable, version: int) -> deltalake.DeltaTable | None:
     """A table at a version; None where a vacuum has removed files of it."""
-    older = _at(table, version)
+    older = _open_version(table, version)
     place = place_of_table(table)
-    return older if older is table or all(place.size(file.path) is not None for file in data_files(older)) else None
+    return older if older is table or all(place.size(file.path) is not None for file in list_files(older)) else None
 
 
-def _made(table: deltalake.DeltaTable) -> _Made:
-    with remedy.named(place_of_table(table).name):
-        found = lineage.versions(table)
+def _list_lineages(table: deltalake.DeltaTable) -> _Made:
+    with table_errors.translate_errors(place_of_table(table).name):
+        found = lineage.list_versions(table)
     return [(at, basis) for at, basis in found if basis is not None and basis.telemetry is not None]
 
 
-def _common(made: Mapping[str, _Made]) -> tuple[TableState | None, dict[str, int]]:
+def _find_common(made: Mapping[str, _Made]) -> tuple[TableState | None, dict[str, int]]:
     """The newest state of `telemetry` that all were made of, and each one's version of it."""
     for _, basis in next(iter(made.values())):
         state = basis.sources[TELEMETRY]
-        versions = _versions(made, state)
+        versions = _match_state(made, state)
         if versions is not None:
             return state, versions
     return None, {}
 
 
-def _versions(made: Mapping[str, _Made], state: TableState) -> dict[str, int] | None:
+def _match_state(made: Mapping[str, _Made], state: TableState) -> dict[str, int] | None:
     of_state = {name: [each for each in made[name] if each[1].telemetry == state] for name in made}
     if not all(of_state.values()):
         return None

@@ -9,13 +9,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark import remedy
+from spark import table_errors
 from spark.report import limits
-from spark.report.snapshot import Snapshot
-from spark.report.tables import Gateway, Tables, grouped, seconds, worst
+from spark.report.snapshot import ReportSnapshot
+from spark.report.tables import Gateway, ReportTables, group, seconds, take_worst
 
 
-class Held(msgspec.Struct):
+class TableSize(msgspec.Struct):
     """One table: as many files, bytes and rows at this version."""
 
     name: str
@@ -35,7 +35,7 @@ class Held(msgspec.Struct):
         return self.files >= limits.SMALL_FILES and self.mean < limits.SMALL_FILE_BYTES
 
 
-class Rejected(NamedTuple):
+class RejectCount(NamedTuple):
     """Values that were not read for one reason, of messages of one content type."""
 
     reason: str
@@ -48,20 +48,22 @@ class Storage(msgspec.Struct):
     """`rejects` and `quarantined`, the most frequent reason first; `set_aside`: rows of that table, the newest, of
     `set_aside_total`."""
 
-    tables: list[Held]
+    tables: list[TableSize]
     set_aside: list[dict[str, Any]]
     set_aside_total: int
-    rejects: list[Rejected]
+    rejects: list[RejectCount]
     quarantined: list[tuple[str, int]]
 
 
-def read(taken: Snapshot, tables: Tables) -> Storage:
+def read(taken: ReportSnapshot, tables: ReportTables) -> Storage:
     """Files are those of the whole lake, the rest of the fleet or of one gateway."""
     columns = ("source", "path", "job", "rows", "gateway_first", "gateway_last", "reason", "found_at")
-    parts = (_concerning(part, tables.only) for part in tables.parts("set_aside", columns))
-    aside = worst(parts, limits.ROWS_MAX, ("found_at", "descending"))
+    parts = (_filter_by_gateway(part, tables.only) for part in tables.parts("set_aside", columns))
+    aside = take_worst(parts, limits.ROWS_MAX, ("found_at", "descending"))
     return Storage(
-        tables=[] if tables.only is not None else [_held(name, table) for name, table in sorted(taken.tables.items())],
+        tables=[]
+        if tables.only is not None
+        else [_measure(name, table) for name, table in sorted(taken.tables.items())],
         set_aside=[row | {"found_at": seconds(row["found_at"])} for row in aside.rows],
         set_aside_total=aside.total,
         rejects=_rejects(tables),
@@ -69,7 +71,7 @@ def read(taken: Snapshot, tables: Tables) -> Storage:
     )
 
 
-def _concerning(aside: pa.Table, only: Gateway | None) -> pa.Table:
+def _filter_by_gateway(aside: pa.Table, only: Gateway | None) -> pa.Table:
     """Files that can hold rows of the gateway: it lies between their first and their last one."""
     if only is None:
         return aside
@@ -77,21 +79,21 @@ def _concerning(aside: pa.Table, only: Gateway | None) -> pa.Table:
     return aside.filter(pc.fill_null(pc.and_(begins, ends), True))
 
 
-def _held(name: str, table: deltalake.DeltaTable) -> Held:
-    with remedy.named(name):
+def _measure(name: str, table: deltalake.DeltaTable) -> TableSize:
+    with table_errors.translate_errors(name):
         actions = pa.table(table.get_add_actions(flatten=True))
     size = pc.sum(actions["size_bytes"]).as_py() if actions.num_rows else 0
-    return Held(name, table.version(), actions.num_rows, int(size or 0), int(table.count()))
+    return TableSize(name, table.version(), actions.num_rows, int(size or 0), int(table.count()))
 
 
-def _rejects(tables: Tables) -> list[Rejected]:
+def _rejects(tables: ReportTables) -> list[RejectCount]:
     names = ("reason", "content_type")
-    counts = grouped(tables.parts("reject", names), names, ("reason", "count"))
-    found = (Rejected(row["reason"], row["content_type"] or "", row["reason_count"]) for row in counts)
+    counts = group(tables.parts("reject", names), names, ("reason", "count"))
+    found = (RejectCount(row["reason"], row["content_type"] or "", row["reason_count"]) for row in counts)
     return sorted(found, key=lambda one: -one.number)
 
 
-def reasons(tables: Tables, name: str) -> list[tuple[str, int]]:
+def reasons(tables: ReportTables, name: str) -> list[tuple[str, int]]:
     """Rows of a table by their reason."""
-    counts = grouped(tables.parts(name, ("reason",)), ("reason",), ("reason", "count"))
+    counts = group(tables.parts(name, ("reason",)), ("reason",), ("reason", "count"))
     return sorted(((row["reason"], row["reason_count"]) for row in counts), key=lambda pair: -pair[1])

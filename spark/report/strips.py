@@ -11,7 +11,7 @@ import numpy as np
 
 from spark.report import limits
 from spark.report.recency import Recency
-from spark.report.tables import Gateway, Tables, keys, unix_seconds
+from spark.report.tables import Gateway, ReportTables, gateway_codes, unix_seconds
 
 _HOUR_S: Final = 3_600
 _COLUMNS: Final = ("tenant", "gateway", "window_start", "messages", "timed", "within")
@@ -56,7 +56,7 @@ class Strips(msgspec.Struct):
         return found
 
 
-def read(tables: Tables, chosen: Sequence[Gateway], recency: Recency) -> Strips:
+def read(tables: ReportTables, chosen: Sequence[Gateway], recency: Recency) -> Strips:
     """Return the last hours of these gateways, up to now; up to the newest data where that is older than a strip is
     long. A strip begins with the data of them, or a day before its end."""
     if not chosen or recency.landed_at is None:
@@ -78,7 +78,7 @@ def read(tables: Tables, chosen: Sequence[Gateway], recency: Recency) -> Strips:
     at = unix_seconds(rows["window_start"])
     start = min(float(at.min() // _HOUR_S * _HOUR_S), end - limits.STRIP_HOURS_MIN * _HOUR_S)
     hours = round((end - start) / _HOUR_S)
-    codes, gateways = keys(rows)
+    codes, gateways = gateway_codes(rows)
     messages, timed, within = np.zeros((3, len(gateways), hours))
     place = codes, ((at - start) // _HOUR_S).astype(np.int64)
     for sums, name in ((messages, "messages"), (timed, "timed"), (within, "within")):

@@ -20,7 +20,7 @@ address of its page or nothing); `spark`: `drawings.levels` of it; `heat`: a let
 NUMERIC = frozenset({"count", "seconds", "share", "number", "bytes", "time"})
 
 
-class Column(msgspec.Struct):
+class ReportColumn(msgspec.Struct):
     """`alarm`: values above zero are bad ones. `start`: seconds since 1970, of the first hour of a `heat`."""
 
     head: str
@@ -29,11 +29,11 @@ class Column(msgspec.Struct):
     start: float | None = None
 
 
-class Table(msgspec.Struct):
+class ReportTable(msgspec.Struct):
     """`total`: rows there are, of which `rows` are the worst; `folded`: shown when asked for."""
 
     label: str
-    columns: Sequence[Column]
+    columns: Sequence[ReportColumn]
     rows: list[list[Any]]
     total: int = 0
     folded: bool = False
@@ -74,7 +74,7 @@ def cell(kind: Kind, value: Any) -> str:
     return str(value[1] if kind == "state" else value[0] if kind == "gateway" else value)
 
 
-def mark(column: Column, value: Any) -> str:
+def mark(column: ReportColumn, value: Any) -> str:
     """The classes of a cell; without a value, of the head. A wide one has a line of its own on a phone."""
     if column.kind == "state" and value is not None:
         return ("good", "look", "bad")[value[0]] + " wide"

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from pyarrow.dataset import get_partition_keys
 from pyarrow.parquet import filters_to_expression
 
-from spark import remedy
-from spark.report.snapshot import Snapshot
+from spark import table_errors
+from spark.report.snapshot import ReportSnapshot
 
 Gateway = tuple[str, str]
 """Tenant and gateway."""
@@ -29,10 +29,10 @@ Filter = tuple[str, str, object]
 """Column, comparison, value."""
 
 
-class Tables:
+class ReportTables:
     """`only`: rows of this gateway, of tables that have gateways."""
 
-    def __init__(self, taken: Snapshot, only: Gateway | None = None) -> None:
+    def __init__(self, taken: ReportSnapshot, only: Gateway | None = None) -> None:
         self._taken = taken
         self.only = only
 
@@ -54,16 +54,16 @@ class Tables:
         table = self._table(name, columns)
         if table is None:
             return pa.table({column: pa.nulls(0) for column in columns})
-        with remedy.named(name, "rows"):
-            return table.to_pyarrow_table(columns=list(columns), filters=[*self._mine(table), *where] or None)
+        with table_errors.translate_errors(name, "rows"):
+            return table.to_pyarrow_table(columns=list(columns), filters=[*self._gateway_filter(table), *where] or None)
 
     def parts(self, name: str, columns: Sequence[str], *where: Filter) -> Iterator[pa.Table]:
         """As `read`, some thousand rows after the other: of tables that are not to be in memory whole."""
         table = self._table(name, columns)
         if table is None:
             return
-        with remedy.named(name, "rows"):
-            filters = [*self._mine(table), *where]
+        with table_errors.translate_errors(name, "rows"):
+            filters = [*self._gateway_filter(table), *where]
             chosen = filters_to_expression(filters) if filters else None
             dataset = table.to_pyarrow_dataset()
             # File by file: a scanner of the dataset reads ahead, hundreds of megabytes of a large table.
@@ -77,9 +77,9 @@ class Tables:
         table = self._table(name, columns)
         if table is None:
             return
-        with remedy.named(name, "rows"):
+        with table_errors.translate_errors(name, "rows"):
             dataset = table.to_pyarrow_dataset()
-            chosen = filters_to_expression([*self._mine(table), *where])
+            chosen = filters_to_expression([*self._gateway_filter(table), *where])
             files = sorted(dataset.get_fragments(chosen), key=_event_date, reverse=True)
             for file in files:
                 if rows_max <= 0:
@@ -91,16 +91,16 @@ class Tables:
         table = self._taken.tables.get(name)
         lacks = set(columns) - {field.name for field in table.schema().fields} if table is not None else None
         if lacks:
-            raise remedy.unreadable(name, ValueError(f"it has no column {min(lacks)}"), "columns")
+            raise table_errors.make_unreadable(name, ValueError(f"it has no column {min(lacks)}"), "columns")
         return table
 
-    def known(self, name: str, *columns: str) -> list[str]:
+    def existing_columns(self, name: str, *columns: str) -> list[str]:
         """Return those of these columns that a table has: one that an older Waypost made lacks newer ones."""
         table = self._taken.tables.get(name)
-        there = {field.name for field in table.schema().fields} if table is not None else set(columns)
-        return [column for column in columns if column in there]
+        present = {field.name for field in table.schema().fields} if table is not None else set(columns)
+        return [column for column in columns if column in present]
 
-    def _mine(self, table: deltalake.DeltaTable) -> list[Filter]:
+    def _gateway_filter(self, table: deltalake.DeltaTable) -> list[Filter]:
         if self.only is None or "gateway" not in table.schema().to_arrow().names:
             return []
         return [("tenant", "=", self.only[0]), ("gateway", "=", self.only[1])]
@@ -117,45 +117,45 @@ def _event_date(file: Any) -> date:
     return found or date.min
 
 
-def by_gateway(parts: Iterable[pa.Table], *aggregates: Aggregate) -> dict[Gateway, dict[str, Any]]:
+def group_by_gateway(parts: Iterable[pa.Table], *aggregates: Aggregate) -> dict[Gateway, dict[str, Any]]:
     """`grouped` by gateway, of parts with columns `tenant` and `gateway`."""
-    return {(row["tenant"], row["gateway"]): row for row in grouped(parts, ("tenant", "gateway"), *aggregates)}
+    return {(row["tenant"], row["gateway"]): row for row in group(parts, ("tenant", "gateway"), *aggregates)}
 
 
-def grouped(parts: Iterable[pa.Table], names: Sequence[str], *aggregates: Aggregate) -> list[dict[str, Any]]:
+def group(parts: Iterable[pa.Table], names: Sequence[str], *aggregates: Aggregate) -> list[dict[str, Any]]:
     """One row for each value of these columns; the others are named `<column>_<function>`. Sums are exact, as `total`
     is. What is held is as much as there are values, however many rows there are."""
     made = [f"{column}_{function}" for column, function in aggregates]
     held: list[pa.Table] = []
     for part in (part for part in parts if part.num_rows):
-        exact = _exact(part, [column for column, function in aggregates if function == "sum"])
-        held.append(_aggregated(exact, names, aggregates, made))
+        exact = _to_decimals(part, [column for column, function in aggregates if function == "sum"])
+        held.append(_aggregate(exact, names, aggregates, made))
         if sum(map(len, held)) > _PARTLY_GROUPED_ROWS:
-            held = [_together(held, names, aggregates, made)]
-    return [_whole(row) for row in _together(held, names, aggregates, made).to_pylist()] if held else []
+            held = [_combine(held, names, aggregates, made)]
+    return [_to_integers(row) for row in _combine(held, names, aggregates, made).to_pylist()] if held else []
 
 
-def _together(
+def _combine(
     parts: Sequence[pa.Table], names: Sequence[str], aggregates: Sequence[Aggregate], made: Sequence[str]
 ) -> pa.Table:
     again = [(name, _AGAIN.get(function, function)) for name, (_, function) in zip(made, aggregates, strict=True)]
-    return _aggregated(pa.concat_tables(parts), names, again, made)
+    return _aggregate(pa.concat_tables(parts), names, again, made)
 
 
-def _aggregated(rows: pa.Table, names: Sequence[str], aggregates: Sequence[Aggregate], made: Sequence[str]) -> pa.Table:
+def _aggregate(rows: pa.Table, names: Sequence[str], aggregates: Sequence[Aggregate], made: Sequence[str]) -> pa.Table:
     found = rows.group_by(list(names), use_threads=False).aggregate(list(aggregates))
     columns = (*names, *(f"{column}_{function}" for column, function in aggregates))
     return found.select(columns).rename_columns([*names, *made])
 
 
-def _exact(table: pa.Table, names: Sequence[str]) -> pa.Table:
+def _to_decimals(table: pa.Table, names: Sequence[str]) -> pa.Table:
     for name in names:
         if pa.types.is_int64(table[name].type):
             table = table.set_column(table.schema.get_field_index(name), name, pc.cast(table[name], _WHOLE))
     return table
 
 
-def _whole(row: dict[str, Any]) -> dict[str, Any]:
+def _to_integers(row: dict[str, Any]) -> dict[str, Any]:
     return {name: int(each) if isinstance(each, Decimal) else each for name, each in row.items()}
 
 
@@ -166,7 +166,7 @@ class Worst(NamedTuple):
     total: int
 
 
-def worst(parts: Iterable[pa.Table], rows_max: int, *keys: tuple[str, str]) -> Worst:
+def take_worst(parts: Iterable[pa.Table], rows_max: int, *keys: tuple[str, str]) -> Worst:
     """The first rows in this order; `keys` are columns with `ascending` or `descending`. Held are these and a part."""
     held: list[pa.Table] = []
     total = 0
@@ -196,7 +196,7 @@ def unix_seconds(column: pa.ChunkedArray) -> Any:
     return pc.cast(pc.cast(column, pa.timestamp("us")), pa.int64()).to_numpy() / 1e6
 
 
-def keys(table: pa.Table) -> tuple[Any, list[Gateway]]:
+def gateway_codes(table: pa.Table) -> tuple[Any, list[Gateway]]:
     """A number for each row's gateway, and the gateways by number."""
     joined = pc.binary_join_element_wise(table["tenant"], table["gateway"], "\x1f").combine_chunks().dictionary_encode()
     names: Iterable[str] = joined.dictionary.to_pylist()

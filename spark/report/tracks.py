@@ -11,7 +11,16 @@ import pyarrow.compute as pc
 
 from spark.detector import numbering
 from spark.report import limits
-from spark.report.tables import Filter, Gateway, Tables, by_gateway, grouped, seconds, unix_seconds, worst
+from spark.report.tables import (
+    Filter,
+    Gateway,
+    ReportTables,
+    group,
+    group_by_gateway,
+    seconds,
+    take_worst,
+    unix_seconds,
+)
 
 Series = tuple[str, str, str, str, str]
 """Tenant, gateway, device, address, metric."""
@@ -75,19 +84,19 @@ class Track(msgspec.Struct):
         return (*self.gateway, self.device, self.address, self.metric)
 
 
-def read_anomalies(tables: Tables) -> Anomalies:
+def read_anomalies(tables: ReportTables) -> Anomalies:
     """Of the fleet, or of one gateway."""
     columns = (*_SERIES, "event_time", "value", "score", "rule", "expected")
     order = ("event_time", "descending"), ("score", "descending")
-    newest = worst(tables.parts("anomalies", columns), limits.ROWS_MAX, *order)
-    rules = grouped(tables.parts("anomalies", ("rule", "score")), ("rule",), ("score", "count"))
+    newest = take_worst(tables.parts("anomalies", columns), limits.ROWS_MAX, *order)
+    rules = group(tables.parts("anomalies", ("rule", "score")), ("rule",), ("score", "count"))
     starts = (pa.table({"hour": _hours(part)}) for part in tables.parts("anomalies", ("event_time",)))
     return Anomalies(
         newest.total,
         sorted(((row["rule"] or "more than one", row["score_count"]) for row in rules), key=lambda pair: -pair[1]),
         [_anomaly(row) for row in newest.rows],
-        by_gateway(tables.parts("anomalies", ("tenant", "gateway", "value")), ("value", "count")),
-        sorted((row["hour"].timestamp(), row["hour_count"]) for row in grouped(starts, ("hour",), ("hour", "count"))),
+        group_by_gateway(tables.parts("anomalies", ("tenant", "gateway", "value")), ("value", "count")),
+        sorted((row["hour"].timestamp(), row["hour_count"]) for row in group(starts, ("hour",), ("hour", "count"))),
     )
 
 
@@ -102,12 +111,12 @@ def _anomaly(row: Mapping[str, Any]) -> Anomaly:
     )  # fmt: skip
 
 
-def rollup(span: tuple[float, float]) -> tuple[str, float]:
+def choose_rollup(span: tuple[float, float]) -> tuple[str, float]:
     """The table of rollups that suits a span, and the seconds of its windows."""
     return ("rollup_1m", 60.0) if span[1] - span[0] <= _DAY_S else ("rollup_1h", 3600.0)
 
 
-class Drawn(NamedTuple):
+class TracksDrawn(NamedTuple):
     """The metrics to draw, those with anomalies first, and how many there are; the number is 0 where it is not known.
     `since`: when the first of the windows began that were looked at, seconds since 1970; None: all were."""
 
@@ -116,33 +125,33 @@ class Drawn(NamedTuple):
     since: float | None = None
 
 
-def read(tables: Tables, span: tuple[float, float], found: Sequence[Anomaly]) -> Drawn:
+def read(tables: ReportTables, span: tuple[float, float], found: Sequence[Anomaly]) -> TracksDrawn:
     """Of the fleet, or of one gateway."""
-    name, width = rollup(span)
+    name, width = choose_rollup(span)
     where: list[Filter] = []
     small = tables.rows_in_all(name) <= limits.WINDOWS_MAX
     if not small and tables.only is None:
         if not found:
-            return Drawn([], 0)
+            return TracksDrawn([], 0)
         chosen = list(dict.fromkeys(anomaly.series for anomaly in found))[: limits.TRACKS_MAX]
         where = [
             ("gateway", "in", sorted({each[1] for each in chosen})),
             ("device", "in", sorted({each[2] for each in chosen})),
         ]
     figures = ("window_start", "min", "max", "mean", "last", "count", "suspect")
-    columns = (*_SERIES, *figures, *tables.known(name, "unit"))
-    table = tables.read(name, columns, *where) if small or where else _newest(tables, name, columns)
+    columns = (*_SERIES, *figures, *tables.existing_columns(name, "unit"))
+    table = tables.read(name, columns, *where) if small or where else _read_newest(tables, name, columns)
     left_out = not small and not where and len(table) >= limits.WINDOWS_MAX
     since = seconds(pc.min(table["window_start"]).as_py()) if left_out else None
     tracks = _windows(table, width, found)
-    drawn = [tracks[key] for key in _order(tracks, found)[: limits.TRACKS_MAX]]
+    drawn = [tracks[key] for key in _order_series(tracks, found)[: limits.TRACKS_MAX]]
     if span[1] - span[0] <= limits.RAW_SPAN_S_MAX and tables.rows_in_all("readings") <= limits.RAW_ROWS_MAX:
         _add_readings(tables, drawn, span)
-    _mark(drawn, found)
-    return Drawn(drawn, len(tracks) if not where else 0, since)
+    _add_anomalies(drawn, found)
+    return TracksDrawn(drawn, len(tracks) if not where else 0, since)
 
 
-def _newest(tables: Tables, name: str, columns: Sequence[str]) -> pa.Table:
+def _read_newest(tables: ReportTables, name: str, columns: Sequence[str]) -> pa.Table:
     """Windows of one gateway, those of the newest days up to `WINDOWS_MAX`, about: a file at least."""
     parts, count = [], 0
     for part in tables.newest(name, columns, tables.rows_in_all(name)):
@@ -153,7 +162,7 @@ def _newest(tables: Tables, name: str, columns: Sequence[str]) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def _order(tracks: Iterable[Series], found: Sequence[Anomaly]) -> list[Series]:
+def _order_series(tracks: Iterable[Series], found: Sequence[Anomaly]) -> list[Series]:
     marked = {anomaly.series for anomaly in found}
     ordered = sorted(tracks, key=lambda series: (series not in marked, series))
     return sorted(ordered[: limits.TRACKS_MAX])
@@ -171,9 +180,9 @@ def _windows(table: pa.Table, width: float, found: Sequence[Anomaly]) -> dict[Se
     names: list[Series] = list(zip(*(found_names[name].to_pylist() for name in _SERIES), strict=True))
     marked = {anomaly.series for anomaly in found}
     # What only numbers readings is in the tables, and not worth a chart; what was judged is.
-    worth = [series for series in names if series in marked or not numbering.by_name(series[4])]
+    worth = [series for series in names if series in marked or not numbering.is_numbering_name(series[4])]
     tracks = {series: _track(series, width) for series in worth}
-    drawn = set(_order(worth, found))
+    drawn = set(_order_series(worth, found))
     columns = ("window_start", "min", "max", "mean", "last", "unit")
     units: dict[Series, set[str]] = {series: set() for series in drawn}
     if len(worth) > len(drawn):
@@ -197,7 +206,7 @@ def _track(series: Series, width: float) -> Track:
     return Track((tenant, gateway), device, address, metric, width, windows=[], last=0.0)
 
 
-def _add_readings(tables: Tables, drawn: Sequence[Track], span: tuple[float, float]) -> None:
+def _add_readings(tables: ReportTables, drawn: Sequence[Track], span: tuple[float, float]) -> None:
     """Readings of each metric, averaged into `RAW_POINTS` equal stretches of the span."""
     table = tables.read("readings", (*_SERIES, "event_time", "value", "suspect"))
     if not table.num_rows:
@@ -217,7 +226,7 @@ def _add_readings(tables: Tables, drawn: Sequence[Track], span: tuple[float, flo
             track.readings.append((row["second_mean"], row["value_mean"]))
 
 
-def _mark(drawn: Sequence[Track], found: Sequence[Anomaly]) -> None:
+def _add_anomalies(drawn: Sequence[Track], found: Sequence[Anomaly]) -> None:
     by_name = {track.series: track for track in drawn}
     for anomaly in found:
         track = by_name.get(anomaly.series)

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from spark.report import limits
-from spark.report.delivery import DAY_S, Delivery
-from spark.report.tables import Tables, unix_seconds
+from spark.report.delivery import DAY_S, DeliveryTimes
+from spark.report.tables import ReportTables, unix_seconds
 from spark.report.tracks import Anomalies
 
 _WEEK_S: Final = 7 * DAY_S
@@ -34,7 +34,7 @@ class Weeks(msgspec.Struct):
     before: Week
 
 
-def read(tables: Tables, now: float, delivery: Delivery, anomalies: Anomalies) -> Weeks | None:
+def read(tables: ReportTables, now: float, delivery: DeliveryTimes, anomalies: Anomalies) -> Weeks | None:
     """Return both weeks; None where one of them has no messages, or the lake is younger than two weeks."""
     until = now // DAY_S * DAY_S
     starts = until - _WEEK_S, until - 2 * _WEEK_S
@@ -45,7 +45,7 @@ def read(tables: Tables, now: float, delivery: Delivery, anomalies: Anomalies) -
     return Weeks(until, last, before) if last.messages and before.messages else None
 
 
-def _week(start: float, delivery: Delivery, anomalies: Anomalies, landed: float | None) -> Week:
+def _week(start: float, delivery: DeliveryTimes, anomalies: Anomalies, landed: float | None) -> Week:
     days = [day for day in delivery.days if start <= day.start < start + _WEEK_S]
     timed = sum(day.timed for day in days)
     return Week(
@@ -56,7 +56,7 @@ def _week(start: float, delivery: Delivery, anomalies: Anomalies, landed: float 
     )
 
 
-def _landed(tables: Tables, since: float, until: float) -> list[float | None]:
+def _landed(tables: ReportTables, since: float, until: float) -> list[float | None]:
     """Return the share of stated messages that landed, of the last week and the one before it."""
     sums = np.zeros((2, 2))
     if tables.rows_in_all("completeness_hourly") <= limits.WEEK_ROWS_MAX:

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark import schemas
 from spark.kernels import detect
 from spark.kernels.detect import SERIES
-from spark.transforms.times import kept_under
+from spark.transforms.times import event_date
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,14 +20,14 @@ FOLD = {
     "judged": "old.judged + new.judged",
     "late": "old.late + new.late",
 }
-"""How the state of a series and that after further readings become one."""
+"""Combines the state of a series with that after further readings."""
 
 
-def judged(readings: DataFrame, states: DataFrame, tasks: int) -> DataFrame:
-    """Anomalies of `readings`, and one more row a series with the state after them; `score` is null in that.
+def judge(readings: DataFrame, states: DataFrame, tasks: int) -> DataFrame:
+    """Return the anomalies of `readings`, and one more row per series with the state after them and a null `score`.
 
-    Readings without a number, those whose event time is not to be believed, and numbers that only say which reading it
-    is (`spark.detector.numbering`) are not judged. `tasks`: into how many the series are divided.
+    Not judged are readings without a number, those with an implausible event time, and numbers that only number
+    readings (`spark.detector.numbering`). `tasks`: number of parts of the series.
     """
     values = readings.where(F.col("value").isNotNull() & ~F.col("suspect")).select(*SERIES, *detect.VALUES)
     series, known = (rows.repartition(tasks, *SERIES).groupBy(*SERIES) for rows in (values, states))
@@ -35,11 +35,11 @@ def judged(readings: DataFrame, states: DataFrame, tasks: int) -> DataFrame:
 
 
 def anomalies(judged_: DataFrame) -> DataFrame:
-    """As table `anomalies` has them."""
-    rows = judged_.where(F.col("score").isNotNull()).withColumn("event_date", kept_under("event_time"))
+    """Return the rows of table `anomalies`."""
+    rows = judged_.where(F.col("score").isNotNull()).withColumn("event_date", event_date("event_time"))
     return rows.select(*schemas.ANOMALIES.columns.names)
 
 
 def states(judged_: DataFrame) -> DataFrame:
-    """As table `detector_states` has them, of the series of these readings."""
+    """Return the rows of table `detector_states` for the series of these readings."""
     return judged_.where(F.col("score").isNull()).select(*schemas.DETECTOR_STATES.columns.names)

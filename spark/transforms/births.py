@@ -1,9 +1,9 @@
 """Sparkplug: births name the metrics that data leaves nameless.
 
-A message of data (NDATA, DDATA) goes by the last birth of its node or device that the gateway received before it: its
-aliases are those of that birth, as are data types (which tell signed from unsigned) and units. That is a function of
-what has landed alone, whichever worker, batch or run it happens in. A message that needs a birth which has not landed
-is a reject as a whole, and read once the birth is there.
+Data (NDATA, DDATA) refers to the last birth of its node or device that the gateway received before it. Aliases are
+those of that birth, and so are data types (which distinguish signed from unsigned) and units. This is a function of the
+landed data alone, independent of worker, batch or run. A message that needs a birth which has not landed is rejected as
+a whole, and read once the birth is there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark import schemas
 from spark.decoding import reasons, sparkplug
-from spark.transforms.times import believable
+from spark.transforms.times import is_plausible
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -25,17 +25,17 @@ _MESSAGE = ("tenant", "gateway", "epoch", "address", "sequence")
 
 
 def is_sparkplug(address: str) -> Column:
-    """Whether this column is the topic of a Sparkplug message."""
+    """Return whether this column is the topic of a Sparkplug message."""
     return F.col(address).startswith(f"{sparkplug.NAMESPACE}/")
 
 
 def is_birth(address: str) -> Column:
-    """Whether this column is the topic of a birth."""
+    """Return whether this column is the topic of a birth."""
     return _kind(address).isin(*sparkplug.BIRTHS)
 
 
 def is_data(address: str) -> Column:
-    """Whether this column is the topic of Sparkplug data."""
+    """Return whether this column is the topic of Sparkplug data."""
     return _kind(address).isin(*sparkplug.DATA)
 
 
@@ -45,56 +45,60 @@ def _kind(address: str) -> Column:
 
 
 def births(decoded: DataFrame) -> DataFrame:
-    """Of `readings.decoded` rows those of births, as table `sparkplug_births` has them."""
+    """Return the rows of births among decoded rows, as in table `sparkplug_births`."""
     rows = decoded.where(is_birth("address") & F.col("reason").isNull())
     return rows.select(*schemas.SPARKPLUG_BIRTHS.columns.names)
 
 
-def last(births_: DataFrame) -> DataFrame:
-    """Of births those of each node and device that nearly all data goes by, each row once, as table
-    `sparkplug_last_births` has them: the last one, and where its gateway's clock was ahead when it came those since the
-    last one of which that is not so."""
+def last_births(births_: DataFrame) -> DataFrame:
+    """Return the births of each node and device that nearly all data refers to, as in `sparkplug_last_births`.
+
+    That is the last one. If its gateway's clock was ahead when it arrived, it is the births since the last one with a
+    plausible time.
+    """
     subject = Window.partitionBy(*_SUBJECT)
-    believed = F.max(F.when(believable(F.col("received_at")), F.col("received_at"))).over(subject)
+    believed = F.max(F.when(is_plausible(F.col("received_at")), F.col("received_at"))).over(subject)
     since = F.coalesce(believed, F.max("received_at").over(subject))
     rows = births_.withColumn("since", since).where(F.col("received_at") >= F.col("since"))
     return rows.select(*schemas.SPARKPLUG_LAST_BIRTHS.columns.names).distinct()
 
 
-def are_enough(last_births: DataFrame, messages: DataFrame) -> bool:
-    """Whether Sparkplug's data among these messages needs no birth but these (`last`), and those that have landed
-    since: it was received after the first of each node and device of its gateway."""
+def last_births_suffice(last_births: DataFrame, messages: DataFrame) -> bool:
+    """Return whether the Sparkplug data among these messages needs only the last births and later ones.
+
+    That is so if it was received after the first of them for each node and device of its gateway.
+    """
     data = messages.where(is_data("address"))
     since = data.groupBy("tenant", "gateway").agg(F.min("received_at").alias("since"))
     first = last_births.groupBy(*_SUBJECT).agg(F.min("received_at").alias("first"))
     return first.join(since, ["tenant", "gateway"]).where(F.col("first") > F.col("since")).isEmpty()
 
 
-def named(decoded: DataFrame, known: DataFrame) -> DataFrame:
-    """`readings.decoded` rows in which every value of data has its name, number and unit, or its message is rejected.
+def name_metrics(decoded: DataFrame, known: DataFrame) -> DataFrame:
+    """Return decoded rows in which every value of data has its name, number and unit, or its message is rejected.
 
-    `known`: the births it can go by, with those among these rows.
+    `known`: the births that it can refer to, including those among these rows.
     """
     data = decoded.where(is_data("address") & F.col("reason").isNull())
     others = decoded.where(~is_data("address") | F.col("reason").isNotNull())
-    return others.unionByName(_judged(_looked_up(data, known)).select(*decoded.columns))
+    return others.unionByName(_apply_births(_join_births(data, known)).select(*decoded.columns))
 
 
-def _looked_up(data: DataFrame, known: DataFrame) -> DataFrame:
-    """`data` with `born_metric`, `born_datatype`, `born_unit` of its birth, null where there is none."""
+def _join_births(data: DataFrame, known: DataFrame) -> DataFrame:
+    """Return `data` with `born_metric`, `born_datatype`, `born_unit` of its birth, null without one."""
     subjects = data.select(*_SUBJECT).distinct()
-    mine = known.join(subjects, list(_SUBJECT), "left_semi")
+    relevant = known.join(subjects, list(_SUBJECT), "left_semi")
     following = Window.partitionBy(*_SUBJECT).orderBy("received_at")
-    spans = mine.select(*_SUBJECT, "received_at").distinct()
+    spans = relevant.select(*_SUBJECT, "received_at").distinct()
     spans = spans.withColumn("upto", F.lead("received_at").over(following))
-    said = mine.select(
+    references = relevant.select(
         *_SUBJECT,
         F.col("received_at"),
         F.explode(_references()).alias("reference"),
         F.struct("metric", "datatype", "unit").alias("born"),
     )
     # A birth may be there twice, and a name or an alias twice in it: whichever worker sees them, the least counts.
-    named = said.groupBy(*_SUBJECT, "received_at", "reference").agg(F.min("born").alias("born"))
+    named = references.groupBy(*_SUBJECT, "received_at", "reference").agg(F.min("born").alias("born"))
     born = named.join(spans, [*_SUBJECT, "received_at"]).select(
         *_SUBJECT,
         F.col("received_at").alias("born_at"),
@@ -124,9 +128,8 @@ def _references() -> Column:
     return F.array_compact(F.array(_by_name(), _by_alias()))
 
 
-def _judged(rows: DataFrame) -> DataFrame:
-    """What the birth says taken over; where one value of a message needs a birth that is not there, the message becomes
-    one reject."""
+def _apply_births(rows: DataFrame) -> DataFrame:
+    """Apply the births; a message with a value that needs a missing birth becomes one reject."""
     ambiguous = F.col("signed").isNotNull() & (F.col("signed") != F.col("value"))
     needs = F.col("born_metric").isNull() & ((F.col("metric") == "") | ambiguous)
     message = Window.partitionBy(*_MESSAGE)
@@ -139,7 +142,7 @@ def _judged(rows: DataFrame) -> DataFrame:
     unborn = F.col("unborn")
     return rows.where(~unborn | (F.col("place") == 1)).withColumns(
         {
-            "value": F.when(~unborn, F.when(F.col("signed").isNotNull(), _as_born()).otherwise(F.col("value"))),
+            "value": F.when(~unborn, F.when(F.col("signed").isNotNull(), _value_by_type()).otherwise(F.col("value"))),
             "text": F.when(~unborn, F.col("text")),
             "unit": F.when(~unborn, F.coalesce("unit", "born_unit")),
             "metric": F.when(unborn, F.lit("")).otherwise(F.coalesce("born_metric", "metric")),
@@ -148,8 +151,8 @@ def _judged(rows: DataFrame) -> DataFrame:
     )
 
 
-def _as_born() -> Column:
-    """An integer as its birth's data type has it: signed ones are sent as unsigned, in two's complement."""
+def _value_by_type() -> Column:
+    """Return an integer by its birth's data type: signed ones are sent as unsigned two's complement."""
     found = F.col("value")
     for datatype, bits in sparkplug.SIGNED.items():
         born = F.col("born_datatype") == datatype

@@ -1,16 +1,16 @@
-"""Stamps of a gateway whose clock was wrong: put right where it has told how far it was off, else waiting for that.
+"""Correct stamps of a gateway with a wrong clock where the offset is known; otherwise wait for it.
 
-The gateway's own stamp is all that is looked at here; what a device says of time is its own. A message of which a
-gateway did not know its clock to be right (`clock_quality` `unknown`) is one of these:
+Only the gateway's own stamp is considered here, not times of devices. A message from a gateway that did not know its
+clock to be right (`clock_quality` `unknown`) is one of these:
 
-- its offset is *measured*: the stamp and the offset are its time (`clock_quality` becomes `measured`);
-- its offset will *never* be known: the time between the bounds that is nearest to the stamp (`bounded`, and suspect);
-- its gateway has said that its clock was off by more than `NEAR_SECONDS`, and not told all of it yet: where nothing but
-  the stamp says when it was, the message is *held*, for `HELD_HOURS_MAX` at most;
-- or nobody says more: the stamp, as it is.
+- *measured*: its offset is known; the stamp plus the offset is its time (`clock_quality` becomes `measured`);
+- *bounded*: its offset will never be known; its time is the one within the bounds nearest to the stamp, and suspect;
+- *held*: its gateway has reported that its clock was off by more than `NEAR_SECONDS`, and not yet by how much; if only
+  the stamp gives a time, the message is held for at most `HELD_HOURS_MAX`;
+- otherwise the stamp is used as it is.
 
-Sparkplug messages have times of their own and go by the order of their stamps: their readings are left as they are.
-How long messages took (`delivered`) is told of those only whose stamp is right, or was put right.
+Sparkplug messages have times of their own and depend on the order of their stamps, so their readings are left as they
+are. Delivery times are computed only for stamps that are right or were corrected.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 NEAR_SECONDS: Final = 60
-"""A clock that is off by less is near enough: a message takes as long to be landed, and the window it falls in is its
-own or the next."""
+"""A smaller offset is harmless: landing takes as long, and the window is the right one or the next."""
 HELD_HOURS_MAX: Final = 24
-"""A held message is taken with its stamp as it is when its gateway has not told the time for so long after it landed:
-one without a time service never will, and its values are worth more than nothing."""
+"""Hours after landing for which a message is held; then its stamp is used as it is.
+
+A gateway without a time service never reports an offset, and its values are worth more than nothing.
+"""
 NOT_GOOD: Final = "unknown"
 MEASURED: Final = "measured"
 BOUNDED: Final = "bounded"
@@ -39,24 +40,26 @@ _STRETCH: Final = ("tenant", "gateway", "boot", "stretch")
 
 
 def now() -> datetime:
-    """Since when messages wait is told by this clock."""
+    """Return the time from which waiting times are measured."""
     return datetime.now(UTC)
 
 
-def judged(telemetry: DataFrame, offsets: DataFrame, now: datetime) -> DataFrame:
-    """`telemetry` with `received_at`, `event_time` and `clock_quality` as they are known now, and `held` (boolean).
+def correct_for_readings(telemetry: DataFrame, offsets: DataFrame, now: datetime) -> DataFrame:
+    """Return `telemetry` with `received_at`, `event_time` and `clock_quality` as known now, and `held` (boolean).
 
-    `offsets`: table `clock_offsets`. Rows of it may be there twice; a message has one row here all the same.
+    `offsets`: table `clock_offsets`. It may contain rows twice; a message has one row in the result.
     """
-    rows = _put_right(telemetry, offsets, ~is_sparkplug("address"))
+    rows = _correct(telemetry, offsets, ~is_sparkplug("address"))
     waits = F.col("ingested_at") > F.lit(now) - F.expr(f"INTERVAL {HELD_HOURS_MAX} HOURS")
     return rows.withColumn("held", F.col("wrong") & waits).drop("wrong")
 
 
-def delivered(telemetry: DataFrame, offsets: DataFrame) -> DataFrame:
-    """`telemetry` for who asks how long messages took, Sparkplug's too: nobody waits here, and a time that is not
-    known, or within bounds only, is null: `received_at`, and `event_time` where that was the stamp."""
-    rows = _put_right(telemetry, offsets, F.lit(True))
+def correct_for_delivery(telemetry: DataFrame, offsets: DataFrame) -> DataFrame:
+    """Return `telemetry` for delivery times, Sparkplug's too; no message is held.
+
+    A time that is unknown, or known only within bounds, is null: `received_at`, and `event_time` if that was the stamp.
+    """
+    rows = _correct(telemetry, offsets, F.lit(True))
     unknown = F.col("wrong") | (F.col("clock_quality") == BOUNDED)
     of_stamp = F.col("event_time") == F.col("received_at")
     return rows.withColumns(
@@ -67,12 +70,12 @@ def delivered(telemetry: DataFrame, offsets: DataFrame) -> DataFrame:
     ).drop("wrong")
 
 
-def _put_right(telemetry: DataFrame, offsets: DataFrame, of: Column) -> DataFrame:
-    """Stamps of the messages `of` as they are known now; `wrong` (boolean): this one is not to be believed."""
-    joined = telemetry.join(F.broadcast(_ranges(offsets)), list(_STREAM), "left")
-    joined = joined.join(F.broadcast(_wrong(offsets)), ["tenant", "gateway"], "left")
+def _correct(telemetry: DataFrame, offsets: DataFrame, of: Column) -> DataFrame:
+    """Return stamps of the messages `of` as known now; `wrong` (boolean): the stamp is not reliable."""
+    joined = telemetry.join(F.broadcast(_collect_offsets(offsets)), list(_STREAM), "left")
+    joined = joined.join(F.broadcast(_find_wrong_gateways(offsets)), ["tenant", "gateway"], "left")
     unsure = (F.col("clock_quality") == NOT_GOOD) & of
-    found = F.try_element_at(F.filter("ranges", _is_of), F.lit(1))
+    found = F.try_element_at(F.filter("ranges", _holds_message), F.lit(1))
     rows = joined.withColumn("found", F.when(unsure, found))
     low, high = F.col("found.low"), F.col("found.high")
     nearest = F.greatest(F.least(F.lit(0), high), low)  # null is no bound
@@ -92,8 +95,8 @@ def _put_right(telemetry: DataFrame, offsets: DataFrame, of: Column) -> DataFram
     ).select(*telemetry.columns, "wrong")
 
 
-def _ranges(offsets: DataFrame) -> DataFrame:
-    """Column `ranges` of each address: what is known of messages of it."""
+def _collect_offsets(offsets: DataFrame) -> DataFrame:
+    """Return for each address the known offsets of its messages, in column `ranges`."""
     about = offsets.where(F.col("address").isNotNull() & (F.col("known") != "not yet"))
     one = F.struct(
         F.col("first_sequence").alias("first"),
@@ -107,15 +110,15 @@ def _ranges(offsets: DataFrame) -> DataFrame:
     return about.groupBy(*_STREAM).agg(F.sort_array(F.collect_set(one)).alias("ranges"))
 
 
-def _is_of(one: Column) -> Column:
-    """This range has the row's message."""
+def _holds_message(one: Column) -> Column:
+    """Return whether this range contains the row's message."""
     stamp, sequence = F.col("received_at"), F.col("sequence")
     stamped = (one["after"].isNull() | (stamp > one["after"])) & (one["until"].isNull() | (stamp <= one["until"]))
     return sequence.between(one["first"], one["last"]) & stamped
 
 
-def _wrong(offsets: DataFrame) -> DataFrame:
-    """Gateways (`wrong`: true) of which a clock is known to be wrong, and not of all messages how far it was off."""
+def _find_wrong_gateways(offsets: DataFrame) -> DataFrame:
+    """Return gateways (`wrong`: true) with a wrong clock and messages of unknown offset."""
     away = F.lit(NEAR_SECONDS * 1_000_000)
     shows = F.abs(F.unix_micros("heard_at") - F.unix_micros("told_at")) > away
     was = F.coalesce(F.greatest(F.abs("offset_low_us"), F.abs("offset_high_us")) > away, F.lit(True))

@@ -1,8 +1,8 @@
 """landed_ranges, given_up_ranges, open_statements, settled_ranges, gateway_backlog -> gaps, completeness,
 completeness_hourly.
 
-One partition of Spark has all of an address, sorted, and `accounts.accounts` judges it in plain Python: ranges and
-statements are few, and the rule is one that another program keeps as well.
+One partition of Spark has everything about an address, sorted, and `accounts.accounts` judges it in plain Python:
+ranges and statements are few, and another program applies the same rule.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ BACKLOG_FOLD = {
     "waiting": "CASE WHEN new.said_at >= old.said_at THEN new.waiting ELSE old.waiting END",
     "said_at": "greatest(old.said_at, new.said_at)",
 }
-"""How a row of table `gateway_backlog` and one of further statuses become one."""
+"""Combines a row of table `gateway_backlog` with one of further statuses."""
 
 
 def backlog(statuses: DataFrame) -> DataFrame:
-    """The newest status of each gateway that says how much waits there, as table `gateway_backlog` has it."""
-    said = statuses.where(F.col("backlog_messages").isNotNull())
-    newest = said.groupBy(*_GATEWAY).agg(
+    """Return the newest status of each gateway that reports its backlog, as in table `gateway_backlog`."""
+    reported = statuses.where(F.col("backlog_messages").isNotNull())
+    newest = reported.groupBy(*_GATEWAY).agg(
         F.max_by("backlog_messages", "ingested_at").alias("waiting"), F.max("ingested_at").alias("said_at")
     )
     return newest.select(*schemas.GATEWAY_BACKLOG.columns.names)
@@ -43,19 +43,19 @@ LINE_FOLD = {
     for name in schemas.COMPLETENESS_HOURLY.columns.names
     if name not in (*schemas.COMPLETENESS_HOURLY.keys, *schemas.COMPLETENESS_HOURLY.partition_by)
 }
-"""How a line of table `completeness_hourly` and the same one, written again, become one."""
+"""Combines a row of table `completeness_hourly` with the same one, written again."""
 
 
-def with_settled(statements: DataFrame, landed: DataFrame) -> DataFrame:
-    """Rows of table `open_statements`, and whether all of each has landed (`settled`)."""
-    there = landed.select(*KEY, F.col("first_sequence").alias("from"), F.col("last_sequence").alias("upto"))
-    within = [statements[name].eqNullSafe(there[name]) for name in KEY]
-    within += [there["from"] <= statements["first_sequence"], statements["last_sequence"] <= there["upto"]]
-    found = statements.join(there, within, "left")
-    return found.select(*(statements[name] for name in statements.columns), there["from"].isNotNull().alias("settled"))
+def mark_settled(statements: DataFrame, landed: DataFrame) -> DataFrame:
+    """Return rows of table `open_statements`, with `settled`: whether all of each has landed."""
+    ranges = landed.select(*KEY, F.col("first_sequence").alias("from"), F.col("last_sequence").alias("upto"))
+    within = [statements[name].eqNullSafe(ranges[name]) for name in KEY]
+    within += [ranges["from"] <= statements["first_sequence"], statements["last_sequence"] <= ranges["upto"]]
+    found = statements.join(ranges, within, "left")
+    return found.select(*(statements[name] for name in statements.columns), ranges["from"].isNotNull().alias("settled"))
 
 
-def judged(
+def judge(
     landed: DataFrame,
     given_up: DataFrame,
     statements: DataFrame,
@@ -63,8 +63,10 @@ def judged(
     backlog: DataFrame,
     outages: DataFrame,
 ) -> DataFrame:
-    """The account of every address, as `accounts.ACCOUNTS`, which `gaps`, `hourly` and `completeness` divide. A gateway
-    of which messages waited has a lane for them."""
+    """Return the account of every address, as `accounts.ACCOUNTS`; `gaps`, `hourly` and `completeness` divide it.
+
+    A gateway with messages that waited has a separate lane for them.
+    """
     circumstances = backlog.join(
         outages.select(*_GATEWAY, F.lit(True).alias("lanes")).distinct(),
         list(_GATEWAY),
@@ -86,19 +88,19 @@ def judged(
 
 
 def gaps(judged: DataFrame) -> DataFrame:
-    """Sequences that were given up or that nothing explains, as table `gaps` has them."""
+    """Return the sequences that were dropped or that nothing explains, as in table `gaps`."""
     found = judged.where(F.col("kind") == accounts.GAP).withColumn("explained", F.col("reason").isNotNull())
     return found.select(*schemas.GAPS.columns.names)
 
 
 def hourly(judged: DataFrame, *, settled: bool = False) -> DataFrame:
-    """What became of the messages of each statement, as table `completeness_hourly` has it."""
+    """Return the balance of each statement, as in table `completeness_hourly`."""
     found = judged.where(F.col("kind") == accounts.LINE).withColumn("settled", F.lit(settled))
     return found.select(*schemas.COMPLETENESS_HOURLY.columns.names)
 
 
 def completeness(judged: DataFrame) -> DataFrame:
-    """One row per address, as table `completeness` has them."""
+    """Return one row per address, as in table `completeness`."""
     return judged.where(F.col("kind") == accounts.ADDRESS).select(*schemas.COMPLETENESS.columns.names)
 
 

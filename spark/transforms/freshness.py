@@ -1,4 +1,4 @@
-"""telemetry -> gateway_freshness: how old the newest data is, and how long data takes from the device to the lake."""
+"""telemetry -> gateway_freshness: age of the newest data, and time from the device to the lake."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 LATE_SECONDS = 60
-"""A row is late when it took longer than this to the lake, or came over the backlog lane."""
+"""A row is late if it took longer than this to the lake, or came over the backlog lane."""
 _LAGS = "coalesce(kll_sketch_merge_double(old.lags, new.lags), old.lags, new.lags)"
 FOLD = {
     "first_event_time": "least(old.first_event_time, new.first_event_time)",
@@ -28,13 +28,13 @@ FOLD = {
     "lag_max_s": "greatest(old.lag_max_s, new.lag_max_s)",
     "lags": _LAGS,
 }
-"""How a row of the table and one of further messages become one: SQL over `old` and `new`, by column."""
+"""Combines a row of the table with one of further messages: SQL over `old` and `new`, by column."""
 
 
 def freshness(telemetry: DataFrame) -> DataFrame:
-    """One row per gateway (`device` null) and one per device of it, as table `gateway_freshness` has them.
+    """Return one row per gateway (`device` null) and one per device of it, as in table `gateway_freshness`.
 
-    Lag is ingestion minus event time in seconds, of rows whose clock is not suspect; null when there are none.
+    Lag is ingestion minus event time in seconds, for rows with a plausible clock; null if there are none.
     """
     rows = with_trusted_times(telemetry.select("tenant", "gateway", "device", "event_time", "ingested_at", "lane"))
     lag = F.when(~F.col("suspect"), seconds_between("event_time", "ingested_at"))

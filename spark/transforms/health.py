@@ -1,7 +1,7 @@
 """readings -> device_days -> device_health: battery, silence, reboots, clock and radio of each device.
 
-What a day of a device adds up to is kept (`device_days`); what that says of the device follows from its last days. No
-sum depends on the order in which messages land.
+The sums of each day of a device are kept (`device_days`); its health is computed from its last days. No sum depends on
+the order in which messages land.
 """
 
 from __future__ import annotations
@@ -12,23 +12,25 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark import schemas
 from spark.decoding.sparkplug import ONLINE
-from spark.transforms.times import believable
+from spark.transforms.times import is_plausible
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 DAYS: Final = 30
-"""Days of a device that its health is of, the newest of its gateway counted back: a battery of years has lost some
-percent by then, and one that was changed before is forgotten."""
+"""Days of a device that its health covers, counted back from the newest of its gateway.
+
+A battery that lasts years has lost some percent by then, and one that was replaced before is forgotten.
+"""
 BOOTS_MAX: Final = 1_440
-"""Boots remembered a day: one a minute. More say no more."""
+"""Boots kept per day: one a minute. More show nothing new."""
 UPTIME_MAX: Final = 1e11
-"""Seconds, or milliseconds, of an uptime: more is another number."""
+"""Largest uptime in seconds or milliseconds; larger values are something else."""
 BOOT_APART_S: Final = 120
-"""Boots told within this of each other are one: uptime and clock drift, and a birth follows its boot."""
+"""Boots reported within this time are one: uptime and clock drift, and a birth follows its boot."""
 _DAY_S: Final = 86_400.0
 SPREAD_MIN: Final = (3_600 / _DAY_S) ** 2
-"""Days squared: values of less than an hour, or so, say nothing of a day."""
+"""Days squared: values of less than about an hour show no trend."""
 KEY: Final = ("tenant", "gateway", "device")
 _BEGIN: Final = r"(?i)(^|[._/:])"
 BATTERY: Final = _BEGIN + r"(v?bat|batt|battery)([._]?(level|voltage|volts?|v|percent(age)?|pct|soc))?\z"
@@ -52,16 +54,15 @@ FOLD = {
     "ahead_s": "greatest(old.ahead_s, new.ahead_s)",
     "boots": f"slice(array_sort(array_union(old.boots, new.boots)), 1, {BOOTS_MAX})",
 }
-"""How a row of `device_days` and one of further readings become one: SQL over `old` and `new`, by column."""
+"""Combines a row of `device_days` with one of further readings: SQL over `old` and `new`, by column."""
 
 
 def days(readings: DataFrame) -> DataFrame:
-    """One row per device and day of reception, as table `device_days` has them.
+    """Return one row per device and day of reception, as in table `device_days`.
 
-    Battery sums are those of a straight line, of days since the day began: below 0 where a device sends later what it
-    measured. `ahead_s`: how far the device's clock is ahead of its gateway's at least, of readings with a time of their
-    own. `boots`: seconds since 1970. What a wrong clock of a gateway says of reception is not believed: it is then when
-    they landed.
+    Battery sums are those of a straight line, over days since the start of the day: below 0 if a device sends a value
+    later. `ahead_s`: how far the device's clock is at least ahead of its gateway's, for readings with a time of their
+    own. `boots`: seconds since 1970. If a gateway's clock was wrong, the time of landing replaces that of reception.
     """
     metric, value = F.col("metric"), F.col("value")
     of_battery = metric.rlike(BATTERY) & value.isNotNull()
@@ -69,7 +70,7 @@ def days(readings: DataFrame) -> DataFrame:
     of_device = F.col("time_source") != "gateway"
     ahead = F.when(of_device, (F.unix_micros("event_time") - F.unix_micros("received_at")) / 1e6)
     # Of a gateway whose clock was wrong: a day that has not come would be its newest for ever, and hide all others.
-    received = F.when(believable(F.col("received_at")), F.col("received_at")).otherwise(F.col("ingested_at"))
+    received = F.when(is_plausible(F.col("received_at")), F.col("received_at")).otherwise(F.col("ingested_at"))
     begin = F.unix_micros(F.date_trunc("day", received))
     since = (F.unix_micros("event_time") - begin) / (1e6 * _DAY_S)
     # What a wrong clock says would be years away, and outweigh all others.
@@ -110,19 +111,19 @@ def days(readings: DataFrame) -> DataFrame:
 
 
 def _boot() -> Column:
-    """When the device started, in seconds since 1970, of a reading that tells; else null."""
+    """Return when the device started, in seconds since 1970, if the reading shows it; else null."""
     unit = F.when(F.col("metric").rlike(IN_MS), 1_000.0).otherwise(1.0)
-    told = F.col("metric").rlike(UPTIME) & (F.col("value") >= 0) & (F.col("value") < UPTIME_MAX)
-    by_uptime = F.when(told, F.unix_seconds("event_time") - F.round(F.col("value") / unit).cast("bigint"))
+    is_uptime = F.col("metric").rlike(UPTIME) & (F.col("value") >= 0) & (F.col("value") < UPTIME_MAX)
+    by_uptime = F.when(is_uptime, F.unix_seconds("event_time") - F.round(F.col("value") / unit).cast("bigint"))
     born = (F.col("metric") == ONLINE) & (F.col("value") == 1.0) & F.col("address").rlike(BIRTH)
     return F.coalesce(by_uptime, F.when(born, F.unix_seconds("event_time")))
 
 
 def health(days: DataFrame) -> DataFrame:
-    """One row per device, of its last `DAYS` days, as table `device_health` has them.
+    """Return one row per device, for its last `DAYS` days, as in table `device_health`.
 
-    A device is silent for as long as its gateway has heard others and not it; `missed` is that in intervals of its own.
-    The battery's slope is that of a straight line through its values, a day.
+    A device is silent for as long as its gateway has received others and not it; `missed` is that in its own intervals.
+    The battery's slope is that of a straight line through its values, per day.
     """
     newest = days.groupBy("tenant", "gateway").agg(
         F.max("event_date").alias("newest"), F.max("last_at").alias("gateway_at")
@@ -133,7 +134,7 @@ def health(days: DataFrame) -> DataFrame:
     n, t, v = F.col("battery_n"), F.col("battery_t"), F.col("battery_v")
     seconds = (F.unix_micros("last_at") - F.unix_micros("first_at")) / 1e6
     place = F.struct("battery_at", "event_date")
-    told = F.col("battery_at").isNotNull()
+    has_battery = F.col("battery_at").isNotNull()
     summed = recent.groupBy(*KEY).agg(
         F.first("gateway_at").alias("gateway_at"),
         F.min("first_at").alias("first_at"),
@@ -141,8 +142,8 @@ def health(days: DataFrame) -> DataFrame:
         F.sum("messages").alias("messages"),
         F.sum("suspect").alias("suspect"),
         F.try_divide(F.sum(seconds), F.sum(F.col("messages") - 1)).alias("interval_s"),
-        F.max_by("battery_metric", F.when(told, place)).alias("battery_metric"),
-        F.max_by("battery", F.when(told, place)).alias("battery"),
+        F.max_by("battery_metric", F.when(has_battery, place)).alias("battery_metric"),
+        F.max_by("battery", F.when(has_battery, place)).alias("battery"),
         F.sum(n).alias("n"),
         F.sum(t + shift * n).alias("t"),
         F.sum(v).alias("v"),

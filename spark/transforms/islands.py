@@ -1,4 +1,4 @@
-"""Stretches joined to islands. Islands add up: those of some rows and those of others, joined, are those of all."""
+"""Merge intervals into islands. Merging is associative: islands of parts of the rows, merged, are those of all."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def joined(
+def merge(
     stretches: DataFrame, key: Sequence[str], ends: tuple[str, str], reach: Column, *columns: Column
 ) -> DataFrame:
-    """Stretches of a key that overlap or are at most `reach` apart as one; of each its key and `columns`, aggregates.
+    """Merge intervals of a key that overlap or are at most `reach` apart; `columns`: aggregates of each island.
 
-    `ends`: the columns with the first and the last of a stretch.
+    `ends`: the columns with the first and the last value of an interval.
     """
     first, last = ends
     order = Window.partitionBy(*key).orderBy(first, last)

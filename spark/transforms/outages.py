@@ -1,7 +1,7 @@
-"""telemetry -> outages: when messages waited at their gateway, and when they came.
+"""telemetry -> outages: when messages waited at their gateway, and when they arrived.
 
-Each message of the backlog lane is a stretch of time, from its reception to its landing; an outage is the stretches
-that overlap, or are a pause apart. Its drain is the part of it in which they landed.
+Each message of the backlog lane is an interval from its reception to its landing; an outage is the intervals that
+overlap, or are a pause apart. Its drain is the part of it in which they landed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PAUSE_SECONDS = 60
-"""Up to so long after all has landed a message that waited belongs to the same outage: links come and go."""
+"""Seconds after everything has landed in which a waiting message belongs to the same outage: links flap."""
 _KEY = ("tenant", "gateway")
 
 
 def outages(telemetry: DataFrame) -> DataFrame:
-    """Those of these rows, as table `outages` has them.
+    """Return the outages among these rows, as in table `outages`.
 
-    Where a gateway's clock was wrong, reception is when the message landed, and how long it took is unknown.
+    If a gateway's clock was wrong, the time of landing replaces that of reception, and the lag is unknown.
     """
     waited = telemetry.where(F.col("lane") == "backlog").select(*_KEY, "received_at", "ingested_at")
     rows = with_trusted_reception(waited)
@@ -40,12 +40,12 @@ def outages(telemetry: DataFrame) -> DataFrame:
         F.count(F.lit(1)).alias("messages"),
         F.max(lag).alias("lag_max_s"),
     )
-    return joined(stretches.drop("together"))
+    return merge(stretches.drop("together"))
 
 
-def joined(stretches: DataFrame) -> DataFrame:
-    """Rows as in table `outages`, some of which may belong to one outage, as one row each outage."""
-    whole = islands.joined(
+def merge(stretches: DataFrame) -> DataFrame:
+    """Merge rows of table `outages` that belong to one outage."""
+    whole = islands.merge(
         stretches.withColumn("over", F.greatest("until", "drained")),
         _KEY,
         ("began", "over"),

@@ -1,8 +1,8 @@
-"""telemetry, ledger -> landed_ranges, given_up_ranges: which sequences are there, and which were given up.
+"""telemetry, ledger -> landed_ranges, given_up_ranges: which sequences have landed, and which were dropped.
 
-A sequence is a dense counter from 0 per (tenant, gateway, epoch, address), so what is there says what is not. The rows
-are first gathered into 64-bit words (`bit_or` of each sequence's bit): exact, without sorting or comparing rows, and a
-64th as many rows from there on. Ranges add up: those of some rows and those of others make those of all.
+A sequence is a dense counter from 0 per (tenant, gateway, epoch, address), so the landed ones show what is missing. The
+rows are first gathered into 64-bit words (`bit_or` of each sequence's bit): exact, without sorting or comparing rows,
+and with a 64th as many rows from there on. Ranges of parts, merged, are those of all.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ _WORD_MASK = 63
 _FULL_WORD = -1
 
 
-def landed(telemetry: DataFrame) -> DataFrame:
-    """The sequences of these rows as ranges, as table `landed_ranges` has them."""
+def landed_ranges(telemetry: DataFrame) -> DataFrame:
+    """Return the sequences of these rows as ranges, as in table `landed_ranges`."""
     bit = F.expr(f"shiftleft(1L, cast(sequence & {_WORD_MASK} as int))")
     words = telemetry.groupBy(*KEY, F.shiftright("sequence", _WORD_SHIFT).alias("word")).agg(
         F.bit_or(bit).alias("bits"), F.count(F.lit(1)).alias("rows")
     )
-    return joined(_named(_intervals(words)))
+    return merge_landed(_named(_intervals(words)))
 
 
-def joined(ranges: DataFrame) -> DataFrame:
-    """Ranges as in table `landed_ranges`, in which some may touch or overlap, as the fewest that cover the same."""
-    merged = _merged(_plain(ranges), KEY, F.sum("rows").alias("rows"))
+def merge_landed(ranges: DataFrame) -> DataFrame:
+    """Merge ranges of table `landed_ranges` that touch or overlap."""
+    merged = _merge(_plain(ranges), KEY, F.sum("rows").alias("rows"))
     return _named(merged).select(*schemas.LANDED_RANGES.columns.names)
 
 
-def given_up(ranges: DataFrame) -> DataFrame:
-    """Ranges of the ledger as table `given_up_ranges` has them: by reason, without overlaps."""
-    return _named(_merged(_plain(ranges), (*KEY, "reason"))).select(*schemas.GIVEN_UP_RANGES.columns.names)
+def merge_given_up(ranges: DataFrame) -> DataFrame:
+    """Merge ranges of the ledger by reason, as in table `given_up_ranges`."""
+    return _named(_merge(_plain(ranges), (*KEY, "reason"))).select(*schemas.GIVEN_UP_RANGES.columns.names)
 
 
-def settled(ranges: DataFrame) -> DataFrame:
-    """Ranges as in table `settled_ranges`, in which some may touch or overlap, as the fewest that cover the same."""
-    return _named(_merged(_plain(ranges), KEY)).select(*schemas.SETTLED_RANGES.columns.names)
+def merge_settled(ranges: DataFrame) -> DataFrame:
+    """Merge ranges of table `settled_ranges` that touch or overlap."""
+    return _named(_merge(_plain(ranges), KEY)).select(*schemas.SETTLED_RANGES.columns.names)
 
 
 def _intervals(words: DataFrame) -> DataFrame:
-    """Words as closed intervals `first`..`last`: a full word is one, any other one a sequence of it.
+    """Return words as closed intervals `first`..`last`: one for a full word, else one per sequence.
 
-    The rows of a word stand with the first of its intervals: which of them a repeated one was is not known.
+    The rows of a word are counted with its first interval: which sequence was repeated is unknown.
     """
     base = F.shiftleft("word", _WORD_SHIFT)
     whole = words.where(F.col("bits") == _FULL_WORD)
@@ -74,7 +74,7 @@ def _named(ranges: DataFrame) -> DataFrame:
     return ranges.withColumnsRenamed({"first": "first_sequence", "last": "last_sequence"})
 
 
-def _merged(ranges: DataFrame, key: Sequence[str], *others: Column) -> DataFrame:
-    """Ranges that touch or overlap as one; `others`: what becomes of their further columns."""
+def _merge(ranges: DataFrame, key: Sequence[str], *others: Column) -> DataFrame:
+    """Merge ranges that touch or overlap; `others`: aggregates of further columns."""
     ends = (F.min("first").alias("first"), F.max("last").alias("last"))
-    return islands.joined(ranges, key, ("first", "last"), F.lit(1), *ends, *others)
+    return islands.merge(ranges, key, ("first", "last"), F.lit(1), *ends, *others)

@@ -1,4 +1,4 @@
-"""telemetry -> readings and reject: one row per value of each message; what cannot be read is kept with its reason."""
+"""telemetry -> readings and reject: one row per value of each message; unreadable ones are kept with the reason."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from spark.decoding.limits import BODY_BYTES_MAX
 from spark.decoding.schema import PayloadSchema
 from spark.kernels.decode import FIELDS, decode
 from spark.transforms import births, clocks
-from spark.transforms.times import believable, kept_under, with_measured_times
+from spark.transforms.times import event_date, is_plausible, with_measured_times
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 REJECT_BODY_BYTES_MAX = 4_096
-"""Bytes of its body that a rejected value is shown with, of which a message may have `limits.VALUES_MAX`; the whole is
-in `telemetry` under the same name."""
+"""Bytes of the body that are stored with a rejected value; a message may have `limits.VALUES_MAX` of them.
+
+The whole body is in `telemetry` under the same name.
+"""
 LAST_LEVEL = r"([^/]+)/*\z"
 """The last level of an address that has a name."""
 _VALUES_SQL = f"array<struct<{','.join(f'{name}:{kind}' for name, kind, _ in FIELDS)}>>"
@@ -42,14 +44,15 @@ def _decode_function(
     return decoded
 
 
-def decoded(telemetry: DataFrame, registered: Sequence[PayloadSchema] = ()) -> DataFrame:
-    """Each row of `telemetry` once per value in its body: columns of `readings` before its time is judged, with
-    `reason` and, where there is one, its body as far as it is shown. What one row may bring is bounded: properties and
-    large bodies stay where they are. `readings` and `rejects` divide the result.
+def decode_messages(telemetry: DataFrame, registered: Sequence[PayloadSchema] = ()) -> DataFrame:
+    """Return each row of `telemetry` once per value in its body: columns of `readings`, with `reason`.
 
-    A bare value is named after the last level of its address that has a name, a reason for the whole message has an
-    empty metric. A message that is `held` (`clocks.judged`, where it went through that) is such a reason if nothing but
-    its gateway's stamp says when a value of it was.
+    The time is not judged yet. A reject has the beginning of its body. The size of the rows of one message is bounded:
+    properties and large bodies are left out. `readings` and `rejects` divide the result.
+
+    A bare value is named after the last named level of its address; a reason for the whole message has an empty metric.
+    A message that is `held` (`clocks.correct_for_readings`) becomes such a reason if only its gateway's stamp gives the
+    time of a value.
     """
     if "held" not in telemetry.columns:
         telemetry = telemetry.withColumn("held", F.lit(False))
@@ -59,7 +62,7 @@ def decoded(telemetry: DataFrame, registered: Sequence[PayloadSchema] = ()) -> D
     received_us = F.when(F.col("held"), F.lit(0)).otherwise(F.unix_micros("received_at"))
     message = (readable, F.col("address"), F.col("content_type"), received_us, F.col("tenant"))
     rows = telemetry.drop("properties").withColumn("leaves", decode_udf(*message))
-    rows = rows.withColumn("leaves", F.when(_waits(), _waiting()).otherwise(F.col("leaves"))).drop("held")
+    rows = rows.withColumn("leaves", F.when(_must_wait(), _waiting_reason()).otherwise(F.col("leaves"))).drop("held")
     shown = rows.withColumn("body", F.substring("body", 1, REJECT_BODY_BYTES_MAX))
     exploded = shown.withColumn("leaf", F.explode("leaves")).drop("leaves")
     rejected = F.col("leaf.reason").isNotNull()
@@ -78,37 +81,37 @@ def decoded(telemetry: DataFrame, registered: Sequence[PayloadSchema] = ()) -> D
 
 
 def _last_level() -> Column:
-    """Of an address; `a/b/` has one more, without a name. The address where none has one."""
+    """Return the last named level of an address (`a/b/` ends with an unnamed one), or else the address."""
     named = F.regexp_extract("address", LAST_LEVEL, 1)
     return F.when(named == "", F.col("address")).otherwise(named)
 
 
-def _waits() -> Column:
-    """The message is held, and has a value of which nothing but the gateway's stamp says when it was."""
-    of_stamp = (F.col("event_time") == F.col("received_at")) | ~believable(F.col("event_time"))
+def _must_wait() -> Column:
+    """Return whether the message is held and has a value that only the gateway's stamp dates."""
+    of_stamp = (F.col("event_time") == F.col("received_at")) | ~is_plausible(F.col("event_time"))
     return F.col("held") & of_stamp & F.exists("leaves", _untimed)
 
 
 def _untimed(leaf: Column) -> Column:
-    timed = F.coalesce(believable(F.timestamp_micros(leaf["time_us"])), F.lit(False))
+    timed = F.coalesce(is_plausible(F.timestamp_micros(leaf["time_us"])), F.lit(False))
     return leaf["reason"].isNull() & ~timed
 
 
-def _waiting() -> Column:
-    """In place of a message's values, why there are none yet."""
-    said = {"metric": "", "reason": reasons.CLOCK}
-    return F.array(F.struct(*(F.lit(said.get(name)).cast(kind).alias(name) for name, kind, _ in FIELDS)))
+def _waiting_reason() -> Column:
+    """Return the reason that replaces the values of a message that waits."""
+    fields = {"metric": "", "reason": reasons.CLOCK}
+    return F.array(F.struct(*(F.lit(fields.get(name)).cast(kind).alias(name) for name, kind, _ in FIELDS)))
 
 
 def readings(rows: DataFrame) -> DataFrame:
-    """Of `decoded` rows, those with a value, as table `readings` has them."""
+    """Return the decoded rows with a value, as in table `readings`."""
     good = rows.where(F.col("reason").isNull())
     if "replay" not in good.columns:
         good = good.withColumn("replay", F.lit(None))
-    good = good.withColumn("event_date", kept_under("event_time"))
+    good = good.withColumn("event_date", event_date("event_time"))
     return good.select(*schemas.READINGS.columns.names)
 
 
 def rejects(rows: DataFrame) -> DataFrame:
-    """Of `decoded` rows, those without, as table `reject` has them."""
+    """Return the decoded rows without a value, as in table `reject`."""
     return rows.where(F.col("reason").isNotNull()).select(*schemas.REJECT.columns.names)

@@ -1,7 +1,7 @@
-"""readings -> rollup_1m, rollup_1h -> rollup_1d: what each metric of each device did in each minute, hour, day.
+"""readings -> rollup_1m, rollup_1h -> rollup_1d: statistics of each metric of each device by minute, hour and day.
 
-Rows of one window add up: `FOLD` says how two of them, of different readings, become that of all of them. `revised_at`
-is the latest ingestion among the readings counted, not the time of the computation.
+Rows of one window can be added: `FOLD` combines two of them, of different readings, into that of all of them.
+`revised_at` is the latest ingestion among the readings, not the time of the computation.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark import schemas
-from spark.transforms.times import hour_kept_under, kept_under
+from spark.transforms.times import event_date, event_hour
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _SERIES = ("tenant", "gateway", "device", "address", "metric")
 _NEWEST = {"at": "last_at", "sequence": "last_sequence", "value": "last", "unit": "unit"}
-"""Fields of the newest reading of a window, by their columns."""
+"""Fields of the newest reading of a window, and their columns."""
 _NEWER = "struct(new.last_at, new.last_sequence) >= struct(old.last_at, old.last_sequence)"
 _SKETCH = "kll_sketch_merge_double(old.sketch, new.sketch)"
 FOLD = {
@@ -37,25 +37,25 @@ FOLD = {
     "revised_at": "greatest(old.revised_at, new.revised_at)",
     "sketch": _SKETCH,
 }
-"""How a window of a table and one of further readings become one: SQL over `old` and `new`, by column."""
+"""Combines a window of a table with one of further readings: SQL over `old` and `new`, by column."""
 
 
 def by_minute(readings: DataFrame) -> DataFrame:
-    """One row per series and minute that has a numeric reading, as table `rollup_1m` has them.
+    """Return one row per series and minute with a numeric reading, as in table `rollup_1m`.
 
-    `last` is the reading of the latest event time, and of those the one of the highest sequence.
+    `last` is the reading of the latest event time, and among those the one of the highest sequence.
     """
-    return _finished(_windows(readings, "minute"), schemas.ROLLUP_1M)
+    return _finish(_windows(readings, "minute"), schemas.ROLLUP_1M)
 
 
 def by_hour(readings: DataFrame) -> DataFrame:
-    """The same per hour, as table `rollup_1h` has them."""
-    return _finished(_windows(readings, "hour"), schemas.ROLLUP_1H)
+    """Return one row per series and hour, as in table `rollup_1h`."""
+    return _finish(_windows(readings, "hour"), schemas.ROLLUP_1H)
 
 
 def by_day(hours: DataFrame) -> DataFrame:
-    """`rollup_1h` rows folded into days (UTC), as table `rollup_1d` has them."""
-    return _finished(_wider(hours, "day"), schemas.ROLLUP_1D)
+    """Fold rows of `rollup_1h` into days (UTC), as in table `rollup_1d`."""
+    return _finish(_widen(hours, "day"), schemas.ROLLUP_1D)
 
 
 def _windows(readings: DataFrame, unit: str) -> DataFrame:
@@ -77,7 +77,7 @@ def _windows(readings: DataFrame, unit: str) -> DataFrame:
     return _with_last(found)
 
 
-def _wider(windows: DataFrame, unit: str) -> DataFrame:
+def _widen(windows: DataFrame, unit: str) -> DataFrame:
     found = (
         windows.withColumn("window_start", F.date_trunc(unit, "window_start"))
         .groupBy(*_SERIES, "window_start")
@@ -96,8 +96,10 @@ def _wider(windows: DataFrame, unit: str) -> DataFrame:
 
 
 def _newest(*columns: str) -> Column:
-    """Return the highest of time, sequence, value and unit together. It hashes because there is a sketch in the same
-    row: without one Spark would sort for a maximum of several columns."""
+    """Return the highest of time, sequence, value and unit together.
+
+    Spark hashes here because the row also has a sketch; without one it would sort for a maximum of several columns.
+    """
     named = (F.col(column).alias(name) for column, name in zip(columns, _NEWEST, strict=True))
     return F.max(F.struct(*named)).alias("newest")
 
@@ -106,13 +108,13 @@ def _with_last(rolled: DataFrame) -> DataFrame:
     return rolled.withColumns({column: F.col(f"newest.{name}") for name, column in _NEWEST.items()})
 
 
-def _finished(rolled: DataFrame, table: schemas.Table) -> DataFrame:
+def _finish(rolled: DataFrame, table: schemas.TableSchema) -> DataFrame:
     quantiles = F.kll_sketch_get_quantile_double("sketch", F.array(F.lit(0.5), F.lit(0.95)))
     columns = {
         "mean": F.col("sum") / F.col("count"),
         "p50": quantiles[0],
         "p95": quantiles[1],
-        "event_date": kept_under("window_start"),
-        "event_hour": hour_kept_under("window_start"),
+        "event_date": event_date("window_start"),
+        "event_hour": event_hour("window_start"),
     }
     return rolled.withColumns(columns).select(*table.columns.names)

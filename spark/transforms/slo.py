@@ -1,4 +1,4 @@
-"""telemetry -> delivery_slo: how long messages take from the gateway to the lake, and how many keep the target."""
+"""telemetry -> delivery_slo: time of messages from the gateway to the lake, and how many meet the target."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark import schemas
-from spark.transforms.times import kept_under, seconds_between, with_trusted_times
+from spark.transforms.times import event_date, seconds_between, with_trusted_times
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TARGET_SECONDS = 60
-"""A message keeps the target when it is in the lake so long after its gateway received it."""
+"""A message meets the target if it is in the lake within this time after its gateway received it."""
 _WIDTHS = (("hour", 3_600), ("day", 86_400))
 _TIMES = "coalesce(kll_sketch_merge_double(old.times, new.times), old.times, new.times)"
 _QUANTILES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
@@ -27,13 +27,13 @@ FOLD = {
     "revised_at": "greatest(old.revised_at, new.revised_at)",
     "times": _TIMES,
 }
-"""How a row of the table and one of further messages become one: SQL over `old` and `new`, by column."""
+"""Combines a row of the table with one of further messages: SQL over `old` and `new`, by column."""
 
 
 def slo(telemetry: DataFrame) -> DataFrame:
-    """One row per gateway and hour, and one per gateway and day, of reception; as table `delivery_slo` has them.
+    """Return one row per gateway and hour, and one per gateway and day, of reception, as in table `delivery_slo`.
 
-    A message whose gateway's clock nobody can believe counts for the hour it landed in, and has no delivery time.
+    A message with an implausible stamp of its gateway counts for the hour it landed in, and has no delivery time.
     """
     rows = with_trusted_times(
         telemetry.select("tenant", "gateway", "ingested_at", F.col("received_at").alias("event_time"))
@@ -58,5 +58,5 @@ def slo(telemetry: DataFrame) -> DataFrame:
         F.when(F.count("time_s") > 0, F.kll_sketch_agg_double("time_s")).alias("times"),
     )
     columns = {name: F.kll_sketch_get_quantile_double("times", F.lit(share)) for name, share in _QUANTILES.items()}
-    columns |= {"within_share": F.try_divide("within", "timed"), "event_date": kept_under("window_start")}
+    columns |= {"within_share": F.try_divide("within", "timed"), "event_date": event_date("window_start")}
     return summed.withColumns(columns).select(*schemas.DELIVERY_SLO.columns.names)

@@ -252,7 +252,7 @@ def _run(_load: LoadGenerators, settings: Settings) -> list[Result]:
 
     results: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
-        spark = session.start("waypost-bench", session.Options(log=Path(folder) / "spark.log"))
+        spark = session.start("waypost-bench", session.SessionOptions(log=Path(folder) / "spark.log"))
         try:
             for rows in ROWS_FULL if settings.full else (ROWS,):
                 table = Path(folder) / f"readings-{rows}"

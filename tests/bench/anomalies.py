@@ -35,8 +35,8 @@ from rich.table import Table
 
 from spark.detector import limits
 from spark.detector.detector import REPORTED, Detector
+from spark.detector.running import MeasureRecords
 from spark.detector.running import Numbers as Column
-from spark.detector.running import Records
 
 PEERS = ("ARTime", "numenta", "contextOSE", "earthgeckoSkyline", "knncad", "randomCutForest", "twitterADVec")
 PROBATION = 0.15
@@ -228,7 +228,7 @@ _SPLITS = 20
 """Halves of the files at random, beside those that are named."""
 
 
-class _Amounts(Records):
+class _Amounts(MeasureRecords):
     """Keeps what the measures of one family said."""
 
     def __init__(self, count: int) -> None:
@@ -244,7 +244,7 @@ def amounts(series: Series) -> NDArray[np.float64]:
     """What every measure said of every row."""
     families: list[_Amounts] = []
 
-    def listening(count: int) -> Records:
+    def listening(count: int) -> MeasureRecords:
         families.append(_Amounts(count))
         return families[-1]
 

@@ -117,7 +117,7 @@ class Watch:
     def look(self) -> None:
         now = time.monotonic()
         while (self._table / "_delta_log" / f"{self._next:020}.json").exists():
-            made_of = dict(lineage.versions(DeltaTable(self._table, version=self._next)))[self._next]
+            made_of = dict(lineage.list_versions(DeltaTable(self._table, version=self._next)))[self._next]
             if made_of is not None and made_of.telemetry is not None:
                 self.seen.append(Seen(made_of.telemetry.version, now))
             self._next += 1
@@ -194,7 +194,7 @@ class Run:
         self._folder, self._devices, self._program = folder, devices, program
         self._landed: list[Landed] = []
         self._watch = Watch(folder / "lake")
-        self._passes = Passes(folder / PASSES, [job.name for job in catalog.chosen(jobs) if job.rhythm != "hourly"])
+        self._passes = Passes(folder / PASSES, [job.name for job in catalog.select(jobs) if job.rhythm != "hourly"])
         self._begin = time.monotonic()
 
     def found(self) -> Found:

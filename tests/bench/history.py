@@ -197,7 +197,7 @@ def append(lake: Path, name: str, count: int, columns: Mapping[str, Any]) -> Non
 
 
 def _write(
-    table: deltalake.DeltaTable, contract: schemas.Table, rows: pa.Table, mode: Literal["append", "overwrite"]
+    table: deltalake.DeltaTable, contract: schemas.TableSchema, rows: pa.Table, mode: Literal["append", "overwrite"]
 ) -> None:
     deltalake.write_deltalake(table, rows, mode=mode, partition_by=list(contract.partition_by))
 

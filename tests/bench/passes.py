@@ -22,8 +22,8 @@ from tests.bench.packages import say
 from tests.bench.result import Result, at_most
 
 if TYPE_CHECKING:
-    from spark.driver import Driver
-    from spark.jobs.outcome import Job
+    from spark.driver import SparkDriver
+    from spark.jobs.job import AnalyticsJob
 
 DAYS: Final = (4, 64)
 DAYS_FULL: Final = (4, 64, 400)
@@ -75,13 +75,13 @@ class Meter:
 class Subject:
     """A lake that is measured: how far the fleet has come, and what each job took in each round."""
 
-    def __init__(self, driver: Driver, meter: Meter, root: Path, days: int) -> None:
-        from spark.lake import Lake  # noqa: PLC0415
+    def __init__(self, driver: SparkDriver, meter: Meter, root: Path, days: int) -> None:
+        from spark.lake import SparkLake  # noqa: PLC0415
 
         self.root = root
         self.days = days
         self.costs: dict[str, list[Cost]] = {}
-        self._lake = Lake(driver, root)
+        self._lake = SparkLake(driver, root)
         self._meter = meter
         self._step = 0
 
@@ -130,13 +130,13 @@ class Subject:
             if found != count:
                 raise LoadFailed(f"{self.days} days: {name} has {found:,} {column}, not {count:,}")
 
-    def _run(self, job: Job) -> Cost:
+    def _run(self, job: AnalyticsJob) -> Cost:
         from spark.jobs import runner  # noqa: PLC0415
         from tests.support import delta_commits  # noqa: PLC0415
 
         before = {name: delta_commits.version(self.root / name) for name in job.outputs}
         cpu_s, read = self._meter.cpu_s(), self._meter.read_bytes()
-        (step,) = runner.one_pass(self._lake, [job], lambda _: None)
+        (step,) = runner.run_pass(self._lake, [job], lambda _: None)
         if step.error is not None:
             raise LoadFailed(f"{job.name}: {step.error}")
         cpu_s, read = self._meter.cpu_s() - cpu_s, self._meter.read_bytes() - read
@@ -146,7 +146,7 @@ class Subject:
         return Cost(cpu_s, read / 1e6, wrote.size / 1e6, wrote.added, wrote.removed)
 
 
-def _subjects(driver: Driver, folder: Path, days: Sequence[int]) -> list[Subject]:
+def _subjects(driver: SparkDriver, folder: Path, days: Sequence[int]) -> list[Subject]:
     from tests.bench import history  # noqa: PLC0415
 
     meter = Meter()
@@ -192,11 +192,11 @@ def _results(subjects: Sequence[Subject]) -> list[Result]:
 
 def _run(_load: LoadGenerators, settings: Settings) -> list[Result]:
     from spark import session  # noqa: PLC0415
-    from spark.driver import Driver  # noqa: PLC0415
+    from spark.driver import SparkDriver  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
-        options = session.Options(log=Path(folder) / "spark.log")
-        driver = Driver(lambda: session.start("waypost-bench", options))
+        options = session.SessionOptions(log=Path(folder) / "spark.log")
+        driver = SparkDriver(lambda: session.start("waypost-bench", options))
         try:
             subjects = _subjects(driver, Path(folder), DAYS_FULL if settings.full else DAYS)
             for number in range(WARM_ROUNDS + settings.rounds):

@@ -83,11 +83,11 @@ class Taken(NamedTuple):
 
 def _passes(spark: SparkSession, meter: Meter, lake: Path, rows: int) -> Taken:
     from spark.jobs import catalog, runner  # noqa: PLC0415
-    from spark.lake import Lake  # noqa: PLC0415
+    from spark.lake import SparkLake  # noqa: PLC0415
 
     (job,) = (job for job in catalog.JOBS if job.name == "rollups")
     cpu_s = meter.cpu_s()
-    seconds, step = analytics.taken(lambda: runner.one_pass(Lake(spark, lake), [job], lambda _: None)[0])
+    seconds, step = analytics.taken(lambda: runner.run_pass(SparkLake(spark, lake), [job], lambda _: None)[0])
     if step.error is not None or step.rows_in != rows:
         raise LoadFailed(f"{step.rows_in:,} of {rows:,} readings taken: {step.error}")
     return Taken(rows, seconds, meter.cpu_s() - cpu_s)
@@ -108,11 +108,11 @@ def _computed(spark: SparkSession, lake: Path) -> int:
     from pyspark.sql import Observation  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    from spark.lake import Lake  # noqa: PLC0415
+    from spark.lake import SparkLake  # noqa: PLC0415
     from spark.transforms import rollups  # noqa: PLC0415
 
     seen = Observation()
-    found = rollups.by_minute(Lake(spark, lake).read("readings")).observe(seen, F.count(F.lit(1)).alias("rows"))
+    found = rollups.by_minute(SparkLake(spark, lake).read("readings")).observe(seen, F.count(F.lit(1)).alias("rows"))
     found.write.format("noop").mode("overwrite").save()  # every row is made, and none is kept
     return int(seen.get["rows"])
 
@@ -191,7 +191,7 @@ def _run(_load: LoadGenerators, settings: Settings) -> list[Result]:
         folder = Path(scratch)
         all_at_once, by_and_by = folder / "all", folder / "steady"
         analytics.write(all_at_once / "readings", ROWS)
-        spark = session.start("waypost-bench", session.Options(log=folder / "spark.log"))
+        spark = session.start("waypost-bench", session.SessionOptions(log=folder / "spark.log"))
         try:
             meter = Meter()
             catch_up = _passes(spark, meter, all_at_once, ROWS)

@@ -96,17 +96,17 @@ def nanoseconds(at: datetime.datetime) -> int:
     return int(at.timestamp()) * 1_000_000_000
 
 
-def of_spark(said: Case) -> list[judgement.Line]:
+def of_spark(said: Case) -> list[judgement.AccountLine]:
     stated = [
-        judgement.Statement(START, START + hours * HOUR, first, last, START + hours * HOUR)
+        judgement.HourStatement(START, START + hours * HOUR, first, last, START + hours * HOUR)
         for first, last, hours in said["stated"]
     ]
     at = START + said["said"] * HOUR if said["waiting"] is not None else None
-    circumstances = judgement.Circumstances(said["waiting"], at, said["lanes"])
+    circumstances = judgement.GatewayState(said["waiting"], at, said["lanes"])
     return judgement.judge(said["landed"], said["ledger"], stated, circumstances)
 
 
-def compare(said: Case) -> list[judgement.Line]:
+def compare(said: Case) -> list[judgement.AccountLine]:
     """The two agree, line by line and in every gap; Spark's."""
     proved, lines = of_proof(said), of_spark(said)
     expected = [
@@ -114,7 +114,9 @@ def compare(said: Case) -> list[judgement.Line]:
         for one in proved.lines
     ]
     assert [(one.hour is None, *one[1:8]) for one in lines] == expected
-    holes = judgement.Spans((first, last) for line in lines for first, last, reason in line.gaps if reason is None)
+    holes = judgement.SequenceRanges(
+        (first, last) for line in lines for first, last, reason in line.gaps if reason is None
+    )
     assert holes.spans == [(each.first, each.last) for each in proved.findings if each.kind.value == "hole"]
     for line in lines:
         assert line.accepted == line.landed + sum(line.given_up.values()) + line.waiting + line.unexplained

@@ -30,6 +30,6 @@ def test_derived_tables_do_not_shadow_landed_ones() -> None:
 
 
 @pytest.mark.parametrize("table", [*schemas.LANDED.values(), *schemas.DERIVED.values()], ids=lambda table: table.name)
-def test_partition_columns_exist_and_cannot_be_null(table: schemas.Table) -> None:
+def test_partition_columns_exist_and_cannot_be_null(table: schemas.TableSchema) -> None:
     for column in table.partition_by:
         assert not table.columns[column].nullable

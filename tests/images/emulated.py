@@ -85,7 +85,7 @@ class Emulated:
         self._console = console
         self._began = console.stat().st_size if console.exists() else 0
         forwarded = {here: machine.PORTS[name] for name, here in ports.items()}
-        words = list(machine.command(drive, forwarded))
+        words = list(machine.build_command(drive, forwarded))
         if log is not None:
             place = words.index("-drive")
             words[place : place + 2] = ["-blockdev", log.blockdev(drive)]
@@ -196,7 +196,7 @@ class Gateway:
             "image", "configure", str(self.card), f"name={self.name}", *hub, f"sshKeys=@{self._shell.public}"
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        self.drive = machine.disk(self.card, folder, folder / "log")
+        self.drive = machine.make_disk(self.card, folder, folder / "log")
 
     def start(self, log: WriteLog | None = None) -> Emulated:
         """The power is back."""

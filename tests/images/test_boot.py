@@ -59,7 +59,7 @@ class Card:
             journal=True, log=folder / "log",
         )  # fmt: skip
         write_at(plain, begin(plain, 4), folder / "data.ext4")
-        self.drive = machine.disk(plain, folder, folder / "log")
+        self.drive = machine.make_disk(plain, folder, folder / "log")
 
 
 def publish(emulated: Emulated, card: Card, text: str) -> bool:

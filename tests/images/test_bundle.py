@@ -41,7 +41,7 @@ esac
 class Slotted:
     """RAUC's service on two files, with a bus of its own."""
 
-    def __init__(self, folder: Path, keys: signing.Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, keys: signing.SigningKeys, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
         self.slot = {letter: folder / f"{letter}.img" for letter in "AB"}
         for path in self.slot.values():
@@ -99,12 +99,12 @@ class Slotted:
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> signing.Keys:
-    return signing.keys(tmp_path / "keys", None, None)
+def keys(tmp_path: Path) -> signing.SigningKeys:
+    return signing.load_keys(tmp_path / "keys", None, None)
 
 
 @pytest.fixture
-def slotted(tmp_path: Path, keys: signing.Keys, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slotted]:
+def slotted(tmp_path: Path, keys: signing.SigningKeys, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slotted]:
     made = Slotted(tmp_path, keys, monkeypatch)
     try:
         made.start()
@@ -115,7 +115,7 @@ def slotted(tmp_path: Path, keys: signing.Keys, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def system(tmp_path: Path) -> Path:
-    """A root file system, as `images.disk.building.system` leaves it."""
+    """A root file system, as `images.disk.building.build_system` leaves it."""
     folder = tmp_path / "system"
     (folder / "root").mkdir(parents=True)
     (folder / "root" / "content").write_bytes(os.urandom(3 << 20))
@@ -123,11 +123,11 @@ def system(tmp_path: Path) -> Path:
         folder / "root.ext4", folder / "root", mebibytes=MIB, label="waypost-root", date=0, journal=False,
         log=folder / "log",
     )  # fmt: skip
-    (folder / "root.sha256").write_text(filesystem.digest(folder / "root.ext4") + "\n")
+    (folder / "root.sha256").write_text(filesystem.compute_sha256(folder / "root.ext4") + "\n")
     return folder
 
 
-def packed(system: Path, keys: signing.Keys, version: str) -> Path:
+def packed(system: Path, keys: signing.SigningKeys, version: str) -> Path:
     target = system / f"{version}.raucb"
     build_id = (system / "root.sha256").read_text().strip()
     bundle.make(target, system / "root.ext4", build_id, keys, system / "log", version=version)
@@ -135,7 +135,7 @@ def packed(system: Path, keys: signing.Keys, version: str) -> Path:
 
 
 def test_it_is_written_whole_and_is_what_starts_next(
-    slotted: Slotted, system: Path, keys: signing.Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slotted: Slotted, system: Path, keys: signing.SigningKeys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signed = packed(system, keys, "0.2.0")
     build_id = (system / "root.sha256").read_text().strip()
@@ -145,7 +145,7 @@ def test_it_is_written_whole_and_is_what_starts_next(
     updating.install(str(packed(system, keys, "0.3.0")))
     found = slotted.rauc.slots()
     assert (found.other.version, found.other.build, found.first) == ("0.3.0", build_id, "rootfs.1")
-    assert filesystem.digest(slotted.slot["B"]) == build_id
+    assert filesystem.compute_sha256(slotted.slot["B"]) == build_id
     assert not any(slotted.slot["A"].read_bytes())
     assert "BOOT_ORDER=B A" in slotted.environment.read_text()
     assert f"sha256={build_id}" in (tmp_path / "data/central.raucs").read_text()
@@ -155,9 +155,9 @@ def test_it_is_written_whole_and_is_what_starts_next(
 
 
 def test_what_somebody_else_signed_or_changed_is_refused(
-    slotted: Slotted, system: Path, keys: signing.Keys, tmp_path: Path
+    slotted: Slotted, system: Path, keys: signing.SigningKeys, tmp_path: Path
 ) -> None:
-    forged = packed(system, signing.keys(tmp_path / "others", None, None), "6.6.6")
+    forged = packed(system, signing.load_keys(tmp_path / "others", None, None), "6.6.6")
     changed = packed(system, keys, "0.2.0")
     with changed.open("r+b") as file:
         file.seek(-100, os.SEEK_END)

@@ -84,7 +84,7 @@ def test_with_a_copy_of_it_in_a_reader_it_keeps_to_itself_and_is_found_by_its_na
     assert done.returncode == 0, done.stderr
     for name in ("own", "copy"):
         (tmp_path / name).mkdir()
-    drive, copy = (machine.disk(card, tmp_path / name, tmp_path / "log") for name in ("own", "copy"))
+    drive, copy = (machine.make_disk(card, tmp_path / name, tmp_path / "log") for name in ("own", "copy"))
     reader = ("-drive", f"file={copy},if=none,id=copy,format=qcow2", "-device", "usb-storage,drive=copy,bus=usb.0")
     with Lan() as lan:
         for turn in ("first", "second"):

@@ -118,7 +118,7 @@ def start_after(cut: Cut, log: WriteLog, gateway: Gateway, folder: Path, limit_s
     shutil.rmtree(hub)
     shutil.copytree(cut.moment.hub, hub)
     fleet.hub.start()
-    gateway.drive = machine.disk(card, folder, folder / "log")
+    gateway.drive = machine.make_disk(card, folder, folder / "log")
     began = time.monotonic()
     gateway.start()
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from images.debian import Mirror
-from images.frozen import foreign, freezing
+from images.frozen import cross, freezing
 from images.steps import Steps, default_cache, remove
 from tests.bench.load import LoadGenerators
 from tests.bench.sessions import absent_session
@@ -130,8 +130,8 @@ def test_what_is_in_it(frozen: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("qemu-aarch64-static") is None, reason="qemu-user-static is not installed")
 def test_one_for_arm64_keeps_what_it_acknowledged(tmp_path: Path) -> None:
     steps, mirror = Steps(default_cache()), Mirror()
-    made, root = foreign.freeze(steps, mirror), tmp_path / "root"
-    subprocess.run(["cp", "-a", str(foreign.unpacked(steps, mirror)), str(root)], check=True)
+    made, root = cross.freeze(steps, mirror), tmp_path / "root"
+    subprocess.run(["cp", "-a", str(cross.unpack_python(steps, mirror)), str(root)], check=True)
     for path in (*root.glob("usr/bin/python3*"), *root.glob("usr/lib/python3*")):
         remove(path)
     shutil.copytree(made, root / "waypost", symlinks=True)

@@ -12,7 +12,7 @@ import pytest
 from images.debian import SUITE
 from images.frozen import freezing
 from images.package import deb
-from images.programs import output
+from images.programs import run_for_output
 from images.steps import Steps, default_cache
 
 pytestmark = [
@@ -40,14 +40,14 @@ wait $gateway && echo drained
 @pytest.fixture(scope="module")
 def package() -> Path:
     steps = Steps(default_cache())
-    return deb.package(steps, freezing.freeze(steps), "x86_64")
+    return deb.build_package(steps, freezing.freeze(steps), "x86_64")
 
 
 @pytest.fixture(scope="module")
 def debian(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Debian with what the package asks for, and no more."""
     root = tmp_path_factory.mktemp("debian") / "root"
-    addresses = output("apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Origin: Debian")
+    addresses = run_for_output("apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Origin: Debian")
     lines = {f"deb {line} main\n" for line in addresses.splitlines() if line.split()[-1] == SUITE}
     command = ["mmdebstrap", "--variant=apt", "--mode=root", "--include=adduser,debconf", SUITE, str(root), "-"]
     subprocess.run(command, input="".join(lines), text=True, check=True, capture_output=True, timeout=1200)

@@ -10,7 +10,7 @@ import pytest
 from images.debian import Mirror
 from images.disk import building as disk
 from images.disk import signing
-from images.frozen import foreign
+from images.frozen import cross
 from images.package import deb
 from images.rootfs import building as rootfs
 from images.steps import Steps, default_cache
@@ -22,8 +22,8 @@ pytestmark = [*MARKS]
 def made_anew(cache: Path) -> Path:
     """Root and image, of the parts that are there."""
     known, mirror = Steps(default_cache()), Mirror(None)
-    package = deb.package(known, foreign.freeze(known, mirror), "aarch64")
-    archive, keys = rootfs.base(known, mirror), signing.keys(default_cache(), None, None)
+    package = deb.build_package(known, cross.freeze(known, mirror), "aarch64")
+    archive, keys = rootfs.build_base(known, mirror), signing.load_keys(default_cache(), None, None)
     return disk.build(Steps(cache), "qemu", archive=archive, package=package, keys=keys)
 
 

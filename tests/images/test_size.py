@@ -11,7 +11,7 @@ import pytest
 
 from images.building import build_image
 from images.debian import Mirror
-from images.disk.building import name
+from images.disk.building import image_name
 from images.programs import find
 from images.steps import Steps, default_cache
 from tests.images.emulated import MARKS, begin, decompressed
@@ -25,7 +25,7 @@ UNCHANGED_S: Final = 120.0
 
 
 def test_it_is_small(image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    compressed = (image / f"{name('qemu')}.img.zst").stat().st_size / (1 << 20)
+    compressed = (image / f"{image_name('qemu')}.img.zst").stat().st_size / (1 << 20)
     plain = decompressed(image, tmp_path)
     words = [find("dumpe2fs") or "dumpe2fs", "-h", f"{plain}?offset={begin(plain, 2)}"]
     said = subprocess.run(words, check=True, capture_output=True, text=True).stdout

@@ -53,8 +53,8 @@ def with_slot_b_first(image: Path, folder: Path, broken: Callable[[Path], None])
     variables, environment = folder / "variables", folder / "rauc.env"
     variables.write_text(ENVIRONMENT.replace("=A B", "=B A"))
     run("mkenvimage", "-s", str(ENVIRONMENT_BYTES), "-o", environment, variables, log=log)
-    partition.put(card, begin(card, 1), environment.name, environment.read_bytes())
-    return machine.disk(card, folder, log)
+    partition.write_file(card, begin(card, 1), environment.name, environment.read_bytes())
+    return machine.make_disk(card, folder, log)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from images.building import build_image
 from images.debian import Mirror
-from images.disk.building import name
+from images.disk.building import image_name
 from images.emulator import machine
 from images.programs import find, run
 from images.steps import Steps, default_cache
@@ -32,8 +32,8 @@ def pressing_keys(press: Callable[[bytes], object], over: threading.Event) -> No
 def test_a_raspberry_pi_starts_whatever_is_typed(tmp_path: Path) -> None:
     cache = default_cache()
     folder = build_image(Steps(cache), cache, BOARD, Mirror(), (None, None))
-    drive = machine.disk(folder / f"{name(BOARD)}.img.zst", tmp_path, tmp_path / "log")
-    plain = tmp_path / f"{name(BOARD)}.img"
+    drive = machine.make_disk(folder / f"{image_name(BOARD)}.img.zst", tmp_path, tmp_path / "log")
+    plain = tmp_path / f"{image_name(BOARD)}.img"
     for file in ("u-boot.bin", DEVICE_TREE):
         run("mcopy", "-i", f"{plain}@@{begin(plain, 1)}", f"::/{file}", tmp_path, log=tmp_path / "log")
     words = [

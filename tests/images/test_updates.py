@@ -57,21 +57,21 @@ def whole() -> Path:
     return build_bundle(Steps(cache), cache, Mirror(), (None, None)).file
 
 
-def made(variant: Variant, whole: Path, folder: Path, keys: signing.Keys | None = None) -> bundle.Bundle:
+def made(variant: Variant, whole: Path, folder: Path, keys: signing.SigningKeys | None = None) -> bundle.UpdateBundle:
     """Its bundle. `folder`: for this, to be made; `keys`: its maker's, who made the card too where none are named."""
     folder.mkdir()
     log = folder / "log"
     run("unsquashfs", "-no-progress", "-dest", folder / "whole", whole, log=log)
     root = folder / "whole" / "rootfs.ext4"
-    before = filesystem.digest(root)
+    before = filesystem.compute_sha256(root)
     run("debugfs", "-w", "-R", variant.change, root, log=log)
-    build = filesystem.digest(root)
+    build = filesystem.compute_sha256(root)
     assert build != before, log.read_text()
     target = folder / f"waypost-{variant.version}-arm64.raucb"
-    keys = keys or signing.keys(default_cache(), None, None)
+    keys = keys or signing.load_keys(default_cache(), None, None)
     bundle.make(target, root, build, keys, log, version=variant.version)
     shutil.rmtree(folder / "whole")
-    return bundle.Bundle(target, variant.version, build)
+    return bundle.UpdateBundle(target, variant.version, build)
 
 
 class Updated(Gateway):
@@ -107,11 +107,11 @@ class Updated(Gateway):
         assert self.machine is not None
         self.shell("rm /data/update.raucb; (sleep 2; systemctl reboot) > /dev/null 2>&1 &")
 
-    def roll_out(self, system: bundle.Bundle, server: FileServer) -> str:
+    def roll_out(self, system: bundle.UpdateBundle, server: FileServer) -> str:
         """Have the hub tell it to run a system; the roll-out's id."""
         server.content = system.file.read_bytes()
         folder = f"http://{HOST}:{server.port}"
-        resource = self.fleet.written(f"{system.version}.yaml", bundle.resource(system, folder))
+        resource = self.fleet.written(f"{system.version}.yaml", bundle.make_resource(system, folder))
         pace = ("--waves", "100%", "--soak", "1s", "--away", "2h")
         [begun] = json.loads(self.fleet.fleet("rollout", "start", self.name, "-f", resource, *pace, "--json"))
         return str(begun["id"])
@@ -221,7 +221,7 @@ def test_from_a_stick_the_one_of_its_maker_is_kept_though_the_hub_is_away_and_th
 ) -> None:
     gateway.wait_until_served()
     fleet.hub.stop()
-    others = signing.keys(tmp_path / "others", None, None)
+    others = signing.load_keys(tmp_path / "others", None, None)
     bundles = [made(FORGED, whole, tmp_path / "forged", others).file, made(NEXT, whole, tmp_path / "next").file]
     stick = stick_with(bundles, tmp_path)
     emulated = gateway.machine

@@ -1,6 +1,7 @@
 """Bodies of messages with the values that they are known to carry: what decoding must find, without a decoder.
 
-Each form is a function of a random generator and of when the message was sent. The rules are those of `spark/README.md`
+Each form is a function of a random generator and of when the message was sent. The rules are those of
+`docs/explanation/analytics.md`
 ("What is read"); reasons are spelt out here, as queries of users compare them.
 """
 

@@ -13,7 +13,7 @@ from cloud.place.options import BucketOptions as PlaceOptions
 from spark import java, schemas, session
 from spark.connector.jar_set import DELTA, S3
 from spark.connector.repository import ConnectorMissing
-from spark.lake import Lake
+from spark.lake import SparkLake
 from tests.support.s3 import ObjectStore
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     except (ConnectorMissing, java.JavaMissing) as missing:
         pytest.skip(str(missing))
     log = tmp_path_factory.mktemp("log") / "spark.log"
-    options = session.Options(master="local[2]", load="tiny", log=log, bucket=_bucket())
+    options = session.SessionOptions(master="local[2]", load="tiny", log=log, bucket=_bucket())
     started = session.start("tests", options)
     yield started
     session.stop(started)
@@ -47,9 +47,9 @@ def _bucket() -> Bucket | None:
 
 
 @pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path) -> Lake:
+def lake(spark: SparkSession, tmp_path: Path) -> SparkLake:
     """An empty lake."""
-    return Lake(spark, tmp_path / "lake")
+    return SparkLake(spark, tmp_path / "lake")
 
 
 @pytest.fixture(scope="module")

@@ -49,9 +49,9 @@ def put(
     if made_of is not None:
         sources["telemetry"] = lineage.TableState("t", made_of, START + timedelta(minutes=made_of))
         if source is not None:
-            sources[source] = lineage.dated(deltalake.DeltaTable(root / source))
+            sources[source] = lineage.read_state(deltalake.DeltaTable(root / source))
         if beside is not None:
-            others[beside] = lineage.dated(deltalake.DeltaTable(root / beside))
+            others[beside] = lineage.read_state(deltalake.DeltaTable(root / beside))
     write(root, name, data, lineage.TableLineage(sources, others) if sources else None)
 
 

@@ -1,6 +1,6 @@
 """The expected rows of every derived table, from messages with known values: SQL of DuckDB, without code of `spark/`.
 
-The rules are those of `spark/README.md` and of the columns' descriptions in `spark/schemas.py`. Nothing is computed in
+The rules are those of `docs/explanation/analytics.md` and of the columns in `spark/schemas.py`. Nothing is computed in
 parts: each table follows from all that has landed, so it does not matter in how many passes a job took it.
 """
 

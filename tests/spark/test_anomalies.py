@@ -12,7 +12,7 @@ import pytest
 
 from spark.detector.detector import REPORTED, Detector
 from spark.jobs.anomalies import JOB
-from spark.lake import Lake
+from spark.lake import SparkLake
 from tests.spark import gold
 from tests.spark.lakes import START, message
 
@@ -28,7 +28,7 @@ def value(i: int) -> float:
     return 90.0 if i == SPIKE else round(20 + 5 * math.sin(i / 46), 3)
 
 
-def land(lake: Lake, begin: int, end: int, **override: Any) -> None:
+def land(lake: SparkLake, begin: int, end: int, **override: Any) -> None:
     """Append readings `begin` to `end`, ingested as they came, as job `readings` does."""
     found = []
     for i in range(begin, end):
@@ -40,14 +40,14 @@ def land(lake: Lake, begin: int, end: int, **override: Any) -> None:
     deltalake.write_deltalake(lake.path("readings"), data, mode="append", partition_by=["event_date"])
 
 
-def rows(lake: Lake, name: str) -> list[dict[str, Any]]:
+def rows(lake: SparkLake, name: str) -> list[dict[str, Any]]:
     """A table, read without Spark."""
     found: list[dict[str, Any]] = deltalake.DeltaTable(lake.path(name)).to_pyarrow_table().to_pylist()
     return found
 
 
 def test_passes_find_what_the_detector_finds_and_late_values_are_counted(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark.jobs.anomalies.SERIES_MAX", 2)
     for begin, end, epoch in ((0, 300, "e1"), (300, COUNT, "e1"), (100, 110, "another")):

@@ -16,9 +16,9 @@ from py4j.protocol import Py4JJavaError
 from cloud.place.bucket import Bucket
 from cloud.place.options import from_environment
 from spark import object_store, schemas
-from spark.conflict import Overtaken
-from spark.lake import Lake
-from spark.sink import Sink, Transaction
+from spark.conflict import ConcurrentWrite
+from spark.lake import SparkLake
+from spark.sink import BatchTransaction, Sink
 from tests.spark.conftest import Make, forget_clients
 from tests.support.put_gate import PutGate
 from tests.support.s3 import BUCKET, KEYS, ObjectStore
@@ -43,9 +43,9 @@ def gate(spark: SparkSession, store: ObjectStore) -> Iterator[PutGate]:
 
 
 @pytest.fixture
-def lake(spark: SparkSession, store: ObjectStore, gate: PutGate, request: pytest.FixtureRequest) -> Lake:
+def lake(spark: SparkSession, store: ObjectStore, gate: PutGate, request: pytest.FixtureRequest) -> SparkLake:
     """An empty lake in the bucket. delta-rs reaches it beside the gate."""
-    return Lake(spark, Bucket(BUCKET, request.node.originalname, from_environment(store.environment())))
+    return SparkLake(spark, Bucket(BUCKET, request.node.originalname, from_environment(store.environment())))
 
 
 def row(sequence: int) -> dict[str, Any]:
@@ -58,18 +58,18 @@ def entry(version: int) -> str:
     return f"/_delta_log/{version:020}.json"
 
 
-def by_delta_rs(lake: Lake, sequence: int) -> None:
+def by_delta_rs(lake: SparkLake, sequence: int) -> None:
     place = lake.at("reject")
     columns = schemas.DERIVED["reject"].arrow
     rows = pa.Table.from_pylist([row(sequence)], schema=columns)
     deltalake.write_deltalake(place.uri, rows, mode="append", storage_options=place.storage_options)
 
 
-def write_job(lake: Lake, rows: DataFrame, version: int) -> None:
-    Sink(lake, Transaction("job", version), None).append("reject", rows)
+def write_job(lake: SparkLake, rows: DataFrame, version: int) -> None:
+    Sink(lake, BatchTransaction("job", version), None).append("reject", rows)
 
 
-def held(lake: Lake) -> list[int]:
+def held(lake: SparkLake) -> list[int]:
     """What delta-rs and Spark find alike."""
     found = sorted(lake.at("reject").delta().to_pyarrow_table(columns=["sequence"])["sequence"].to_pylist())
     assert sorted(each["sequence"] for each in lake.read("reject").collect()) == found
@@ -77,13 +77,13 @@ def held(lake: Lake) -> list[int]:
 
 
 class TestTwoWriters:
-    def test_delta_rs_commits_before_spark(self, lake: Lake, gate: PutGate, frame: Make) -> None:
+    def test_delta_rs_commits_before_spark(self, lake: SparkLake, gate: PutGate, frame: Make) -> None:
         """Spark commits only what it deletes: of the rows that came in between none is lost."""
         lake.ensure("reject")
         write_job(lake, frame("reject", row(1), row(2)), 1)
         gate.before_put_of(entry(2), lambda: by_delta_rs(lake, 7))
         remove = partial(Sink(lake, None, None).remove, "reject", frame("reject", row(1)), ("sequence", "ingest_date"))
-        with pytest.raises(Overtaken, match="reject"):
+        with pytest.raises(ConcurrentWrite, match="reject"):
             remove("true")
         assert held(lake) == [1, 2, 7]
         remove("true")
@@ -91,7 +91,7 @@ class TestTwoWriters:
 
     @pytest.mark.parametrize(("log_store", "wins"), [(CONDITIONAL, b"theirs\n"), (OF_DELTA, b"ours\n")])
     def test_which_entry_stays(
-        self, spark: SparkSession, lake: Lake, gate: PutGate, log_store: str, wins: bytes
+        self, spark: SparkSession, lake: SparkLake, gate: PutGate, log_store: str, wins: bytes
     ) -> None:
         """With Delta's own store both writers are told that they have committed, and one commit is gone."""
         place, name = lake.at(log_store), entry(1).removeprefix("/")
@@ -118,7 +118,7 @@ def write(spark: SparkSession, log_store: str, path: str, *actions: str) -> None
     made.write(java.org.apache.hadoop.fs.Path(path), entries.iterator(), False, hadoop)
 
 
-def test_an_answer_that_is_lost_is_no_conflict(spark: SparkSession, lake: Lake, gate: PutGate) -> None:
+def test_an_answer_that_is_lost_is_no_conflict(spark: SparkSession, lake: SparkLake, gate: PutGate) -> None:
     """The client asks again and is refused: the entry that is there is its own."""
     place, name = lake.at("lost"), entry(1).removeprefix("/")
     gate.lose_answer_to_put_of(entry(1))
@@ -128,7 +128,7 @@ def test_an_answer_that_is_lost_is_no_conflict(spark: SparkSession, lake: Lake, 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_what_is_read_and_folded_and_looked_after(lake: Lake, frame: Make) -> None:
+def test_what_is_read_and_folded_and_looked_after(lake: SparkLake, frame: Make) -> None:
     """Appended, merged, put together, made anew: with both clients of the same tables by turns."""
     for version in range(1, 4):
         lake.ensure("reject")

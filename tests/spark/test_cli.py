@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark import archive, cli, session
+from spark import class_archive, cli, session
 from spark.cli import analytics
-from spark.jobs import catalog, runner, turn
-from spark.jobs.runner import Step
-from spark.lake import Lake
+from spark.jobs import catalog, pass_lock, runner
+from spark.jobs.runner import JobStatus
+from spark.lake import SparkLake
 from tests.spark import gold, lakes
 from tests.spark.lakes import START, message
 
@@ -40,7 +40,7 @@ def landed(root: Path) -> Path:
 
 
 def starts_not(*_: object) -> SparkSession:
-    raise session.NotStarted("Spark did not start: no memory")
+    raise session.SparkNotStarted("Spark did not start: no memory")
 
 
 @pytest.fixture
@@ -89,17 +89,17 @@ class TestUsage:
             assert (code, "AWS_SECRET_ACCESS_KEY" in output, "abc" in output) == (2, True, False), name
 
     def test_a_second_pass_is_refused_while_one_runs(self, lake: Path) -> None:
-        with turn.taken(lake):
+        with pass_lock.hold(lake):
             for command in ("run", "rebuild"):
                 code, output = invoke(command, "--lake", lake)
                 assert code == 1
                 assert f"another pass over {lake} is running (process {os.getpid()})" in output
                 assert "Wait until it has ended, or stop it" in output
-        with turn.taken(lake):
+        with pass_lock.hold(lake):
             pass
 
     def test_a_stale_class_archive_is_said_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(archive, "notice", lambda home: f"made before {home.major}, make it anew")
+        monkeypatch.setattr(class_archive, "stale_notice", lambda home: f"made before {home.major}, make it anew")
         monkeypatch.setattr(session, "start", starts_not)
         _, output = invoke("run", "--lake", landed(tmp_path))
         assert output.count("note: made before ") == 1
@@ -110,7 +110,7 @@ class TestUsage:
         self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lakes.write(tmp_path, "telemetry", [message(0)])
-        runner.one_pass(Lake(spark, tmp_path), catalog.JOBS, lambda _: None)
+        runner.run_pass(SparkLake(spark, tmp_path), catalog.JOBS, lambda _: None)
         starts: list[int] = []
 
         def start(*_: object) -> SparkSession:
@@ -180,7 +180,7 @@ class TestUsage:
         assert "<unknown>" not in output, "no frames of a stack"
         assert "Start the hub" in (tmp_path / "r.html").read_text()
         assert invoke("verify", "--lake", lake)[0] == 4
-        assert runner.load(lake) == "large", "that it cannot be read is for the jobs to say"
+        assert runner.estimate_load(lake) == "large", "that it cannot be read is for the jobs to say"
 
     @pytest.mark.parametrize("table", ["rollup_1m", "gateway_freshness", "completeness"])
     @pytest.mark.parametrize("harm", ["half an entry", "an empty entry", "a truncated file", "a file less"])
@@ -309,10 +309,10 @@ class TestUsage:
     def test_what_ends_many_jobs_is_said_once(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], integrity: bool, code: int
     ) -> None:
-        failed = [Step(job, "failed", error="torn log", integrity=integrity) for job in ("messages", "readings")]
-        skipped = [Step(job, "skipped", error="not run, as readings failed") for job in ("rollups", "hours")]
+        failed = [JobStatus(job, "failed", error="torn log", integrity=integrity) for job in ("messages", "readings")]
+        skipped = [JobStatus(job, "skipped", error="not run, as readings failed") for job in ("rollups", "hours")]
         with pytest.raises(SystemExit) as left:
-            cli._conclude([*failed, Step("gaps", "done"), *skipped], tmp_path / "spark.log")
+            cli._exit_for([*failed, JobStatus("gaps", "done"), *skipped], tmp_path / "spark.log")
         where = "" if integrity else f" (Spark's log: {tmp_path / 'spark.log'})"
         assert (left.value.code, capsys.readouterr().err.splitlines()) == (
             code,

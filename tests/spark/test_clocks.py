@@ -10,7 +10,7 @@ import pytest
 
 from spark.decoding import reasons
 from spark.jobs import readings as readings_job
-from spark.lake import Lake
+from spark.lake import SparkLake
 from spark.transforms import clocks
 from tests.spark import lakes
 from tests.spark.lakes import START, clock_offset, message
@@ -72,7 +72,7 @@ def test_what_becomes_of_a_stamp(frame: Make) -> None:
         stamped(0, at, address="spBv1.0/plant/NDATA/press"),
     ]
     now = START + timedelta(minutes=1)
-    judged = clocks.judged(frame("telemetry", *rows), frame("clock_offsets", *told), now).collect()
+    judged = clocks.correct_for_readings(frame("telemetry", *rows), frame("clock_offsets", *told), now).collect()
     assert len(judged) == len(rows)
     raw = {(row["gateway"], row["address"], row["sequence"]): row["received_at"] for row in rows}
     found = {
@@ -120,23 +120,23 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Any:
     return set_to
 
 
-def offsets(lake: Lake, *rows: dict[str, Any]) -> None:
+def offsets(lake: SparkLake, *rows: dict[str, Any]) -> None:
     lakes.write(lake.place, "clock_offsets", rows)
 
 
-def readings(lake: Lake) -> list[tuple[Any, ...]]:
+def readings(lake: SparkLake) -> list[tuple[Any, ...]]:
     found = table(lake, "readings", "gateway", "sequence", "metric", "event_time", "clock_quality", "suspect")
     return [(*row[:3], row[3].astimezone(UTC), *row[4:]) for row in found]
 
 
-def take(lake: Lake) -> int:
+def take(lake: SparkLake) -> int:
     """Take what has landed, and read again what is due; readings that were written."""
     stream, again, *_ = readings_job.JOB.steps
     return stream.run(lake).rows_out + again.run(lake).rows_out
 
 
 @pytest.mark.slow
-def test_messages_are_held_and_come_back_at_their_time(lake: Lake, later: Any) -> None:
+def test_messages_are_held_and_come_back_at_their_time(lake: SparkLake, later: Any) -> None:
     minutes = [START - timedelta(hours=3) + timedelta(minutes=number) for number in range(4)]
     wrong = [stamped(number, at) for number, at in enumerate(minutes)]
     timed = stamped(9, minutes[0], {"ts": minutes[0].timestamp(), "t": 9})
@@ -163,7 +163,7 @@ def test_messages_are_held_and_come_back_at_their_time(lake: Lake, later: Any) -
 
 
 @pytest.mark.slow
-def test_who_never_learns_the_time_is_not_held_for_ever(lake: Lake, later: Any) -> None:
+def test_who_never_learns_the_time_is_not_held_for_ever(lake: SparkLake, later: Any) -> None:
     at = START - timedelta(hours=3)
     offsets(lake, clock_offset(**ANNOUNCED))
     land(lake, stamped(0, at))
@@ -182,7 +182,7 @@ def test_who_never_learns_the_time_is_not_held_for_ever(lake: Lake, later: Any) 
 
 
 @pytest.mark.slow
-def test_a_time_within_bounds_is_suspect(lake: Lake, later: Any) -> None:
+def test_a_time_within_bounds_is_suspect(lake: SparkLake, later: Any) -> None:
     later(timedelta(minutes=6))
     at = START - timedelta(hours=3)
     away = OFF_US - 60_000_000
@@ -218,7 +218,7 @@ def test_how_long_messages_took_is_told_of_right_stamps_only(frame: Make) -> Non
         stamped(31, at, event_time=own),
         stamped(32, at, gateway="silent"),
     ]
-    found = clocks.delivered(frame("telemetry", *rows), frame("clock_offsets", *told)).collect()
+    found = clocks.correct_for_delivery(frame("telemetry", *rows), frame("clock_offsets", *told)).collect()
     times = {row["sequence"]: [utc(row["received_at"]), utc(row["event_time"])] for row in found}
     stamp = at - BEHIND
     assert times == {
@@ -232,7 +232,7 @@ def test_how_long_messages_took_is_told_of_right_stamps_only(frame: Make) -> Non
     }
 
 
-def test_a_wrong_clock_makes_no_outage_and_misses_no_target(lake: Lake) -> None:
+def test_a_wrong_clock_makes_no_outage_and_misses_no_target(lake: SparkLake) -> None:
     landed = START + timedelta(minutes=5)
     offsets(lake, clock_offset(**ANNOUNCED), clock_offset(0, 9, **MEASURED))
     known = [stamped(number, landed - timedelta(seconds=10 * number)) for number in range(8)]

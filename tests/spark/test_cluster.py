@@ -85,7 +85,7 @@ def read() -> list[tuple[int, float]]:
 
 def lines() -> list[str]:
     """The commands of the README's section, each on a line of its own."""
-    section = (ROOT / "spark" / "README.md").read_text().partition("## On a cluster")[2]
+    section = (ROOT / "docs" / "how-to" / "run-analytics.md").read_text().partition("## On a cluster")[2]
     (block, *_) = re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     return str(block).replace("\\\n", " ").splitlines()
 
@@ -147,12 +147,12 @@ import sys, time
 from spark import session
 master, python = sys.argv[1:]
 settings = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m", "spark.pyspark.python": python}
-started = session.start("keeps", session.Options(master, settings=settings))
+started = session.start("keeps", session.SessionOptions(master, settings=settings))
 until = time.monotonic() + 120
 while started.sparkContext._jsc.sc().getExecutorMemoryStatus().size() < 3:  # the driver's own is one
     assert time.monotonic() < until, "no two executors have come"
     time.sleep(0.1)
-kept = session.kept(started.range(0, 1000, 1, 8))
+kept = session.checkpoint(started.range(0, 1000, 1, 8))
 print("kept", flush=True)
 sys.stdin.readline()
 print(kept.count(), flush=True)

@@ -11,7 +11,7 @@ import pytest
 
 from spark import schemas
 from spark.jobs import gaps, messages, runner
-from spark.lake import Lake
+from spark.lake import SparkLake
 from spark.sink import Sink
 from spark.transforms import completeness, outages, ranges
 from tests.contract.test_completeness import GOLDEN, HOUR, Case, of_spark
@@ -45,9 +45,9 @@ def judged(frame: Make, cases: dict[str, Case]) -> DataFrame:
     rows = frame("telemetry", *telemetry)
     backlog = completeness.backlog(frame("gateway_status", *statuses))
     waited = outages.outages(rows)
-    there = ranges.landed(rows), ranges.given_up(frame("ledger", *given_up)), frame("manifests", *stated)
+    there = ranges.landed_ranges(rows), ranges.merge_given_up(frame("ledger", *given_up)), frame("manifests", *stated)
     return (
-        completeness.judged(*there, frame("settled_ranges"), backlog, waited)
+        completeness.judge(*there, frame("settled_ranges"), backlog, waited)
         .where("address <> 'other'")
         .localCheckpoint()
     )
@@ -72,24 +72,24 @@ def test_golden_cases(frame: Make) -> None:
     assert gaps == {name: [gap for line in of_spark(said) for gap in line.gaps] for name, said in cases.items()}
 
 
-def run(lake: Lake) -> str | None:
+def run(lake: SparkLake) -> str | None:
     """Run the job `gaps` and that of the landed ranges; why it failed, if it did."""
-    _, step = runner.one_pass(lake, [messages.JOB, gaps.JOB], lambda _: None)
+    _, step = runner.run_pass(lake, [messages.JOB, gaps.JOB], lambda _: None)
     return step.error
 
 
-def lines(lake: Lake) -> list[tuple[Any, ...]]:
+def lines(lake: SparkLake) -> list[tuple[Any, ...]]:
     rows = lake.read("completeness_hourly").orderBy("first_sequence").collect()
     return [(row["first_sequence"], row["last_sequence"], row["landed"], row["settled"]) for row in rows]
 
 
-def opened(lake: Lake) -> list[tuple[int, int]]:
+def opened(lake: SparkLake) -> list[tuple[int, int]]:
     rows = lake.read("open_statements").orderBy("first_sequence").collect()
     return [(row["first_sequence"], row["last_sequence"]) for row in rows]
 
 
 @pytest.mark.slow
-def test_statements_are_judged_until_all_of_them_has_landed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statements_are_judged_until_all_of_them_has_landed(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever comes first, comes twice, or dies on the way, the accounts are those of all statements at once."""
     landed, stated = [message(n) for n in range(15)], [manifest(0, 9), manifest(10, 19, hour=START + HOUR)]
     lakes.write(lake.place, "telemetry", landed)
@@ -129,7 +129,7 @@ def test_statements_are_judged_until_all_of_them_has_landed(lake: Lake, monkeypa
 
 @pytest.mark.slow
 def test_a_statement_that_comes_while_others_are_settled_is_not_lost(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another pass appends it when this one has read the open ones, and is about to write those that stay open."""
     lakes.write(lake.place, "telemetry", [message(n) for n in range(10)])
@@ -141,7 +141,7 @@ def test_a_statement_that_comes_while_others_are_settled_is_not_lost(
             monkeypatch.setattr(Sink, "overwrite", overwrite)
             lakes.write(lake.place, "manifests", [manifest(20, 29, hour=START + 2 * HOUR)])
             statements = next(step for step in gaps.JOB.steps if step.name == "open_statements")
-            statements.run(Lake(lake.session.newSession(), lake.place))
+            statements.run(SparkLake(lake.session.newSession(), lake.place))
         return overwrite(self, name, *rest, **named)
 
     monkeypatch.setattr(Sink, "overwrite", late)
@@ -154,12 +154,12 @@ def test_a_statement_that_comes_while_others_are_settled_is_not_lost(
 def test_an_address_in_all(frame: Make) -> None:
     telemetry = [message(n) for n in (*range(130), *range(140, 200), 150, 150)]
     hours = [manifest(0, 99), manifest(100, 149, hour=START + HOUR)]
-    there = ranges.landed(frame("telemetry", *telemetry))
-    given_up = ranges.given_up(frame("ledger", ledger(128, 134), ledger(132, 135, reason="evicted")))
+    there = ranges.landed_ranges(frame("telemetry", *telemetry))
+    given_up = ranges.merge_given_up(frame("ledger", ledger(128, 134), ledger(132, 135, reason="evicted")))
     backlog = completeness.backlog(frame("gateway_status", lakes.status(START + 99 * HOUR, 0)))
     waited = frame("outages")
     stated = frame("manifests", *hours), frame("settled_ranges")
-    found = completeness.judged(there, given_up, *stated, backlog, waited).localCheckpoint()
+    found = completeness.judge(there, given_up, *stated, backlog, waited).localCheckpoint()
     sums = completeness.completeness(found)
     assert sums.schema.names == schemas.COMPLETENESS.columns.names
     (row,) = sums.collect()

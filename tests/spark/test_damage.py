@@ -17,9 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from cloud.lake import tables as landed
 from cloud.lake.contract import contract
 from spark.jobs import catalog, runner
-from spark.jobs.outcome import Job
+from spark.jobs.job import AnalyticsJob
 from spark.jobs.stream import MicroBatch, StreamStep
-from spark.lake import Lake
+from spark.lake import SparkLake
 from tests.spark import lakes
 from tests.spark.lakes import START, message
 
@@ -34,11 +34,11 @@ def _take(batch: MicroBatch) -> None:
     batch.fold("gateway_backlog", rows, how)
 
 
-COUNTING = StreamStep("counting", "telemetry", ("gateway_backlog",), revision=1, take=_take)
+COUNTING = StreamStep("counting", "telemetry", ("gateway_backlog",), revision=1, process=_take)
 """Counts messages of each gateway; as little work as a job can be."""
 
 
-def land(lake: Lake, *rows: dict[str, Any]) -> Path:
+def land(lake: SparkLake, *rows: dict[str, Any]) -> Path:
     """One commit as the hub writes it; returns its data file."""
     root = Path(lake.place.uri)
     root.mkdir(exist_ok=True)
@@ -49,22 +49,22 @@ def land(lake: Lake, *rows: dict[str, Any]) -> Path:
     return Path(added.removeprefix("file://"))
 
 
-def count(lake: Lake) -> runner.Step:
-    (step,) = runner.one_pass(lake, [Job("counting", "", (COUNTING,))], lambda _: None)
+def count(lake: SparkLake) -> runner.JobStatus:
+    (step,) = runner.run_pass(lake, [AnalyticsJob("counting", "", (COUNTING,))], lambda _: None)
     return step
 
 
-def counted(lake: Lake) -> dict[str, int]:
+def counted(lake: SparkLake) -> dict[str, int]:
     """Messages of each gateway that were counted."""
     rows = deltalake.DeltaTable(lake.path("gateway_backlog")).to_pyarrow_table().to_pylist()
     return {row["gateway"]: row["waiting"] for row in rows}
 
 
-def steps(lake: Lake, *names: str) -> dict[str, runner.Step]:
-    return {step.job: step for step in runner.one_pass(lake, catalog.chosen(names), lambda _: None)}
+def steps(lake: SparkLake, *names: str) -> dict[str, runner.JobStatus]:
+    return {step.job: step for step in runner.run_pass(lake, catalog.select(names), lambda _: None)}
 
 
-def fresh(lake: Lake) -> dict[str, int]:
+def fresh(lake: SparkLake) -> dict[str, int]:
     """Rows of each gateway, as `gateway_freshness` has them."""
     rows = deltalake.DeltaTable(lake.path("gateway_freshness")).to_pyarrow_table().to_pylist()
     return {row["gateway"]: row["rows"] for row in rows if row["device"] is None}
@@ -78,7 +78,7 @@ def flip(path: Path, size: int) -> None:
     path.write_bytes(content)
 
 
-def test_a_damaged_file_fails_the_job_which_goes_on_once_a_copy_is_back(lake: Lake, tmp_path: Path) -> None:
+def test_a_damaged_file_fails_the_job_which_goes_on_once_a_copy_is_back(lake: SparkLake, tmp_path: Path) -> None:
     land(lake, *(message(number, gateway="gw0") for number in range(10)))
     assert count(lake).state == "done"
     path = land(lake, *(message(number) for number in range(400)))
@@ -101,7 +101,7 @@ def test_a_damaged_file_fails_the_job_which_goes_on_once_a_copy_is_back(lake: La
     assert counted(lake) == {"gw0": 10, "gw1": 400, "gw2": 10}
 
 
-def test_a_damaged_derived_table_is_named_and_made_anew(lake: Lake) -> None:
+def test_a_damaged_derived_table_is_named_and_made_anew(lake: SparkLake) -> None:
     land(lake, message(0))
     steps(lake, "messages")
     (path,) = deltalake.DeltaTable(lake.path("gateway_freshness")).file_uris()
@@ -111,7 +111,7 @@ def test_a_damaged_derived_table_is_named_and_made_anew(lake: Lake) -> None:
     assert (step.state, step.integrity) == ("failed", True)
     assert "gateway_freshness" in (step.error or "")
     assert "missing. `waypost analytics rebuild`" in (step.error or "")
-    runner.forget(lake, catalog.chosen(["messages"]))
+    runner.empty_tables(lake, catalog.select(["messages"]))
     assert steps(lake, "messages")["messages"].state == "done"
     assert fresh(lake) == {"gw1": 2}
     # Its log, too.
@@ -121,12 +121,12 @@ def test_a_damaged_derived_table_is_named_and_made_anew(lake: Lake) -> None:
     step = steps(lake, "messages")["messages"]
     assert (step.state, step.integrity) == ("failed", True)
     assert "table gateway_freshness cannot be read" in (step.error or "")
-    runner.forget(lake, catalog.chosen(["messages"]))
+    runner.empty_tables(lake, catalog.select(["messages"]))
     steps(lake, "messages")
     assert fresh(lake) == {"gw1": 3}
 
 
-def test_damaged_offsets_of_clocks_fail_the_jobs_that_read_stamps(lake: Lake, tmp_path: Path) -> None:
+def test_damaged_offsets_of_clocks_fail_the_jobs_that_read_stamps(lake: SparkLake, tmp_path: Path) -> None:
     lakes.write(lake.place, "clock_offsets", [lakes.clock_offset(gateway="gw9")])
     (uri,) = deltalake.DeltaTable(lake.path("clock_offsets")).file_uris()
     path = Path(uri.removeprefix("file://"))
@@ -141,39 +141,39 @@ def test_damaged_offsets_of_clocks_fail_the_jobs_that_read_stamps(lake: Lake, tm
     assert (fresh(lake), lake.rows("readings")) == ({"gw1": 1}, 1)
 
 
-def entry(lake: Lake, version: int) -> Path:
+def entry(lake: SparkLake, version: int) -> Path:
     return Path(lake.path("telemetry")) / "_delta_log" / f"{version:020}.json"
 
 
-def half(lake: Lake) -> None:
+def half(lake: SparkLake) -> None:
     newest = entry(lake, 2)
     newest.write_bytes(newest.read_bytes()[:150])
 
 
-def empty(lake: Lake) -> None:
+def empty(lake: SparkLake) -> None:
     entry(lake, 2).write_bytes(b"")
 
 
-def missing(lake: Lake) -> None:
+def missing(lake: SparkLake) -> None:
     entry(lake, 2).rename(entry(lake, 2).with_name("kept"))
     shutil.copy(entry(lake, 1), entry(lake, 3))
 
 
-def commit(lake: Lake, action: dict[str, Any]) -> None:
+def commit(lake: SparkLake, action: dict[str, Any]) -> None:
     entry(lake, 3).write_text(json.dumps(action))
 
 
-def newer_protocol(lake: Lake) -> None:
+def newer_protocol(lake: SparkLake) -> None:
     commit(lake, {"protocol": {"minReaderVersion": 9, "minWriterVersion": 9}})
 
 
-def newer_feature(lake: Lake) -> None:
+def newer_feature(lake: SparkLake) -> None:
     features = ["deletionVectors"]
     versions = {"minReaderVersion": 3, "minWriterVersion": 7}
     commit(lake, {"protocol": {**versions, "readerFeatures": features, "writerFeatures": features}})
 
 
-def other_type(lake: Lake) -> None:
+def other_type(lake: SparkLake) -> None:
     action = json.loads(next(line for line in entry(lake, 0).read_text().splitlines() if "metaData" in line))
     text = action["metaData"]["schemaString"]
     action["metaData"]["schemaString"] = text.replace(
@@ -183,7 +183,7 @@ def other_type(lake: Lake) -> None:
     commit(lake, action)
 
 
-def cleaned(lake: Lake) -> None:
+def cleaned(lake: SparkLake) -> None:
     land(lake, message(2))
     deltalake.DeltaTable(lake.path("telemetry")).create_checkpoint()
     for version in range(3):
@@ -202,7 +202,7 @@ def cleaned(lake: Lake) -> None:
         (cleaned, "log was cleaned"),
     ],
 )
-def test_a_log_that_is_not_what_it_should_be(lake: Lake, harm: Callable[[Lake], None], words: str) -> None:
+def test_a_log_that_is_not_what_it_should_be(lake: SparkLake, harm: Callable[[SparkLake], None], words: str) -> None:
     """Version 1 was taken, 2 has landed since."""
     land(lake, message(0))
     assert count(lake).error is None
@@ -214,7 +214,7 @@ def test_a_log_that_is_not_what_it_should_be(lake: Lake, harm: Callable[[Lake], 
     assert counted(lake) == {"gw1": 1}, "what was made before is as it was"
 
 
-def test_after_its_log_was_cleaned_a_rebuild_takes_the_table_as_it_is(lake: Lake) -> None:
+def test_after_its_log_was_cleaned_a_rebuild_takes_the_table_as_it_is(lake: SparkLake) -> None:
     land(lake, message(0))
     count(lake)
     land(lake, message(1))
@@ -224,7 +224,7 @@ def test_after_its_log_was_cleaned_a_rebuild_takes_the_table_as_it_is(lake: Lake
     assert counted(lake) == {"gw1": 3}
 
 
-def test_progress_that_is_a_batch_older_than_the_table_is_refused(lake: Lake, tmp_path: Path) -> None:
+def test_progress_that_is_a_batch_older_than_the_table_is_refused(lake: SparkLake, tmp_path: Path) -> None:
     """The next batch would be taken for the one that the table has, and its messages be skipped."""
     land(lake, message(0))
     count(lake)
@@ -243,7 +243,7 @@ def test_progress_that_is_a_batch_older_than_the_table_is_refused(lake: Lake, tm
     assert counted(lake) == {"gw1": 3}
 
 
-def test_rows_that_somebody_deletes_are_taken_once_and_stay(lake: Lake) -> None:
+def test_rows_that_somebody_deletes_are_taken_once_and_stay(lake: SparkLake) -> None:
     """Derived rows of them leave with a rebuild, as those of dropped files do."""
     land(lake, message(0), message(1))
     count(lake)
@@ -256,7 +256,7 @@ def test_rows_that_somebody_deletes_are_taken_once_and_stay(lake: Lake) -> None:
     assert counted(lake) == {"gw1": 2}
 
 
-def test_clocks_of_1970_and_2038_are_counted_and_spoil_nothing(lake: Lake) -> None:
+def test_clocks_of_1970_and_2038_are_counted_and_spoil_nothing(lake: SparkLake) -> None:
     far_off = [datetime(1970, 1, 1, 0, 0, 3, tzinfo=UTC), datetime(2038, 1, 19, 3, 14, 8, tzinfo=UTC)]
     wrong = [message(n, gateway="wrong", event_time=at, received_at=at) for n, at in enumerate(far_off)]
     land(lake, *wrong, message(0), message(1))

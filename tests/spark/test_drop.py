@@ -20,8 +20,8 @@ from cloud.place.folder import Folder
 from cloud.place.place import LakePlace, place_of
 from spark import dropping, maintenance, schemas, verification
 from spark.cli import analytics
-from spark.data_files import DataFile, data_files
-from spark.jobs import turn
+from spark.data_files import DataFile, list_files
+from spark.jobs import pass_lock
 from spark.verification import DamagedFile
 from tests.spark import lakes
 from tests.spark.lakes import message
@@ -63,7 +63,7 @@ def lake(tmp_path: Path) -> Path:
 
 
 def files(lake: Path | LakePlace, table: str = "telemetry") -> list[DataFile]:
-    return data_files(place_of(lake).at(table).delta())
+    return list_files(place_of(lake).at(table).delta())
 
 
 def paths(lake: Path, table: str = "telemetry") -> list[Path]:
@@ -194,11 +194,11 @@ class TestDamages:
         for name in names:
             data = pa.table({"place": [name], "n": [1]})
             deltalake.write_deltalake(tmp_path / "ledger", data, mode="append", partition_by=["place"])
-        assert [verified.wrong for verified in verification.verified(tmp_path, ["ledger"])] == [()]
+        assert [verified.problems for verified in verification.verify(tmp_path, ["ledger"])] == [()]
         for number, gone in enumerate(names):
             (path,) = (file.path for file in files(tmp_path, "ledger")[:1])
             (tmp_path / "ledger" / path).write_bytes(b"?")
-            (found,) = verification.verified(tmp_path, ["ledger"])
+            (found,) = verification.verify(tmp_path, ["ledger"])
             (out,) = dropping.drop(place_of(tmp_path), "ledger", found.damaged)
             assert (out.file.path, len(files(tmp_path, "ledger"))) == (path, 3 - number), gone
 
@@ -216,7 +216,7 @@ class TestDamages:
 class TestInterrupted:
     """Killed between any two steps, and run again."""
 
-    STEPS = ("record_losses", "move_away", "remove_missing", "fill_places")
+    STEPS = ("record_losses", "move_away", "remove_missing", "add_empty_files")
 
     @pytest.fixture
     def damaged(self, lake: Path) -> Path:
@@ -249,7 +249,7 @@ class TestInterrupted:
                 real(*arguments)
             raise Killed
 
-        (found,) = verification.verified(damaged, ["telemetry"])
+        (found,) = verification.verify(damaged, ["telemetry"])
         with monkeypatch.context() as patch:
             patch.setattr(dropping, step, killed)
             with pytest.raises(Killed):
@@ -269,7 +269,7 @@ class TestInterrupted:
                 raise Killed
             return real(*arguments)
 
-        (found,) = verification.verified(damaged, ["telemetry"])
+        (found,) = verification.verify(damaged, ["telemetry"])
         with monkeypatch.context() as patch:
             patch.setattr(Folder, operation, killed)
             with pytest.raises(Killed):
@@ -287,7 +287,7 @@ class TestInterrupted:
         path = paths(damaged)[3]
         copy = shutil.copy(path, tmp_path / "copy")
         truncate(path)
-        (found,) = verification.verified(damaged, ["telemetry"])
+        (found,) = verification.verify(damaged, ["telemetry"])
         dropping.record_losses(place_of(damaged), "telemetry", found.damaged)
         shutil.copy(copy, path)
         assert drop(damaged).exit_code == 0
@@ -367,7 +367,7 @@ class TestRefused:
 
     def test_while_a_pass_runs(self, lake: Path) -> None:
         paths(lake)[0].unlink()
-        with turn.taken(lake):
+        with pass_lock.hold(lake):
             done = drop(lake)
         assert (done.exit_code, "another pass" in done.stderr, (lake / "set_aside").exists()) == (1, True, False)
 
@@ -403,7 +403,7 @@ class TestRefused:
             raise OSError(errno.EIO, "Input/output error")
 
         monkeypatch.setattr(Folder, "source", lost)
-        (found,) = verification.verified(lake, ["telemetry"])
+        (found,) = verification.verify(lake, ["telemetry"])
         assert [each.reason for each in found.damaged] == ["damaged"] * GATEWAYS
 
 
@@ -437,7 +437,7 @@ class TestBeside:
         """delta-rs takes every missing file out, whoever has deleted it and when."""
         first, second, third = paths(lake)[:3]
         truncate(first)
-        (found,) = verification.verified(lake, ["telemetry"])
+        (found,) = verification.verify(lake, ["telemetry"])
         second.unlink()
         real = dropping.remove_missing
 
@@ -537,10 +537,10 @@ def test_an_old_table_is_checked_without_the_entries_that_a_checkpoint_has(lake:
     land(lake, "gw9")
     for version in range(3):
         (log / f"{version:020}.json").unlink()
-    assert [verified.wrong for verified in verification.verified(lake, ["telemetry"])] == [()]
+    assert [verified.problems for verified in verification.verify(lake, ["telemetry"])] == [()]
     entry = sorted(log.glob("*.json"))[-1]
     entry.write_bytes(b"")
-    (verified,) = verification.verified(lake, ["telemetry"])
+    (verified,) = verification.verify(lake, ["telemetry"])
     assert str(entry) in str(verified.failure)
 
 
@@ -555,5 +555,5 @@ def test_entries_beyond_the_newest_are_not_read(lake: Path, monkeypatch: pytest.
         return real(folder, path)
 
     monkeypatch.setattr(Folder, "read", noticed)
-    assert [verified.wrong for verified in verification.verified(lake, ["telemetry"])] == [()]
+    assert [verified.problems for verified in verification.verify(lake, ["telemetry"])] == [()]
     assert len(read) == 3

@@ -12,7 +12,7 @@ from cloud.place.folder import Folder
 from cloud.place.options import from_environment
 from cloud.place.place import LakePlace
 from spark import dropping, object_store, verification
-from spark.data_files import data_files
+from spark.data_files import list_files
 from tests.spark import lakes
 from tests.spark.conftest import forget_clients
 from tests.spark.lakes import message
@@ -61,7 +61,7 @@ def test_it_goes_on(spark: SparkSession, lake: LakePlace, tmp_path: Path) -> Non
     land(lake, "gw0", "gw1")
     assert streamed(spark, lake, checkpoint) == {"gw0": 300, "gw1": 300}
     land(lake, "gw2", "gw3", "gw4", "gw5")
-    missing, truncated = data_files(lake.at("telemetry").delta())[2:4]
+    missing, truncated = list_files(lake.at("telemetry").delta())[2:4]
     table = lake.at("telemetry")
     content = table.read(truncated.path)
     assert content is not None
@@ -70,7 +70,7 @@ def test_it_goes_on(spark: SparkSession, lake: LakePlace, tmp_path: Path) -> Non
     table.put_new(truncated.path, content[:-20])
     with pytest.raises(Exception, match="FAILED_READ_FILE"):
         streamed(spark, lake, checkpoint)
-    (found,) = verification.verified(lake, ["telemetry"])
+    (found,) = verification.verify(lake, ["telemetry"])
     assert len(dropping.drop(lake, "telemetry", found.damaged)) == 2
     assert streamed(spark, lake, checkpoint) == {"gw4": 300, "gw5": 300}
     land(lake, "gw6")

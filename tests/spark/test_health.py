@@ -82,7 +82,7 @@ def test_the_highest_sequence_there_is_joins_what_touches_it(frame: Make) -> Non
     key = {"tenant": "t", "gateway": "g", "epoch": "e", "address": "a", "rows": 1}
     spans = ((highest, highest), (highest - 1, highest - 1), (highest - 1, highest), (0, 0))
     rows = [key | {"first_sequence": first, "last_sequence": last} for first, last in spans]
-    found = ranges.joined(frame("landed_ranges", *rows)).collect()
+    found = ranges.merge_landed(frame("landed_ranges", *rows)).collect()
     assert sorted((row["first_sequence"], row["last_sequence"], row["rows"]) for row in found) == [
         (0, 0, 1),
         (highest - 1, highest, 3),

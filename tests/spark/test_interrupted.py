@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from spark import session
-from spark.driver import Driver
+from spark.driver import SparkDriver
 from tests.spark import lakes
 from tests.support.processes import wait_until
 
@@ -30,7 +30,7 @@ WORDS = "interrupted: the tables are consistent, and the next run continues\n"
 PROGRAM = """
 import os, sqlite3, sys
 from spark import cli
-from spark.jobs.outcome import Job, Outcome
+from spark.jobs.job import AnalyticsJob, JobResult
 
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
 
@@ -40,7 +40,7 @@ class Step:
     def run(self, lake):
         if what == "job":
             native()
-        return Outcome(0, 0)
+        return JobResult(0, 0)
 
 def native(*_):
     \"\"\"What has no ear for signals, as numpy and delta-rs have none.\"\"\"
@@ -49,14 +49,14 @@ def native(*_):
 
 if __name__ == "__main__":
     what = sys.argv.pop(1)
-    cli._jobs = lambda *_: [Job("step", "", (Step(),), rhythm="values")]
+    cli._select_jobs = lambda *_: [AnalyticsJob("step", "", (Step(),), rhythm="values")]
     if what == "upkeep":
         cli._maintain_by_need = native
     if what == "command":
         from spark import maintenance, verification
         from spark.jobs import replay
         from spark.report import queries
-        maintenance.maintained = verification.verified = replay.ByHand.run = queries.readable = native
+        maintenance.maintain = verification.verify = replay.ManualReplay.run = queries.read_without_broken = native
     cli.analytics()
 """
 
@@ -142,7 +142,7 @@ def test_spark_that_is_being_started_is_not_waited_for_and_ended_once_it_is_up(m
         assert up.wait(AT_ONCE_S)
         return started
 
-    driver = Driver(start)
+    driver = SparkDriver(start)
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(driver.session)
         assert asked.wait(AT_ONCE_S)

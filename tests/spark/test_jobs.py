@@ -17,7 +17,7 @@ from spark import warmup
 from spark.decoding import reasons
 from spark.decoding.limits import BODY_BYTES_MAX, VALUES_MAX
 from spark.jobs import catalog, runner
-from spark.lake import Lake
+from spark.lake import SparkLake
 from spark.report import queries
 from spark.sink import Sink
 from spark.transforms import readings, rollups
@@ -28,20 +28,20 @@ from tests.spark.lakes import START, message
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
-def table(lake: Lake, name: str, *columns: str) -> list[tuple[Any, ...]]:
+def table(lake: SparkLake, name: str, *columns: str) -> list[tuple[Any, ...]]:
     """A table's rows, read without Spark, in a fixed order."""
     found = deltalake.DeltaTable(lake.path(name)).to_pyarrow_table().to_pylist()
     keys = columns or tuple(found[0]) if found else ()
     return sorted((tuple(row[key] for key in keys) for row in found), key=repr)
 
 
-def run(lake: Lake, *names: str) -> dict[str, Any]:
-    steps = runner.one_pass(lake, catalog.chosen(names), lambda _: None)
+def run(lake: SparkLake, *names: str) -> dict[str, Any]:
+    steps = runner.run_pass(lake, catalog.select(names), lambda _: None)
     assert [step.error for step in steps] == [None] * len(steps)
     return {step.job: step for step in steps}
 
 
-def land(lake: Lake, *rows: dict[str, Any]) -> None:
+def land(lake: SparkLake, *rows: dict[str, Any]) -> None:
     lakes.write(lake.place.path, "telemetry", rows)
 
 
@@ -58,12 +58,12 @@ def plain_rollup(rows: list[dict[str, Any]]) -> dict[tuple[str, datetime], tuple
     return {key: (len(values), min(values), max(values), sum(values)) for key, values in windows.items()}
 
 
-def rollup(lake: Lake, name: str = "rollup_1m") -> dict[tuple[str, datetime], tuple[int, float, float, float]]:
+def rollup(lake: SparkLake, name: str = "rollup_1m") -> dict[tuple[str, datetime], tuple[int, float, float, float]]:
     columns = ("device", "window_start", "count", "min", "max", "sum")
     return {(row[0], row[1]): row[2:] for row in table(lake, name, *columns)}
 
 
-def test_several_commits_and_passes_equal_plain_python(lake: Lake) -> None:
+def test_several_commits_and_passes_equal_plain_python(lake: SparkLake) -> None:
     rows = [reading(n, n % 17 + 0.5, START + timedelta(seconds=7 * n), device=f"dev{n % 3}") for n in range(120)]
     land(lake, *rows[:40])
     land(lake, *rows[40:70])
@@ -88,7 +88,7 @@ def test_several_commits_and_passes_equal_plain_python(lake: Lake) -> None:
     assert {name: lake.state(name) for name in versions} == versions
 
 
-def test_whatever_a_device_sends_becomes_a_reject_with_its_reason(lake: Lake) -> None:
+def test_whatever_a_device_sends_becomes_a_reject_with_its_reason(lake: SparkLake) -> None:
     """As large, deep, long and wrong as a gateway lets through. Nothing fails the batch or is left out, and what others
     sent is read."""
     large = 16 << 20
@@ -121,7 +121,7 @@ def test_whatever_a_device_sends_becomes_a_reject_with_its_reason(lake: Lake) ->
     assert max(len(row[2]) for row in found) == readings.REJECT_BODY_BYTES_MAX
 
 
-def test_late_data_corrects_history_and_leaves_other_hours_alone(lake: Lake) -> None:
+def test_late_data_corrects_history_and_leaves_other_hours_alone(lake: SparkLake) -> None:
     now = START + timedelta(hours=2)
     land(lake, reading(0, 10.0, START), reading(1, 20.0, now))
     run(lake, "rollups", "hours")
@@ -137,7 +137,7 @@ def test_late_data_corrects_history_and_leaves_other_hours_alone(lake: Lake) -> 
     }
 
 
-def test_a_crash_between_two_outputs_and_a_replayed_batch(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_between_two_outputs_and_a_replayed_batch(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     land(lake, reading(0, 1.0, START), message(1, body=b"not a number"))
     land(lake, reading(2, 3.0, START))
     append = Sink.append
@@ -149,7 +149,7 @@ def test_a_crash_between_two_outputs_and_a_replayed_batch(lake: Lake, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(Sink, "append", dies_before_the_second)
-        steps = runner.one_pass(lake, catalog.chosen(("readings", "rollups")), lambda _: None)
+        steps = runner.run_pass(lake, catalog.select(("readings", "rollups")), lambda _: None)
         assert [step.state for step in steps] == ["failed", "skipped"]
         assert "power cut" in (steps[0].error or "")
     assert len(table(lake, "reject")) == 1  # the first output was written before the crash
@@ -159,7 +159,7 @@ def test_a_crash_between_two_outputs_and_a_replayed_batch(lake: Lake, monkeypatc
 
 
 def test_a_batch_that_reached_one_table_only_is_finished_with_the_rows_it_had(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever has landed meanwhile: folding a row twice, or never, would be wrong for ever."""
     rows = [reading(n, n + 0.5, START + timedelta(seconds=20 * n)) for n in range(30)]
@@ -176,7 +176,7 @@ def test_a_batch_that_reached_one_table_only_is_finished_with_the_rows_it_had(
 
     with monkeypatch.context() as patch:
         patch.setattr(Sink, "fold", dies_before_the_days)
-        steps = runner.one_pass(lake, catalog.chosen(["hours"]), lambda _: None)
+        steps = runner.run_pass(lake, catalog.select(["hours"]), lambda _: None)
         assert [step.state for step in steps] == ["done", "failed"]
     assert len(table(lake, "rollup_1h")) > 0
     land(lake, *rows[20:])
@@ -187,7 +187,7 @@ def test_a_batch_that_reached_one_table_only_is_finished_with_the_rows_it_had(
         assert found == [(30, sum(n + 0.5 for n in range(30)), 29.5, 14.5)]
 
 
-def test_a_lost_table_rebuilds_everything_downstream(lake: Lake) -> None:
+def test_a_lost_table_rebuilds_everything_downstream(lake: SparkLake) -> None:
     land(lake, *(reading(n, float(n), START + timedelta(seconds=n)) for n in range(90)))
     run(lake, "readings", "rollups")
     before = rollup(lake)
@@ -198,7 +198,7 @@ def test_a_lost_table_rebuilds_everything_downstream(lake: Lake) -> None:
     assert rollup(lake) == before
 
 
-def test_snapshots_follow_the_lake_and_are_written_once(lake: Lake) -> None:
+def test_snapshots_follow_the_lake_and_are_written_once(lake: SparkLake) -> None:
     land(lake, *(message(n) for n in range(10)), message(12))
     lakes.write(lake.place.path, "ledger", [lakes.ledger(10, 10)])
     names = ("messages", "gaps")
@@ -224,7 +224,7 @@ def test_snapshots_follow_the_lake_and_are_written_once(lake: Lake) -> None:
     ]
 
 
-def test_the_page_has_one_total_whatever_lands_during_a_pass(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_has_one_total_whatever_lands_during_a_pass(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong clock, a message that is no reading, and maintenance count alike."""
     land(lake, *(message(n) for n in range(5)), message(5, received_at=datetime(1970, 1, 1, tzinfo=UTC)))
     landed = iter(range(6, 40))
@@ -258,40 +258,40 @@ def test_the_page_has_one_total_whatever_lands_during_a_pass(lake: Lake, monkeyp
     assert drawn(lake) == {there + 1}
 
 
-def drawn(lake: Lake) -> set[int]:
+def drawn(lake: SparkLake) -> set[int]:
     """Every total on the page; AssertionError where it has something to say of them."""
     known = queries.read(lake.place.path)
     assert (known.mixed, known.readings_at, known.tracks_at) == (False, None, None)
     (flow,) = known.flows
     (of_gateway,) = (member.rows for member in known.members)
-    values = known.readings + queries.rejected(known)
+    values = known.readings + queries.count_rejected(known)
     version = known.versions["rollup_1m"]
     windows = deltalake.DeltaTable(lake.path("rollup_1m"), version=version).to_pyarrow_table()["count"]
-    rolled = sum(windows.to_pylist()) + queries.rejected(known)
+    rolled = sum(windows.to_pylist()) + queries.count_rejected(known)
     landed = sum(flow.landed_live) + sum(flow.landed_backlog)
     return {known.landed, of_gateway, values, rolled, round(sum(flow.received)), round(landed)}
 
 
-def sources(lake: Lake) -> set[int]:
+def sources(lake: SparkLake) -> set[int]:
     """The versions of telemetry that the newest tables were made of."""
     names = ("gateway_freshness", "gaps", "completeness", "throughput", "readings")
     found = (lake.lineage(name) for name in names)
     return {made_of.telemetry.version for made_of in found if made_of is not None and made_of.telemetry is not None}
 
 
-def test_a_lake_without_tables_is_nothing_to_do(lake: Lake) -> None:
+def test_a_lake_without_tables_is_nothing_to_do(lake: SparkLake) -> None:
     lake.place.path.mkdir()
     assert {(step.rows_in, step.rows_out) for step in run(lake).values()} == {(0, 0)}
 
 
-def test_a_landed_table_that_breaks_the_contract_is_named(lake: Lake) -> None:
+def test_a_landed_table_that_breaks_the_contract_is_named(lake: SparkLake) -> None:
     deltalake.write_deltalake(lake.path("telemetry"), pa.table({"tenant": ["t"], "sequence": ["one"]}))
-    steps = runner.one_pass(lake, catalog.chosen(("gaps",)), lambda _: None)
+    steps = runner.run_pass(lake, catalog.select(("gaps",)), lambda _: None)
     assert steps[0].integrity
     assert "telemetry has no column gateway" in (steps[0].error or "")
 
 
-def test_times_that_nobody_believes_are_kept_in_one_place(lake: Lake) -> None:
+def test_times_that_nobody_believes_are_kept_in_one_place(lake: SparkLake) -> None:
     """Of a device that names one day after the other before 2020, every reading counts once, also when it comes in
     several passes."""
     days = [datetime(1971, 1, 1, tzinfo=UTC) + timedelta(days=977 * n) for n in range(18)]

@@ -15,7 +15,7 @@ from spark.jobs import catalog, last_births
 from spark.jobs.last_births import BIRTHS, LAST_BIRTHS, STEP
 from spark.jobs.readings import JOB
 from spark.jobs.stream import StreamStep
-from spark.lake import Lake
+from spark.lake import SparkLake
 from spark.transforms import births
 from tests.spark import lakes
 from tests.spark.decoding.test_sparkplug import metric
@@ -34,21 +34,21 @@ DATA = metric(None, (13, 1.0), alias=1)
 YEAR_S = 365 * 24 * 3600
 
 
-def take(lake: Lake, *messages: Row) -> None:
+def take(lake: SparkLake, *messages: Row) -> None:
     """Run the step that takes messages, without the one that reads rejects again."""
     lakes.write(lake.place, "telemetry", messages)
-    step = catalog.chosen(["readings"])[0].steps[0]
+    step = catalog.select(["readings"])[0].steps[0]
     assert isinstance(step, StreamStep)
     step.run(lake)
 
 
-def is_born(lake: Lake, *seconds: int, **override: Any) -> None:
+def is_born(lake: SparkLake, *seconds: int, **override: Any) -> None:
     """A birth each, in commits of their own."""
     for second in seconds:
         take(lake, sparkplug(second, "NBIRTH", second, born(f"m{second}", 1), **override))
 
 
-def named(lake: Lake) -> dict[int, str]:
+def named(lake: SparkLake) -> dict[int, str]:
     """What data is called, by its sequence."""
     found = table(lake, "readings", "sequence", "metric", "address")
     return {sequence: name for sequence, name, address in found if "NDATA" in address}
@@ -83,43 +83,47 @@ def test_the_last_births_are_those_that_plain_python_finds(frame: Make) -> None:
         }
         for number in range(80)
     ]
-    last = births.last(frame(BIRTHS, *messages))
+    last = births.last_births(frame(BIRTHS, *messages))
     assert last.schema.names == schemas.SPARKPLUG_LAST_BIRTHS.columns.names
     assert {key(row.asDict()) for row in last.collect()} == last_of(messages)
 
 
-def test_data_that_came_late_has_all_read(lake: Lake, frame: Make) -> None:
+def test_data_that_came_late_has_all_read(lake: SparkLake, frame: Make) -> None:
     is_born(lake, 1, 3)
     STEP.run(lake)
     is_born(lake, 5)
     for second, count in ((6, 4), (2, 6)):  # of each birth the metric, and `online`
-        known = last_births.known(lake, frame("telemetry", sparkplug(0, "NDATA", second, DATA)), lake.version(BIRTHS))
+        known = last_births.read_births(
+            lake, frame("telemetry", sparkplug(0, "NDATA", second, DATA)), lake.version(BIRTHS)
+        )
         assert known.count() == count
     take(lake, *(sparkplug(sequence, "NDATA", second, DATA) for sequence, second in enumerate((6, 2, 4))))
     assert named(lake) == {0: "m5", 1: "m1", 2: "m3"}
 
 
-def test_a_clock_that_was_ahead_once_has_not_all_read_for_good(lake: Lake, frame: Make) -> None:
+def test_a_clock_that_was_ahead_once_has_not_all_read_for_good(lake: SparkLake, frame: Make) -> None:
     is_born(lake, 1, 3)
     take(lake, sparkplug(9, "NBIRTH", 12 * YEAR_S, born("far", 1), ingested_at=START))
     STEP.run(lake)
     for second, count in ((4, 4), (12 * YEAR_S + 1, 4), (2, 6)):
-        known = last_births.known(lake, frame("telemetry", sparkplug(0, "NDATA", second, DATA)), lake.version(BIRTHS))
+        known = last_births.read_births(
+            lake, frame("telemetry", sparkplug(0, "NDATA", second, DATA)), lake.version(BIRTHS)
+        )
         assert known.count() == count
     take(lake, sparkplug(0, "NDATA", 4, DATA), sparkplug(1, "NDATA", 12 * YEAR_S + 1, DATA, ingested_at=START))
     assert named(lake) == {0: "m3", 1: "far"}
 
 
-def _anew(lake: Lake) -> None:
+def _anew(lake: SparkLake) -> None:
     lake.recreate(LAST_BIRTHS)
 
 
-def _births_anew(lake: Lake) -> None:
+def _births_anew(lake: SparkLake) -> None:
     lake.recreate(BIRTHS)
     is_born(lake, 3)
 
 
-def _of_another(lake: Lake) -> None:
+def _of_another(lake: SparkLake) -> None:
     """Of a program that computes otherwise, in between."""
     nothing = {LAST_BIRTHS: lake.read(LAST_BIRTHS).limit(0)}
     replace(STEP, revision=99, frames=lambda _: nothing).run(lake)
@@ -128,7 +132,7 @@ def _of_another(lake: Lake) -> None:
 @pytest.mark.parametrize(
     "disturb", [_births_anew, *(pytest.param(each, marks=pytest.mark.slow) for each in (_anew, _of_another))]
 )
-def test_where_last_births_are_no_help_all_are_read(lake: Lake, disturb: Callable[[Lake], None]) -> None:
+def test_where_last_births_are_no_help_all_are_read(lake: SparkLake, disturb: Callable[[SparkLake], None]) -> None:
     is_born(lake, 1, 3)
     STEP.run(lake)
     disturb(lake)
@@ -140,7 +144,7 @@ def test_where_last_births_are_no_help_all_are_read(lake: Lake, disturb: Callabl
     assert [row for row in found if row[1] != "online"] == [("gw1", "m3"), ("gw2", "m5")]
 
 
-def test_a_pass_keeps_them_up_to_date(lake: Lake) -> None:
+def test_a_pass_keeps_them_up_to_date(lake: SparkLake) -> None:
     lakes.write(lake.place, "telemetry", [sparkplug(0, "NBIRTH", 4, born("speed", 1), born("load", 2))])
     JOB.run(lake)
     assert table(lake, LAST_BIRTHS, "metric", "alias", "unit") == [

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from spark import maintenance
-from spark.age import UNNAMED_KEPT_HOURS, WRITTEN_HOURS_MAX
 from spark.cli import analytics
 from spark.maintenance import DUE_COMMITS, FOLLOWED_KEPT_HOURS
+from spark.write_age import UNNAMED_KEPT_HOURS, WRITTEN_HOURS_MAX
 from tests.spark import lakes
 from tests.spark.lakes import message
 from tests.support.delta_commits import data_changes
@@ -36,7 +36,7 @@ def test_a_table_is_due_once_in_so_many_commits(tmp_path: Path) -> None:
     assert not maintenance.is_due(tmp_path, "readings")
     appended(tmp_path, "readings", 1)
     assert maintenance.is_due(tmp_path, "readings")
-    (done,) = maintenance.maintained(tmp_path, ["readings"], FOLLOWED)
+    (done,) = maintenance.maintain(tmp_path, ["readings"], FOLLOWED)
     assert (done.files_before, done.files_after, done.deleted) == (DUE_COMMITS + 1, 1, 0)
     assert not maintenance.is_due(tmp_path, "readings")
 
@@ -56,7 +56,7 @@ def test_what_is_written_anew_with_each_pass_leaves_nothing_behind(
     monkeypatch.setattr(maintenance, "KEPT_HOURS", 0)
     for number in range(5):
         deltalake.write_deltalake(tmp_path / "gaps", rows(number), mode="overwrite")
-    (done,) = maintenance.maintained(tmp_path, ["gaps"], FOLLOWED)
+    (done,) = maintenance.maintain(tmp_path, ["gaps"], FOLLOWED)
     assert (done.files_after, done.deleted) == (1, 4)
     assert deltalake.DeltaTable(tmp_path / "gaps").to_pyarrow_table()["n"].to_pylist() == [4, 5]
     assert len(list((tmp_path / "gaps").glob("*.parquet"))) == 1
@@ -68,7 +68,7 @@ def test_a_file_that_no_log_names_stays_for_whom_it_may_still_be_written(tmp_pat
     for path, hours in ((left, UNNAMED_KEPT_HOURS + 1), (being_written, UNNAMED_KEPT_HOURS - 1)):
         path.touch()
         os.utime(path, (time.time() - hours * 3_600,) * 2)
-    (done,) = maintenance.maintained(tmp_path, ["gaps"], FOLLOWED)
+    (done,) = maintenance.maintain(tmp_path, ["gaps"], FOLLOWED)
     assert (left.exists(), being_written.exists(), done.deleted) == (False, True, 1)
     assert UNNAMED_KEPT_HOURS > 2 * WRITTEN_HOURS_MAX
 
@@ -76,13 +76,13 @@ def test_a_file_that_no_log_names_stays_for_whom_it_may_still_be_written(tmp_pat
 def test_the_log_is_kept_for_a_week(tmp_path: Path) -> None:
     log = tmp_path / "readings" / "_delta_log"
     appended(tmp_path, "readings", 3)
-    tuple(maintenance.maintained(tmp_path, ["readings"], FOLLOWED))
+    tuple(maintenance.maintain(tmp_path, ["readings"], FOLLOWED))
     checkpoint = deltalake.DeltaTable(tmp_path / "readings").version()
     week_ago_s = time.time() - (FOLLOWED_KEPT_HOURS + 1) * 3_600
     for entry in log.iterdir():
         os.utime(entry, (week_ago_s, week_ago_s))
     appended(tmp_path, "readings", 3)
-    tuple(maintenance.maintained(tmp_path, ["readings"], FOLLOWED))
+    tuple(maintenance.maintain(tmp_path, ["readings"], FOLLOWED))
     table = deltalake.DeltaTable(tmp_path / "readings")
     kept = [int(entry.stem) for entry in sorted(log.glob("*.json"))]
     assert kept == list(range(checkpoint, table.version() + 1))

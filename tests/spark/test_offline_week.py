@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark.jobs import catalog, runner
-from spark.lake import Lake
+from spark.lake import SparkLake
 from tests.spark import lakes
 from tests.spark.lakes import START, message
 from tests.spark.truth import ROLLUPS, differences
@@ -57,10 +57,10 @@ def late(backlog: Iterable[Row]) -> list[Row]:
     return [row | {"ingested_at": landed, "ingest_date": landed.date(), "lane": "backlog"} for row in backlog]
 
 
-def run(lake: Lake) -> delta_commits.Written:
+def run(lake: SparkLake) -> delta_commits.Written:
     """A pass; what it wrote of windows."""
     before = {name: delta_commits.version(Path(lake.path(name))) for name in ROLLUPS}
-    steps = runner.one_pass(lake, catalog.chosen(["rollups", "hours"]), lambda _: None)
+    steps = runner.run_pass(lake, catalog.select(["rollups", "hours"]), lambda _: None)
     assert [step.error for step in steps] == [None] * len(steps)
     total = delta_commits.Written()
     for name, version in before.items():
@@ -70,7 +70,9 @@ def run(lake: Lake) -> delta_commits.Written:
     return total
 
 
-def test_their_week_is_in_the_windows_and_the_others_are_left_alone(lake: Lake, lake_of_the_offline: Lake) -> None:
+def test_their_week_is_in_the_windows_and_the_others_are_left_alone(
+    lake: SparkLake, lake_of_the_offline: SparkLake
+) -> None:
     """25 of 1 000. What is live comes first; the backlog follows in its own lane."""
     offline = range(0, GATEWAYS, GATEWAYS // OFFLINE)
     online = sorted(set(range(GATEWAYS)) - set(offline))
@@ -95,6 +97,6 @@ def test_their_week_is_in_the_windows_and_the_others_are_left_alone(lake: Lake, 
 
 
 @pytest.fixture
-def lake_of_the_offline(lake: Lake) -> Lake:
+def lake_of_the_offline(lake: SparkLake) -> SparkLake:
     """Where there is nothing but the backlog."""
-    return Lake(lake.session, Path(lake.place.uri).with_name("offline"))
+    return SparkLake(lake.session, Path(lake.place.uri).with_name("offline"))

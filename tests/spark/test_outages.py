@@ -11,7 +11,7 @@ import pytest
 from spark import schemas
 from spark.jobs import runner
 from spark.jobs.messages import JOB
-from spark.lake import Lake
+from spark.lake import SparkLake
 from spark.sink import Sink
 from spark.transforms.outages import PAUSE_SECONDS, outages
 from tests.spark.conftest import Make
@@ -73,7 +73,7 @@ def test_an_outage_lasts_until_all_has_landed(frame: Make) -> None:
 
 
 @pytest.mark.slow
-def test_several_passes_equal_one_whatever_dies_between(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_passes_equal_one_whatever_dies_between(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     source = random.Random(8)
     rows = [
         waited(at, at + source.choice((0.5, 5, 90)), f"gw{source.randrange(3)}")
@@ -91,7 +91,7 @@ def test_several_passes_equal_one_whatever_dies_between(lake: Lake, monkeypatch:
 
     with monkeypatch.context() as patch:
         patch.setattr(Sink, "overwrite", dies_after)
-        (step,) = runner.one_pass(lake, [JOB], lambda _: None)
+        (step,) = runner.run_pass(lake, [JOB], lambda _: None)
         assert "power cut" in (step.error or "")
     assert table(lake, "outages", *COLUMNS) == plain(rows[80:])
     rows.append(waited(10_000, 10_300))  # makes the last two of those one

@@ -14,13 +14,13 @@ import deltalake
 import pytest
 
 from spark import registry, schemas
-from spark.conflict import Overtaken
+from spark.conflict import ConcurrentWrite
 from spark.decoding import reasons
 from spark.decoding.schema import BadSchema, PayloadSchema
 from spark.jobs import readings as readings_job
 from spark.jobs import replay, runner
-from spark.jobs.replay import Chosen
-from spark.lake import Lake
+from spark.jobs.replay import RejectFilter
+from spark.lake import SparkLake
 from spark.lineage import rows_changed
 from spark.sink import Sink
 from spark.transforms import births, readings
@@ -61,10 +61,10 @@ def test_data_goes_by_the_last_birth_received_before_it(frame: Make) -> None:
         sparkplug(5, "NDATA", 41, metric("torque", (10, 2**32 - 1))),
         sparkplug(6, "NDATA", 42, metric("unheard of", (10, 2**32 - 1))),
     ]
-    decoded = readings.decoded(frame("telemetry", *rows)).localCheckpoint()
+    decoded = readings.decode_messages(frame("telemetry", *rows)).localCheckpoint()
     known = births.births(decoded)
     assert known.schema.names == schemas.SPARKPLUG_BIRTHS.columns.names
-    named = births.named(decoded, known).localCheckpoint()
+    named = births.name_metrics(decoded, known).localCheckpoint()
     good = readings.readings(named).where("address LIKE '%NDATA%'").collect()
     assert {(row["sequence"], row["metric"], row["value"], row["unit"]) for row in good} == {
         (1, "speed", -10.0, "rpm"),
@@ -80,7 +80,7 @@ def test_data_goes_by_the_last_birth_received_before_it(frame: Make) -> None:
     assert all(bytes(row["body"]) for row in bad)
 
 
-def of(lake: Lake, name: str) -> list[tuple[Any, ...]]:
+def of(lake: SparkLake, name: str) -> list[tuple[Any, ...]]:
     column = "value" if name == "readings" else "reason"
     return sorted(table(lake, name, "address", "sequence", "metric", column))
 
@@ -101,7 +101,7 @@ def cut_after(monkeypatch: pytest.MonkeyPatch, commits: int) -> Iterator[None]:
         return dies
 
     with monkeypatch.context() as patch:
-        for name in ("append", "remove", "note"):
+        for name in ("append", "remove", "commit_empty"):
             patch.setattr(Sink, name, dying(getattr(Sink, name)))
         with pytest.raises(RuntimeError, match="power cut"):
             yield
@@ -109,7 +109,7 @@ def cut_after(monkeypatch: pytest.MonkeyPatch, commits: int) -> Iterator[None]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_what_could_not_be_read_is_read_once_when_it_can(lake: Lake) -> None:
+def test_what_could_not_be_read_is_read_once_when_it_can(lake: SparkLake) -> None:
     """A birth that lands after its data, and a schema that is registered after its messages."""
     land(
         lake,
@@ -139,11 +139,11 @@ def test_what_could_not_be_read_is_read_once_when_it_can(lake: Lake) -> None:
     assert telemetry is not None
     assert telemetry.is_same(lake.state("telemetry"))
     rejects = deltalake.DeltaTable(lake.path("reject"))
-    assert made_of.beside["reject"].id == str(rejects.metadata().id)
-    assert not rows_changed(rejects, made_of.beside["reject"].version)
+    assert made_of.siblings["reject"].id == str(rejects.metadata().id)
+    assert not rows_changed(rejects, made_of.siblings["reject"].version)
 
 
-def _mixed(lake: Lake, count: int) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+def _mixed(lake: SparkLake, count: int) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     """Messages of which a value can be read, and one cannot, once they are known for CBOR; what becomes of each."""
     body = b"\xa2\x61t\x01\x61u\xf9\x7c\x00"  # {"t": 1, "u": infinity} without the tag that says it is CBOR
     sent = (message(number, address=f"a/{number}", body=body, content_type="x/y") for number in range(count))
@@ -155,17 +155,17 @@ def _mixed(lake: Lake, count: int) -> tuple[list[tuple[Any, ...]], list[tuple[An
     return good, bad
 
 
-def _take(lake: Lake) -> None:
+def _take(lake: SparkLake) -> None:
     """Take what has landed, and read no rejects again."""
     readings_job.JOB.steps[0].run(lake)
 
 
-def _whole(lake: Lake) -> list[str]:
+def _whole(lake: SparkLake) -> list[str]:
     """Addresses of messages that are rejected as a whole."""
     return sorted(row[0] for row in of(lake, "reject") if not row[2])
 
 
-def _values(lake: Lake) -> list[tuple[Any, ...]]:
+def _values(lake: SparkLake) -> list[tuple[Any, ...]]:
     return [row for row in of(lake, "reject") if row[2]]
 
 
@@ -173,7 +173,7 @@ def _values(lake: Lake) -> list[tuple[Any, ...]]:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_replay_that_dies_between_any_two_commits_moves_each_message_once(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the rejects of values, the readings, each removal; and what then ends it dies at every place as well."""
     good, bad = _mixed(lake, 4)
@@ -181,7 +181,7 @@ def test_a_replay_that_dies_between_any_two_commits_moves_each_message_once(
     for commits in (1, 2, 3, 4):
         number = commits - 1
         with cut_after(monkeypatch, commits):
-            replay.replay(lake, Chosen(address=f"a/{number}"))
+            replay.replay(lake, RejectFilter(address=f"a/{number}"))
         if commits > 1:
             moved.append(number)
         if commits < 4:  # the fence, each removal
@@ -200,11 +200,13 @@ def test_a_replay_that_dies_between_any_two_commits_moves_each_message_once(
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_a_message_with_the_numbers_of_one_that_has_moved_stays(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_with_the_numbers_of_one_that_has_moved_stays(
+    lake: SparkLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It lands, on another address, while the replay is stopped before it has removed what has moved."""
     good, bad = _mixed(lake, 1)
     with cut_after(monkeypatch, 2):
-        replay.replay(lake, Chosen())
+        replay.replay(lake, RejectFilter())
     land(lake, message(0, address="b/x", body=b"down"))
     _take(lake)
     assert _whole(lake) == ["a/0", "b/x"]
@@ -212,18 +214,18 @@ def test_a_message_with_the_numbers_of_one_that_has_moved_stays(lake: Lake, monk
     assert (of(lake, "readings"), _values(lake), _whole(lake)) == (good, bad, ["b/x"])
 
 
-def _all_of_it(lake: Lake) -> None:
-    replay.replay(lake, Chosen(address="a/#"))
+def _all_of_it(lake: SparkLake) -> None:
+    replay.replay(lake, RejectFilter(address="a/#"))
 
 
-def _end_of_it(lake: Lake) -> None:
+def _end_of_it(lake: SparkLake) -> None:
     replay.finish(lake)
 
 
-def _more_rejects(lake: Lake) -> None:
+def _more_rejects(lake: SparkLake) -> None:
     land(lake, message(9, address="b/9", body=b"up"))
     _take(lake)
-    replay.replay(lake, Chosen(address="a/#"))
+    replay.replay(lake, RejectFilter(address="a/#"))
 
 
 @pytest.mark.spark
@@ -239,7 +241,7 @@ def _more_rejects(lake: Lake) -> None:
     ],
 )
 def test_of_two_replays_at_once_one_does_it(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, table_name: str, other: Callable[[Lake], None]
+    lake: SparkLake, monkeypatch: pytest.MonkeyPatch, table_name: str, other: Callable[[SparkLake], None]
 ) -> None:
     """The other one comes while this one is about to write the rejects of values, or the readings."""
     good, bad = _mixed(lake, 1)
@@ -252,11 +254,11 @@ def test_of_two_replays_at_once_one_does_it(
         return append(self, name, *arguments, **named)
 
     monkeypatch.setattr(Sink, "append", late)
-    with pytest.raises(Overtaken, match="another pass"):
-        replay.replay(lake, Chosen(address="a/#"))
+    with pytest.raises(ConcurrentWrite, match="another pass"):
+        replay.replay(lake, RejectFilter(address="a/#"))
     if other is _end_of_it:
         assert (of(lake, "readings"), _values(lake), _whole(lake)) == ([], [], ["a/0"])
-        replay.replay(lake, Chosen(address="a/#"))
+        replay.replay(lake, RejectFilter(address="a/#"))
     assert (of(lake, "readings"), _values(lake)) == (good, bad)
     assert _whole(lake) == (["b/9"] if other is _more_rejects else [])
 
@@ -281,7 +283,7 @@ def cut_before_readings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("replayed", [False, True])
 def test_a_batch_that_died_before_its_readings_is_read_as_it_was_rejected(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, replayed: bool
+    lake: SparkLake, monkeypatch: pytest.MonkeyPatch, replayed: bool
 ) -> None:
     """A schema is registered between the two attempts, and another one removed; a replay by hand may come first."""
     registry.register(lake.at("payload_schemas"), PayloadSchema("b/+", "text"), NOW)
@@ -292,7 +294,7 @@ def test_a_batch_that_died_before_its_readings_is_read_as_it_was_rejected(
     registry.register(lake.at("payload_schemas"), PayloadSchema("a/+", "text"), NOW + timedelta(seconds=1))
     registry.remove(lake.at("payload_schemas"), "b/+", None, NOW + timedelta(seconds=2))
     if replayed:
-        replay.replay(lake, Chosen())
+        replay.replay(lake, RejectFilter())
         assert table(lake, "readings", "address") == [("a/x",)]
     for _ in range(2):
         run(lake, "readings")
@@ -303,7 +305,7 @@ def test_a_batch_that_died_before_its_readings_is_read_as_it_was_rejected(
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_messages_without_a_schema_are_read_again_when_it_comes_back(lake: Lake) -> None:
+def test_messages_without_a_schema_are_read_again_when_it_comes_back(lake: SparkLake) -> None:
     """The second time it is registered counts as much as the first, though the schemas are the same."""
     for second in (0, 10):
         land(lake, message(second, address="b/x", body=b"up"))
@@ -317,7 +319,7 @@ def test_messages_without_a_schema_are_read_again_when_it_comes_back(lake: Lake)
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_rejects_of_a_damaged_file_stay_until_a_copy_is_back(lake: Lake, tmp_path: Path) -> None:
+def test_rejects_of_a_damaged_file_stay_until_a_copy_is_back(lake: SparkLake, tmp_path: Path) -> None:
     land(lake, message(0, address="a/x", body=b"up"))
     (uri,) = deltalake.DeltaTable(lake.path("telemetry")).file_uris()
     path, kept = Path(uri.removeprefix("file://")), tmp_path / "copy"
@@ -325,7 +327,7 @@ def test_rejects_of_a_damaged_file_stay_until_a_copy_is_back(lake: Lake, tmp_pat
     _take(lake)
     path.rename(kept)
     registry.register(lake.at("payload_schemas"), PayloadSchema("a/+", "text"), NOW)
-    (step,) = runner.one_pass(lake, [readings_job.JOB], lambda _: None)
+    (step,) = runner.run_pass(lake, [readings_job.JOB], lambda _: None)
     assert (step.state, step.integrity) == ("failed", True)
     assert f"{path} is missing. Put back a copy of it" in (step.error or "")
     assert (table(lake, "readings"), len(table(lake, "reject"))) == ([], 2)
@@ -340,13 +342,13 @@ class TestRegistry:
 
     def test_the_newest_of_a_tenant_and_pattern_holds(self, tmp_path: Path) -> None:
         path = str(tmp_path / "payload_schemas")
-        assert registry.registered(path) == []
+        assert registry.load_schemas(path) == []
         first, other = PayloadSchema("a/+", "json"), PayloadSchema("a/+", "cbor", tenant="t")
         for number, schema in enumerate((first, other, PayloadSchema("a/+", "text", units={"*": "V"}))):
             registry.register(path, schema, NOW + timedelta(seconds=number))
-        assert registry.registered(path) == [other, PayloadSchema("a/+", "text", units={"*": "V"})]
+        assert registry.load_schemas(path) == [other, PayloadSchema("a/+", "text", units={"*": "V"})]
         registry.remove(path, "a/+", None, NOW + timedelta(seconds=9))
-        assert registry.registered(path) == [other]
+        assert registry.load_schemas(path) == [other]
         with pytest.raises(registry.UnknownSchema):
             registry.remove(path, "a/+", None, NOW)
 
@@ -368,4 +370,4 @@ class TestRegistry:
         ],
     )  # fmt: skip
     def test_a_pattern_as_a_regular_expression(self, pattern: str, address: str, fits: bool) -> None:
-        assert (re.search(replay._expression(pattern), address) is not None) is fits
+        assert (re.search(replay._pattern_regex(pattern), address) is not None) is fits

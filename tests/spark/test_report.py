@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from spark import lineage, schemas
 from spark.report import facts, flows, formatting, limits, names, notices, page, queries, snapshot, storage, table
-from spark.report.tables import Tables
+from spark.report.tables import ReportTables
 from spark.transforms import times
 from tests.spark import gold, lakes
 from tests.spark.gold import address, anomaly, bucket, device, fresh, outage, put, slo, window
@@ -42,9 +42,9 @@ def figures(lake: Path, now: datetime = NOW) -> queries.LakeFigures:
     return queries.read(lake, now)
 
 
-def reader(lake: Path, now: datetime = NOW) -> queries.LakeReader:
+def reader(lake: Path, now: datetime = NOW) -> queries.ReportReader:
     """Return a reader of a lake for pages as at `now`."""
-    return queries.LakeReader(lake, now)
+    return queries.ReportReader(lake, now)
 
 
 def values(count: int) -> list[dict[str, Any]]:
@@ -236,10 +236,10 @@ class TestPage:
         for name in ("gaps", "completeness", "throughput"):
             shutil.rmtree(lake / name)
         known = figures(lake)
-        (notice,) = notices.notices(known)
+        (notice,) = notices.list_notices(known)
         assert "the jobs gaps, messages have not run" in notice
         put(lake, "throughput", bucket(0, 4, 4), made_of=0)
-        (notice,) = notices.notices(figures(lake))
+        (notice,) = notices.list_notices(figures(lake))
         assert "Duplicates and gaps are unknown: the job gaps has not run" in notice
         _, text = read(page.render(figures(lake), facts.Facts()))
         assert "4 messages landed; duplicates and gaps are not known yet" in text
@@ -298,13 +298,13 @@ class TestContent:
     ) -> None:
         gold.fleet(tmp_path, 8)
         read_whole: set[str] = set()
-        whole = Tables.read
+        whole = ReportTables.read
 
-        def reads(tables: Tables, name: str, columns: Any, *where: Any) -> pa.Table:
+        def reads(tables: ReportTables, name: str, columns: Any, *where: Any) -> pa.Table:
             read_whole.add(name)
             return whole(tables, name, columns, *where)
 
-        monkeypatch.setattr(Tables, "read", reads)
+        monkeypatch.setattr(ReportTables, "read", reads)
         reader(tmp_path).fleet()
         # As large as the fleet is, and as limits of their own allow.
         of_fleet = {"completeness", "gateway_freshness", "gateway_backlog", "device_health"}
@@ -331,13 +331,13 @@ class TestContent:
         """Only days are drawn of them: ten years of 10 000 gateways are 876 M rows of hours."""
         days = [START.replace(hour=0, minute=0) + timedelta(days=n) for n in range(16)]
         asked: list[Any] = []
-        found = Tables.parts
+        found = ReportTables.parts
 
-        def parts(tables: Tables, name: str, columns: Any, *where: Any) -> Iterator[pa.Table]:
+        def parts(tables: ReportTables, name: str, columns: Any, *where: Any) -> Iterator[pa.Table]:
             asked.extend(where if name == "delivery_slo" else ())
             return found(tables, name, columns, *where)
 
-        monkeypatch.setattr(Tables, "parts", parts)
+        monkeypatch.setattr(ReportTables, "parts", parts)
         put(lake, "delivery_slo", *(slo(width, day) for day in days[:15] for width in (3600, 86_400)))
         assert figures(lake).delivery.width_s == 3600
         assert ("width_s", "=", 3600) in asked
@@ -445,7 +445,7 @@ class TestContent:
     def test_many_small_files_are_said_to_be(self) -> None:
         files = limits.SMALL_FILES
         small, few, large = (
-            storage.Held("t", 1, count, size * count, 1)
+            storage.TableSize("t", 1, count, size * count, 1)
             for count, size in ((files, limits.SMALL_FILE_BYTES - 1), (files - 1, 1), (files, limits.SMALL_FILE_BYTES))
         )
         assert [each.small for each in (small, few, large)] == [True, False, False]
@@ -551,7 +551,7 @@ class TestFleet:
         monkeypatch.setattr(limits, "HELD_CELLS_MAX", 2_000)
         pa.set_memory_pool(pool)
         try:
-            found, total = flows.read(Tables(snapshot.taken(tmp_path)))
+            found, total = flows.read(ReportTables(snapshot.take_snapshot(tmp_path)))
         finally:
             pa.set_memory_pool(before)
         assert (total, sum(found[0].received)) == (500, 600_000)
@@ -629,7 +629,7 @@ class TestFleet:
     def test_json_is_what_the_page_says(self, lake: Path) -> None:
         put(lake, "anomalies", anomaly(0, 9.0))
         known = figures(lake)
-        said = json.loads(queries.encoded(known))
+        said = json.loads(queries.encode(known))
         assert said["accounts"]["balance"]["landed"] == known.accounts.balance.landed == 4
         assert said["accounts"]["by_gateway"]["default/gw1"]["rows"] == 4
         assert said["members"][0]["gateway"] == ["default", "gw1"]
@@ -664,7 +664,7 @@ class TestOneState:
         put(lake, "rollup_1m", window(0, 1.0, 3.0), made_of=1)
         known = figures(lake)
         assert self.totals(known) == {7}
-        assert notices.notices(known) == []
+        assert notices.list_notices(known) == []
 
     def test_gaps_and_completeness_are_of_one_ledger(self, lake: Path) -> None:
         state = lineage.TableState("t", 0, START)
@@ -694,16 +694,16 @@ class TestOneState:
         monkeypatch.setattr(deltalake, "DeltaTable", opens)
         known = figures(lake)
         (total,) = self.totals(known)
-        assert known.readings + queries.rejected(known) == total
+        assert known.readings + queries.count_rejected(known) == total
         assert known.tracks[0].last == {4: 0.0, 7: 1.0}[total]
-        assert [text for text in notices.notices(known) if "landed since" not in text] == []
+        assert [text for text in notices.list_notices(known) if "landed since" not in text] == []
 
     def test_what_is_behind_says_as_of_when(self, lake: Path) -> None:
         following(lake, 0, readings=3, rejects=1)
         whole_pass(lake, 1, 7, following_too=False)
         known = figures(lake)
         assert (self.totals(known), known.readings) == ({7}, 3)
-        (notice,) = notices.notices(known, "RUN")
+        (notice,) = notices.list_notices(known, "RUN")
         said = "Readings, rejected values and plots of devices are as of 2026-03-14 09:26:00: later messages are not"
         assert said in notice
         assert "`RUN` takes them in" in notice
@@ -711,14 +711,14 @@ class TestOneState:
         assert "readings as of 2026-03-14 09:26:00" in text
         assert "The number is the last value, as of 2026-03-14 09:26:00." in text
         put(lake, "readings", *values(6), made_of=1, beside="reject")
-        (notice,) = notices.notices(figures(lake))
+        (notice,) = notices.list_notices(figures(lake))
         assert notice.startswith("Plots of devices are as of 2026-03-14 09:26:00")
 
     def test_what_is_only_ahead_says_so(self, lake: Path) -> None:
         put(lake, "reject")
         put(lake, "readings", *values(9), made_of=2, beside="reject")
         put(lake, "rollup_1m", window(0, 1.0, 3.0), made_of=0)
-        (notice,) = notices.notices(figures(lake))
+        (notice,) = notices.list_notices(figures(lake))
         assert notice.startswith("Readings, rejected values and plots of devices are as of 2026-03-14 09:28:00, later")
 
     def test_tables_of_a_waypost_before_this_are_drawn_and_said_to_be(self, lake: Path) -> None:
@@ -726,7 +726,7 @@ class TestOneState:
         put(lake, "readings", *values(3))
         known = figures(lake)
         assert known.readings == 3
-        (notice,) = notices.notices(known)
+        (notice,) = notices.list_notices(known)
         assert "Which messages are in the readings, rejected values and plots of devices is not known" in notice
 
     def test_compacted_and_vacuumed_tables_are_of_what_they_were(self, lake: Path) -> None:
@@ -736,7 +736,7 @@ class TestOneState:
             kept.optimize.compact()
             kept.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
         known = figures(lake)
-        assert notices.notices(known) == []
+        assert notices.list_notices(known) == []
         # Older versions are gone: nothing is left of them to draw.
         whole_pass(lake, 1, 7)
         put(lake, "completeness", address(), made_of=0)
@@ -760,7 +760,7 @@ class TestOneState:
     ) -> None:
         found = storage.read
 
-        def lands_meanwhile(taken: snapshot.Snapshot, tables: Tables) -> storage.Storage:
+        def lands_meanwhile(taken: snapshot.ReportSnapshot, tables: ReportTables) -> storage.Storage:
             put(lake, "rollup_1m", window(0, 9.0, 9.0), made_of=1)
             return found(taken, tables)
 
@@ -821,7 +821,7 @@ class TestUnits:
         assert caption == f"2{formatting.THIN_SPACE}Cel"
         assert label.endswith(f"last 2{formatting.THIN_SPACE}Cel")
         assert (data["unit"], data["measured"]) == ("", f"{formatting.THIN_SPACE}Cel")
-        assert json.loads(queries.encoded(figures(lake)))["tracks"][0]["unit"] == "Cel"
+        assert json.loads(queries.encode(figures(lake)))["tracks"][0]["unit"] == "Cel"
 
     @pytest.mark.parametrize(
         ("units", "shown"),

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from spark import schemas
-from spark.report import facts, formatting, limits, notices, page, queries, unmade
-from spark.report.findings import Finding
+from spark.report import facts, formatting, limits, missing_tables, notices, page, queries
+from spark.report.findings import ReportFinding
 from tests.spark import gold, lakes
 from tests.spark.gold import address, anomaly, bucket, device, fresh, put, slo
 from tests.spark.lakes import START, message
@@ -28,7 +28,7 @@ def lake(tmp_path: Path) -> Path:
     """A lake of two gateways with three devices of which nothing needs a look."""
     root = tmp_path / "lake"
     lakes.write(root, "telemetry", [message(0, ingested_at=START)])
-    for name in (*unmade.MADE_BY, "gaps"):
+    for name in (*missing_tables.MADE_BY, "gaps"):
         put(root, name, made_of=0)
     put(root, "gateway_freshness", fresh(None, rows=1), fresh(None, gateway="gw2", rows=1), made_of=0)
     put(root, "completeness", address(rows=1), address(rows=1, gateway="gw2"), made_of=0)
@@ -60,15 +60,15 @@ def tiles(known: queries.LakeFigures) -> dict[str, tuple[str, str]]:
     return {re.sub("<[^>]*>", "`", name): (value, mark) for mark, value, name in found}
 
 
-def first(known: queries.LakeFigures) -> list[Finding]:
+def first(known: queries.LakeFigures) -> list[ReportFinding]:
     """What the page lists, in its order."""
-    return page.list_first(known, facts.Facts())
+    return page.list_problems(known, facts.Facts())
 
 
 class TestHeadline:
     def test_a_lake_of_which_nothing_needs_a_look_is_green(self, lake: Path) -> None:
         known = at(lake)
-        assert (first(known), notices.notices(known)) == ([], [])
+        assert (first(known), notices.list_notices(known)) == ([], [])
         assert headline(known) == ("ok", "Nothing needs a look")
 
     @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ class TestHeadline:
 
     def test_of_one_gateway_it_speaks_of_that_one(self, lake: Path) -> None:
         put(lake, "device_health", device("a"), device("c", gateway="gw2", missed=99), made_of=0)
-        reader = queries.LakeReader(lake, NOW)
+        reader = queries.ReportReader(lake, NOW)
         assert headline(reader.gateway(("default", "gw1")))[0] == "ok"
         assert headline(reader.gateway(("default", "gw2"))) == ("look", "1 of 1 device is silent")
 
@@ -136,18 +136,18 @@ class TestAges:
         assert known.health.signs["silent"] == 3
 
     def test_every_form_of_the_report_says_so(self, lake: Path, tmp_path: Path) -> None:
-        reader = queries.LakeReader(lake, DEAD)
+        reader = queries.ReportReader(lake, DEAD)
         alone = reader.gateway(("default", "gw1"))
         for known in (reader.fleet(), alone):
             assert headline(known)[0] == "failed"
-            assert notices.notices(known)[0].startswith("Last data 58 days ago")
+            assert notices.list_notices(known)[0].startswith("Last data 58 days ago")
         assert [one.text for one in alone.findings if not one.section] == [
             "This gateway is silent: its last data landed 58 days ago."
         ]
         page.write_folder(reader, tmp_path / "site")
         for path in (tmp_path / "site").rglob("*.html"):
             assert "Last data 58 days ago" in path.read_text()
-        said = json.loads(queries.encoded(reader.fleet()))
+        said = json.loads(queries.encode(reader.fleet()))
         assert said["recency"] == {
             "now": DEAD.timestamp(),
             "landed_at": START.timestamp(),
@@ -174,7 +174,7 @@ class TestAges:
         known = at(lake)
         assert headline(known) == ("look", "1 of 2 gateways is silent: its last data landed 3 hours ago and 1 more")
         assert known.members[0].silent_s == 3 * 3600 + 120
-        alone = tiles(queries.LakeReader(lake, NOW).gateway(("default", "gw1")))
+        alone = tiles(queries.ReportReader(lake, NOW).gateway(("default", "gw1")))
         assert alone["last data of this gateway"] == ("3 hours ago", "look")
         assert alone["last data of the lake"] == ("2 minutes ago", "good")
         assert known.health.signs["silent"] == 2, "both devices of it"
@@ -257,7 +257,7 @@ class TestUnmade:
             assert figure not in found
         assert known.never_made == {name: job}
         assert headline(known)[0] == "look"
-        assert any(f"the job {job} has not run" in text for text in notices.notices(known))
+        assert any(f"the job {job} has not run" in text for text in notices.list_notices(known))
 
     def test_an_empty_table_of_gaps_is_unknown_too(self, lake: Path) -> None:
         put(lake, "completeness", made_of=0)
@@ -281,7 +281,7 @@ class TestUnmade:
         assert set(tiles(known)) == {"messages landed"}
 
     def test_the_tables_are_those_of_the_lake(self) -> None:
-        assert set(unmade.MADE_BY) == set(unmade.KNOWN_FROM) <= set(schemas.DERIVED)
+        assert set(missing_tables.MADE_BY) == set(missing_tables.KNOWN_FROM) <= set(schemas.DERIVED)
 
 
 def test_the_fleet_of_the_pages_figures_needs_a_look(tmp_path: Path) -> None:

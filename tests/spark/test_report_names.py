@@ -14,20 +14,20 @@ _GATEWAYS = st.tuples(st.sampled_from(["default", "a", "b-c"]), st.text("ab/-", 
 @given(st.sets(_GATEWAYS, min_size=1, max_size=8))
 @settings(max_examples=300, deadline=None)
 def test_each_gateway_has_a_name_of_its_own(known: set[tuple[str, str]]) -> None:
-    shown = {names.name_of(gateway) for gateway in known}
+    shown = {names.short_name(gateway) for gateway in known}
     assert len(shown) == len(known)
     for gateway in known:
-        assert names.found(names.full_name(gateway), known) == gateway
+        assert names.find_gateway(names.full_name(gateway), known) == gateway
         if [name for _, name in known].count(gateway[1]) == 1:
-            assert names.found(names.name_of(gateway), known) == gateway
+            assert names.find_gateway(names.short_name(gateway), known) == gateway
 
 
 def test_a_whole_name_wins_over_one_that_looks_so() -> None:
     known = {("a", "b"), ("default", "a/b")}
-    assert names.found("a/b", known) == ("a", "b")
-    assert names.name_of(("default", "a/b")) == "default/a/b"
-    assert names.found("default/a/b", known) == ("default", "a/b")
-    assert names.found("a/b", known - {("a", "b")}) == ("default", "a/b")
+    assert names.find_gateway("a/b", known) == ("a", "b")
+    assert names.short_name(("default", "a/b")) == "default/a/b"
+    assert names.find_gateway("default/a/b", known) == ("default", "a/b")
+    assert names.find_gateway("a/b", known - {("a", "b")}) == ("default", "a/b")
 
 
 @pytest.mark.parametrize(
@@ -42,4 +42,4 @@ def test_a_whole_name_wins_over_one_that_looks_so() -> None:
 )
 def test_what_is_not_one_gateway_is_told_with_what_there_is(known: set[tuple[str, str]], says: str) -> None:
     with pytest.raises(names.NoGateway, match=says):
-        names.found("hall", known)
+        names.find_gateway("hall", known)

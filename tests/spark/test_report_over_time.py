@@ -164,7 +164,7 @@ class TestWeeks:
 
 class TestExpected:
     @staticmethod
-    def lines(*unusual: tuple[float, float | None]) -> list[charts.Line]:
+    def lines(*unusual: tuple[float, float | None]) -> list[charts.ChartLine]:
         names = (("default", "gw1"), "dev", "a", "m")
         found = [
             Anomaly(*names, at * 60.0, value, 0.8, "spike", expected) for at, (value, expected) in enumerate(unusual)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark.report import tables
-from spark.report.tables import by_gateway, grouped, total, worst
+from spark.report.tables import group, group_by_gateway, take_worst, total
 
 LARGEST = (1 << 63) - 1
 
@@ -22,7 +22,7 @@ def test_a_sum_is_exact_however_much_one_gateway_states() -> None:
 def test_the_sums_of_a_gateway_are_as_exact() -> None:
     names = {"tenant": ["t", "t", "t"], "gateway": ["a", "a", "b"]}
     table = pa.table(names | {"missing": pa.array([LARGEST, LARGEST, 5], pa.int64()), "p95_s": [1.0, 2.0, None]})
-    found = by_gateway([table], ("missing", "sum"), ("p95_s", "max"))
+    found = group_by_gateway([table], ("missing", "sum"), ("p95_s", "max"))
     assert {key[1]: (row["missing_sum"], row["p95_s_max"]) for key, row in found.items()} == {
         "a": (2 * LARGEST, 2.0),
         "b": (5, None),
@@ -46,8 +46,8 @@ def test_parts_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch, partly
     parts = [rows.slice(first, 7) for first in range(0, size, 7)]
     aggregates = ("missing", "sum"), ("missing", "count"), ("p95_s", "max")
     for names in (("tenant", "gateway"), ("reason",), ("gateway", "reason")):
-        found = grouped(parts, names, *aggregates)
-        assert sorted(map(str, found)) == sorted(map(str, grouped([rows], names, *aggregates)))
+        found = group(parts, names, *aggregates)
+        assert sorted(map(str, found)) == sorted(map(str, group([rows], names, *aggregates)))
         of = rows.to_pylist()
         for row in found:
             same = [each for each in of if all(each[name] == row[name] for name in names)]
@@ -55,7 +55,7 @@ def test_parts_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch, partly
             assert row["missing_count"] == sum(each["missing"] is not None for each in same)
             assert row["p95_s_max"] == max((each["p95_s"] for each in same if each["p95_s"] is not None), default=None)
     order = ("p95_s", "descending"), ("gateway", "ascending"), ("missing", "descending")
-    assert worst(parts, 20, *order) == worst([rows], 20, *order)
-    assert worst(parts, 20, *order).total == size
-    assert grouped([], ("reason",), *aggregates) == []
-    assert worst([], 20, *order) == ([], 0)
+    assert take_worst(parts, 20, *order) == take_worst([rows], 20, *order)
+    assert take_worst(parts, 20, *order).total == size
+    assert group([], ("reason",), *aggregates) == []
+    assert take_worst([], 20, *order) == ([], 0)

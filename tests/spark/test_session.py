@@ -12,7 +12,7 @@ from pyspark import SparkContext
 
 from spark import session
 from spark.jobs.stream import MicroBatch, StreamStep
-from spark.lake import Lake
+from spark.lake import SparkLake
 from tests.spark import lakes
 from tests.spark.lakes import message
 
@@ -24,24 +24,24 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 SETTINGS: Final = ("spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled")
 
 
-def test_batches_have_the_settings_of_the_session_whatever_the_checkpoint_says(lake: Lake) -> None:
+def test_batches_have_the_settings_of_the_session_whatever_the_checkpoint_says(lake: SparkLake) -> None:
     """A lake that has grown is not taken by the one task that it began with."""
     found: list[tuple[str | None, ...]] = []
 
     def take(batch: MicroBatch) -> None:
         found.append(tuple(batch.rows.sparkSession.conf.get(name) for name in SETTINGS))
-        batch.sink.note("outages")
+        batch.sink.commit_empty("outages")
 
-    step = StreamStep("settings", "telemetry", ("outages",), revision=1, take=take)
+    step = StreamStep("settings", "telemetry", ("outages",), revision=1, process=take)
     other = lake.session.newSession()
     other.conf.set(SETTINGS[0], "7")
-    for number, one in enumerate((lake.using(other), lake)):
+    for number, one in enumerate((lake.with_session(other), lake)):
         lakes.write(lake.place, "telemetry", [message(number)])
         step.run(one)
     assert found == [("1", "false")] * 2
 
 
-def test_a_file_in_a_folder_with_a_space_is_found(lake: Lake, tmp_path: Path) -> None:
+def test_a_file_in_a_folder_with_a_space_is_found(lake: SparkLake, tmp_path: Path) -> None:
     """A checkout may be in one: Spark opens `session.POOLS` by such a URL at its start."""
     file = tmp_path / "a new place" / "pools.xml"
     file.parent.mkdir()

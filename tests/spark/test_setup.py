@@ -13,7 +13,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from spark import archive, java, setup
+from spark import class_archive, java, setup
 from spark.connector import pins, repository
 from spark.connector.jar_set import DELTA, S3, SETS, JarSet
 from spark.connector.pins import Jar
@@ -53,7 +53,7 @@ class TestInstall:
         THING.install(environment)
         (THING.folder() / "thing-1.jar").write_bytes(b"")
         assert THING.install(environment) is True
-        assert repository.wrong(THING.jars, THING.folder()) == []
+        assert repository.find_wrong(THING.jars, THING.folder()) == []
 
     def test_a_folder_without_the_jars_says_which(self, environment: Path, tmp_path: Path) -> None:
         with pytest.raises(ConnectorMissing, match=r"has no thing-1\.jar"):
@@ -82,7 +82,7 @@ class TestInstall:
         )
         monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", (tmp_path / "repository").as_uri() + "/")
         assert THING.install() is True
-        assert repository.wrong(THING.jars, THING.folder()) == []
+        assert repository.find_wrong(THING.jars, THING.folder()) == []
 
 
 class TestSets:
@@ -143,7 +143,7 @@ class TestJava:
         monkeypatch.delenv("JAVA_HOME", raising=False)
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.setattr(java, "DEBIAN_HOMES", str(tmp_path))
-        monkeypatch.setattr(java, "_wheel", lambda: None)
+        monkeypatch.setattr(java, "_find_wheel", lambda: None)
         with pytest.raises(java.JavaMissing, match="openjdk-17-jre-headless"):
             java.find()
 
@@ -191,23 +191,23 @@ class TestArchive:
         return java.Java(tmp_path, 17, "17.0.20+8-Debian")
 
     def test_no_archive_is_no_option_and_no_notice(self, home: java.Java) -> None:
-        assert (archive.jvm_options(home), archive.notice(home)) == ((), None)
-        archive.path(home).touch()
-        assert archive.jvm_options(home)[0] == f"-XX:SharedArchiveFile={archive.path(home)}"
-        assert archive.notice(home) is None
+        assert (class_archive.jvm_options(home), class_archive.stale_notice(home)) == ((), None)
+        class_archive.archive_path(home).touch()
+        assert class_archive.jvm_options(home)[0] == f"-XX:SharedArchiveFile={class_archive.archive_path(home)}"
+        assert class_archive.stale_notice(home) is None
 
     def test_an_archive_of_the_java_before_an_update_is_noticed(self, home: java.Java) -> None:
-        archive.path(home).touch()
+        class_archive.archive_path(home).touch()
         updated = dataclasses.replace(home, build="17.0.21+10-Debian")
-        assert archive.jvm_options(updated) == ()
-        said = archive.notice(updated) or ""
+        assert class_archive.jvm_options(updated) == ()
+        said = class_archive.stale_notice(updated) or ""
         assert "now 17.0.21+10-Debian" in said
         assert "-P -m spark.setup archive` makes it anew" in said
 
     def test_a_new_archive_takes_the_place_of_former_ones(
         self, home: java.Java, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        former = [archive.path(dataclasses.replace(home, build=build)) for build in ("17.0.19", "21.0.1")]
+        former = [class_archive.archive_path(dataclasses.replace(home, build=build)) for build in ("17.0.19", "21.0.1")]
         former.append(former[0].with_name("classes-java17-spark4.2.0-delta-4.4.0-7f82f1c7c456.jsa"))
         for path in former:
             path.touch()
@@ -222,16 +222,16 @@ class TestArchive:
             return subprocess.CompletedProcess(command, 0, "", "")
 
         monkeypatch.setattr(subprocess, "run", makes)
-        assert "class archive made" in archive.make()
-        assert set(former[0].parent.iterdir()) == {archive.path(home), *others}
+        assert "class archive made" in class_archive.make_archive()
+        assert set(former[0].parent.iterdir()) == {class_archive.archive_path(home), *others}
 
     def test_when_none_is_made_the_former_one_stays(self, home: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
-        former = archive.path(dataclasses.replace(home, build="17.0.19"))
+        former = class_archive.archive_path(dataclasses.replace(home, build="17.0.19"))
         former.touch()
         monkeypatch.setattr(DELTA.__class__, "paths", lambda _: [])
         monkeypatch.setattr(java, "find", lambda: home)
         monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, "", "no"))
-        assert "no class archive: no" in archive.make()
+        assert "no class archive: no" in class_archive.make_archive()
         assert former.exists()
 
     def test_an_environment_of_somebody_else_is_one_clear_error(
@@ -240,6 +240,6 @@ class TestArchive:
         def refused() -> str:
             raise PermissionError(13, "Permission denied", "/usr/share/waypost")
 
-        monkeypatch.setattr(archive, "make", refused)
+        monkeypatch.setattr(class_archive, "make_archive", refused)
         assert setup.main(["archive"]) == 1
         assert capsys.readouterr().err == "error: /usr/share/waypost: Permission denied\n"

@@ -15,14 +15,14 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import functions as F  # noqa: N812
 
 from cloud.place.place import place_of
-from spark import age, file_writer, folding, schemas
-from spark.age import WrittenTooLongAgo
-from spark.conflict import Overtaken
+from spark import file_writer, folding, schemas, write_age
+from spark.conflict import ConcurrentWrite
 from spark.file_writer import TaskWriter
 from spark.folding import Extent
-from spark.lake import FormatUnknown, Lake
+from spark.lake import FormatUnknown, SparkLake
 from spark.lineage import TableLineage, TableState, commits
-from spark.sink import Sink, Transaction
+from spark.sink import BatchTransaction, Sink
+from spark.write_age import WrittenTooLongAgo
 from tests.spark.gold import bucket
 from tests.spark.lakes import START
 from tests.support import delta_commits
@@ -86,7 +86,7 @@ def test_files_whose_ends_are_elsewhere_cannot_hold_a_key_and_one_that_says_noth
     first, last = (START + timedelta(seconds=second) for second in seconds)
     usual = {"tenant": "default", "lane": "live"}
     low, high = usual | {"gateway": gateways[0], "bucket": first}, usual | {"gateway": gateways[1], "bucket": last}
-    held = folding.can_hold(logged, schemas.DERIVED[TABLE], Extent(1, frozenset({(DAY,)}), low, high))
+    held = folding.find_candidates(logged, schemas.DERIVED[TABLE], Extent(1, frozenset({(DAY,)}), low, high))
     assert {each.name for each in held} == names | {"silent"}
     assert {tuple(each.partition.items()) for each in held} == {(("event_date", str(DAY)),)}
 
@@ -95,7 +95,7 @@ def test_what_a_log_leaves_out_of_a_time_is_no_reason_to_pass_a_file_over(logged
     """Milliseconds: the latest row of file `late` may be up to one later than is said."""
     moment = START + timedelta(seconds=119, microseconds=999)
     ends = {"tenant": "default", "lane": "live", "gateway": "gw2", "bucket": moment}
-    held = folding.can_hold(logged, schemas.DERIVED[TABLE], Extent(1, frozenset({(DAY,)}), ends, ends))
+    held = folding.find_candidates(logged, schemas.DERIVED[TABLE], Extent(1, frozenset({(DAY,)}), ends, ends))
     assert {each.name for each in held} == {"late", "silent"}
 
 
@@ -104,13 +104,13 @@ def test_a_table_without_files_holds_nothing(tmp_path: Path) -> None:
     columns = deltalake.Schema.from_json(table.columns.json())
     made = deltalake.DeltaTable.create(tmp_path / TABLE, columns, partition_by=list(table.partition_by))
     ends = {"tenant": "t", "lane": "live", "gateway": "g", "bucket": START}
-    assert folding.can_hold(made, table, Extent(1, frozenset({(DAY,)}), ends, ends)) == []
+    assert folding.find_candidates(made, table, Extent(1, frozenset({(DAY,)}), ends, ends)) == []
 
 
 # --- files of one task ------------------------------------------------------------------------------------------------
 
 
-def written(tmp_path: Path, table: schemas.Table, rows: Sequence[pa.RecordBatch]) -> list[tuple[str, int]]:
+def written(tmp_path: Path, table: schemas.TableSchema, rows: Sequence[pa.RecordBatch]) -> list[tuple[str, int]]:
     """Folder and rows of each file that a task writes, as the driver is told."""
     writer = TaskWriter(place_of(tmp_path), table.arrow, table.partition_by, table.split_by)
     told = [row for batch in writer(rows) for row in batch.to_pylist()]
@@ -120,7 +120,7 @@ def written(tmp_path: Path, table: schemas.Table, rows: Sequence[pa.RecordBatch]
     return sorted((row["path"].rpartition("/")[0], row["rows"]) for row in told)
 
 
-def batch_of(table: schemas.Table, *found: dict[str, Any]) -> pa.RecordBatch:
+def batch_of(table: schemas.TableSchema, *found: dict[str, Any]) -> pa.RecordBatch:
     rows = [{name: row.get(name) for name in table.arrow.names} for row in found]
     (batch,) = pa.Table.from_pylist(rows, table.arrow).combine_chunks().to_batches() or [None]
     return batch if batch is not None else pa.RecordBatch.from_pylist([], table.arrow)
@@ -137,7 +137,7 @@ def test_a_task_writes_a_file_for_each_partition(tmp_path: Path) -> None:
 def test_a_task_writes_early_what_it_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = schemas.THROUGHPUT
     batches = [batch_of(table, *(bucket(n, 1, 2) for n in range(100))) for _ in range(4)]
-    ((_, held),) = file_writer.by_partition(pa.table(batches[0]), table.partition_by)
+    ((_, held),) = file_writer.split_by_partition(pa.table(batches[0]), table.partition_by)
     monkeypatch.setattr(file_writer, "FILE_BYTES_MAX", held.nbytes * 2 - 1)
     assert written(tmp_path, table, batches) == [(f"event_date={DAY}", 200)] * 2
 
@@ -146,7 +146,7 @@ def test_a_task_writes_early_only_the_largest_part(tmp_path: Path, monkeypatch: 
     table, tomorrow = schemas.THROUGHPUT, DAY + timedelta(days=1)
     batches = [batch_of(table, bucket(0, 1, 2), bucket(1, 1, 2, event_date=tomorrow))]
     batches += [batch_of(table, *(bucket(n, 1, 2) for n in range(100)))] * 2
-    ((_, held),) = file_writer.by_partition(pa.table(batches[1]), table.partition_by)
+    ((_, held),) = file_writer.split_by_partition(pa.table(batches[1]), table.partition_by)
     monkeypatch.setattr(file_writer, "FILE_BYTES_MAX", held.nbytes)
     expected = [(f"event_date={DAY}", 100), (f"event_date={DAY}", 101), (f"event_date={tomorrow}", 1)]
     assert written(tmp_path, table, batches) == expected
@@ -203,11 +203,11 @@ def rows(seconds: range, gateway: str = "gw1", **override: Any) -> list[dict[str
     return [bucket(second, 1, 2, gateway=gateway, **override) for second in seconds]
 
 
-def sink(lake: Lake, version: int) -> Sink:
-    return Sink(lake, Transaction("job", version), TableLineage({"x": TableState("id", version)}))
+def sink(lake: SparkLake, version: int) -> Sink:
+    return Sink(lake, BatchTransaction("job", version), TableLineage({"x": TableState("id", version)}))
 
 
-def fold(lake: Lake, frame: Make, version: int, *buckets: dict[str, Any]) -> delta_commits.Written:
+def fold(lake: SparkLake, frame: Make, version: int, *buckets: dict[str, Any]) -> delta_commits.Written:
     """Fold in one task; return what was written."""
     lake.ensure(TABLE)
     path = Path(lake.path(TABLE))
@@ -216,7 +216,7 @@ def fold(lake: Lake, frame: Make, version: int, *buckets: dict[str, Any]) -> del
     return delta_commits.written(path, before)
 
 
-def found(lake: Lake) -> dict[tuple[str, datetime], tuple[int, int]]:
+def found(lake: SparkLake) -> dict[tuple[str, datetime], tuple[int, int]]:
     table = lake.at(TABLE).delta().to_pyarrow_table().to_pylist()
     known = {(row["gateway"], row["bucket"]): (row["received"], row["ingested"]) for row in table}
     assert len(known) == len(table)
@@ -232,7 +232,7 @@ def no_file_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("no_file_is_small")
-def test_only_files_that_hold_such_a_row_are_rewritten(lake: Lake, frame: Make) -> None:
+def test_only_files_that_hold_such_a_row_are_rewritten(lake: SparkLake, frame: Make) -> None:
     assert fold(lake, frame, 1, *rows(range(0, 40, 10)), *rows(range(0, 40, 10), "gw2")).removed == 0
     # Later than all there is: nothing is read, nothing is rewritten.
     assert fold(lake, frame, 2, *rows(range(40, 80, 10)), *rows(range(40, 80, 10), "gw2")).removed == 0
@@ -254,7 +254,7 @@ def test_only_files_that_hold_such_a_row_are_rewritten(lake: Lake, frame: Make) 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("no_file_is_small")
-def test_files_no_larger_than_what_is_new_are_put_together_with_it(lake: Lake, frame: Make) -> None:
+def test_files_no_larger_than_what_is_new_are_put_together_with_it(lake: SparkLake, frame: Make) -> None:
     fold(lake, frame, 1, *rows(range(0, 40, 20)))
     wrote = fold(lake, frame, 2, *rows(range(10, 50, 20)))
     assert (wrote.added, wrote.removed) == (1, 1)
@@ -263,7 +263,7 @@ def test_files_no_larger_than_what_is_new_are_put_together_with_it(lake: Lake, f
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_a_batch_without_rows_is_taken(lake: Lake, frame: Make) -> None:
+def test_a_batch_without_rows_is_taken(lake: SparkLake, frame: Make) -> None:
     fold(lake, frame, 1, *rows(range(0, 40, 20)))
     assert fold(lake, frame, 2) == delta_commits.Written()
     assert (len(found(lake)), lake.transaction_version(TABLE, "job")) == (2, 2)
@@ -271,7 +271,7 @@ def test_a_batch_without_rows_is_taken(lake: Lake, frame: Make) -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_a_key_that_is_null_is_equal_to_itself(lake: Lake, frame: Make) -> None:
+def test_a_key_that_is_null_is_equal_to_itself(lake: SparkLake, frame: Make) -> None:
     name, how = "gateway_freshness", {}
     table = schemas.DERIVED[name]
     for column in table.columns.names:
@@ -287,10 +287,10 @@ def test_a_key_that_is_null_is_equal_to_itself(lake: Lake, frame: Make) -> None:
 
 
 def test_a_note_is_taken_once_and_is_no_change_of_rows(tmp_path: Path) -> None:
-    lake = Lake(None, tmp_path)
+    lake = SparkLake(None, tmp_path)
     lake.ensure(TABLE)
     for version in (2, 2, 1):
-        sink(lake, version).note(TABLE, TableLineage({"y": TableState("id", 7)}))
+        sink(lake, version).commit_empty(TABLE, TableLineage({"y": TableState("id", 7)}))
     newest, created = commits(lake.open(TABLE))
     assert (newest.rows, newest.lineage, newest.changes_rows) == (0, TableLineage({"y": TableState("id", 7)}), False)
     assert (lake.transaction_version(TABLE, "job"), created.version) == (2, 0)
@@ -312,7 +312,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("other", ["the same batch", "compaction"])
 def test_of_two_who_change_the_same_rows_one_is_refused(
-    lake: Lake, frame: Make, monkeypatch: pytest.MonkeyPatch, other: str
+    lake: SparkLake, frame: Make, monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
     fold(lake, frame, 1, *rows(range(0, 40, 20)))
     fold(lake, frame, 2, *rows(range(40, 80, 20)))
@@ -320,24 +320,27 @@ def test_of_two_who_change_the_same_rows_one_is_refused(
         meanwhile(monkeypatch, lake.at(TABLE).delta().optimize.compact)
     else:
         meanwhile(monkeypatch, lambda: fold(lake, frame, 3, *rows(range(0, 80, 20))))
-    with pytest.raises(Overtaken, match=TABLE):
+    with pytest.raises(ConcurrentWrite, match=TABLE):
         fold(lake, frame, 3, *rows(range(0, 80, 20)))
     assert {each[0] for each in found(lake).values()} == {1 if other == "compaction" else 2}
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_of_two_who_append_the_same_batch_one_does(lake: Lake, frame: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_who_append_the_same_batch_one_does(
+    lake: SparkLake, frame: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake.ensure(TABLE)
     same = frame(TABLE, *rows(range(0, 40, 20)))
     meanwhile(monkeypatch, lambda: sink(lake, 1).append(TABLE, same))
-    with pytest.raises(Overtaken):
+    with pytest.raises(ConcurrentWrite):
         sink(lake, 1).append(TABLE, same)
     assert not sink(lake, 1).append(TABLE, same)
     assert len(found(lake)) == 2
     # Batches of two jobs do not conflict.
     meanwhile(
-        monkeypatch, lambda: Sink(lake, Transaction("other", 1), None).append(TABLE, frame(TABLE, bucket(90, 1, 1)))
+        monkeypatch,
+        lambda: Sink(lake, BatchTransaction("other", 1), None).append(TABLE, frame(TABLE, bucket(90, 1, 1))),
     )
     second = sink(lake, 2)
     assert second.append(TABLE, frame(TABLE, bucket(80, 1, 1)))
@@ -349,14 +352,14 @@ def test_of_two_who_append_the_same_batch_one_does(lake: Lake, frame: Make, monk
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_what_takes_the_place_of_rows_leaves_those_that_came_since(lake: Lake, frame: Make) -> None:
+def test_what_takes_the_place_of_rows_leaves_those_that_came_since(lake: SparkLake, frame: Make) -> None:
     fold(lake, frame, 1, *rows(range(0, 40, 20)))
     read = lake.open(TABLE)
     fold(lake, frame, 2, *rows(range(40, 80, 20)))
     before, made = found(lake), frame(TABLE, bucket(0, 7, 7))
-    with pytest.raises(Overtaken):
+    with pytest.raises(ConcurrentWrite):
         sink(lake, 3).overwrite(TABLE, made, read=read)
-    with pytest.raises(Overtaken):
+    with pytest.raises(ConcurrentWrite):
         sink(lake, 3).append(TABLE, made, read=read)
     assert found(lake) == before
     assert sink(lake, 3).overwrite(TABLE, made, read=lake.open(TABLE))
@@ -368,7 +371,7 @@ def test_what_takes_the_place_of_rows_leaves_those_that_came_since(lake: Lake, f
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_what_takes_the_place_of_a_partition_leaves_the_others(lake: Lake, frame: Make) -> None:
+def test_what_takes_the_place_of_a_partition_leaves_the_others(lake: SparkLake, frame: Make) -> None:
     name = "completeness_hourly"
     lake.ensure(name)
 
@@ -386,7 +389,7 @@ def test_what_takes_the_place_of_a_partition_leaves_the_others(lake: Lake, frame
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_rows_are_removed_by_their_keys(lake: Lake, frame: Make) -> None:
+def test_rows_are_removed_by_their_keys(lake: SparkLake, frame: Make) -> None:
     lake.ensure(TABLE)
     tomorrow = {"event_date": DAY + timedelta(days=1)}
     sink(lake, 1).append(TABLE, frame(TABLE, *rows(range(0, 40, 10)), *rows(range(0, 40, 10), "gw2", **tomorrow)))
@@ -401,15 +404,15 @@ def test_rows_are_removed_by_their_keys(lake: Lake, frame: Make) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_files_that_were_begun_so_long_ago_that_they_may_be_deleted_are_not_committed(
-    lake: Lake, frame: Make, monkeypatch: pytest.MonkeyPatch
+    lake: SparkLake, frame: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The machine is suspended while a file is written."""
     now = [0.0]
-    monkeypatch.setattr(age, "awake_or_not", lambda: now[0])
+    monkeypatch.setattr(write_age, "time_since_boot", lambda: now[0])
     lake.ensure(TABLE)
 
     def sleep() -> None:
-        now[0] += 3600 * (age.WRITTEN_HOURS_MAX + 1)
+        now[0] += 3600 * (write_age.WRITTEN_HOURS_MAX + 1)
 
     meanwhile(monkeypatch, sleep)
     with pytest.raises(WrittenTooLongAgo, match="25 h ago"):
@@ -419,7 +422,7 @@ def test_files_that_were_begun_so_long_ago_that_they_may_be_deleted_are_not_comm
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_a_row_without_what_has_to_be_there_is_refused_and_leaves_nothing(lake: Lake, frame: Make) -> None:
+def test_a_row_without_what_has_to_be_there_is_refused_and_leaves_nothing(lake: SparkLake, frame: Make) -> None:
     lake.ensure(TABLE)
     wrong = frame(TABLE, bucket(0, 1, 2)).withColumn("gateway", F.expr("nullif(gateway, gateway)"))
     with pytest.raises(Exception, match="gateway"):
@@ -429,7 +432,7 @@ def test_a_row_without_what_has_to_be_there_is_refused_and_leaves_nothing(lake: 
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_a_table_whose_files_are_not_its_rows_is_not_folded_into(lake: Lake, frame: Make) -> None:
+def test_a_table_whose_files_are_not_its_rows_is_not_folded_into(lake: SparkLake, frame: Make) -> None:
     """Another program has marked rows as deleted, in files of their own."""
     fold(lake, frame, 1, *rows(range(0, 40, 20)))
     lake.session.sql(
@@ -440,7 +443,7 @@ def test_a_table_whose_files_are_not_its_rows_is_not_folded_into(lake: Lake, fra
 
 
 def test_a_column_without_a_way_to_be_folded_is_a_mistake(tmp_path: Path) -> None:
-    lake = Lake(None, tmp_path)
+    lake = SparkLake(None, tmp_path)
     lake.ensure(TABLE)
     with pytest.raises(ValueError, match="needs a way"):
         sink(lake, 1).fold(TABLE, cast(Any, None), {"received": "new.received"})

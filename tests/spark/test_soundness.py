@@ -11,8 +11,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from cloud.place.faults import ObjectStoreError
 from cloud.place.folder import Folder
-from spark import soundness
-from spark.lake import Lake
+from spark import log_damage
+from spark.lake import SparkLake
 from tests.spark import gold
 from tests.spark.lakes import START
 
@@ -20,55 +20,55 @@ TABLE = "gateway_backlog"
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
+def lake(tmp_path: Path) -> SparkLake:
     """A table of three commits and a checkpoint, and the entry before that is gone."""
-    lake = Lake(None, tmp_path)
+    lake = SparkLake(None, tmp_path)
     lake.ensure(TABLE)
     commit(lake, "a")
     deltalake.DeltaTable(tmp_path / TABLE).create_checkpoint()
     entry(lake, 0).unlink()
     commit(lake, "b")
     commit(lake, "c")
-    assert soundness.damage(lake.at(TABLE)) is None
+    assert log_damage.find_damage(lake.at(TABLE)) is None
     return lake
 
 
-def commit(lake: Lake, gateway: str) -> None:
+def commit(lake: SparkLake, gateway: str) -> None:
     row = {"tenant": "t", "gateway": gateway, "waiting": 1, "said_at": START}
     deltalake.write_deltalake(lake.path(TABLE), gold.table(TABLE, [row]), mode="append")
 
 
-def log(lake: Lake) -> Path:
+def log(lake: SparkLake) -> Path:
     return Path(lake.path(TABLE)) / "_delta_log"
 
 
-def entry(lake: Lake, version: int) -> Path:
+def entry(lake: SparkLake, version: int) -> Path:
     return log(lake) / f"{version:020}.json"
 
 
-def torn(lake: Lake) -> None:
+def torn(lake: SparkLake) -> None:
     entry(lake, 3).write_bytes(entry(lake, 3).read_bytes()[:100])
 
 
-def empty(lake: Lake) -> None:
+def empty(lake: SparkLake) -> None:
     entry(lake, 3).write_bytes(b"")
 
 
-def missing(lake: Lake) -> None:
+def missing(lake: SparkLake) -> None:
     entry(lake, 2).unlink()
 
 
-def torn_checkpoint(lake: Lake) -> None:
+def torn_checkpoint(lake: SparkLake) -> None:
     (checkpoint,) = log(lake).glob("*.checkpoint.parquet")
     checkpoint.write_bytes(checkpoint.read_bytes()[:-50])
 
 
 @pytest.mark.parametrize("harm", [torn, empty, missing, torn_checkpoint])
-def test_what_is_damaged_is_made_anew(lake: Lake, harm: Callable[[Lake], None]) -> None:
+def test_what_is_damaged_is_made_anew(lake: SparkLake, harm: Callable[[SparkLake], None]) -> None:
     harm(lake)
-    assert soundness.damage(lake.at(TABLE)) is not None
+    assert log_damage.find_damage(lake.at(TABLE)) is not None
     lake.recreate(TABLE)
-    assert (lake.rows(TABLE), soundness.damage(lake.at(TABLE))) == (0, None)
+    assert (lake.rows(TABLE), log_damage.find_damage(lake.at(TABLE))) == (0, None)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_is_damaged_is_made_anew(lake: Lake, harm: Callable[[Lake], None]) 
     ],
 )
 def test_a_table_that_cannot_be_made_anew_now_stays(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, refusal: Exception
+    lake: SparkLake, monkeypatch: pytest.MonkeyPatch, refusal: Exception
 ) -> None:
     before = sorted(path.name for path in Path(lake.path(TABLE)).rglob("*"))
 
@@ -94,7 +94,7 @@ def test_a_table_that_cannot_be_made_anew_now_stays(
     assert lake.rows(TABLE) == 3
 
 
-def test_what_a_store_does_not_give_out_now_is_not_damaged(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_store_does_not_give_out_now_is_not_damaged(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     def late(*_: object) -> bytes:
         raise ObjectStoreError("503 Slow Down")
 

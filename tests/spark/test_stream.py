@@ -16,11 +16,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark.jobs import catalog, runner
 from spark.jobs.checkpoint import SourceLost
-from spark.jobs.outcome import Job, Outcome
+from spark.jobs.job import AnalyticsJob, JobResult
 from spark.jobs.stream import MicroBatch, StreamStep
-from spark.lake import Lake
+from spark.lake import SparkLake
 from spark.lineage import Pins, TableLineage, TableState
-from spark.sink import Sink, Transaction
+from spark.sink import BatchTransaction, Sink
 from tests.spark import lakes
 from tests.spark.lakes import message
 
@@ -62,73 +62,75 @@ class Follower:
         self.at_end(batch)
 
     def step(self, revision: int = 1) -> StreamStep:
-        return StreamStep("follower", "telemetry", (FIRST, LAST), revision, self.take, beside=(BESIDE,))
+        return StreamStep("follower", "telemetry", (FIRST, LAST), revision, self.take, companions=(BESIDE,))
 
 
 def die(_: MicroBatch) -> None:
     raise RuntimeError("power cut")
 
 
-def land(lake: Lake, *sequences: int, **override: Any) -> None:
+def land(lake: SparkLake, *sequences: int, **override: Any) -> None:
     lakes.write(lake.place, "telemetry", [message(number, **override) for number in sequences])
 
 
-def held(lake: Lake) -> list[list[int]]:
+def held(lake: SparkLake) -> list[list[int]]:
     """Sequences of both outputs."""
     tables = (lake.at(name).delta().to_pyarrow_table() for name in (FIRST, LAST))
     return [sorted(table["first_sequence"].to_pylist()) for table in tables]
 
 
-def ids(lake: Lake) -> set[str]:
+def ids(lake: SparkLake) -> set[str]:
     return {str(lake.open(name).metadata().id) for name in (FIRST, LAST)}
 
 
-def versions(lake: Lake) -> list[int | None]:
+def versions(lake: SparkLake) -> list[int | None]:
     return [lake.version(name) for name in (FIRST, LAST)]
 
 
-def test_a_batch_runs_in_the_pool_of_its_rhythm(lake: Lake) -> None:
+def test_a_batch_runs_in_the_pool_of_its_rhythm(lake: SparkLake) -> None:
     follower, pools = Follower(), list[str | None]()
     follower.at_end = lambda batch: pools.append(
         batch.rows.sparkSession.sparkContext.getLocalProperty("spark.scheduler.pool")
     )
     land(lake, 0)
-    job = Job("follower", "-", (follower.step(),), rhythm="values")
+    job = AnalyticsJob("follower", "-", (follower.step(),), rhythm="values")
     with ThreadPoolExecutor(1) as thread:
-        (step,) = thread.submit(runner.one_pass, lake, [job], lambda _: None).result()
+        (step,) = thread.submit(runner.run_pass, lake, [job], lambda _: None).result()
     assert step.error is None
     assert pools == ["values"]
 
 
-def test_each_row_is_taken_once(lake: Lake) -> None:
+def test_each_row_is_taken_once(lake: SparkLake) -> None:
     follower = Follower()
     land(lake, 0, 1)
     land(lake, 2)
-    assert follower.step().run(lake) == Outcome(3, 6)
+    assert follower.step().run(lake) == JobResult(3, 6)
     land(lake, 3)
-    assert follower.step().run(lake) == Outcome(1, 2)
+    assert follower.step().run(lake) == JobResult(1, 2)
     assert held(lake) == [[0, 1, 2, 3]] * 2
     made_of = lake.lineage(LAST)
     assert made_of is not None
     assert made_of.sources["telemetry"].is_same(lake.state("telemetry"))
     # One that follows an output knows where that comes from.
-    following = StreamStep("second", FIRST, ("gateway_backlog",), 1, lambda batch: batch.sink.note("gateway_backlog"))
+    following = StreamStep(
+        "second", FIRST, ("gateway_backlog",), 1, lambda batch: batch.sink.commit_empty("gateway_backlog")
+    )
     following.run(lake)
     second = lake.lineage("gateway_backlog")
     assert second is not None
     assert second.sources == {FIRST: lake.dated_state(FIRST, 2), "telemetry": lake.dated_state("telemetry", 2)}
     # Nothing new, and maintenance: no query is started, nothing is committed.
     before = versions(lake)
-    assert follower.step().run(lake) == Outcome(0, 0)
+    assert follower.step().run(lake) == JobResult(0, 0)
     lake.at("telemetry").delta().optimize.compact()
-    assert Follower().step().run(Lake(None, lake.place)) == Outcome(0, 0)
+    assert Follower().step().run(SparkLake(None, lake.place)) == JobResult(0, 0)
     land(lake, 4)
     follower.step().run(lake)
     assert held(lake) == [[0, 1, 2, 3, 4]] * 2
     assert [after - then for after, then in zip(versions(lake), before, strict=True) if after and then] == [1, 1]
 
 
-def test_a_batch_that_reached_one_output_is_finished_with_the_rows_it_had(lake: Lake) -> None:
+def test_a_batch_that_reached_one_output_is_finished_with_the_rows_it_had(lake: SparkLake) -> None:
     land(lake, 0)
     Follower().step().run(lake)
     land(lake, 1)
@@ -144,7 +146,7 @@ def test_a_batch_that_reached_one_output_is_finished_with_the_rows_it_had(lake: 
     assert (held(lake), dying.batches, follower.batches) == ([[0, 1, 2]] * 2, [1, 1], [1, 2])
 
 
-def test_a_first_batch_that_was_interrupted_is_run_again(lake: Lake) -> None:
+def test_a_first_batch_that_was_interrupted_is_run_again(lake: SparkLake) -> None:
     """Before its last output has it, and before Spark has noted that it is done."""
     land(lake, 0)
     for dying in (Follower(before_last=die), Follower(at_end=die)):
@@ -156,7 +158,7 @@ def test_a_first_batch_that_was_interrupted_is_run_again(lake: Lake) -> None:
     assert (held(lake), follower.batches) == ([[0, 1]] * 2, [0, 1])
 
 
-def test_a_batch_is_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_bounded(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         land(lake, number)
     monkeypatch.setattr("spark.lake.BATCH_BYTES_MAX", "1b")
@@ -171,28 +173,28 @@ def test_a_batch_is_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None
     assert [made_of is not None for made_of in seen] == [False, True]
 
 
-def recreate_first(lake: Lake) -> None:
+def recreate_first(lake: SparkLake) -> None:
     lake.recreate(FIRST)
 
 
-def lose_last(lake: Lake) -> None:
+def lose_last(lake: SparkLake) -> None:
     shutil.rmtree(lake.path(LAST))
 
 
-def lose_checkpoints(lake: Lake) -> None:
+def lose_checkpoints(lake: SparkLake) -> None:
     shutil.rmtree(Path(lake.place.uri) / "_checkpoints")
 
 
-def recreate_beside(lake: Lake) -> None:
+def recreate_beside(lake: SparkLake) -> None:
     lake.recreate(BESIDE)
 
 
-def replace_source(lake: Lake) -> None:
+def replace_source(lake: SparkLake) -> None:
     shutil.rmtree(lake.path("telemetry"))
     land(lake, 0)
 
 
-def test_outputs_that_do_not_belong_together_are_rebuilt(lake: Lake) -> None:
+def test_outputs_that_do_not_belong_together_are_rebuilt(lake: SparkLake) -> None:
     land(lake, 0)
     lake.ensure(BESIDE)
     Follower().step().run(lake)
@@ -211,19 +213,19 @@ def test_outputs_are_recreated_together_wherever_that_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The outputs have batches of a checkpoint that is gone. The session is not needed before they are recreated."""
-    lake, recreate = Lake(None, tmp_path), Lake.recreate
+    lake, recreate = SparkLake(None, tmp_path), SparkLake.recreate
     land(lake, 0)
     for name in (FIRST, LAST):
         lake.ensure(name)
-        Sink(lake, Transaction("earlier", 0), None).note(name)
+        Sink(lake, BatchTransaction("earlier", 0), None).commit_empty(name)
     before = ids(lake)
 
-    def recreated(lake: Lake, name: str) -> TableState:
+    def recreated(lake: SparkLake, name: str) -> TableState:
         if name == LAST:
             raise RuntimeError("power cut")
         return recreate(lake, name)
 
-    monkeypatch.setattr(Lake, "recreate", recreated)
+    monkeypatch.setattr(SparkLake, "recreate", recreated)
     with pytest.raises(RuntimeError, match="power cut"):
         Follower().step().run(lake)
     monkeypatch.undo()
@@ -232,7 +234,7 @@ def test_outputs_are_recreated_together_wherever_that_was_stopped(
     assert not ids(lake) & before
 
 
-def test_forgotten_it_begins_anew(lake: Lake) -> None:
+def test_forgotten_it_begins_anew(lake: SparkLake) -> None:
     land(lake, 0)
     follower = Follower()
     follower.step().run(lake)
@@ -242,7 +244,7 @@ def test_forgotten_it_begins_anew(lake: Lake) -> None:
     assert (held(lake), follower.batches) == ([[0]] * 2, [0, 0])
 
 
-def test_an_older_copy_is_named(lake: Lake, tmp_path: Path) -> None:
+def test_an_older_copy_is_named(lake: SparkLake, tmp_path: Path) -> None:
     root, older, newest = Path(lake.place.uri), tmp_path / "older", tmp_path / "newest"
     land(lake, 0)
     Follower().step().run(lake)
@@ -256,14 +258,14 @@ def test_an_older_copy_is_named(lake: Lake, tmp_path: Path) -> None:
             shutil.rmtree(root / name)
             shutil.copytree(copy / name, root / name)
             if error is None:
-                assert Follower().step().run(lake) == Outcome(0, 0)
+                assert Follower().step().run(lake) == JobResult(0, 0)
             else:
                 with pytest.raises(SourceLost, match=error):
                     Follower().step().run(lake)
     assert held(lake) == [[0, 1, 2]] * 2
 
 
-def test_commits_that_are_gone_are_named(lake: Lake) -> None:
+def test_commits_that_are_gone_are_named(lake: SparkLake) -> None:
     land(lake, 0)
     Follower().step().run(lake)
     for number in range(1, 4):
@@ -276,7 +278,7 @@ def test_commits_that_are_gone_are_named(lake: Lake) -> None:
         Follower().step().run(lake)
 
 
-def test_rows_that_leave_the_source_stay_in_the_outputs(lake: Lake) -> None:
+def test_rows_that_leave_the_source_stay_in_the_outputs(lake: SparkLake) -> None:
     land(lake, 0, 1)
     Follower().step().run(lake)
     lake.at("telemetry").delta().delete("sequence = 0")
@@ -285,19 +287,19 @@ def test_rows_that_leave_the_source_stay_in_the_outputs(lake: Lake) -> None:
     assert held(lake) == [[0, 1, 2]] * 2
 
 
-def test_a_retry_knows_the_pins_of_its_first_attempt(lake: Lake) -> None:
+def test_a_retry_knows_the_pins_of_its_first_attempt(lake: SparkLake) -> None:
     land(lake, 0)
     found: list[Pins | None] = []
 
     def take(batch: MicroBatch) -> None:
-        found.append(batch.pinned(FIRST))
+        found.append(batch.find_pins(FIRST))
         pins = Pins((batch.transaction.application, batch.transaction.version), len(found), None, None, NOW)
         batch.append(FIRST, stated(batch.rows), TableLineage({}, pins=found[-1] or pins))
         if len(found) == 1:
             die(batch)
         batch.append(LAST, given_up(batch.rows))
 
-    step = replace(Follower().step(), take=take)
+    step = replace(Follower().step(), process=take)
     with pytest.raises(RuntimeError):
         step.run(lake)
     lake.at(FIRST).delta().optimize.compact()
@@ -307,7 +309,7 @@ def test_a_retry_knows_the_pins_of_its_first_attempt(lake: Lake) -> None:
     assert (found[1].schemas, found[1].now) == (1, NOW)
 
 
-def test_a_small_table_is_rewritten_once(lake: Lake) -> None:
+def test_a_small_table_is_rewritten_once(lake: SparkLake) -> None:
     land(lake, 0)
     dies = [True]
 
@@ -317,7 +319,7 @@ def test_a_small_table_is_rewritten_once(lake: Lake) -> None:
             die(batch)
         batch.append(LAST, given_up(batch.rows))
 
-    step = replace(Follower().step(), take=take)
+    step = replace(Follower().step(), process=take)
     with pytest.raises(RuntimeError):
         step.run(lake)
     dies += [False, False]
@@ -336,15 +338,15 @@ class TestOrder:
             written |= set(job.outputs)
 
     def test_a_job_is_chosen_with_those_it_reads_and_rebuilt_with_those_that_read_it(self) -> None:
-        assert [job.name for job in catalog.chosen(["rollups"])] == ["readings", "rollups"]
-        assert {"readings", "rollups"} <= {job.name for job in catalog.made_of(["readings"])}
-        assert [job.name for job in catalog.made_of(["rollups"])] == ["rollups"]
-        assert [job.name for job in catalog.chosen(["freshness", "slo"])] == ["messages"]
-        assert "gaps" in {job.name for job in catalog.made_of(["outages"])}
+        assert [job.name for job in catalog.select(["rollups"])] == ["readings", "rollups"]
+        assert {"readings", "rollups"} <= {job.name for job in catalog.select_dependents(["readings"])}
+        assert [job.name for job in catalog.select_dependents(["rollups"])] == ["rollups"]
+        assert [job.name for job in catalog.select(["freshness", "slo"])] == ["messages"]
+        assert "gaps" in {job.name for job in catalog.select_dependents(["outages"])}
         with pytest.raises(KeyError):
-            catalog.chosen(["dreams"])
+            catalog.select(["dreams"])
 
     def test_two_jobs_never_write_one_table(self) -> None:
         (rollups,) = (job for job in catalog.JOBS if job.name == "rollups")
         with pytest.raises(ValueError, match="is written by"):
-            catalog.graph([rollups, Job("another", "", rollups.steps)])
+            catalog.build_graph([rollups, AnalyticsJob("another", "", rollups.steps)])

@@ -34,7 +34,7 @@ def utc(at: datetime) -> datetime:
 
 class TestReadings:
     def test_each_value_is_a_row_and_each_failure_is_kept(self, frame: Make) -> None:
-        decoded = readings.decoded(
+        decoded = readings.decode_messages(
             frame(
                 "telemetry",
                 message(0, body=b'{"t": 20.5, "air": {"hum": 40}}'),
@@ -63,7 +63,7 @@ class TestReadings:
 
     def test_times_ahead_are_clamped_and_wrong_clocks_flagged(self, frame: Make) -> None:
         landed = START + timedelta(seconds=1)
-        decoded = readings.decoded(
+        decoded = readings.decode_messages(
             frame(
                 "telemetry",
                 message(0, event_time=START, ingested_at=landed),
@@ -81,7 +81,7 @@ class TestReadings:
         landed = START + timedelta(seconds=10)
         measured = START - timedelta(hours=3)
         schema = PayloadSchema("load/+", "json", units={"t": "Cel"})
-        decoded = readings.decoded(
+        decoded = readings.decode_messages(
             frame(
                 "telemetry",
                 message(0, body=b'{"ts": "%s", "t": 1}' % measured.isoformat().encode(), ingested_at=landed),
@@ -175,10 +175,10 @@ class TestThroughput:
         telemetry = frame(
             "telemetry", landed(0, 0, 1), landed(1, 3, 9), landed(2, 12, 31, "backlog"), landed(3, 13, 14)
         )
-        assert throughput.reach(telemetry, frame("throughput")) == (31.0, None, 1)
+        assert throughput.find_reach(telemetry, frame("throughput")) == (31.0, None, 1)
         there = frame("throughput", bucket(1, 1, 10, bucket=START - timedelta(seconds=9), bucket_s=2))
-        assert throughput.reach(telemetry, there) == (40.0, 2, 1)
-        assert throughput.reach(telemetry.limit(0), there) == (0.0, 2, 0)
+        assert throughput.find_reach(telemetry, there) == (40.0, 2, 1)
+        assert throughput.find_reach(telemetry.limit(0), there) == (0.0, 2, 0)
         found = {
             (row["lane"], int((utc(row["bucket"]) - START).total_seconds())): (row["received"], row["ingested"])
             for row in rows(throughput.throughput(telemetry, 10))
@@ -200,6 +200,6 @@ class TestThroughput:
             bucket(0, number, 1, bucket=began + timedelta(hours=number), bucket_s=3600, lag_max_s=float(number))
             for number in range(7)
         ]
-        found = rows(throughput.widened(frame("throughput", *hours), 21_600))
+        found = rows(throughput.widen(frame("throughput", *hours), 21_600))
         summed = {utc(row["bucket"]): (row["received"], row["ingested"], row["lag_max_s"]) for row in found}
         assert summed == {began: (15, 6, 5.0), began + timedelta(hours=6): (6, 1, 6.0)}

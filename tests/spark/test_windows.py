@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark import schemas
-from spark.lake import Lake
-from spark.sink import Sink, Transaction
+from spark.lake import SparkLake
+from spark.sink import BatchTransaction, Sink
 from spark.transforms import rollups
 from tests.spark.lakes import START
 from tests.spark.windows import BEFORE_1970, SERIES, Row, plain, reading
@@ -80,14 +80,14 @@ def test_windows_are_what_plain_python_finds(frame: Make) -> None:
     assert found(rollups.by_day(hours)) == expected(rows, DAY)
 
 
-def test_windows_folded_batch_by_batch_are_those_of_all_readings(lake: Lake, frame: Make) -> None:
+def test_windows_folded_batch_by_batch_are_those_of_all_readings(lake: SparkLake, frame: Make) -> None:
     rows = mixed(random.Random(chosen_seed(SEED) + 1), 300)
     for name in ("rollup_1m", "rollup_1d"):
         lake.ensure(name)
     for number in range(3):
         batch = readings(frame, rows[number::3])
         days = rollups.by_day(rollups.by_hour(batch))
-        sink = Sink(lake, Transaction("windows", number), None)
+        sink = Sink(lake, BatchTransaction("windows", number), None)
         sink.fold("rollup_1m", rollups.by_minute(batch), rollups.FOLD)
         sink.fold("rollup_1d", days, rollups.FOLD)
     assert found(lake.read("rollup_1m")) == expected(rows, MINUTE)

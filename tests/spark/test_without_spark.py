@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 from tests.spark import gold
 from tests.spark.lakes import START
 
-README = (ROOT / "spark" / "README.md").read_text()
+README = (ROOT / "docs" / "how-to" / "query-the-lake.md").read_text()
 NOTEBOOK = ROOT / "spark" / "notebooks" / "fleet.ipynb"
 
 

@@ -9,15 +9,15 @@ import pytest
 from spark.decoding import reasons
 from spark.decoding.decoder import Decoder
 from spark.decoding.limits import BODY_BYTES_MAX, GZIP_MEMBERS_MAX
-from spark.decoding.value import Message, Value
+from spark.decoding.value import EncodedMessage, Value
 
 
 def values(body: bytes, content_type: str | None = None) -> list[tuple[str, float | None]]:
-    return [(value.metric, value.value) for value in Decoder().values(Message(body, "plant/7", content_type))]
+    return [(value.metric, value.value) for value in Decoder().values(EncodedMessage(body, "plant/7", content_type))]
 
 
 def reason(body: bytes) -> str | None:
-    (value,) = Decoder().values(Message(body, "plant/7", "application/json"))
+    (value,) = Decoder().values(EncodedMessage(body, "plant/7", "application/json"))
     return value.reason
 
 
@@ -49,4 +49,4 @@ def test_what_is_no_gzip(body: bytes) -> None:
 
 
 def test_what_it_holds_is_judged_as_ever() -> None:
-    assert Decoder().values(Message(gzip.compress(b"\xff\xfe"))) == [Value("", reason=reasons.NOT_TEXT)]
+    assert Decoder().values(EncodedMessage(gzip.compress(b"\xff\xfe"))) == [Value("", reason=reasons.NOT_TEXT)]

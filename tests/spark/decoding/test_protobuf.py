@@ -15,7 +15,7 @@ from spark.decoding.decoder import Decoder
 from spark.decoding.limits import DESCRIPTOR_BYTES_MAX
 from spark.decoding.protobuf import message_class
 from spark.decoding.schema import BadSchema, PayloadSchema, matches
-from spark.decoding.value import Message, Value
+from spark.decoding.value import EncodedMessage, Value
 from tests.spark.decoding.test_text import check
 
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -68,7 +68,7 @@ DECODER = Decoder([SCHEMA])
 
 
 def read(body: bytes) -> list[Value]:
-    return DECODER.values(Message(body, "plant/7", "application/protobuf"))
+    return DECODER.values(EncodedMessage(body, "plant/7", "application/protobuf"))
 
 
 def test_a_message_is_its_fields() -> None:
@@ -121,7 +121,7 @@ def test_wrappers_and_keys_are_as_in_json() -> None:
     made = message_class(descriptor, "w.Sample")(on={True: 2.0})
     made.t.value = 0.0
     schema = PayloadSchema("#", "protobuf", descriptor=base64.b64encode(descriptor).decode(), message="w.Sample")
-    found = Decoder([schema]).values(Message(made.SerializeToString(), "a"))
+    found = Decoder([schema]).values(EncodedMessage(made.SerializeToString(), "a"))
     assert found == [Value("t", 0.0), Value("on.true", 2.0)]
 
 
@@ -194,6 +194,6 @@ def test_the_most_specific_schema_wins_then_the_newest_and_a_tenant_s_own_first(
     renewed = PayloadSchema("a/+", "text", units={"*": "renewed"})
     own = PayloadSchema("#", "text", tenant="t2", units={"*": "t2"})
     decoder = Decoder([*everybody, renewed, own])
-    units = {address: decoder.values(Message(b"1", address))[0].unit for address in ("a/b", "a/c", "a/c/d", "x")}
+    units = {address: decoder.values(EncodedMessage(b"1", address))[0].unit for address in ("a/b", "a/c", "a/c/d", "x")}
     assert units == {"a/b": "a/b", "a/c": "renewed", "a/c/d": "a/#", "x": "#"}
-    assert decoder.values(Message(b"1", "a/b", tenant="t2"))[0].unit == "t2"
+    assert decoder.values(EncodedMessage(b"1", "a/b", tenant="t2"))[0].unit == "t2"

@@ -11,7 +11,7 @@ import pytest
 from spark.decoding import reasons
 from spark.decoding.decoder import Decoder
 from spark.decoding.limits import METRIC_CHARACTERS_MAX, VALUES_MAX
-from spark.decoding.value import Message, Value
+from spark.decoding.value import EncodedMessage, Value
 
 NOW_US = 1_773_480_360_000_000
 BASE = "urn:dev:ow:10e2073a0108006:"
@@ -33,7 +33,7 @@ SECTION_5_1_2 = [
 
 def read(pack: object, content_type: str = "application/senml+json") -> list[Value]:
     body = pack if isinstance(pack, bytes) else json.dumps(pack).encode()
-    return Decoder().values(Message(body, "a", content_type, NOW_US))
+    return Decoder().values(EncodedMessage(body, "a", content_type, NOW_US))
 
 
 @pytest.mark.parametrize(

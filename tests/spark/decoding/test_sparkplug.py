@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spark.decoding import reasons, sparkplug
 from spark.decoding.decoder import Decoder
 from spark.decoding.limits import DEPTH_MAX, VALUES_MAX
-from spark.decoding.value import Message, Value
+from spark.decoding.value import EncodedMessage, Value
 from spark.kernels.decode import decode
 from tests.spark.decoding.test_text import check
 
@@ -50,7 +50,7 @@ def payload(*metrics: bytes, seq: int = 0) -> bytes:
 
 
 def read(body: bytes, address: str) -> list[Value]:
-    return Decoder().values(Message(body, address, "application/octet-stream"))
+    return Decoder().values(EncodedMessage(body, address, "application/octet-stream"))
 
 
 def test_numbers_are_what_their_columns_hold() -> None:
@@ -124,7 +124,7 @@ def test_deaths_templates_and_values_without_a_column() -> None:
     ]
     found = read(payload(metric("file", (4, 18), (16, b"x")), metric("ok", (4, 10), (13, 1.0))), NODE.format("NDATA"))
     assert [(one.metric, one.reason) for one in found] == [("file", reasons.NOT_A_SCALAR), ("ok", None)]
-    online = Decoder().values(Message(b'{"online":true,"timestamp":%d}' % AT_MS, "spBv1.0/STATE/host"))
+    online = Decoder().values(EncodedMessage(b'{"online":true,"timestamp":%d}' % AT_MS, "spBv1.0/STATE/host"))
     assert online == [Value("online", 1.0, "true", None, AT_US)]
 
 

@@ -15,7 +15,7 @@ from spark.decoding import reasons
 from spark.decoding.decoder import Decoder
 from spark.decoding.limits import ADDRESSES_REMEMBERED, BODY_BYTES_MAX, DEPTH_MAX, METRIC_CHARACTERS_MAX, VALUES_MAX
 from spark.decoding.schema import PayloadSchema
-from spark.decoding.value import Message, Value
+from spark.decoding.value import EncodedMessage, Value
 
 REASONS = {said for name, said in vars(reasons).items() if name.isupper() and isinstance(said, str)}
 DECODER = Decoder()
@@ -23,7 +23,7 @@ TS_MS, TS_US = 1_773_480_360_000, 1_773_480_360_000_000
 
 
 def values(body: bytes, content_type: str | None = None) -> list[Value]:
-    return DECODER.values(Message(body, "load/cpu", content_type))
+    return DECODER.values(EncodedMessage(body, "load/cpu", content_type))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ class TestContentType:
     def test_more_addresses_than_are_remembered(self) -> None:
         decoder = Decoder()
         for number in range(ADDRESSES_REMEMBERED + 10):
-            assert decoder.values(Message(b"1", f"a/{number}")) == [Value("", 1.0)]
+            assert decoder.values(EncodedMessage(b"1", f"a/{number}")) == [Value("", 1.0)]
         assert len(decoder._found) <= ADDRESSES_REMEMBERED
 
 
@@ -280,7 +280,7 @@ _ADDRESSES = st.sampled_from(
 @given(_BODIES, _CONTENT_TYPES, _ADDRESSES, st.integers(-(2**62), 2**62))
 @settings(max_examples=600, deadline=None)
 def test_every_body_says_something_that_columns_can_hold(body: bytes, said: str | None, address: str, at: int) -> None:
-    check(DECODER.values(Message(body, address, said, at)))
+    check(DECODER.values(EncodedMessage(body, address, said, at)))
 
 
 _LEAVES = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**53), 2**53)
@@ -299,7 +299,9 @@ def test_a_flat_object_of_numbers_is_its_numbers(document: dict[str, float]) -> 
 
 def test_a_schema_names_fields_and_units() -> None:
     registered = PayloadSchema("up/+", "json", time="at", device="who.id", units={"t": "Cel", "*": "1"})
-    found = Decoder([registered]).values(Message(b'{"at": "2026-03-14T09:26Z", "who": {"id": 7}, "t": 20}', "up/x"))
+    found = Decoder([registered]).values(
+        EncodedMessage(b'{"at": "2026-03-14T09:26Z", "who": {"id": 7}, "t": 20}', "up/x")
+    )
     assert found == [
         Value("who.id", 7.0, None, None, TS_US, "1", "7"),
         Value("t", 20.0, None, None, TS_US, "Cel", "7"),

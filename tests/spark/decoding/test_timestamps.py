@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.decoding.timestamps import microseconds
+from spark.decoding.timestamps import parse_time
 
 AT_US = 1_773_480_413_250_000
 
@@ -55,10 +55,10 @@ AT_US = 1_773_480_413_250_000
     ],
 )
 def test_forms(said: object, expected: int | None) -> None:
-    assert microseconds(said) == expected
+    assert parse_time(said) == expected
 
 
 @given(st.text(max_size=45) | st.integers() | st.floats() | st.datetimes().map(str))
 def test_nothing_is_raised(said: object) -> None:
-    found = microseconds(said)
+    found = parse_time(said)
     assert found is None or isinstance(found, int)

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark.detector.detector import REPORTED, Detector, Finding
+from spark.detector.detector import REPORTED, Detector, DetectorFinding
 from spark.detector.limits import BLOCK_VALUES, QUIET_VALUES, VALUE_MAX, WARM_UP_VALUES
-from spark.detector.running import Numbers, Records
+from spark.detector.running import MeasureRecords, Numbers
 
 INTERVAL_S = 300.0
 DAY = 288
@@ -23,18 +23,18 @@ DAY = 288
 BEGIN_S = 1_700_000_000.0
 
 
-def findings(values: list[float], interval_s: float = INTERVAL_S) -> list[Finding]:
+def findings(values: list[float], interval_s: float = INTERVAL_S) -> list[DetectorFinding]:
     """What the detector says of `values`, one each `interval_s`."""
     return judged(Detector(), [(BEGIN_S + i * interval_s, value) for i, value in enumerate(values)])
 
 
-def judged(detector: Detector, rows: Sequence[tuple[float, float]]) -> list[Finding]:
+def judged(detector: Detector, rows: Sequence[tuple[float, float]]) -> list[DetectorFinding]:
     """What `detector` says of these times and values."""
     times_s, values = np.array(rows, dtype=float).reshape(-1, 2).T
     return list(detector.judge(times_s, values))
 
 
-def reported(found: list[Finding], begin: int = 0, end: int | None = None) -> list[int]:
+def reported(found: list[DetectorFinding], begin: int = 0, end: int | None = None) -> list[int]:
     """Positions of anomalies in a stretch."""
     return [i for i in range(begin, len(found) if end is None else end) if found[i].score >= REPORTED]
 
@@ -133,9 +133,9 @@ def test_what_follows_a_report_stays_below_one_unless_it_is_much_stronger() -> N
     assert len(hits) == 1
 
 
-def cut(rows: list[tuple[float, float]], sizes: Sequence[int]) -> list[Finding]:
+def cut(rows: list[tuple[float, float]], sizes: Sequence[int]) -> list[DetectorFinding]:
     """What a detector says that gets `rows` in stretches of these sizes, over and over."""
-    detector, found, size = Detector(), list[Finding](), itertools.cycle(sizes)
+    detector, found, size = Detector(), list[DetectorFinding](), itertools.cycle(sizes)
     while len(found) < len(rows):
         found += judged(detector, rows[len(found) : len(found) + next(size)])
     return found
@@ -198,7 +198,7 @@ def test_a_value_too_large_to_learn_from_is_an_anomaly_and_leaves_no_trace() -> 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_no_reading_no_score(value: float) -> None:
-    assert judged(Detector(), [(BEGIN_S, value)]) == [Finding(0.0)]
+    assert judged(Detector(), [(BEGIN_S, value)]) == [DetectorFinding(0.0)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -232,7 +232,7 @@ def test_a_frequent_series_remembers_as_many_days_as_one_in_five_minutes() -> No
 def test_each_family_says_as_many_amounts_as_it_counts() -> None:
     said: list[tuple[int, int]] = []
 
-    class Listening(Records):
+    class Listening(MeasureRecords):
         """Keeps how many amounts came."""
 
         def __init__(self, count: int) -> None:

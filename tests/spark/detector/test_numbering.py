@@ -7,7 +7,7 @@ import random
 import pytest
 
 from spark.detector.limits import NUMBERING_FALL_EACH, NUMBERING_STEPS
-from spark.detector.numbering import Numbering, by_name
+from spark.detector.numbering import Numbering, is_numbering_name
 from spark.detector.state import dumps, loads
 
 
@@ -21,7 +21,7 @@ def numbers(values: list[float]) -> list[bool]:
     ("metric", "named"), [("seq", True), ("env.ts", True), ("ts.env", False), ("temperature", False), ("seqs", False)]
 )
 def test_the_last_name_counts(metric: str, named: bool) -> None:
-    assert by_name(metric) is named
+    assert is_numbering_name(metric) is named
 
 
 @pytest.mark.parametrize(

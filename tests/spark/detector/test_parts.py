@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from spark.detector.courses import Courses
-from spark.detector.days import Clock, DayMeans, DaySpread
+from spark.detector.days import DayMeans, DaySpread, SeriesClock
 from spark.detector.forecast import Forecast
-from spark.detector.history import History
+from spark.detector.history import SeriesHistory
 from spark.detector.limits import (
     BLOCK_VALUES,
     DAY_S,
@@ -24,7 +24,7 @@ from spark.detector.limits import (
     SLOTS_WEEK,
 )
 from spark.detector.measures import Same
-from spark.detector.running import FadingMean, Numbers, Records
+from spark.detector.running import FadingMean, MeasureRecords, Numbers
 
 MEMORY = 10_000
 
@@ -42,7 +42,7 @@ def stretches(values: Numbers, size: int) -> Iterator[Numbers]:
 @pytest.mark.parametrize("stretch", [1, 90, BLOCK_VALUES])
 def test_any_window_has_the_mean_and_spread_of_its_values(count: int, stretch: int) -> None:
     values = np.random.default_rng(count).uniform(-9, 9, count)
-    history = History()
+    history = SeriesHistory()
     for values_ in stretches(values, stretch):
         windows = history.add(values_)
     for size, back in ((1, 0), (3, 0), (36, 6), (72, 12), (864, 144), (HISTORY_VALUES, 0), (HISTORY_VALUES, 24)):
@@ -57,7 +57,7 @@ def test_any_window_has_the_mean_and_spread_of_its_values(count: int, stretch: i
 @pytest.mark.parametrize("stretch", [1, 90, BLOCK_VALUES])
 def test_the_values_before_each_and_infinities_where_there_are_none(stretch: int) -> None:
     values = np.arange(40.0)
-    history = History()
+    history = SeriesHistory()
     rows = [row.tolist() for each in stretches(values, stretch) for row in history.add(each).before(11)]
     assert rows[39] == list(range(28, 39))
     assert rows[3][-3:] == [0.0, 1.0, 2.0]
@@ -65,7 +65,7 @@ def test_the_values_before_each_and_infinities_where_there_are_none(stretch: int
 
 
 def test_each_measure_has_a_record_of_its_own_that_fades() -> None:
-    records = Records(3)
+    records = MeasureRecords(3)
     counts = itertools.count(1)
 
     def votes(*amounts: float) -> float:
@@ -98,7 +98,7 @@ def test_a_mean_fades_as_if_each_value_had_been_taken_by_itself() -> None:
 def test_courses_are_compared_with_all_that_are_kept_and_none_of_the_newest() -> None:
     points, stride, kept, newest = 4, 2, 30, 5
     values = np.random.default_rng(4).normal(0, 1, 2_000)
-    history, courses = History(), Courses(points, stride, kept, newest)
+    history, courses = SeriesHistory(), Courses(points, stride, kept, newest)
     found = np.concatenate([courses.add(history.add(each), history.count) for each in stretches(values, 37)])
     means = np.convolve(values, [0.5, 0.5])[: len(values)]
     means[0] = values[0]
@@ -110,7 +110,7 @@ def test_courses_are_compared_with_all_that_are_kept_and_none_of_the_newest() ->
 
 
 def test_a_clock_that_is_put_back_goes_on_at_the_same_hour_of_the_week() -> None:
-    clock = Clock()
+    clock = SeriesClock()
     week, slot_s = SLOTS_WEEK, DAY_S / SLOTS
     times = np.array([5.0, 4.0, 900.0, 3.0, 4.0])
     slots = clock.slots(times * slot_s)

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from spark.cli import analytics
-from spark.detector.series_file import SeriesError, judge, seconds
+from spark.detector.series_file import SeriesError, judge_file, parse_seconds
 
 
 def written(path: Path, rows: list[tuple[str, str]], header: str = "timestamp,value") -> Path:
@@ -76,7 +76,7 @@ def test_it_explains_and_counts(tmp_path: Path) -> None:
     ],
 )
 def test_timestamps_in_the_usual_forms(text: str, expected: float) -> None:
-    assert seconds(text) == pytest.approx(expected, abs=1e-3)
+    assert parse_seconds(text) == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_what_is_no_series_is_said_by_its_line_and_nothing_is_written(
     source.write_bytes(content)
     target.write_text("what was there before\n")
     with pytest.raises(SeriesError) as error:
-        judge(source, target, explain=False)
+        judge_file(source, target, explain=False)
     assert said in str(error.value)
     assert target.read_text() == "what was there before\n"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["in.csv", "out.csv"]
@@ -113,14 +113,14 @@ def test_what_is_no_series_is_said_by_its_line_and_nothing_is_written(
 def test_missing_values_and_blank_lines_are_no_readings(tmp_path: Path) -> None:
     source = tmp_path / "in.csv"
     source.write_text("\ufefftimestamp,value\n1,2\n\n2,\n3,NaN\n4,5\n")
-    judged = judge(source, tmp_path / "out.csv", explain=False)
+    judged = judge_file(source, tmp_path / "out.csv", explain=False)
     assert (judged.rows, judged.without_value) == (4, 2)
     assert "2,,0.000000" in (tmp_path / "out.csv").read_text()
 
 
 def test_other_columns_and_orders_are_read(tmp_path: Path) -> None:
     source = written(tmp_path / "in.csv", [("21.5,a", "1767323045")], header="Value,place,Timestamp")
-    judge(source, tmp_path / "out.csv", explain=False)
+    judge_file(source, tmp_path / "out.csv", explain=False)
     assert (tmp_path / "out.csv").read_text().splitlines()[1] == "1767323045,21.5,0.000000"
 
 
@@ -139,9 +139,9 @@ def test_memory_does_not_depend_on_the_length(tmp_path: Path) -> None:
         file.write("timestamp,value\n")
         file.writelines(f"{i},{i % 7}\n" for i in range(25_000))
     program = (
-        "import resource, sys\nfrom pathlib import Path\nfrom spark.detector.series_file import judge\n"
+        "import resource, sys\nfrom pathlib import Path\nfrom spark.detector.series_file import judge_file\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\nseen = []\n"
-        "judge(Path(sys.argv[1]), Path(sys.argv[2]), explain=False, tell=lambda _bytes: seen.append(peak()))\n"
+        "judge_file(Path(sys.argv[1]), Path(sys.argv[2]), explain=False, tell=lambda _bytes: seen.append(peak()))\n"
         "print(seen[0], seen[-1])\n"
     )
     command = [sys.executable, "-P", "-c", program, str(source), str(tmp_path / "out.csv")]

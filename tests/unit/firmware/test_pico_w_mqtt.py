@@ -44,7 +44,7 @@ class TestPackets:
         self, firmware: Firmware, payload: bytes, packet_id: int, dup: bool, retain: bool
     ) -> None:
         packet = firmware.mqtt_client.publish_packet("a/b", payload, packet_id, dup, retain)
-        [(first, body)] = firmware.mqtt_client.Parser().feed(packet)
+        [(first, body)] = firmware.mqtt_client.PacketParser().feed(packet)
         assert first == 0x32 | (8 if dup else 0) | (1 if retain else 0)
         assert body == b"\x00\x03a/b" + struct.pack("!H", packet_id) + payload
 
@@ -54,7 +54,7 @@ class TestPackets:
     ) -> None:
         stream = b"".join(firmware.mqtt_client.publish_packet("a", payload, 1) for payload in payloads)
         edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
-        parser, found = firmware.mqtt_client.Parser(), []
+        parser, found = firmware.mqtt_client.PacketParser(), []
         for start, end in itertools.pairwise(edges):
             found += parser.feed(stream[start:end])
         assert [body[5:] for _, body in found] == payloads
@@ -62,14 +62,14 @@ class TestPackets:
     @pytest.mark.parametrize("stream", [b"\x30\xff\xff\xff\xff\x01", b"\x30\xff\xff\xff\x7f"])
     def test_what_cannot_be_a_packet_for_us_breaks_the_connection(self, firmware: Firmware, stream: bytes) -> None:
         with pytest.raises(OSError, match=r"malformed|too large"):
-            firmware.mqtt_client.Parser().feed(stream)
+            firmware.mqtt_client.PacketParser().feed(stream)
 
 
 def test_the_ring_keeps_order_and_forgets_only_what_was_acknowledged_or_overflowed(firmware: Firmware) -> None:
     class RingMachine(RuleBasedStateMachine):
         @initialize(capacity=st.integers(1, 8), window=st.integers(1, 8))
         def begin(self, capacity: int, window: int) -> None:
-            self.ring = firmware.main.Ring(capacity)
+            self.ring = firmware.main.ReadingRing(capacity)
             self.capacity, self.window = capacity, window
             self.kept: list[int] = []
             self.sent: set[int] = set()
@@ -176,7 +176,7 @@ def test_what_is_no_command_is_ignored(firmware: Firmware, tmp_path: Path, comma
 
 def test_a_reading_says_who_which_and_since_when(firmware: Firmware) -> None:
     settings = firmware.main.settings_from([])
-    device = firmware.main.Device(settings)
+    device = firmware.main.PicoDevice(settings)
     device.measure()
     device.measure()
     packet_id, payload, _ = device.ring.send(8)

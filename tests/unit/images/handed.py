@@ -26,7 +26,7 @@ def card(folder: Path, *, fat: int = FAT, data: int = 2, hole: int = 40) -> Path
     with part.open("wb") as out:
         out.truncate(fat << 20)
     subprocess.run([find("mkfs.vfat") or "", "-F", "32", str(part)], check=True, capture_output=True)
-    partition.put(part, 0, "boot.scr", b"boot\n")
+    partition.write_file(part, 0, "boot.scr", b"boot\n")
     entry = struct.pack("<BxxxBxxxII", 0x80, 0x0C, BEGIN // 512, fat << 11)
     drawn = random.Random(7)
     files = part.read_bytes()
@@ -50,14 +50,14 @@ def hand_out(folder: Path, image: Path) -> tuple[Path, Path]:
     name = "waypost-1-pi4"
     compressed, sums = folder / f"{name}.img.zst", folder / f"{name}.sha256"
     mapping = folder / f"{name}.img.bmap"
-    mapping.write_text(bmap.of(image))
+    mapping.write_text(bmap.make_map(image))
     compressed.write_bytes(zstandard.ZstdCompressor(3).compress(image.read_bytes()))
-    keys = signing.keys(folder, None, None)
+    keys = signing.load_keys(folder, None, None)
     return signed(compressed, mapping, sums, keys), keys.certificate
 
 
-def signed(compressed: Path, mapping: Path, sums: Path, keys: signing.Keys) -> Path:
+def signed(compressed: Path, mapping: Path, sums: Path, keys: signing.SigningKeys) -> Path:
     """Sums of both, and a signature under them; the image."""
-    sums.write_text("".join(f"{filesystem.digest(path)}  {path.name}\n" for path in (mapping, compressed)))
+    sums.write_text("".join(f"{filesystem.compute_sha256(path)}  {path.name}\n" for path in (mapping, compressed)))
     signing.sign(sums, keys, sums.with_name("log"))
     return compressed

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from bridge import enrolment
 from edge.appliance import main
-from images.balena.account import Login, endpoint_of
-from images.balena.fleet import NewDevice, Registered, listed
-from images.balena.os_image import boot_partition, read_configuration
-from images.balena.variables import variables
+from images.balena.account import BalenaLogin, parse_endpoint
+from images.balena.fleet import NewDevice, RegisteredDevice, read_device_list
+from images.balena.os_image import find_boot_partition, read_configuration
+from images.balena.variables import parse_variables
 from images.errors import ImageError
 from images.programs import find
 from tests.support.balena_api import DEVICE_TYPE, FLEET, FLEET_ID, IMAGE, ROUTES, TOKEN, Cloud, cloud
@@ -92,21 +92,21 @@ class TestLogin:
         succeed(logged_in("logout"))
         assert not files[0].exists()
         fail(logged_in("devices", FLEET), "not logged in", "waypost balena login")
-        assert TOKEN not in repr(Login("https://x/", TOKEN))
+        assert TOKEN not in repr(BalenaLogin("https://x/", TOKEN))
 
     def test_a_token_that_is_not_taken_is_not_kept(self, run: Run, api: Cloud, tmp_path: Path) -> None:
-        fail(run("login", "--host", api.url, "--token", "another"), "does not take the token", "Access tokens")
+        fail(run("login", "--host", api.url, "--token", "another"), "refuses the token", "Access tokens")
         assert not (tmp_path / ".config").exists()
 
     def test_nobody_is_there_to_type_it(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.stdin", io.StringIO(""))
-        fail(run("login"), "Access token: nobody is there to type it", "BALENA_API_KEY")
+        fail(run("login"), "Access token: there is no terminal to type it at", "BALENA_API_KEY")
 
     def test_nobody_answers(self, run: Run) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             host = f"http://127.0.0.1:{taken.getsockname()[1]}"
-            fail(run("login", "--host", host, "--token", "t"), "cannot be reached", "check it")
+            fail(run("login", "--host", host, "--token", "t"), "cannot be reached", "check the network")
 
     @pytest.mark.parametrize(
         ("host", "said"),
@@ -126,14 +126,14 @@ class TestLogin:
         ("host", "url"), [("x.example", "https://api.x.example/"), ("https://a:1/b", "https://a:1/")]
     )
     def test_a_host_is_an_address(self, host: str, url: str) -> None:
-        assert endpoint_of(host) == url
+        assert parse_endpoint(host) == url
 
     @pytest.mark.parametrize("answer", ["<html>", [], {"id": 1}])
     def test_something_else_answers(
         self, run: Run, api: Cloud, monkeypatch: pytest.MonkeyPatch, answer: object
     ) -> None:
         monkeypatch.setitem(ROUTES, "GET /actor/v1/whoami", lambda *_: answer)
-        fail(run("login", "--host", api.url, "--token", TOKEN), "no API of balena")
+        fail(run("login", "--host", api.url, "--token", TOKEN), "not an API of balena")
 
 
 class TestRegister:
@@ -190,7 +190,7 @@ class TestRegister:
         out = str(tmp_path / "out.csv")
         api.breaks.add(broken)
         done = logged_in("register", FLEET, str(gateways), "--out", out)
-        fail(done, "broke before all of the answer had come", "do it again")
+        fail(done, "broke before the answer was complete", "run the command again")
         assert "AttributeError" not in done.stderr
         assert "logged in" not in done.stderr
         assert not api.breaks
@@ -205,7 +205,7 @@ class TestRegister:
             api.says = says
             api.fails["POST /v7/device_environment_variable"] = 500
             done = logged_in("register", FLEET, str(gateways), "--out", str(tmp_path / "out.csv"))
-            fail(done, f"answers 500 (Internal Server Error){said}\n", "do it again")
+            fail(done, f"answers 500 (Internal Server Error){said}\n", "try again")
             assert done.stdout == ""
 
     def test_what_the_sdk_does_not_look_at(self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ class TestRegister:
     ) -> None:
         """The list has the tokens, and would be lost."""
         before = gateways.read_text()
-        fail(logged_in("register", FLEET, str(gateways), "--out", str(gateways)), "would be written over")
+        fail(logged_in("register", FLEET, str(gateways), "--out", str(gateways)), "would be overwritten")
         assert gateways.read_text() == before
         fail(logged_in("register", FLEET, str(gateways), "--out", str(tmp_path / "no" / "o")), "another --out")
         assert not api.devices
@@ -232,37 +232,37 @@ class TestRegister:
         self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path
     ) -> None:
         api.actor = "application"
-        fail(logged_in("register", FLEET, str(gateways), "--out", str(tmp_path / "o")), "needs that of a person")
+        fail(logged_in("register", FLEET, str(gateways), "--out", str(tmp_path / "o")), "needs a user's token")
 
     @pytest.mark.parametrize(
         ("text", "said"),
         [
             ("", "no column name"),
-            ("name,name\na,b\n", "two columns of one name"),
-            ("name,tenant\na\n", "line 2: not as many fields"),
-            ("name\na,b\n", "line 2: not as many fields"),
+            ("name,name\na,b\n", "two columns have the same name"),
+            ("name,tenant\na\n", "line 2: the number of fields differs"),
+            ("name\na,b\n", "line 2: the number of fields differs"),
             ("name,tenant\na,t\n ,t\n", "line 3: no name"),
-            ("name\na\na\n", "twice there: a"),
+            ("name\na\na\n", "listed twice: a"),
             ("name,2x\na,b\n", "2x: a variable's name"),
             ("name,BALENA_HOST\na,b\n", "configures balenaOS itself"),
             ('name\n"a\n', "row 2: unexpected end"),
             ("name\nhall-1\nHall 1\n", 'line 3: column name, as WAYPOST_NAME: "Hall 1" is not a name'),
             ("name\nÜber\n", "line 2: column name, as WAYPOST_NAME"),
             ("name\n-hall\n", "line 2: column name, as WAYPOST_NAME"),
-            ("name\nhall_1\nHALL-1\n", "twice there: hall-1"),
-            ("name,WAYPOST_NAME\nHall 1,hall\nHall 2,hall\n", "twice there: hall"),
+            ("name\nhall_1\nHALL-1\n", "listed twice: hall-1"),
+            ("name,WAYPOST_NAME\nHall 1,hall\nHall 2,hall\n", "listed twice: hall"),
         ],
     )
     def test_a_list_that_is_none(self, tmp_path: Path, text: str, said: str) -> None:
         file = tmp_path / "x.csv"
         file.write_text(text)
         with pytest.raises(ImageError, match=said):
-            listed(file)
+            read_device_list(file)
 
     def test_a_device_of_any_name_whose_gateway_has_one_of_its_own(self, tmp_path: Path) -> None:
         file = tmp_path / "x.csv"
         file.write_text("name,WAYPOST_NAME\nHall 1 (Über),hall-1\n")
-        [device] = listed(file)
+        [device] = read_device_list(file)
         assert device.name == "Hall 1 (Über)"
 
     @pytest.mark.parametrize(
@@ -278,9 +278,9 @@ class TestRegister:
     def test_a_list_as_a_spreadsheet_saves_it(self, tmp_path: Path, text: str) -> None:
         file = tmp_path / "x.csv"
         file.write_bytes(text.encode())
-        assert listed(file) == [NewDevice("hall-1", "", {"A": "x"})]
-        assert "x" not in repr(listed(file)).replace("hall", "")
-        assert repr(Registered("a", "b"))
+        assert read_device_list(file) == [NewDevice("hall-1", "", {"A": "x"})]
+        assert "x" not in repr(read_device_list(file)).replace("hall", "")
+        assert repr(RegisteredDevice("a", "b"))
 
 
 class TestVariables:
@@ -297,7 +297,7 @@ class TestVariables:
     def test_out_of_a_file(self, logged_in: Run, api: Cloud, tmp_path: Path) -> None:
         (tmp_path / "token").write_text(f"{FOR_THE_HUB}\n")
         token = f"WAYPOST_TOKEN=@{tmp_path / 'token'}"
-        fail(logged_in("preload", FLEET, token), "lets one gateway in", "--device NAME")
+        fail(logged_in("preload", FLEET, token), "admits one gateway", "--device NAME")
         api.devices.append({"id": 100, "uuid": "ab" * 31, "device_name": "hall-1"})
         succeed(logged_in("preload", FLEET, token, "--device", "hall-1"))
         assert api.variables == {("device", 100, "WAYPOST_TOKEN"): FOR_THE_HUB}
@@ -320,27 +320,27 @@ class TestVariables:
     def test_what_no_gateway_would_take(self, tmp_path: Path, word: str, said: str) -> None:
         """It would be found where the gateway is, and not here."""
         with pytest.raises(ImageError) as refused:
-            variables([word])
+            parse_variables([word])
         assert said in refused.value.message
         assert "secret" not in refused.value.message
         name, _, value = word.partition("=")
         (tmp_path / "x.csv").write_text(f"name,{name}\nhall-1,{value}\n")
         with pytest.raises(ImageError) as refused:
-            listed(tmp_path / "x.csv")
+            read_device_list(tmp_path / "x.csv")
         assert said in refused.value.message
         right = ["A=anything", "WAYPOST_NAME=Hall_1", "WAYPOST_KEEP_FREE=1Gi"]
-        assert variables(right) == dict(each.split("=") for each in right)
+        assert parse_variables(right) == dict(each.split("=") for each in right)
 
     def test_a_token_for_two(self, tmp_path: Path) -> None:
         (tmp_path / "x.csv").write_text(f"name,WAYPOST_TOKEN\nhall-1,{FOR_THE_HUB}\nhall-2,{FOR_THE_HUB}\n")
         with pytest.raises(ImageError, match="hall-2 has the token of hall-1"):
-            listed(tmp_path / "x.csv")
+            read_device_list(tmp_path / "x.csv")
 
     def test_none_is_set_when_one_is_wrong(self, logged_in: Run, api: Cloud) -> None:
         fail(logged_in("preload", FLEET, "A=1", "B"), "B: not NAME=VALUE")
         assert not api.variables
         with pytest.raises(ImageError, match="letters"):
-            variables(["1=2"])
+            parse_variables(["1=2"])
 
     def test_a_fleet_and_a_device_that_are_not_there(self, logged_in: Run) -> None:
         fail(logged_in("preload", "acme/other", "A=1"), "acme/other")
@@ -442,7 +442,7 @@ class TestDownload:
         api.short_of = 1_000
         out = tmp_path / "balena.img"
         done = logged_in("os", "download", DEVICE_TYPE, "--out", str(out))
-        fail(done, "broke before all of the answer had come", "do it again")
+        fail(done, "broke before the answer was complete", "run the command again")
         assert not [word for word in ("IncompleteRead", "(", "Error") if word in done.stderr.replace("Error:", "")]
         assert not list(tmp_path.glob("balena*"))
 
@@ -455,7 +455,7 @@ class TestDownload:
         file = tmp_path / "x.img"
         file.write_bytes(content)
         with pytest.raises(ImageError, match="no FAT partition"):
-            boot_partition(file)
+            find_boot_partition(file)
 
     @given(table=st.binary(max_size=1_200), tail=st.sampled_from([b"", bytes(4_096)]))
     def test_whatever_is_in_it(self, tmp_path_factory: pytest.TempPathFactory, table: bytes, tail: bytes) -> None:
@@ -463,4 +463,4 @@ class TestDownload:
         for head in (table, table[:510].ljust(510) + b"\x55\xaaEFI PART" + table[510:]):
             file.write_bytes(head + tail)
             with contextlib.suppress(ImageError):
-                assert boot_partition(file) % 512 == 0
+                assert find_boot_partition(file) % 512 == 0

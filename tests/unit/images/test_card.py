@@ -16,8 +16,8 @@ from edge.card.location import FILE
 from edge.card.resource import FILE_BYTES_MAX, KINDS
 from edge.card.text import SECRETS, text_of
 from images.card import partition
-from images.card.advice import notes
-from images.card.settings import LISTS, NAMES, draft, of_arguments, of_csv, of_file, of_text
+from images.card.advice import list_notes
+from images.card.settings import LISTS, NAMES, apply_arguments, load_fleet, load_settings, parse_draft, parse_settings
 from images.errors import ImageError
 from images.programs import find
 from tests.unit.images.handed import BEGIN, card
@@ -48,7 +48,7 @@ def words(**_: str) -> list[str]:
 class TestTheFile:
     def test_every_setting_has_a_name_and_is_kept(self) -> None:
         assert set(EVERYTHING) == set(NAMES) >= set(LISTS)
-        made = of_arguments(words(), None)
+        made = apply_arguments(words(), None)
         spec = made.card.spec
         assert (made.card.name, made.card.hostname) == ("hall", "hall-1")
         assert spec.wifi is not None
@@ -61,19 +61,19 @@ class TestTheFile:
         assert spec.hub.proxy == Proxy(host="proxy.example", port=8080, username="plant", password="hidden-proxy")
         assert (len(spec.ssh_keys), spec.data.keep_free) == (2, 1 << 30)
         assert spec.time_servers == ("192.168.1.1", "time.example")
-        again = of_text(made.card.text, "again")
+        again = parse_settings(made.card.text, "again")
         assert again is not None
         assert (again.card.spec, again.document) == (spec, made.document)
 
     def test_what_is_to_be_filled_in_says_nothing_and_shows_everything(self) -> None:
         text = text_of(None)
-        assert of_text(text.encode(), FILE) is None
+        assert parse_settings(text.encode(), FILE) is None
         assert all(name.partition(".")[0] in text for name in NAMES)
 
     @pytest.mark.parametrize("change", [lambda text: b"\xef\xbb\xbf" + text, lambda text: text.replace(b"\n", b"\r\n")])
     def test_as_editors_elsewhere_write_it(self, change) -> None:  # type: ignore[no-untyped-def]
-        made = of_arguments(words(), None)
-        found = of_text(change(made.card.text), FILE)
+        made = apply_arguments(words(), None)
+        found = parse_settings(change(made.card.text), FILE)
         assert found is not None
         assert found.card.spec == made.card.spec
 
@@ -95,7 +95,7 @@ class TestTheFile:
         ("hub.proxy.host=a/b", "not a host"),
         ("hub.proxy.port=http", "port"),
         ("hub.proxy.username=a:b", "with a colon"),
-        (f"hub.proxy.password={PLACEHOLDER}", "write the secret itself"), ("hub.proxy=x", "no setting is called"),
+        (f"hub.proxy.password={PLACEHOLDER}", "write the secret itself"), ("hub.proxy=x", "is not a setting"),
         ("hub.token=wpt1.x.y.z", "token"), ("hub.forward=", "forward"),
         ("hub.forward=plant/#/x", "# must be alone in the last level"),
         ("hub.forward=plant/*", "wildcards are + and #"),
@@ -107,7 +107,9 @@ class TestTheFile:
     ])  # fmt: skip
     def test_what_is_wrong_is_said(self, word: str, said: str) -> None:
         with pytest.raises(ImageError) as refused:
-            of_arguments([*(each for each in words() if not each.startswith(f"{word.partition('=')[0]}=")), word], None)
+            apply_arguments(
+                [*(each for each in words() if not each.startswith(f"{word.partition('=')[0]}=")), word], None
+            )
         assert said in refused.value.message
         assert "hidden" not in refused.value.message
         assert refused.value.exit_code == 2
@@ -115,13 +117,13 @@ class TestTheFile:
     def test_a_private_key_out_of_a_file_is_one_problem_and_not_shown(self, tmp_path: Path) -> None:
         (tmp_path / "key").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1\n-----END\n")
         with pytest.raises(ImageError, match="this is a private key") as refused:
-            of_arguments(["name=hall", f"sshKeys=@{tmp_path / 'key'}"], None)
+            apply_arguments(["name=hall", f"sshKeys=@{tmp_path / 'key'}"], None)
         assert "\n" not in refused.value.message
         assert "b3BlbnNzaC1" not in refused.value.message
         assert refused.value.hint.endswith("ends in .pub")
 
     def test_a_router_of_ipv6_has_a_link_local_address(self) -> None:
-        made = of_arguments(["name=hall", "cable.address=2001:db8::5/64", "cable.gateway=fe80::1"], None)
+        made = apply_arguments(["name=hall", "cable.address=2001:db8::5/64", "cable.gateway=fe80::1"], None)
         assert made.card.spec.cable is not None
         assert made.card.spec.cable.gateway == "fe80::1"
 
@@ -132,12 +134,12 @@ class TestTheFile:
         spec = f"spec:\n  wifi:\n    ssid: {value}\n    password: {value}\n    country: DE\n"
         base.write_text(f"apiVersion: waypost/v1\nkind: Card\nmetadata:\n  name: base\n{spec}")
         (tmp_path / "fleet.csv").write_text("name\nnorth\n")
-        found = of_file(base)
+        found = load_settings(base)
         assert found is not None
-        [one] = of_csv(tmp_path / "fleet.csv", found.document)
-        other = of_arguments(["name=hall"], draft(base.read_bytes(), str(base)))
+        [one] = load_fleet(tmp_path / "fleet.csv", found.document)
+        other = apply_arguments(["name=hall"], parse_draft(base.read_bytes(), str(base)))
         for each in (found, one, other):
-            again = of_text(each.card.text, "again")
+            again = parse_settings(each.card.text, "again")
             assert again is not None
             assert again.card.spec.wifi is not None
             assert (again.card.spec.wifi.ssid, again.card.spec.wifi.password) == (value, value)
@@ -149,22 +151,22 @@ class TestTheFile:
         ):  # fmt: skip
             (tmp_path / name).write_bytes(content)
             words = (*wifi, f"wifi.{name}=@{tmp_path / name}", *(("wifi.ssid=x",) if name != "ssid" else ()))
-            made = of_arguments(words, None)
-            again = of_text(made.card.text, "again")
+            made = apply_arguments(words, None)
+            again = parse_settings(made.card.text, "again")
             assert again is not None
             assert getattr(again.card.spec.wifi, name) == read
 
     def test_out_of_a_file_that_is_none(self, tmp_path: Path) -> None:
         (tmp_path / "latin").write_bytes(b"pl\xe4nt")
         with pytest.raises(ImageError, match="is not in UTF-8"):
-            of_arguments(["name=hall", f"wifi.ssid=@{tmp_path / 'latin'}"], None)
+            apply_arguments(["name=hall", f"wifi.ssid=@{tmp_path / 'latin'}"], None)
         with pytest.raises(ImageError, match=r"larger than 65536 bytes") as refused:
-            of_arguments(["name=@/dev/zero"], None)
+            apply_arguments(["name=@/dev/zero"], None)
         assert len(refused.value.message) < 100
 
     def test_a_terminal_of_another_encoding(self) -> None:
-        with pytest.raises(ImageError, match="not in UTF-8") as refused:
-            of_arguments(["name=hall", "wifi.ssid=pl\udce4nt"], None)
+        with pytest.raises(ImageError, match="not UTF-8") as refused:
+            apply_arguments(["name=hall", "wifi.ssid=pl\udce4nt"], None)
         assert "wifi.ssid=@FILE" in refused.value.hint
 
     @pytest.mark.parametrize(("name", "said"), [
@@ -173,33 +175,35 @@ class TestTheFile:
     def test_one_that_is_given_twice(self, name: str, said: str) -> None:
         """Of two keys of SSH the first would not be let in."""
         with pytest.raises(ImageError, match="is given twice") as refused:
-            of_arguments(["name=hall", f"{name}=a", f"{name}=b"], None)
+            apply_arguments(["name=hall", f"{name}=a", f"{name}=b"], None)
         assert said in refused.value.hint
 
     def test_keys_of_ssh_as_a_file_has_them(self, tmp_path: Path) -> None:
         (tmp_path / "keys").write_bytes(f"# of the night shift\r\n{SSH}\r\n\r\n{SSH}\r\n".encode())
-        made = of_arguments(["name=hall", f"sshKeys=@{tmp_path / 'keys'}"], None)
+        made = apply_arguments(["name=hall", f"sshKeys=@{tmp_path / 'keys'}"], None)
         assert made.card.spec.ssh_keys == (SSH, SSH)
 
     def test_a_token_that_is_not_there_says_where_one_comes_from(self) -> None:
         with pytest.raises(ImageError, match=r"hub\.token=@nowhere: No such file") as refused:
-            of_arguments(["name=hall", "hub.token=@nowhere"], None)
+            apply_arguments(["name=hall", "hub.token=@nowhere"], None)
         assert "waypost fleet token create" in refused.value.hint
 
     def test_name_and_password_for_a_proxy_go_together(self) -> None:
         hub = ("name=hall", "hub.url=amqps://hub.example", f"hub.token={TOKEN}", "hub.proxy.host=proxy.example")
-        spec = of_arguments(hub, None).card.spec
+        spec = apply_arguments(hub, None).card.spec
         assert spec.hub is not None
         assert spec.hub.proxy == Proxy(host="proxy.example")
         for word in ("hub.proxy.username=plant", "hub.proxy.password=hidden-proxy"):
             with pytest.raises(ImageError, match=r"hub\.proxy: username and password go together") as refused:
-                of_arguments([*hub, word], None)
+                apply_arguments([*hub, word], None)
             assert "hidden" not in refused.value.message
 
     @pytest.mark.parametrize("spec", ["", " {hub: }", " {hub: , wifi: }"])
     def test_over_a_file_with_nothing_below_a_name(self, spec: str) -> None:
-        found = draft(f"apiVersion: waypost/v1\nkind: Card\nmetadata: {{name: hall}}\nspec:{spec}\n".encode(), FILE)
-        hub = of_arguments(["hub.url=amqps://hub.example", f"hub.token={TOKEN}"], found).card.spec.hub
+        found = parse_draft(
+            f"apiVersion: waypost/v1\nkind: Card\nmetadata: {{name: hall}}\nspec:{spec}\n".encode(), FILE
+        )
+        hub = apply_arguments(["hub.url=amqps://hub.example", f"hub.token={TOKEN}"], found).card.spec.hub
         assert hub is not None
         assert hub.token == TOKEN
 
@@ -226,7 +230,7 @@ class TestTheFile:
 
     @pytest.mark.parametrize(("text", "said"), [
         ("- a list\n", "one resource of kind Card"), ("a: 1\n---\nb: 2\n", "one resource of kind Card"),
-        ("apiVersion: waypost/v1\nkind: Card\nspec: [hostname]\n", "other.yaml:3: spec: a mapping is wanted"),
+        ("apiVersion: waypost/v1\nkind: Card\nspec: [hostname]\n", "other.yaml:3: spec: a mapping is expected"),
         ("a: 1\na: 2\n", "duplicate key"), ("a: [\n", "not YAML"), ("kind: Store\n", 'unknown kind "Store"'),
     ])  # fmt: skip
     def test_a_file_of_something_else_is_not_written_over(
@@ -242,7 +246,7 @@ class TestTheFile:
         wifi = "{ssid: 4711, password: 47114711, country: false}"
         text = f"apiVersion: waypost/v1\nkind: Card\nmetadata: {{name: hall}}\nspec:\n  wifi: {wifi}\n"
         with pytest.raises(ImageError) as refused:
-            of_text(text.encode(), FILE)
+            parse_settings(text.encode(), FILE)
         said = refused.value.message
         assert "4711" not in said
         for name, found in (("ssid", "a number"), ("password", "a number"), ("country", "false")):
@@ -250,10 +254,10 @@ class TestTheFile:
 
     def test_a_large_file_is_none(self) -> None:
         with pytest.raises(ImageError, match="larger than"):
-            of_text(b"#" * (FILE_BYTES_MAX + 1), FILE)
+            parse_settings(b"#" * (FILE_BYTES_MAX + 1), FILE)
 
     def test_representations_hide_secrets(self) -> None:
-        made = of_arguments(words(), None)
+        made = apply_arguments(words(), None)
         shown = repr(made.card) + repr(made.card.spec)
         assert not [secret for secret in ("'secret'", "hidden-lte", "hidden-proxy", "0123", TOKEN) if secret in shown]
 
@@ -264,16 +268,16 @@ class TestAdvice:
     HUB = ("name=hall", f"sshKeys={SSH}", "hub.url=amqps://hub.example", f"hub.token={TOKEN}")
 
     def said(self, *more: str) -> list[str]:
-        return list(notes([of_arguments([*self.HUB, *more], None).card]))
+        return list(list_notes([apply_arguments([*self.HUB, *more], None).card]))
 
     def test_nobody_can_log_in(self) -> None:
-        [line] = notes([of_arguments(["name=hall"], None).card])
-        assert line.startswith("hall: without sshKeys nobody can log in")
+        [line] = list_notes([apply_arguments(["name=hall"], None).card])
+        assert line.startswith("hall: without sshKeys login is impossible")
         assert self.said() == []
 
     def test_nothing_is_found_by_name(self) -> None:
         static = ("cable.address=10.0.0.2/24", "cable.gateway=10.0.0.1")
-        assert self.said(*static) == ["hall: without cable.dns it finds nothing by name: hub.example"]
+        assert self.said(*static) == ["hall: without cable.dns it cannot resolve host names: hub.example"]
         assert self.said(*static, "cable.dns=10.0.0.1") == []
         assert self.said(*static, "wifi.ssid=x", "wifi.country=DE") == [], "that network may have a server"
         assert self.said(*static, "hub.proxy.host=10.0.0.9") == [], "the proxy knows names"
@@ -281,10 +285,10 @@ class TestAdvice:
     def test_nothing_is_reached(self) -> None:
         static = ("cable.address=10.0.0.2/24", "cable.dns=10.0.0.3")
         assert self.said(*static) == [
-            "hall: without cable.gateway it reaches 10.0.0.0/24 alone, and perhaps not hub.example"
+            "hall: without cable.gateway it reaches only 10.0.0.0/24, and perhaps not hub.example"
         ]
         near = [word.replace("hub.example", "10.0.0.7") for word in self.HUB]
-        assert list(notes([of_arguments([*near, *static], None).card])) == []
+        assert list(list_notes([apply_arguments([*near, *static], None).card])) == []
 
     def test_of_a_fleet_it_is_said_once(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / "fleet.csv").write_text("name\n" + "".join(f"n{number}\n" for number in range(5)))
@@ -299,16 +303,16 @@ class TestAdvice:
 def mistaken(folder: Path, text: str, encoding: str = "utf-8") -> str:
     (folder / "fleet.csv").write_text(text, encoding)
     with pytest.raises(ImageError) as refused:
-        of_csv(folder / "fleet.csv", None)
+        load_fleet(folder / "fleet.csv", None)
     return f"{refused.value.message}\n{refused.value.hint}"
 
 
 class TestFleets:
     def test_a_row_a_gateway_over_what_all_have(self, tmp_path: Path) -> None:
-        base = of_arguments(["name=site", "hub.url=amqps://hub.example", f"hub.token={TOKEN}"], None).document
+        base = apply_arguments(["name=site", "hub.url=amqps://hub.example", f"hub.token={TOKEN}"], None).document
         other = EnrolmentToken.make(bytes(32)).text
         (tmp_path / "fleet.csv").write_text(f"\ufeffname;hub.token;hostname\nnorth;{other};\n\nsouth;;s1\n")
-        north, south = of_csv(tmp_path / "fleet.csv", base)
+        north, south = load_fleet(tmp_path / "fleet.csv", base)
         assert north.card.spec.hub is not None
         assert south.card.spec.hub is not None
         assert (north.card.name, north.card.spec.hub.token, north.card.hostname) == ("north", other, "north")
@@ -323,7 +327,7 @@ class TestFleets:
             f"{file}:2: hub.url:",
             f"{file}:2: cable.address:",
             f"{file}:4: name: is missing",
-            f"{file}:5: a cell is in a column that has no name",
+            f"{file}:5: a cell is in a column without a name",
         ):
             assert place in said
         assert f"{file}:3: name: " not in mistaken(tmp_path, "name\nnorth\nsouth\nx y\n")
@@ -331,24 +335,25 @@ class TestFleets:
 
     def test_a_token_for_two_is_said(self, tmp_path: Path) -> None:
         """The second card would never be let in."""
-        base = of_arguments(["name=site", "hub.url=amqps://hub.example", f"hub.token={TOKEN}"], None).document
+        base = apply_arguments(["name=site", "hub.url=amqps://hub.example", f"hub.token={TOKEN}"], None).document
         other = EnrolmentToken.make(bytes(32)).text
         (tmp_path / "fleet.csv").write_text(f"name,hub.token\nnorth,\nsouth,{TOKEN}\neast,{other}\n")
         with pytest.raises(ImageError) as refused:
-            of_csv(tmp_path / "fleet.csv", base)
-        said = f"{tmp_path / 'fleet.csv'}:3: hub.token: is that of row 2, and a token lets one gateway in"
+            load_fleet(tmp_path / "fleet.csv", base)
+        said = f"{tmp_path / 'fleet.csv'}:3: hub.token: is that of row 2, and a token admits one gateway"
         assert refused.value.message.startswith(said)
         assert "\n" not in refused.value.message
 
     def test_a_row_without_a_name_is_not_called_as_its_base(self, tmp_path: Path) -> None:
-        base = of_arguments(["name=site"], None).document
+        base = apply_arguments(["name=site"], None).document
         (tmp_path / "fleet.csv").write_text("name,hostname\n,north\n")
         with pytest.raises(ImageError, match=r"fleet\.csv:2: name: is missing"):
-            of_csv(tmp_path / "fleet.csv", base)
+            load_fleet(tmp_path / "fleet.csv", base)
 
     @pytest.mark.parametrize(("text", "said"), [
-        ("", "a column name is wanted"), ("name,name\n", "each column once"), ("name\n", "has no rows"),
-        ("name,wifi\nx,y\n", "no setting is called"), ("name,\nnorth,x\n", "a cell is in a column that has no name"),
+        ("", "the column name is required"), ("name,name\n", "each column may be there once"),
+        ("name\n", "has no rows"),
+        ("name,wifi\nx,y\n", "is not a setting"), ("name,\nnorth,x\n", "a cell is in a column without a name"),
         (f'name,hostname\nnorth,"n\n{"x" * csv.field_size_limit()}', "row 2: field larger"),
     ])  # fmt: skip
     def test_a_table_that_is_none(self, tmp_path: Path, text: str, said: str) -> None:
@@ -360,7 +365,7 @@ class TestFleets:
 
     def test_columns_that_a_spreadsheet_adds(self, tmp_path: Path) -> None:
         (tmp_path / "fleet.csv").write_text(",,\nname,,\nnorth,,\n,,\n")
-        [north] = of_csv(tmp_path / "fleet.csv", None)
+        [north] = load_fleet(tmp_path / "fleet.csv", None)
         assert north.card.name == "north"
 
     @pytest.mark.parametrize("text", [
@@ -369,13 +374,13 @@ class TestFleets:
     ])  # fmt: skip
     def test_as_spreadsheets_save_it(self, tmp_path: Path, text: str) -> None:
         (tmp_path / "fleet.CSV").write_bytes(text.encode())
-        [north] = of_csv(tmp_path / "fleet.CSV", None)
+        [north] = load_fleet(tmp_path / "fleet.CSV", None)
         assert (north.card.name, north.card.hostname) == ("north", "n1")
         assert run(["image", "configure", "--check", str(tmp_path / "fleet.CSV")]) == 0
 
     def test_errors_name_the_row_behind_a_line_for_excel(self, tmp_path: Path) -> None:
         assert f"{tmp_path / 'fleet.csv'}:3: hostname" in mistaken(tmp_path, "sep=;\nname;hostname\na;B\n")
-        assert "a quotation mark that none ends" in mistaken(tmp_path, 'name;hostname\na;"b\nc;d\n')
+        assert "an unclosed quotation mark" in mistaken(tmp_path, 'name;hostname\na;"b\nc;d\n')
 
     def test_spaces_of_a_password_are_not_guessed(self, tmp_path: Path) -> None:
         """Somebody writes one behind each comma, and a password may end with one: either way it would be another."""
@@ -384,7 +389,7 @@ class TestFleets:
         assert "2: wifi.country: " in mistaken(tmp_path, f"{head}a,UK,plant,secret-1\n")
         assert "2: wifi.ssid: begins or ends with a space" in mistaken(tmp_path, f"{head}a,DE,plant\xa0,secret-1\n")
         (tmp_path / "fleet.csv").write_text(f"{head} a , DE ,plant,sec ret-1\n")
-        [one] = of_csv(tmp_path / "fleet.csv", None)
+        [one] = load_fleet(tmp_path / "fleet.csv", None)
         assert one.card.spec.wifi is not None
         assert (one.card.name, one.card.spec.wifi.country) == ("a", "DE")
 
@@ -394,7 +399,7 @@ class TestTheCommand:
     def test_on_the_first_partition(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         image = str(card(tmp_path))
         assert run(["image", "configure", "--check", image]) == 0
-        assert "says nothing" in capsys.readouterr().out
+        assert "has no settings" in capsys.readouterr().out
         assert run(["image", "configure", image, *words()]) == 0
         assert run(["image", "configure", image, "hostname=other"]) == 0
         assert run(["image", "configure", "--show", image]) == 0
@@ -402,7 +407,7 @@ class TestTheCommand:
         assert "hostname: other" in out
         assert out.count(PLACEHOLDER) == len(SECRETS)
         assert not [secret for secret in ("'secret'", "hidden-lte", "hidden-proxy", "0123", TOKEN) if secret in out]
-        text = partition.get(Path(image), BEGIN, FILE)
+        text = partition.read_file(Path(image), BEGIN, FILE)
         assert text is not None
         assert TOKEN.encode() in text
         before = Path(image).read_bytes()
@@ -444,7 +449,7 @@ class TestTheCommand:
         (["hall.yaml", "name=hall", "--base", "taken.yaml"], "--base goes with a CSV"),
         (["fleet", "--from", "taken.yaml", "--base", "taken.yaml"], "--base goes with a CSV"),
         (["fleet.csv"], "configure ./fleet --from fleet.csv"), (["fleet.csv", "name=x"], "--from fleet.csv"),
-        (["nowhere/hall.yaml", "name=x"], "there is no folder nowhere"),
+        (["nowhere/hall.yaml", "name=x"], "the folder nowhere does not exist"),
     ])  # fmt: skip
     def test_a_fleet_and_one_gateway_mixed_up(
         self, words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

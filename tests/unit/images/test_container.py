@@ -20,7 +20,7 @@ from edge.appliance.first_boot import environment
 from edge.appliance.main import run
 from images import programs, source
 from images.container import building
-from images.frozen import foreign
+from images.frozen import cross
 from images.steps import Steps
 from spark.cli import analytics
 
@@ -63,13 +63,13 @@ def test_a_gateways_folder_has_its_packages(tmp_path: Path) -> None:
     made = tmp_path / "package-x86_64-0" / "waypost_1_amd64.deb"
     made.parent.mkdir()
     made.write_bytes(b"a package")
-    folder = building.gateway(Steps(tmp_path / "cache", lambda _: None), {"amd64": made})
+    folder = building.build_gateway(Steps(tmp_path / "cache", lambda _: None), {"amd64": made})
     assert (folder / "packages" / made.name).read_bytes() == b"a package"
     assert sorted(path.name for path in folder.iterdir()) == ["Dockerfile", "docker-compose.yml", "packages", "start"]
 
 
 @pytest.mark.parametrize(("machine", "said"), [
-    ("x86_64", "sudo apt install buildah mmdebstrap"), ("aarch64", "does not start programs of arm64"),
+    ("x86_64", "sudo apt install buildah mmdebstrap"), ("aarch64", "does not run programs for arm64"),
 ])  # fmt: skip
 def test_what_is_missing_for_an_archive_is_said_before_the_first_step(
     machine: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -77,7 +77,7 @@ def test_what_is_missing_for_an_archive_is_said_before_the_first_step(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="x86_64"))
     monkeypatch.setattr(programs, "find", lambda name: None if machine == "x86_64" else name)
-    monkeypatch.setattr(foreign.require_emulation, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(cross.require_emulation, "__defaults__", (tmp_path,))
     words = ["--oci", "--machine", machine, "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "made")]
     assert run(["image", "container", "gateway", *words]) == 2
     assert said in capsys.readouterr().err

@@ -30,7 +30,7 @@ from images.debian import Mirror
 from images.disk import bmap, building, bundle, filesystem, imager, sbom, signing
 from images.emulator import machine
 from images.errors import ImageError
-from images.frozen import foreign
+from images.frozen import cross
 from images.programs import find
 from images.rootfs import building as rootfs
 from images.steps import Steps
@@ -63,7 +63,7 @@ class TestFileSystems:
             filesystem.make(
                 image, tree, mebibytes=8, label="waypost-root", date=DATE, journal=False, log=tmp_path / "log"
             )
-            made.add(filesystem.digest(image))
+            made.add(filesystem.compute_sha256(image))
             time.sleep(1.1)  # the next second: what takes over the present time is not the same
         assert len(made) == 1
         words = (find("debugfs") or "debugfs", "-R", "stat /etc/file", str(image))
@@ -94,7 +94,7 @@ class TestMaps:
             out.write(b"x" * bmap.BLOCK * 3)
             out.seek((1 << 20) - 10)
             out.write(b"y" * 10)
-        text = bmap.of(image)
+        text = bmap.make_map(image)
         content = image.read_bytes()
         covered = bytearray(len(content))
         for digest, where in re.findall(r'<Range chksum="(\w+)"> (\S+) </Range>', text):
@@ -111,7 +111,7 @@ class TestMaps:
     def test_bmaptool_takes_it(self, tmp_path: Path) -> None:
         image, copy = tmp_path / "image", tmp_path / "copy"
         image.write_bytes(os.urandom(3 * bmap.BLOCK))
-        (tmp_path / "image.bmap").write_text(bmap.of(image))
+        (tmp_path / "image.bmap").write_text(bmap.make_map(image))
         words = ["bmaptool", "copy", "--bmap", str(tmp_path / "image.bmap"), str(image), str(copy)]
         subprocess.run(words, check=True, capture_output=True, timeout=60)
         assert copy.read_bytes() == image.read_bytes()
@@ -119,7 +119,7 @@ class TestMaps:
     def test_an_empty_image_has_an_empty_map(self, tmp_path: Path) -> None:
         with (tmp_path / "image").open("wb") as out:
             out.truncate(1 << 20)
-        assert "<Range" not in bmap.of(tmp_path / "image")
+        assert "<Range" not in bmap.make_map(tmp_path / "image")
 
 
 class TestSignatures:
@@ -127,32 +127,32 @@ class TestSignatures:
     def test_a_changed_file_and_another_key_are_refused(self, tmp_path: Path) -> None:
         log, file = tmp_path / "log", tmp_path / "sums"
         file.write_text("1  a\n")
-        pair = signing.keys(tmp_path / "one", None, None)
-        assert pair == signing.keys(tmp_path / "one", None, None)
+        pair = signing.load_keys(tmp_path / "one", None, None)
+        assert pair == signing.load_keys(tmp_path / "one", None, None)
         assert pair.key.stat().st_mode & 0o077 == 0
         signing.sign(file, pair, log)
         signing.verify(file, pair.certificate, log)
         with pytest.raises(ImageError):
-            signing.verify(file, signing.keys(tmp_path / "two", None, None).certificate, log)
+            signing.verify(file, signing.load_keys(tmp_path / "two", None, None).certificate, log)
         file.write_text("2  a\n")
         with pytest.raises(ImageError):
             signing.verify(file, pair.certificate, log)
 
     def test_half_a_pair_is_none(self, tmp_path: Path) -> None:
         with pytest.raises(ImageError, match="go together"):
-            signing.keys(tmp_path, tmp_path / "key.pem", None)
+            signing.load_keys(tmp_path, tmp_path / "key.pem", None)
 
     @needs("openssl")
     def test_a_key_and_the_certificate_of_another_are_no_pair(self, tmp_path: Path) -> None:
-        one, other = (signing.keys(tmp_path / name, None, None) for name in ("one", "other"))
-        assert signing.keys(tmp_path, one.key, one.certificate) == one
+        one, other = (signing.load_keys(tmp_path / name, None, None) for name in ("one", "other"))
+        assert signing.load_keys(tmp_path, one.key, one.certificate) == one
         with pytest.raises(ImageError, match="is not the certificate of"):
-            signing.keys(tmp_path, one.key, other.certificate)
+            signing.load_keys(tmp_path, one.key, other.certificate)
         with pytest.raises(ImageError, match=r"certificate\.pem is not a key \(PEM\)") as refused:
-            signing.keys(tmp_path, one.certificate, one.certificate)
+            signing.load_keys(tmp_path, one.certificate, one.certificate)
         assert "\n" not in refused.value.message
         with pytest.raises(ImageError, match="is not a certificate"):
-            signing.keys(tmp_path, one.key, one.key)
+            signing.load_keys(tmp_path, one.key, one.key)
 
     @needs("openssl")
     def test_two_builds_at_once_have_one_pair(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,9 @@ class TestSignatures:
 
         monkeypatch.setattr(signing, "run", slow)
         with ThreadPoolExecutor(2) as builds:
-            pairs = {each.result() for each in [builds.submit(signing.keys, tmp_path, None, None) for _ in range(2)]}
+            pairs = {
+                each.result() for each in [builds.submit(signing.load_keys, tmp_path, None, None) for _ in range(2)]
+            }
         assert (len(begun), len(pairs)) == (1, 1)
 
 
@@ -211,9 +213,9 @@ Version: 3.134
 def test_the_bill_of_materials_names_what_is_installed_and_what_is_in_the_gateway() -> None:
     ours = "\nPackage: waypost\nStatus: install ok installed\nArchitecture: arm64\nVersion: 0.1.0\n"
     ours += "Built-Using: openssl (= 3.0.22-1~deb12u2), python3.11 (= 3.11.2-6+deb12u6), xz-utils (= 5.4.1-1)\n"
-    found = sbom.packages(STATUS + ours)
+    found = sbom.parse_packages(STATUS + ours)
     assert [each.name for each in found] == ["adduser", "waypost", "zlib1g"]
-    document = sbom.document("card", found, {"msgspec": "0.22.0", "odd": "1!2.0+local"}, "0" * 64, 0)
+    document = sbom.make_document("card", found, {"msgspec": "0.22.0", "odd": "1!2.0+local"}, "0" * 64, 0)
     assert document["creationInfo"]["created"] == "1970-01-01T00:00:00Z"
     references = [ref["referenceLocator"] for each in document["packages"][1:] for ref in each["externalRefs"]]
     assert references == [
@@ -232,7 +234,7 @@ def test_the_bill_of_materials_names_what_is_installed_and_what_is_in_the_gatewa
         ("", "card"), ("card", "adduser"), ("card", "waypost"), ("waypost", "openssl"), ("waypost", "python3.11"),
         ("waypost", "xz-utils"), ("card", "zlib1g"), ("waypost", "msgspec"), ("waypost", "odd"),
     ]  # fmt: skip
-    assert {"python-qpid-proton", "cryptography", "pyinstaller"} <= set(foreign.pinned())
+    assert {"python-qpid-proton", "cryptography", "pyinstaller"} <= set(cross.pinned_versions())
 
 
 class ImagerReader:
@@ -277,8 +279,8 @@ def test_raspberry_pi_imager_gets_from_its_first_page_to_the_image(tmp_path: Pat
     image, compressed = tmp_path / "x.img", tmp_path / "x.img.xz"
     image.write_bytes(b"image")
     compressed.write_bytes(b"packed")
-    entry = imager.entry("Waypost", image, compressed, "2026-01-01", imager.DEVICES[board])
-    reader = ImagerReader(imager.manifest(entry, "file:///here/"))
+    entry = imager.make_entry("Waypost", image, compressed, "2026-01-01", imager.DEVICES[board])
+    reader = ImagerReader(imager.make_manifest(entry, "file:///here/"))
     [shown] = reader.boards()
     [one] = reader.systems(shown)
     assert (one["url"], one["bmap_url"]) == ("file:///here/x.img.xz", "file:///here/x.img.bmap")
@@ -303,13 +305,13 @@ def test_examples_put_nothing_among_the_sources() -> None:
 @needs("openssl", "sha256sum")
 def test_what_the_readme_says_checks_what_was_handed_out(tmp_path: Path) -> None:
     """Both commands as they are there; each fails where something is another."""
-    readme = (source.ROOT / "images" / "README.md").read_text()
+    readme = (source.ROOT / "docs" / "how-to" / "build-images.md").read_text()
     [commands] = re.findall(r"```sh\n(openssl cms -verify .*?)```", readme, re.DOTALL)
-    pair = signing.keys(tmp_path, None, None)
+    pair = signing.load_keys(tmp_path, None, None)
     (tmp_path / "certificate.pem").write_bytes(pair.certificate.read_bytes())
     sums, file = tmp_path / "X.sha256", tmp_path / "X.img.zst"
     file.write_bytes(b"image")
-    sums.write_text(f"{filesystem.digest(file)}  {file.name}\n")
+    sums.write_text(f"{filesystem.compute_sha256(file)}  {file.name}\n")
     signing.sign(sums, pair, tmp_path / "log")
 
     def right() -> bool:
@@ -319,7 +321,7 @@ def test_what_the_readme_says_checks_what_was_handed_out(tmp_path: Path) -> None
     assert right()
     file.write_bytes(b"other")
     assert not right()
-    sums.write_text(f"{filesystem.digest(file)}  {file.name}\n")
+    sums.write_text(f"{filesystem.compute_sha256(file)}  {file.name}\n")
     assert not right()
 
 
@@ -330,7 +332,7 @@ class TestLists:
         watching = {path.name for end in ("path", "timer") for path in units.glob(f"*.{end}")}
         started = {f"{name.partition('.')[0]}.service" for name in watching}  # each starts the service of its name
         started |= {name for unit in ours for name in re.findall(r"OnSuccess=(\S+)", (units / unit).read_text())}
-        named = {line.lstrip("-") for line in rootfs.lines(rootfs.UNITS)}
+        named = {line.lstrip("-") for line in rootfs.read_list(rootfs.UNITS)}
         started |= {name for name in ours if "@" in name}  # and udev those that are templates
         assert ours - started | watching <= named
         for name in ours:
@@ -342,10 +344,10 @@ class TestLists:
 
     def test_the_country_of_a_wireless_network_has_rules(self) -> None:
         """`iw` only recommends them; without them the kernel keeps to what is allowed everywhere."""
-        assert "wireless-regdb" in rootfs.lines(rootfs.PACKAGES)
+        assert "wireless-regdb" in rootfs.read_list(rootfs.PACKAGES)
 
     def test_what_is_left_out_is_a_pattern_of_dpkg(self) -> None:
-        for line in rootfs.lines(rootfs.EXCLUDES):
+        for line in rootfs.read_list(rootfs.EXCLUDES):
             assert line.removeprefix("!").startswith("/")
             assert "{" not in line
 
@@ -400,24 +402,29 @@ def test_an_image_of_a_stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         filesystem.make(target, tree, mebibytes=mebibytes, label=name, date=DATE, journal=False, log=log)
     (system / "root.sha256").write_text("0" * 64 + "\n")
     (system / "status").write_text(STATUS)
-    pair = signing.keys(tmp_path, None, None)
+    pair = signing.load_keys(tmp_path, None, None)
     sums = []
     for turn in ("first", "second"):
         out = tmp_path / turn
         out.mkdir()
         building.make_image(out, "pi4", system, pair, log)
-        sums.append((out / f"{building.name('pi4')}.sha256").read_text())
+        sums.append((out / f"{building.image_name('pi4')}.sha256").read_text())
     assert sums[0] == sums[1]
-    kinds = {path.name.removeprefix(building.name("pi4")) for path in out.iterdir()} - {"root.sha256", imager.FILE}
+    kinds = {path.name.removeprefix(building.image_name("pi4")) for path in out.iterdir()} - {
+        "root.sha256",
+        imager.FILE,
+    }
     assert kinds == {".img.zst", ".img.xz", ".img.bmap", ".spdx.json", ".sha256", ".sha256.p7s"}
     reader = ImagerReader((out / imager.FILE).read_text())
     [one] = reader.systems(reader.boards()[0])
     unpacked = lzma.decompress((out / one["url"]).read_bytes())
     assert (len(unpacked), hashlib.sha256(unpacked).hexdigest()) == (one["extract_size"], one["extract_sha256"])
-    assert filesystem.digest(out / one["url"]) == one["image_download_sha256"]
+    assert filesystem.compute_sha256(out / one["url"]) == one["image_download_sha256"]
     assert (out / one["bmap_url"]).is_file()
     image = tmp_path / "image"
-    subprocess.run(["zstd", "-q", "-d", str(out / f"{building.name('pi4')}.img.zst"), "-o", str(image)], check=True)
+    subprocess.run(
+        ["zstd", "-q", "-d", str(out / f"{building.image_name('pi4')}.img.zst"), "-o", str(image)], check=True
+    )
     layout = subprocess.run([find("sfdisk") or "", "-d", str(image)], capture_output=True, text=True, check=True).stdout
     assert "label-id: 0x67617465" in layout
     starts = [int(each) * partition.SECTOR for each in re.findall(r"start= *(\d+)", layout)]
@@ -444,23 +451,23 @@ def test_an_image_of_a_stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 class TestEmulator:
     def test_ports(self) -> None:
-        assert machine.forwarded(["1:2", "3:4"]) == {1: 2, 3: 4}
-        assert machine.forwarded([])[21883] == 1883
-        with pytest.raises(ImageError, match="leads elsewhere already"):
-            machine.forwarded(["1:2", "1:3"])
+        assert machine.parse_ports(["1:2", "3:4"]) == {1: 2, 3: 4}
+        assert machine.parse_ports([])[21883] == 1883
+        with pytest.raises(ImageError, match="is used twice"):
+            machine.parse_ports(["1:2", "1:3"])
         for wrong in ("1883", "a:b", "0:1", "1:70000"):
             with pytest.raises(ImageError, match="two ports"):
-                machine.forwarded([wrong])
+                machine.parse_ports([wrong])
 
     def test_a_comma_in_the_name_of_a_disk_is_none_of_qemu(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(machine, "require", lambda *_, **__: None)
-        assert "file=/a,,b.qcow2,if=none" in " ".join(machine.command(Path("/a,b.qcow2"), {}))
+        assert "file=/a,,b.qcow2,if=none" in " ".join(machine.build_command(Path("/a,b.qcow2"), {}))
 
     def test_ports_that_are_suggested_are_some(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(machine, "require", lambda *_, **__: None)
-        monkeypatch.setattr(machine, "_free", lambda _: False)
+        monkeypatch.setattr(machine, "_is_free", lambda _: False)
         with pytest.raises(ImageError) as refused:
-            machine.ready({65000: 1883})
+            machine.check_prerequisites({65000: 1883})
         assert "--port 64000:1883" in refused.value.hint
 
     def test_all_that_is_missing_is_said_at_once(
@@ -490,13 +497,13 @@ class TestEmulator:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """Not that another machine has the ports."""
-        monkeypatch.setattr(machine, "_free", lambda _: False)
+        monkeypatch.setattr(machine, "_is_free", lambda _: False)
         assert run(["image", "run", str(tmp_path / "none.img.zst")]) == 2
         assert "none.img.zst is not there" in capsys.readouterr().err
         (tmp_path / "x.img").touch()
         screen = str(tmp_path / "x.img" / "screen.svg")
         assert run(["image", "run", str(tmp_path / "x.img"), "--screenshot", screen]) == 2
-        assert "x.img is no folder" in capsys.readouterr().err, "and not when it has served"
+        assert "x.img is not a folder" in capsys.readouterr().err, "and not when it has served"
 
     @needs("zstd")
     def test_what_the_disk_says_names_no_log_that_is_gone(
@@ -505,14 +512,14 @@ class TestEmulator:
         monkeypatch.setattr(machine, "require", lambda *_: None)
         (tmp_path / "x.img.zst").write_bytes(b"torn")
         with pytest.raises(ImageError, match="zstd ended with 1") as failed:
-            machine.disk(tmp_path / "x.img.zst", tmp_path, tmp_path / "log")
+            machine.make_disk(tmp_path / "x.img.zst", tmp_path, tmp_path / "log")
         assert "log" not in failed.value.hint
         assert "TMPDIR" in failed.value.hint
 
     def test_an_image_that_is_not_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(machine, "require", lambda *_: None)
         with pytest.raises(ImageError, match="is not there") as caught:
-            machine.disk(tmp_path / "none.img", tmp_path, tmp_path / "log")
+            machine.make_disk(tmp_path / "none.img", tmp_path, tmp_path / "log")
         assert "waypost image build" in caught.value.hint
 
     @needs("qemu-img", "zstd", "mkfs.vfat", "mcopy")
@@ -527,29 +534,29 @@ class TestEmulator:
         with monkeypatch.context() as patched:
             patched.setattr(machine, "run", cut_off)
             with pytest.raises(ImageError, match="no room"):
-                machine.disk(plain, tmp_path, log, kept=kept)
+                machine.make_disk(plain, tmp_path, log, kept=kept)
         assert not kept.exists()
-        assert machine.disk(plain, tmp_path, log, kept=kept) == kept
+        assert machine.make_disk(plain, tmp_path, log, kept=kept) == kept
         again = tmp_path / "again"
         subprocess.run(["qemu-img", "convert", "-O", "raw", str(kept), str(again)], check=True)
         size = plain.stat().st_size
         with again.open("rb") as file:
             assert file.read(size) == plain.read_bytes()
         kept.write_bytes(b"written to since")
-        assert machine.disk(plain, tmp_path, log, kept=kept).read_bytes() == b"written to since"
+        assert machine.make_disk(plain, tmp_path, log, kept=kept).read_bytes() == b"written to since"
 
     def test_what_is_no_image(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(machine, "require", lambda *_: None)
         file = tmp_path / "hall.yaml"
         file.write_text("name: hall\n")
-        with pytest.raises(ImageError, match="no image of a card"):
-            machine.disk(file, tmp_path, tmp_path / "log")
+        with pytest.raises(ImageError, match="not an image of a card"):
+            machine.make_disk(file, tmp_path, tmp_path / "log")
 
 
 @pytest.mark.parametrize(("words", "first"), [
-    (("freeze",), "images.frozen.made.frozen"), (("package",), "images.frozen.made.frozen"),
+    (("freeze",), "images.frozen.by_machine.freeze"), (("package",), "images.frozen.by_machine.freeze"),
     (("build", "--board", "pi4"), "images.building.build_image"), (("bundle",), "images.building.build_bundle"),
-    (("container", "hub"), "images.container.building.hub"),
+    (("container", "hub"), "images.container.building.build_hub"),
 ])  # fmt: skip
 def test_a_place_where_nothing_can_be_is_said_before_the_first_step(
     tmp_path: Path,
@@ -567,20 +574,20 @@ def test_a_place_where_nothing_can_be_is_said_before_the_first_step(
     (tmp_path / "file").touch()
     command = ["image", *words, "--cache", str(tmp_path / "cache"), "--out"]
     assert run([*command, str(tmp_path / "file" / "cards")]) == 2
-    assert "file is no folder" in capsys.readouterr().err
+    assert "file is not a folder" in capsys.readouterr().err
     assert run([*command, str(tmp_path / "new" / "cards")]) == 1
     assert "begun" in capsys.readouterr().err
 
 
 def test_a_folder_that_nobody_fetches_from_is_said_before_the_first_step(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["image", "bundle", "--url", "files.example/waypost"]) == 2
-    assert "--url files.example/waypost: it is fetched from https://host/path" in capsys.readouterr().err
+    assert "--url files.example/waypost: expected https://host/path" in capsys.readouterr().err
 
 
 def test_what_a_hub_is_told_of_a_bundle_is_a_resource(tmp_path: Path) -> None:
     file = tmp_path / "waypost-2-arm64.raucb"
     file.write_bytes(b"bundle")
-    told = bundle.resource(bundle.Bundle(file, "2", "b" * 64), "https://files.example/waypost/")
+    told = bundle.make_resource(bundle.UpdateBundle(file, "2", "b" * 64), "https://files.example/waypost/")
     [read] = parse(KINDS, told, "test")
     assert isinstance(read.spec, SystemSpec)
     assert read.spec.url == "https://files.example/waypost/waypost-2-arm64.raucb"

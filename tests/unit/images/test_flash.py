@@ -23,7 +23,7 @@ import pytest
 from edge.appliance.main import run
 from edge.card.location import FILE
 from images.card import partition
-from images.card.settings import of_arguments
+from images.card.settings import apply_arguments
 from images.disk import bmap, filesystem, signing
 from images.errors import ImageError
 from images.flashing import cards, devices, image, writing
@@ -49,7 +49,7 @@ def part(name: str, *mounts: str, kind: str = "part", children: tuple[Any, ...] 
 
 
 def seen(*entries: dict[str, Any]) -> list[devices.Disk]:
-    return list(devices.disks(json.dumps({"blockdevices": list(entries)})))
+    return list(devices.parse_lsblk(json.dumps({"blockdevices": list(entries)})))
 
 
 FIXED: dict[str, Any] = {"rm": False, "hotplug": False}
@@ -69,25 +69,25 @@ class TestWhichDisksAreCards:
         assert [each.path for each in devices.candidates(found, SIZE)] == [card["path"]]
 
     @pytest.mark.parametrize(("disk", "said"), [
-        (entry("sda", children=[part("sda1"), part("sda2", "/")]), "what this machine runs on (/)"),
-        (entry("sda", children=[part("sda1", "/boot/efi")]), "what this machine runs on"),
-        (entry("sda", children=[part("sda3", "[SWAP]")]), "what this machine runs on ([SWAP])"),
-        (entry("sda", children=[part("sda1", children=(CRYPT,))]), "what this machine runs on (/home)"),
+        (entry("sda", children=[part("sda1"), part("sda2", "/")]), "holds the system of this machine (/)"),
+        (entry("sda", children=[part("sda1", "/boot/efi")]), "holds the system of this machine"),
+        (entry("sda", children=[part("sda3", "[SWAP]")]), "holds the system of this machine ([SWAP])"),
+        (entry("sda", children=[part("sda1", children=(CRYPT,))]), "holds the system of this machine (/home)"),
         (entry("sdb", children=[part("sdb1", "/media/ann/WAYPOST")]), "mounted at /media/ann/WAYPOST"),
         (entry("sdb", mountpoints=["/mnt"]), "mounted at /mnt"),
         (entry("sdb", children=[part("sdb1", children=(part("md0", kind="raid1"),))]), "in use by /dev/md0"),
         (entry("sdb", children=[part("sdb1", children=(part("md0", kind="linear"),))]), "in use by /dev/md0"),
         (entry("sdb", children=[part("bcache0", kind="disk")]), "in use by /dev/bcache0"),
         (entry("sdb", ro=True), "write-protected"), (entry("sdb", size=0), "an empty reader"),
-        (entry("sdb", size=SIZE - 1), "2.00 GB, and the image wants 2.00"),
-        (entry("sdb", size=3 << 40), "that is no card"),
+        (entry("sdb", size=SIZE - 1), "2.00 GB, and the image needs 2.00"),
+        (entry("sdb", size=3 << 40), "that is not a card"),
         (entry("nvme1n1", **FIXED, tran="nvme"), "built into this machine"),
         (entry("vdb", **FIXED, tran=None), "built into"),
-        (entry("sr0", type="rom"), "is no card: lsblk calls it rom"),
+        (entry("sr0", type="rom"), "is not a card: lsblk calls it rom"),
         (entry("loop7", type="loop", **FIXED, tran=None), "calls it loop"),
     ])  # fmt: skip
     def test_what_is_refused_says_why(self, disk: dict[str, Any], said: str) -> None:
-        refused = devices.refusal(seen(disk)[0], SIZE)
+        refused = devices.find_refusal(seen(disk)[0], SIZE)
         assert refused is not None
         assert said in refused[0]
         assert refused[1]
@@ -101,15 +101,15 @@ class TestWhichDisksAreCards:
         told = json.dumps(
             {"blockdevices": [entry("mmcblk0", **mmc, children=[part("mmcblk0p1")]), entry("mmcblk1", **mmc)]}
         )
-        found = list(devices.disks(told, devices.soldered(tmp_path)))
+        found = list(devices.parse_lsblk(told, devices.find_built_in(tmp_path)))
         assert [each.path for each in devices.candidates(found, SIZE)] == ["/dev/mmcblk1"]
-        refused = devices.refusal(found[0], SIZE)
+        refused = devices.find_refusal(found[0], SIZE)
         assert refused is not None
         assert "built into this machine" in refused[0]
 
     def test_a_list_for_programs(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         disks = seen(entry("sdb", children=[part("sdb1")]), entry("nvme0n1", **FIXED, tran="nvme"))
-        monkeypatch.setattr(devices, "found", lambda: disks)
+        monkeypatch.setattr(devices, "list_disks", lambda: disks)
         assert run(["flash", "--list", "--json"]) == 0
         card, built_in = json.loads(capsys.readouterr().out)
         assert (card["path"], card["card"], card["why"]) == ("/dev/sdb", True, "")
@@ -124,7 +124,7 @@ class TestWhichDisksAreCards:
         virtual = [entry(name, **FIXED, tran=None) for name in ("zram0", "ram1", "nbd0")]
         loop = entry("loop0", type="loop", **FIXED, tran=None)
         disks = seen(entry("sdb"), *virtual, loop, entry("nvme0n1", **FIXED, tran="nvme"))
-        monkeypatch.setattr(devices, "found", lambda: disks)
+        monkeypatch.setattr(devices, "list_disks", lambda: disks)
         assert run(["flash", *words]) == 0
         listed = capsys.readouterr().out
         assert re.findall(r"/dev/\w+", listed)[0] == "/dev/sdb"
@@ -133,21 +133,23 @@ class TestWhichDisksAreCards:
 
     def test_where_it_is_mounted_can_be_pasted(self) -> None:
         disk = seen(entry("sdb", children=[part("sdb1", "/media/ann/WAYPOST"), part("sdb2", "/media/ann/MY CARD")]))[0]
-        refused = devices.refusal(disk, SIZE)
+        refused = devices.find_refusal(disk, SIZE)
         assert refused is not None
         assert refused[1].endswith("sudo umount /media/ann/WAYPOST '/media/ann/MY CARD'")
 
     def test_a_part_of_a_disk(self) -> None:
         found = seen(entry("sdb", children=[part("sdb1")]))
-        refused = devices.refusal(devices.of_path(Path("/dev/sdb1"), found), SIZE)
+        refused = devices.find_refusal(devices.find_disk(Path("/dev/sdb1"), found), SIZE)
         assert refused is not None
-        assert "is a part of a disk" in refused[0]
-        with pytest.raises(ImageError, match="no disk of this machine"):
-            devices.of_path(Path("/dev/nothing"), found)
+        assert "is a partition" in refused[0]
+        with pytest.raises(ImageError, match="not a disk of this machine"):
+            devices.find_disk(Path("/dev/nothing"), found)
 
     @pytest.mark.skipif(shutil.which("lsblk") is None, reason="lsblk is not installed")
     def test_the_disks_of_this_machine_can_be_read(self) -> None:
-        assert not [each for each in devices.candidates(devices.found(), 0) if set(each.mounts) & set(devices.SYSTEM)]
+        assert not [
+            each for each in devices.candidates(devices.list_disks(), 0) if set(each.mounts) & set(devices.SYSTEM)
+        ]
 
 
 class Made:
@@ -156,7 +158,7 @@ class Made:
     def __init__(self, folder: Path) -> None:
         self.plain = made.card(folder)
         self.file, self.certificate = made.hand_out(folder, self.plain)
-        self.handed = image.look_at(self.file, self.certificate)
+        self.handed = image.verify_image(self.file, self.certificate)
 
     def words(self, *more: str) -> list[str]:
         return ["flash", str(self.file), *more, "--certificate", str(self.certificate), "--yes"]
@@ -192,7 +194,7 @@ class TestWhichImagesAreWritten:
         os.truncate(copy, copy.stat().st_size - 1000)
         code, words = self.refused(copy, whole, capsys)
         assert code == 4
-        assert "was not downloaded whole" in words
+        assert "the download is incomplete" in words
         assert "download it" in words
 
     @pytest.mark.parametrize("name", ["img.zst", "img.bmap"])
@@ -207,8 +209,8 @@ class TestWhichImagesAreWritten:
         sums = copy.with_name("waypost-1-pi4.sha256")
         sums.write_text(sums.read_text() + "\n")
         code, words = self.refused(copy, whole, capsys)
-        assert (code, "is not that of" in words) == (4, True), words
-        other = signing.keys(copy.parent / "other", None, None)
+        assert (code, "does not match" in words) == (4, True), words
+        other = signing.load_keys(copy.parent / "other", None, None)
         signing.sign(sums, other, copy.with_name("log"))
         assert self.refused(copy, whole, capsys)[0] == 4
 
@@ -219,12 +221,12 @@ class TestWhichImagesAreWritten:
         monkeypatch.setattr("images.flashing.cli.default_cache", lambda: copy.parent / "cache")
         words = ["flash", str(copy), str(copy.parent / "target"), "--yes"]
         assert run(words) == 2
-        assert "whose signature" in said(capsys)
-        signing.keys(copy.parent / "cache", None, None)
+        assert "a certificate is needed" in said(capsys)
+        signing.load_keys(copy.parent / "cache", None, None)
         assert run(words) == 4
-        assert "of another maker: --certificate FILE" in said(capsys)
+        assert "if another machine built it, name the maker's certificate with --certificate FILE" in said(capsys)
         assert run([*words, "--certificate", str(copy.with_name("waypost-1-pi4.sha256"))]) == 2
-        assert "is no certificate" in said(capsys)
+        assert "is not a certificate" in said(capsys)
         assert run([*words, "--certificate", str(copy.parent)]) == 2
         assert "name the maker's certificate" in said(capsys)
         monkeypatch.setenv("WAYPOST_IMAGE_CACHE", str(whole.certificate.parent.parent))
@@ -251,20 +253,20 @@ class TestWhichImagesAreWritten:
     ])  # fmt: skip
     def test_maps_that_are_none(self, tmp_path: Path, text: bytes) -> None:
         (tmp_path / "map").write_bytes(text)
-        with pytest.raises(ImageError, match=r"is not a (block )?map"):
-            image.layout_of(tmp_path / "map")
+        with pytest.raises(ImageError, match=r"is not (a block|the) map"):
+            image.read_layout(tmp_path / "map")
 
     @pytest.mark.parametrize("text", [
         '<!DOCTYPE bmap [<!ENTITY a "b">]>', '<!DOCTYPE bmap SYSTEM "file:///etc/passwd">',
     ])  # fmt: skip
     @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le", "utf-16-be"])
     def test_a_map_with_declarations_is_refused(self, whole: Made, tmp_path: Path, text: str, encoding: str) -> None:
-        right = bmap.of(whole.plain)
+        right = bmap.make_map(whole.plain)
         head, line, rest = right.partition("\n")
         head = head.replace("?>", f'encoding="{encoding}"?>')
         (tmp_path / "map").write_bytes(f"{head}{line}{text}{line}{rest}".encode(encoding))
         with pytest.raises(ImageError, match="is not a block map"):
-            image.layout_of(tmp_path / "map")
+            image.read_layout(tmp_path / "map")
 
     @pytest.mark.skipif(find("bmaptool") is None, reason="bmap-tools is not installed")
     def test_a_map_of_bmaptool_is_read(self, whole: Made, tmp_path: Path) -> None:
@@ -274,12 +276,12 @@ class TestWhichImagesAreWritten:
             ["bmaptool", "create", "-o", str(mapping), str(whole.plain)], check=True, capture_output=True, timeout=60
         )
         assert "<!--" in mapping.read_text()
-        assert image.layout_of(mapping) == whole.handed.layout
+        assert image.read_layout(mapping) == whole.handed.layout
 
     def test_a_map_with_a_comment_is_read(self, whole: Made, tmp_path: Path) -> None:
-        head, line, rest = bmap.of(whole.plain).partition("\n")
+        head, line, rest = bmap.make_map(whole.plain).partition("\n")
         (tmp_path / "map").write_text(f"{head}{line}<!-- This file contains the block map. -->{line}{rest}")
-        assert image.layout_of(tmp_path / "map") == whole.handed.layout
+        assert image.read_layout(tmp_path / "map") == whole.handed.layout
 
     def test_a_map_is_read_as_it_was_written(self, whole: Made, tmp_path: Path) -> None:
         layout = whole.handed.layout
@@ -298,7 +300,7 @@ class TestWriting:
         descriptor = os.open(target, os.O_RDWR)
         try:
             writing.flash(
-                whole.handed, writing.Target(target, descriptor, is_disk=False), {}, lambda _what, _count: None
+                whole.handed, writing.CardTarget(target, descriptor, is_disk=False), {}, lambda _what, _count: None
             )
         finally:
             os.close(descriptor)
@@ -313,11 +315,11 @@ class TestWriting:
     def test_settings_are_on_its_first_partition(self, whole: Made, tmp_path: Path) -> None:
         target = tmp_path / "card"
         (tmp_path / "hall.yaml").write_bytes(
-            of_arguments(["name=hall", "wifi.ssid=x", "wifi.country=DE"], None).card.text
+            apply_arguments(["name=hall", "wifi.ssid=x", "wifi.country=DE"], None).card.text
         )
         assert run(whole.words(str(target), "--config", str(tmp_path / "hall.yaml"))) == 0
-        assert partition.get(target, made.BEGIN, FILE) == (tmp_path / "hall.yaml").read_bytes()
-        assert partition.get(target, made.BEGIN, "boot.scr") == b"boot\n"
+        assert partition.read_file(target, made.BEGIN, FILE) == (tmp_path / "hall.yaml").read_bytes()
+        assert partition.read_file(target, made.BEGIN, "boot.scr") == b"boot\n"
         assert target.stat().st_mode & 0o777 == 0o600
         assert target.stat().st_blocks * 512 < target.stat().st_size / 2, "what the image has no data for stays a hole"
         behind = made.BEGIN + (made.FAT << 20)
@@ -328,14 +330,14 @@ class TestWriting:
         packed, sums = copy.with_suffix(".xz"), copy.with_name("waypost-1-pi4.sha256")
         packed.write_bytes(lzma.compress(whole.plain.read_bytes(), preset=0))
         with sums.open("a") as text:
-            text.write(f"{filesystem.digest(packed)}  {packed.name}\n")
+            text.write(f"{filesystem.compute_sha256(packed)}  {packed.name}\n")
         words = ["flash", str(packed), str(copy.parent / "card"), "--unsigned", "--yes"]
         assert run(words) == 0
         assert (copy.parent / "card").read_bytes() == whole.plain.read_bytes()
         torn = packed.read_bytes()[:-1000]
         packed.write_bytes(torn)
         sums.write_text(
-            "".join(f"{filesystem.digest(each)}  {each.name}\n" for each in (packed, copy.with_suffix(".bmap")))
+            "".join(f"{filesystem.compute_sha256(each)}  {each.name}\n" for each in (packed, copy.with_suffix(".bmap")))
         )
         assert run(words) == 4
         assert "the image cannot be read" in said(capsys)
@@ -362,7 +364,7 @@ class TestWriting:
         words = said(capsys)
         assert "image configure" in words
         assert "--config" in words
-        assert "starts nothing now" in words
+        assert "does not start now" in words
         assert not target.read_bytes()[: writing.FIRST].strip(b"\0")
 
     def test_several_at_once_with_labels_and_one_that_fails(
@@ -384,7 +386,7 @@ class TestWriting:
         assert "south" not in labels
         assert labels.count("<svg ") == 2
         for target, name in ((targets[0], "north"), (targets[2], "west")):
-            text = partition.get(Path(target), made.BEGIN, FILE)
+            text = partition.read_file(Path(target), made.BEGIN, FILE)
             assert text is not None
             assert f"name: {name}".encode() in text
 
@@ -402,7 +404,7 @@ class TestWriting:
         assert run(whole.words(str(tmp_path / "b"), str(tmp_path / "c"), *more, *("--only", "south") * 2)) == 2
         assert "named twice: south" in said(capsys)
         assert not (tmp_path / "b").exists()
-        assert len(cards.jobs([(tmp_path, None)], [], [])) == 1
+        assert len(cards.assign_jobs([(tmp_path, None)], [], [])) == 1
 
     def test_the_name_is_typed(self, whole: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "there").write_bytes(b"mine")
@@ -416,7 +418,7 @@ class TestWriting:
         (tmp_path / "there").write_bytes(b"mine")
         monkeypatch.setattr("sys.stdin", io.StringIO(""))
         assert run(whole.words(str(tmp_path / "there"))[:-1]) == 2
-        assert "--yes does not ask" in said(capsys)
+        assert "--yes skips this question" in said(capsys)
         assert (tmp_path / "there").read_bytes() == b"mine"
 
     def test_labels_that_cannot_be_written_are_no_success(
@@ -451,7 +453,7 @@ class TestWhatWasForgotten:
         assert run(["flash", str(whole.file)]) == run(["flash", "--list", "--yes"]) == run(["flash"]) == 0
 
     @pytest.mark.parametrize(("words", "what"), [
-        (["/dev/sdx"], "/dev/sdx is no image"), (["/dev/sdx", "a.img.zst"], "/dev/sdx is no image"),
+        (["/dev/sdx"], "/dev/sdx is not an image"), (["/dev/sdx", "a.img.zst"], "/dev/sdx is not an image"),
         (["none.img.zst"], "none.img.zst is not there"), (["none.img.zst", "card"], "none.img.zst is not there"),
         (["/"], "/ is a folder"),
     ])  # fmt: skip
@@ -462,7 +464,7 @@ class TestWhatWasForgotten:
         assert "the image comes first" in shown
 
 
-class Worn(writing.Target):
+class Worn(writing.CardTarget):
     """A card that keeps something else than is written to it."""
 
     def write(self, at: int, content: bytes) -> None:
@@ -472,7 +474,7 @@ class Worn(writing.Target):
         super().write(at, bytes(spoilt))
 
 
-class Smaller(writing.Target):
+class Smaller(writing.CardTarget):
     """A card that says it has more than it has: behind that it forgets, or begins anew."""
 
     def __init__(self, path: Path, descriptor: int, *, is_disk: bool, real: int, begins_anew: bool) -> None:
@@ -496,7 +498,7 @@ from edge.appliance.main import run
 from images.flashing import cards, writing
 
 image, certificate, target = sys.argv[1:]
-noticed, real_write, real_wait = threading.Event(), writing.Target.write, cards.wait
+noticed, real_write, real_wait = threading.Event(), writing.CardTarget.write, cards.wait
 
 def write(self, at, content):
     real_write(self, at, content)
@@ -511,7 +513,7 @@ def wait(begun):
         noticed.set()
         raise
 
-writing.Target.write, cards.wait = write, wait
+writing.CardTarget.write, cards.wait = write, wait
 sys.exit(run(["flash", image, target, "--certificate", certificate, "--yes"]))
 """
 """A person presses Ctrl-C once the data behind the first partition are being written."""
@@ -527,7 +529,7 @@ class TestWhatGoesWrong:
         target.touch()
         descriptor = os.open(target, os.O_RDWR)
         worn = Worn(target, descriptor, is_disk=False)
-        with pytest.raises(ImageError, match="does not keep what is written") as failed:
+        with pytest.raises(ImageError, match="does not keep written data") as failed:
             writing.flash(whole.handed, worn, {}, lambda _what, _count: None)
         os.close(descriptor)
         assert "another card" in failed.value.hint
@@ -547,9 +549,9 @@ class TestWhatGoesWrong:
             file.truncate(claimed)
         descriptor = os.open(card, os.O_RDWR)
         target = Smaller(card, descriptor, is_disk=False, real=real, begins_anew=begins_anew)
-        with pytest.raises(ImageError, match="does not keep what is written") as failed:
+        with pytest.raises(ImageError, match="does not keep written data") as failed:
             writing.flash(whole.handed, target, {}, lambda *_: None)
-        assert "not what it says it is" in failed.value.hint
+        assert "smaller than it claims" in failed.value.hint
         os.close(descriptor)
         with card.open("rb") as file:
             assert file.read(partition.SECTOR)[-2:] != b"\x55\xaa", "it starts nothing"
@@ -560,11 +562,11 @@ class TestWhatGoesWrong:
             with card.open("wb") as file:
                 file.truncate(size)
             descriptor = os.open(card, os.O_RDWR)
-            writing.flash(whole.handed, writing.Target(card, descriptor, is_disk=False), {}, lambda *_: None)
+            writing.flash(whole.handed, writing.CardTarget(card, descriptor, is_disk=False), {}, lambda *_: None)
             os.close(descriptor)
 
     @pytest.mark.parametrize(("number", "said"), [
-        (errno.ENODEV, "pulled out"), (errno.ENOMEDIUM, "pulled out"), (errno.EIO, "pulled out"),
+        (errno.ENODEV, "removed"), (errno.ENOMEDIUM, "removed"), (errno.EIO, "removed"),
         (errno.EROFS, "switch at the side"), (errno.ENOSPC, "free some space"), (errno.EUCLEAN, "another card"),
     ])  # fmt: skip
     def test_what_the_system_says_has_a_next_step(
@@ -582,7 +584,10 @@ class TestWhatGoesWrong:
 
         monkeypatch.setattr("images.flashing.writing.os.pwrite", failing)
         card = tmp_path / "card"
-        with pytest.raises(ImageError, match="cannot be written") as failed, writing.opened(card, 1 << 28) as target:
+        with (
+            pytest.raises(ImageError, match="cannot be written") as failed,
+            writing.open_target(card, 1 << 28) as target,
+        ):
             writing.flash(whole.handed, target, {}, lambda *_: None)
         assert said in failed.value.hint
         with card.open("rb") as file:
@@ -603,7 +608,7 @@ class TestWhatGoesWrong:
 
             descriptor = os.open(target, os.O_RDWR)
             with pytest.raises(CutOff):
-                writing.flash(whole.handed, writing.Target(target, descriptor, is_disk=False), {}, progress)
+                writing.flash(whole.handed, writing.CardTarget(target, descriptor, is_disk=False), {}, progress)
             os.close(descriptor)
             with target.open("rb") as file:
                 assert not file.read(writing.FIRST).strip(b"\0")
@@ -614,7 +619,7 @@ class TestWhatGoesWrong:
         words = [sys.executable, "-c", STOPPED, str(whole.file), str(whole.certificate), str(target)]
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 130, done.stdout + done.stderr
-        assert f"{target}: stopped: it starts nothing now" in done.stderr
+        assert f"{target}: stopped: the card does not start now" in done.stderr
         assert "written and read back" not in done.stdout
         assert not target.read_bytes()[: writing.FIRST].strip(b"\0")
 
@@ -640,7 +645,7 @@ class TestWhatGoesWrong:
             before = target.read_bytes()
             words = ["flash", str(plain), str(target), "--certificate", str(whole.certificate), "--yes", *more]
             assert run(words) == 2
-            assert "would be written over" in said(capsys)
+            assert "would be overwritten" in said(capsys)
             assert target.read_bytes() == before
 
     @pytest.mark.parametrize("labels", ["", "missing/labels.html"])
@@ -660,11 +665,11 @@ class TestWhatGoesWrong:
         for found in (None, b"a file by then"):
             if found is not None:
                 card.write_bytes(found)
-            (done,) = cards.write(whole.handed, [cards.Job(card, disk, None)], lambda *_: None)
+            (done,) = cards.write_cards(whole.handed, [cards.CardJob(card, disk, None)], lambda *_: None)
             assert done.written is None
             assert done.error is not None
             assert "No such device" in done.error.message
-            assert "pulled out" in done.error.hint
+            assert "removed" in done.error.hint
             assert (card.read_bytes() if card.exists() else None) == found
 
 
@@ -706,7 +711,7 @@ class TestLoopDevices:
         assert len(ids - {bytes(4)}) == 2
 
     @pytest.mark.parametrize(("mebibytes", "options", "what"), [
-        (8, (), "the image wants"), (200, ("--read-only",), "write-protected"),
+        (8, (), "the image needs"), (200, ("--read-only",), "write-protected"),
     ])  # fmt: skip
     def test_refused(
         self, whole: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str],
@@ -717,7 +722,7 @@ class TestLoopDevices:
         assert what in said(capsys)
 
 
-class Paced(writing.Target):
+class Paced(writing.CardTarget):
     """A card that takes 40 MB/s and gives 80."""
 
     def write(self, at: int, content: bytes) -> None:
@@ -734,19 +739,19 @@ class Paced(writing.Target):
 def test_sparse_writing_takes_less_than_a_plain_copy(tmp_path: Path) -> None:
     """An image a quarter of which is data, as ours, at the pace of a card; both are written and read back whole."""
     plain = made.card(tmp_path, data=120, hole=400)
-    handed = image.look_at(*made.hand_out(tmp_path, plain))
-    everything = image.Range(0, handed.layout.size, filesystem.digest(plain))
+    handed = image.verify_image(*made.hand_out(tmp_path, plain))
+    everything = image.BlockRange(0, handed.layout.size, filesystem.compute_sha256(plain))
     seconds = {}
     for name, ranges in (("sparse", handed.layout.ranges), ("plain", [everything])):
         layout = handed.layout._replace(ranges=ranges)
-        with writing.opened(tmp_path / name, layout.size) as opened:
+        with writing.open_target(tmp_path / name, layout.size) as opened:
             descriptor = os.open(opened.path, os.O_RDWR)
             done = writing.flash(
                 handed._replace(layout=layout), Paced(opened.path, descriptor, is_disk=False), {}, lambda *_: None
             )
             os.close(descriptor)
         seconds[name] = done.seconds
-        assert filesystem.digest(tmp_path / name) == everything.digest
+        assert filesystem.compute_sha256(tmp_path / name) == everything.digest
     ratio = seconds["sparse"] / seconds["plain"]
     print(f"sparse {seconds['sparse']:.2f} s, plain copy {seconds['plain']:.2f} s: {ratio:.2f}")
     assert ratio <= 0.6

@@ -10,16 +10,16 @@ import pytest
 from images import source
 from images.debian import Mirror
 from images.errors import ImageError
-from images.frozen import foreign, freezing, libraries
-from images.frozen.locked import DISTRIBUTION, entries, needed
+from images.frozen import cross, freezing, libraries
+from images.frozen.lock_file import DISTRIBUTION, find_required, select_entries
 from images.steps import Steps
 
 
 def test_it_takes_what_a_gateway_imports_and_nothing_of_a_hub() -> None:
-    names = needed(f"{DISTRIBUTION}[edge,kafka]", foreign.ENVIRONMENT)
+    names = find_required(f"{DISTRIBUTION}[edge,kafka]", cross.ENVIRONMENT)
     assert {"python-qpid-proton", "uvloop", "aiokafka", "cffi"} <= names
     assert not names & {"waypost", "pyspark", "deltalake", "pyarrow", "numpy"}
-    lock = entries(source.LOCK.read_text(), names)
+    lock = select_entries(source.LOCK.read_text(), names)
     assert lock.count("==") == len(names)
     assert lock.count("--hash=sha256:") >= len(names)
 
@@ -28,27 +28,27 @@ def test_a_newer_openssl_of_this_machine_makes_another_gateway() -> None:
     place = "7f0a-7f0b r--p 00000000 fe:00 12 "
     files = ("/usr/lib/x/libcrypto.so.3", "/usr/lib/x/libsqlite3.so.0.8.6", "/usr/lib/x/libm.so.6", "/opt/libssl/a.py")
     maps = "".join(f"{place}{file}\n" for file in (*files, files[0], "[heap]"))
-    assert freezing.system_libraries(maps) == [Path(files[0]), Path(files[1])]
-    assert all(path.is_file() for path in freezing.system_libraries(Path("/proc/self/maps").read_text()))
+    assert freezing.find_system_libraries(maps) == [Path(files[0]), Path(files[1])]
+    assert all(path.is_file() for path in freezing.find_system_libraries(Path("/proc/self/maps").read_text()))
 
 
 def test_what_the_lock_lacks_is_named() -> None:
     with pytest.raises(ImageError, match="has no b") as caught:
-        entries("a==1 \\\n    --hash=sha256:0\n", ["a", "b"])
+        select_entries("a==1 \\\n    --hash=sha256:0\n", ["a", "b"])
     assert caught.value.hint == "make lock"
 
 
 def test_what_is_not_installed_is_named() -> None:
     with pytest.raises(ImageError, match="no-such-package is not installed"):
-        needed("no-such-package", foreign.ENVIRONMENT)
+        find_required("no-such-package", cross.ENVIRONMENT)
 
 
 def test_a_kernel_without_the_emulator_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ImageError, match="does not start programs of arm64") as caught:
-        foreign.require_emulation(tmp_path)
+    with pytest.raises(ImageError, match="does not run programs for arm64") as caught:
+        cross.require_emulation(tmp_path)
     assert "systemd-binfmt" in caught.value.hint
     (tmp_path / "qemu-aarch64").touch()
-    foreign.require_emulation(tmp_path)
+    cross.require_emulation(tmp_path)
 
 
 def test_a_mirror_without_security_updates_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_a_mirror_without_security_updates_is_said(tmp_path: Path, monkeypatch: 
         raise ImageError(said, hint="the whole log: log")
 
     monkeypatch.setattr("images.debian.run", refused)
-    monkeypatch.setattr("images.debian.output", lambda *_: "http://a.example/ bookworm")
+    monkeypatch.setattr("images.debian.run_for_output", lambda *_: "http://a.example/ bookworm")
     for mirror, said in ((Mirror("http://mirror.example/debian"), True), (Mirror(), False)):
         with pytest.raises(ImageError, match="does not have a") as caught:
             mirror.unpack(tmp_path, ["bash"], log=tmp_path / "log")
@@ -75,10 +75,10 @@ def test_debians_newest_packages_and_another_mirror_make_the_gateways_python_ane
         root.mkdir()
 
     monkeypatch.setattr(Mirror, "unpack", unpack)
-    monkeypatch.setattr("images.debian.output", lambda *_: "http://a.example/ bookworm\n")
+    monkeypatch.setattr("images.debian.run_for_output", lambda *_: "http://a.example/ bookworm\n")
     steps, own, other = Steps(tmp_path, lambda _: None), Mirror(), Mirror("http://mirror.example/debian")
     for mirror, fresh in ((own, False), (own, False), (other, False), (other, True), (own, False)):
-        assert foreign.unpacked(steps, mirror, fresh=fresh).is_dir()
+        assert cross.unpack_python(steps, mirror, fresh=fresh).is_dir()
     assert [each.partition(" bookworm")[0] for each in asked] == [
         "deb http://a.example/", "deb http://mirror.example/debian", "deb http://mirror.example/debian",
     ]  # fmt: skip
@@ -95,18 +95,18 @@ def test_what_of_debian_is_in_a_gateway_is_said_by_its_libraries(tmp_path: Path)
     (program / "_internal" / "uvloop").mkdir(parents=True)
     for name in ("libssl.so.3", "libcrypto.so.3", "libpython3.11.so.1.0", "cproton_ffi.abi3.so", "uvloop/libuv.so"):
         (program / "_internal" / name).touch()
-    found = libraries.names(program)
+    found = libraries.list_libraries(program)
     assert found == ["libcrypto", "libpython3", "libssl"]
     changed_last(tmp_path, "libssl3", "openssl (3.0.22-1~deb12u2) bookworm-security; urgency=high")
     changed_last(tmp_path, "libpython3.11", "python3.11 (3.11.2-6+deb12u6) bookworm; urgency=medium")
     said = ["openssl (= 3.0.22-1~deb12u2)", "python3.11 (= 3.11.2-6+deb12u6)"]
-    assert libraries.sources(tmp_path, found) == said
-    with pytest.raises(ImageError, match="no place for libnew"):
-        libraries.sources(tmp_path, ["libnew"])
+    assert libraries.find_sources(tmp_path, found) == said
+    with pytest.raises(ImageError, match="lacks the package of libnew"):
+        libraries.find_sources(tmp_path, ["libnew"])
     for why in ("libz", "libssl"):
         changed_last(tmp_path, "libssl3", "nothing of it")
-        with pytest.raises(ImageError, match="does not say which version of"):
-            libraries.sources(tmp_path, [why])
+        with pytest.raises(ImageError, match="does not name the version of"):
+            libraries.find_sources(tmp_path, [why])
 
 
 def test_packages_come_from_where_it_is_said_or_where_apt_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,9 +120,9 @@ def test_packages_come_from_where_it_is_said_or_where_apt_has_its_own(monkeypatc
         Mirror(None, "http://safe.example/")
     places = ("a.example/ bookworm", "a.example/ bookworm", "b.example/ bookworm-security", "c.example/ trixie")
     said = "".join(f"http://{place}\n" for place in places)
-    monkeypatch.setattr("images.debian.output", lambda *_: said)
+    monkeypatch.setattr("images.debian.run_for_output", lambda *_: said)
     lines = ["deb http://a.example/ bookworm main", "deb http://b.example/ bookworm-security main"]
     assert Mirror().sources("main").splitlines() == lines
-    monkeypatch.setattr("images.debian.output", lambda *_: "")
+    monkeypatch.setattr("images.debian.run_for_output", lambda *_: "")
     with pytest.raises(ImageError, match="no archive of Debian bookworm"):
         Mirror().sources("main")

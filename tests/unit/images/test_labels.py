@@ -12,10 +12,10 @@ import segno
 
 from bridge.enrolment import EnrolmentToken
 from edge.appliance.main import run
-from images.card.settings import of_arguments
+from images.card.settings import apply_arguments
 from images.flashing import cards
 from images.flashing.labels import Label
-from images.flashing.page import CODE_BYTES_MAX, MODULE_MM, QUIET_MODULES, page
+from images.flashing.page import CODE_BYTES_MAX, MODULE_MM, QUIET_MODULES, render_page
 
 NOW = 1_790_000_000.0
 TOKEN = EnrolmentToken.make(bytes(32)).text
@@ -64,7 +64,7 @@ def expected(text: str) -> tuple[segno.QRCode, Modules]:
 
 
 def test_the_code_holds_what_the_label_says() -> None:
-    ((width, modules),) = drawn(page([HALL], NOW))
+    ((width, modules),) = drawn(render_page([HALL], NOW))
     code, matrix = expected(
         "name: hall\nhostname: hall-1\nhub: amqps://hub.example:5671\naddress: 10.1.2.20/24\n"
         f"image: waypost-0.1.0-pi4.img.zst\ncard: 000000001206\ndate: {DATE}"
@@ -76,7 +76,7 @@ def test_the_code_holds_what_the_label_says() -> None:
 
 
 def test_a_quiet_zone_is_around_it() -> None:
-    ((_, modules),) = drawn(page([HALL], NOW))
+    ((_, modules),) = drawn(render_page([HALL], NOW))
     inner = [row[QUIET_MODULES:-QUIET_MODULES] for row in modules[QUIET_MODULES:-QUIET_MODULES]]
     assert sum(map(sum, modules)) == sum(map(sum, inner))
     for corner in (inner[0][:7], inner[0][-7:], inner[-1][:7]):
@@ -85,30 +85,30 @@ def test_a_quiet_zone_is_around_it() -> None:
 
 def test_each_label_has_its_own() -> None:
     west = HALL._replace(name="west", hostname="west", address="DHCP")
-    assert [modules for _, modules in drawn(page([HALL, west], NOW))] == [
-        expected(HALL.scanned(DATE))[1], expected(west.scanned(DATE))[1],
+    assert [modules for _, modules in drawn(render_page([HALL, west], NOW))] == [
+        expected(HALL.code_text(DATE))[1], expected(west.code_text(DATE))[1],
     ]  # fmt: skip
 
 
 def test_a_card_without_settings_has_no_empty_lines() -> None:
     plain = Label("Waypost", "", "", "", "waypost.img.zst", "sdb")
-    assert plain.scanned(DATE) == f"name: Waypost\nimage: waypost.img.zst\ncard: sdb\ndate: {DATE}"
-    assert len(drawn(page([plain], NOW))) == 1
+    assert plain.code_text(DATE) == f"name: Waypost\nimage: waypost.img.zst\ncard: sdb\ndate: {DATE}"
+    assert len(drawn(render_page([plain], NOW))) == 1
 
 
 def test_names_are_text_on_the_page_and_in_the_code() -> None:
     odd = HALL._replace(name="<b>Höhe & 高</b>")
-    shown = page([odd], NOW)
+    shown = render_page([odd], NOW)
     assert "&lt;b&gt;Höhe &amp; 高&lt;/b&gt;" in shown
     ((_, modules),) = drawn(shown)
-    assert modules == expected(odd.scanned(DATE))[1]
+    assert modules == expected(odd.code_text(DATE))[1]
 
 
 def test_a_text_that_no_code_of_the_label_holds() -> None:
-    room = CODE_BYTES_MAX - len(HALL._replace(name="").scanned(DATE)) - len("name: \n")
-    ((width, _),) = drawn(page([HALL._replace(name="n" * room)], NOW))
+    room = CODE_BYTES_MAX - len(HALL._replace(name="").code_text(DATE)) - len("name: \n")
+    ((width, _),) = drawn(render_page([HALL._replace(name="n" * room)], NOW))
     assert width < 36
-    longer = page([HALL._replace(name="n" * (room + 1))], NOW)
+    longer = render_page([HALL._replace(name="n" * (room + 1))], NOW)
     assert not drawn(longer)
     assert "too long for a code" in longer
 
@@ -117,12 +117,12 @@ def test_no_secret_of_the_card_is_on_it() -> None:
     secrets = {"hub.token": TOKEN, "wifi.password": "not for everybody", "lte.password": "apn-word", "lte.pin": "4711"}
     others = {"name": "hall", "hub.url": "amqps://hub.example:5671", "wifi.ssid": "plant", "wifi.country": "DE",
               "lte.apn": "web", "lte.user": "u"}  # fmt: skip
-    card = of_arguments([f"{name}={value}" for name, value in (secrets | others).items()], None).card
-    label = cards.label(cards.Outcome(cards.Job(Path("sdb"), None, card), None, None), "waypost.img.zst")
+    card = apply_arguments([f"{name}={value}" for name, value in (secrets | others).items()], None).card
+    label = cards.make_label(cards.CardResult(cards.CardJob(Path("sdb"), None, card), None, None), "waypost.img.zst")
     assert label == Label("hall", "hall", "amqps://hub.example:5671", "DHCP", "waypost.img.zst", "sdb")
     for secret in secrets.values():
-        assert secret not in page([label], NOW)
-        assert secret not in label.scanned(DATE)
+        assert secret not in render_page([label], NOW)
+        assert secret not in label.code_text(DATE)
 
 
 def test_what_is_missing_is_said_before_a_card_is_written(

@@ -76,9 +76,9 @@ def test_the_c_library_it_needs_is_read_from_what_is_in_it(tmp_path: Path) -> No
     (tmp_path / "a.so").write_bytes(b"\x7fELF\0GLIBC_2.4\0GLIBC_2.34\0")
     (tmp_path / "b").write_bytes(b"\x7fELF..\0GLIBC_2.9\0GLIBC_2.3.4\0")
     (tmp_path / "c.txt").write_bytes(b"\0GLIBC_2.99\0")
-    assert deb.libc_needed(tmp_path) == "2.34"
+    assert deb.find_libc_version(tmp_path) == "2.34"
     with pytest.raises(ImageError, match="holds no program"):
-        deb.libc_needed(tmp_path / "a.so")
+        deb.find_libc_version(tmp_path / "a.so")
 
 
 @pytest.mark.parametrize(("serves", "said"), [(True, ""), (False, "waypost does not serve yet")])

@@ -5,8 +5,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from images.emulator.machine import watched
-from images.emulator.screen import HEIGHT, picture, shown
+from images.emulator.machine import boot_until
+from images.emulator.screen import HEIGHT, render_lines, render_svg
 from images.errors import ImageError
 
 OK = "[\x1b[0;32m  OK  \x1b[0m] "
@@ -18,11 +18,11 @@ def test_what_systemd_draws_over_is_not_shown() -> None:
         "[ ***  ] Job data.mount running (1s)\r\n\x1bM\r\x1b[K[  *** ] Job data.mount running (2s)\r\n"
         f"\x1bM\r\x1b[K{OK}Mounted /data.\r\n\x1b[Khall login: "
     )
-    assert shown(said)[1:] == [f"{OK}Mounted /data.", "hall login: "]
+    assert render_lines(said)[1:] == [f"{OK}Mounted /data.", "hall login: "]
 
 
 def test_a_picture_has_the_last_lines_and_is_xml() -> None:
-    svg = picture("".join(f"line<{number}>\r\n" for number in range(100)), "waypost.img")
+    svg = render_svg("".join(f"line<{number}>\r\n" for number in range(100)), "waypost.img")
     text = "".join(ElementTree.fromstring(svg).itertext()).replace("\xa0", " ")
     assert "waypost.img" in text
     assert "line<99>" in text
@@ -31,7 +31,7 @@ def test_a_picture_has_the_last_lines_and_is_xml() -> None:
 
 
 def test_it_is_watched_until_it_has_said_something() -> None:
-    said = watched(
+    said = boot_until(
         [sys.executable, "-c", "print('be'); print('good', flush=True); import time; time.sleep(60)"], "good", 60
     )
     assert said.split() == ["be", "good"]
@@ -43,4 +43,4 @@ def test_it_is_watched_until_it_has_said_something() -> None:
 ])  # fmt: skip
 def test_what_never_says_it_is_an_error_with_its_last_lines(code: str, limit_s: float, said: str) -> None:
     with pytest.raises(ImageError, match=said):
-        watched([sys.executable, "-c", code], "good", limit_s)
+        boot_until([sys.executable, "-c", code], "good", limit_s)

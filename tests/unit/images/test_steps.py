@@ -10,8 +10,8 @@ import pytest
 
 from images.errors import ImageError
 from images.output import copy_tree
-from images.programs import find, output, require, run
-from images.steps import OLD_KEPT, Input, Steps, key, tree_hash
+from images.programs import find, require, run, run_for_output
+from images.steps import OLD_KEPT, Input, Steps, hash_tree, make_key
 
 
 class Counted:
@@ -93,25 +93,25 @@ class TestKeys:
         folder.mkdir()
         file = folder / "a"
         file.write_text("1")
-        seen = {tree_hash(folder)}
+        seen = {hash_tree(folder)}
         file.write_text("2")
-        seen.add(tree_hash(folder))
+        seen.add(hash_tree(folder))
         file.chmod(0o755)
-        seen.add(tree_hash(folder))
+        seen.add(hash_tree(folder))
         file.rename(folder / "b")
-        seen.add(tree_hash(folder))
+        seen.add(hash_tree(folder))
         (folder / "c").symlink_to("b")
-        seen.add(tree_hash(folder))
+        seen.add(hash_tree(folder))
         assert len(seen) == 5
         inputs: list[list[Input]] = [[folder], [folder / "b"], ["b"], [b"b", "c"], ["bc"]]
-        assert len({key(each) for each in inputs}) == 5
+        assert len({make_key(each) for each in inputs}) == 5
 
     def test_what_is_made_of_sources_does_not_count(self, tmp_path: Path) -> None:
-        before = tree_hash(tmp_path)
+        before = hash_tree(tmp_path)
         (tmp_path / "__pycache__").mkdir()
         (tmp_path / "__pycache__" / "a.pyc").touch()
         (tmp_path / "_loops_0123.so").touch()
-        assert tree_hash(tmp_path) == before
+        assert hash_tree(tmp_path) == before
 
 
 class TestPrograms:
@@ -132,7 +132,7 @@ class TestPrograms:
         with pytest.raises(ImageError, match="cannot be started"):
             run(tmp_path / "none", log=tmp_path / "log")
         with pytest.raises(ImageError, match="no such thing"):
-            output("sh", "-c", "echo no such thing >&2; exit 1")
+            run_for_output("sh", "-c", "echo no such thing >&2; exit 1")
 
     def test_it_is_given_input_and_its_words_are_kept(self, tmp_path: Path) -> None:
         run("cat", log=tmp_path / "log", given="hello")
@@ -151,6 +151,6 @@ class TestCopies:
         other = tmp_path / "other"
         other.mkdir()
         (other / "letters").touch()
-        with pytest.raises(ImageError, match="nothing this command made"):
+        with pytest.raises(ImageError, match="was not made by this command"):
             copy_tree(made, other, holding="program")
         assert (other / "letters").exists()

@@ -8,7 +8,7 @@ from typing import Final
 import deltalake
 
 from spark import lineage
-from spark.report.snapshot import Snapshot
+from spark.report.snapshot import ReportSnapshot
 
 _BALANCE: Final = "completeness"
 _CREATED: Final = "CREATE"
@@ -41,7 +41,7 @@ KNOWN_FROM: Final[Mapping[str, str]] = {
 """What the page knows from each of them."""
 
 
-def never_made(taken: Snapshot) -> dict[str, str]:
+def find_never_made(taken: ReportSnapshot) -> dict[str, str]:
     """Return the tables that no pass has written with the job that makes each; tables that cannot be read are not among
     them. A job creates its tables before it computes their rows; `completeness` is written empty by a first pass."""
     made = {name for name, table in taken.tables.items() if (table.count() if name == _BALANCE else _is_written(table))}

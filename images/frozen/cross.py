@@ -1,8 +1,8 @@
-"""The same for arm64 machines, made on another kind: what can be is compiled across, PyInstaller alone is emulated.
+"""Freeze a gateway for arm64 on another machine: compile what can be cross-compiled, and emulate PyInstaller alone.
 
-Debian's Python for arm64 is unpacked, not installed: nothing of it has to run for that, so it takes half a minute
-and not a quarter of an hour. Wheels of arm64 are unpacked by this machine's pip. Proton, of which there are none, is
-compiled by a cross compiler against the headers there.
+Debian's Python for arm64 is unpacked, not installed. Nothing has to run for that, so it takes half a minute and not a
+quarter of an hour. This machine's pip unpacks wheels for arm64. Proton has none, and is compiled by a cross compiler
+against the headers there.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from images import source
 from images.debian import SUITE, Mirror
 from images.errors import USAGE, ImageError
 from images.frozen import freezing, libraries
-from images.frozen.locked import DISTRIBUTION, entries, needed
+from images.frozen.lock_file import DISTRIBUTION, find_required, select_entries
 from images.programs import find, require, run
 from images.steps import Steps
 
 PYTHON: Final = "3.11"
-"""Debian's in `SUITE`."""
+"""Version of Debian's Python in `SUITE`."""
 PACKAGES: Final = (
     "bash", "binutils", "coreutils", "libc-bin", "libc6-dev", "libffi8", "libsqlite3-0", "libssl-dev", "python3-dev",
 )  # fmt: skip
-"""Of Debian: Python with its headers, and what PyInstaller reads libraries with."""
+"""Debian packages: Python with its headers, and what PyInstaller needs to read libraries."""
 RECIPE: Final = "1"
-"""Another one makes everything here anew: for changes of how, where what it is made of stays the same."""
+"""Version of the steps here. A new one builds everything again when the steps change and their inputs do not."""
 BINFMT: Final = Path("/proc/sys/fs/binfmt_misc")
-"""Where the kernel says which kinds of programs it has an interpreter for."""
+"""Folder in which the kernel lists the kinds of programs that it has an interpreter for."""
 TRIPLET: Final = "aarch64-linux-gnu"
 PROGRAMS: Final = ("mmdebstrap", "qemu-aarch64-static", f"{TRIPLET}-gcc", "chroot")
 TAGS: Final = (
@@ -45,9 +45,9 @@ TAGS: Final = (
     "manylinux2014",
     "linux",
 )
-"""Of wheels that run there."""
+"""Tags of wheels that run there."""
 BUILT_USING: Final = "built-using"
-"""File beside a frozen gateway: what of Debian is in it, as that field of a package has it."""
+"""File next to a frozen gateway: what it contains of Debian, in the form of that field of a package."""
 COMPILED_HERE: Final = "python-qpid-proton"
 ENVIRONMENT: Final = {
     "implementation_name": "cpython",
@@ -59,28 +59,31 @@ ENVIRONMENT: Final = {
     "python_version": PYTHON,
     "sys_platform": "linux",
 }
-"""Of the markers of requirements."""
+"""Environment for the markers of requirements."""
 
 
 def freeze(steps: Steps, mirror: Mirror, *, fresh: bool = False) -> Path:
-    """The folder of a gateway for arm64. `fresh`: with Debian's newest Python and libraries. Raises ImageError."""
+    """Return the folder of a gateway for arm64. Raises ImageError.
+
+    `fresh`: with Debian's newest Python and libraries.
+    """
     source.require_checkout()
     require(*PROGRAMS)
     if os.geteuid() != 0:
-        raise ImageError("another kind of machine's programs are laid out as root", hint="use sudo", code=USAGE)
+        raise ImageError("laying out programs of another machine requires root", hint="use sudo", code=USAGE)
     require_emulation()
-    wanted = _libraries() | needed("pyinstaller", ENVIRONMENT) | {"pyinstaller"}
+    wanted = _list_packages() | find_required("pyinstaller", ENVIRONMENT) | {"pyinstaller"}
     lock = source.LOCK.read_text()
-    root = unpacked(steps, mirror, fresh=fresh)
-    debian = libraries.sources(root, list(libraries.PACKAGES))
-    wheels = entries(lock, wanted - {COMPILED_HERE})
+    root = unpack_python(steps, mirror, fresh=fresh)
+    debian = libraries.find_sources(root, list(libraries.PACKAGES))
+    wheels = select_entries(lock, wanted - {COMPILED_HERE})
     packages = steps.result(
         "libraries-arm64",
         "Python packages for arm64",
         [wheels, *TAGS],
         lambda folder, log: _unpack_wheels(folder, wheels, log),
     )
-    compiled = entries(lock, [COMPILED_HERE])
+    compiled = select_entries(lock, [COMPILED_HERE])
     proton = steps.result(
         "proton-arm64",
         "Proton for arm64, cross-compiled",
@@ -90,47 +93,49 @@ def freeze(steps: Steps, mirror: Mirror, *, fresh: bool = False) -> Path:
     made = steps.result(
         "frozen-aarch64",
         "gateway for aarch64, frozen (emulated)",
-        [*freezing.inputs(), Path(libraries.__file__), wheels, compiled, *PACKAGES, *debian, RECIPE],
+        [*freezing.list_inputs(), Path(libraries.__file__), wheels, compiled, *PACKAGES, *debian, RECIPE],
         lambda folder, log: _freeze(folder, root, [packages, proton], log),
     )
     return made / freezing.PROGRAM
 
 
-def _libraries() -> set[str]:
-    """Python packages of a gateway."""
-    return needed(f"{DISTRIBUTION}[edge,kafka]", ENVIRONMENT)
+def _list_packages() -> set[str]:
+    """Return the names of the Python packages of a gateway."""
+    return find_required(f"{DISTRIBUTION}[edge,kafka]", ENVIRONMENT)
 
 
-def pinned() -> Mapping[str, str]:
-    """Versions of the Python packages that are in a frozen gateway, by name. Raises ImageError."""
-    lines = entries(source.LOCK.read_text(), _libraries() | {"pyinstaller"})  # of that the program's first code
+def pinned_versions() -> Mapping[str, str]:
+    """Return the versions of the Python packages in a frozen gateway, by name. Raises ImageError."""
+    lines = select_entries(
+        source.LOCK.read_text(), _list_packages() | {"pyinstaller"}
+    )  # its boot loader is in the program
     return dict(re.findall(r"(?m)^([A-Za-z0-9._-]+)==([^\s;\\]+)", lines))
 
 
 def require_emulation(registry: Path = BINFMT) -> None:
-    """Raises ImageError where the kernel does not start programs of arm64."""
+    """Raise ImageError if the kernel does not run programs for arm64."""
     if not (registry / "qemu-aarch64").exists():
         raise ImageError(
-            "the kernel of this machine does not start programs of arm64 yet, though the emulator is installed",
+            "the kernel of this machine does not run programs for arm64 yet, though the emulator is installed",
             hint="sudo systemctl restart systemd-binfmt\n"
             f"without systemd: mount -t binfmt_misc none {BINFMT}; then /usr/lib/systemd/systemd-binfmt",
             code=USAGE,
         )
 
 
-def unpacked(steps: Steps, mirror: Mirror, *, fresh: bool = False) -> Path:
-    """A root file system of arm64 with Debian's Python, nothing in it installed. Raises ImageError."""
+def unpack_python(steps: Steps, mirror: Mirror, *, fresh: bool = False) -> Path:
+    """Return a root file system of arm64 with Debian's Python, unpacked and not installed. Raises ImageError."""
     made = steps.result(
         "python-arm64",
         f"Python {PYTHON} for arm64 (Debian)",
-        [SUITE, *PACKAGES, *mirror.named],
+        [SUITE, *PACKAGES, *mirror.cache_inputs],
         lambda folder, log: mirror.unpack(folder / "root", PACKAGES, log=log),
         again=fresh,
     )
     return made / "root"
 
 
-def _pip(*arguments: str | Path) -> tuple[str | Path, ...]:
+def _pip_command(*arguments: str | Path) -> tuple[str | Path, ...]:
     return (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments)
 
 
@@ -139,15 +144,15 @@ def _unpack_wheels(folder: Path, lock: str, log: Path) -> None:
     tags = [word for tag in TAGS for word in ("--platform", f"{tag}_aarch64")]
     options = ("--python-version", PYTHON, "--implementation", "cp", "--only-binary", ":all:", "--no-compile")
     where = ("--target", folder / "packages", "--no-deps", "--require-hashes", "-r", folder / "lock")
-    run(*_pip("install", *tags, *options, *where), log=log)
+    run(*_pip_command("install", *tags, *options, *where), log=log)
 
 
 def _compile_proton(folder: Path, lock: str, root: Path, log: Path) -> None:
-    """Its build asks Python how to compile: it is told what arm64's would say."""
+    """Cross-compile Proton: its build asks Python how to compile, and gets the answers of arm64's Python."""
     (folder / "lock").write_text(lock)
     answers = f"_sysconfigdata__{TRIPLET}"
     shutil.copy(root / f"usr/lib/python{PYTHON}/{answers}.py", folder)
-    includes = _headers(root)
+    includes = _header_options(root)
     gcc = shlex.join([f"{TRIPLET}-gcc", f"--sysroot={root}"])
     environment = {
         "_PYTHON_HOST_PLATFORM": "linux-aarch64",
@@ -161,20 +166,20 @@ def _compile_proton(folder: Path, lock: str, root: Path, log: Path) -> None:
         "SOURCE_DATE_EPOCH": str(freezing.DATE),
     }
     options = ("--no-build-isolation", "--no-deps", "--no-cache-dir", "--require-hashes", "-r", folder / "lock")
-    run(*_pip("wheel", "--wheel-dir", folder / "wheel", *options), log=log, environment=environment)
+    run(*_pip_command("wheel", "--wheel-dir", folder / "wheel", *options), log=log, environment=environment)
     wheels = sorted((folder / "wheel").glob("*.whl"))
     target = ("--target", folder / "packages", "--platform", "linux_aarch64", "--only-binary", ":all:", "--no-deps")
     python = ("--python-version", PYTHON, "--implementation", "cp", "--no-compile", "--no-index")
-    run(*_pip("install", *target, *python, *wheels), log=log)
+    run(*_pip_command("install", *target, *python, *wheels), log=log)
 
 
-def _headers(root: Path) -> list[str]:
-    """Options of a compiler for those of Python and C there."""
+def _header_options(root: Path) -> list[str]:
+    """Return compiler options for the headers of Python and C in a root."""
     return [f"-I{root}/usr/include/{name}" for name in (f"python{PYTHON}", TRIPLET, "")]
 
 
 def _freeze(folder: Path, root: Path, packages: list[Path], log: Path) -> None:
-    """In a copy of the root: PyInstaller runs there, by the emulator that the kernel starts for programs of arm64."""
+    """Run PyInstaller in a copy of the root, in the emulator that the kernel starts for programs of arm64."""
     place = folder / "root"
     run("cp", "-a", "--reflink=auto", root, place, log=log)
     build = place / "build"
@@ -186,20 +191,20 @@ def _freeze(folder: Path, root: Path, packages: list[Path], log: Path) -> None:
     shutil.copy(freezing.SPEC, build / "source" / spec)
     for name in ("hatch_build.py", "pyproject.toml"):
         shutil.copy(source.ROOT / name, build / "source")
-    compiler = {"CC": shlex.join([f"{TRIPLET}-gcc", f"--sysroot={root}", *_headers(root)])}
+    compiler = {"CC": shlex.join([f"{TRIPLET}-gcc", f"--sysroot={root}", *_header_options(root)])}
     run(sys.executable, build / "source" / "hatch_build.py", log=log, environment=compiler)
     for each in packages:
         shutil.copytree(each / "packages", build / "packages", dirs_exist_ok=True)
-    entry = freezing.prepare(build / "work")
-    inside = freezing.environment(Path("/build/source"), Path("/build") / entry.relative_to(build))
+    entry = freezing.write_entry(build / "work")
+    inside = freezing.build_environment(Path("/build/source"), Path("/build") / entry.relative_to(build))
     inside["PYTHONPATH"] = "/build/source:/build/packages"
     inside |= {"PATH": "/usr/sbin:/usr/bin", "HOME": "/build"}
-    words = freezing.command("/usr/bin/python3", root="/build/source", work="/build/work", target="/build/made")
+    words = freezing.build_command("/usr/bin/python3", root="/build/source", work="/build/work", target="/build/made")
     variables = (f"{name}={value}" for name, value in inside.items())
     run("env", "-i", *variables, find("chroot") or "chroot", place, *words, log=log)
     (build / "made" / freezing.PROGRAM).replace(folder / freezing.PROGRAM)
     warnings = build / "work" / "analysis" / "gateway" / "warn-gateway.txt"
     warnings.replace(folder / "warnings.txt")
-    found = libraries.sources(root, libraries.names(folder / freezing.PROGRAM))
+    found = libraries.find_sources(root, libraries.list_libraries(folder / freezing.PROGRAM))
     (folder / BUILT_USING).write_text(", ".join(found))
     shutil.rmtree(place)

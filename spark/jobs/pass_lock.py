@@ -1,7 +1,7 @@
-"""One pass at a time over a lake that is a folder.
+"""Lock that admits one pass at a time over a lake in a folder.
 
-A job reads how far it is when it begins and commits what comes of the next batch when that is computed. Two passes that
-begin at the same place with other numbers of messages before them would both commit their first batch.
+A job reads its progress when it begins, and commits the next batch when that is computed. Two passes that begin at the
+same progress with different numbers of messages would both commit their first batch.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from cloud.place.folder import Folder
 from cloud.place.place import Somewhere, place_of
 
 LOCK: Final = Path("_logs") / "pass.lock"
-"""In the lake. Whoever ends, however, has let go of it; the file stays."""
+"""Lock file in the lake. The lock is released when the process ends, for whatever reason; the file stays."""
 
 
 class PassRunning(RuntimeError):
-    """Another process makes a pass over the lake; the message says which."""
+    """Another process runs a pass over the lake; the message names it."""
 
 
 @contextmanager
-def taken(lake: Somewhere) -> Iterator[None]:
-    """While it lasts no other process makes a pass over the lake. Raises `PassRunning`.
+def hold(lake: Somewhere) -> Iterator[None]:
+    """Hold the lock of a lake while the body runs. Raises `PassRunning`.
 
-    A bucket has no such lock: whoever runs jobs there sees to it that one does.
+    A bucket has no such lock: its operator has to run one pass at a time.
     """
     place = place_of(lake)
     if not isinstance(place, Folder):

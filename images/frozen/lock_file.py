@@ -1,4 +1,4 @@
-"""Which of the pinned packages a gateway needs, for a machine of another kind than this one."""
+"""Pinned packages that a gateway needs, also for a machine of another kind."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from images.errors import ImageError
 DISTRIBUTION: Final = "waypost"
 
 
-def needed(root: str, environment: Mapping[str, str]) -> set[str]:
-    """Names of all that `root` needs, itself apart, near and far, where `environment` holds (PEP 508).
+def find_required(root: str, environment: Mapping[str, str]) -> set[str]:
+    """Return the names of all packages that `root` requires, directly or not, in an environment (PEP 508).
 
-    Raises ImageError where something of it is not installed here.
+    Raises ImageError if one of them is not installed here.
     """
     found: set[str] = set()
     waiting = [Requirement(root)]
@@ -30,11 +30,11 @@ def needed(root: str, environment: Mapping[str, str]) -> set[str]:
         for extra in ("", *one.extras):
             if (name, extra) not in seen:
                 seen.add((name, extra))
-                waiting += _asked_for(name, {**environment, "extra": extra})
+                waiting += _read_requirements(name, {**environment, "extra": extra})
     return found - {canonicalize_name(Requirement(root).name)}
 
 
-def _asked_for(name: str, environment: Mapping[str, str]) -> Iterator[Requirement]:
+def _read_requirements(name: str, environment: Mapping[str, str]) -> Iterator[Requirement]:
     try:
         texts = requires(name) or ()
     except PackageNotFoundError:
@@ -47,8 +47,8 @@ def _asked_for(name: str, environment: Mapping[str, str]) -> Iterator[Requiremen
             yield wanted
 
 
-def entries(lock: str, names: Iterable[str]) -> str:
-    """The lines of a lock file, hashes among them, of these packages. Raises ImageError where it lacks one."""
+def select_entries(lock: str, names: Iterable[str]) -> str:
+    """Return the lines of a lock file for these packages, with hashes. Raises ImageError if one is missing."""
     blocks: dict[str, str] = {
         canonicalize_name(block.partition("==")[0]): block
         for block in re.split(r"\n(?=[A-Za-z0-9])", lock)

@@ -1,8 +1,8 @@
-"""The class archive: the JVM's classes, parsed and linked once at set-up, mapped at every later start.
+"""Class archive: the JVM's classes, parsed and linked once at set-up, mapped at every later start.
 
-Optional and tolerant: without an archive, or with one made by another Java or for other jars, starts are slower and
-nothing else. The JVM checks by itself that an archive fits and passes over one that does not, without a word. So its
-name says what it was made by and for: one of another name is stale, which the commands say.
+It is optional. Without an archive, or with one made by another Java or for other jars, starts are slower and nothing
+else changes. The JVM silently ignores an archive that does not fit. For this reason the name of an archive states what
+it was made by and for; one with another name is stale, and the commands say so.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import time
 from pathlib import Path
 
 from spark import java
-from spark.connector.jar_set import DELTA, share
+from spark.connector.jar_set import DELTA, share_folder
 
 MAKE_SECONDS_MAX = 240.0
 
 
-def path(home: java.Java) -> Path:
-    """The archive for exactly this Java, this Spark and these jars, there or not."""
+def archive_path(home: java.Java) -> Path:
+    """Return the path of the archive for exactly this Java, this Spark and these jars."""
     from importlib.metadata import version  # noqa: PLC0415
 
-    return share() / f"classes-java{home.build}-spark{version('pyspark')}-{DELTA.pins()}.jsa"
+    return share_folder() / f"classes-java{home.build}-spark{version('pyspark')}-{DELTA.pins()}.jsa"
 
 
-def stale(home: java.Java) -> list[Path]:
-    """Archives that this Java, this Spark and these jars have no use for."""
-    return sorted(set(share().glob("classes-*.jsa")) - {path(home)})
+def find_stale(home: java.Java) -> list[Path]:
+    """Return the archives that do not fit this Java, this Spark and these jars."""
+    return sorted(set(share_folder().glob("classes-*.jsa")) - {archive_path(home)})
 
 
-def notice(home: java.Java) -> str | None:
-    """What to tell a person who starts Spark and had an archive once; None: starts are as fast as they were."""
-    if path(home).is_file() or not stale(home):
+def stale_notice(home: java.Java) -> str | None:
+    """Return a notice for users whose archive has become stale; None if starts are as fast as before."""
+    if archive_path(home).is_file() or not find_stale(home):
         return None
     command = shlex.join([sys.executable, "-P", "-m", "spark.setup", "archive"])
     return (
@@ -44,21 +44,21 @@ def notice(home: java.Java) -> str | None:
 
 
 def jvm_options(home: java.Java) -> tuple[str, ...]:
-    """Options that use the archive; none when it has not been made."""
-    archive = path(home)
+    """Return options that use the archive; none if it has not been made."""
+    archive = archive_path(home)
     return (f"-XX:SharedArchiveFile={archive}", "-Xshare:auto") if archive.is_file() else ()
 
 
-def make() -> str:
-    """Run one small pass of every job in a JVM that archives its classes on exit; returns what to tell the user.
+def make_archive() -> str:
+    """Run one small pass of every job in a JVM that archives its classes on exit; return a message for the user.
 
-    The new archive takes the place of all former ones. Never raises for a JVM that makes no archive (some runtimes
-    cannot): the message says so. Raises `ConnectorMissing` or `java.JavaMissing` when no pass can be run at all,
-    `OSError` when the environment cannot be written.
+    The new archive replaces all former ones. A JVM that makes no archive (some runtimes cannot) is no error: the
+    message says so. Raises `ConnectorMissing` or `java.JavaMissing` when no pass can be run at all, and `OSError` when
+    the environment cannot be written.
     """
     DELTA.paths()
     home = java.find()
-    target = path(home)
+    target = archive_path(home)
     target.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="waypost-archive-", dir=target.parent) as scratch:
@@ -80,6 +80,6 @@ def make() -> str:
             last = (done.stderr.strip().splitlines() or ["the JVM wrote no archive"])[-1]
             return f"no class archive: {last[:300]} (starts stay slower)"
         fresh.replace(target)
-    for former in stale(home):
+    for former in find_stale(home):
         former.unlink(missing_ok=True)
     return f"class archive made in {time.monotonic() - started:.0f} s: {target} ({target.stat().st_size / 1e6:.0f} MB)"

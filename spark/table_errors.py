@@ -1,4 +1,4 @@
-"""What is wrong with a table that cannot be opened or read, in a sentence, and what to do about it. No JVM."""
+"""Describe in a sentence why a table cannot be opened or read, and the next step. No JVM."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 FAILURES: Final = (DeltaError, pa.ArrowException, OSError, ValueError)
-"""What delta-rs and pyarrow raise where a log or a data file is not what it should be."""
+"""Errors of delta-rs and pyarrow for an invalid log or data file."""
 OTHER_COLUMNS: Final = (
     "No Waypost wrote it so: put back a copy of a landed table; `waypost analytics rebuild` makes a derived one anew"
 )
-"""What to do about a table that lacks a column, or has it with another type."""
+"""Next step for a table that lacks a column, or has it with another type."""
 _FRAME: Final = re.compile(r"\s*(\d+: |(stack )?backtrace:)", re.IGNORECASE)
 _NEWER: Final = re.compile("unsupported|not supported", re.IGNORECASE)
 _CHARACTERS_MAX = 300
 
 
 Of = Literal["log", "rows", "columns"]
-"""What of a table is not as it should be: its log, so that it cannot be opened; a data file; names or types."""
+"""What is invalid: the log, so that the table cannot be opened; a data file; or names and types of columns."""
 
 
 class TableUnreadable(RuntimeError):
@@ -35,31 +35,30 @@ class TableUnreadable(RuntimeError):
 
 
 @contextmanager
-def named(table: str, of: Of = "log") -> Iterator[None]:
-    """Around what opens a table, or reads its rows. Raises `TableUnreadable`; that there is no such table stays what it
-    is."""
+def translate_errors(table: str, of: Of = "log") -> Iterator[None]:
+    """Raise `TableUnreadable` for an error while a table is opened or read; a missing table stays what it is."""
     try:
         yield
     except TableNotFoundError:
         raise
     except FAILURES as error:
-        raise unreadable(table, error, of) from error
+        raise make_unreadable(table, error, of) from error
 
 
-def unreadable(table: str, error: Exception, of: Of = "log") -> TableUnreadable:
-    """What to raise, or to say, when a table cannot be opened or read."""
-    text = told(error)
-    return TableUnreadable(table, f"table {table} cannot be read: {text}. {_way_back(table, text, of)}")
+def make_unreadable(table: str, error: Exception, of: Of = "log") -> TableUnreadable:
+    """Return the error to raise, or to print, for a table that cannot be opened or read."""
+    text = summarize(error)
+    return TableUnreadable(table, f"table {table} cannot be read: {text}. {_advise(table, text, of)}")
 
 
-def told(error: Exception) -> str:
-    """What an error says in a line; delta-rs adds the frames of its stack where RUST_BACKTRACE is set."""
+def summarize(error: Exception) -> str:
+    """Return an error in one line; delta-rs adds frames of its stack if RUST_BACKTRACE is set."""
     lines = takewhile(lambda line: not _FRAME.match(line), str(error).splitlines())
     return " ".join(line.strip() for line in lines)[:_CHARACTERS_MAX].rstrip(" .")
 
 
-def of_files(table: str) -> str:
-    """Return what to do about damaged data files of a table."""
+def advise_for_files(table: str) -> str:
+    """Return the next step for damaged data files of a table."""
     from spark import schemas  # noqa: PLC0415 - Spark's types are half a second that a report must not pay
 
     if table not in schemas.LANDED:
@@ -70,7 +69,7 @@ def of_files(table: str) -> str:
     )
 
 
-def _way_back(table: str, text: str, of: Of) -> str:
+def _advise(table: str, text: str, of: Of) -> str:
     from spark import schemas  # noqa: PLC0415 - Spark's types are half a second that a report must not pay
 
     if _NEWER.search(text):

@@ -1,7 +1,7 @@
-"""How old a data file may be before a log names it. Upkeep deletes files that no log names once they are older than
-whoever may still commit them: what a killed job has left behind.
+"""Limit on the age of data files when a commit names them.
 
-A suspended machine and a slow upload count: time goes on for the file.
+Maintenance deletes files that no log names, which a killed job leaves behind, once they are too old to be committed.
+Time counts while a machine is suspended or an upload is slow.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from collections.abc import Callable
 from typing import Final
 
 UNNAMED_KEPT_HOURS: Final = 7 * 24
-"""How long a file stays that no log names."""
+"""Hours for which a file stays that no log names."""
 WRITTEN_HOURS_MAX: Final = 24
-"""How long after its first file was begun a commit is made. The days between the two are for clocks that differ, and
-for a commit that is held up on its way."""
+"""Longest time from the first file to the commit. The days in between are for differing clocks and delayed commits."""
 _HOUR_S: Final = 3600.0
 
 
@@ -28,20 +27,20 @@ class WrittenTooLongAgo(RuntimeError):
         )
 
 
-def awake_or_not() -> float:
-    """Seconds since this machine was started, those included in which it was suspended."""
+def time_since_boot() -> float:
+    """Return seconds since this machine was started, including those in which it was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Begun:
-    """When the first file of a commit was begun: now."""
+class WriteClock:
+    """Measures the time since the first file of a commit."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
-        self._clock = clock or awake_or_not
+        self._clock = clock or time_since_boot
         self._at = self._clock()
 
     def require_recent(self, table: str) -> None:
-        """Raise `WrittenTooLongAgo` where what was written since may not be there any more."""
+        """Raise `WrittenTooLongAgo` if the files written since may have been deleted."""
         hours = (self._clock() - self._at) / _HOUR_S
         if hours > WRITTEN_HOURS_MAX:
             raise WrittenTooLongAgo(table, hours)

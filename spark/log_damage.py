@@ -1,7 +1,7 @@
-"""Whether a table is damaged, as the files of its log say: that it cannot be opened proves nothing.
+"""Detect a damaged table by the files of its log; that it cannot be opened proves nothing.
 
-A store that answers late, that refuses, or that nobody reaches makes every table unreadable and damages none; so does
-another pass that commits at the same moment.
+A store that is slow, that refuses or that is unreachable makes every table unreadable and damages none; so does another
+pass that commits at the same moment.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from cloud.place.place import LOG, LakePlace
 
 _ENTRY: Final = ".json"
 _CHECKPOINT: Final = ".checkpoint."
-"""Within the name of a checkpoint, or of a part of one."""
+"""Part of the name of a checkpoint, or of a part of one."""
 _NEWEST: Final = "_last_checkpoint"
 
 
-def damage(table: LakePlace, only: range | None = None) -> str | None:
-    """Read a table's log and return what is wrong with it; None when it is sound or missing.
+def find_damage(table: LakePlace, only: range | None = None) -> str | None:
+    """Read a table's log and return what is wrong with it; None if it is intact or missing.
 
-    `only`: the versions that are looked at; without it all. Raises `OSError` where files cannot be read now.
+    `only`: the versions to check; without it all. Raises `OSError` if files cannot be read now.
     """
     versions: list[int] = []
     first = 0 if only is None else only.start
@@ -49,7 +49,7 @@ def damage(table: LakePlace, only: range | None = None) -> str | None:
 
 
 def _is_entry(content: bytes) -> bool:
-    """True when every line is an object, and there is at least one."""
+    """Return whether every line is a JSON object, and there is at least one."""
     lines = content.splitlines()
     try:
         return bool(lines) and all(isinstance(msgspec.json.decode(line), dict) for line in lines)
@@ -58,7 +58,7 @@ def _is_entry(content: bytes) -> bool:
 
 
 def _is_parquet(content: bytes) -> bool:
-    """Its footer can be read, which is written last."""
+    """Return whether the footer can be read; it is written last."""
     try:
         pq.ParquetFile(io.BytesIO(content)).close()
     except (OSError, pa.ArrowException):

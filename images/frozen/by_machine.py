@@ -1,0 +1,21 @@
+"""Freeze a gateway for a kind of machine, in the way that fits."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+from images.debian import Mirror
+from images.errors import USAGE, ImageError
+from images.frozen import cross, freezing
+from images.steps import Steps
+
+
+def freeze(steps: Steps, machine: str, mirror: Mirror, *, fresh: bool = False) -> Path:
+    """Return the folder of a gateway for a machine (``x86_64``, ``aarch64``). Raises ImageError."""
+    own = platform.machine()
+    if machine == own:
+        return freezing.freeze(steps)
+    if machine == "x86_64":
+        raise ImageError(f"a gateway for x86_64 is built on such a machine; this is {own}", code=USAGE)
+    return cross.freeze(steps, mirror, fresh=fresh)

@@ -1,0 +1,27 @@
+"""Prompts for input, with an error that names the alternative where there is no terminal."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from images.errors import USAGE, ImageError
+
+
+def ask(question: str, instead: str, *, hidden: bool = False, default: str | None = None) -> str:
+    """Ask for a line and return it.
+
+    `instead`: how to give the value without a terminal. Raises ImageError, and click.Abort at Ctrl-C.
+    """
+    no_terminal = ImageError(f"{question}: there is no terminal to type it at", hint=instead, code=USAGE)
+    if hidden and not sys.stdin.isatty():  # the input would be visible
+        raise no_terminal
+    try:
+        typed: str = click.prompt(question, hide_input=hidden, default=default, show_default=False)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        click.echo()
+        raise no_terminal from None
+    return typed
