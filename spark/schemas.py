@@ -1,7 +1,7 @@
-"""The tables of the lake as Spark types: the landed ones, which the hub writes, and the ones the jobs make of them.
+"""The tables of the lake as Spark types: landed tables, which the hub writes, and derived tables, which jobs write.
 
-The landed tables are spelt out here although the hub has a contract file of its own, so that Spark depends on no code
-or file of the hub's; a contract test holds the two equal. All timestamps are UTC microseconds.
+The landed tables are repeated here although the hub has a contract file of its own, so that Spark depends on no code or
+file of the hub. A contract test compares the two. All timestamps are UTC microseconds.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from pyspark.sql.types import (
 
 @dataclass(frozen=True)
 class TableSchema:
-    """A table of the lake: its columns in order and what its files are partitioned by.
+    """A table of the lake: its columns in order and its partition columns.
 
-    `keys`: its grain. No two rows have the same values in them; empty where nothing is promised.
-    `split_by`: a key that rises with time. Large files end between two values of it, so that later rows rewrite few.
+    `keys`: its grain; no two rows have the same values in them. Empty: no promise.
+    `split_by`: a key that rises with time. Large files end between two values of it, so that later rows rewrite few
+    files.
     """
 
     name: str
@@ -43,7 +44,7 @@ class TableSchema:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """The columns as Arrow has them."""
+        """Return the columns as an Arrow schema."""
         # Spark's JSON form of a schema is the Delta protocol's own form of it.
         return pa.schema(deltalake.Schema.from_json(self.columns.json()).to_arrow())
 
@@ -64,7 +65,7 @@ _TYPES: dict[str, DataType] = {
 def _table(
     name: str, partition_by: tuple[str, ...], columns: str, keys: tuple[str, ...] = (), split_by: str | None = None
 ) -> TableSchema:
-    """`columns`: one `name type` a line; a type that ends in `?` may be null."""
+    """Return a table. `columns`: one `name type` per line; a type that ends in `?` may be null."""
     fields = []
     for line in filter(None, map(str.strip, columns.splitlines())):
         column, kind = line.split()
@@ -231,7 +232,7 @@ READINGS = _table(
     event_date    date
     """,
 )
-"""`replay`: the version of `reject` that this was read again from; null: read when it landed."""
+"""`replay`: the version of `reject` from which a repeated decoding took the row; null: decoded when it landed."""
 REJECT = _table(
     "reject",
     ("ingest_date",),
@@ -252,7 +253,7 @@ REJECT = _table(
     """,
 )
 
-"""`metric`: empty where the whole message could not be read; such rows leave when it can (job `readings`)."""
+"""`metric`: empty if the whole message could not be read. Job `readings` removes such rows once they can be read."""
 SPARKPLUG_BIRTHS = _table(
     "sparkplug_births",
     (),
@@ -271,7 +272,7 @@ SPARKPLUG_BIRTHS = _table(
     ingested_at timestamp
     """,
 )
-"""What births say of the metrics of their node or device: one row a metric and message."""
+"""Metrics in the births of nodes and devices: one row per metric and message."""
 SPARKPLUG_LAST_BIRTHS = _table(
     "sparkplug_last_births",
     (),
@@ -287,8 +288,10 @@ SPARKPLUG_LAST_BIRTHS = _table(
     ingested_at timestamp
     """,
 )
-"""What the last birth of each node or device says of its metrics: one row a metric. Where the gateway's clock was ahead
-when it came, the births since the last one of which that is not so are there, too."""
+"""Metrics in the last birth of each node or device: one row per metric.
+
+If the gateway's clock was ahead at that time, the births since the last one with a correct clock are included.
+"""
 
 
 ANOMALIES = _table(
@@ -310,8 +313,9 @@ ANOMALIES = _table(
     event_date  date
     """,
 )
-"""One row a value with a score of 0.5 or more: `rule` is the family of measures that spoke up, `expected` what it
-expected, in the unit of the metric."""
+"""One row per value with a score of 0.5 or more. `rule`: the family of measures that found it; `expected`: the value
+that it expected, in the unit of the metric.
+"""
 DETECTOR_STATES = _table(
     "detector_states",
     (),
@@ -328,8 +332,11 @@ DETECTOR_STATES = _table(
     """,
     keys=("tenant", "gateway", "device", "address", "metric"),
 )
-"""Where the detector of each series is: after the value of `last_at`. `judged` and `late` count values; those that came
-after a later one are not judged, as a detector goes forward only, nor are those that only number readings."""
+"""State of the detector of each series, after the value of `last_at`.
+
+`judged` and `late` count values. Values that arrive after a later one are not judged, because a detector only goes
+forward; nor are readings that are only sequence numbers.
+"""
 
 
 def _rollup(name: str, *partition_by: str) -> TableSchema:
@@ -367,11 +374,13 @@ def _rollup(name: str, *partition_by: str) -> TableSchema:
 
 
 ROLLUP_1M = _rollup("rollup_1m", "event_date", "event_hour")
-"""By hour, too: what is folded in rewrites the files of its hours, not of its days. `unit`: that of `last`, where the
-reading has one."""
+"""Also partitioned by hour: new rows rewrite the files of their hours, not of their days.
+
+`unit`: the unit of `last`, if the reading has one.
+"""
 ROLLUP_1H = _rollup("rollup_1h", "event_date")
 ROLLUP_1D = _rollup("rollup_1d", "event_date")
-"""`sketch`: a KLL sketch of the values, from which `p50` and `p95` are; two of them add up to that of both."""
+"""`sketch`: a KLL sketch of the values, the source of `p50` and `p95`. Two sketches can be merged."""
 GATEWAY_FRESHNESS = _table(
     "gateway_freshness",
     (),
@@ -393,7 +402,7 @@ GATEWAY_FRESHNESS = _table(
     """,
     keys=("tenant", "gateway", "device"),
 )
-"""`lags`: a KLL sketch of all lags, from which the percentiles are; two of them add up to that of both."""
+"""`lags`: a KLL sketch of all lags, the source of the percentiles. Two sketches can be merged."""
 _ADDRESS = """
     tenant         string
     gateway        string
@@ -410,7 +419,9 @@ LANDED_RANGES = _table(
     """,
     keys=("tenant", "gateway", "epoch", "address", "first_sequence"),
 )
-"""`rows`: those of a range, and of a sequence that is there twice in a range beside it at most 63 away."""
+"""`rows`: rows of a range. A sequence that occurs twice within a range also counts for an adjacent range at most 63
+away.
+"""
 GIVEN_UP_RANGES = _table(
     "given_up_ranges",
     (),
@@ -432,7 +443,7 @@ OPEN_STATEMENTS = _table(
     ingested_at    timestamp
     """,
 )
-"""Statements of gateways of which something has not landed; after a crash of the hub one may be there twice."""
+"""Statements of gateways with messages that have not landed. After a crash of the hub a statement may occur twice."""
 SETTLED_RANGES = _table(
     "settled_ranges",
     (),
@@ -442,7 +453,7 @@ SETTLED_RANGES = _table(
     """,
     keys=("tenant", "gateway", "epoch", "address", "first_sequence"),
 )
-"""What the other statements were of: all of it has landed, so there is nothing more to be said of it."""
+"""Ranges of the other statements: all of their messages have landed, so they are final."""
 GATEWAY_BACKLOG = _table(
     "gateway_backlog",
     (),
@@ -454,7 +465,7 @@ GATEWAY_BACKLOG = _table(
     """,
     keys=("tenant", "gateway"),
 )
-"""The newest status of a gateway that says how many messages wait there; `said_at`: when it landed."""
+"""The newest status of a gateway with its number of waiting messages. `said_at`: landing of the status."""
 GAPS = _table(
     "gaps",
     (),
@@ -486,8 +497,11 @@ COMPLETENESS_HOURLY = _table(
     """,
     keys=("tenant", "gateway", "epoch", "address", "hour", "first_sequence"),
 )
-"""accepted = landed + given up (a JSON object: messages by reason) + waiting + unexplained, for each statement of a
-gateway; `hour` null: not stated yet. `settled`: all of it has landed, and the row stays as it is."""
+"""For each statement of a gateway: accepted = landed + discarded + waiting + unexplained.
+
+`given_up`: a JSON object, discarded messages by reason. `hour` null: not stated yet. `settled`: all of it has landed,
+and the row is final.
+"""
 COMPLETENESS = _table(
     "completeness",
     (),
@@ -506,7 +520,9 @@ COMPLETENESS = _table(
     """,
     keys=("tenant", "gateway", "epoch", "address"),
 )
-"""missing = explained + waiting + unexplained, of what was `accepted`; `unstated`: of that, what is not stated yet."""
+"""missing = explained + waiting + unexplained, of the `accepted` messages. `unstated`: the part of them that is not
+stated yet.
+"""
 THROUGHPUT = _table(
     "throughput",
     ("event_date",),
@@ -538,8 +554,11 @@ OUTAGES = _table(
     """,
     keys=("tenant", "gateway", "began"),
 )
-"""Of the messages that came over the backlog lane: received from `began` to `until`, landed from `drain_began` to
-`drained`; `lag_max_s`, how long the slowest was under way, null where no clock says so."""
+"""Outages, found from messages of the backlog lane: received from `began` to `until`, landed from `drain_began` to
+`drained`.
+
+`lag_max_s`: the longest delay; null if no clock says so.
+"""
 DELIVERY_SLO = _table(
     "delivery_slo",
     ("event_date",),
@@ -562,8 +581,9 @@ DELIVERY_SLO = _table(
     """,
     keys=("tenant", "gateway", "width_s", "window_start"),
 )
-"""`width_s`: 3600 or 86400, of reception at the gateway; `timed`: messages whose delivery time is known, of which
-`within` kept the target; `times`: a KLL sketch of them, from which the percentiles are."""
+"""`width_s`: 3600 or 86400 seconds of reception at the gateway. `timed`: messages with a known delivery time; `within`:
+those that kept the target. `times`: a KLL sketch of the times, the source of the percentiles.
+"""
 DEVICE_DAYS = _table(
     "device_days",
     ("event_date",),
@@ -591,7 +611,7 @@ DEVICE_DAYS = _table(
     """,
     keys=("tenant", "gateway", "device", "event_date"),
 )
-"""What `device_health` is made of: sums of each day of reception."""
+"""Sums per day of reception, the source of `device_health`."""
 DEVICE_HEALTH = _table(
     "device_health",
     (),
@@ -616,8 +636,11 @@ DEVICE_HEALTH = _table(
     """,
     keys=("tenant", "gateway", "device"),
 )
-"""Of its last 30 days: `silent_s`, how long its gateway has heard others and not it, `missed`, that in intervals of its
-own; `battery_per_day`, in the battery's own unit; `clock_ahead_s`, of its newest day with times of its own."""
+"""Health of a device in its last 30 days.
+
+`silent_s`: how long its gateway has received data of other devices but not of this one; `missed`: the same in intervals
+of the device. `battery_per_day`: in the battery's own unit. `clock_ahead_s`: of the newest day with times of its own.
+"""
 SET_ASIDE = _table(
     "set_aside",
     (),
@@ -635,7 +658,7 @@ SET_ASIDE = _table(
     """,
     keys=("source", "path", "job"),
 )
-"""Damaged files of a table that a job did not take; not rebuilt."""
+"""Damaged files of a table that a job skipped. A rebuild does not restore these rows."""
 
 PAYLOAD_SCHEMAS = _table(
     "payload_schemas",
@@ -647,13 +670,15 @@ PAYLOAD_SCHEMAS = _table(
     registered_at timestamp
     """,
 )
-"""What was registered about addresses (`spark.registry`), in the order of its commits: the newest row of a tenant and
-pattern holds, and one without a document ends it. No job makes it anew."""
+"""Registered schemas of addresses (`spark.registry`), in the order of their commits.
+
+The newest row of a tenant and pattern is valid; a row without a document ends it. No job rebuilds this table.
+"""
 
 LANDED: dict[str, TableSchema] = {
     table.name: table for table in (TELEMETRY, LEDGER, MANIFESTS, CLOCK_OFFSETS, GATEWAY_STATUS, QUARANTINE)
 }
-"""Written by the hub, only read here."""
+"""Tables that the hub writes; only read here."""
 DERIVED: dict[str, TableSchema] = {
     table.name: table
     for table in (
@@ -683,4 +708,4 @@ DERIVED: dict[str, TableSchema] = {
         SET_ASIDE,
     )
 }
-"""Made by the jobs, each from landed tables or from one another; all can be rebuilt from the landed ones."""
+"""Tables that jobs make from landed tables or from one another. All can be rebuilt from the landed ones."""

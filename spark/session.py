@@ -76,9 +76,9 @@ _QUICK_JVM = (
     "-XX:ReservedCodeCacheSize=256m",
     "-XX:MetaspaceSize=256m",
 )
-"""For runs of seconds: no second compiler, one collector thread, no collection because of loaded classes.
+"""Options for runs of seconds: no second compiler, one collector thread, no collection because of loaded classes.
 
-It costs throughput once a run lasts minutes.
+They cost throughput once a run takes minutes.
 """
 _LONG_JVM = ("-XX:+UseParallelGC",)
 """The default collector treats Spark's pages of some megabytes as huge objects, and starts a cycle for each."""
@@ -87,10 +87,10 @@ _QUICK_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "1",
 }
-"""For small lakes: each stage costs 20 ms or more of planning.
+"""Settings for small lakes: each stage costs 20 ms or more of planning.
 
-Replanning after each takes longer than a stage of some thousand rows; without it a quarter of the processor time was
-saved.
+Replanning after each stage takes longer than a stage of some thousand rows; without it a quarter of the processor time
+was saved.
 """
 _FOLDER_SETTINGS = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "1000"}
 """Files up to which one thread lists all: a task for each takes 7 ms, a local listing next to nothing."""

@@ -1,6 +1,6 @@
-"""CBOR (RFC 8949) to the same documents that JSON is read into.
+"""CBOR (RFC 8949), decoded into the same documents as JSON.
 
-Tags of which the library builds objects are taken as what they hold: a shared reference (28, 29) can make a document
+Tags that the library turns into objects are replaced by their content: a shared reference (28, 29) can make a document
 contain itself, a regular expression (35) is code, a decimal fraction (4) can name 10^100000000.
 """
 
@@ -19,13 +19,13 @@ from spark.decoding.limits import DEPTH_MAX, EXPONENT_MAX
 from spark.decoding.value import UnreadableBody
 
 SELF_DESCRIBED: Final = b"\xd9\xd9\xf7"
-"""Tag 55799 (RFC 8949 section 3.4.6): what follows is CBOR, whatever else it may look like."""
+"""Tag 55799 (RFC 8949 section 3.4.6): the following data is CBOR, whatever else it may look like."""
 _LEVELS: Final = DEPTH_MAX + 2
-"""That the reader takes: more than are walked, so that a document too deep is told as such."""
+"""Levels that the library accepts: more than are walked, so that a document which is too deep is reported as such."""
 
 
 def parse(body: bytes) -> object:
-    """The document. Raises `Unreadable`."""
+    """Return the document. Raises `UnreadableBody`."""
     body = body.removeprefix(SELF_DESCRIBED)
     stream = io.BytesIO(body)
     decoder = cbor2.CBORDecoder(stream, max_depth=_LEVELS, semantic_decoders=_TAGS, tag_hook=_unwrap_tag)
@@ -41,7 +41,7 @@ def parse(body: bytes) -> object:
 
 
 def _to_document(content: Any, in_key: bool) -> Any:
-    """Return the content of a tag; the library builds objects and arrays in it that cannot change, of other types."""
+    """Return the content of a tag; the library puts immutable objects and arrays of other types into it."""
     if isinstance(content, Mapping):
         return {name: _to_document(value, in_key) for name, value in content.items()}
     return [_to_document(value, in_key) for value in content] if isinstance(content, tuple) else content
@@ -56,7 +56,7 @@ def _refuse(content: Any, _in_key: bool) -> NoReturn:
 
 
 def _integer(content: bytes, in_key: bool) -> int:
-    """A bignum (tag 2). Not in a key: unlike texts, integers can be chosen so that all have one place in a table."""
+    """Return a bignum (tag 2). Refused in a key: unlike texts, integers can be chosen to collide in a hash table."""
     if in_key:
         raise ValueError(content)
     return int.from_bytes(content, "big")
@@ -87,7 +87,7 @@ def _rational(content: list[int], _in_key: bool) -> float:
 
 
 def _ratio(numerator: int, denominator: int) -> float:
-    """The nearest double, as that of two integers is; infinite where there is none: a reject of this value."""
+    """Return the nearest double, as for the ratio of two integers; infinity without one, which rejects the value."""
     try:
         return numerator / denominator
     except (OverflowError, ZeroDivisionError):
@@ -108,4 +108,4 @@ _TAGS: Final[Mapping[int, Callable[[Any, bool], Any]]] = {
     **dict.fromkeys((25, 29, 256), _refuse),  # references: to what came before, or to texts that did
     **dict.fromkeys((0, 1, 28, 35, 36, 100, 258, 260, 261, 1004), _to_document),
 }
-"""Every tag of which the library makes an object that no column has, or code, or a document that contains itself."""
+"""Tags that the library turns into objects that no column can hold, into code, or into cyclic documents."""

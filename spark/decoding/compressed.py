@@ -1,7 +1,7 @@
 """Bodies in gzip, as devices on slow links send them (Content-Encoding in AMQP, a convention in MQTT).
 
-The first bytes tell: no other format that is read here begins so. Whether a message names its encoding changes
-nothing, as with content types.
+The first bytes identify them: no other supported format begins like that. A named encoding changes nothing, as with
+content types.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from spark.decoding.limits import BODY_BYTES_MAX, GZIP_MEMBERS_MAX
 from spark.decoding.value import UnreadableBody
 
 GZIP: Final = b"\x1f\x8b\x08"
-"""RFC 1952 section 2.3.1: identification, and the only method there is."""
+"""RFC 1952 section 2.3.1: identification, and the only method."""
 _GZIP_WINDOW: Final = 31
-"""`zlib.decompressobj`: a gzip header and trailer, and the largest window."""
+"""Argument of `zlib.decompressobj`: a gzip header and trailer, and the largest window."""
 
 
 def decompress(body: bytes) -> bytes:
-    """Return what a gzip body holds, one member or several. Raises Unreadable.
+    """Return the content of a gzip body, one member or several. Raises UnreadableBody.
 
     The result never takes more than `BODY_BYTES_MAX` and one byte while it grows.
     """

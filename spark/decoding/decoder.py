@@ -1,8 +1,8 @@
-"""Which format a message is in, and its values.
+"""Choose the format of a message, and decode its values.
 
 A registered schema decides first, then Sparkplug's namespace, then the content type, as a hint: many clients send one
-that they did not choose (`curl -d`: a form). Where the content type is missing, unknown or wrong the body decides: JSON
-or a number, and CBOR that says it is (tag 55799). Other bytes are not guessed at. A body in gzip is decompressed first.
+that they did not choose (`curl -d`: a form). If the content type is missing, unknown or wrong, the body decides: JSON
+or a number, and CBOR that declares itself (tag 55799). Other bytes are not guessed. A gzip body is decompressed first.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _READERS: Final[Mapping[str, Read]] = {
     "sparkplug": lambda message: sparkplug.values(message.body, message.address),
 }
 _DOCUMENTS: Final[Mapping[str, Callable[[bytes], object]]] = {"json": text.parse, "cbor": cbor.parse}
-"""Formats of which a schema may name fields."""
+"""Formats with fields that a schema may name."""
 
 _CONTENT_TYPES: Final[Mapping[str, Format]] = {
     "application/json": "json",
@@ -59,16 +59,16 @@ _CONTENT_TYPES: Final[Mapping[str, Format]] = {
 _OTHER_FORMAT: Final = frozenset(
     (reasons.NO_SCHEMA, reasons.NO_DECODER, reasons.NOT_JSON, reasons.NOT_CBOR, reasons.NOT_TEXT)
 )
-"""Reasons that say no more than that a body has another format than its content type."""
+"""Reasons that only mean that a body has another format than its content type."""
 _UNSAID: Final = frozenset(("", "application/octet-stream", "binary/octet-stream"))
 _PROTOBUF: Final = frozenset(("application/protobuf", "application/x-protobuf", "application/vnd.google.protobuf"))
 
 
 class Decoder:
-    """Reads messages, given what is registered."""
+    """Decodes messages by registered schemas."""
 
     def __init__(self, schemas: Sequence[PayloadSchema] = ()) -> None:
-        """Raises `schema.BadSchema`."""
+        """Set the schemas. Raises `schema.BadSchema`."""
         # Of two as specific the one that was registered last; of one tenant before everybody's.
         ordered = sorted(
             enumerate(schemas), key=lambda one: (one[1].tenant is not None, specificity(one[1].pattern), one[0])
@@ -77,7 +77,7 @@ class Decoder:
         self._found: dict[tuple[str, str, str | None], Read] = {}
 
     def values(self, message: EncodedMessage) -> list[Value]:
-        """Everything the message says, in its order; never empty: one that says nothing gives one reason."""
+        """Return all values of a message, in order; never empty: a message without values gives one reason."""
         key = (message.tenant, message.address, message.content_type)
         read = self._found.get(key)
         if read is None:
@@ -116,7 +116,7 @@ def _reader_for_content_type(name: str) -> Read:
 
 
 def _with_fallback(read: Read) -> Read:
-    """Return a reader that guesses where `read` fails; where the guess fails too, the reason is that of `read`."""
+    """Return a reader that guesses if `read` fails; if the guess fails too, the reason is that of `read`."""
 
     def hinted(message: EncodedMessage) -> list[Value]:
         try:
@@ -148,7 +148,7 @@ def _rejecting(reason: str) -> Read:
 
 
 def _reader_for_schema(schema: PayloadSchema) -> Read:
-    """The reader that a schema asks for. Raises `schema.BadSchema`."""
+    """Return the reader for a schema. Raises `schema.BadSchema`."""
     read = _READERS.get(schema.format)
     if schema.format == "protobuf":
         message_class = schema.message_class()
@@ -175,7 +175,7 @@ def _document_reader(parse: Callable[[bytes], object], schema: PayloadSchema) ->
 
 
 def _find_device(content: object, path: Sequence[str]) -> str | None:
-    """The text or number at a path; None where there is none that can name a device."""
+    """Return the text or number at a path; None without one that can name a device."""
     for name in path:
         content = content.get(name) if isinstance(content, dict) else None
     if isinstance(content, bool) or not isinstance(content, str | int):

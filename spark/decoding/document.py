@@ -1,8 +1,8 @@
-"""A document of nested objects and lists (JSON, CBOR, Protobuf all become one) to its values.
+"""Values of a document of nested objects and lists (JSON, CBOR and Protobuf all become one).
 
-A value is named by its path (`air.humidity`, `cells.0`). An object that says when it was measured (`timestamps.FIELDS`,
-or the field a schema names) gives that time to everything in it. In a list of objects of which every one has a time of
-its own the position says nothing: `[{"ts": …, "t": 20}, {"ts": …, "t": 21}]` is two values of `t`.
+A value is named by its path (`air.humidity`, `cells.0`). An object with a time (`timestamps.FIELDS`, or the field that
+a schema names) gives it to everything inside. In a list of objects that all have a time, the position is not part of
+the name: `[{"ts": …, "t": 20}, {"ts": …, "t": 21}]` is two values of `t`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from spark.decoding.value import UnreadableBody, Value
 
 _INFINITE: Final = math.inf
 EXACT_MAX: Final = 2**53
-"""Whole numbers up to this are doubles."""
+"""Whole numbers up to this are exact doubles."""
 _value: Final = partial(tuple.__new__, Value)
-"""A value of all its fields: as its own constructor, in a third of the time."""
+"""Make a value from all its fields, in a third of the constructor's time."""
 
 
 def values(document: object, time_fields: Collection[str] = timestamps.FIELDS) -> list[Value]:
-    """Everything `document` says, in its order. Raises `Unreadable`: too deep, too many, or nothing at all.
+    """Return all values of a document, in order. Raises `UnreadableBody`: too deep, too many, or none at all.
 
-    One number that is none leaves the others as they are; a document is all there or not at all otherwise, as which of
-    a thousand values were kept would be chance.
+    An invalid number leaves the other values as they are. Otherwise a document is read completely or not at all,
+    because which of a thousand values were kept would be arbitrary.
     """
     found: list[Value] = []
     _DocumentWalk(found, time_fields).node("", document, 0, None)
@@ -101,7 +101,7 @@ class _DocumentWalk:
 
 
 def check_name(name: str) -> None:
-    """Raises `Unreadable` for a name that no column takes."""
+    """Raise `UnreadableBody` for a name that no column can hold."""
     if len(name) > METRIC_CHARACTERS_MAX:
         raise UnreadableBody(reasons.TOO_LONG)
     if not is_unicode(name):
@@ -109,12 +109,14 @@ def check_name(name: str) -> None:
 
 
 def is_unicode(text: str) -> bool:
-    """JSON can spell half of a character outside the basic plane (RFC 8259 section 8.2); no column can hold it."""
+    """Return whether a text has no unpaired surrogate, which JSON can spell (RFC 8259 section 8.2) and no column can
+    hold.
+    """
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def scalar(metric: str, raw: object, time_us: int | None = None, unit: str | None = None) -> Value:
-    """A single value; what has no column says so."""
+    """Return a single value; one that no column can hold has a reason."""
     if raw is None:
         return Value(metric, None, None, None, time_us, unit)
     if isinstance(raw, bool):

@@ -1,8 +1,8 @@
 """Protobuf by a registered descriptor: a message becomes the document that its JSON form would be.
 
-Enumerations are their name, `google.protobuf.Timestamp` is its time, and a wrapper (`google.protobuf.DoubleValue` and
-the like, by which a field can be left out) is what it holds. In proto3 a field without
-presence that is not sent is its default: a temperature of 0.0 is sent as nothing.
+Enumerations are their name, `google.protobuf.Timestamp` is its time, and a wrapper (such as
+`google.protobuf.DoubleValue`, with which a field can be left out) is its content. In proto3 a field without presence
+that is not sent has its default: a temperature of 0.0 is not sent at all.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _WRAPPERS: Final = frozenset(
 
 
 class BadDescriptor(ValueError):
-    """What was given is no descriptor set with such a message; the text says what to do."""
+    """The data is not a descriptor set with this message; the text says what to do."""
 
 
 def message_class(descriptor_set: bytes, name: str) -> Any:
-    """The class of message `name` of a `FileDescriptorSet` (`protoc --include_imports --descriptor_set_out`).
+    """Return the class of message `name` of a `FileDescriptorSet` (`protoc --include_imports --descriptor_set_out`).
 
     Raises `BadDescriptor`.
     """
@@ -62,7 +62,7 @@ def _messages(prefix: str, messages: Iterable[Any]) -> Iterable[str]:
 
 
 def parse(body: bytes, message: Any) -> object:
-    """The document. Raises `Unreadable`."""
+    """Return the document. Raises `UnreadableBody`."""
     try:
         raw = message.FromString(body)
     except DecodeError:

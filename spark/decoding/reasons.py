@@ -1,4 +1,4 @@
-"""Why something could not be read: the words in column `reason` of table `reject`.
+"""Reasons for rejects: the words in column `reason` of table `reject`.
 
 Queries and `replay --reason` compare them, so they stay as they are.
 """
@@ -50,4 +50,4 @@ NEXT_STEPS: Final[Mapping[str, str]] = {
     NO_BIRTH: "nothing, or ask the node for a rebirth: it is read when the birth has landed",
     NOT_FINITE: "see why the device has no value; the other values of the message were read",
 }
-"""Next step for a person, by reason; a reason without one says itself what the device has to correct."""
+"""Next step for a person, by reason; other reasons say themselves what the device has to correct."""

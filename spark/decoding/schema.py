@@ -1,4 +1,4 @@
-"""What somebody registered about the messages of some addresses: how to read them, and what they leave out."""
+"""Registered schema of the messages of some addresses: how they are read, and what they leave out."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 
 
 class BadSchema(ValueError):
-    """A schema that cannot be; the text says why."""
+    """Invalid schema; the text says why."""
 
 
 class PayloadSchema(msgspec.Struct, frozen=True, omit_defaults=True):
-    """For the addresses that `pattern` matches (`+` one level, `#` all further ones).
+    """Schema for the addresses that `pattern` matches (`+` one level, `#` all further ones).
 
-    `tenant`      whose addresses; None: everybody's.
-    `time`        the field that says when it was measured, in place of the usual names.
-    `device`      path of the field that names the device the message speaks of.
+    `tenant`      tenant of the addresses; None: all.
+    `time`        field with the time of the measurement, instead of the usual names.
+    `device`      path of the field that names the device.
     `units`       unit by metric; `*` for all others.
-    `descriptor`  of Protobuf: a descriptor set, in Base64; `message` is the full name of its message.
+    `descriptor`  for Protobuf: a descriptor set, in Base64; `message` is the full name of its message.
     """
 
     pattern: str
@@ -42,7 +42,7 @@ class PayloadSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str | None = None
 
     def check(self) -> None:
-        """Raises `BadSchema`."""
+        """Raise `BadSchema` if the schema is invalid."""
         check_pattern(self.pattern)
         if (self.format == "protobuf") != (self.descriptor is not None and self.message is not None):
             raise BadSchema("format protobuf needs a descriptor set and the name of its message, and no other one does")
@@ -55,7 +55,7 @@ class PayloadSchema(msgspec.Struct, frozen=True, omit_defaults=True):
             self.message_class()
 
     def message_class(self) -> object:
-        """Of the registered descriptor. Raises `BadSchema`."""
+        """Return the message class of the registered descriptor. Raises `BadSchema`."""
         try:
             descriptor = base64.b64decode(self.descriptor or "", validate=True)
         except binascii.Error:
@@ -70,14 +70,14 @@ class PayloadSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def check_pattern(pattern: str) -> None:
-    """Raises `BadSchema` for what MQTT does not take as a topic filter."""
+    """Raise `BadSchema` for a pattern that is not a valid MQTT topic filter."""
     levels = pattern.split("/")
     if not pattern or "#" in levels[:-1] or any(len(level) > 1 and {"+", "#"} & {*level} for level in levels):
         raise BadSchema(f"pattern {pattern!r}: + stands for one whole level, # for all further ones at the end")
 
 
 def matches(pattern: str, address: str) -> bool:
-    """As MQTT matches a topic filter (5.0 section 4.7): `plant/#` matches `plant`, too."""
+    """Return whether a pattern matches, like an MQTT topic filter (5.0 section 4.7): `plant/#` matches `plant`, too."""
     wanted, levels = pattern.split("/"), address.split("/")
     for index, level in enumerate(wanted):
         if level == "#":
@@ -88,5 +88,5 @@ def matches(pattern: str, address: str) -> bool:
 
 
 def specificity(pattern: str) -> tuple[int, ...]:
-    """The greater, the more specific: level by level, a name before `+` before `#`."""
+    """Return a key that rises with specificity: level by level, a name before `+` before `#`."""
     return tuple({"#": 0, "+": 1}.get(level, 2) for level in pattern.split("/"))

@@ -1,7 +1,7 @@
 """SenML (RFC 8428) in JSON and CBOR: packs of records with base fields, resolved (section 4.6).
 
-The metric of a record is its resolved name, base name and name together, as the standard names it. A sum is a value of
-its own under `<name>.sum`. Times below 2^28 are relative to when the gateway received the message.
+The metric of a record is its resolved name, base name and name together, as in the standard. A sum is a value of its
+own, `<name>.sum`. Times below 2^28 are relative to the gateway's reception.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _VALUES: Final = ("v", "vs", "vb", "vd")
 _TYPES: Final = {"vs": str, "vb": bool}
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9\-:./_]*", re.ASCII)
 _VERSIONS: Final = (*range(1, 11), 26)
-"""Up to 10: RFC 8428. 26: with secondary units (RFC 9100), which change nothing but the unit's text."""
+"""Up to 10: RFC 8428. 26: with secondary units (RFC 9100), which change only the unit's text."""
 _RELATIVE_BELOW: Final = 2**28
 """Seconds (section 4.5.3)."""
 _INTEGER_MAX: Final = 10**300
-"""Beyond it an integer does not add up with a double."""
+"""Largest integer that can be added to a double."""
 _TIME_S_MAX: Final = 253_402_300_799
 """The last second of the year 9999."""
 
 
 def looks_like(document: object) -> bool:
-    """A JSON document that says nothing else than SenML would: devices on MQTT 3 cannot say what they send."""
+    """Return whether a JSON document has only fields of SenML: devices on MQTT 3 cannot declare the format."""
     if not isinstance(document, list) or not document:
         return False
     return all(type(record) is dict and record.keys() <= _LABELS for record in document) and any(
@@ -44,7 +44,7 @@ def looks_like(document: object) -> bool:
 
 
 def values(document: object, received_us: int) -> list[Value]:
-    """The records of a pack. Raises `Unreadable`: a pack with one record that is none is no pack."""
+    """Return the values of a pack. Raises `UnreadableBody`, also if only one record is invalid."""
     if not isinstance(document, list):
         raise UnreadableBody(reasons.NOT_SENML)
     pack = _Pack(received_us)
@@ -58,7 +58,7 @@ def values(document: object, received_us: int) -> list[Value]:
 
 
 class _Pack:
-    """The base fields in force, and what came of the records so far."""
+    """Base fields in force, and the values so far."""
 
     def __init__(self, received_us: int) -> None:
         self.values: list[Value] = []

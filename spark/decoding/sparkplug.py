@@ -1,12 +1,12 @@
 """Sparkplug B (specification 3.0): births and data of edge nodes and their devices.
 
-Topic: `spBv1.0/<group>/<NBIRTH|NDATA|NDEATH|DBIRTH|DDATA|DDEATH>/<node>[/<device>]`. Whom a message speaks of is
-`<group>/<node>[/<device>]`. A metric of a birth has its name, and often an alias and a data type, which the data that
-follows leaves out: then the value comes out with its `alias` and no metric. Which birth names it is found out where the
-births are (`transforms.births`), as one message knows nothing of another.
+Topic: `spBv1.0/<group>/<NBIRTH|NDATA|NDEATH|DBIRTH|DDATA|DDEATH>/<node>[/<device>]`. The subject of a message is
+`<group>/<node>[/<device>]`. A metric of a birth has its name, and often an alias and a data type, which the following
+data leaves out: then the value has its `alias` and no metric. `transforms.births` finds the birth that names it,
+because one message knows nothing of another.
 
-Births and deaths are themselves a value: `online`, 1 or 0, as the specification's STATE messages call it. The death of
-a node is the will it left with its server when it connected: the time in it is that of the birth.
+Births and deaths are also a value: `online`, 1 or 0, as in the specification's STATE messages. The death of a node is
+the will that it left at its server when it connected: its time is that of the birth.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark.decoding.value import UnreadableBody, Value
 
 NAMESPACE: Final = "spBv1.0"
 STATE: Final = f"{NAMESPACE}/STATE/"
-"""Topics of host applications; their payload is JSON."""
+"""Topics of host applications, with payloads in JSON."""
 BIRTHS: Final = ("NBIRTH", "DBIRTH")
 DATA: Final = ("NDATA", "DDATA")
 DEATHS: Final = ("NDEATH", "DDEATH")
@@ -34,24 +34,24 @@ COMMANDS: Final = ("NCMD", "DCMD")
 ONLINE: Final = "online"
 _COMPRESSED: Final = "SPBV1.0_COMPRESSED"
 _UNIT: Final = "engUnit"
-"""The property that holds a metric's unit, by custom of the field; the specification names none."""
+"""Property that holds a metric's unit, by convention; the specification names none."""
 SIGNED: Final = {1: 8, 2: 16, 3: 32, 4: 64}
 """Data types Int8 to Int64 and their bits: such values are sent as unsigned two's complement."""
 BITS_MAX: Final = 64
-"""Bits of an integer of which a double has not every value: the decoder works out what it is if it is signed."""
+"""Bits of an integer that a double cannot always hold exactly: the decoder computes the signed value, too."""
 _BOOLEAN, _WORD, _LONG_WORD = 11, 32, 64
 _UNKNOWN, _DATATYPE_MAX = 0, (1 << 31) - 1
 
 
 class Topic(NamedTuple):
-    """Of a message: what it is, and whom it speaks of."""
+    """Kind of a message, and its subject."""
 
     kind: str
     subject: str
 
 
 def parse_topic(address: str) -> Topic:
-    """Raises `Unreadable`."""
+    """Parse a topic. Raises `UnreadableBody`."""
     levels = address.split("/")
     if len(levels) not in (4, 5) or levels[0] != NAMESPACE or not all(levels):
         raise UnreadableBody(reasons.SPARKPLUG_TOPIC)
@@ -62,7 +62,7 @@ def parse_topic(address: str) -> Topic:
 
 
 def values(body: bytes, address: str) -> list[Value]:
-    """What a message says. Raises `Unreadable`."""
+    """Return the values of a message. Raises `UnreadableBody`."""
     kind, subject = parse_topic(address)
     check_name(subject)
     if kind in COMMANDS:
@@ -106,14 +106,14 @@ def _metrics(metrics: Any, prefix: str, depth: int, sent_us: int | None) -> Iter
 
 
 def _name(metric: Any) -> str:
-    """Texts that are not UTF-8 come as bytes."""
+    """Return the name of a metric. Texts that are not UTF-8 arrive as bytes."""
     if not isinstance(metric.name, str):
         raise UnreadableBody(reasons.NOT_TEXT)
     return metric.name
 
 
 def _value(metric: Any, name: str, at_us: int | None) -> Value:
-    """Of one metric, as far as it can be told without its birth."""
+    """Return the value of one metric, as far as it can be read without its birth."""
     which = metric.WhichOneof("value")
     unit = _unit(metric.properties) if metric.HasField("properties") else None
     if metric.is_null or which is None:
@@ -134,18 +134,18 @@ def _value(metric: Any, name: str, at_us: int | None) -> Value:
 
 
 def twos_complement(raw: int, bits: int) -> int:
-    """An integer sent as unsigned, as the signed one of so many bits that it is."""
+    """Return an integer sent as unsigned as the signed integer of this many bits."""
     raw &= (1 << bits) - 1
     return raw - (1 << bits) if raw >> (bits - 1) else raw
 
 
 def _datatype(raw: int) -> int:
-    """The specification's go up to 34, and columns hold 31 bits."""
+    """Return a data type that fits its column: the specification's go up to 34, and columns hold 31 bits."""
     return raw if raw <= _DATATYPE_MAX else _UNKNOWN
 
 
 def _bigint(alias: int) -> int:
-    """Columns hold signed integers of 64 bits; an alias is any of 64."""
+    """Return an alias as a signed integer: columns hold 64 bits with sign, an alias has 64 without."""
     return twos_complement(alias, 64)
 
 

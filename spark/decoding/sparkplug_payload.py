@@ -1,7 +1,7 @@
-"""The Sparkplug B payload (specification 3.0, section 6.4.1) as Protobuf messages, as far as readings need it.
+"""Sparkplug B payload (specification 3.0, section 6.4.1) as Protobuf messages, as far as readings need it.
 
-Its descriptor is put together here, field by field with the specification's numbers, as code that a compiler generated
-would belong to one version of the Protobuf library. Fields that are not named are skipped when read.
+The descriptor is built here, with the specification's field numbers, because generated code would depend on one version
+of the Protobuf library. Fields that are not listed are skipped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MESSAGES: Final = {
     ),
     "Payload": ("1 uint64 timestamp, 2 Metric* metrics, 3 uint64 seq, 4 string uuid, 5 bytes body", ""),
 }
-"""By message its fields, and those of its `oneof value`: number, type (`*`: repeated), name."""
+"""Fields of each message, and those of its `oneof value`: number, type (`*`: repeated), name."""
 
 
 def _file() -> descriptor_pb2.FileDescriptorProto:

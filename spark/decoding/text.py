@@ -1,8 +1,8 @@
 """JSON (RFC 8259), numbers and plain text.
 
-The fast reader takes what is well formed; the standard library's has the last word on the rest, as it keeps the good
-values of a document in which one number is too large, or not a number (`NaN` of Python, `nan`, `-nan` and `inf` of C's
-printf). A byte order mark is skipped, as the RFC's section 8.1 allows, and so is the end of a C string, a zero byte.
+A fast parser takes well-formed documents. The standard library decides about the rest: it keeps the valid values of a
+document in which one number is too large, or not a number (`NaN` of Python, `nan`, `-nan` and `inf` of C's printf). A
+byte order mark is skipped, as section 8.1 of the RFC allows, and so is the zero byte that ends a C string.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _NOT_FINITE: Final = re.compile(
     r'"(?:[^"\\]|\\.)*"|[+-]?(?:nan(?:\(\w*\))?|inf(?:inity)?|1\.#(?:qnan|snan|ind|inf)\w*)(?![\w.])',
     re.IGNORECASE | re.DOTALL,
 )
-"""Strings, which stay as they are, and the numbers that C spells in words (C17 section 7.21.6.1, and Microsoft's)."""
+"""Strings, which stay as they are, and numbers that C spells in words (C17 section 7.21.6.1, and Microsoft's)."""
 
 
 def parse(body: bytes, reason: str = reasons.NOT_JSON) -> object:
-    """The document. Raises `Unreadable`, with `reason` for text that is no JSON."""
+    """Return the document. Raises `UnreadableBody`, with `reason` for text that is not JSON."""
     try:
         return _read(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -43,9 +43,9 @@ def parse(body: bytes, reason: str = reasons.NOT_JSON) -> object:
 
 
 def guess(body: bytes) -> object:
-    """What a body says of which nobody said what it is: JSON, or a number that is not JSON's (`+21.5`, `.5`, `007`).
+    """Parse a body of undeclared format: JSON, or a number that JSON does not allow (`+21.5`, `.5`, `007`).
 
-    Raises `Unreadable`.
+    Raises `UnreadableBody`.
     """
     try:
         return parse(body, reasons.NOT_A_VALUE)
@@ -56,12 +56,12 @@ def guess(body: bytes) -> object:
 
 
 def number(body: bytes) -> list[Value]:
-    """A bare number. Raises `Unreadable`."""
+    """Return a bare number. Raises `UnreadableBody`."""
     return [_finite(_number(_text(body), reasons.NOT_A_NUMBER))]
 
 
 def text(body: bytes) -> list[Value]:
-    """A number if it is one, else the text itself. Raises `Unreadable`."""
+    """Return a number if the body is one, else the text itself. Raises `UnreadableBody`."""
     content = _text(body)
     try:
         return [_finite(_number(content, reasons.NOT_A_NUMBER))]
@@ -79,7 +79,7 @@ def _finite(content: float) -> Value:
 
 
 def _spell_nan(found: re.Match[str]) -> str:
-    """Return a string as it is, and any other match as Python's reader of JSON knows it."""
+    """Return a string as it is, and any other match as Python's JSON parser accepts it."""
     return found[0] if found[0].startswith('"') else "NaN"
 
 
@@ -92,7 +92,7 @@ def _text(body: bytes) -> str:
 
 
 def _number(content: str, reason: str) -> float:
-    """Python's `1_000` and other scripts' digits are not numbers here."""
+    """Parse a number. Python's `1_000` and digits of other scripts are not accepted."""
     if "_" in content or not content.isascii():
         raise UnreadableBody(reason)
     try:

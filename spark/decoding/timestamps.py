@@ -1,11 +1,10 @@
-"""Times as devices write them, to microseconds since 1970 UTC.
+"""Times as devices write them, in microseconds since 1970 UTC.
 
-Numbers are seconds, milli-, micro- or nanoseconds since 1970 by their magnitude: each range is the years 1973 to 5138
-in its unit, so no time between them has two readings. A smaller number is the time of a clock that began at zero, where
-its field can only be a time (`ts`, `timestamp`, a field that a schema names); under `time` it may be a duration.
-Text is ISO 8601 with at least minutes, in capitals or not (RFC 3339 section 5.6), or the date of a mail or of HTTP
-(RFC 5322 section 3.3, RFC 1123 section 5.2.14); without a zone it is UTC. Whether a clock can be believed is decided
-later.
+Numbers are seconds, milli-, micro- or nanoseconds since 1970 by their magnitude: each range covers the years 1973 to
+5138 in its unit, so a time between them has one meaning. A smaller number is the time of a clock that began at zero, if
+its field can only be a time (`ts`, `timestamp`, a field that a schema names); under `time` it may be a duration. Text
+is ISO 8601 with at least minutes, in upper or lower case (RFC 3339 section 5.6), or the date of a mail or of HTTP (RFC
+5322 section 3.3, RFC 1123 section 5.2.14); without a zone it is UTC. Whether the clock is plausible is decided later.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 FIELDS: Final = ("ts", "time", "timestamp", "Time", "Timestamp", "TS")
-"""Names under which a document says when it was measured, where no schema names another."""
+"""Names of fields with the time of the measurement, unless a schema names another."""
 DURATIONS: Final = ("time", "Time")
-"""Those of them that also name durations: a small number there is a value."""
+"""Fields that may also hold durations: a small number there is a value."""
 _MAGNITUDES: Final = ((10**17, 10**20, 1e-3), (10**14, 10**17, 1), (10**11, 10**14, 1_000), (10**8, 10**11, 1_000_000))
-"""From, below, microseconds a unit."""
+"""Lower and upper bound, and microseconds per unit."""
 _SECONDS_MIN: Final = 10**8
-"""Number from which on a time is in seconds since 1970."""
+"""Numbers from here on are seconds since 1970."""
 TIME_US_MAX: Final = 253_402_300_799_999_999
-"""The last microsecond of the year 9999: no reader of the lake can show a later one."""
+"""Last microsecond of the year 9999: readers of the lake cannot show later ones."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _ISO_MINUTES: Final = len("2026-03-14T09:26")
@@ -32,9 +31,9 @@ _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
 def field_time(name: str, raw: object) -> int | None:
-    """Return the time that a document says under this name, microseconds; None when it says none.
+    """Return the time in a field with this name, in microseconds; None if it holds none.
 
-    A number below all magnitudes counts from when the device started. It is a time in 1970, which nothing believes.
+    A number below all magnitudes counts from the start of the device. It becomes a time in 1970, which is implausible.
     """
     time_us = parse_time(raw)
     small = time_us is None and name not in DURATIONS and type(raw) in (int, float)
@@ -42,7 +41,7 @@ def field_time(name: str, raw: object) -> int | None:
 
 
 def parse_time(raw: object) -> int | None:
-    """The time that a field says; None when it says none."""
+    """Return the time that a field holds, in microseconds; None if it holds none."""
     if isinstance(raw, bool):
         return None
     if isinstance(raw, int | float):
@@ -75,7 +74,7 @@ def _parse_text(text: str) -> int | None:
 
 
 def _parse_mail_date(text: str) -> datetime:
-    """`Sat, 14 Mar 2026 09:26:53 GMT`. Raises ValueError, and what else Python's reader of mails does."""
+    """Parse `Sat, 14 Mar 2026 09:26:53 GMT`. Raises ValueError, and other errors of Python's mail parser."""
     day, comma, _ = text.partition(", ")
     if not comma or day not in _DAYS:
         raise ValueError(text)

@@ -1,5 +1,5 @@
-"""The streaming detector of anomalies: one series of numbers in, a score and its reason for each value out.
+"""Streaming anomaly detector: one series of numbers in, a score and its reason for each value out.
 
-Plain Python and numpy, no Spark: the anomaly job runs one for each (device, metric), `waypost analytics detect` one
-for a file.
+Plain Python and numpy, no Spark: the anomaly job runs one for each (device, metric), `waypost analytics detect` one for
+a file.
 """

@@ -1,4 +1,7 @@
-"""The course of the last values against the most similar one that was seen."""
+"""Distance of the shape of the last values to the most similar earlier one.
+
+A *course* is such a shape: a subsequence of some points, each the mean of several values.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,10 @@ from spark.detector.running import Numbers, median, sliding_windows
 
 
 class Courses:
-    """Courses of so many points, each a mean of some values, and the distance of the last one to the nearest.
+    """Keeps courses with a fixed number of points, and measures the distance of the last one to the nearest.
 
-    A course ends some values after the one before, by which it shares most points with others: kept is the line of
-    points, of which each course takes some.
+    A course ends some values after the previous one, and shares most points with others. So the line of points is
+    stored, and each course selects some of them.
     """
 
     __slots__ = (
@@ -30,8 +33,11 @@ class Courses:
     )  # fmt: skip
 
     def __init__(self, points: int, stride: int, kept: int, newest: int) -> None:
-        """`stride`: values from a point to the next; `kept`: courses that are compared; `newest`: how many before each
-        do not count."""
+        """Set the shape.
+
+        `stride`: values from one point to the next; `kept`: courses that are compared; `newest`: how many courses
+        before each are left out.
+        """
         stride = max(1, min(stride, STRIDE_VALUES_MAX))
         self._every = max(1, stride // 2)
         """Values from a course to the next."""
@@ -48,8 +54,10 @@ class Courses:
         self._distance = 0.0
 
     def add(self, windows: Windows, count: int) -> Numbers:
-        """The distance with each of the values; 0 while there is nothing to compare with. `count`: values of the
-        series, these included."""
+        """Return the distance with each of the values; 0 while there is nothing to compare with.
+
+        `count`: values of the series, including these.
+        """
         rows = windows.rows
         if not self._unit:
             values = min(INTERVAL_VALUES, count)
@@ -66,7 +74,7 @@ class Courses:
         return distances[np.searchsorted(ends, np.arange(rows), side="right")]
 
     def _begin_block(self) -> None:
-        """Forget points of courses that are not compared any more; the rest says what is usual."""
+        """Drop points of courses that are not compared any more, and derive the scale from the rest."""
         self._line = line = self._line[-(self._kept + self._newest + self._before) :]
         if len(line):
             origin = median(line)
@@ -82,7 +90,7 @@ class Courses:
         return (self._points - 1) * self._ratio
 
     def _nearest(self, known: int) -> Numbers:
-        """Distances of the courses that end in the line from place `known` on."""
+        """Return distances of the courses that end in the line from place `known` on."""
         steps = np.clip(np.rint((self._line - self._origin) / self._unit), -COURSE_STEPS, COURSE_STEPS)
         found = np.zeros(len(steps) - known)
         if len(steps) <= self._before + self._newest + 1:

@@ -1,4 +1,4 @@
-"""Times of a series as slots of five minutes, and what is kept by them: means of some days, sums of one."""
+"""Times of a series as slots of five minutes, and data kept by slot: means of some days, sums of one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SLOT_S: Final = DAY_S / SLOTS
 
 
 class SeriesClock:
-    """The slots values come in, which never go back, and how many values a day has."""
+    """Slots of values, which never go back, and the number of values per day."""
 
     __slots__ = ("_intervals", "_last_s", "_latest", "_weeks", "day")
 
@@ -41,7 +41,7 @@ class SeriesClock:
         """Slots of whole weeks by which this clock is ahead of that of the times."""
 
     def learn(self, times_s: Numbers) -> int:
-        """How many of `times_s` to take now: those before the first at which the values a day become known."""
+        """Return how many of `times_s` to process now: those before the number of values per day becomes known."""
         if self.day is not None:
             return len(times_s)
         before = times_s[:1] if self._last_s is None else [self._last_s]
@@ -58,8 +58,11 @@ class SeriesClock:
         return len(times_s)
 
     def slots(self, times_s: Numbers) -> Slots:
-        """The slot of each time; that of the latest one before where it goes back. A clock that is put back by more
-        than a day is ahead by whole weeks from then on: hours and days of the week stay what they are."""
+        """Return the slot of each time; the latest one so far if a time goes back.
+
+        After a clock is set back by more than a day, slots are ahead by whole weeks: hours and days of the week stay
+        right.
+        """
         slots = np.clip(np.floor(times_s / _SLOT_S), -SLOT_MAX, SLOT_MAX).astype(np.int64) + self._weeks
         while True:
             latest = np.maximum.accumulate(slots)
@@ -76,7 +79,7 @@ class SeriesClock:
 
 
 class DayMeans:
-    """One number for each slot of the last days, the newest of those that came in it."""
+    """One number for each slot of the last days, the newest one in the slot."""
 
     _NEAR: Final = 2 * SLOT_SEARCH + 1
 
@@ -87,7 +90,7 @@ class DayMeans:
         self._values: Numbers = np.empty(0)
 
     def add(self, slots: Slots, values: Numbers, days_ago: Sequence[int]) -> list[Numbers]:
-        """Take the next values. The numbers of the same time so many days before each; NaN where there is none."""
+        """Add values; return the numbers of the same time on these days before each, NaN without one."""
         known_slots, known = np.concatenate((self._slots, slots)), np.concatenate((self._values, values))
         newest = np.append(known_slots[1:] != known_slots[:-1], True)
         known_slots, known = known_slots[newest], known[newest]
@@ -113,7 +116,7 @@ class DayMeans:
 
 
 class DaySpread:
-    """The standard deviation of a day's values, slot by slot: a slot that comes replaces the one of a day ago."""
+    """Standard deviation of a day's values, slot by slot: a new slot replaces the one of a day ago."""
 
     __slots__ = ("_opened", "_origin", "_totals")
 
@@ -125,7 +128,7 @@ class DaySpread:
         """Count, sum and sum of squares of the values before each of these slots, and of all so far."""
 
     def add(self, slots: Slots, values: Numbers, count: int) -> Numbers:
-        """The standard deviation with each of the values. `count`: values of the series, these included."""
+        """Return the standard deviation with each of the values. `count`: values of the series, including these."""
         if self._origin is None:
             self._origin = float(values[0])
         if (count - len(values)) % BLOCK_VALUES == 0:

@@ -1,8 +1,8 @@
-"""One series of values: a score for each, as they come.
+"""Score the values of one series, as they arrive.
 
-A value is an anomaly when several measures at once go beyond anything they have shown in memory. Nothing is assumed of
-the distribution, and nothing has to be set for a series: each measure is compared with its own record. A record that
-was just broken is high, so that one event is not reported again and again; it fades, so that the next one is.
+A value is an anomaly when several measures at once exceed anything that they have shown in memory. Nothing is assumed
+about the distribution, and nothing has to be configured for a series: each measure is compared with its own record. A
+record that was just broken is high, so that one event is not reported repeatedly; it fades, so that the next one is.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from spark.detector.running import MeasureRecords, Numbers, RunningMean, sum_row
 Places = NDArray[np.int64]
 
 REPORTED = 0.5
-"""The score from which a value is an anomaly."""
+"""Score from which a value is an anomaly."""
 
 RULES: Final = tuple(family.rule for family in make_families())
 _NO_RULE: Final = -1
 
 
 class DetectorFinding(NamedTuple):
-    """What is said of one value."""
+    """Result for one value."""
 
     score: float
     """From 0 to 1; an anomaly from `REPORTED` on."""
     rule: str | None = None
-    """The family of which the largest share of measures spoke up; None when none did."""
+    """Family with the largest share of measures that voted; None if none did."""
     expected: float | None = None
-    """What that family expected, in the unit of the series; None where it expects no value."""
+    """Value that the family expected, in the unit of the series; None if it expects none."""
 
 
 class DetectorFindings:
-    """What is said of values, as columns."""
+    """Results for values, as columns."""
 
     def __init__(self, values: int) -> None:
         self.scores: Numbers = np.zeros(values)
@@ -76,15 +76,17 @@ class DetectorFindings:
         )
 
     def put(self, rows: Places, scores: Numbers, rules: Places | int, expected: Numbers) -> None:
-        """Say this of these rows."""
+        """Set the results of these rows."""
         self.scores[rows], self._rules[rows], self._expected[rows] = scores, rules, expected
 
 
 class Detector:
-    """The state of one series; of bounded size, whatever its length."""
+    """State of one series, of bounded size whatever its length."""
 
     def __init__(self, records: Callable[[int], MeasureRecords] = MeasureRecords) -> None:
-        """`records`: makes what remembers so many measures; another one for whoever wants to see their amounts."""
+        """Create an empty state. `records`: factory of the records of measures; a test passes one that exposes the
+        amounts.
+        """
         self._history = SeriesHistory()
         self._families = make_families()
         self._records = [records(family.count) for family in self._families]
@@ -100,8 +102,11 @@ class Detector:
         self._reported_strength = 0.0
 
     def judge(self, times_s: Numbers, values: Numbers) -> DetectorFindings:
-        """The findings about the next values, each without a look at those after it: however many come at once, the
-        same is said of them. `times_s`: seconds since 1970; a value that is not finite is no reading."""
+        """Return the findings about the next values, each without knowledge of later ones.
+
+        The result does not depend on how many arrive at once. `times_s`: seconds since 1970; a value that is not finite
+        is not a reading.
+        """
         findings = DetectorFindings(len(values))
         sizes = np.abs(values)
         learned = np.flatnonzero(sizes <= VALUE_MAX)
@@ -121,7 +126,7 @@ class Detector:
         return findings
 
     def _judge(self, rows: Places, times_s: Numbers, values: Numbers, findings: DetectorFindings) -> Numbers:
-        """Judge values that do not cross the end of a block; the means of the series up to each."""
+        """Judge values that do not cross the end of a block; return the means of the series up to each."""
         windows = self._history.add(values)
         count = self._history.count
         overall = self._overall.add(values, count)
@@ -150,7 +155,7 @@ class Detector:
         return overall
 
     def _by_day(self, slots: Slots, windows: Windows) -> tuple[Numbers, dict[int, Numbers]]:
-        """The means of an hour, and those of the same time of other days."""
+        """Return the means of an hour, and those of the same time on other days."""
         if self._clock.day is None:
             unknown = np.full(len(slots), np.nan)
             return unknown, dict.fromkeys(DAYS_AGO, unknown)
@@ -158,7 +163,7 @@ class Detector:
         return hour, dict(zip(DAYS_AGO, self._hours.add(slots, hour, DAYS_AGO), strict=True))
 
     def _scores(self, strengths: Numbers, counts: Places) -> Numbers:
-        """Rise with the strength, and are `REPORTED` at 1; values of an event that is reported stay below."""
+        """Return scores that rise with the strength and are `REPORTED` at 1; values of a reported event stay below."""
         scores = 1 - np.exp2(-strengths)
         for row in np.flatnonzero(strengths >= 1):
             strength, count = float(strengths[row]), int(counts[row])

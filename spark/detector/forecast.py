@@ -1,4 +1,4 @@
-"""The next value as a weighted sum of others, with weights the series teaches."""
+"""Predict the next value as a weighted sum of others, with weights learned from the series."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from spark.detector.running import Numbers, sum_rows
 
 
 class Forecast:
-    """How each value differs from the one before, foretold of how some others differ from that.
+    """Predicts the difference of each value from the previous one, from the differences of some others.
 
-    The weights are those of least squares over the blocks so far, of which each counts less than the one after. They
-    are drawn towards 0, by which a value is foretold to be as the one before: what has taught little is not believed.
+    The weights are those of least squares over the blocks so far; later blocks count more. They are shrunk towards 0,
+    which predicts the previous value, so that little data has little effect.
     """
 
     _KEPT: Final = 0.9
-    """What earlier blocks count, with each block: 3 400 values until it is a half."""
+    """Factor of earlier blocks with each new one: 3 400 values until a half."""
     _DRAWN: Final = 0.001
-    """Added to each variance, of their mean."""
+    """Added to each variance, as a share of their mean."""
 
     __slots__ = ("_products", "_weights")
 
@@ -30,8 +30,10 @@ class Forecast:
         """Sums of the products of all differences with each other."""
 
     def errors(self, differences: Numbers, others: Numbers, count: int) -> Numbers:
-        """By how much the differences, one a value, are larger than foretold of `others`, of which each has a row.
-        `count`: values of the series, these included."""
+        """Return the errors of the prediction of `differences` from `others`, which have a row each.
+
+        `count`: values of the series, including these.
+        """
         foretold = sum_rows(self._weights * others)
         all_ = np.concatenate((others, differences[None]))
         products = (all_[:, None] * all_[None]).reshape(len(self._products), -1)

@@ -1,4 +1,4 @@
-"""The last values of a series, as sums from which the mean and spread of any window follow at once."""
+"""Last values of a series, as sums that give the mean and spread of any window at once."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from spark.detector.running import Numbers, running_sums, sliding_windows
 
 
 class SeriesHistory:
-    """The last values before a block, and those of the block."""
+    """Last values before a block, and those of the block."""
 
     __slots__ = ("_kept", "_values", "count")
 
     def __init__(self, kept: int = HISTORY_VALUES) -> None:
-        """`kept`: how far windows reach back at most."""
+        """Set how far windows may reach back."""
         self._kept = kept
         self.count = 0
         """Values so far."""
         self._values: Numbers = np.empty(0)
 
     def add(self, values: Numbers) -> Windows:
-        """Take the next values, which do not cross the end of a block; the windows that end in each of them."""
+        """Add values that do not cross the end of a block; return the windows that end in each of them."""
         if self.count % BLOCK_VALUES == 0:
             # Here alone: sums begin with the same value then, wherever stretches of the series end.
             self._values = self._values[-self._kept :]
@@ -31,7 +31,7 @@ class SeriesHistory:
 
 
 class Windows:
-    """Windows that end in each of the last `rows` values. Those that would reach back too far have what there is."""
+    """Windows that end in each of the last `rows` values. At the start of the series they are shorter."""
 
     def __init__(self, values: Numbers, rows: int) -> None:
         self._values = values
@@ -42,17 +42,17 @@ class Windows:
         self._squares = running_sums(0.0, (values - self._origin) ** 2)
 
     def mean(self, size: int, back: int = 0) -> Numbers:
-        """The means of `size` values, the newest of which came `back` values ago."""
+        """Return the means of `size` values, the newest of which is `back` values old."""
         size = min(size, HISTORY_VALUES - back)
         return self._mean(self._sums, size, back) + self._origin
 
     def spread(self, size: int) -> Numbers:
-        """The standard deviations of the last `size` values."""
+        """Return the standard deviations of the last `size` values."""
         mean = self._mean(self._sums, size, 0)
         return np.sqrt(np.maximum(0.0, self._mean(self._squares, size, 0) - mean * mean))
 
     def before(self, size: int) -> Numbers:
-        """The `size` values before each, a row each; infinities of either sign stand for those that there are not."""
+        """Return the `size` values before each, a row each; infinities of either sign replace missing ones."""
         absent = max(0, size - (len(self._values) - self.rows))
         filled = np.concatenate((np.resize((np.inf, -np.inf), size)[size - absent :], self._values[:-1]))
         return sliding_windows(filled, size)[-self.rows :]

@@ -1,7 +1,7 @@
-"""How far values are from what was to be expected, measured in 27 ways of seven families.
+"""Distance of values from what was expected, measured in 27 ways of seven families.
 
-A measure is a number that is small for what is usual. Its unit does not matter: it is compared with itself alone
-(`running.Records`). Each family says what it expected, in the unit of the series, where it can.
+A measure is a number that is small for the usual. Its unit does not matter: it is compared only with itself
+(`running.MeasureRecords`). A family returns the value that it expected, in the unit of the series, if it can.
 """
 
 from __future__ import annotations
@@ -22,40 +22,43 @@ from spark.detector.running import FadingMean, Numbers, RunningMean
 
 DAYS_AGO = (1, 2, 3, 7)
 _RECENT = 24
-"""Values of "now" where something of now is compared with what was before."""
+"""Values that count as the present when it is compared with the past."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueChunk:
-    """Values that follow each other, and what the families share about them."""
+    """Consecutive values, with data that the families share."""
 
     values: Numbers
     slots: Slots
-    """When they came."""
+    """Slots of the values."""
     windows: Windows
-    """That end in each of them."""
+    """Windows that end in each of them."""
     overall: Numbers
-    """The mean of all values up to each."""
+    """Mean of all values up to each."""
     count: int
-    """Values of the series, these included."""
+    """Values of the series, including these."""
     day: int | None
-    """Values a day; None while that is not known."""
+    """Values per day; None while unknown."""
     hour: Numbers
-    """The means of an hour up to each."""
+    """Means of an hour up to each."""
     days_ago: Mapping[int, Numbers]
-    """The same of as many days ago as `DAYS_AGO` has; NaN where there is none."""
+    """Means of the same hour as many days ago as `DAYS_AGO` has; NaN without one."""
 
 
 class Measurement(NamedTuple):
-    """What one family says of a stretch. `amounts`: a row for each of its measures, 0 for what cannot be said yet;
-    `expected`: NaN where it expects nothing, None where it never does."""
+    """Result of one family for a chunk.
+
+    `amounts`: a row for each of its measures, 0 while it cannot be computed; `expected`: NaN if it expects nothing,
+    None if it never does.
+    """
 
     amounts: Numbers
     expected: Numbers | None = None
 
 
 class UnusualValue:
-    """Far from the mean of the series: of all of it, of the last weeks, on a scale of factors, or below."""
+    """Distance from the mean of the series: of all of it, of the last weeks, on a logarithmic scale, or below."""
 
     rule = "unusual value"
     count = 5
@@ -65,7 +68,7 @@ class UnusualValue:
         self._factors = RunningMean()
 
     def measure(self, stretch: ValueChunk) -> Measurement:
-        """Distances of the value, and of the mean of six."""
+        """Measure distances of the value, and of the mean of six."""
         values, overall, windows = stretch.values, stretch.overall, stretch.windows
         factors = _signed_log(windows.mean(3))
         amounts = (
@@ -79,27 +82,27 @@ class UnusualValue:
 
 
 class LevelShift:
-    """The mean of some values against the mean of six times as many before them."""
+    """Mean of some values against the mean of six times as many before them."""
 
     rule = "level shift"
     _WINDOWS = (6, 12, 48, 144)
     count = len(_WINDOWS)
 
     def measure(self, stretch: ValueChunk) -> Measurement:
-        """One distance a window."""
+        """Measure one distance per window."""
         mean = stretch.windows.mean
         before = [mean(6 * window, window) for window in self._WINDOWS]
         return Measurement(np.abs(np.array([mean(window) for window in self._WINDOWS]) - before), before[1])
 
 
 class Spike:
-    """A value against the one before, and against the median of the eleven before."""
+    """Value against the previous one, and against the median of the previous eleven."""
 
     rule = "spike"
     count = 2
 
     def measure(self, stretch: ValueChunk) -> Measurement:
-        """Both distances."""
+        """Measure both distances."""
         before = stretch.windows.before(11)
         expected = np.sort(before, axis=1)[:, 5]
         last = before[:, -1].copy()
@@ -109,13 +112,13 @@ class Spike:
 
 
 class Season:
-    """The mean of the last hour against the same time of other days."""
+    """Mean of the last hour against the same time on other days."""
 
     rule = "season"
     count = 4
 
     def measure(self, stretch: ValueChunk) -> Measurement:
-        """Against yesterday; the median, and the nearest, of three days; the nearest of one, two and seven days ago."""
+        """Compare with yesterday, the median and nearest of three days, and with one, two and seven days ago."""
         now = stretch.hour
         one, two, three, week = stretch.days_ago.values()
         # What is NaN of one day is NaN of all that are asked for with it.
@@ -128,12 +131,12 @@ class Season:
 
 
 class Variability:
-    """How much values vary: more or less than before, than ever, than on other days; and which values are common."""
+    """Variation of values against before, ever, and other days; and how common the values are."""
 
     rule = "variability"
     count = 6
     _LEAST = 0.02
-    """Of the usual spread: a spread that is nothing would be infinitely quiet."""
+    """Share of the usual spread: without it a spread of zero would be infinitely quiet."""
 
     def __init__(self) -> None:
         self._spreads = SeriesHistory(144 + _RECENT)
@@ -144,8 +147,11 @@ class Variability:
         self._same = Same()
 
     def measure(self, stretch: ValueChunk) -> Measurement:
-        """The spread of 24 values, its change, how quiet 36 are, how other a day is, how other the sizes of 48 are, how
-        long the value is the same."""
+        """Measure the spread of 24 values, its change, how quiet 36 are, and three more.
+
+        The others are the difference of the day's spread, that of the sizes of 48 values, and how long the value is the
+        same.
+        """
         spread = stretch.windows.spread(_RECENT)
         before = self._spreads.add(spread).mean(144, _RECENT)
         quiet = stretch.windows.spread(36)
@@ -165,18 +171,18 @@ class Variability:
 
 
 class Pattern:
-    """The course of the last hours against the most similar one that was seen."""
+    """Course of the last hours against the most similar earlier one."""
 
     rule = "pattern"
     _SHAPES = ((8, 96, 400, 16), (24, 48, 300, 48), (48, 48, 300, 96))
-    """Points of a course, parts of a day from point to point, courses kept, and how many of the newest do not count."""
+    """Points of a course, parts of a day from point to point, courses kept, and how many of the newest are left out."""
     count = len(_SHAPES)
 
     def __init__(self) -> None:
         self._courses: list[Courses] = []
 
     def measure(self, stretch: ValueChunk) -> Measurement:
-        """One distance a shape."""
+        """Measure one distance per shape."""
         day = stretch.day
         if day is None:
             return _no_amounts(self.count, stretch)
@@ -186,12 +192,12 @@ class Pattern:
 
 
 class Unforeseen:
-    """A value, and the mean of some, against what those before and those of a day and a week ago foretold."""
+    """Value, and mean of some, against the forecast from earlier ones and from those of a day and a week ago."""
 
     rule = "forecast"
     _WINDOWS = (1, 12, 48)
     _LAST = 3
-    """Values before each of which it is foretold."""
+    """Values before each from which it is predicted."""
     count = len(_WINDOWS)
 
     def __init__(self) -> None:
@@ -199,7 +205,7 @@ class Unforeseen:
         self._errors = SeriesHistory(self._WINDOWS[-1])
 
     def measure(self, stretch: ValueChunk) -> Measurement:
-        """One mean of errors a window."""
+        """Measure one mean of errors per window."""
         *others, last = stretch.windows.before(self._LAST).T
         with np.errstate(invalid="ignore"):
             differences = np.array([*others, stretch.days_ago[1], stretch.days_ago[7], stretch.values]) - last
@@ -213,7 +219,7 @@ Family = UnusualValue | LevelShift | Spike | Season | Variability | Pattern | Un
 
 
 def make_families() -> list[Family]:
-    """One of each, for a new series. Where several say the same, the first one is the simplest explanation."""
+    """Return one of each family, for a new series. If several vote alike, the first one is the simplest explanation."""
     return [Spike(), UnusualValue(), LevelShift(), Season(), Variability(), Pattern(), Unforeseen()]
 
 
@@ -222,12 +228,12 @@ def _no_amounts(count: int, stretch: ValueChunk) -> Measurement:
 
 
 def _signed_log(values: Numbers) -> Numbers:
-    """Logarithmic where values are large, linear around nothing; values below nothing mirror those above."""
+    """Return values on a scale that is logarithmic for large ones, linear around zero, and symmetric."""
     return np.asarray(np.copysign(np.log1p(np.abs(values)), values))
 
 
 class Same:
-    """How many values before each are the same as it, one after the other."""
+    """Counts how many previous values in a row equal each value."""
 
     def __init__(self) -> None:
         self._last = math.nan
@@ -243,11 +249,11 @@ class Same:
 
 
 class _Common:
-    """How other the sizes of the last 48 values are than those before: the relative entropy of their classes."""
+    """Relative entropy of the sizes of the last 48 values against those before."""
 
     _WINDOW = 48
     _ADDED = 0.2
-    """To each class, so that none has a share of nothing."""
+    """Added to each class, so that none has a share of zero."""
 
     def __init__(self) -> None:
         self._first: Numbers = np.empty(0)

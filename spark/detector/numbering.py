@@ -1,7 +1,7 @@
-"""Numbers that say which reading it is: a sequence number, a time, a count of starts. Nothing of them was measured.
+"""Numbers that only number readings: a sequence number, a time, a count of starts. They are not measurements.
 
-They are told by name and by behaviour together. By name alone, a `time` that is how long something took would never be
-judged; by behaviour alone, a meter that counts up steadily would not, and that it stops is what somebody wants to know.
+Name and behaviour decide together. By name alone, a `time` that is a duration would never be judged; by behaviour
+alone, a meter that counts up steadily would not, and its stop is of interest.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Final
 from spark.detector.limits import NUMBERING_FALL_EACH, NUMBERING_STEPS
 
 NAMES: Final = frozenset({"at", "boot", "seq", "sequence", "time", "timestamp", "ts"})
-"""Last names of metrics that number readings, as a rule."""
+"""Last names of metrics that usually number readings."""
 
 
 def is_numbering_name(metric: str) -> bool:
-    """Whether a metric, the path of a value in its document, is named as if it numbered readings."""
+    """Return whether a metric, the path of a value, is named like a numbering."""
     return metric.rpartition(".")[2] in NAMES
 
 
 class Numbering:
-    """A series of such a name, for as long as it goes up. It may start over now and then: counters wrap."""
+    """Series with such a name, as long as it goes up. It may start over now and then: counters wrap."""
 
     __slots__ = ("_falls", "_last", "_steps")
 
@@ -31,11 +31,11 @@ class Numbering:
         self._falls = 0
 
     def take(self, values: Sequence[float]) -> int:
-        """Take the next values, up to the first that is to be judged; how many do number readings."""
+        """Process the next values up to the first that has to be judged; return how many number readings."""
         return next((place for place, value in enumerate(values) if not self.add(value)), len(values))
 
     def add(self, value: float) -> bool:
-        """Take the next value. False once the values do not number readings: then they are to be judged."""
+        """Process the next value; return False once the values have to be judged."""
         if self._last is not None:
             self._steps += 1
             self._falls += value < self._last

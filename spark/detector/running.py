@@ -1,8 +1,8 @@
-"""What goes on from stretch to stretch as one number a measure: totals, fading means, records.
+"""State that continues from chunk to chunk as one number per measure: totals, fading means, records.
 
-A series comes in stretches of any length, none of which crosses the end of a block of `BLOCK_VALUES`. What is said of
-a value must not depend on where stretches end, down to the last bit. So sums are added up in the order of the values,
-and powers are those of the place in the block.
+A series arrives in chunks of any length, none of which crosses the end of a block of `BLOCK_VALUES`. The result must
+not depend on the chunks, down to the last bit. So sums are added in the order of the values, and powers are those of
+the place in the block.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _PLACES: Final[Numbers] = np.arange(BLOCK_VALUES + 1, dtype=np.float64)
 
 
 def place_in_block(count: int) -> int:
-    """How many values of its block there are among so many values of a series; as many as it has, at its end."""
+    """Return the place in its block of the last of `count` values of a series; 0 without values."""
     return (count - 1) % BLOCK_VALUES + 1 if count else 0
 
 
 class RunningMean:
-    """The mean of all that was added, after each value."""
+    """Mean of all values, after each of them."""
 
     __slots__ = ("_origin", "_total")
 
@@ -35,7 +35,7 @@ class RunningMean:
         self._total = 0.0
 
     def add(self, values: Numbers, count: int) -> Numbers:
-        """`count`: values of the series, these included."""
+        """Add values and return the means. `count`: values of the series, including these."""
         if self._origin is None:
             # Differences from the first value: sums of large numbers would lose what is to be seen.
             self._origin = float(values[0])
@@ -45,11 +45,11 @@ class RunningMean:
 
 
 class FadingMean:
-    """The mean of all until there are `FADING_BLOCKS` blocks; from then on what came earlier counts less and less."""
+    """Mean of all values for the first `FADING_BLOCKS` blocks; then earlier values count less and less."""
 
     _VALUES: Final = FADING_BLOCKS * BLOCK_VALUES
     _SHARE: Final[Numbers] = (1 - 1 / _VALUES) ** _PLACES
-    """Of an earlier mean in that of so many values later."""
+    """Weight of an earlier mean, by the number of values since."""
 
     __slots__ = ("_all", "_scaled")
 
@@ -59,7 +59,7 @@ class FadingMean:
         """The mean as it would be at the begin of the block, had nothing faded since."""
 
     def add(self, values: Numbers, count: int) -> Numbers:
-        """The means before each of `values`; before the first of all it is that itself."""
+        """Return the means before each of `values`; for the very first value, that value."""
         first = count - len(values)
         if first < self._VALUES:
             means = np.concatenate((values[:1] if not first else [self._scaled], self._all.add(values, count)))
@@ -74,7 +74,7 @@ class FadingMean:
 
 
 class MeasureRecords:
-    """The highest amount of each measure so far, which fades."""
+    """Highest amount of each measure so far, which fades."""
 
     __slots__ = ("_highest",)
 
@@ -83,11 +83,11 @@ class MeasureRecords:
         """As it would be at the begin of the block, had nothing faded since."""
 
     def votes(self, amounts: Numbers, count: int, memory: int) -> Numbers:
-        """How clearly each amount exceeds its record: 0 when it does not, 1 from `MARGIN` on, 2 from twice the record
-        on. It is the record then.
+        """Return how clearly each amount exceeds its record, which is then updated.
 
-        `amounts`: a row for each measure, a column for each value; `count`: values of the series, these included;
-        `memory`: values after which a record counts half, which may change where a block begins.
+        0 if it does not, 1 from `MARGIN` on, 2 from twice the record on. `amounts`: a row for each measure, a column
+        for each value; `count`: values of the series, including these; `memory`: values after which a record counts
+        half; it may change where a block begins.
         """
         values = amounts.shape[1]
         place = place_in_block(count)
@@ -102,7 +102,7 @@ class MeasureRecords:
 
 
 def _votes(amounts: Numbers, records: Numbers) -> Numbers:
-    """Of amounts that exceed their records."""
+    """Return the votes of amounts that exceed their records."""
     with np.errstate(divide="ignore", over="ignore"):
         times = amounts / records
         votes = np.minimum((times - 1) / MARGIN, 1.0) + np.minimum(np.log2(times), 1.0)
@@ -110,23 +110,23 @@ def _votes(amounts: Numbers, records: Numbers) -> Numbers:
 
 
 def sum_rows(rows: Numbers) -> Numbers:
-    """The sum of some rows, column by column: in their order, whatever the shape."""
+    """Return the sum of rows, column by column, always in the same order."""
     return reduce(np.add, rows)
 
 
 def median(values: Numbers) -> float:
-    """The median of values, of which there is one at least."""
+    """Return the median of at least one value."""
     ordered = np.sort(values)
     return float((ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2)
 
 
 def sliding_windows(values: Numbers, size: int, step: int = 1) -> Numbers:
-    """A row for each window of `size` values that are `step` places apart; nothing is copied."""
+    """Return a row for each window of `size` values that are `step` places apart, without a copy."""
     width = values.itemsize
     rows = len(values) - (size - 1) * step
     return np.ndarray((rows, size), values.dtype, values, strides=(width, step * width))
 
 
 def running_sums(before: float, values: Numbers) -> Numbers:
-    """The sum before the first of `values` and after each of them."""
+    """Return the sum before the first of `values` and after each of them."""
     return np.cumsum(np.concatenate(((before,), values)))

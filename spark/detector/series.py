@@ -1,4 +1,4 @@
-"""One series of readings judged from where it stopped, whoever keeps that: the values, and what to go on from."""
+"""Judge a series of readings from where it stopped: the new values, and the state to continue from."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Times = NDArray[np.int64]
 
 
 class SeriesProgress(NamedTuple):
-    """Where a series stopped: the state of what judged it, and the time of its last value."""
+    """Progress of a series: the state of its detector, and the time of its last value."""
 
     state: bytes
     last_us: int
 
 
 class SeriesResult(NamedTuple):
-    """What is said of values, each named by its place among them, and where the series stops now.
+    """Findings by place among the values, and the new progress.
 
-    `judged`, `late`: how many were, and how many came after a later one. The others only number messages.
+    `judged`, `late`: how many values were judged, and how many came after a later one. The others only number messages.
     """
 
     anomalies: dict[int, DetectorFinding]
@@ -37,10 +37,10 @@ class SeriesResult(NamedTuple):
 
 
 def judge_values(metric: str, at_us: Times, values: Numbers, before: SeriesProgress | None) -> SeriesResult:
-    """Judge values, of which there is one at least, in the order of their times.
+    """Judge at least one value, in the order of their times.
 
-    `before`: where the series stopped; a detector goes forward only, and nothing is said of a value before that. A
-    state of another version of the detector is begun anew.
+    `before`: progress of the series. A detector only goes forward, so earlier values are not judged. A state of another
+    version of the detector is replaced by a new one.
     """
     late = int(np.searchsorted(at_us, before.last_us)) if before is not None else 0
     state = _load_state(metric, before)

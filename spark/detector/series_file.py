@@ -1,6 +1,6 @@
-"""A series in a CSV file, `timestamp,value`: read, judged row by row and written with its scores.
+"""Judge a series in a CSV file, `timestamp,value`, row by row, and write it with its scores.
 
-Some rows go through at a time: memory does not depend on the length of the file, and no score on what comes after it.
+Some rows are processed at a time, so memory does not depend on the length of the file, nor a score on later rows.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ VALUE: Final = "value"
 SCORE: Final = "anomaly_score"
 EXPLAINED: Final = ("rule", "expected")
 ROWS: Final = 4_096
-"""Rows that are judged at once, and from one word about the progress to the next."""
+"""Rows that are judged at once, and between two progress reports."""
 _EPOCH_UNITS: Final = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3), (-math.inf, 1.0))
-"""From which size on a number is nanoseconds, microseconds, milliseconds, seconds since 1970: up to the year 5138."""
+"""Smallest number in nanoseconds, microseconds, milliseconds, seconds since 1970: up to the year 5138."""
 
 
 class SeriesError(Exception):
-    """The file is no series; the message says which line and what was expected there."""
+    """The file is not a series; the message names the line and what was expected there."""
 
 
 class FileResult(NamedTuple):
-    """What a file had."""
+    """Counts of a file."""
 
     rows: int
     anomalies: int
     without_value: int
-    """Rows whose value is empty or no number of finite size, as NaN: their score is 0."""
+    """Rows with an empty value or one that is not finite, such as NaN: their score is 0."""
 
 
 def judge_file(
@@ -65,8 +65,11 @@ def judge_file(
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds since 1970 of a timestamp: ISO 8601 (without a zone it is UTC), or a number since 1970 in seconds,
-    milliseconds, microseconds or nanoseconds, told by its size. Raises `ValueError`."""
+    """Return a timestamp in seconds since 1970. Raises `ValueError`.
+
+    ISO 8601 (without a zone it is UTC), or a number since 1970 in seconds, milliseconds, microseconds or nanoseconds,
+    by its size.
+    """
     text = text.strip()
     try:
         number = float(text)

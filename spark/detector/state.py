@@ -1,6 +1,6 @@
-"""The state of a series, as a rule its detector, as bytes and back: another process may judge the next value.
+"""State of a series, usually its detector, as bytes and back: another process may judge the next value.
 
-CBOR under zlib, not a pickle: what comes out of a table may build these classes and nothing else.
+CBOR under zlib, not a pickle: data from a table may create these classes and nothing else.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from spark.detector.detector import Detector
 from spark.detector.numbering import Numbering
 
 FORMAT: Final = 4
-"""Raised with every change of what a detector keeps: older states are not read."""
+"""Raised with every change of what a detector stores: older states are not read."""
 STATE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes of a state that is unpacked; one has some 100 KB. A table somebody else wrote may hold anything."""
+"""Bytes of an unpacked state; one has some 100 KB. A table of another program may hold anything."""
 
 _STORED_NAMES: Final = {"MeasureRecords": "Records", "SeriesClock": "Clock", "SeriesHistory": "History"}
 """Names in stored states of classes that are called otherwise now: a new name is no new format."""
@@ -32,16 +32,16 @@ _CLASSES: Final[dict[str, type]] = {
 
 
 class StateError(Exception):
-    """The bytes are no state of this version of the detector."""
+    """The bytes are not a state of this version of the detector."""
 
 
 def dumps(state: Detector | Numbering) -> bytes:
-    """The state as bytes."""
+    """Return the state as bytes."""
     return zlib.compress(cbor2.dumps([FORMAT, _plain(state)]), level=1)
 
 
 def loads(data: bytes) -> Detector | Numbering:
-    """The state of `dumps`. Raises `StateError`."""
+    """Return the state from the bytes of `dumps`. Raises `StateError`."""
     try:
         unpacker = zlib.decompressobj()
         format_, document = cbor2.loads(unpacker.decompress(data, STATE_BYTES_MAX))
@@ -56,7 +56,7 @@ def loads(data: bytes) -> Detector | Numbering:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers, texts, lists and mappings for what a detector is made of."""
+    """Return numbers, texts, lists and mappings for the objects of a detector."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):
@@ -65,7 +65,7 @@ def _plain(value: Any) -> Any:
 
 
 def _packed(value: Any) -> dict[str, Any]:
-    """A mapping of one key, which says what the value is."""
+    """Return a mapping of one key, which names the kind of the value."""
     if isinstance(value, np.ndarray):
         return {"array": [str(value.dtype), list(value.shape), value.tobytes()]}
     kind = type(value).__name__

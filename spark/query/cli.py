@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FAILED, USAGE, INTEGRITY = 1, 2, 4
 TABLES = "tables"
-"""The word that lists the tables, in place of a query."""
+"""Word that lists the tables, instead of a query."""
 
 
 @click.command()
@@ -88,7 +88,7 @@ def query(lake: LakePlace, sql: str | None, file: Any, tables: bool, as_json: bo
 
 
 def _text(sql: str | None, file: Any) -> str:
-    """The query. Raises `click.UsageError`."""
+    """Return the query. Raises `click.UsageError`."""
     from spark.query.limits import SQL_BYTES_MAX
 
     if file is None and sql != "-":
@@ -118,7 +118,7 @@ def _run(database: QueryDatabase, sql: str, *, as_json: bool, as_csv: bool) -> N
 
 
 def _list(lake: LakePlace, database: QueryDatabase, *, as_json: bool) -> None:
-    """Print the tables of the lake. A damaged one is named, and ends the command with 4 after the others."""
+    """Print the tables of the lake. A damaged one is named, and the command ends with 4 after the others."""
     from spark import table_errors
     from spark.query.descriptions import DESCRIPTIONS, maker_command
     from spark.query.text import json_text, spell_line

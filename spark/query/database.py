@@ -1,10 +1,11 @@
 """DuckDB in memory, locked: a query reads the tables of one lake and nothing else, and writes nothing.
 
-Three locks, each of which is enough for most of what a query must not do:
+Three locks, each of which stops most of what a query must not do:
 - only one statement, and only of the kinds that read;
 - no access to files, network or extensions, with a configuration that can no longer be changed;
 - a transaction that is read only.
-A table is opened when DuckDB does not find its name, so a query opens the tables that it names. Each stays at the
+
+DuckDB asks for a table when it does not find its name, so a query opens the tables that it names. Each stays at the
 version it was opened at.
 """
 
@@ -50,11 +51,11 @@ _HINTS: Final = {
 
 
 class BadQuery(ValueError):
-    """The query cannot be run as it is; the message says where, on one line."""
+    """The query cannot be run; the message names the place, on one line."""
 
 
 class QueryFailed(RuntimeError):
-    """The query ended while it ran: a value, or memory."""
+    """The query failed while it ran, because of a value or memory."""
 
 
 class TableNotMade(RuntimeError):
@@ -62,7 +63,7 @@ class TableNotMade(RuntimeError):
 
 
 class _DuckdbError(msgspec.Struct):
-    """An error as DuckDB describes it under `errors_as_json`. `position`: bytes of the query before it."""
+    """Error as DuckDB describes it with `errors_as_json`. `position`: bytes of the query before it."""
 
     exception_message: str = ""
     position: str | None = None
@@ -72,7 +73,7 @@ class _DuckdbError(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ResultColumn:
-    """A column of a result or a table, with its type in SQL."""
+    """Column of a result or a table, with its type in SQL."""
 
     name: str
     type: str
@@ -80,7 +81,7 @@ class ResultColumn:
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """A running query: `parts` fetches rows as they are consumed. `explains`: it is a plan, as text."""
+    """Running query: `parts` fetches rows as they are consumed. `explains`: it is a plan, as text."""
 
     columns: Sequence[ResultColumn]
     parts: Iterator[list[tuple[Any, ...]]]
@@ -114,12 +115,14 @@ class QueryDatabase:
             self._connection.execute(f"SET {setting}")
 
     def close(self) -> None:
-        """Give back what the database holds."""
+        """Release the resources of the database."""
         self._connection.close()
 
     def run(self, sql: str) -> QueryResult:
-        """Start a query. Raises `BadQuery`, `TableNotMade` and `TableUnreadable`; reading `parts` raises `QueryFailed`
-        and `TableUnreadable`."""
+        """Start a query. Raises `BadQuery`, `TableNotMade` and `TableUnreadable`.
+
+        Reading `parts` raises `QueryFailed` and `TableUnreadable`.
+        """
         kind = self._check(sql)
         self._start(sql)
         columns = [ResultColumn(name, str(type_)) for name, type_, *_ in self._connection.description]
@@ -155,7 +158,7 @@ class QueryDatabase:
         return kind
 
     def _start(self, sql: str) -> None:
-        """Execute a query; open each table that it turns out to name."""
+        """Execute a query, opening each table that it turns out to name."""
         while True:
             self._connection.execute("BEGIN TRANSACTION READ ONLY")
             try:
@@ -174,7 +177,7 @@ class QueryDatabase:
         return self._lake.tables()
 
     def open(self, name: str) -> deltalake.DeltaTable:
-        """Make a table known to DuckDB, at the version that it has now, and return it. Raises `TableUnreadable`."""
+        """Register a table with DuckDB at its current version, and return it. Raises `TableUnreadable`."""
         with table_errors.translate_errors(name):
             table = self._lake.at(name).delta()
             scan = DeltaScan(name, table)
@@ -183,7 +186,7 @@ class QueryDatabase:
         return table
 
     def _open_named(self, name: str) -> bool:
-        """Open the table of this name; False where the lake has no such table. Raises `TableNotMade`."""
+        """Open the table of this name; return False if the lake has none. Raises `TableNotMade`."""
         found = next((table for table in self.tables if table.lower() == name.lower()), None)
         if found is not None and found not in self._scans:
             self.open(found)
@@ -202,7 +205,7 @@ class QueryDatabase:
             raise self._explain_error(error, sql) from None
 
     def _explain_error(self, error: duckdb.Error, sql: str) -> Exception:
-        """Return what ended a query: a damaged table, or what DuckDB says."""
+        """Return the reason for a failed query: a damaged table, or DuckDB's message."""
         failure = next((scan.failure for scan in self._scans.values() if scan.failure is not None), None)
         if failure is not None:
             return failure
@@ -240,7 +243,7 @@ def _explain(error: duckdb.Error, sql: str) -> BadQuery | QueryFailed:
 
 
 def _position(described: _DuckdbError, sql: str) -> str:
-    """Return `line 2, column 8: `; empty where DuckDB does not say where."""
+    """Return `line 2, column 8: `; empty if DuckDB gives no position."""
     if described.position is None or not described.position.isdigit():
         return ""
     before = sql.encode()[: int(described.position)].decode(errors="ignore")
@@ -248,7 +251,7 @@ def _position(described: _DuckdbError, sql: str) -> str:
 
 
 def _make_distinct(columns: Sequence[ResultColumn]) -> list[ResultColumn]:
-    """Return the columns under distinct names, as the keys of a JSON object have to be."""
+    """Return the columns with distinct names, as the keys of a JSON object require."""
     taken: set[str] = set()
     found = []
     for column in columns:

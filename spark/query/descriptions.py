@@ -1,7 +1,7 @@
-"""Descriptions of the tables of a lake, and the commands that make them, for people who read them with SQL.
+"""Descriptions of the tables of a lake, and the commands that make them, for users of SQL.
 
-Spelled out here because the columns in `spark.schemas` need PySpark, which a query does not. A test holds the names
-equal.
+They are written here because the columns in `spark.schemas` need PySpark, which a query does not. A test compares the
+names.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DESCRIPTIONS: Final[dict[str, str]] = {
     "quarantine": "deliveries that no program can read, raw, with the reason",
     "payload_schemas": "registered schemas: how messages of some addresses are read",
 }
-"""The tables that people ask for first come first."""
+"""Tables, the most used ones first."""
 
 _MADE_BY: Final[dict[str, str]] = {
     "telemetry": _HUB,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def write_json(result: QueryResult, out: IO[bytes]) -> None:
-    """Write one JSON object a row and line."""
+    """Write one JSON object per row and line."""
     names = [column.name for column in result.columns]
     for part in result.parts:
         out.write("".join(f"{json_text(dict(zip(names, row, strict=True)))}\n" for row in part).encode())
@@ -25,7 +25,7 @@ def write_json(result: QueryResult, out: IO[bytes]) -> None:
 
 
 def write_csv(result: QueryResult, out: IO[bytes], *, terminal: bool) -> None:
-    """Write a line of names, then the rows, as RFC 4180 has them."""
+    """Write a line of names, then the rows, in the format of RFC 4180."""
     names = [tuple(column.name for column in result.columns)]
     for part in itertools.chain([names], result.parts):
         out.write(csv_lines(part, terminal=terminal).encode("utf-8", "backslashreplace"))
@@ -33,7 +33,7 @@ def write_csv(result: QueryResult, out: IO[bytes], *, terminal: bool) -> None:
 
 
 def show(result: QueryResult, console: Console, note: Callable[[str], None]) -> None:
-    """Print the first rows: as a table where that fits, else each as a list. `note` gets what is not shown."""
+    """Print the first rows: as a table if that fits, else each as a list. `note` gets what is not shown."""
     rows, more, exact = _take_first(result.parts)
     cells = [[_cell(value) for value in row] for row in rows]
     names = [spell_line(column.name) for column in result.columns]
@@ -54,7 +54,7 @@ def show(result: QueryResult, console: Console, note: Callable[[str], None]) -> 
 
 
 def _take_first(parts: Iterator[list[tuple[Any, ...]]]) -> tuple[list[tuple[Any, ...]], int, bool]:
-    """The rows to show, how many there are more, and whether that is all."""
+    """Return the rows to show, how many more there are, and whether that number is exact."""
     rows: list[tuple[Any, ...]] = []
     more = 0
     for part in parts:
@@ -72,7 +72,7 @@ def _cell(value: Any) -> str:
 
 
 def _fits(names: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> bool:
-    """True when every column has room for its values, or for a readable part of them."""
+    """Return whether every column has room for its values, or for a readable part of them."""
     from rich.cells import cell_len  # noqa: PLC0415 - programs get no table
 
     least = [

@@ -1,12 +1,11 @@
-"""A Delta table as DuckDB scans it: at one version, only the files, columns and rows that the query needs.
+"""Delta table as DuckDB scans it: at one version, only the files, columns and rows that the query needs.
 
-delta-rs reads the log and names the data files. DuckDB hands columns and comparisons down to `scanner`. A file is not
-opened if its partition excludes a comparison. Of an opened file, the row groups that Parquet's statistics exclude are
-not read. Files are read one after the other: memory holds some batches of one file, and no thread reads on behind a
-query that has ended.
+delta-rs reads the log and names the data files. DuckDB passes columns and comparisons to `scanner`. A file is not
+opened if its partition excludes a comparison. Row groups that Parquet's statistics exclude are not read. Files are read
+one after the other: memory holds some batches of one file, and no thread continues after a query has ended.
 
 The statistics of the Delta log are not used: those of columns with NaN or infinite numbers are incomplete there, and
-pyarrow takes them for a guarantee, so that `value < 3` would return other rows (a test compares).
+pyarrow trusts them, so that `value < 3` would return wrong rows (a test compares).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from spark.query.limits import SCAN_READAHEAD, SCAN_ROWS
 
 
 class DeltaScan(arrow_dataset.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
-    """The rows of a table at the version it was opened at.
+    """Rows of a table at the version it was opened at.
 
     `failure`: why its rows could not be read; DuckDB passes on only its text.
     """
@@ -46,12 +45,12 @@ class DeltaScan(arrow_dataset.FileSystemDataset):  # type: ignore[misc]  # pyarr
         self.name = name
 
     def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: object) -> FileScan:  # noqa: A002
-        """Return a scan of these columns of the rows that match; DuckDB calls it once for each use of the table."""
+        """Return a scan of these columns of the matching rows; DuckDB calls it once for each use of the table."""
         return FileScan(self, self.schema.names if columns is None else list(columns), filter)
 
 
 def _partition(file: Any, columns: Sequence[pa.Field]) -> Any:
-    """Return what the partition of a file says of its rows; None for a table without partitions."""
+    """Return the condition that the partition of a file fulfils; None for a table without partitions."""
     values = arrow_dataset.get_partition_keys(file.partition_expression)
     parts = [
         compute.field(column.name).is_null()

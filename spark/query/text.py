@@ -1,6 +1,6 @@
-"""Values of a result as text. A peer chose the names and bodies among them, so nothing in them steers a terminal.
+"""Values of a result as text. Peers choose the names and bodies among them, so nothing in them may control a terminal.
 
-The rules are those of `edge.output`, which this package does not import; a test holds them equal.
+The rules are those of `edge.output`, which this package does not import; a test compares them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 _UNSAFE_IN_JSON: Final = re.compile("[\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
-"""Characters that JSON allows raw and that a terminal or an editor obeys."""
+"""Characters that JSON allows raw, and that control a terminal or an editor."""
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 """First characters that make a spreadsheet calculate."""
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -25,7 +25,7 @@ _ENCODER: Final = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
 
 
 def spell_line(text: str) -> str:
-    """Return a text within one line, as Python spells what cannot be printed."""
+    """Return a text on one line, with unprintable characters escaped like in Python."""
     return text if text.isprintable() else "".join(map(_spell, text))
 
 
@@ -34,12 +34,12 @@ def _spell(character: str) -> str:
 
 
 def guard_cell(text: str) -> str:
-    """Return a text that no spreadsheet takes for a formula: behind a `'`, as spreadsheets spell text."""
+    """Return a text that a spreadsheet does not take for a formula: after a `'`, as spreadsheets mark text."""
     return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
 
 
 def json_text(value: Any) -> str:
-    """Return a value as JSON on one line; characters that steer a terminal are escaped."""
+    """Return a value as JSON on one line; characters that control a terminal are escaped."""
     return _UNSAFE_IN_JSON.sub(_escape, _ENCODER.encode(_with_text_keys(value)).decode())
 
 
@@ -70,7 +70,7 @@ def plain_text(value: Any) -> str:
 
 
 def csv_lines(rows: Iterable[Sequence[Any]], *, terminal: bool) -> str:
-    """Return rows as RFC 4180 has them. `terminal`: a person looks at them, so nothing in them acts."""
+    """Return rows in the format of RFC 4180. `terminal`: escape what controls a terminal."""
     out = io.StringIO(newline="")
     last = spell_line if terminal else str
     csv.writer(out).writerows([last(_csv_cell(value)) for value in row] for row in rows)

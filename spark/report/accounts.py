@@ -1,4 +1,4 @@
-"""Completeness: accepted = landed + given up, by reason + still at the gateway + unexplained."""
+"""Completeness: accepted = landed + discarded, by reason + waiting at the gateway + unexplained."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ _COUNTS = ("rows", "accepted", "missing", "explained", "waiting", "unexplained",
 
 
 class Balance(msgspec.Struct):
-    """Messages: `accepted` = `landed` + `given_up` of all reasons + `waiting` + `unexplained`. `rows` is what stands
-    in the lake,
-    with the `duplicates`; `unstated` the part of `accepted` that no gateway has stated yet."""
+    """Sums of messages: `accepted` = `landed` + `given_up` of all reasons + `waiting` + `unexplained`.
+
+    `rows` counts the rows in the lake, including `duplicates`. `unstated` is the part of `accepted` that no gateway has
+    stated yet.
+    """
 
     rows: int = 0
     accepted: int = 0
@@ -32,9 +34,11 @@ class Balance(msgspec.Struct):
 
 
 class Accounts(msgspec.Struct):
-    """`known`: the job has run. `addresses` and `ranges` are the worst rows of `completeness` and `gaps`, `hours`
-    statements
-    with something unexplained; `by_gateway` has the sums of each gateway."""
+    """Balances and their worst details.
+
+    `known`: the job has run. `addresses` and `ranges` are the worst rows of `completeness` and `gaps`; `hours` are the
+    statements with unexplained messages. `by_gateway` has the sums of each gateway.
+    """
 
     known: bool
     balance: Balance
@@ -48,7 +52,7 @@ class Accounts(msgspec.Struct):
 
 
 def read(tables: ReportTables) -> Accounts:
-    """Of the fleet, or of one gateway."""
+    """Return the balance of the fleet, or of one gateway."""
     table = _fill_missing(tables.read("completeness", (*_ADDRESS, "distinct_sequences", *_COUNTS)))
     ranges = take_worst(
         tables.parts("gaps", (*_ADDRESS, "missing", "explained", "reason")),
@@ -79,7 +83,7 @@ def read(tables: ReportTables) -> Accounts:
 
 
 def _fill_missing(table: pa.Table) -> pa.Table:
-    """Tables of an earlier Waypost have no column of what was accepted: it is what there should be."""
+    """Add the column of accepted messages to a table of an earlier Waypost: accepted is what was expected."""
     if not table.num_rows:
         return table
     should = pc.add(table["distinct_sequences"], table["missing"])
@@ -99,7 +103,9 @@ def _worst_addresses(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def _count_reasons(gaps: Iterable[Mapping[str, Any]], explained: int) -> dict[str, int]:
-    """Messages given up by reason, the most first; they add up to what completeness has as explained."""
+    """Return discarded messages by reason, the most frequent first. They add up to the explained ones of
+    `completeness`.
+    """
     found = {row["reason"] or "no reason": row["missing_sum"] for row in gaps if row["explained"]}
     if explained > sum(found.values()):
         found["not listed"] = explained - sum(found.values())

@@ -13,8 +13,11 @@ from spark.report.tracks import Anomalies
 
 
 class Changes(msgspec.Struct):
-    """Since `since`, seconds since 1970: gateways whose first data came, gateways that fell silent, outages that ended,
-    unusual values, and devices that started again, of those that need a look."""
+    """Changes since `since`, in seconds since 1970.
+
+    These are gateways with first data, gateways that fell silent, outages that ended, unusual values, and restarts of
+    devices that need a look.
+    """
 
     since: float
     new_gateways: int
@@ -31,7 +34,7 @@ def read(
     found: Anomalies,
     health: DeviceHealth,
 ) -> Changes | None:
-    """None where the lake is no older than that: everything in it is new."""
+    """Return the changes; None if the lake is younger than the period, because then all of it is new."""
     since = now - limits.CHANGES_S
     # A gateway whose clock said 1970 once is neither as old as that, nor known to be new.
     first = [at for at in (member.first_at for member in members) if at is not None and at >= limits.PLAUSIBLE_FROM_S]

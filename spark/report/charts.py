@@ -1,4 +1,4 @@
-"""Which charts the page has, made from what was read. `assets/charts.js` draws them, with uPlot."""
+"""The charts of the page, made from the figures. `assets/charts.js` draws them with uPlot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Unit = Literal["", "/s", "s", "share"]
 
 
 class Band(msgspec.Struct):
-    """A stretch of time, or a moment when both ends are the same, marked in a chart; number 0 has no badge."""
+    """Period that is marked in a chart, or a moment if both ends are equal. Number 0 has no badge."""
 
     number: int
     label: str
@@ -31,7 +31,9 @@ class Band(msgspec.Struct):
 
 
 class ChartLine(msgspec.Struct, omit_defaults=True):
-    """Values over time, named by a colour of the page. `y2`: the upper end, of a range; `notes`: a text a value."""
+    """Values over time, with the name of a colour of the page. `y2`: the upper end of a range; `notes`: one text per
+    value.
+    """
 
     label: str
     kind: Literal["area", "steps", "line", "dots", "marks", "range", "ticks"]
@@ -43,9 +45,11 @@ class ChartLine(msgspec.Struct, omit_defaults=True):
 
 
 class Chart(msgspec.Struct):
-    """One drawing from `start` to `end`. `place` follows the title, `note` stands at the right; `summary` is what a
-    screen reader
-    says; `zero`: the scale of values begins there; `measured`: the unit that readings have, of no meaning here."""
+    """One drawing from `start` to `end`.
+
+    `place` follows the title; `note` is at the right; `summary` is the text for screen readers; `zero`: the scale of
+    values begins at 0; `measured`: the unit of readings, shown as it is.
+    """
 
     title: str
     lines: list[ChartLine]
@@ -62,13 +66,13 @@ class Chart(msgspec.Struct):
 
     @property
     def spoken(self) -> str:
-        """Title and summary."""
+        """Return title and summary."""
         title = f"{self.title}, {self.place}" if self.place else self.title
         return f"{title}: {self.summary}" if self.summary else title
 
     @property
     def data(self) -> dict[str, Any]:
-        """What the script draws; times are seconds after `start`."""
+        """Return the data for the script; times are seconds after `start`."""
 
         def place(line: ChartLine) -> dict[str, Any]:
             encoded: dict[str, Any] = msgspec.to_builtins(line)
@@ -92,12 +96,12 @@ class Chart(msgspec.Struct):
 
 
 def outage_bands(outages: Sequence[Outage], gateway: Gateway) -> list[Band]:
-    """When a gateway was cut off, to be marked in its charts."""
+    """Return the outages of a gateway as bands for its charts."""
     return [Band(0, "outage", one.began, one.until) for one in outages if one.gateway == gateway]
 
 
 def _to_steps(times: Sequence[float], values: Values, width: float) -> tuple[list[float], list[float | None]]:
-    """Each value for `width` seconds: a pause where the next one does not follow at once, and an end."""
+    """Draw each value for `width` seconds, with a gap if the next value does not follow at once, and an end."""
     x: list[float] = []
     y: list[float | None] = []
     for index, (at, value) in enumerate(zip(times, values, strict=True)):
@@ -119,7 +123,7 @@ def _count(number: float) -> str:
 
 
 def throughput(flow: MessageFlow, total: int, bands: Sequence[Band]) -> Chart:
-    """Received against landed, in messages a second."""
+    """Return the chart of received against landed messages per second."""
     span = len(flow.received) * flow.width
     enough = (float(each) for each in _WIDTHS_S if each >= flow.width and span / each <= limits.RATE_POINTS_MAX)
     width = next(enough, max(flow.width, float(_WIDTHS_S[-1])))
@@ -127,7 +131,7 @@ def throughput(flow: MessageFlow, total: int, bands: Sequence[Band]) -> Chart:
     times = flow.times[::step]
 
     def rates(counts: Sequence[float]) -> Values:
-        """Buckets of about `width` seconds; the last one is divided by what it really covers."""
+        """Return rates in buckets of about `width` seconds; the last one is divided by the time that it covers."""
         chunks = (counts[index : index + step] for index in range(0, len(counts), step))
         return [sum(chunk) / (len(chunk) * flow.width) for chunk in chunks]
 
@@ -143,7 +147,7 @@ def throughput(flow: MessageFlow, total: int, bands: Sequence[Band]) -> Chart:
 
 
 def backlog(flow: MessageFlow, total: int, bands: Sequence[Band]) -> Chart:
-    """What a gateway held: received minus landed, and what it reported itself."""
+    """Return the chart of the backlog: received minus landed, and the amount that the gateway reported."""
     held = flow.backlog
     lines = [ChartLine("held", "area", "backlog", *_to_steps(flow.times, held, flow.width))]
     if flow.reported:
@@ -163,7 +167,7 @@ def backlog(flow: MessageFlow, total: int, bands: Sequence[Band]) -> Chart:
 
 
 def lag(flow: MessageFlow, total: int, bands: Sequence[Band]) -> Chart:
-    """How long what landed had been under way, at worst."""
+    """Return the chart of the longest delay of landed messages."""
     lines = [ChartLine("longest delay to the lake", "area", "lag", *_to_steps(flow.times, flow.lag_max, flow.width))]
     worst = formatting.duration(max((value for value in flow.lag_max if value is not None), default=0.0))
     return Chart(
@@ -179,7 +183,7 @@ def lag(flow: MessageFlow, total: int, bands: Sequence[Band]) -> Chart:
 
 
 def delivery(found: DeliveryTimes, bands: Sequence[Band]) -> list[Chart]:
-    """Share within the target, and the times themselves, by hour or day."""
+    """Return the chart of the share within the target and of the delivery times, by hour or day."""
     windows, width = found.windows, float(found.width_s)
     if len(windows) < 2:
         return []
@@ -226,7 +230,7 @@ def _worst(window: DeliveryWindow) -> str:
 
 
 def track(one: Track, span: tuple[float, float], bands: Sequence[Band]) -> Chart:
-    """One metric: range and mean of each window, the readings behind them, and what was unusual."""
+    """Return the chart of one metric: range and mean of each window, the readings, and the unusual values."""
     starts, lows, highs, means = (list(column) for column in zip(*one.windows, strict=True))
     x, low = _to_steps(starts, lows, one.width)
     _, high = _to_steps(starts, highs, one.width)
@@ -269,14 +273,14 @@ def track(one: Track, span: tuple[float, float], bands: Sequence[Band]) -> Chart
 
 
 def _shorten(unit: str) -> str:
-    """A unit that stands beside a number."""
+    """Return a unit that fits next to a number."""
     if len(unit) <= limits.UNIT_CHARACTERS_MAX:
         return unit
     return unit[: limits.UNIT_CHARACTERS_MAX - 1] + "\u2026"
 
 
 def describe_anomaly(anomaly: Anomaly) -> str:
-    """Which rule spoke up, how surely, and what it expected."""
+    """Return the rule of an anomaly, its score and the expected value."""
     text = f"{anomaly.rule or 'several rules'} {anomaly.score:.2f}"
     if anomaly.expected is None or anomaly.off_by is None:
         return text

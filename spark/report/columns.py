@@ -1,8 +1,7 @@
-"""Whether the columns of a table are of the types they should be: asked when drawing has failed, to learn whose fault
-that is.
+"""Check the types of a table's columns after drawing has failed, to find the table that caused it.
 
-Another program may have written a derived table. What delta-rs and pyarrow find wrong they say; a number that has
-become a text fails wherever it is added up or written out.
+Another program may have written a derived table. delta-rs and pyarrow report some errors themselves. A number that has
+become a text fails later, where it is added up or printed.
 """
 
 from __future__ import annotations
@@ -16,12 +15,14 @@ from cloud.place.place import Somewhere, place_of
 from spark import table_errors
 
 FAILURES = (TypeError, ValueError, AttributeError)
-"""What a value of another type leads to."""
+"""Exceptions that a value of an unexpected type causes."""
 
 
 def find_mistyped(lake: Somewhere, without: Container[str]) -> table_errors.TableUnreadable | None:
-    """The first table, but for those, that has a column of another type than its contract; None: all are as they should
-    be. Raises `TableUnreadable` for one that cannot be opened."""
+    """Return the first table with a column of a type that differs from its contract; None if all types are correct.
+
+    Tables in `but` are skipped. Raises `TableUnreadable` for a table that cannot be opened.
+    """
     from spark import schemas  # noqa: PLC0415 - Spark's types are half a second that a report must not pay
 
     place, contracts = place_of(lake), {**schemas.LANDED, **schemas.DERIVED}
@@ -42,5 +43,5 @@ def find_mistyped(lake: Somewhere, without: Container[str]) -> table_errors.Tabl
 
 
 def _types(schema: deltalake.Schema) -> dict[str, str]:
-    """Types by column, in the protocol's words."""
+    """Return types by column, in the protocol's words."""
     return {field.name: str(getattr(field.type, "type", field.type)) for field in schema.fields}

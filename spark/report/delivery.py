@@ -1,4 +1,4 @@
-"""How long messages take from their gateway into the lake, against the target."""
+"""Time from the gateway into the lake, compared with the target."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from spark.report.tables import Gateway, ReportTables, group, group_by_gateway
 
 HOUR_S, DAY_S = 3600, 86_400
 HOURS_DRAWN = 24 * 14
-"""Windows of an hour up to which hours are drawn; beyond it days, and the hours, 24 times as many, are not read."""
+"""Number of hourly windows up to which hours are drawn. Beyond it days are drawn, and the hours, 24 times as many, are
+not read.
+"""
 _GATEWAY = ("tenant", "gateway")
 _SUMS = ("messages", "timed", "within")
 _TOPS = ("p50_s", "p95_s", "p99_s", "max_s")
 
 
 class DeliveryWindow(msgspec.Struct):
-    """An hour or a day. `p50_s` is of one gateway only; `p95_s`, `p99_s` and `max_s` are those of the worst gateway:
-    percentiles do
-    not add up."""
+    """An hour or a day.
+
+    `p50_s` is of one gateway only. `p95_s`, `p99_s` and `max_s` are those of the worst gateway, because percentiles
+    cannot be added.
+    """
 
     start: float
     messages: int
@@ -39,8 +43,10 @@ class DeliveryWindow(msgspec.Struct):
 
 
 class DeliveryTimes(msgspec.Struct):
-    """`within` of the `timed` messages kept the target; `windows` are of `width_s` each, in order; `by_gateway` has
-    sums."""
+    """Delivery times: `within` of the `timed` messages kept the target.
+
+    `windows` are of `width_s` seconds each, in order; `by_gateway` has sums.
+    """
 
     messages: int
     timed: int
@@ -57,7 +63,7 @@ class DeliveryTimes(msgspec.Struct):
 
 
 def read(tables: ReportTables) -> DeliveryTimes:
-    """Of the fleet, or of one gateway."""
+    """Return the delivery times of the fleet, or of one gateway."""
     days = _windows(tables, DAY_S)
     hours = _windows(tables, HOUR_S) if len(days) <= HOURS_DRAWN // 24 + 1 else []
     width = HOUR_S if 0 < len(hours) <= HOURS_DRAWN else DAY_S

@@ -1,4 +1,4 @@
-"""Health of devices: which of them need a look, and why."""
+"""Health of devices: the devices that need a look, and the reasons."""
 
 from __future__ import annotations
 
@@ -32,13 +32,15 @@ _COLUMNS = (
     "rssi",
 )
 SIGNS = ("silent", "battery", "reboots", "clock")
-"""What a device can have, worst first."""
+"""Possible signs of a device, worst first."""
 
 
 class DeviceHealth(msgspec.Struct):
-    """`signs`: devices by what they have; `worst`: rows of `device_health` with the signs of each, the most signs
-    first;
-    `by_gateway`: devices, and those that have a sign, of each gateway."""
+    """Health of all devices.
+
+    `signs` counts devices by sign; `worst` has rows of `device_health` with their signs, most signs first; `by_gateway`
+    has for each gateway the number of devices and of those with a sign.
+    """
 
     devices: int
     signs: dict[str, int]
@@ -47,13 +49,16 @@ class DeviceHealth(msgspec.Struct):
 
     @property
     def need_a_look(self) -> int:
-        """Devices with a sign."""
+        """Return the number of devices with a sign."""
         return sum(row["ill_sum"] for row in self.by_gateway.values())
 
 
 def read(tables: ReportTables, silences: Mapping[Gateway, float], everyone: bool = False) -> DeviceHealth:
-    """Return the health of the devices of the fleet, or of one gateway; `everyone`: of those that are well, too, as far
-    as a table holds. `silences`: seconds since the last data of each gateway."""
+    """Return the health of the devices of the fleet, or of one gateway.
+
+    `everyone`: include healthy devices, as far as a table holds them. `silences`: seconds since the last data of each
+    gateway.
+    """
     table = tables.read("device_health", _COLUMNS)
     if not table.num_rows:
         return DeviceHealth(0, dict.fromkeys(SIGNS, 0), [], {})
@@ -75,7 +80,7 @@ def read(tables: ReportTables, silences: Mapping[Gateway, float], everyone: bool
 
 
 def _extend_silence(table: pa.Table, silences: Mapping[Gateway, float]) -> pa.Table:
-    """Count the silence of each device from now: until the last data of its gateway, and the silence of that."""
+    """Count the silence of each device up to now: until the last data of its gateway, plus the gateway's silence."""
     codes, gateways = gateway_codes(table)
     of_gateway = np.array([silences.get(gateway, 0.0) for gateway in gateways])[codes]
     silent = pc.add(pc.fill_null(pc.cast(table["silent_s"], pa.float64()), 0.0), pa.array(of_gateway))
@@ -83,7 +88,7 @@ def _extend_silence(table: pa.Table, silences: Mapping[Gateway, float]) -> pa.Ta
 
 
 def _signs(table: pa.Table) -> dict[str, pa.ChunkedArray]:
-    """Of each device whether it has each sign."""
+    """Return for each device and sign whether the device has it."""
 
     def over(column: str, limit: float) -> pa.ChunkedArray:
         return pc.fill_null(pc.greater(table[column], limit), False)

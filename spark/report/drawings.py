@@ -1,4 +1,4 @@
-"""Sparks: small areas over time in a cell, as SVG. `assets/drawings.js` draws the same."""
+"""Sparklines: small area charts in a cell, as SVG. `assets/drawings.js` draws the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TOP: Final = len(_DIGITS) - 1
 
 
 def levels(values: Sequence[float]) -> str:
-    """Return one digit of base 36 a value, by its share of the largest; a value above zero has at least 1."""
+    """Return one digit in base 36 per value, by its share of the largest; a value above zero has at least 1."""
     largest = max(values, default=0)
     if largest <= 0:
         return _DIGITS[0] * len(values)

@@ -1,7 +1,7 @@
-"""What somebody who watched a run knows of it: expected against seen, and when things were broken on purpose.
+"""Facts about a run that its observer recorded: expected and seen counts, and the times of injected faults.
 
 The file is JSON: `{"title": ..., "verdict": "ok" | "failed", "facts": [{"name", "value", "expected", "ok"}],
-"notes": [...], "events": [{"at": ISO 8601, "label": ..., "until": ISO 8601 or null}]}`. Everything may be left out.
+"notes": [...], "events": [{"at": ISO 8601, "label": ..., "until": ISO 8601 or null}]}`. All keys are optional.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import msgspec
 
 
 class BadFacts(ValueError):
-    """The file is not there or not as described; the message names file and place."""
+    """The file is missing or has another form than described; the message names file and place."""
 
 
 class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One thing that was counted, with what it should have been."""
+    """A count with its expected value."""
 
     name: str
     value: str | int | float | None = None
@@ -27,7 +27,7 @@ class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A moment, or a stretch when `until` is given, drawn into every plot over time. Times carry their zone."""
+    """A moment, or a period if `until` is given, marked in each chart over time. Times carry their zone."""
 
     at: datetime
     label: str
@@ -42,7 +42,7 @@ class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """Content of the file."""
 
     title: str | None = None
     verdict: Literal["ok", "failed"] | None = None

@@ -1,4 +1,4 @@
-"""What needs a look, of all sections, the worst first: the headline of the page and the list below it."""
+"""Findings of all sections, the worst first: the headline of the page and the list below it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ _SIGNS: Final = {
 
 
 class ReportFinding(msgspec.Struct):
-    """`text` is one sentence, `step` what to do (commands between backticks), `section` the id of the section that
-    shows it; empty: none does."""
+    """`text` is one sentence; `step` is what to do, with commands between backticks.
+
+    `section` is the id of the section that shows it; empty: no section does.
+    """
 
     severity: Severity
     text: str
@@ -35,15 +37,17 @@ class ReportFinding(msgspec.Struct):
 
     @property
     def sentence(self) -> str:
-        """Text and step as one paragraph."""
+        """Return text and step as one paragraph."""
         return f"{self.text} {self.step}".rstrip()
 
 
 def find_problems(
     members: Sequence[GatewaySummary], balance: Balance, health: DeviceHealth, storage: Storage, alone: bool
 ) -> list[ReportFinding]:
-    """Return what figures show, the worst first; not what `notices` says of how the page was made. `alone`: they are of
-    one gateway."""
+    """Return the problems that figures show, the worst first.
+
+    `notices` reports problems of making the page. `alone`: the figures are of one gateway.
+    """
     found = [
         *_find_losses(balance),
         *_find_damage(storage),
@@ -54,7 +58,7 @@ def find_problems(
 
 
 def worst_first(found: Sequence[ReportFinding]) -> list[ReportFinding]:
-    """Return findings by severity; those of one severity stay in their order."""
+    """Return findings by severity; findings of equal severity keep their order."""
     return sorted(found, key=lambda one: -_RANK[one.severity])
 
 
@@ -88,7 +92,7 @@ def _find_damage(found: Storage) -> Iterator[ReportFinding]:
 
 
 def _find_gateway_problems(members: Sequence[GatewaySummary], alone: bool) -> Iterator[ReportFinding]:
-    """The silent and the late ones; of one gateway's page the same of it."""
+    """Return silent and late gateways; on the page of a gateway only the problems of that gateway."""
     section = "" if alone else "fleet"
     total = len(members)
     silent = [one.silent_s for one in members if one.silent_s is not None and one.silent_s > limits.SILENT_S]

@@ -1,4 +1,4 @@
-"""The fleet, a row a gateway, those that need a look first."""
+"""The fleet: one row per gateway, those that need a look first."""
 
 from __future__ import annotations
 
@@ -35,8 +35,11 @@ _COLUMNS = (
 
 
 class GatewaySummary(msgspec.Struct):
-    """A gateway. `why` says the reasons of its `state`, the worst first; `silent_s` is counted from now. None: unknown,
-    as nothing has landed, or the job has not run."""
+    """A gateway with its state.
+
+    `why` has the reasons for `state`, the worst first; `silent_s` is counted from now. None: unknown, because nothing
+    has landed or the job has not run.
+    """
 
     gateway: Gateway
     rows: int
@@ -62,7 +65,7 @@ class GatewaySummary(msgspec.Struct):
 
 
 class GatewayFigures(msgspec.Struct):
-    """What else is known of gateways."""
+    """Further figures of gateways."""
 
     accounts: Accounts
     delivery: DeliveryTimes
@@ -72,7 +75,7 @@ class GatewayFigures(msgspec.Struct):
 
 
 def gateways(tables: ReportTables) -> set[Gateway]:
-    """All gateways that have a page: something of them has landed, or they have stated what they accepted."""
+    """Return all gateways that have a page: those with landed messages or with statements of accepted ones."""
     return {
         gateway
         for name in ("gateway_freshness", "completeness")
@@ -81,7 +84,7 @@ def gateways(tables: ReportTables) -> set[Gateway]:
 
 
 def read(tables: ReportTables, parts: GatewayFigures) -> list[GatewaySummary]:
-    """All gateways that something is known of."""
+    """Return all known gateways."""
     found = {}
     for row in tables.read("gateway_freshness", _COLUMNS).to_pylist():
         if row["device"] is None:
@@ -96,7 +99,7 @@ def read(tables: ReportTables, parts: GatewayFigures) -> list[GatewaySummary]:
 
 
 def judge(members: list[GatewaySummary], silences: Mapping[Gateway, float]) -> list[GatewaySummary]:
-    """Set silence, state and reasons of each; return the worst first."""
+    """Set silence, state and reasons of each gateway. Return the worst first."""
     for member in members:
         member.silent_s = silences.get(member.gateway)
         _judge(member)

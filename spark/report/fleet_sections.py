@@ -1,4 +1,4 @@
-"""Sections of gateways and devices: who needs a look, what changed, what is unusual."""
+"""Sections of gateways and devices: state, changes and unusual values."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from spark.report.tracks import Track
 
 
 class FleetSections:
-    """Each method makes one, or says that there is nothing to say."""
+    """Each method makes one section, or returns a note that there is nothing to show."""
 
     def __init__(self, subject: SectionContext) -> None:
         self._subject = subject
 
     def fleet(self) -> ReportSection | None:
-        """Every gateway, the worst first."""
+        """Return all gateways, the worst first."""
         known = self._subject.known
         if known.gateway is not None or not known.members:
             return None
@@ -67,7 +67,7 @@ class FleetSections:
         )
 
     def changes(self) -> ReportSection | None:
-        """Of the last day."""
+        """Return the changes of the last day."""
         found = self._subject.known.changes
         if found is None:
             return None
@@ -89,7 +89,7 @@ class FleetSections:
         return ReportSection("changes", "What changed", about, tiles)
 
     def _of_weeks(self) -> list[Tile]:
-        """Last week against the week before it."""
+        """Return last week compared with the week before it."""
         found = self._subject.known.weeks
         if found is None:
             return []
@@ -102,7 +102,7 @@ class FleetSections:
         ]
 
     def hours(self) -> ReportSection | None:
-        """A strip of each gateway, an hour a cell."""
+        """Return a strip for each gateway with one cell per hour."""
         known, strips = self._subject.known, self._subject.known.strips
         gateways = [one.gateway for one in known.members if one.gateway in strips.by_gateway][: limits.STRIPS_MAX]
         if not gateways:
@@ -126,7 +126,7 @@ class FleetSections:
         return ReportSection("hours", "Hours", about, tables=[table])
 
     def devices(self) -> ReportSection | None:
-        """Health of devices."""
+        """Return the health of devices."""
         found = self._subject.known.health
         if not found.devices:
             return None
@@ -185,7 +185,7 @@ class FleetSections:
         ]
 
     def anomalies(self) -> ReportSection | None:
-        """Unusual values."""
+        """Return the unusual values."""
         found = self._subject.known.anomalies
         if not found.count:
             return None
@@ -225,7 +225,7 @@ class FleetSections:
         )
 
     def metrics(self) -> ReportSection | None:
-        """Charts of the metrics of devices."""
+        """Return the charts of the metrics of devices."""
         known = self._subject.known
         if not known.tracks or known.span is None:
             return None
@@ -258,7 +258,7 @@ class FleetSections:
 
 
 def _change(name: str, last: int, before: int, more_is_worse: bool = False) -> Tile:
-    """A number of last week, with its direction."""
+    """Return a number of last week with its direction."""
     share = (last - before) / before if before else None
     suffix = f" {_sign(last - before)}{formatting.percent(abs(share))}" if share is not None and last != before else ""
     mark: Literal["", "look"] = "look" if more_is_worse and last > before else ""
@@ -266,7 +266,7 @@ def _change(name: str, last: int, before: int, more_is_worse: bool = False) -> T
 
 
 def _change_of_share(name: str, last: float | None, before: float | None) -> Tile:
-    """A share of last week, with its change in points of a per cent."""
+    """Return a share of last week with its change in percentage points."""
     if last is None or before is None:
         return Tile(f"{name}, last week", UNKNOWN)
     points = round(100 * (last - before), 1)

@@ -1,4 +1,4 @@
-"""What gateways received and what of it landed, over time: of the whole fleet, and of the gateways that held most."""
+"""Received and landed messages over time, of the whole fleet and of the gateways with the largest backlogs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from spark.report.tables import Gateway, ReportTables, gateway_codes, unix_secon
 
 _COLUMNS = ("tenant", "gateway", "lane", "bucket", "received", "ingested", "lag_max_s")
 Array = Any
-"""Of numpy."""
+"""A numpy array."""
 
 
 class MessageFlow(msgspec.Struct):
-    """One gateway over time, or the fleet (`gateway` None), in buckets of `width` seconds from `start`; every list has
-    one value a bucket, `reported` moments of its own."""
+    """One gateway over time, or the fleet if `gateway` is None.
+
+    Buckets are of `width` seconds from `start`. Each list has one value per bucket; `reported` has moments of its own.
+    """
 
     gateway: Gateway | None
     start: float
@@ -33,17 +35,17 @@ class MessageFlow(msgspec.Struct):
 
     @property
     def times(self) -> list[float]:
-        """Start of each bucket, seconds since 1970."""
+        """Return the start of each bucket in seconds since 1970."""
         return [self.start + self.width * index for index in range(len(self.received))]
 
     @property
     def end(self) -> float:
-        """End of the last bucket."""
+        """Return the end of the last bucket."""
         return self.start + self.width * len(self.received)
 
     @property
     def backlog(self) -> list[float]:
-        """Rows received but not landed at the end of each bucket."""
+        """Return received rows that had not landed at the end of each bucket."""
         held, totals = 0.0, []
         for received, live, late in zip(self.received, self.landed_live, self.landed_backlog, strict=True):
             held += received - live - late
@@ -52,7 +54,7 @@ class MessageFlow(msgspec.Struct):
 
 
 class _Scale(msgspec.Struct):
-    """Where the table's buckets are, and its gateways by number."""
+    """Buckets of the table, and its gateways by number."""
 
     start: float
     width: float
@@ -60,18 +62,20 @@ class _Scale(msgspec.Struct):
     gateways: dict[Gateway, int]
 
     def place(self, part: pa.Table) -> Array:
-        """The number of each row's bucket."""
+        """Return the number of each row's bucket."""
         return np.rint((unix_seconds(part["bucket"]) - self.start) / self.width).astype(np.int64)
 
     def number(self, part: pa.Table) -> Array:
-        """The number of each row's gateway."""
+        """Return the number of each row's gateway."""
         codes, found = gateway_codes(part)
         return np.array([self.gateways[gateway] for gateway in found])[codes]
 
 
 def read(tables: ReportTables) -> tuple[list[MessageFlow], int]:
-    """The flows to draw, and how many gateways there are. Those of few gateways, or the fleet and those that held
-    most."""
+    """Return the flows to draw and the number of gateways.
+
+    These are all gateways if there are few, else the fleet and the gateways with the largest backlogs.
+    """
     scale = _scale(tables)
     if scale is None:
         return [], 0
@@ -85,7 +89,7 @@ def read(tables: ReportTables) -> tuple[list[MessageFlow], int]:
 
 
 def _scale(tables: ReportTables) -> _Scale | None:
-    """Of the table as it is; None without rows."""
+    """Return the scale of the table; None if it has no rows."""
     first, last, width = np.inf, -np.inf, 0.0
     found: dict[Gateway, int] = {}
     for part in tables.parts("throughput", ("tenant", "gateway", "bucket", "bucket_s")):
@@ -125,7 +129,7 @@ class _Sums:
 
 
 class _HeldMessages:
-    """What each gateway held over time, in stretches of so many buckets that they are few (`HELD_CELLS_MAX`)."""
+    """Backlog of each gateway over time, in periods long enough to stay below `HELD_CELLS_MAX` cells."""
 
     def __init__(self, scale: _Scale) -> None:
         self._scale = scale
@@ -137,14 +141,14 @@ class _HeldMessages:
         np.add.at(self._net, (self._scale.number(part), self._scale.place(part) // self._each), net)
 
     def most(self) -> list[int]:
-        """Numbers of the gateways that held most at once, the most first."""
+        """Return the numbers of the gateways with the largest backlog at one time, largest first."""
         peaks = np.array([row.cumsum(dtype=np.float64).max() for row in self._net])
         found: list[int] = np.argsort(-peaks, kind="stable")[: limits.FLOWS_MAX - 1].tolist()
         return found
 
 
 def _fleet(tables: ReportTables, scale: _Scale) -> tuple[MessageFlow, list[Gateway]]:
-    """The flow of all gateways, and those that held most."""
+    """Return the flow of all gateways and those of the gateways with the largest backlogs."""
     whole, held = _Sums(scale), _HeldMessages(scale)
     for part in tables.parts("throughput", _COLUMNS):
         whole.add(part)
@@ -169,8 +173,10 @@ def _numbers(part: pa.Table, column: str) -> Array:
 
 
 def _add_reported(tables: ReportTables, flows: Sequence[MessageFlow]) -> None:
-    """What the gateways said of their backlogs, the last of each bucket. The status table goes on after the version of
-    the messages drawn."""
+    """Add the backlog that gateways reported, the last report of each bucket.
+
+    The status table may be newer than the version of the messages that is drawn.
+    """
     drawn = {flow.gateway: flow for flow in flows if flow.gateway is not None}
     if not drawn:
         return
@@ -186,7 +192,7 @@ def _add_reported(tables: ReportTables, flows: Sequence[MessageFlow]) -> None:
 
 
 def _keep_last(reports: dict[int, tuple[float, float]], part: pa.Table, flow: MessageFlow) -> None:
-    """Put what a gateway reported into `said`, by the number of the bucket, where nothing later is there."""
+    """Store the report of a gateway in `said` by bucket number, unless a later one is stored."""
     part = part.filter(pc.is_valid(part["backlog_messages"])).sort_by("reported_at")
     at, held = unix_seconds(part["reported_at"]), _numbers(part, "backlog_messages")
     drawn = (at >= flow.start) & (at <= flow.end)

@@ -1,4 +1,4 @@
-"""Numbers, times and durations as the page writes them: UTC, thin spaces before units, three significant digits."""
+"""Format numbers, times and durations of the page: UTC, thin spaces before units, three significant digits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SI = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def number(value: float) -> str:
-    """Three significant digits and an SI prefix from ten thousand on."""
+    """Format with three significant digits, and with an SI prefix from ten thousand on."""
     if not math.isfinite(value):
         return "-"
     magnitude = abs(value)
@@ -39,7 +39,7 @@ def _significant(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """`0.1333` -> `13.3 %`; a share that is not zero never reads as zero, nor one that lacks something as all."""
+    """Format a share: `0.1333` -> `13.3 %`. A share above zero never reads 0 %, and one below one never 100 %."""
     if 0 < share < 0.001:
         return f"<{THIN_SPACE}0.1{THIN_SPACE}%"
     if 0.9995 <= share < 1:
@@ -48,7 +48,7 @@ def percent(share: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds in the unit a person would choose."""
+    """Format seconds in a readable unit."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
     if seconds < 0:
@@ -65,7 +65,7 @@ def duration(seconds: float | None) -> str:
 
 
 def age(seconds: float) -> str:
-    """An age in one unit, in full: `58 days`, `2 hours`, `1 minute`."""
+    """Format an age in one unit in full: `58 days`, `2 hours`, `1 minute`."""
     for size, unit in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
         # 23 hours 59 minutes are a day: the next unit begins half a smaller one early.
         if seconds >= size - 0.5 * {86_400: 3_600, 3_600: 60, 60: 1}[size]:
@@ -74,22 +74,22 @@ def age(seconds: float) -> str:
 
 
 def ago(seconds: float) -> str:
-    """Age against now: `58 days ago`; `in 2 hours` where it is in the future."""
+    """Format an age relative to now: `58 days ago`; `in 2 hours` if it is in the future."""
     return f"{age(seconds)} ago" if seconds >= 0 else f"in {age(-seconds)}"
 
 
 def moment(at: datetime) -> str:
-    """Date and time to the second."""
+    """Format date and time to the second."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def clock(at: datetime) -> str:
-    """Time of day to the second."""
+    """Format the time of day to the second."""
     return f"{at.astimezone(UTC):%H:%M:%S}"
 
 
 def size(count: float) -> str:
-    """Bytes with an SI prefix: `1.5 MB`."""
+    """Format bytes with an SI prefix: `1.5 MB`."""
     for unit, prefix in _SI:
         if count >= unit:
             return f"{_significant(count / unit)}{THIN_SPACE}{prefix}B"

@@ -1,4 +1,4 @@
-"""The words of the page, as its legend explains them."""
+"""The legend of the page."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
     ("expected", "The value that the rule would have taken for usual."),
     ("as of", "The newest data that the tables of a section know had landed by then."),
 )
-"""Each word and its meaning, in the order in which a message meets them."""
+"""Each term and its meaning, in the order in which a message meets them."""

@@ -1,4 +1,4 @@
-"""The section of the lake itself."""
+"""The section about the lake itself."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from spark.report.table import ReportColumn, ReportTable
 
 
 class LakeSection:
-    """What holds the answers, and what in it is damaged or was refused."""
+    """Section of the tables and of damaged or rejected data."""
 
     def __init__(self, subject: SectionContext) -> None:
         self._subject = subject
 
     def lake(self) -> ReportSection | None:
-        """Files, sizes, what was set aside or rejected."""
+        """Return files, sizes, and what was set aside or rejected."""
         found = self._subject.known.storage
         tables = list(self._damages())
         if found.tables:

@@ -1,4 +1,4 @@
-"""Sections of messages: delivery time, completeness, how they flow."""
+"""Sections about messages: delivery time, completeness and flow."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from spark.report.table import ReportColumn, ReportTable
 
 
 class MessageSections:
-    """Each method makes one, or says that there is nothing to say."""
+    """Each method makes one section, or returns a note that there is nothing to show."""
 
     def __init__(self, subject: SectionContext) -> None:
         self._subject = subject
 
     def delivery(self) -> ReportSection | None:
-        """Times into the lake against the target."""
+        """Return the delivery times compared with the target."""
         found = self._subject.known.delivery
         if not found.timed or found.share is None:
             return None
@@ -35,7 +35,7 @@ class MessageSections:
         return ReportSection("delivery", "Delivery time", about, tiles, charts.delivery(found, self._subject.bands))
 
     def completeness(self) -> ReportSection | None:
-        """Accepted = landed + given up + waiting + unexplained."""
+        """Return the balance: accepted = landed + discarded + waiting + unexplained."""
         found = self._subject.known.accounts
         if not found.known:
             return None  # a notice at the top says so
@@ -134,7 +134,7 @@ class MessageSections:
         return [make(flow, known.flows_total, self._subject.bands_of(flow.gateway)) for flow in known.flows]
 
     def flow(self) -> ReportSection | None:
-        """Received and landed."""
+        """Return received and landed messages."""
         known = self._subject.known
         if not known.flows:
             return None
@@ -153,14 +153,14 @@ class MessageSections:
         return ReportSection("throughput", "Throughput", about, charts=self._flows(charts.throughput), notes=notes)
 
     def backlog(self) -> ReportSection | None:
-        """What gateways held."""
+        """Return the backlogs of gateways."""
         if not self._subject.known.flows:
             return None
         about = "Messages a gateway had accepted that were not in the lake yet."
         return ReportSection("backlog", "Backlog and drain", about, charts=self._flows(charts.backlog))
 
     def freshness(self) -> ReportSection | None:
-        """How long messages took, over time."""
+        """Return delivery times over time."""
         if not self._subject.known.flows:
             return None
         about = (
@@ -193,7 +193,7 @@ class MessageSections:
         )
 
     def outages(self) -> ReportSection | None:
-        """When messages had to wait, and how they came."""
+        """Return the outages and how their messages arrived later."""
         known = self._subject.known
         found, total = known.outages, known.outages_total
         if not found:

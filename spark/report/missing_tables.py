@@ -1,4 +1,4 @@
-"""Tables that were never made: their figures are unknown, which is not zero."""
+"""Tables that no job has made yet: their figures are unknown, not zero."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark.report.snapshot import ReportSnapshot
 
 _BALANCE: Final = "completeness"
 _CREATED: Final = "CREATE"
-"""Begin of the operation of a commit that created a table, or created it again."""
+"""Prefix of the operation of a commit that created a table, or created it again."""
 MADE_BY: Final[Mapping[str, str]] = {
     _BALANCE: "gaps",
     "gateway_freshness": "messages",
@@ -38,12 +38,15 @@ KNOWN_FROM: Final[Mapping[str, str]] = {
     "rollup_1m": "values by minute",
     "rollup_1h": "values by hour",
 }
-"""What the page knows from each of them."""
+"""Figures of the page, by table."""
 
 
 def find_never_made(taken: ReportSnapshot) -> dict[str, str]:
-    """Return the tables that no pass has written with the job that makes each; tables that cannot be read are not among
-    them. A job creates its tables before it computes their rows; `completeness` is written empty by a first pass."""
+    """Return the tables that no pass has written, with the job that makes each.
+
+    Tables that cannot be read are left out. A job creates its tables before it computes their rows; a first pass writes
+    `completeness` empty.
+    """
     made = {name for name, table in taken.tables.items() if (table.count() if name == _BALANCE else _is_written(table))}
     return {name: job for name, job in MADE_BY.items() if name not in made and name not in taken.unreadable}
 

@@ -1,6 +1,6 @@
-"""Names of gateways: as the pages show them, and as people type them.
+"""Names of gateways, as pages show them and as users type them.
 
-A tenant's name has no `/` (`cloud/hub/peers.py`), a gateway's may have one: the first `/` of `TENANT/NAME` ends the
+A tenant's name contains no `/` (`cloud/hub/peers.py`), but a gateway's may. The first `/` of `TENANT/NAME` ends the
 tenant.
 """
 
@@ -13,27 +13,27 @@ from typing import Final
 from spark.report.tables import Gateway
 
 SAID_MAX: Final = 10
-"""Names that one message lists: more do not help who mistyped one."""
+"""Number of names that a message lists; more do not help after a typing error."""
 _DEFAULT_TENANT = "default"
 
 
 class NoGateway(LookupError):
-    """No gateway of this name, or several; the message says so, and lists what there is."""
+    """No gateway has this name, or several have it. The message says which, and lists the known ones."""
 
 
 def full_name(gateway: Gateway) -> str:
-    """`TENANT/NAME`, which is of one gateway only."""
+    """Return `TENANT/NAME`, which names one gateway only."""
     return "/".join(gateway)
 
 
 def short_name(gateway: Gateway) -> str:
-    """A gateway's name; with its tenant where that is not the default one, or the name looks like a whole one."""
+    """Return a gateway's name, with its tenant if that is not the default one or the name looks like `TENANT/NAME`."""
     tenant, name = gateway
     return name if tenant == _DEFAULT_TENANT and "/" not in name else full_name(gateway)
 
 
 def find_gateway(name: str, known: Collection[Gateway]) -> Gateway:
-    """The gateway of `known` that is called `TENANT/NAME`, or else the only one that is called `NAME`.
+    """Return the gateway in `known` named `TENANT/NAME`, or else the only one named `NAME`.
 
     Raises `NoGateway`.
     """

@@ -1,4 +1,4 @@
-"""What the reader has to know before the figures, and what to do about it: on the page, and on the command line."""
+"""Remarks on the page itself and what to do about them, shown before the figures and on the command line."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _READINGS, _TRACKS = ("readings", "rejected values"), ("plots of devices",)
 
 
 def list_notices(known: LakeFigures, command: str = "waypost analytics run --lake DIR") -> list[str]:
-    """Return one sentence or two each, commands between backticks, the worst first; none when the page shows the lake
-    as it is, and something has landed in it lately. `command` runs the jobs."""
+    """Return each notice as one or two sentences, with commands between backticks, the worst first.
+
+    The list is empty if the page shows the current lake and data has landed recently. `command` runs the jobs.
+    """
     return [one.sentence for one in find_remarks(known, command)]
 
 
@@ -44,7 +46,7 @@ def find_remarks(known: LakeFigures, command: str = "waypost analytics run --lak
 
 
 def _check_recency(known: LakeFigures) -> Iterator[ReportFinding]:
-    """The lake against the clock."""
+    """Compare the lake with the clock."""
     recency = known.recency
     if recency.landed_at is None or recency.silent_s is None:
         return
@@ -60,7 +62,7 @@ def _check_recency(known: LakeFigures) -> Iterator[ReportFinding]:
 
 
 def _check_tables(known: LakeFigures, run: str) -> Iterator[ReportFinding]:
-    """The tables against the lake."""
+    """Compare the tables with the lake."""
     if known.mixed:
         text = "The tables were made of different versions of the lake, so their totals may differ."
         yield ReportFinding("look", text, f"Run {run} without --job and draw the report again.")
@@ -89,7 +91,7 @@ def _join_words(names: Sequence[str]) -> str:
 
 
 def as_of(standing: TableStanding | None) -> str | None:
-    """When what stands there landed: a clear moment, or else a version; None for what is of the page, or not known."""
+    """Return when the shown data landed: a time, or else a version. None if it is the page's version, or not known."""
     if standing is None or standing.of is None:
         return None
     committed_at = standing.of.committed_at

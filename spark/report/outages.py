@@ -1,7 +1,7 @@
-"""Outages and drains, as the messages themselves tell of them: those of the backlog lane waited at their gateway.
+"""Outages and drains, found from the messages of the backlog lane, which waited at their gateway.
 
-An outage is a stretch in which a gateway held messages that later came over the backlog lane; its drain is the part of
-it in which they came. Of what has landed only: of messages that still wait there tell the gateways (`gateway_backlog`).
+An outage is a period in which a gateway held messages that later came over the backlog lane. Its drain is the period in
+which they came. Only landed messages count; gateways report those that still wait (`gateway_backlog`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ _COLUMNS = ("tenant", "gateway", "began", "until", "drain_began", "drained", "me
 
 
 class Outage(msgspec.Struct):
-    """`began`, `until`: when the messages were received that waited, `drain_began`, `drained`: when they landed;
-    seconds since 1970. `messages` is how many, `lag_max_s` how long the slowest was under way; None: no clock says.
+    """`began` and `until`: reception of the messages that waited; `drain_began` and `drained`: their landing.
+
+    Times are seconds since 1970. `messages` is the count; `lag_max_s` is the longest delay, or None if no clock says
+    so.
     """
 
     gateway: Gateway
@@ -33,13 +35,12 @@ class Outage(msgspec.Struct):
 
     @property
     def drain_s(self) -> float:
-        """How long the drain took."""
+        """Return the seconds of the drain."""
         return self.drained - self.drain_began
 
 
 class Outages(msgspec.Struct):
-    """`longest`: as many as are held (`limits.OUTAGES_MAX`), the longest delay first; `by_gateway`: how many there
-    were."""
+    """`longest`: outages up to `limits.OUTAGES_MAX`, the longest delay first; `by_gateway`: counts per gateway."""
 
     longest: list[Outage]
     total: int
@@ -47,7 +48,7 @@ class Outages(msgspec.Struct):
 
 
 def read(tables: ReportTables) -> Outages:
-    """Of the fleet, or of one gateway."""
+    """Return the outages of the fleet, or of one gateway."""
     found = take_worst(tables.parts("outages", _COLUMNS), limits.OUTAGES_MAX, ("lag_max_s", "descending"))
     of_gateways = group_by_gateway(tables.parts("outages", ("tenant", "gateway")), ("gateway", "count"))
     counts = {gateway: row["gateway_count"] for gateway, row in of_gateways.items()}
@@ -55,7 +56,7 @@ def read(tables: ReportTables) -> Outages:
 
 
 def count_ended(tables: ReportTables, since: float) -> int:
-    """How many were over, with all that had waited landed, at that second since 1970 or later."""
+    """Return the number of outages that ended, with all their messages landed, at or after this second since 1970."""
     then: Filter = ("drained", ">=", datetime.fromtimestamp(since, UTC))
     return sum(part.num_rows for part in tables.parts("outages", ("drained",), then))
 

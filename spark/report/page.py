@@ -1,9 +1,7 @@
-"""The report: one HTML file, readable from top to bottom, that needs nothing but itself; or a folder with a page a
-gateway.
+"""The report: one self-contained HTML file, or a folder with a page per gateway.
 
-What comes from a lake is text in it, wherever it stands: the templates escape everything, data for the scripts has no
-`<`, and
-the page's security policy runs no script and applies no style but those whose hashes it names.
+Content of a lake is untrusted text. The templates escape all of it, and data for the scripts contains no `<`. The
+page's security policy allows only the scripts and styles with the listed hashes.
 """
 
 from __future__ import annotations
@@ -46,17 +44,19 @@ SCRIPTS = (
     "tables.js",
     "charts.js",
 )
-"""Scripts of the page, in the order in which they run."""
+"""Scripts of the page in the order of execution."""
 
 
 def write(known: LakeFigures, out: Path, facts: Facts | None = None) -> int:
-    """Draw what is `known` into `out`; returns the file's bytes. Raises `OSError` when it cannot be written."""
+    """Write the page of `known` to `out` and return its size in bytes. Raises `OSError` if it cannot be written."""
     return _write(render(known, facts or Facts()), out)
 
 
 def write_folder(lake: ReportReader, out: Path, facts: Facts | None = None) -> tuple[LakeFigures, int]:
-    """The fleet's page as `index.html`, and beside it, linked, those of the gateways that need a look most, as many as
-    `PAGES_MAX`; returns what is known and how many pages. Raises `OSError` when one cannot be written."""
+    """Write the fleet's page as `index.html` and linked pages of the worst gateways, at most `PAGES_MAX`.
+
+    Returns the figures and the number of pages. Raises `OSError` if a page cannot be written.
+    """
     known = lake.fleet()
     chosen = [member.gateway for member in known.members[: limits.PAGES_MAX]]
     links = {gateway: f"gateways/{file_name(gateway)}" for gateway in chosen}
@@ -67,13 +67,13 @@ def write_folder(lake: ReportReader, out: Path, facts: Facts | None = None) -> t
 
 
 def file_name(gateway: Gateway) -> str:
-    """A name for the page of a gateway that every file system and address takes, of this gateway only."""
+    """Return a unique file name for the page of a gateway that is valid in all file systems and addresses."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", names.short_name(gateway))[:60]
     return f"{name}-{sha256(names.full_name(gateway).encode()).hexdigest()[:8]}.html"
 
 
 def _write(content: bytes, out: Path) -> int:
-    """The page is there whole, or as it was; what fails names it."""
+    """Replace the page atomically; an error names the file."""
     try:
         out = out.resolve()  # a link, as /dev/stdout is one, stays what it is
         if out.exists() and not out.is_file():  # a device or a pipe stays what it is
@@ -89,7 +89,7 @@ def _write(content: bytes, out: Path) -> int:
 
 
 def render(known: LakeFigures, facts: Facts, links: Links | None = None, home: str | None = None) -> bytes:
-    """The page as bytes. `links`: addresses of pages of gateways; `home`: that of the fleet's page."""
+    """Return the page as bytes. `links`: addresses of pages of gateways; `home`: that of the fleet's page."""
     bands, first = _make_bands(facts), list_problems(known, facts)
     assets, made = _assets(), make_sections(known, bands, links)
     page = _environment().get_template("page.html.j2").render(
@@ -114,7 +114,7 @@ def render(known: LakeFigures, facts: Facts, links: Links | None = None, home: s
 
 
 class _Assets(msgspec.Struct):
-    """What each page has inside it."""
+    """Scripts and styles that each page contains."""
 
     styles: list[Markup]
     scripts: list[Markup]
@@ -123,7 +123,7 @@ class _Assets(msgspec.Struct):
 
 @cache
 def _assets() -> _Assets:
-    """Read once. Nothing else runs, and nothing is loaded from anywhere."""
+    """Read the assets once. The page loads nothing else."""
     styles = [(_HERE / "assets" / name).read_text(encoding="utf-8") for name in STYLES]
     scripts = [(_HERE / "assets" / name).read_text(encoding="utf-8") for name in SCRIPTS]
     policy = f"default-src 'none'; style-src {_hashes(styles)}; script-src {_hashes(scripts)}"
@@ -164,7 +164,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _data(value: Any) -> Markup:
-    """JSON for the page's scripts; `<` is spelt so that no text can end the element."""
+    """Return JSON for the page's scripts, with `<` escaped so that no text can end the element."""
     text = msgspec.json.encode(value).decode()
     for letter in "<>&":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
@@ -177,7 +177,7 @@ def _title(known: LakeFigures, facts: Facts) -> str:
 
 
 class Headline(msgspec.Struct):
-    """The headline: `state` with its sign, the worst finding as `text`, how many more there are, and the totals."""
+    """The headline: `state` with its sign, the worst finding as `text`, the number of further ones, and the totals."""
 
     state: str
     sign: str
@@ -190,7 +190,7 @@ _STATES = {"wrong": ("failed", "\u2717"), "look": ("look", "!"), "note": ("ok", 
 
 
 def list_problems(known: LakeFigures, facts: Facts) -> list[ReportFinding]:
-    """Return all that needs a look, the worst first."""
+    """Return all findings, the worst first."""
     found = [one for one in (*find_remarks(known), *known.findings) if one.severity != "note"]
     if known.gateway is None and facts.verdict == "failed":
         found.insert(0, ReportFinding("wrong", "The run that this page is of has failed.", "Its facts are below."))
@@ -220,7 +220,7 @@ def _totals(known: LakeFigures) -> str:
 
 
 def _format_fact(value: str | int | float | None) -> str:
-    """A fact's value."""
+    """Return a fact's value as text."""
     if value is None:
         return ""
     if isinstance(value, int):
@@ -229,7 +229,7 @@ def _format_fact(value: str | int | float | None) -> str:
 
 
 def _tiles(known: LakeFigures) -> list[Tile]:
-    """The answer in numbers: is the fleet well, is the data complete, what is unusual, how long until it is known."""
+    """Return the main figures: state of the fleet, completeness, unusual values, and delivery time."""
     if not known.landed:
         return []
     landed = Tile("messages landed", amounts.count(known.landed), section="throughput" if known.flows else "")
@@ -240,12 +240,12 @@ def _tiles(known: LakeFigures) -> list[Tile]:
 
 
 def _zero_tile(name: str, number: int, section: str, mark: Literal["look", "bad"]) -> Tile:
-    """A number that should be zero."""
+    """Return the tile of a number that should be zero."""
     return Tile(name, amounts.count(number), mark if number else "good", section)
 
 
 def _freshness_tiles(known: LakeFigures) -> Iterator[Tile]:
-    """The age of the newest data of the lake, and of the gateway on its page."""
+    """Return the age of the newest data of the lake, and of the gateway on its page."""
     recency = known.recency
     for one in known.members if known.gateway is not None else ():
         if one.silent_s is not None:

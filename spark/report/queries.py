@@ -1,6 +1,6 @@
-"""Everything a page says, read from the derived tables with delta-rs: no JVM, and no Spark import.
+"""All figures of a page, read from the derived tables with delta-rs, without a JVM or Spark.
 
-`waypost analytics report --json` prints this. A table that is not there has no rows; the page says what is missing.
+`waypost analytics report --json` prints this. A missing table has no rows; the page names missing ones.
 """
 
 from __future__ import annotations
@@ -54,28 +54,28 @@ Drawn = TypeVar("Drawn")
 
 
 class LakeFigures(msgspec.Struct):
-    """Everything on the page.
+    """All figures of the page.
 
-    `gateway`       whose page it is; None: the fleet's.
-    `landed`        messages in the lake at the version of `telemetry` that the page is of.
+    `gateway`       the gateway of the page; None: the fleet.
+    `landed`        messages in the lake at the page's version of `telemetry`.
     `landed_since`  messages that came after it.
-    `telemetry`     that version; None before the first job, or when the tables are `mixed`.
-    `readings_at`   where readings and rejects stand when they are not of that version.
-    `tracks_at`     where the rollups stand that the metrics are drawn from.
-    `tracks_since`  the first moment that they are drawn of, where older windows were not looked at.
+    `telemetry`     that version; None before the first job, or if the tables are `mixed`.
+    `readings_at`   the state of readings and rejects if they are not of that version.
+    `tracks_at`     the state of the rollups that the metrics are drawn from.
+    `tracks_since`  the first time that is drawn, if older windows were not read.
     `members`       gateways, the worst first.
-    `recency`       the clock of the page, when the newest data of the lake landed, and the newest that the tables know.
-    `newest_at`     when the newest data of the lake landed, seconds since 1970.
-    `never_made`    tables that no job has made yet, and the job that makes each: what they have is unknown.
-    `as_of`         when the newest data landed that each table knows, seconds since 1970, where its commits say so.
+    `recency`       the clock of the page, the landing of the newest data, and the newest data that the tables know.
+    `newest_at`     landing of the newest data of the lake, in seconds since 1970.
+    `never_made`    tables that no job has made yet, with their job: their figures are unknown.
+    `as_of`         landing of the newest data that each table knows, in seconds since 1970, if its commits say so.
     `tracks_of`     the table of rollups that the metrics are drawn from.
-    `strips`        the last hours of the gateways that need a look most.
-    `weeks`         last week and the one before it; None where the lake has not both.
-    `findings`      what needs a look, the worst first.
-    `outages`       those with the longest delay, the longest first; `outages_total` how many there were.
-    `changes`       of the last day; None where the lake is younger.
-    `metrics_total` metrics of devices; 0 where there are too many to count.
-    `unreadable`    tables that could not be read, and what to do; nothing is drawn of them.
+    `strips`        the last hours of the gateways that most need a look.
+    `weeks`         last week and the week before it; None if the lake does not have both.
+    `findings`      findings, the worst first.
+    `outages`       outages with the longest delay, longest first; `outages_total` is their number.
+    `changes`       changes of the last day; None if the lake is younger.
+    `metrics_total` metrics of devices; 0 if there are too many to count.
+    `unreadable`    tables that could not be read, and what to do; they are not drawn.
     """
 
     gateway: Gateway | None
@@ -114,16 +114,16 @@ class LakeFigures(msgspec.Struct):
 
     @property
     def span(self) -> tuple[float, float] | None:
-        """First and last second there is anything to draw of; None without rows."""
+        """Return the first and last second to draw; None without rows."""
         if not self.flows:
             return None
         return min(flow.start for flow in self.flows), max(flow.end for flow in self.flows)
 
 
 class ReportReader:
-    """The lake as it was when this was made: the fleet's page and those of gateways are of one state.
+    """A lake at the time of creation, so that the pages of fleet and gateways agree.
 
-    `without`: tables that are left out, and why. It and every page raise `TableUnreadable`; `readable` has an answer.
+    `without`: tables to leave out, with reasons. Creation and each page raise `TableUnreadable`; `readable` handles it.
     """
 
     def __init__(self, lake: Somewhere, now: datetime | None = None, without: Mapping[str, str] | None = None) -> None:
@@ -133,15 +133,15 @@ class ReportReader:
         self._as_of: dict[str, float] | None = None
 
     def fleet(self) -> LakeFigures:
-        """All gateways."""
+        """Return the page of all gateways."""
         return self._read(None)
 
     def gateway(self, gateway: Gateway) -> LakeFigures:
-        """One of them."""
+        """Return the page of one gateway."""
         return self._read(gateway)
 
     def named(self, name: str) -> Gateway:
-        """The gateway that is called so, `NAME` or `TENANT/NAME`. Raises `names.NoGateway`."""
+        """Return the gateway with this name, `NAME` or `TENANT/NAME`. Raises `names.NoGateway`."""
         return names.find_gateway(name, fleet.gateways(ReportTables(self._taken)))
 
     def _read(self, only: Gateway | None) -> LakeFigures:
@@ -200,13 +200,13 @@ class ReportReader:
         return figures
 
     def _ages(self) -> dict[str, float]:
-        """Of the tables, the same on every page."""
+        """Return the ages of the tables, the same on each page."""
         if self._as_of is None:
             self._as_of = recency.as_of(self._taken)
         return self._as_of
 
     def _recency_of_lake(self) -> Recency:
-        """Of the whole lake, whichever page asks."""
+        """Return the recency of the whole lake, the same on each page."""
         if self._recency is None:
             self._recency = recency.read(self._taken, self._now.timestamp())
         return self._recency
@@ -222,8 +222,10 @@ class ReportReader:
 
 
 def read_without_broken(lake: Somewhere, draw: Callable[[ReportReader], Drawn], now: datetime | None = None) -> Drawn:
-    """Return what `draw` makes of a lake: started again without each table that cannot be read. `now`: the time
-    that ages are counted from [default: this machine's clock]."""
+    """Return the result of `draw` for a lake, repeated without each table that cannot be read.
+
+    `now`: the time that ages are counted from [default: this machine's clock].
+    """
     without: dict[str, str] = {}
     now = now or datetime.now(UTC)
     while True:
@@ -247,17 +249,17 @@ def read(lake: Somewhere, now: datetime | None = None) -> LakeFigures:
 
 
 def count_rejected(known: LakeFigures) -> int:
-    """Values that could not be read."""
+    """Return the number of values that could not be read."""
     return sum(one.number for one in known.storage.rejects)
 
 
 def encode(known: LakeFigures | Iterable[LakeFigures]) -> bytes:
-    """As JSON: times are ISO 8601, or seconds since 1970 where they are numbers."""
+    """Return the figures as JSON: times are ISO 8601, or seconds since 1970 if they are numbers."""
     return msgspec.json.encode(_plain(known))
 
 
 def _plain(value: object) -> object:
-    """Keys of JSON's objects are text: a gateway is `tenant/name` there."""
+    """Return a value for JSON. Keys of JSON objects are text, so a gateway becomes `tenant/name`."""
     built = msgspec.to_builtins(value, builtin_types=(datetime,), str_keys=False)
     return _text_keys(built)
 

@@ -1,7 +1,7 @@
-"""How old the lake is: the clock of the page against the newest data, for the lake and for each gateway.
+"""Age of the lake and of each gateway: the clock of the page against the newest data.
 
-Every age of the page is counted from `now`, not from the newest row: a hub that died two months ago has an old newest
-row, and all its gateways were equally fresh when it died.
+Each age of the page is counted from `now`, not from the newest row. If a hub died two months ago, its newest row is
+old, and all gateways were equally fresh when it died.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ _TELEMETRY, _FRESHNESS = "telemetry", "gateway_freshness"
 
 
 class Recency(msgspec.Struct):
-    """Seconds since 1970: `now` by the clock of the page, `landed_at` of the newest row of the lake, `tables_at` of the
-    newest row that the drawn tables know; None: there is none."""
+    """Times in seconds since 1970: `now` of the page's clock, `landed_at` of the lake's newest row, `tables_at` of the
+    newest row that the drawn tables know. None without rows.
+    """
 
     now: float
     landed_at: float | None = None
@@ -30,25 +31,25 @@ class Recency(msgspec.Struct):
 
     @property
     def silent_s(self) -> float | None:
-        """Age of the newest row; None without rows."""
+        """Return the age of the newest row; None without rows."""
         return None if self.landed_at is None else max(0.0, self.now - self.landed_at)
 
     @property
     def ahead_s(self) -> float:
-        """How far the newest row lies in the future of the page's clock."""
+        """Return how far the newest row is in the future of the page's clock."""
         return 0.0 if self.landed_at is None else max(0.0, self.landed_at - self.now)
 
     @property
     def behind_s(self) -> float:
-        """Age of the drawn tables where rows have landed after them."""
+        """Return the age of the drawn tables if rows have landed after them."""
         if self.landed_at is None or self.tables_at is None or self.landed_at <= self.tables_at:
             return 0.0
         return max(0.0, self.now - self.tables_at)
 
     def silence(self, last_at: float) -> float:
-        """How long a gateway has been silent, by the time its last known row landed.
+        """Return the silence of a gateway, by the landing of its last known row.
 
-        Rows that landed after the tables may be of any gateway: then only the silence until the tables, or that of the
+        Rows that landed after the tables may be of any gateway. Then only the silence until the tables, or that of the
         whole lake, is certain.
         """
         if not self.behind_s:
@@ -75,7 +76,7 @@ def measure_silences(tables: ReportTables, recency: Recency) -> dict[Gateway, fl
 
 
 def as_of(taken: ReportSnapshot) -> dict[str, float]:
-    """Return for each derived table when the newest data landed that it knows, where its commits say so."""
+    """Return for each derived table the landing of the newest data that it knows, if its commits say so."""
     found = {}
     for name in sorted(MADE_BY.keys() & taken.tables.keys()):
         with table_errors.translate_errors(name):
@@ -87,7 +88,7 @@ def as_of(taken: ReportSnapshot) -> dict[str, float]:
 
 
 def _find_newest_landed(taken: ReportSnapshot) -> float | None:
-    """When the newest row of `telemetry` landed, by the statistics in its log; None where they do not say."""
+    """Return the landing of the newest row of `telemetry` by the statistics in its log; None if they do not say."""
     table = taken.tables.get(_TELEMETRY)
     if table is None:
         return None

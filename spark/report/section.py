@@ -1,4 +1,4 @@
-"""One section of the page, and what all of them are about."""
+"""One section of the page, and the context that all sections share."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ GATEWAY = ReportColumn("gateway", "gateway")
 
 
 class Tile(msgspec.Struct):
-    """A figure with its name. `mark`: `bad`, `look` or `good`, or nothing; `section`: the id of the section that has
-    what it counts."""
+    """A figure with its name. `mark`: `bad`, `look`, `good` or empty; `section`: the id of the section with the
+    details.
+    """
 
     name: str
     value: str
@@ -29,12 +30,14 @@ class Tile(msgspec.Struct):
 
 
 UNKNOWN: Final = "\u2013"
-"""Stands for an unknown figure."""
+"""Text for an unknown figure."""
 
 
 class ReportSection(msgspec.Struct):
-    """In this order: `about`, `tiles`, `charts`, `tables`, `notes`. `at`: when the data landed that its table knows,
-    seconds since 1970; `age`: seconds since then."""
+    """A section, drawn in this order: `about`, `tiles`, `charts`, `tables`, `notes`.
+
+    `at`: landing of the newest data that its table knows, in seconds since 1970; `age`: seconds since then.
+    """
 
     id: str
     title: str
@@ -48,30 +51,30 @@ class ReportSection(msgspec.Struct):
 
     @property
     def old(self) -> bool:
-        """Whether the age needs a look."""
+        """Return whether the age needs a look."""
         return self.age > limits.BEHIND_S
 
 
 class SectionContext(msgspec.Struct):
-    """What is known, what is marked in all charts over time, and where the pages of gateways are."""
+    """Figures, bands for all charts over time, and addresses of the pages of gateways."""
 
     known: LakeFigures
     bands: Sequence[Band]
     links: Links
 
     def gateway(self, gateway: Gateway) -> tuple[str, str]:
-        """A gateway as a cell of a table."""
+        """Return a gateway as a cell of a table."""
         return names.short_name(gateway), self.links.get(gateway, "")
 
     def bands_of(self, gateway: Gateway | None) -> Sequence[Band]:
-        """What happened to all, or else when this one was cut off."""
+        """Return the bands of the whole fleet, or else the outages of this gateway."""
         if self.bands or gateway is None:
             return self.bands
         return charts.outage_bands(self.known.outages, gateway)
 
 
 def unknown_tile(known: LakeFigures, table: str, name: str) -> Tile | None:
-    """Return the tile of an unknown figure: its table was never made, or cannot be read. None where it is known."""
+    """Return the tile of an unknown figure, if its table was never made or cannot be read; None if it is known."""
     if table in known.unreadable:
         return Tile(f"{name}: `{table}` cannot be read", UNKNOWN)
     job = known.never_made.get(table)

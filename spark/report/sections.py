@@ -25,11 +25,11 @@ _TABLES: Final[Mapping[str, str]] = {
     "devices": "device_health",
     "anomalies": "anomalies",
 }
-"""The table that the age of a section is that of. Files of the lake are looked at now, metrics are of one of two."""
+"""The table that determines the age of a section. Files of the lake are always current; metrics use one of two."""
 
 
 def make_sections(known: LakeFigures, bands: Sequence[Band], links: Links | None = None) -> list[ReportSection]:
-    """Those that have something to say. `bands`: what is marked in all charts over time."""
+    """Return the sections that have content. `bands`: bands for all charts over time."""
     subject = SectionContext(known, bands, links or {})
     fleet, messages, lake = FleetSections(subject), MessageSections(subject), LakeSection(subject)
     makers = (

@@ -1,9 +1,9 @@
-"""The lake as one page sees it: every table is opened once, at versions that belong together.
+"""The lake as one page sees it: each table is opened once, at versions that belong together.
 
-Derived tables name their sources in their commits (`spark.lineage`). While a pass runs, or after a run of
-single jobs, the newest of them are of different versions of `telemetry`. So the page takes the tables that describe the
-whole lake at the newest version that all of them have a description of, and of each other table the newest version
-that holds nothing that landed later; older versions of a Delta table stay readable.
+Derived tables name their sources in their commits (`spark.lineage`). While a pass runs, or after a run of single jobs,
+the newest of them are of different versions of `telemetry`. So the page takes the tables that describe the whole lake
+at the newest version that all of them describe. Of each other table it takes the newest version without data that
+landed later. Older versions of a Delta table stay readable.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from spark.lineage import TELEMETRY, TableLineage, TableState
 DESCRIPTIONS = ("gateway_freshness", "throughput", "outages", "gaps", "completeness")
 """Tables with totals of messages."""
 _PAIR = ("gaps", "completeness")
-"""Made by one job of several landed tables: these two have to agree in all of them."""
+"""Tables of one job with several landed sources: both have to agree in all of them."""
 READINGS, REJECTS = "readings", "reject"
 _FOLLOWING = {READINGS: TELEMETRY, "rollup_1m": READINGS, "rollup_1h": READINGS}
-"""Tables that follow the messages, in order, and what each is made of."""
+"""Tables that follow the messages, in order, with the source of each."""
 
 _Made = list[tuple[int, TableLineage]]
-"""Versions of a table, newest first, and what each was made of."""
+"""Versions of a table, newest first, with the source versions of each."""
 
 
 class VersionDoubt(enum.Enum):
-    """Why a table is not of the page's version."""
+    """Reason why a table is not of the page's version."""
 
     BEHIND = "behind"
-    """It lacks messages that the page counts."""
+    """Messages that the page counts are missing from it."""
     AHEAD = "ahead"
     """It has messages that the page does not count, and no older version of it can be read."""
     UNKNOWN = "unknown"
-    """Its commits do not say what it was made of."""
+    """Its commits do not name their sources."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableStanding:
-    """Where a table stands that is not of the page's version. `of`: the version it is of, unless `doubt` is UNKNOWN."""
+    """State of a table that is not of the page's version. `of`: its version, unless `doubt` is UNKNOWN."""
 
     doubt: VersionDoubt
     of: TableState | None = None
@@ -55,10 +55,10 @@ class TableStanding:
 class ReportSnapshot:
     """`tables` by name, each at the version to draw.
 
-    `telemetry`  the version of the messages that every description is of; None: there is none, or no common one.
-    `mixed`      the descriptions have no version of `telemetry` in common: their totals may differ.
-    `apart`      the other derived tables that are not of that version, and where they stand.
-    `unreadable` tables that are left out, and why.
+    `telemetry`  the version of the messages that all descriptions share; None if they share none.
+    `mixed`      the descriptions share no version of `telemetry`, so their totals may differ.
+    `apart`      the other derived tables that are not of that version, with their state.
+    `unreadable` tables that are left out, with reasons.
     """
 
     tables: Mapping[str, deltalake.DeltaTable]
@@ -69,7 +69,7 @@ class ReportSnapshot:
 
 
 def take_snapshot(lake: Somewhere, without: Mapping[str, str] | None = None) -> ReportSnapshot:
-    """Open the tables of a lake, but for those `without` which it is drawn, and why. Raises `TableUnreadable`."""
+    """Open the tables of a lake except those in `without`. Raises `TableUnreadable`."""
     place, unreadable = place_of(lake), without or {}
     names = [name for name in place.tables() if name not in unreadable]
     tables = {name: table for name in names if (table := _open_table(place.at(name))) is not None}
@@ -77,7 +77,7 @@ def take_snapshot(lake: Somewhere, without: Mapping[str, str] | None = None) -> 
 
 
 def _match_versions(tables: dict[str, deltalake.DeltaTable]) -> ReportSnapshot:
-    """The tables at versions that belong together."""
+    """Return the tables at versions that belong together."""
     made = {name: _list_lineages(tables[name]) for name in DESCRIPTIONS if name in tables}
     # A table that no job has filled yet describes nothing.
     filled = [name for name in made if made[name] or tables[name].count()]
@@ -92,7 +92,7 @@ def _match_versions(tables: dict[str, deltalake.DeltaTable]) -> ReportSnapshot:
 
 
 def _follow(tables: dict[str, deltalake.DeltaTable], page: TableState) -> dict[str, TableStanding]:
-    """Take the tables that follow the messages at versions for the page; returns those that are not of its version."""
+    """Open the tables that follow the messages. Return those that are not of the page's version."""
     apart: dict[str, TableStanding] = {}
     for name, source in _FOLLOWING.items():
         if name in tables:
@@ -111,7 +111,7 @@ def _follow(tables: dict[str, deltalake.DeltaTable], page: TableState) -> dict[s
 def _choose_version(
     tables: Mapping[str, deltalake.DeltaTable], name: str, source: str, page: TableState
 ) -> tuple[deltalake.DeltaTable, TableStanding | None]:
-    """Table `name`, made of `source`, as the page draws it, and where it stands if it is not of the page's version."""
+    """Return table `name`, derived from `source`, at the version to draw, and its state if that is not the page's."""
     newest = tables[name]
     of_page = [(version, basis) for version, basis in _list_lineages(newest) if basis.sources[TELEMETRY].id == page.id]
     for version, basis in of_page:
@@ -129,7 +129,7 @@ def _choose_version(
 
 
 def _match_rejects(rejects: deltalake.DeltaTable, readings: deltalake.DeltaTable) -> deltalake.DeltaTable:
-    """The rejects that belong to `readings`, as its commit says; as they are where it does not."""
+    """Return the rejects that belong to `readings` by its commit, or else the newest ones."""
     made_of = dict(lineage.list_versions(readings)).get(readings.version())
     state = made_of.siblings.get(REJECTS) if made_of is not None else None
     if state is None or not lineage.rows_changed(rejects, state.version):
@@ -150,7 +150,7 @@ def _open_version(table: deltalake.DeltaTable, version: int) -> deltalake.DeltaT
 
 
 def _open_readable(table: deltalake.DeltaTable, version: int) -> deltalake.DeltaTable | None:
-    """A table at a version; None where a vacuum has removed files of it."""
+    """Return a table at a version; None if a vacuum has removed files of it."""
     older = _open_version(table, version)
     place = place_of_table(table)
     return older if older is table or all(place.size(file.path) is not None for file in list_files(older)) else None
@@ -163,7 +163,7 @@ def _list_lineages(table: deltalake.DeltaTable) -> _Made:
 
 
 def _find_common(made: Mapping[str, _Made]) -> tuple[TableState | None, dict[str, int]]:
-    """The newest state of `telemetry` that all were made of, and each one's version of it."""
+    """Return the newest state of `telemetry` that all tables derive from, and each table's version of it."""
     for _, basis in next(iter(made.values())):
         state = basis.sources[TELEMETRY]
         versions = _match_state(made, state)

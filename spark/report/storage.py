@@ -1,4 +1,4 @@
-"""The lake itself: files and sizes of its tables, files that were set aside, rejects, what was quarantined."""
+"""The lake itself: files and sizes of its tables, files that were set aside, rejects, and quarantined messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark.report.tables import Gateway, ReportTables, group, seconds, take_wors
 
 
 class TableSize(msgspec.Struct):
-    """One table: as many files, bytes and rows at this version."""
+    """Files, bytes and rows of one table at this version."""
 
     name: str
     version: int
@@ -26,27 +26,28 @@ class TableSize(msgspec.Struct):
 
     @property
     def mean(self) -> float:
-        """Mean bytes of a file."""
+        """Return the mean bytes per file."""
         return self.size / self.files if self.files else 0.0
 
     @property
     def small(self) -> bool:
-        """Many files that are small."""
+        """Return whether the table has many small files."""
         return self.files >= limits.SMALL_FILES and self.mean < limits.SMALL_FILE_BYTES
 
 
 class RejectCount(NamedTuple):
-    """Values that were not read for one reason, of messages of one content type."""
+    """Number of values that could not be read for one reason, of messages of one content type."""
 
     reason: str
     content_type: str
-    """Empty where the messages had none."""
+    """Content type; empty if the messages had none."""
     number: int
 
 
 class Storage(msgspec.Struct):
-    """`rejects` and `quarantined`, the most frequent reason first; `set_aside`: rows of that table, the newest, of
-    `set_aside_total`."""
+    """`rejects` and `quarantined`: the most frequent reason first; `set_aside`: the newest rows of that table, of
+    `set_aside_total`.
+    """
 
     tables: list[TableSize]
     set_aside: list[dict[str, Any]]
@@ -56,7 +57,7 @@ class Storage(msgspec.Struct):
 
 
 def read(taken: ReportSnapshot, tables: ReportTables) -> Storage:
-    """Files are those of the whole lake, the rest of the fleet or of one gateway."""
+    """Return the files of the whole lake, and the rest of the fleet or of one gateway."""
     columns = ("source", "path", "job", "rows", "gateway_first", "gateway_last", "reason", "found_at")
     parts = (_filter_by_gateway(part, tables.only) for part in tables.parts("set_aside", columns))
     aside = take_worst(parts, limits.ROWS_MAX, ("found_at", "descending"))
@@ -72,7 +73,7 @@ def read(taken: ReportSnapshot, tables: ReportTables) -> Storage:
 
 
 def _filter_by_gateway(aside: pa.Table, only: Gateway | None) -> pa.Table:
-    """Files that can hold rows of the gateway: it lies between their first and their last one."""
+    """Select files that can hold rows of the gateway, by the first and last gateway of each."""
     if only is None:
         return aside
     begins, ends = (pc.less_equal(aside["gateway_first"], only[1]), pc.greater_equal(aside["gateway_last"], only[1]))
@@ -94,6 +95,6 @@ def _rejects(tables: ReportTables) -> list[RejectCount]:
 
 
 def reasons(tables: ReportTables, name: str) -> list[tuple[str, int]]:
-    """Rows of a table by their reason."""
+    """Return rows of a table by their reason."""
     counts = group(tables.parts(name, ("reason",)), ("reason",), ("reason", "count"))
     return sorted(((row["reason"], row["reason_count"]) for row in counts), key=lambda pair: -pair[1])

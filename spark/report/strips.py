@@ -1,4 +1,4 @@
-"""Hours of gateways: messages and whether they were in time, of those that need a look most."""
+"""Messages and lateness by hour, of the gateways that most need a look."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ _COLUMNS: Final = ("tenant", "gateway", "window_start", "messages", "timed", "wi
 
 
 class Strip(msgspec.Struct):
-    """Hours of one gateway from `Strips.start` on: `messages` received in each, and the numbers of the `late` ones, in
-    which too few were in the lake in time."""
+    """Hours of one gateway from `Strips.start` on.
+
+    `messages`: received in each hour; `late`: numbers of the hours with too few messages in time.
+    """
 
     messages: list[int]
     late: list[int]
 
     def cells(self, unexplained: Collection[int]) -> str:
-        """Return a letter an hour: `.` no messages, `1` to `4` how many against the most, `l` late, `u` unexplained."""
+        """Return one letter per hour: `.` no messages, `1` to `4` amount against the maximum, `l` late, `u`
+        unexplained.
+        """
         most, late = max(self.messages, default=0), set(self.late)
         return "".join(
             "u"
@@ -40,14 +44,14 @@ class Strip(msgspec.Struct):
 
 
 class Strips(msgspec.Struct):
-    """`start`: seconds since 1970 of the first hour; `hours`: how many; `by_gateway`: a strip of each that was read."""
+    """`start`: the first hour in seconds since 1970; `hours`: their number; `by_gateway`: one strip per gateway."""
 
     start: float = 0.0
     hours: int = 0
     by_gateway: dict[Gateway, Strip] = {}
 
     def unexplained(self, rows: Sequence[Mapping[str, Any]]) -> dict[Gateway, set[int]]:
-        """Return the numbers of the hours of each gateway that `rows` of statements name."""
+        """Return the numbers of the hours of each gateway that have rows of statements."""
         found: dict[Gateway, set[int]] = {}
         for row in rows:
             if row["hour"] is not None:
@@ -57,8 +61,10 @@ class Strips(msgspec.Struct):
 
 
 def read(tables: ReportTables, chosen: Sequence[Gateway], recency: Recency) -> Strips:
-    """Return the last hours of these gateways, up to now; up to the newest data where that is older than a strip is
-    long. A strip begins with the data of them, or a day before its end."""
+    """Return the last hours of these gateways, up to now, or up to the newest data if that is older than a strip.
+
+    A strip begins with their data, or a day before its end.
+    """
     if not chosen or recency.landed_at is None:
         return Strips()
     span = limits.STRIP_HOURS * _HOUR_S

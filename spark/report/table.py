@@ -1,4 +1,4 @@
-"""Tables of the page: rows of values, drawn by the template as far as a leaf goes and by `assets/tables.js` beyond."""
+"""Tables of the page: the template draws the rows of the first leaf, and `assets/tables.js` the others."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from spark.report import formatting, limits
 Kind = Literal[
     "name", "text", "count", "seconds", "share", "number", "bytes", "time", "state", "gateway", "spark", "heat"
 ]
-"""What a column's values are. `time`: seconds since 1970; `state`: (rank, words), where 2 is wrong and 1 needs a
-look; `gateway`: (name,
-address of its page or nothing); `spark`: `drawings.levels` of it; `heat`: a letter an hour, from the column's start."""
+"""Type of a column's values.
+
+`time`: seconds since 1970; `state`: (rank, words), with rank 2 for wrong and 1 for needs a look; `gateway`: (name,
+address of its page or empty); `spark`: `drawings.levels` of it; `heat`: a letter per hour from the column's start.
+"""
 NUMERIC = frozenset({"count", "seconds", "share", "number", "bytes", "time"})
 
 
 class ReportColumn(msgspec.Struct):
-    """`alarm`: values above zero are bad ones. `start`: seconds since 1970, of the first hour of a `heat`."""
+    """`alarm`: values above zero are bad. `start`: the first hour of a `heat`, in seconds since 1970."""
 
     head: str
     kind: Kind = "text"
@@ -30,7 +32,7 @@ class ReportColumn(msgspec.Struct):
 
 
 class ReportTable(msgspec.Struct):
-    """`total`: rows there are, of which `rows` are the worst; `folded`: shown when asked for."""
+    """`total`: rows in the lake, of which `rows` are the worst; `folded`: closed until the reader opens it."""
 
     label: str
     columns: Sequence[ReportColumn]
@@ -40,17 +42,17 @@ class ReportTable(msgspec.Struct):
 
     @property
     def drawn(self) -> list[list[Any]]:
-        """Those of the first leaf."""
+        """Return the rows of the first leaf."""
         return self.rows[: limits.ROWS_DRAWN]
 
     @property
     def left_out(self) -> int:
-        """Rows that are in the lake and not here."""
+        """Return the number of rows that are in the lake and not in the table."""
         return max(0, self.total - len(self.rows))
 
     @property
     def data(self) -> dict[str, Any]:
-        """What the script searches and sorts."""
+        """Return the rows that the script searches and sorts."""
         heads = [msgspec.to_builtins(column) for column in self.columns]
         return {"columns": heads, "rows": self.rows, "leaf": limits.ROWS_DRAWN}
 
@@ -66,7 +68,7 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
 
 
 def cell(kind: Kind, value: Any) -> str:
-    """A value in words; `assets/words.js` says the same."""
+    """Return a value as text; `assets/words.js` does the same."""
     if value is None or kind in ("spark", "heat"):
         return ""
     if kind in _WORDS:
@@ -75,7 +77,7 @@ def cell(kind: Kind, value: Any) -> str:
 
 
 def mark(column: ReportColumn, value: Any) -> str:
-    """The classes of a cell; without a value, of the head. A wide one has a line of its own on a phone."""
+    """Return the classes of a cell, or of the head without a value. A wide cell has a line of its own on a phone."""
     if column.kind == "state" and value is not None:
         return ("good", "look", "bad")[value[0]] + " wide"
     names = ["n"] if column.kind in NUMERIC else ["name"] if column.kind in ("name", "gateway") else []
@@ -91,7 +93,7 @@ def mark(column: ReportColumn, value: Any) -> str:
 
 
 def breakable(text: str) -> list[str]:
-    """The parts of a name between which a line may break: after each `/` and `.` of it."""
+    """Return the parts of a name between which a line may break: after each `/` and `.` of it."""
     parts, start = [], 0
     for index, letter in enumerate(text[:-1], start=1):
         if letter in "/.":

@@ -1,4 +1,4 @@
-"""The tables of a snapshot as Arrow, whole or of one gateway; a table that is not there has no rows."""
+"""The tables of a snapshot as Arrow, whole or of one gateway. A missing table has no rows."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Gateway = tuple[str, str]
 """Tenant and gateway."""
 _WHOLE = pa.decimal128(38, 0)
 _PARTLY_GROUPED_ROWS: Final = 200_000
-"""Rows of parts that were grouped each by itself, from which on they are put together: 20 MB, about."""
+"""Number of separately grouped rows from which on they are combined: about 20 MB."""
 _AGAIN: Final = {"count": "sum"}
-"""What puts together what a function has made of parts, where that is not the function itself."""
+"""Function that combines partial results, if it differs from the function that made them."""
 Aggregate = tuple[str, str]
 """Column and function: `sum`, `count`, `min` or `max`."""
 Filter = tuple[str, str, object]
@@ -30,27 +30,27 @@ Filter = tuple[str, str, object]
 
 
 class ReportTables:
-    """`only`: rows of this gateway, of tables that have gateways."""
+    """`only`: read rows of this gateway, from tables that have gateways."""
 
     def __init__(self, taken: ReportSnapshot, only: Gateway | None = None) -> None:
         self._taken = taken
         self.only = only
 
     def has(self, name: str) -> bool:
-        """Whether the table is there."""
+        """Return whether the table exists."""
         return name in self._taken.tables
 
     def rows_in_all(self, name: str) -> int:
-        """Rows of the whole table, from the statistics in the log."""
+        """Return the rows of the whole table by the statistics in the log."""
         table = self._taken.tables.get(name)
         return int(table.count()) if table is not None else 0
 
     def count(self, name: str) -> int:
-        """Rows, of one gateway or all, as they are read. Raises `TableUnreadable`."""
+        """Count the rows of one gateway or all by reading them. Raises `TableUnreadable`."""
         return sum(part.num_rows for part in self.parts(name, ("gateway",)))
 
     def read(self, name: str, columns: Sequence[str], *where: Filter) -> pa.Table:
-        """These columns; no rows when the table is not there. Raises `TableUnreadable`."""
+        """Return these columns; without rows if the table is missing. Raises `TableUnreadable`."""
         table = self._table(name, columns)
         if table is None:
             return pa.table({column: pa.nulls(0) for column in columns})
@@ -58,7 +58,7 @@ class ReportTables:
             return table.to_pyarrow_table(columns=list(columns), filters=[*self._gateway_filter(table), *where] or None)
 
     def parts(self, name: str, columns: Sequence[str], *where: Filter) -> Iterator[pa.Table]:
-        """As `read`, some thousand rows after the other: of tables that are not to be in memory whole."""
+        """Yield these columns in parts of some thousand rows, for tables too large for memory."""
         table = self._table(name, columns)
         if table is None:
             return
@@ -73,7 +73,7 @@ class ReportTables:
                         yield pa.Table.from_batches([batch])
 
     def newest(self, name: str, columns: Sequence[str], rows_max: int, *where: Filter) -> Iterator[pa.Table]:
-        """As `parts`, of the newest files by `event_date`, until so many rows were looked at."""
+        """Yield parts of the newest files by `event_date` until the given number of rows was read."""
         table = self._table(name, columns)
         if table is None:
             return
@@ -95,7 +95,7 @@ class ReportTables:
         return table
 
     def existing_columns(self, name: str, *columns: str) -> list[str]:
-        """Return those of these columns that a table has: one that an older Waypost made lacks newer ones."""
+        """Return those of these columns that a table has; a table of an older Waypost may lack some."""
         table = self._taken.tables.get(name)
         present = {field.name for field in table.schema().fields} if table is not None else set(columns)
         return [column for column in columns if column in present]
@@ -106,25 +106,27 @@ class ReportTables:
         return [("tenant", "=", self.only[0]), ("gateway", "=", self.only[1])]
 
     def rows(self, name: str, columns: Sequence[str], *where: Filter) -> list[dict[str, Any]]:
-        """As `read`, row by row: of small tables."""
+        """Yield rows of a small table."""
         rows: list[dict[str, Any]] = self.read(name, columns, *where).to_pylist()
         return rows
 
 
 def _event_date(file: Any) -> date:
-    """The day of a data file of a table that is kept by it."""
+    """Return the day of a data file of a table that is partitioned by it."""
     found: date | None = get_partition_keys(file.partition_expression).get("event_date")
     return found or date.min
 
 
 def group_by_gateway(parts: Iterable[pa.Table], *aggregates: Aggregate) -> dict[Gateway, dict[str, Any]]:
-    """`grouped` by gateway, of parts with columns `tenant` and `gateway`."""
+    """Return parts with columns `tenant` and `gateway`, `grouped` by gateway."""
     return {(row["tenant"], row["gateway"]): row for row in group(parts, ("tenant", "gateway"), *aggregates)}
 
 
 def group(parts: Iterable[pa.Table], names: Sequence[str], *aggregates: Aggregate) -> list[dict[str, Any]]:
-    """One row for each value of these columns; the others are named `<column>_<function>`. Sums are exact, as `total`
-    is. What is held is as much as there are values, however many rows there are."""
+    """Return one row per value of these columns; the others are named `<column>_<function>`.
+
+    Sums are exact, as in `total`. Memory grows with the number of values, not of rows.
+    """
     made = [f"{column}_{function}" for column, function in aggregates]
     held: list[pa.Table] = []
     for part in (part for part in parts if part.num_rows):
@@ -160,14 +162,17 @@ def _to_integers(row: dict[str, Any]) -> dict[str, Any]:
 
 
 class Worst(NamedTuple):
-    """The first rows of some, and how many there are in all."""
+    """The first rows in an order, and the number of all rows."""
 
     rows: list[dict[str, Any]]
     total: int
 
 
 def take_worst(parts: Iterable[pa.Table], rows_max: int, *keys: tuple[str, str]) -> Worst:
-    """The first rows in this order; `keys` are columns with `ascending` or `descending`. Held are these and a part."""
+    """Return the first rows in this order; `keys` are columns with `ascending` or `descending`.
+
+    Memory holds these rows and one part.
+    """
     held: list[pa.Table] = []
     total = 0
     for part in parts:
@@ -178,26 +183,26 @@ def take_worst(parts: Iterable[pa.Table], rows_max: int, *keys: tuple[str, str])
 
 
 def total(table: pa.Table, column: str) -> int:
-    """Sum of a column of whole numbers; what is null counts nothing.
+    """Return the exact sum of a column of whole numbers; nulls do not count.
 
-    Exact however large they are: two statements of one gateway can fill 64 bits, and the sum would be negative.
+    Two statements of one gateway can fill 64 bits; a sum in 64 bits would become negative.
     """
     found = pc.sum(pc.cast(table[column], _WHOLE)).as_py() if table.num_rows else None
     return int(found or 0)
 
 
 def seconds(at: datetime | None) -> float | None:
-    """Seconds since 1970."""
+    """Return seconds since 1970."""
     return None if at is None else at.timestamp()
 
 
 def unix_seconds(column: pa.ChunkedArray) -> Any:
-    """A column of times as an array of seconds since 1970."""
+    """Return a column of times as an array of seconds since 1970."""
     return pc.cast(pc.cast(column, pa.timestamp("us")), pa.int64()).to_numpy() / 1e6
 
 
 def gateway_codes(table: pa.Table) -> tuple[Any, list[Gateway]]:
-    """A number for each row's gateway, and the gateways by number."""
+    """Return a number for each row's gateway, and the gateways by number."""
     joined = pc.binary_join_element_wise(table["tenant"], table["gateway"], "\x1f").combine_chunks().dictionary_encode()
     names: Iterable[str] = joined.dictionary.to_pylist()
     return joined.indices.to_numpy(), [(tenant, name) for tenant, _, name in (each.partition("\x1f") for each in names)]

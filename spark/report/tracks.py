@@ -1,4 +1,4 @@
-"""Metrics of devices over time: their rollup windows, their readings when the lake is short, and their anomalies."""
+"""Metrics of devices over time: their rollup windows, their readings if the lake is short, and their anomalies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DAY_S = 86_400.0
 
 
 class Anomaly(msgspec.Struct):
-    """A value that is unusual for its series, which rule said so, and what was expected."""
+    """A value that is unusual for its series, with its rule and the expected value."""
 
     gateway: Gateway
     device: str
@@ -43,18 +43,17 @@ class Anomaly(msgspec.Struct):
 
     @property
     def off_by(self) -> float | None:
-        """How far the value is from the expected one."""
+        """Return the difference from the expected value."""
         return self.value - self.expected if self.expected is not None else None
 
     @property
     def series(self) -> Series:
-        """Whose value it is."""
+        """Return the series of the value."""
         return (*self.gateway, self.device, self.address, self.metric)
 
 
 class Anomalies(msgspec.Struct):
-    """`newest` are as many as a table holds; `hours`: how many there were, by the hour's start in seconds since
-    1970."""
+    """`newest`: as many as a table holds; `hours`: their number by the hour's start in seconds since 1970."""
 
     count: int
     rules: list[tuple[str, int]]
@@ -64,8 +63,10 @@ class Anomalies(msgspec.Struct):
 
 
 class Track(msgspec.Struct):
-    """One metric of one device; a window is start, min, max, mean, and `last` the last value. `unit`: that of its
-    windows, where they have one, and only one."""
+    """One metric of one device.
+
+    A window is start, min, max and mean; `last` is the last value. `unit`: the unit of its windows, if they share one.
+    """
 
     gateway: Gateway
     device: str
@@ -80,12 +81,12 @@ class Track(msgspec.Struct):
 
     @property
     def series(self) -> Series:
-        """Whose values they are."""
+        """Return the series of the values."""
         return (*self.gateway, self.device, self.address, self.metric)
 
 
 def read_anomalies(tables: ReportTables) -> Anomalies:
-    """Of the fleet, or of one gateway."""
+    """Return the anomalies of the fleet, or of one gateway."""
     columns = (*_SERIES, "event_time", "value", "score", "rule", "expected")
     order = ("event_time", "descending"), ("score", "descending")
     newest = take_worst(tables.parts("anomalies", columns), limits.ROWS_MAX, *order)
@@ -112,13 +113,15 @@ def _anomaly(row: Mapping[str, Any]) -> Anomaly:
 
 
 def choose_rollup(span: tuple[float, float]) -> tuple[str, float]:
-    """The table of rollups that suits a span, and the seconds of its windows."""
+    """Return the table of rollups that suits a period, and the seconds of its windows."""
     return ("rollup_1m", 60.0) if span[1] - span[0] <= _DAY_S else ("rollup_1h", 3600.0)
 
 
 class TracksDrawn(NamedTuple):
-    """The metrics to draw, those with anomalies first, and how many there are; the number is 0 where it is not known.
-    `since`: when the first of the windows began that were looked at, seconds since 1970; None: all were."""
+    """The metrics to draw, those with anomalies first, and their number; 0 if it is not known.
+
+    `since`: start of the first window that was read, in seconds since 1970; None: all were read.
+    """
 
     tracks: list[Track]
     total: int
@@ -126,7 +129,7 @@ class TracksDrawn(NamedTuple):
 
 
 def read(tables: ReportTables, span: tuple[float, float], found: Sequence[Anomaly]) -> TracksDrawn:
-    """Of the fleet, or of one gateway."""
+    """Return the metrics of the fleet, or of one gateway."""
     name, width = choose_rollup(span)
     where: list[Filter] = []
     small = tables.rows_in_all(name) <= limits.WINDOWS_MAX
@@ -152,7 +155,7 @@ def read(tables: ReportTables, span: tuple[float, float], found: Sequence[Anomal
 
 
 def _read_newest(tables: ReportTables, name: str, columns: Sequence[str]) -> pa.Table:
-    """Windows of one gateway, those of the newest days up to `WINDOWS_MAX`, about: a file at least."""
+    """Return windows of one gateway, of the newest days up to about `WINDOWS_MAX`, from at least one file."""
     parts, count = [], 0
     for part in tables.newest(name, columns, tables.rows_in_all(name)):
         parts.append(part)
@@ -169,7 +172,7 @@ def _order_series(tracks: Iterable[Series], found: Sequence[Anomaly]) -> list[Se
 
 
 def _windows(table: pa.Table, width: float, found: Sequence[Anomaly]) -> dict[Series, Track]:
-    """All series of a table by name; those drawn have their windows."""
+    """Return all series of a table by name; those that are drawn have their windows."""
     if not table.num_rows:
         return {}
     # A window that only a wrong clock filled would stretch the axis to 1970.
@@ -207,7 +210,7 @@ def _track(series: Series, width: float) -> Track:
 
 
 def _add_readings(tables: ReportTables, drawn: Sequence[Track], span: tuple[float, float]) -> None:
-    """Readings of each metric, averaged into `RAW_POINTS` equal stretches of the span."""
+    """Add the readings of each metric, averaged into `RAW_POINTS` equal parts of the period."""
     table = tables.read("readings", (*_SERIES, "event_time", "value", "suspect"))
     if not table.num_rows:
         return

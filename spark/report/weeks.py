@@ -1,4 +1,4 @@
-"""Last week against the week before it: seven whole days each, up to the last midnight before now."""
+"""Last week compared with the week before it: seven whole days each, up to the last midnight before now."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ _WEEK_S: Final = 7 * DAY_S
 
 
 class Week(msgspec.Struct):
-    """`messages` received, the share of them in the lake in time, the share of what gateways stated that landed, and
-    `anomalies`. A share is None where there is nothing that it is of."""
+    """`messages` received, the share that was in the lake in time, the landed share of stated messages, and
+    `anomalies`.
+
+    A share is None if there are no messages for it.
+    """
 
     messages: int
     within: float | None
@@ -27,7 +30,7 @@ class Week(msgspec.Struct):
 
 
 class Weeks(msgspec.Struct):
-    """`until`: the midnight that ends the last week, seconds since 1970."""
+    """`until`: the midnight that ends the last week, in seconds since 1970."""
 
     until: float
     last: Week
@@ -35,7 +38,7 @@ class Weeks(msgspec.Struct):
 
 
 def read(tables: ReportTables, now: float, delivery: DeliveryTimes, anomalies: Anomalies) -> Weeks | None:
-    """Return both weeks; None where one of them has no messages, or the lake is younger than two weeks."""
+    """Return both weeks; None if one of them has no messages, or the lake is younger than two weeks."""
     until = now // DAY_S * DAY_S
     starts = until - _WEEK_S, until - 2 * _WEEK_S
     if not any(day.start <= starts[1] for day in delivery.days):
@@ -57,7 +60,7 @@ def _week(start: float, delivery: DeliveryTimes, anomalies: Anomalies, landed: f
 
 
 def _landed(tables: ReportTables, since: float, until: float) -> list[float | None]:
-    """Return the share of stated messages that landed, of the last week and the one before it."""
+    """Return the landed share of stated messages, of the last week and the week before it."""
     sums = np.zeros((2, 2))
     if tables.rows_in_all("completeness_hourly") <= limits.WEEK_ROWS_MAX:
         bounds = [datetime.fromtimestamp(second, UTC) for second in (since, until)]
