@@ -39,7 +39,7 @@ def stale_notice(home: java.Java) -> str | None:
     command = shlex.join([sys.executable, "-P", "-m", "spark.setup", "archive"])
     return (
         f"Spark starts slower than it could: the class archive was made before Java (now {home.build}), Spark or the "
-        f"connector was updated. `{command}` makes it anew, once"
+        f"connector was updated. `{command}` makes a new one, once"
     )
 
 

@@ -61,14 +61,14 @@ def _session_options(command: Any) -> Any:
 def run(
     lake: LakePlace, names: tuple[str, ...], follow: bool, master: str | None, settings: tuple[str, ...], as_json: bool
 ) -> None:
-    """Bring every derived table up to date with what has landed.
+    """Bring every derived table up to date with the landed data.
 
     \b
-    Job        with --follow  what it makes
+    Job        with --follow  result
     readings   every 5 s      one row per value of each message; unreadable ones to reject
     rollups    every 5 s      count, min, max, sum, mean, last per metric and minute
     messages   every minute   last data, lag, delivery time, throughput, outages of each gateway
-    anomalies  every minute   values that are unusual for their series, with the rule that says so
+    anomalies  every minute   values that are unusual for their series, with the rule that found them
     gaps       every minute   missing, explained and duplicate sequences of each address
     hours      every hour     the rollups per hour and day
     health     every hour     battery, silence, reboots, clock and radio of each device
@@ -84,10 +84,10 @@ def run(
 def rebuild(
     lake: LakePlace, names: tuple[str, ...], master: str | None, settings: tuple[str, ...], as_json: bool
 ) -> None:
-    """Make the tables of these jobs anew, or of all jobs, and the tables that depend on them.
+    """Rebuild the tables of these jobs, or of all jobs, and the tables that depend on them.
 
-    Use it when a derived table is damaged, when files of a landed table were put back, or when the log of one was
-    cleaned before a job had taken it. After an interruption run it again; other tables stay as they are.
+    Use it when a derived table is damaged, when files of a landed table were restored, or when the log of one was
+    cleaned before a job had read it. After an interruption run it again; other tables do not change.
     """
     jobs = _select_jobs(names, "made_of")
     _run_passes(lake, jobs, _PassOptions(False, master, _parse_settings(settings), as_json, rebuilds=True))
@@ -100,7 +100,7 @@ def maintain(lake: LakePlace) -> None:
     """Compact small files, delete unused files and shorten logs. Needs no JVM.
 
     `analytics run` does it by itself for tables that have had 100 commits since the last time. Files that landed tables
-    or readings no longer use stay for 7 days, those of tables that each pass writes anew for 2 hours.
+    or readings no longer use stay for 7 days; files of tables that each pass rewrites stay for 2 hours.
     """
     commands.require_writable(lake)
     commands.match_permissions(lake)
@@ -124,7 +124,9 @@ def _maintain(lake: LakePlace, names: Sequence[str], *, by_need: bool = False) -
                 click.echo(f"{done.table:<20} {files} {done.deleted:>7,} deleted {done.seconds:>7.1f} s", err=True)
         except table_errors.FAILURES as error:
             why = (
-                "a job wrote it meanwhile; next time" if conflict.is_conflict(error) else table_errors.summarize(error)
+                "a job wrote it at the same time; the next maintenance retries"
+                if conflict.is_conflict(error)
+                else table_errors.summarize(error)
             )
             click.echo(f"warning: table {name} was not maintained: {why}", err=True)
             well = False
@@ -238,8 +240,8 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, str]:
             raise click.UsageError(f"--conf takes spark.KEY=VALUE, not {setting!r}")
         if _SECRET.search(key):
             raise click.UsageError(
-                f"--conf {key}: everybody on this machine reads command lines. A bucket's key is in the environment "
-                "(AWS_SECRET_ACCESS_KEY), a cluster's secret in spark-defaults.conf"
+                f"--conf {key}: all users of this machine can read command lines. Give a bucket's key in the "
+                "environment (AWS_SECRET_ACCESS_KEY) and a cluster's secret in spark-defaults.conf"
             )
         pairs[key] = value
     return pairs
@@ -349,18 +351,18 @@ class _Display:
     "most, linked.",
 )
 @click.option("--gateway", metavar="NAME", help="The page of this gateway, NAME or TENANT/NAME [default: the fleet].")
-@click.option("--json", "as_json", is_flag=True, help="Print what the page says as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures of the page as one JSON object.")
 @click.option(
     "--facts",
     metavar="FILE.json",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="What was expected and seen of a run, drawn at the top: title, verdict, facts, notes, events.",
+    help="Expected and seen counts of a run, drawn at the top: title, verdict, facts, notes, events.",
 )
 @interruption.interruptible("not all pages were written")
 def report(lake: LakePlace, out: str | None, gateway: str | None, as_json: bool, facts: Path | None) -> None:
     """Draw the derived tables as one HTML page that needs no network.
 
-    Reads what `analytics run` left; starts no JVM.
+    Reads the tables that `analytics run` made; starts no JVM.
     """
     if out == "" or (out is None and not as_json):
         raise click.UsageError("nothing to do: give --out FILE.html, or --json")
@@ -415,7 +417,7 @@ def _print_notices(known: LakeFigures, lake: LakePlace) -> None:
     from spark.report import formatting, notices
 
     group = click.get_current_context().parent
-    program = "waypost analytics" if group is None else group.command_path  # as this person called it
+    program = "waypost analytics" if group is None else group.command_path  # as the user called it
     for text in notices.list_notices(known, f"{program} run --lake {shlex.quote(lake.uri)}"):
         click.echo(f"note: {text.replace(formatting.THIN_SPACE, ' ')}", err=True)
 

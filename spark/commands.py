@@ -83,7 +83,7 @@ def warn_stale_archive() -> None:
 def _require_folder(lake: LakePlace) -> LakePlace:
     """Return a place that may become a lake. Raises `click.UsageError`."""
     if isinstance(lake, Folder) and not lake.path.is_dir():
-        raise click.UsageError(f"--lake {lake.uri}: there is no such folder")
+        raise click.UsageError(f"--lake {lake.uri}: this folder does not exist")
     return lake
 
 

@@ -18,7 +18,7 @@ class ConcurrentWrite(RuntimeError):
     def __init__(self, table: str) -> None:
         super().__init__(
             f"table {table} was changed by another pass over this lake, or by maintenance, while this one wrote to it. "
-            "Nothing is lost or there twice, and the next pass goes on: run one at a time"
+            "Nothing is lost or duplicated, and the next pass continues: run one at a time"
         )
 
 

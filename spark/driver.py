@@ -93,7 +93,7 @@ class SparkDriver:
     def stop(self) -> None:
         """Stop it, if it was started.
 
-        A start in progress, which takes seconds, is not waited for: the thread that asked for it stops it.
+        A start in progress, which takes seconds, is not waited for: the thread that requested it stops it.
         """
         with self._keeping:
             started, self._session = self._session, None

@@ -36,7 +36,7 @@ def find_damage(table: LakePlace, only: range | None = None) -> str | None:
         if only is not None and name != _NEWEST and int(version) not in only:
             continue
         content = table.read(f"{LOG}/{name}")
-        if content is None:  # it was cleaned away meanwhile
+        if content is None:  # it was cleaned in the meantime
             continue
         if not (_is_parquet if is_checkpoint else _is_entry)(content):
             return f"{table.uri}/{LOG}/{name} is damaged"

@@ -49,7 +49,7 @@ def _client(bucket: Bucket) -> dict[str, str]:
         "retry.limit": str(RETRIES_MAX),
         "multipart.size": str(COMMIT_BYTES_MAX),
         "multipart.threshold": str(COMMIT_BYTES_MAX),
-        # Parquet's reader asks for the ranges it needs.
+        # Parquet's reader requests the ranges it needs.
         "experimental.input.fadvise": "random",
     }
     if options.endpoint is not None:

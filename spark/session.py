@@ -56,9 +56,9 @@ _SETTINGS = {
     # Tasks of jobs that run side by side take turns: else many tasks of one hold all cores until they are over.
     "spark.scheduler.mode": "FAIR",
     "spark.scheduler.allocation.file": hadoop_url(POOLS),
-    # What a Python worker is handed at once: rows alone are no bound, a body may have 256 KiB.
+    # Size of a batch for a Python worker: a number of rows is not a bound, because a body may have 256 KiB.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(32 * 1024 * 1024),
-    # Of the default of 100 a pass of all jobs uses up several times as many: each pass compiled all its code anew, and
+    # A pass of all jobs needs several times the default of 100: each pass compiled all its code again, and
     # the JVM did with it what it does with new code. Half of the processor time of a pass of 50 000 readings was that.
     "spark.sql.codegen.cache.maxEntries": "2000",
     # With more groups than this a task sorts in place of hashing. A sketch takes some 2 KB: 60 MB a task.

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    # Python looks first where a program's file is; the modules beside this one are parts of a package.
+    # Python looks first where a program's file is; the modules next to this one are parts of a package.
     sys.path[:] = [place for place in sys.path if Path(place).resolve() != Path(__file__).resolve().parent]
     from spark.cli import analytics
 

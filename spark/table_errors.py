@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 FAILURES: Final = (DeltaError, pa.ArrowException, OSError, ValueError)
 """Errors of delta-rs and pyarrow for an invalid log or data file."""
 OTHER_COLUMNS: Final = (
-    "No Waypost wrote it so: put back a copy of a landed table; `waypost analytics rebuild` makes a derived one anew"
+    "Another program wrote it: restore a landed table from a copy; `waypost analytics rebuild` rebuilds a derived one"
 )
 """Next step for a table that lacks a column, or has it with another type."""
 _FRAME: Final = re.compile(r"\s*(\d+: |(stack )?backtrace:)", re.IGNORECASE)
@@ -23,7 +23,7 @@ _CHARACTERS_MAX = 300
 
 
 Of = Literal["log", "rows", "columns"]
-"""What is invalid: the log, so that the table cannot be opened; a data file; or names and types of columns."""
+"""The invalid part: the log, so that the table cannot be opened; a data file; or names and types of columns."""
 
 
 class TableUnreadable(RuntimeError):
@@ -64,8 +64,8 @@ def advise_for_files(table: str) -> str:
     if table not in schemas.LANDED:
         return "`waypost analytics rebuild` rebuilds derived tables from what has landed"
     return (
-        "Put back a copy of it, or let `waypost analytics verify --drop` take damaged files out of the table: it "
-        "records what is lost"
+        "Restore it from a copy, or let `waypost analytics verify --drop` take damaged files out of the table: it "
+        "records the loss"
     )
 
 
@@ -73,14 +73,14 @@ def _advise(table: str, text: str, of: Of) -> str:
     from spark import schemas  # noqa: PLC0415 - Spark's types are half a second that a report must not pay
 
     if _NEWER.search(text):
-        return "A newer program wrote it: use that"
+        return "A newer program wrote it: use that program"
     if table in schemas.LANDED:
         return {
-            "log": "Start the hub, which takes a torn end of its log away, or put back a copy of the table",
-            "rows": f"`waypost analytics verify` names the damaged files of {table}: put back copies of them, or take "
-            "them out of the table by `verify --drop`",
-            "columns": "The hub did not write it so: put back a copy of the table",
+            "log": "Start the hub, which removes a torn end of its log, or restore the table from a copy",
+            "rows": f"`waypost analytics verify` names the damaged files of {table}: restore them from copies, or "
+            "take them out of the table by `verify --drop`",
+            "columns": "Another program wrote it: restore the table from a copy",
         }[of]
     if table == schemas.PAYLOAD_SCHEMAS.name:
-        return "Put back a copy of it, or delete it and register the schemas again: `waypost analytics schema add`"
-    return "Make it anew: `waypost analytics rebuild`"
+        return "Restore it from a copy, or delete it and register the schemas again: `waypost analytics schema add`"
+    return "Rebuild it: `waypost analytics rebuild`"

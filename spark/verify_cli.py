@@ -29,16 +29,16 @@ def verify(lake: LakePlace, names: tuple[str, ...], drop: bool) -> None:
 
     Changes nothing without --drop. Exit code 4: something is damaged.
 
-    A pass that meets a damaged file fails and names it. There are two ways on:
+    A pass that meets a damaged file fails and names it. Then do one of these:
 
     \b
-      1. You have a copy of the file: put it back. Nothing is lost.
-      2. You have none: `verify --drop`. The file's messages are lost to the lake.
+      1. If you have a copy of the file, restore it. Nothing is lost.
+      2. Else run `verify --drop`. The lake loses the file's messages.
 
-    --drop records each file in table set_aside, with its gateways and sequences, and moves what is there of it to
-    the folder _damaged of the lake. It does so for landed tables (telemetry and the others that the hub writes);
-    `waypost analytics rebuild` makes a damaged derived table anew. No pass may run meanwhile; the hub may. After an
-    interruption run it again. Exit code 0: all that was damaged has been taken out.
+    --drop records each file in table set_aside, with its gateways and sequences, and moves the file, if it
+    exists, to the folder _damaged of the lake. It handles landed tables (telemetry and the others that the hub
+    writes); `waypost analytics rebuild` rebuilds a damaged derived table. No pass may run at the same time; the hub
+    may. After an interruption run it again. Exit code 0: all damaged files have been taken out.
     """
     known = lake.tables()
     unknown = [name for name in names if name not in known]
@@ -47,7 +47,7 @@ def verify(lake: LakePlace, names: tuple[str, ...], drop: bool) -> None:
     (_drop if drop else _check)(lake, names or known, bool(names))
 
 
-@interruption.interruptible("not all was checked, and nothing was changed")
+@interruption.interruptible("not all files were checked, and nothing was changed")
 def _check(lake: LakePlace, names: Sequence[str], _chosen: bool) -> None:
     from spark import verification
 
@@ -59,15 +59,15 @@ def _check(lake: LakePlace, names: Sequence[str], _chosen: bool) -> None:
         _show_wrong(table)
     if files:
         click.echo(
-            "Put back copies of files of landed tables; those of which there is no copy are taken out by `waypost "
-            "analytics verify --drop`. Then run `waypost analytics rebuild`; it alone makes derived tables anew.",
+            "Restore files of landed tables from copies; take files without a copy out by `waypost analytics verify "
+            "--drop`. Then run `waypost analytics rebuild`; it alone rebuilds derived tables.",
             err=True,
         )
     if problems:
         sys.exit(INTEGRITY)
 
 
-@interruption.interruptible("run it again to finish; what was taken out is in table set_aside")
+@interruption.interruptible("run it again to finish; files taken out are in table set_aside")
 def _drop(lake: LakePlace, names: Sequence[str], chosen: bool) -> None:
     from spark import verification
     from spark.jobs import pass_lock
@@ -96,7 +96,7 @@ def _require_landed(names: Sequence[str]) -> None:
 
     for name in names:
         if name in schemas.DERIVED:
-            raise click.UsageError(f"--drop {name}: it is derived, and `waypost analytics rebuild` makes it anew")
+            raise click.UsageError(f"--drop {name}: it is derived, and `waypost analytics rebuild` rebuilds it")
         if name not in schemas.LANDED:
             raise click.UsageError(f"--drop {name}: only of landed tables: {', '.join(schemas.LANDED)}")
 
@@ -122,7 +122,7 @@ def _drop_from(lake: LakePlace, table: VerifiedTable) -> tuple[int, bool]:
             else table_errors.summarize(error)
         )
         click.echo(
-            f"error: not all was taken out of {table.table}: {why}. Run it again: it goes on from there", err=True
+            f"error: not all damaged files were taken out of {table.table}: {why}. Run it again to continue", err=True
         )
         return 0, False
     for each in dropped:
@@ -134,8 +134,8 @@ def _next_step(table: VerifiedTable) -> str:
     from spark import schemas
 
     if table.table in schemas.DERIVED:
-        return ": `waypost analytics rebuild` makes it anew"
-    return "" if table.failure is not None else ": put back copies of its files"
+        return ": `waypost analytics rebuild` rebuilds it"
+    return "" if table.failure is not None else ": restore its files from copies"
 
 
 def _describe_loss(damaged: DamagedFile) -> str:
@@ -153,10 +153,10 @@ def _explain(lake: LakePlace) -> None:
     from spark import dropping
 
     click.echo(
-        "The rows of these files are lost to the lake, but for what passes have made of them already. Table set_aside "
-        f"has a row for each file, and {lake.uri}/{dropping.DAMAGED} what was there of it. After the next pass the "
-        "missing sequences are in table gaps. The way back: put back a copy of the files and of the table, then run "
-        "`waypost analytics rebuild`.",
+        "The lake has lost the rows of these files, except results of earlier passes. Table set_aside has a row for "
+        f"each file, and {lake.uri}/{dropping.DAMAGED} has the damaged files. After the next pass the missing "
+        "sequences are in table gaps. To undo this, restore the files and the table from copies, then run `waypost "
+        "analytics rebuild`.",
         err=True,
     )
 

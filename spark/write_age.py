@@ -22,8 +22,8 @@ class WrittenTooLongAgo(RuntimeError):
 
     def __init__(self, table: str, hours: float) -> None:
         super().__init__(
-            f"what was written to {table} was begun {hours:.0f} h ago, and may have been deleted since: it is not "
-            "committed. Nothing is lost or there twice, and the next pass writes it anew"
+            f"the files for {table} were started {hours:.0f} h ago and may have been deleted since: they are not "
+            "committed. Nothing is lost or duplicated, and the next pass writes them again"
         )
 
 

@@ -123,7 +123,7 @@ def _lines(raw: IO[bytes]) -> Iterator[str]:
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError:
-            raise SeriesError(f"line {number}: this is no UTF-8 text") from None
+            raise SeriesError(f"line {number}: this is not UTF-8 text") from None
 
 
 def _columns(header: list[str]) -> tuple[int, int]:
@@ -147,4 +147,4 @@ def _read(row: list[str], columns: int, time_at: int, value_at: int, line: int) 
     try:
         return timestamp, value, time_s, float(value) if value.strip() else math.nan
     except ValueError:
-        raise SeriesError(f"line {line}: value {value[:40]!r} is no number") from None
+        raise SeriesError(f"line {line}: value {value[:40]!r} is not a number") from None

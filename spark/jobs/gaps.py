@@ -97,7 +97,7 @@ def _frames(lake: SparkLake) -> Mapping[str, DataFrame]:
 
 JOB = AnalyticsJob(
     "gaps",
-    "missing, explained and duplicate sequences of each address; accepted = landed + given up + waiting, by hour",
+    "missing, explained and duplicate sequences of each address; accepted = landed + discarded + waiting, by hour",
     (
         StreamStep("given_up_ranges", "ledger", ("given_up_ranges",), revision=1, process=_add_given_up),
         StreamStep("gateway_backlog", "gateway_status", ("gateway_backlog",), revision=1, process=_add_status),

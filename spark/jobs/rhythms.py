@@ -53,7 +53,7 @@ def follow(lake: SparkLake, jobs: Sequence[AnalyticsJob], how: FollowOptions) ->
         ended, _ = wait(running, return_when=FIRST_COMPLETED)
         return ended.pop().result()
     finally:
-        # Given up, or interrupted: nobody waits for the threads, see `runner.one_pass`.
+        # After a failure or an interruption do not wait for the threads, see `runner.run_pass`.
         over.set()
         lake.driver.cancel()
         pool.shutdown(wait=False, cancel_futures=True)

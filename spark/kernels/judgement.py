@@ -40,7 +40,7 @@ class GatewayState(NamedTuple):
     said_at: datetime | None
     """Time at which that status landed."""
     lanes: bool
-    """Whether it sends its backlog in a separate lane."""
+    """The gateway sends its backlog in a separate lane."""
 
 
 class AccountLine(NamedTuple):

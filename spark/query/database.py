@@ -5,7 +5,7 @@ Three locks, each of which stops most of what a query must not do:
 - no access to files, network or extensions, with a configuration that can no longer be changed;
 - a transaction that is read only.
 
-DuckDB asks for a table when it does not find its name, so a query opens the tables that it names. Each stays at the
+DuckDB requests a table when it does not find its name, so a query opens the tables that it names. Each stays at the
 version it was opened at.
 """
 

@@ -176,7 +176,7 @@ class TestUsage:
         code, output = invoke("report", "--lake", lake, "--out", tmp_path / "r.html")
         assert code == 4
         assert "table telemetry cannot be read: " in output.lower()
-        assert ". Start the hub, which takes a torn end of its log away" in output
+        assert ". Start the hub, which removes a torn end of its log" in output
         assert "<unknown>" not in output, "no frames of a stack"
         assert "Start the hub" in (tmp_path / "r.html").read_text()
         assert invoke("verify", "--lake", lake)[0] == 4
@@ -227,7 +227,7 @@ class TestUsage:
                 path.unlink()
         code, output = invoke("report", "--lake", lake, "--out", out)
         assert (code, f"able {table} cannot be read" in output) == (4, True), output
-        assert f"`waypost analytics verify` names the damaged files of {table}: put back copies of them" in output
+        assert f"`waypost analytics verify` names the damaged files of {table}: restore them from copies" in output
         assert "Start the hub" not in output
         assert "gw00001" in out.read_text(), "the rest is drawn"
         code, output = invoke("verify", "--lake", lake, table)
@@ -249,7 +249,7 @@ class TestUsage:
         deltalake.write_deltalake(lake / "gateway_status", table)
         code, output = invoke("report", "--lake", lake, "--out", tmp_path / "r.html")
         assert code == 4, output
-        assert f"{says}. The hub did not write it so: put back a copy of the table" in output
+        assert f"{says}. Another program wrote it: restore the table from a copy" in output
 
     def test_jobs_say_what_to_do_about_a_table_with_other_columns(self, tmp_path: Path) -> None:
         lake = tmp_path / "lake"
@@ -260,7 +260,7 @@ class TestUsage:
             deltalake.write_deltalake(lake / "telemetry", found, mode="overwrite", schema_mode="overwrite")
             code, output = invoke("run", "--lake", lake, "--job", "messages")
             assert (code, why in output) == (4, True), output
-            assert "put back a copy of a landed table; `waypost analytics rebuild` makes a derived one anew" in output
+            assert "restore a landed table from a copy; `waypost analytics rebuild` rebuilds a derived one" in output
 
     def test_a_page_without_the_table_in_which_numbers_became_texts(self, tmp_path: Path) -> None:
         """It ended in a traceback: a text does not take a thousands separator."""
@@ -280,7 +280,7 @@ class TestUsage:
         newer = {"protocol": {"minReaderVersion": 9, "minWriterVersion": 9}}
         (log / f"{1:020}.json").write_text(json.dumps(newer))
         code, output = invoke("verify", "--lake", lake)
-        assert (code, "A newer program wrote it: use that" in output, "Put back" in output) == (4, True, False)
+        assert (code, "A newer program wrote it: use that program" in output, "estore" in output) == (4, True, False)
 
     def test_schemas_that_cannot_be_read(self, lake: Path) -> None:
         assert invoke("schema", "add", "env/+", "--format", "json", "--lake", lake) == (0, "")

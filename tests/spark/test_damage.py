@@ -94,7 +94,7 @@ def test_a_damaged_file_fails_the_job_which_goes_on_once_a_copy_is_back(lake: Sp
         step = count(lake)
         assert (step.state, step.integrity) == ("failed", True), step
         assert f"{path} is {why}" in (step.error or "")
-        assert "Put back a copy of it, or let `waypost analytics verify --drop`" in (step.error or "")
+        assert "Restore it from a copy, or let `waypost analytics verify --drop`" in (step.error or "")
         assert counted(lake) == {"gw0": 10}, "what was made before is as it was"
         shutil.copy(copy, path)
     assert count(lake).state == "done"
@@ -135,7 +135,7 @@ def test_damaged_offsets_of_clocks_fail_the_jobs_that_read_stamps(lake: SparkLak
     land(lake, message(0))
     for step in steps(lake, "messages", "readings").values():
         assert (step.state, step.integrity) == ("failed", True), step
-        assert f"{path} is damaged. Put back a copy of it" in (step.error or "")
+        assert f"{path} is damaged. Restore it from a copy" in (step.error or "")
     shutil.copy(copy, path)
     assert {step.state for step in steps(lake, "messages", "readings").values()} == {"done"}
     assert (fresh(lake), lake.rows("readings")) == ({"gw1": 1}, 1)

@@ -125,7 +125,7 @@ class TestDamages:
         rows = ROWS + (reason == "not what was written")
         assert f"{rows} rows, of gateway gw1, sequences 0 to {ROWS - 1}" in done.stdout
         assert "table gaps" in done.stderr
-        assert "put back a copy of the files and of the table, then run `waypost analytics rebuild`" in done.stderr
+        assert "restore the files and the table from copies, then run `waypost analytics rebuild`" in done.stderr
         assert counted(lake) == {f"gw{number}": ROWS for number in range(GATEWAYS) if number != 1}
 
         (row,) = noted(lake)
@@ -337,7 +337,7 @@ class TestRefused:
         paths(lake, "payload_schemas")[0].unlink()
         done = drop(lake)
         assert (done.exit_code, len(paths(lake, "payload_schemas"))) == (4, 1)
-        assert "nothing was taken out of payload_schemas: put back copies of its files" in done.stderr
+        assert "nothing was taken out of payload_schemas: restore its files from copies" in done.stderr
 
     def test_an_unknown_table(self, lake: Path) -> None:
         done = drop(lake, "dreams")
@@ -349,7 +349,7 @@ class TestRefused:
             path.unlink()
         done = drop(lake)
         assert done.exit_code == 4
-        assert "nothing was taken out of gaps: `waypost analytics rebuild` makes it anew" in done.stderr
+        assert "nothing was taken out of gaps: `waypost analytics rebuild` rebuilds it" in done.stderr
         assert (len(files(lake, "gaps")), len(counted(lake))) == (1, GATEWAYS - 1)
 
     @pytest.mark.parametrize("content", [b"", b'{"add":{"pa'])
@@ -378,7 +378,7 @@ class TestRefused:
         (lake / "set_aside" / "_delta_log" / f"{0:020}.json").write_text("half")
         done = drop(lake, "telemetry")
         assert (done.exit_code, len(files(lake))) == (4, GATEWAYS)
-        assert "not all was taken out of telemetry: table set_aside cannot be read" in done.stderr
+        assert "not all damaged files were taken out of telemetry: table set_aside cannot be read" in done.stderr
 
     @pytest.mark.parametrize(
         "refusal",

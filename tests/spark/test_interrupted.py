@@ -116,10 +116,10 @@ def test_a_pass_ends_at_once(
     ("arguments", "words"),
     [
         (("maintain",), WORDS),
-        (("verify",), "interrupted: not all was checked, and nothing was changed\n"),
+        (("verify",), "interrupted: not all files were checked, and nothing was changed\n"),
         (
             ("verify", "--drop"),
-            "interrupted: run it again to finish; what was taken out is in table set_aside\n",
+            "interrupted: run it again to finish; files taken out are in table set_aside\n",
         ),
         (("replay",), WORDS),
         (("report", "--json"), "interrupted: not all pages were written\n"),

@@ -329,7 +329,7 @@ def test_rejects_of_a_damaged_file_stay_until_a_copy_is_back(lake: SparkLake, tm
     registry.register(lake.at("payload_schemas"), PayloadSchema("a/+", "text"), NOW)
     (step,) = runner.run_pass(lake, [readings_job.JOB], lambda _: None)
     assert (step.state, step.integrity) == ("failed", True)
-    assert f"{path} is missing. Put back a copy of it" in (step.error or "")
+    assert f"{path} is missing. Restore it from a copy" in (step.error or "")
     assert (table(lake, "readings"), len(table(lake, "reject"))) == ([], 2)
     kept.rename(path)
     run(lake, "readings")

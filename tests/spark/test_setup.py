@@ -202,7 +202,7 @@ class TestArchive:
         assert class_archive.jvm_options(updated) == ()
         said = class_archive.stale_notice(updated) or ""
         assert "now 17.0.21+10-Debian" in said
-        assert "-P -m spark.setup archive` makes it anew" in said
+        assert "-P -m spark.setup archive` makes a new one" in said
 
     def test_a_new_archive_takes_the_place_of_former_ones(
         self, home: java.Java, monkeypatch: pytest.MonkeyPatch

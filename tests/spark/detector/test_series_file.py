@@ -87,10 +87,10 @@ def test_timestamps_in_the_usual_forms(text: str, expected: float) -> None:
         (b"timestamp,reading\n1,2\n", "line 1: no column `value`"),
         (b"timestamp,value\nyesterday,2\n", "line 2: timestamp 'yesterday'"),
         (b"timestamp,value\nnan,2\n", "line 2: timestamp 'nan'"),
-        (b"timestamp,value\n1,2\n2,warm\n", "line 3: value 'warm' is no number"),
+        (b"timestamp,value\n1,2\n2,warm\n", "line 3: value 'warm' is not a number"),
         (b"timestamp,value\n1\n", "line 2: 1 columns"),
         (b"timestamp,value\n1,2\n2,21,5\n", "line 3: 3 columns"),
-        (b"timestamp,value\n1,\xff\n", "line 2: this is no UTF-8 text"),
+        (b"timestamp,value\n1,\xff\n", "line 2: this is not UTF-8 text"),
         (b'timestamp,value\n1,"' + b"9" * 200_000 + b'"\n', "line 2: field larger than field limit"),
     ],
 )
