@@ -1,4 +1,4 @@
-"""Prompts for input, with an error that names the alternative where there is no terminal."""
+"""Prompts for input. Without a terminal, an error names the alternative."""
 
 from __future__ import annotations
 

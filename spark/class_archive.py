@@ -33,7 +33,7 @@ def find_stale(home: java.Java) -> list[Path]:
 
 
 def stale_notice(home: java.Java) -> str | None:
-    """Return a notice for users whose archive has become stale; None if starts are as fast as before."""
+    """Return a notice if the archive has become stale; None if starts are as fast as before."""
     if archive_path(home).is_file() or not find_stale(home):
         return None
     command = shlex.join([sys.executable, "-P", "-m", "spark.setup", "archive"])

@@ -41,7 +41,7 @@ _FORMATS = "json, number, text, cbor, senml+json, senml+cbor, sparkplug, protobu
 
 
 def require_lake(lake: LakePlace) -> LakePlace:
-    """Return the lake. Raises `click.UsageError` if there is none at this place."""
+    """Return the lake. Raises `click.UsageError` if it does not exist."""
     try:
         if lake.at("telemetry").is_table():
             return lake

@@ -55,7 +55,7 @@ class Java:
 def find() -> Java:
     """Return the first usable Java: JAVA_HOME, `java` on PATH, Debian's folders, the wheel.
 
-    Raises `JavaMissing` if there is none.
+    Raises `JavaMissing` if no Java is found.
     """
     for home in _system_homes():
         release = _probe(home / "bin" / "java")

@@ -92,12 +92,12 @@ class TableCommit(msgspec.Struct, frozen=True):
 
     @property
     def is_maintenance(self) -> bool:
-        """Whether the rows stayed as they were, judging by the operation."""
+        """Return whether the operation kept all rows."""
         return self.operation in _MAINTENANCE
 
     @property
     def changes_rows(self) -> bool:
-        """Whether rows changed; False for maintenance and for commits that only carry a lineage."""
+        """Return whether rows changed; False for maintenance and for commits that only carry a lineage."""
         return not self.is_maintenance and self.rows != 0
 
 

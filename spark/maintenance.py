@@ -79,7 +79,7 @@ def _maintain(place: LakePlace, kept_hours: int) -> MaintenanceResult:
         table.update_incremental()
     deleted = _vacuum(table, kept_hours, full=False)
     if place.name in schemas.DERIVED:
-        # What a killed job had written and not committed is in no log; the hub's landing deletes its own.
+        # Files that a killed job wrote but did not commit are not in the log; the hub's landing deletes its own.
         deleted += _vacuum(table, UNNAMED_KEPT_HOURS, full=True)
     table.create_checkpoint()
     table.cleanup_metadata()

@@ -19,7 +19,7 @@ _TABLE = schemas.PAYLOAD_SCHEMAS
 
 
 class UnknownSchema(LookupError):
-    """There is no registered schema for this pattern."""
+    """No schema is registered for this pattern."""
 
 
 def load_schemas(table: Somewhere, version: int | None = None) -> list[PayloadSchema]:

@@ -497,7 +497,7 @@ COMPLETENESS_HOURLY = _table(
     """,
     keys=("tenant", "gateway", "epoch", "address", "hour", "first_sequence"),
 )
-"""For each statement of a gateway: accepted = landed + discarded + waiting + unexplained.
+"""Balance of each statement of a gateway: accepted = landed + discarded + waiting + unexplained.
 
 `given_up`: a JSON object, discarded messages by reason. `hour` null: not stated yet. `settled`: all of it has landed,
 and the row is final.

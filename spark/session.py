@@ -150,7 +150,7 @@ def start(name: str, options: SessionOptions = SessionOptions()) -> SparkSession
     if options.bucket is not None:
         settings |= object_store.COMMITS
     conf = SparkConf().setAppName(name).setAll(list({**settings, **options.settings}.items()))
-    # What a job raises is reported by whoever runs the job; the bridge to the JVM would print it a second time.
+    # The caller reports errors of a job; the bridge to the JVM would print them a second time.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     written = options.log.stat().st_size if options.log is not None and options.log.exists() else 0
     try:
@@ -319,7 +319,7 @@ def _prepare_local_workers() -> None:
 
 
 def _jvm_options(home: java.Java, options: SessionOptions) -> str:
-    # By option and not by a folder on the class path: a class archive allows jars there only.
+    # An option, not a folder on the class path: with a class archive, only jars are allowed there.
     flags = [*_QUIET_JVM, "-Duser.timezone=UTC", f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"]
     flags += _QUICK_JVM if options.load in _QUICK else _LONG_JVM
     flags += options.jvm or class_archive.jvm_options(home)

@@ -14,9 +14,9 @@ from spark.connector.repository import ConnectorMissing
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `install [SET] [--from DIR]`, `jars [SET]` or `archive`; exit codes 0 done, 1 failed."""
-    parser = argparse.ArgumentParser(prog="python -m spark.setup", description="What Spark needs, brought once.")
+    parser = argparse.ArgumentParser(prog="python -m spark.setup", description="Install what Spark needs, once.")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    bring = verbs.add_parser("install", help="bring jars into this environment")
+    bring = verbs.add_parser("install", help="install jars into this environment")
     show = verbs.add_parser("jars", help="print the paths of installed jars, for `spark-submit --jars`")
     for verb in (bring, show):
         verb.add_argument("set", nargs="?", choices=SETS, default=DELTA.name, help="delta (default); s3: for buckets")

@@ -1,4 +1,4 @@
-"""Settings of this device. Edit on the board; on a PC every one can be given as KEY=VALUE on the command line."""
+"""Settings of this device. Edit them on the board; on a PC each can also be a KEY=VALUE argument."""
 
 # Wi-Fi (unused on a PC)
 WIFI_SSID = ""
@@ -13,8 +13,8 @@ TLS_CA_FILE = ""  # PEM or DER file of the gateway's certificate authority: turn
 
 # Identity and addresses
 DEVICE = "pico-1"
-ADDRESS = "plant/pico-1/board"  # where readings go
-COMMAND_ADDRESS = "command/pico-1"  # what we listen to
+ADDRESS = "plant/pico-1/board"  # address of readings
+COMMAND_ADDRESS = "command/pico-1"  # address of commands
 STATUS_ADDRESS = "status/pico-1"  # "online", or "offline" as our last will (retained)
 
 # Pace and memory
@@ -22,8 +22,8 @@ INTERVAL_MS = 1000
 RING = 256  # readings kept while the gateway is away, about 150 bytes of RAM each
 WINDOW = 8  # readings in flight
 KEEP_ALIVE_S = 30
-COUNT = 0  # stop after so many readings; 0: never
-NTP_HOST = "pool.ntp.org"  # asked once after Wi-Fi is up; empty for none
+COUNT = 0  # stop after this number of readings; 0: never
+NTP_HOST = "pool.ntp.org"  # queried once after Wi-Fi is up; empty for none
 
 # Tests only: a file that gets one JSON line for each acknowledged reading
 JOURNAL = ""

@@ -29,7 +29,7 @@ CLOCK_SET_AFTER = 1700000000  # before this the board's clock was never set
 
 
 class ReadingRing:
-    """Readings not acknowledged, oldest first: [packet id, payload, times sent]. Full: the oldest goes, counted."""
+    """Unacknowledged readings, oldest first: [packet id, payload, times sent]. When full, it drops the oldest."""
 
     def __init__(self, capacity):
         self._capacity = capacity
@@ -48,7 +48,7 @@ class ReadingRing:
         self._items.append([packet_id, payload, 0])
 
     def send(self, window):
-        """The next item to put on the wire, or None when the window is full or nothing waits."""
+        """Return the next item to send; None if the window is full or no item waits."""
         if self._next >= len(self._items) or self._next >= window:
             return None
         item = self._items[self._next]
@@ -57,7 +57,7 @@ class ReadingRing:
         return item
 
     def acknowledge(self, packet_id):
-        """Forget it; returns the item, or None when it is not here."""
+        """Remove an item and return it; None if it is not stored."""
         for index in range(self._next):
             if self._items[index][0] == packet_id:
                 self._next -= 1
@@ -65,12 +65,12 @@ class ReadingRing:
         return None
 
     def rewind(self):
-        """The connection is gone: everything is to be sent again, in order."""
+        """Mark all items to be sent again, in order, after a lost connection."""
         self._next = 0
 
 
 class Sensors:
-    """What there is to measure: the board's own temperature and memory, or the PC's."""
+    """Return temperature and memory of the board, or of the PC."""
 
     def __init__(self):
         self._adc = machine.ADC(4) if machine and hasattr(machine, "ADC") else None
@@ -135,12 +135,12 @@ class PicoDevice:
         self.note({"event": "command", "at": time.time(), "detail": str(command)})
 
     def feed(self):
-        """Tell the watchdog that we live: it resets the board after 8 s without."""
+        """Feed the watchdog, which resets the board after 8 s without this call."""
         if self.watchdog:
             self.watchdog.feed()
 
     def note(self, record):
-        """One line of evidence for tests; boards have no journal."""
+        """Write one journal line for tests; boards have no journal."""
         if self.journal:
             self.journal.write(json.dumps(record) + "\n")
             self.journal.flush()
@@ -171,7 +171,7 @@ class PicoDevice:
             item = self.ring.send(self.settings["WINDOW"])
 
     def run(self):
-        """Measure, send, reconnect; returns when told to stop and everything is acknowledged."""
+        """Measure, send and reconnect. Returns after a request to stop, once all readings are acknowledged."""
         due, retry_at, delay_ms = ticks_ms(), ticks_ms(), RECONNECT_MS_MIN
         while not (self.stopping and not len(self.ring)):
             self.feed()
@@ -212,7 +212,7 @@ class PicoDevice:
 
 
 def bring_up_wifi(settings):
-    """Join the Wi-Fi and set the clock; nothing to do on a PC. Raises OSError when it does not come up."""
+    """Join the Wi-Fi and set the clock; does nothing on a PC. Raises OSError if the Wi-Fi does not connect."""
     if network is None or not settings["WIFI_SSID"]:
         return
     wlan = network.WLAN(network.STA_IF)
@@ -236,7 +236,7 @@ def bring_up_wifi(settings):
 
 
 def settings_from(arguments):
-    """config.py, with KEY=VALUE arguments over it; numbers stay numbers."""
+    """Return config.py with KEY=VALUE arguments applied; numbers stay numbers."""
     settings = {name: getattr(config, name) for name in dir(config) if name[0].isupper()}
     for argument in arguments:
         name, equals, value = argument.partition("=")
@@ -250,7 +250,7 @@ def main(arguments):
     device = PicoDevice(settings_from(arguments))
     try:
         device.run()
-    except KeyboardInterrupt:  # deliver the rest; a second one ends it at once
+    except KeyboardInterrupt:  # deliver the rest; a second interrupt ends at once
         device.stopping = True
         device.run()
     finally:

@@ -12,7 +12,7 @@ import struct
 import time
 
 try:
-    from time import ticks_add, ticks_diff, ticks_ms  # they wrap after some days: only these may do sums with them
+    from time import ticks_add, ticks_diff, ticks_ms  # values wrap after some days: calculate only with these functions
 except ImportError:  # CPython
 
     def ticks_ms():
@@ -27,7 +27,7 @@ except ImportError:  # CPython
 
 CONNACK, PUBLISH, PUBACK, SUBACK, PINGRESP = 2, 3, 4, 9, 13
 ANSWER_TIMEOUT_MS = 5000
-PACKET_BYTES_MAX = 4096  # a bigger packet from the gateway is refused: this is a small machine
+PACKET_BYTES_MAX = 4096  # larger packets from the gateway are refused, because memory is small
 NOT_NOW = (errno.EAGAIN, getattr(errno, "EWOULDBLOCK", errno.EAGAIN), errno.EINPROGRESS)
 
 
@@ -37,7 +37,7 @@ def _string(text):
 
 
 def _packet(first, body):
-    """Fixed header (section 2.2) and body."""
+    """Return a packet: fixed header (section 2.2) and body."""
     length, out = len(body), bytearray([first])
     while True:
         digit, length = length & 0x7F, length >> 7
@@ -47,7 +47,7 @@ def _packet(first, body):
 
 
 def connect_packet(client_id, keep_alive_s, will=None, username="", password=""):
-    """CONNECT (section 3.1) with a persistent session; `will` is (address, payload), sent at QoS 1 and retained."""
+    """Return CONNECT (section 3.1) with a persistent session; `will` is (address, payload), QoS 1 and retained."""
     flags = 0
     payload = _string(client_id)
     if will:
@@ -63,13 +63,13 @@ def connect_packet(client_id, keep_alive_s, will=None, username="", password="")
 
 
 def publish_packet(address, payload, packet_id, dup=False, retain=False):
-    """PUBLISH (section 3.3) at QoS 1."""
+    """Return PUBLISH (section 3.3) at QoS 1."""
     first = 0x32 | (0x08 if dup else 0) | (0x01 if retain else 0)
     return _packet(first, _string(address) + struct.pack("!H", packet_id) + payload)
 
 
 def subscribe_packet(address, packet_id):
-    """SUBSCRIBE (section 3.8) for one address at QoS 1."""
+    """Return SUBSCRIBE (section 3.8) for one address at QoS 1."""
     return _packet(0x82, struct.pack("!H", packet_id) + _string(address) + b"\x01")
 
 
@@ -80,7 +80,7 @@ class PacketParser:
         self._buffer = b""
 
     def feed(self, data):
-        """The packets that `data` completes. Raises OSError for what cannot be MQTT."""
+        """Return the packets that `data` completes. Raises OSError for data that is not MQTT."""
         self._buffer += data
         packets = []
         while True:
@@ -161,11 +161,11 @@ class GatewayClient:
             raise OSError("the gateway refused the subscription")
 
     def publish(self, address, payload, packet_id, dup=False, retain=False):
-        """Send at QoS 1. `on_ack` comes later, or the connection breaks and it must be sent again with `dup`."""
+        """Send at QoS 1. Calls `on_ack` later; if the connection breaks first, send again with `dup`."""
         self._write(publish_packet(address, payload, packet_id, dup, retain))
 
     def service(self, wait_ms):
-        """Read for at most `wait_ms`, call back, answer, ping when the line was quiet."""
+        """Read for at most `wait_ms`, run callbacks, answer, and ping if the connection was idle."""
         self._read(wait_ms)
         now = ticks_ms()
         if self._pinged is not None and ticks_diff(now, self._pinged) > ANSWER_TIMEOUT_MS:
@@ -175,7 +175,7 @@ class GatewayClient:
             self._pinged = now
 
     def disconnect(self):
-        """Close in order: the gateway forgets the last will."""
+        """Disconnect cleanly, so that the gateway discards the last will."""
         if self._sock is not None:
             try:
                 self._write(b"\xe0\x00")
@@ -193,7 +193,7 @@ class GatewayClient:
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _wait(self, kind):
-        """The body of the next packet of this kind; others are handled meanwhile."""
+        """Return the body of the next packet of this kind, and handle others until then."""
         deadline = ticks_add(ticks_ms(), ANSWER_TIMEOUT_MS)
         while ticks_diff(deadline, ticks_ms()) > 0:
             self._on_wait()

@@ -46,7 +46,7 @@ class BalenaLogin:
 
 @dataclass(frozen=True, slots=True)
 class BalenaAccount:
-    """Account whose token was accepted: the SDK, the name of the token's owner, and the kind of that actor."""
+    """Account with an accepted token: the SDK, the name of the token's owner, and the kind of that actor."""
 
     sdk: Any
     endpoint: str

@@ -59,7 +59,7 @@ def parse_packages(status: str) -> list[Package]:
 def make_document(
     name: str, installed: Sequence[Package], libraries: Mapping[str, str], root_hash: str, date: int
 ) -> dict[str, Any]:
-    """Return the document of an image whose root file system has this hash.
+    """Return the document of an image with this hash of the root file system.
 
     `libraries`: versions of the Python packages in the gateway's package, by name.
     """

@@ -53,7 +53,7 @@ class ImageLayout(NamedTuple):
 
 
 class VerifiedImage(NamedTuple):
-    """Image whose signature and checksums are valid, and its layout."""
+    """Image with a valid signature and checksums, and its layout."""
 
     file: Path
     layout: ImageLayout

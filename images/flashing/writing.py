@@ -1,6 +1,6 @@
 """Write one image onto one card: only the parts that the image fills, the first block last, and all of it read back.
 
-A card without its first block does not start. So a card whose writing was interrupted is an empty card, not half a
+A card without its first block does not start. So a card that was only partly written is an empty card, not half a
 gateway. The first block is written after everything else was read back from the card itself, past every cache.
 """
 

@@ -1,7 +1,7 @@
 """Root file system of a gateway: Debian packages, the gateway's package, and our files on top of both.
 
 Installing Debian's packages takes minutes, because arm64 programs are emulated. It is done once for the same lists and
-the same archive; `fresh` asks for newer packages.
+the same archive; `fresh` requests newer packages.
 """
 
 from __future__ import annotations

@@ -22,12 +22,12 @@ from spark.connector.repository import ConnectorMissing
 
 @dataclass(frozen=True, slots=True)
 class JarSet:
-    """Jars that are there together or not at all.
+    """Jars that are installed together or not at all.
 
-    `title`   what it is, for people.
-    `jars`    what is brought.
-    `source`  a class of our own in Scala, compiled against them at set-up into one jar more.
-    `beside`  another set that the class needs.
+    `title`   description for users.
+    `jars`    jars to install.
+    `source`  a Scala class of Waypost, compiled against them at set-up into another jar.
+    `beside`  further set that the class needs.
     """
 
     name: str

@@ -69,7 +69,7 @@ class Decoder:
 
     def __init__(self, schemas: Sequence[PayloadSchema] = ()) -> None:
         """Set the schemas. Raises `schema.BadSchema`."""
-        # Of two as specific the one that was registered last; of one tenant before everybody's.
+        # A schema of one tenant precedes one of all tenants; of two equally specific ones the last registered precedes.
         ordered = sorted(
             enumerate(schemas), key=lambda one: (one[1].tenant is not None, specificity(one[1].pattern), one[0])
         )

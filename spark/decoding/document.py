@@ -68,7 +68,7 @@ class _DocumentWalk:
                 check_name(prefix + name)
             if own_us is not None and name == field:
                 continue
-            # What most devices send, without a call: a number or a plain text in an object.
+            # Fast path without a call for what most devices send: a number or a plain text in an object.
             kind = type(child)
             if len(found) >= VALUES_MAX:
                 self.node(prefix + name, child, depth, time_us)

@@ -17,7 +17,9 @@ FAILED, USAGE = 1, 2
 @click.command()
 @click.argument("source", metavar="IN.csv", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.argument("target", metavar="OUT.csv", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--explain", is_flag=True, help="Two more columns: the rule that spoke up most, and what it expected.")
+@click.option(
+    "--explain", is_flag=True, help="Two more columns: the rule with the highest score, and its expected value."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON object on standard output.")
 def detect(source: Path, target: Path, explain: bool, as_json: bool) -> None:
     """Find anomalies in one series, row by row and without looking ahead.
@@ -27,13 +29,13 @@ def detect(source: Path, target: Path, explain: bool, as_json: bool) -> None:
 
     \b
     Rules (--explain):
-      unusual value  far from the mean of the series
-      level shift    the mean of some values against those before
-      spike          one value against the last ones
-      season         the last hour against the same time of other days
-      variability    values vary more, or less, than before; others are common
-      pattern        a course of the last hours that was never seen
-      forecast       not as the last values and those of other days foretold
+      unusual value  the value is far from the mean of the series
+      level shift    the mean of the last values differs from earlier ones
+      spike          one value differs from the last ones
+      season         the last hour differs from the same time of other days
+      variability    values vary more or less than before, or others are frequent
+      pattern        the course of the last hours is new
+      forecast       the value differs from the forecast
     """
     from rich.console import Console
     from rich.progress import Progress

@@ -98,7 +98,7 @@ class Courses:
         courses = np.ascontiguousarray(sliding_windows(steps, self._points, self._ratio))
         squares = np.einsum("ij,ij->i", courses, courses)
         begin = max(known - self._before, self._newest + 1)
-        # So many rows are compared with as many courses more than are kept.
+        # Compare blocks of rows, so that the products of rows and kept courses stay within `COURSE_PRODUCTS`.
         some = max(1, math.isqrt((self._kept // 2) ** 2 + COURSE_PRODUCTS // self._points) - self._kept // 2)
         for first in range(begin, len(courses), some):
             rows = np.arange(first, min(first + some, len(courses)))[:, None]

@@ -46,7 +46,7 @@ class DetectorFinding(NamedTuple):
     """Result for one value."""
 
     score: float
-    """From 0 to 1; an anomaly from `REPORTED` on."""
+    """Number from 0 to 1; an anomaly from `REPORTED` on."""
     rule: str | None = None
     """Family with the largest share of measures that voted; None if none did."""
     expected: float | None = None

@@ -37,7 +37,7 @@ class Forecast:
         foretold = sum_rows(self._weights * others)
         all_ = np.concatenate((others, differences[None]))
         products = (all_[:, None] * all_[None]).reshape(len(self._products), -1)
-        # As a running sum, which adds in the same order whatever the shape.
+        # A running sum adds in the same order for every shape.
         self._products = np.cumsum(np.concatenate((self._products, products), axis=1), axis=1)[:, -1:]
         if count % BLOCK_VALUES == 0:
             self._learn(len(all_))

@@ -121,7 +121,7 @@ class Season:
         """Compare with yesterday, the median and nearest of three days, and with one, two and seven days ago."""
         now = stretch.hour
         one, two, three, week = stretch.days_ago.values()
-        # What is NaN of one day is NaN of all that are asked for with it.
+        # NaN of one day makes all results of these days NaN.
         usual = np.maximum(np.minimum(one, two), np.minimum(np.maximum(one, two), three))
         first, second = np.abs(now - one), np.abs(now - two)
         nearest = np.minimum(np.minimum(first, second), np.abs(now - three))
@@ -274,7 +274,7 @@ class _Common:
             self._first = np.empty(0)
         classes = np.concatenate((self._window, np.searchsorted(self._edges, values[begin:])))
         known = len(self._window)
-        # How many of each class there are among so many first ones.
+        # Count each class among the first n values, for every n.
         upto = np.zeros((BINS, len(classes) + 1))
         upto[classes, np.arange(1, len(classes) + 1)] = 1.0
         np.cumsum(upto, axis=1, out=upto)

@@ -80,7 +80,7 @@ class MeasureRecords:
 
     def __init__(self, measures: int) -> None:
         self._highest = np.zeros((measures, 1))
-        """As it would be at the begin of the block, had nothing faded since."""
+        """Highest amounts, scaled to the begin of the block."""
 
     def votes(self, amounts: Numbers, count: int, memory: int) -> Numbers:
         """Return how clearly each amount exceeds its record, which is then updated.

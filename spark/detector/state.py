@@ -22,7 +22,7 @@ STATE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of an unpacked state; one has some 100 KB. A table of another program may hold anything."""
 
 _STORED_NAMES: Final = {"MeasureRecords": "Records", "SeriesClock": "Clock", "SeriesHistory": "History"}
-"""Names in stored states of classes that are called otherwise now: a new name is no new format."""
+"""Stored names of classes that were renamed, so that stored states stay readable."""
 _CLASSES: Final[dict[str, type]] = {
     _STORED_NAMES.get(each.__name__, each.__name__): each
     for module in (courses, days, detector, forecast, history, measures, numbering, running)

@@ -40,7 +40,7 @@ def find_readers(name: str, edges: Mapping[str, set[str]]) -> set[str]:
 
 
 def sort_jobs(jobs: Sequence[AnalyticsJob]) -> tuple[AnalyticsJob, ...]:
-    """Return each job after those whose tables it reads. Raises `graphlib.CycleError`."""
+    """Return the jobs in order: each after the jobs that write the tables it reads. Raises `graphlib.CycleError`."""
     by_name = {job.name: job for job in jobs}
     return tuple(by_name[name] for name in TopologicalSorter(build_graph(jobs)).static_order())
 

@@ -1,8 +1,8 @@
 """`rollups`: readings -> rollup_1m. `hours`: readings -> rollup_1h, rollup_1d.
 
-There is no watermark: data of a gateway that was offline for a week is valid, not late. New readings are aggregated by
-window, and each window is folded into its row in the table. The cost of a pass is that of its readings and of the files
-with their windows, however old those are.
+Rollups have no watermark: data of a gateway that was offline for a week is valid, not late. New readings are aggregated
+by window, and each window is merged into its row in the table. The cost of a pass depends on its readings and on the
+files with their windows, not on their age.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def run_pass(
     *,
     at_once: int = AT_ONCE,
 ) -> list[JobStatus]:
-    """Run the jobs, each after those whose tables it reads. Return their results, in the order of `jobs`.
+    """Run the jobs, each after the jobs that write the tables it reads. Return their results, in the order of `jobs`.
 
     `at_once`: jobs that run concurrently. A failed job skips its readers, and nothing else. `report` is called from
     other threads. Raises what starting Spark raised, after the other jobs have ended. When interrupted it returns at
@@ -165,8 +165,8 @@ def run_pass(
         lake.driver.cancel()
         raise
     finally:
-        # Interrupted, nobody waits: the threads end when Spark gives up what they wait for, or when what they do in
-        # this process is done. Every job can stand that, and that the process ends before.
+        # After an interruption do not wait: the threads end when Spark cancels their work, or when their work in this
+        # process is done. Every job tolerates that, and also that the process ends earlier.
         pool.shutdown(wait=False, cancel_futures=True)
     if lake.driver.error is not None:
         raise lake.driver.error

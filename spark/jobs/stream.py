@@ -126,7 +126,7 @@ class StreamStep:
             lake.recreate(name)
 
     def _checkpoint(self, lake: SparkLake, source: TableState) -> Checkpoint:
-        """Return the checkpoint between source and outputs; if there is none, empty the outputs."""
+        """Return the checkpoint between source and outputs; without one, empty the outputs."""
         outputs = {name: lake.ensure(name) for name in self.outputs}
         checkpoint = self._open_checkpoint(lake, source, outputs)
         if checkpoint.is_started():

@@ -36,7 +36,7 @@ class GatewayState(NamedTuple):
     """State of an address's gateway."""
 
     waiting: int | None
-    """Messages that wait there by its newest status; None if there is no status."""
+    """Messages that wait there by its newest status; None without a status."""
     said_at: datetime | None
     """Time at which that status landed."""
     lanes: bool

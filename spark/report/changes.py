@@ -36,7 +36,7 @@ def read(
 ) -> Changes | None:
     """Return the changes; None if the lake is younger than the period, because then all of it is new."""
     since = now - limits.CHANGES_S
-    # A gateway whose clock said 1970 once is neither as old as that, nor known to be new.
+    # The clock of a gateway may have been at 1970 once: its first data is not that old, nor known to be new.
     first = [at for at in (member.first_at for member in members) if at is not None and at >= limits.PLAUSIBLE_FROM_S]
     if not first or min(first) >= since:
         return None

@@ -18,9 +18,13 @@ Severity = Literal["wrong", "look", "note"]
 _RANK: Final = {"wrong": 2, "look": 1, "note": 0}
 _SIGNS: Final = {
     "silent": ("is silent", "are silent", "check power, radio and battery there"),
-    "battery": ("has a battery that ends within 30 days", "have a battery that ends within 30 days", "send somebody"),
+    "battery": (
+        "has a battery that ends within 30 days",
+        "have a battery that ends within 30 days",
+        "plan a replacement",
+    ),
     "reboots": ("restarts often", "restart often", "check power and firmware"),
-    "clock": ("has a wrong clock", "have a wrong clock", "give it a source of time"),
+    "clock": ("has a wrong clock", "have a wrong clock", "set up a time source"),
 }
 
 
@@ -112,7 +116,7 @@ def _find_gateway_problems(members: Sequence[GatewaySummary], alone: bool) -> It
     if suspect:
         subject = "This gateway has" if alone else f"{_of(suspect, total)} {_has(suspect)}"
         text = f"{subject} messages with a suspect time."
-        yield ReportFinding("look", text, "A clock there was wrong: give it a source of time.", "freshness")
+        yield ReportFinding("look", text, "A clock there was wrong: set up a time source.", "freshness")
 
 
 def _find_device_problems(health: DeviceHealth) -> Iterator[ReportFinding]:

@@ -163,8 +163,7 @@ class FleetSections:
             )
         ]
         about = (
-            "Of the last 30 days of each device. Silent: nothing came of it for more than 5 of its own "
-            "intervals, counted from now."
+            "The last 30 days of each device. Silent: no data for more than 5 of its own intervals, counted from now."
         )
         return ReportSection("devices", "Device health", about, tiles, tables=tables if rows else [])
 
@@ -217,7 +216,7 @@ class FleetSections:
             for one in found.newest
         ]
         about = (
-            "Values that are unusual for their series, with the rule that said so and what it expected; marked "
+            "Values that are unusual for their series, with the rule that found them and the expected value; marked "
             "in the charts below."
         )
         return ReportSection(
@@ -240,7 +239,7 @@ class FleetSections:
         left = known.metrics_total - len(known.tracks)
         if known.metrics_total == 0:
             notes.append(
-                "Of so large a fleet only metrics with anomalies are drawn; a gateway\u2019s page has all of its own."
+                "In so large a fleet only metrics with anomalies are drawn; a gateway\u2019s page has all its metrics."
             )
         elif left > 0:
             notes.append(f"{amounts.count(left)} more metrics are in the tables rollup_1m and rollup_1h.")

@@ -31,7 +31,7 @@ class MessageSections:
             Tile("messages timed", amounts.count(found.timed)),
             Tile("slowest message", formatting.duration(slowest)),
         ]
-        about = "From reception at the gateway to the commit in the lake, by the hour of reception."
+        about = "Time from reception at the gateway to the commit in the lake, by the hour of reception."
         return ReportSection("delivery", "Delivery time", about, tiles, charts.delivery(found, self._subject.bands))
 
     def completeness(self) -> ReportSection | None:
@@ -163,10 +163,7 @@ class MessageSections:
         """Return delivery times over time."""
         if not self._subject.known.flows:
             return None
-        about = (
-            "How long messages took from the gateway to the lake: for each moment, the slowest of the messages "
-            "that landed then."
-        )
+        about = "Time from the gateway to the lake: for each moment, the slowest of the messages that landed then."
         columns = [
             GATEWAY,
             ReportColumn("lag p50", "seconds"),

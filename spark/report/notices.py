@@ -58,13 +58,13 @@ def _check_recency(known: LakeFigures) -> Iterator[ReportFinding]:
     elif recency.silent_s > limits.SILENT_S:
         severity: Severity = "wrong" if recency.silent_s > limits.LAKE_DEAD_S else "look"
         text = f"Last data {formatting.ago(recency.silent_s)}: nothing has landed in this lake since {at} UTC."
-        yield ReportFinding(severity, text, "Check the hub, and the way of the gateways to it.")
+        yield ReportFinding(severity, text, "Check the hub, and the connection of the gateways to it.")
 
 
 def _check_tables(known: LakeFigures, run: str) -> Iterator[ReportFinding]:
     """Compare the tables with the lake."""
     if known.mixed:
-        text = "The tables were made of different versions of the lake, so their totals may differ."
+        text = "The tables derive from different versions of the lake, so their totals may differ."
         yield ReportFinding("look", text, f"Run {run} without --job and draw the report again.")
     if known.never_made:
         jobs = ", ".join(dict.fromkeys(known.never_made.values()))
@@ -78,7 +78,7 @@ def _check_tables(known: LakeFigures, run: str) -> Iterator[ReportFinding]:
         behind = known.recency.behind_s
         old = f", which know data until {formatting.ago(behind)}" if behind > limits.BEHIND_S else ""
         text = f"{since} landed since these tables were made{old}."
-        yield ReportFinding("look" if old else "note", text, f"{run} takes them in.")
+        yield ReportFinding("look" if old else "note", text, f"Run {run} to include them.")
     if known.readings_at == known.tracks_at:
         parts: list[tuple[tuple[str, ...], TableStanding | None]] = [((*_READINGS, *_TRACKS), known.readings_at)]
     else:
@@ -102,15 +102,13 @@ def _describe_standing(names: Sequence[str], at: TableStanding, run: str) -> str
     what = _join_words(names)
     match at.doubt:
         case VersionDoubt.BEHIND:
-            return (
-                f"{_capitalize(what)} are as of {as_of(at)}: later messages are not in them yet. {run} takes them in."
-            )
+            return f"{_capitalize(what)} are as of {as_of(at)}. Run {run} to include later messages."
         case VersionDoubt.AHEAD:
             text = f"{_capitalize(what)} are as of {as_of(at)}, later than the rest of this page."
             return f"{text} Run {run} without --job and draw the report again."
         case VersionDoubt.UNKNOWN:
-            text = f"Which messages are in the {what} is not known: an earlier version of Waypost made these tables."
-            return f"{text} They are drawn as they are now. Run {run} once more messages have landed."
+            text = f"It is unknown which messages are in the {what}: an earlier version of Waypost made these tables."
+            return f"{text} The page shows their current rows. Run {run} after more messages have landed."
 
 
 def _capitalize(text: str) -> str:

@@ -38,7 +38,7 @@ class VersionDoubt(enum.Enum):
     BEHIND = "behind"
     """Messages that the page counts are missing from it."""
     AHEAD = "ahead"
-    """It has messages that the page does not count, and no older version of it can be read."""
+    """The table has messages that the page does not count, and no older version of it can be read."""
     UNKNOWN = "unknown"
     """Its commits do not name their sources."""
 

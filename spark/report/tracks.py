@@ -182,7 +182,7 @@ def _windows(table: pa.Table, width: float, found: Sequence[Anomaly]) -> dict[Se
     found_names = table.group_by(list(_SERIES)).aggregate([])
     names: list[Series] = list(zip(*(found_names[name].to_pylist() for name in _SERIES), strict=True))
     marked = {anomaly.series for anomaly in found}
-    # What only numbers readings is in the tables, and not worth a chart; what was judged is.
+    # A sequence number needs no chart and stays in the tables, unless it has anomalies.
     worth = [series for series in names if series in marked or not numbering.is_numbering_name(series[4])]
     tracks = {series: _track(series, width) for series in worth}
     drawn = set(_order_series(worth, found))

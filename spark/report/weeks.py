@@ -20,7 +20,7 @@ class Week(msgspec.Struct):
     """`messages` received, the share that was in the lake in time, the landed share of stated messages, and
     `anomalies`.
 
-    A share is None if there are no messages for it.
+    A share is None without messages.
     """
 
     messages: int

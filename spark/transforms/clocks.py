@@ -78,7 +78,7 @@ def _correct(telemetry: DataFrame, offsets: DataFrame, of: Column) -> DataFrame:
     found = F.try_element_at(F.filter("ranges", _holds_message), F.lit(1))
     rows = joined.withColumn("found", F.when(unsure, found))
     low, high = F.col("found.low"), F.col("found.high")
-    nearest = F.greatest(F.least(F.lit(0), high), low)  # null is no bound
+    nearest = F.greatest(F.least(F.lit(0), high), low)  # null: unbounded
     off = F.when(F.col("found").isNotNull(), F.coalesce(F.when(low == high, low), nearest, F.lit(0)))
     moved = F.timestamp_micros(F.unix_micros("received_at") + off)
     known = F.col("found").isNotNull()

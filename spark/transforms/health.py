@@ -69,11 +69,11 @@ def days(readings: DataFrame) -> DataFrame:
     battery = F.when(of_battery, value)
     of_device = F.col("time_source") != "gateway"
     ahead = F.when(of_device, (F.unix_micros("event_time") - F.unix_micros("received_at")) / 1e6)
-    # Of a gateway whose clock was wrong: a day that has not come would be its newest for ever, and hide all others.
+    # A wrong clock of a gateway may give a day in the future, which would stay the newest day and hide all others.
     received = F.when(is_plausible(F.col("received_at")), F.col("received_at")).otherwise(F.col("ingested_at"))
     begin = F.unix_micros(F.date_trunc("day", received))
     since = (F.unix_micros("event_time") - begin) / (1e6 * _DAY_S)
-    # What a wrong clock says would be years away, and outweigh all others.
+    # A time of a wrong clock may be years away, and would outweigh all others.
     at = F.when(
         of_battery, F.when(F.abs(since) <= DAYS, since).otherwise((F.unix_micros(received) - begin) / (1e6 * _DAY_S))
     )

@@ -30,7 +30,7 @@ def outages(telemetry: DataFrame) -> DataFrame:
     waited = telemetry.where(F.col("lane") == "backlog").select(*_KEY, "received_at", "ingested_at")
     rows = with_trusted_reception(waited)
     lag = F.when(~F.col("suspect"), seconds_between("received_at", "ingested_at"))
-    # What was received within a pause belongs together whatever else there is: few rows are left to be sorted.
+    # Messages received within a pause belong together in any case; grouping them first leaves few rows to sort.
     together = F.floor(F.unix_seconds("received_at") / PAUSE_SECONDS).alias("together")
     stretches = rows.groupBy(*_KEY, together).agg(
         F.min("received_at").alias("began"),

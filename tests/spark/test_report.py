@@ -704,9 +704,9 @@ class TestOneState:
         known = figures(lake)
         assert (self.totals(known), known.readings) == ({7}, 3)
         (notice,) = notices.list_notices(known, "RUN")
-        said = "Readings, rejected values and plots of devices are as of 2026-03-14 09:26:00: later messages are not"
+        said = "Readings, rejected values and plots of devices are as of 2026-03-14 09:26:00. Run"
         assert said in notice
-        assert "`RUN` takes them in" in notice
+        assert "Run `RUN` to include" in notice
         _, text = read(page.render(known, facts.Facts()))
         assert "readings as of 2026-03-14 09:26:00" in text
         assert "The number is the last value, as of 2026-03-14 09:26:00." in text
@@ -727,7 +727,7 @@ class TestOneState:
         known = figures(lake)
         assert known.readings == 3
         (notice,) = notices.list_notices(known)
-        assert "Which messages are in the readings, rejected values and plots of devices is not known" in notice
+        assert "It is unknown which messages are in the readings, rejected values and plots of devices" in notice
 
     def test_compacted_and_vacuumed_tables_are_of_what_they_were(self, lake: Path) -> None:
         following(lake, 0, readings=3, rejects=1)

@@ -1,11 +1,11 @@
 "use strict";
-// Charts: uPlot draws what stands as JSON in each figure, when it comes into view, in the colours of the page.
+// Charts: uPlot draws the JSON of each figure when it scrolls into view, in the colours of the page.
 (() => {
-  // Steps of an axis of seconds, on which a person counts minutes, hours and days.
+  // Steps of a time axis in seconds: whole minutes, hours and days.
   const durations = [1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 432000, 864000];
   const shares = [1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5];
   const counts = [1, 2, 5].flatMap((digit) => Array.from({ length: 15 }, (_, power) => digit * 10 ** power)).sort((one, other) => one - other);
-  // Steps of an axis of values, where a person would not take any; a chart from zero without a unit counts messages.
+  // Steps of an axis of values: round numbers; a chart from zero without a unit counts messages.
   const incrs = ({ unit, zero }) => ({ s: durations, share: shares })[unit] ?? (unit === "" && zero ? counts : undefined);
   const printed = { wide: 330, narrow: 215 };
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -28,7 +28,7 @@
         return { ...made, paths: stepped };
       case "line":
         return { ...made, width: 1, spanGaps: true };
-      case "ticks": // drawn by hand, between what was expected and what came
+      case "ticks": // drawn separately, between the expected and the actual value
         return { ...made, paths: () => null, width: 0 };
       case "low":
       case "high":
@@ -42,7 +42,7 @@
     }
   }
 
-  // uPlot wants one column of times: its join leaves holes that are no pauses.
+  // uPlot needs one column of times: joining series leaves holes that are not gaps in the data.
   function joined(chart) {
     const lines = chart.lines.flatMap((line) => line.kind === "range"
       ? [{ ...line, kind: "low", label: "lowest" }, { ...line, kind: "high", label: "highest", y: line.y2 }]
@@ -80,7 +80,7 @@
     };
   }
 
-  // From the expected value of each anomaly to the one that came: the band it left, and a tick where it was expected.
+  // A line from the expected to the actual value of each anomaly, with a tick at the expected value.
   function deviations(lines, data) {
     const [expected, came] = ["ticks", "marks"].map((kind) => lines.findIndex((line) => line.kind === kind) + 1);
     return (plot) => {
@@ -152,7 +152,7 @@
       this.plot = new uPlot(this.options(width ?? this.canvas.clientWidth), data, this.canvas);
     }
 
-    // A small chart has no legend: what is under the cursor stands where its last value does.
+    // A small chart has no legend: the value under the cursor replaces its last value.
     #read(plot) {
       if (!this.chart.small) return;
       const at = plot.cursor.idx;
@@ -197,7 +197,7 @@
     }
   }
 
-  // Round times of the day; where a day begins, its date.
+  // Round times of the day; at the begin of a day its date.
   function clock(plot, seconds, _, __, step) {
     return seconds.map((second) => {
       const text = words.moment(second);

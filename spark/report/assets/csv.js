@@ -1,8 +1,8 @@
 "use strict";
-// Tables as CSV: RFC 4180, and no text in it is a formula to a spreadsheet.
+// Tables as CSV (RFC 4180), escaped so that spreadsheets read no text as a formula.
 const csv = (() => {
   const units = { seconds: " (s)", share: " (share)", bytes: " (bytes)", time: " (UTC)" };
-  // What a spreadsheet takes for the begin of a formula, also behind blanks and as wide letters.
+  // Characters that begin a formula in spreadsheets, also after blanks and as full-width letters.
   const formula = /^[\s\u0000]*[=+\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r\n]/;
 
   const plain = (text) => (formula.test(text) ? `'${text}` : text);
@@ -11,13 +11,13 @@ const csv = (() => {
   function field(kind, value) {
     if (value === null || value === undefined) return "";
     if (kind === "time") return new Date(value * 1e3).toISOString().replace(".000Z", "Z");
-    if (typeof value === "number") return String(value); // no text: a minus in front of it is a sign
+    if (typeof value === "number") return String(value); // not text: its minus is a sign
     return quoted(plain(words.cell(kind, value)));
   }
 
   function text(columns, rows) {
     const hours = (cells) => [...(cells ?? "")];
-    // A spark is a drawing of other figures; of a strip each hour is a column.
+    // A sparkline repeats other figures and is left out; each hour of a strip is a column.
     const kept = columns.map((column, index) => [column, index]).filter(([column]) => column.kind !== "spark");
     const head = kept.flatMap(([column, index]) => column.kind === "heat"
       ? hours(rows[0]?.[index]).map((_, at) => field("time", column.start + at * 3600))

@@ -1,9 +1,9 @@
 "use strict";
-// Small drawings in cells: sparks as spark/report/drawings.py has them, and strips of hours.
+// Small drawings in cells: sparklines, as in spark/report/drawings.py, and strips of hours.
 const drawings = (() => {
   const meanings = { ".": "no messages", l: "late", u: "unexplained" };
 
-  // Where the cells of a kind begin, from the top: a late hour is half as high, so that its colour is not all it has.
+  // Top of the cells of each kind: a late hour has half the height, so that it differs not only by colour.
   const tops = { ".": 0.85, l: 0.45 };
   const told = (cell) => meanings[cell] ?? "in time";
 
@@ -21,7 +21,7 @@ const drawings = (() => {
     return [svg];
   }
 
-  // One path for each kind of hour, its neighbours joined.
+  // One path per kind of hour; adjacent cells are joined.
   function heat(cells, start) {
     if (!cells) return [];
     const svg = made("svg", { viewBox: `0 0 ${cells.length} 1`, preserveAspectRatio: "none", class: "heat", role: "img" });

@@ -1,11 +1,11 @@
 "use strict";
-// Sections fold. Which are closed is kept for this page; a link to a section opens it, and print opens all.
+// Sections can be folded. The page stores which are closed; a link to a section opens it, and printing opens all.
 (() => {
   const folds = [...document.querySelectorAll("details.fold")];
   const place = `waypost.folded ${location.pathname}`;
   const button = document.querySelector("button.fold-all");
 
-  // A browser may refuse to keep anything for a file: then nothing is kept.
+  // A browser may refuse storage for a local file: then nothing is stored.
   function stored() {
     try {
       return new Set(JSON.parse(localStorage.getItem(place)) ?? []);
@@ -14,7 +14,7 @@
     }
   }
 
-  // The browser reports a fold some time after it happened, and not at all once the page is being left: so it is called then too.
+  // Browsers report a fold late, and not at all while the page is unloaded: so this also runs on unload.
   function keep() {
     const now = JSON.stringify(closedNow());
     if (now === kept) return;
@@ -22,7 +22,7 @@
     try {
       localStorage.setItem(place, now);
     } catch {
-      // nothing is kept
+      // no storage
     }
   }
 

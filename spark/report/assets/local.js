@@ -1,5 +1,5 @@
 "use strict";
-// The reader's own time beside UTC, where the two differ.
+// The reader's local time next to UTC, if the two differ.
 (() => {
   for (const time of document.querySelectorAll("time[datetime]")) {
     const local = words.local(Date.parse(time.dateTime) / 1e3);

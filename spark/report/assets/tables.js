@@ -1,5 +1,5 @@
 "use strict";
-// Tables: search, sort by a head, leaf through. What is in a cell is set as text, never as HTML.
+// Tables: search, sort by column, and leaf through. Cells are set as text, never as HTML.
 (() => {
   const numeric = new Set(["count", "seconds", "share", "number", "bytes", "time"]);
   const few = 10;
@@ -22,7 +22,7 @@
     return names.join(" ");
   }
 
-  // A name may break after each / and . of it.
+  // A name may break after each / and . in it.
   const breakable = (text) => text.split(/(?<=[/.])/).flatMap((part, index) => (index ? [element("wbr", {}), part] : [part]));
 
   function cell(column, value) {
@@ -62,7 +62,7 @@
       this.tools.querySelector("input").addEventListener("input", (event) => this.search(event.target.value));
       this.tools.querySelector(".before").addEventListener("click", () => this.turn(-this.leaf));
       this.tools.querySelector(".after").addEventListener("click", () => this.turn(this.leaf));
-      // Strips are drawn here only: as markup they would weigh more than the rest of their page.
+      // Only this script draws strips: as markup they would be larger than the rest of the page.
       if (narrow || columns.some((column) => column.kind === "heat")) this.draw();
       else this.#say();
     }
@@ -96,7 +96,7 @@
       if (this.by !== null) {
         const column = this.columns[this.by], sign = this.down ? -1 : 1;
         const keyed = this.order.map((row) => [key(column, row[this.by]), row]);
-        // What is unknown comes last, whichever way.
+        // Unknown values come last in both directions.
         keyed.sort(([a], [b]) => (a === b ? 0 : a === null ? 1 : b === null ? -1 : a < b ? -sign : sign));
         this.order = keyed.map(([, row]) => row);
       }

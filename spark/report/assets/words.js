@@ -1,5 +1,5 @@
 "use strict";
-// Numbers, times and durations in words, as spark/report/formatting.py has them.
+// Format numbers, times and durations, as spark/report/formatting.py does.
 const words = (() => {
   const thin = "\u202f";
   const prefixes = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
@@ -51,7 +51,7 @@ const words = (() => {
 
   const moment = (second) => new Date(second * 1e3).toISOString().slice(0, 19).replace("T", " ");
 
-  // The time where the reader is, with its date where that is another; nothing where it is UTC's.
+  // The reader's local time, with its date if that differs; empty if it equals UTC.
   function local(second) {
     const at = new Date(second * 1e3);
     if (!at.getTimezoneOffset()) return "";
