@@ -1,10 +1,9 @@
-# U-Boot runs this from the FAT partition: it takes the first slot of BOOT_ORDER that has tries left, counts one off, and starts
-# that slot's own kernel. A system that serves gives the tries back (waypost-mark-good); one that does not ends after three.
-#
-# The counters are in a file of their own, with a checksum: one that was torn by a power cut means the defaults.
-#
-# The root is named by the id that this disk has, as each card has its own. waypost.disk=KIND says that this script does so
-# (disk-id), and what kind of disk it started from (initramfs/scripts/local-top).
+# U-Boot runs this from the FAT partition. It chooses the first slot of BOOT_ORDER with remaining tries, decrements
+# them, and starts the kernel of that slot. A system that serves restores the tries (waypost-mark-good); a slot that
+# does not serve is abandoned after three tries.
+# The counters are in a separate file with a checksum. A power cut may tear it; then the defaults apply.
+# The root is named by the id of this disk, because each card has its own. waypost.disk=KIND tells the system that
+# this script does so (disk-id), and from which kind of disk it started (initramfs/scripts/local-top).
 
 setenv scratch ${ramdisk_addr_r}
 setenv BOOT_ORDER "A B"
@@ -50,7 +49,7 @@ setenv device_tree ${fdt_addr}
 test -n "${device_tree}" || setenv device_tree ${fdtcontroladdr}
 setenv console
 if test "${vendor}" = raspberrypi; then
-    # The kernel moves to 2 MiB and is 32 MiB long: the RAM disk stays clear of it.
+    # The kernel moves to 2 MiB and has 32 MiB: the RAM disk does not overlap it.
     setenv ramdisk_addr_r 0x05000000
     setenv console "console=tty1 console=ttyS1,115200"
 fi
