@@ -110,12 +110,12 @@ def test_a_stick_without_a_bundle_is_none(gateway: Gateway) -> None:
 def test_one_that_is_no_newer_is_left_whatever_it_is_called(gateway: Gateway, older: str) -> None:
     gateway.runs("0.3.0")
     [said] = gateway.put_in({name("7.0.0"): f"signed {older}"})
-    assert f"{name('7.0.0')} on the stick is not taken: it holds {older}, and 0.3.0 runs" in said
+    assert f"{name('7.0.0')} on the stick is not installed: it holds {older}, and 0.3.0 runs" in said
 
 
 def test_of_two_of_which_one_is_torn_or_of_another_maker_the_other_is_installed(gateway: Gateway) -> None:
     told, *done = gateway.put_in({name("0.3.0"): "by somebody", name("0.2.0"): "signed 0.2.0"})
-    assert f"{name('0.3.0')} on the stick is not taken: signature verification failed" in told
+    assert f"{name('0.3.0')} on the stick is not installed: signature verification failed" in told
     assert done == [f"installs {name('0.2.0')}", "reboot"]
 
 
@@ -144,10 +144,10 @@ def test_one_that_was_given_up_is_left_for_the_next(gateway: Gateway) -> None:
 
 def test_names_draw_nothing_on_the_console(gateway: Gateway) -> None:
     [said] = gateway.put_in({name("1\x1b[2J\x07"): "by somebody"})
-    assert said.startswith("Waypost: waypost-1[2J-arm64.raucb on the stick is not taken")
+    assert said.startswith("Waypost: waypost-1[2J-arm64.raucb on the stick is not installed")
 
 
 def test_names_of_two_lines_and_patterns_are_no_files(gateway: Gateway) -> None:
     said = gateway.put_in({name("1\n2"): "signed 3", name("[4]"): "signed 4", name("4"): "by somebody"})
     assert said[-2:] == [f"installs {name('[4]')}", "reboot"]
-    assert not [line for line in said[:-2] if "is not taken" not in line]
+    assert not [line for line in said[:-2] if "is not installed" not in line]
