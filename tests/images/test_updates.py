@@ -233,7 +233,8 @@ def test_from_a_stick_the_one_of_its_maker_is_kept_though_the_hub_is_away_and_th
     emulated.wait_for(f"{NEXT.version} is installed", timeout_s=INSTALL_S)
     found = gateway.wait_until_decided(NEXT.version)
     assert (found["last"]["state"], found["booted"]["version"]) == ("kept", NEXT.version)
-    emulated.wait_for(f"{bundles[1].name} on the stick is not installed: it holds {NEXT.version}, and {NEXT.version} runs")
+    text = f"{bundles[1].name} on the stick is not installed: it holds {NEXT.version}, and {NEXT.version} runs"
+    emulated.wait_for(text)
     gateway.wait_until_served()
     fleet.hub.start()
     gateway.drain()
