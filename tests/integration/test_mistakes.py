@@ -72,13 +72,13 @@ MISTAKES = (
         "devices of a directory that is not there",
         "device list --data {typo}",
         2,
-        ("no data directory {typo}", "edge init --data {typo}"),
+        ("data directory {typo} not found", "edge init --data {typo}"),
     ),
     Mistake(
         "resources of a directory that is not there",
         "get --data {typo}",
         2,
-        ("no data directory {typo}", "apply --data {typo}"),
+        ("data directory {typo} not found", "apply --data {typo}"),
     ),
     Mistake("a store that is not there", "store info --data {typo}", 2, ("{typo}", "give --data as for")),
     Mistake("a file for a directory", "edge run --dev --data {file}", 2, ("{file}", "is a file")),
@@ -138,7 +138,7 @@ MISTAKES = (
     # --- YAML
     Mistake("a file that is not there", "apply --data {gw} -f {typo}.yaml", 2, ("{typo}.yaml",)),
     Mistake("no file named", "apply --data {gw}", 2, ("nothing to apply: -f FILE", "--help`")),
-    Mistake("an empty file", "apply --data {gw} -f {empty}", 2, ("{empty}: no resource in it", "nothing was applied")),
+    Mistake("an empty file", "apply --data {gw} -f {empty}", 2, ("{empty}: no resource found", "nothing was applied")),
     Mistake(
         "a key with a typo",
         "apply --data {gw} -f {typed}",
@@ -154,7 +154,7 @@ MISTAKES = (
         "what is not there, deleted",
         "delete --data {gw} address default.plnt",
         1,
-        ('no Address "default.plnt"', "default.plant"),
+        ('Address "default.plnt" not found', "default.plant"),
     ),
     Mistake(
         "a configuration that is not there",
@@ -233,7 +233,7 @@ MISTAKES = (
         "an AMQP device without a gateway",
         "{simulate} --protocol amqp --url amqp://127.0.0.1:{closed} --name d",
         3,
-        ("Connection refused", "does a gateway serve amqp://127.0.0.1:{closed}?"),
+        ("Connection refused", "check that a gateway serves amqp://127.0.0.1:{closed}"),
     ),
     Mistake(
         "a protocol for another",
@@ -272,13 +272,16 @@ MISTAKES = (
         started=True,
     ),
     Mistake(
-        "a device added twice", "device add pump7 --data {gw}", 1, ("a user pump7 already", "credentials rotate pump7")
+        "a device added twice",
+        "device add pump7 --data {gw}",
+        1,
+        ("user pump7 exists already", "credentials rotate pump7"),
     ),
     Mistake(
         "a device removed that is not there",
         "device remove pmp7 --data {gw}",
         1,
-        ("there is no user pmp7", "./waypost device list --data {gw}"),
+        ("user pmp7 not found", "./waypost device list --data {gw}"),
     ),
     Mistake("a right with a typo", "device add pump8 --data {gw} --allow sned:plant/#", 2, ("'sned'", "send, recv")),
     Mistake("an empty password", "device add pump8 --data {gw} --password-stdin", 2, ("it is empty", "write one line")),
@@ -326,7 +329,7 @@ MISTAKES = (
         1,
         ("{file}: line 1", "./waypost store export"),
     ),
-    Mistake("purge of nothing in particular", "store purge --data {gw}", 2, ("say what", "--all")),
+    Mistake("purge of nothing in particular", "store purge --data {gw}", 2, ("select messages", "--all")),
     Mistake("an age with a typo", "store export --data {gw} --since 2hours --out {typo}.csv", 2, ("--since", "2hours")),
     Mistake("a format by a strange suffix", "store export --data {gw} --out {typo}.xlsx", 2, ("xlsx", "--format")),
     Mistake(
@@ -339,7 +342,7 @@ MISTAKES = (
         "export over a file that is there",
         "store export --data {gw} --out {ndjson}",
         2,
-        ("{ndjson} is there already", "--force"),
+        ("{ndjson} exists already", "--force"),
     ),
     Mistake(
         "export to a full disk",
