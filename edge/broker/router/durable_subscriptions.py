@@ -517,12 +517,10 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
     def _restore_one(self, declaration: Declaration) -> None:
         """Leave a subscription to its rows, or open it if they are not enough. It may have cursors in logs that its
         filter does not reach by the present rules."""
-        left_at, cursors = self._unused.restore(declaration), self._store.cursors.named(declaration.name)
-        reached = set(self._reached_logs(declaration.pattern))
+        left_at, table = self._unused.restore(declaration), self._store.cursors
+        cursors, reached = table.named(declaration.name), set(self._reached_logs(declaration.pattern))
         absent = bool(cursors) and _is_clients(declaration) and reached <= {each.log for each in cursors}
-        if not (
-            absent and all(not each.acknowledged and self._store.cursors.make_idle(each.cursor) for each in cursors)
-        ):
+        if not (absent and all(not each.acknowledged and table.make_idle(each.cursor) for each in cursors)):
             self._open(declaration, [each.log for each in cursors], left_at)
             return
         self._names.add(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
