@@ -15,14 +15,14 @@ from images.frozen import cross
 from images.package import deb
 from images.programs import require
 from images.rootfs import building as rootfs
-from images.steps import Steps
+from images.steps import BuildSteps
 
 PROGRAMS = (*rootfs.PROGRAMS, *cross.PROGRAMS, *deb.PROGRAMS, *disk.SYSTEM_PROGRAMS)
 """Programs that the parts of every system need."""
 
 
 def build_image(
-    steps: Steps,
+    steps: BuildSteps,
     cache: Path,
     board: str,
     mirror: Mirror,
@@ -40,7 +40,7 @@ def build_image(
 
 
 def build_bundle(
-    steps: Steps, cache: Path, mirror: Mirror, pair: tuple[Path | None, Path | None], *, fresh: bool = False
+    steps: BuildSteps, cache: Path, mirror: Mirror, pair: tuple[Path | None, Path | None], *, fresh: bool = False
 ) -> bundle.UpdateBundle:
     """Return the update bundle for all boards. Raises ImageError."""
     keys = _check_prerequisites(cache, pair, bundle.PROGRAMS)
@@ -66,7 +66,7 @@ def _check_prerequisites(
     return signing.load_keys(cache, *pair)
 
 
-def _build_parts(steps: Steps, mirror: Mirror, *, fresh: bool) -> tuple[Path, Path]:
+def _build_parts(steps: BuildSteps, mirror: Mirror, *, fresh: bool) -> tuple[Path, Path]:
     """Return the archive of Debian's part of a root file system, and the gateway's package."""
     with ThreadPoolExecutor(2) as pool:  # each is emulated on one processor for minutes
         archive = pool.submit(rootfs.build_base, steps, mirror, fresh=fresh)

@@ -14,7 +14,7 @@ from images.options import cache_option, mirror_options, out_option
 
 if TYPE_CHECKING:
     from images.debian import Mirror
-    from images.steps import Steps
+    from images.steps import BuildSteps
 
 machine_option = click.option(
     "--machine",
@@ -59,10 +59,10 @@ def freeze(
     from images.debian import Mirror
     from images.frozen.freezing import PROGRAM
     from images.output import check_target, copy_tree
-    from images.steps import Steps, default_cache
+    from images.steps import BuildSteps, default_cache
 
     check_target(out, holding=PROGRAM)
-    made, _ = _freeze(Steps(cache or default_cache()), machine, Mirror(mirror, security_mirror), fresh=fresh)
+    made, _ = _freeze(BuildSteps(cache or default_cache()), machine, Mirror(mirror, security_mirror), fresh=fresh)
     copy_tree(made, out, holding=PROGRAM)
     click.echo(out)
 
@@ -85,10 +85,10 @@ def package(
     from images.debian import Mirror
     from images.output import check_target, copy_file
     from images.package import deb
-    from images.steps import Steps, default_cache
+    from images.steps import BuildSteps, default_cache
 
     check_target(out)
-    steps = Steps(cache or default_cache())
+    steps = BuildSteps(cache or default_cache())
     made = _freeze(steps, machine, Mirror(mirror, security_mirror), fresh=fresh)
     click.echo(copy_file(deb.build_package(steps, *made), out))
 
@@ -134,13 +134,13 @@ def build(
     from images.disk import imager
     from images.disk.building import image_name
     from images.output import check_target, copy_file, write_text
-    from images.steps import Steps, default_cache
+    from images.steps import BuildSteps, default_cache
 
     _require_fetchable(url)
     check_target(out)
     folder = cache or default_cache()
     packages = Mirror(mirror, security_mirror)
-    made = build_image(Steps(folder), folder, board, packages, (key, certificate), fresh=fresh)
+    made = build_image(BuildSteps(folder), folder, board, packages, (key, certificate), fresh=fresh)
     for file in sorted(made.iterdir()):
         if file.name != imager.FILE:
             click.echo(copy_file(file, out))
@@ -189,13 +189,13 @@ def bundle(
     from images.debian import Mirror
     from images.disk.bundle import make_resource
     from images.output import check_target, copy_file, write_text
-    from images.steps import Steps, default_cache
+    from images.steps import BuildSteps, default_cache
 
     _require_fetchable(url)
     check_target(out)
     folder = cache or default_cache()
     packages = Mirror(mirror, security_mirror)
-    made = build_bundle(Steps(folder), folder, packages, (key, certificate), fresh=fresh)
+    made = build_bundle(BuildSteps(folder), folder, packages, (key, certificate), fresh=fresh)
     click.echo(copy_file(made.file, out))
     if url is not None:
         name = f"{made.file.name.removesuffix('.raucb')}.system.yaml"
@@ -255,7 +255,7 @@ def _require_fetchable(url: str | None) -> None:
         raise ImageError(f"--url {url}: expected https://host/path", code=USAGE)
 
 
-def _freeze(steps: Steps, machine: str | None, mirror: Mirror, *, fresh: bool) -> tuple[Path, str]:
+def _freeze(steps: BuildSteps, machine: str | None, mirror: Mirror, *, fresh: bool) -> tuple[Path, str]:
     """Return a frozen gateway, and the kind of machine it is for."""
     import platform
 

@@ -14,7 +14,7 @@ def ask(question: str, instead: str, *, hidden: bool = False, default: str | Non
 
     `instead`: how to give the value without a terminal. Raises ImageError, and click.Abort at Ctrl-C.
     """
-    no_terminal = ImageError(f"{question}: there is no terminal to type it at", hint=instead, code=USAGE)
+    no_terminal = ImageError(f"{question}: without a terminal it cannot be typed", hint=instead, code=USAGE)
     if hidden and not sys.stdin.isatty():  # the input would be visible
         raise no_terminal
     try:

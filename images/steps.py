@@ -77,7 +77,7 @@ def _start_progress() -> Progress:
     return progress
 
 
-class Steps:
+class BuildSteps:
     """Results of steps, one folder each, named by the step and a hash of its inputs."""
 
     def __init__(self, cache: Path, say: Callable[[str], None] | None = None) -> None:

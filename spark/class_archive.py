@@ -52,9 +52,9 @@ def jvm_options(home: java.Java) -> tuple[str, ...]:
 def make_archive() -> str:
     """Run one small pass of every job in a JVM that archives its classes on exit; return a message for the user.
 
-    The new archive replaces all former ones. A JVM that makes no archive (some runtimes cannot) is no error: the
-    message says so. Raises `ConnectorMissing` or `java.JavaMissing` when no pass can be run at all, and `OSError` when
-    the environment cannot be written.
+    The new archive replaces all former ones. Some runtimes cannot make an archive; then the message says so. Raises
+    `ConnectorMissing` or `java.JavaMissing` if no pass can be run at all, and `OSError` if the environment cannot be
+    written.
     """
     DELTA.paths()
     home = java.find()

@@ -53,7 +53,7 @@ def find_first_partition(image: Path) -> Partition:
 
 
 def read_file(image: Path, begin: int, name: str) -> bytes | None:
-    """Return the content of a file of the partition at `begin`; None if there is no such file. Raises ImageError."""
+    """Return the content of a file of the partition at `begin`; None if the file does not exist. Raises ImageError."""
     done = _run("mcopy", "-n", "-i", f"{image}@@{begin}", f"::/{name}", "-")
     if done.returncode == 0:
         return done.stdout

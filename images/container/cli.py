@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from images.debian import Mirror
-    from images.steps import Steps
+    from images.steps import BuildSteps
 
 
 @click.command()
@@ -62,10 +62,10 @@ def container(
     from images.debian import Mirror
     from images.output import check_target, copy_tree
     from images.package import deb
-    from images.steps import Steps, default_cache
+    from images.steps import BuildSteps, default_cache
 
     check_target(out, holding="Dockerfile")
-    steps, packages = Steps(cache or default_cache()), Mirror(mirror, security_mirror)
+    steps, packages = BuildSteps(cache or default_cache()), Mirror(mirror, security_mirror)
     wanted = machines or (platform.machine(),)
     if oci:
         archives.check_prerequisites([deb.ARCHITECTURES[machine] for machine in wanted])
@@ -81,7 +81,7 @@ def container(
             click.echo(_build_archive(steps, packages, role, machine, out, fresh=fresh))
 
 
-def _build_gateway(steps: Steps, mirror: Mirror, machines: tuple[str, ...], *, fresh: bool) -> Path:
+def _build_gateway(steps: BuildSteps, mirror: Mirror, machines: tuple[str, ...], *, fresh: bool) -> Path:
     from images.container import building
     from images.frozen import by_machine
     from images.package import deb
@@ -95,7 +95,7 @@ def _build_gateway(steps: Steps, mirror: Mirror, machines: tuple[str, ...], *, f
     return building.build_gateway(steps, packages)
 
 
-def _build_for_this_machine(steps: Steps, role: str, machines: tuple[str, ...]) -> Path:
+def _build_for_this_machine(steps: BuildSteps, role: str, machines: tuple[str, ...]) -> Path:
     from images.container import building
 
     if machines != (platform.machine(),):
@@ -107,7 +107,7 @@ def _build_for_this_machine(steps: Steps, role: str, machines: tuple[str, ...]) 
     return building.build_hub(steps) if role == "hub" else building.build_analytics(steps)
 
 
-def _build_archive(steps: Steps, mirror: Mirror, role: str, machine: str, context: Path, *, fresh: bool) -> Path:
+def _build_archive(steps: BuildSteps, mirror: Mirror, role: str, machine: str, context: Path, *, fresh: bool) -> Path:
     from images import source
     from images.container import oci
     from images.package import deb

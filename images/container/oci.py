@@ -17,7 +17,7 @@ from images.debian import SUITE, Mirror
 from images.errors import USAGE, ImageError
 from images.frozen.cross import require_emulation
 from images.programs import require, run
-from images.steps import Steps
+from images.steps import BuildSteps
 
 BASE: Final = "localhost/waypost-base"
 _PYTHON: Final = ("ca-certificates", "libssl3", "libstdc++6", "python3", "python3-venv", "tzdata")
@@ -42,7 +42,7 @@ def check_prerequisites(architectures: Sequence[str]) -> None:
 
 
 def build_base(
-    steps: Steps, mirror: Mirror, architecture: str, packages: Sequence[str], *, fresh: bool = False
+    steps: BuildSteps, mirror: Mirror, architecture: str, packages: Sequence[str], *, fresh: bool = False
 ) -> Path:
     """Return the archive of a small Debian with these packages. Needs root. Raises ImageError."""
     made = steps.result(

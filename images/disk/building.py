@@ -15,7 +15,7 @@ from images.disk.signing import SigningKeys
 from images.frozen import cross
 from images.programs import require, run
 from images.rootfs import building as rootfs
-from images.steps import Input, Steps, make_key, remove
+from images.steps import BuildSteps, Input, make_key, remove
 
 HERE: Final = Path(__file__).parent
 SYSTEM_PROGRAMS: Final = ("mke2fs", "debugfs", "systemctl")
@@ -52,7 +52,7 @@ def image_name(board: str) -> str:
     return f"waypost-{source.read_version()}-{board}"
 
 
-def build(steps: Steps, board: str, *, archive: Path, package: Path, keys: SigningKeys) -> Path:
+def build(steps: BuildSteps, board: str, *, archive: Path, package: Path, keys: SigningKeys) -> Path:
     """Return the folder with an image for a board and its files. Needs root. Raises ImageError."""
     require(*PROGRAMS)
     made = build_system(steps, archive=archive, package=package, keys=keys)
@@ -64,7 +64,7 @@ def build(steps: Steps, board: str, *, archive: Path, package: Path, keys: Signi
     )
 
 
-def build_system(steps: Steps, *, archive: Path, package: Path, keys: SigningKeys) -> Path:
+def build_system(steps: BuildSteps, *, archive: Path, package: Path, keys: SigningKeys) -> Path:
     """Return the folder with what all boards share: root and data file systems, and the firmware.
 
     Needs root. Raises ImageError.

@@ -15,7 +15,7 @@ from images import source
 from images.disk import filesystem
 from images.disk.signing import SigningKeys
 from images.programs import require, run
-from images.steps import Steps, make_key, remove
+from images.steps import BuildSteps, make_key, remove
 
 COMPATIBLE: Final = "waypost-arm64"
 """Also stated in `rauc/system.conf` of a root."""
@@ -45,7 +45,7 @@ class UpdateBundle(NamedTuple):
     """SHA-256 of the root file system in it."""
 
 
-def build(steps: Steps, system: Path, keys: SigningKeys) -> UpdateBundle:
+def build(steps: BuildSteps, system: Path, keys: SigningKeys) -> UpdateBundle:
     """Return the bundle of a system (`images.disk.building.build_system`). Raises ImageError."""
     require(*PROGRAMS)
     name = f"waypost-{source.read_version()}-arm64.raucb"

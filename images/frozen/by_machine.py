@@ -8,10 +8,10 @@ from pathlib import Path
 from images.debian import Mirror
 from images.errors import USAGE, ImageError
 from images.frozen import cross, freezing
-from images.steps import Steps
+from images.steps import BuildSteps
 
 
-def freeze(steps: Steps, machine: str, mirror: Mirror, *, fresh: bool = False) -> Path:
+def freeze(steps: BuildSteps, machine: str, mirror: Mirror, *, fresh: bool = False) -> Path:
     """Return the folder of a gateway for a machine (``x86_64``, ``aarch64``). Raises ImageError."""
     own = platform.machine()
     if machine == own:

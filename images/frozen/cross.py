@@ -22,7 +22,7 @@ from images.errors import USAGE, ImageError
 from images.frozen import freezing, libraries
 from images.frozen.lock_file import DISTRIBUTION, find_required, select_entries
 from images.programs import find, require, run
-from images.steps import Steps
+from images.steps import BuildSteps
 
 PYTHON: Final = "3.11"
 """Version of Debian's Python in `SUITE`."""
@@ -62,7 +62,7 @@ ENVIRONMENT: Final = {
 """Environment for the markers of requirements."""
 
 
-def freeze(steps: Steps, mirror: Mirror, *, fresh: bool = False) -> Path:
+def freeze(steps: BuildSteps, mirror: Mirror, *, fresh: bool = False) -> Path:
     """Return the folder of a gateway for arm64. Raises ImageError.
 
     `fresh`: with Debian's newest Python and libraries.
@@ -123,7 +123,7 @@ def require_emulation(registry: Path = BINFMT) -> None:
         )
 
 
-def unpack_python(steps: Steps, mirror: Mirror, *, fresh: bool = False) -> Path:
+def unpack_python(steps: BuildSteps, mirror: Mirror, *, fresh: bool = False) -> Path:
     """Return a root file system of arm64 with Debian's Python, unpacked and not installed. Raises ImageError."""
     made = steps.result(
         "python-arm64",

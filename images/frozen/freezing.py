@@ -16,7 +16,7 @@ from typing import Final
 
 from images import source
 from images.programs import require, run
-from images.steps import Input, Steps, remove
+from images.steps import BuildSteps, Input, remove
 
 SPEC: Final = Path(__file__).with_name("gateway.spec")
 ENTRY: Final = "from edge.appliance.main import main\n\nmain()\n"
@@ -26,7 +26,7 @@ DATE: Final = 1577836800
 """Date of every file, seconds since 1970. It is fixed, so that results are the same whenever they are made."""
 
 
-def freeze(steps: Steps) -> Path:
+def freeze(steps: BuildSteps) -> Path:
     """Return the folder of a gateway for this kind of machine, made with this Python. Raises ImageError."""
     source.require_checkout()
     require("cc", "objdump", "strip")

@@ -34,7 +34,7 @@ def list_libraries(program: Path) -> list[str]:
 def find_sources(root: Path, libraries: list[str]) -> list[str]:
     """Return the sources of libraries as in Debian's field `Built-Using` (``openssl (= 3.0.22-1~deb12u2)``).
 
-    They are read from the change logs in a root. Raises ImageError for a library whose package is not listed.
+    They are read from the change logs in a root. Raises ImageError for a library of an unlisted package.
     """
     unknown = [name for name in libraries if name not in PACKAGES]
     if unknown:

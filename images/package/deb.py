@@ -17,7 +17,7 @@ from images.errors import ImageError
 from images.frozen import freezing
 from images.frozen.cross import BUILT_USING
 from images.programs import require, run
-from images.steps import Steps
+from images.steps import BuildSteps
 
 HERE: Final = Path(__file__).parent
 PROGRAMS: Final = ("dpkg-deb",)
@@ -41,7 +41,7 @@ Description: messaging gateway that survives the power cut
 """
 
 
-def build_package(steps: Steps, frozen: Path, machine: str) -> Path:
+def build_package(steps: BuildSteps, frozen: Path, machine: str) -> Path:
     """Return the package of a frozen gateway for a machine (``x86_64``, ``aarch64``). Raises ImageError."""
     require(*PROGRAMS)
     name = f"waypost_{source.read_version()}_{ARCHITECTURES[machine]}.deb"

@@ -15,7 +15,7 @@ from typing import Final
 from images import source
 from images.debian import SUITE, Mirror, quote_path
 from images.programs import find, require, run
-from images.steps import Steps, remove
+from images.steps import BuildSteps, remove
 
 HERE: Final = Path(__file__).parent
 PACKAGES: Final = HERE / "packages.list"
@@ -37,7 +37,7 @@ LEFT_OUT: Final = (
 """Paths that a root does not need: of another partition, of one machine, or left by the installation."""
 
 
-def build_base(steps: Steps, mirror: Mirror, *, fresh: bool = False) -> Path:
+def build_base(steps: BuildSteps, mirror: Mirror, *, fresh: bool = False) -> Path:
     """Return the archive of Debian's part. Raises ImageError."""
     require(*PROGRAMS)
     made = steps.result(

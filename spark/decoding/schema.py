@@ -73,7 +73,9 @@ def check_pattern(pattern: str) -> None:
     """Raise `BadSchema` for a pattern that is not a valid MQTT topic filter."""
     levels = pattern.split("/")
     if not pattern or "#" in levels[:-1] or any(len(level) > 1 and {"+", "#"} & {*level} for level in levels):
-        raise BadSchema(f"pattern {pattern!r}: + stands for one whole level, # for all further ones at the end")
+        raise BadSchema(
+            f"pattern {pattern!r}: + matches one whole level, # matches all further levels and has to be the last one"
+        )
 
 
 def matches(pattern: str, address: str) -> bool:

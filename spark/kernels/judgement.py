@@ -32,7 +32,7 @@ class HourStatement(NamedTuple):
     ingested_at: datetime
 
 
-class GatewayState(NamedTuple):
+class GatewayCondition(NamedTuple):
     """State of an address's gateway."""
 
     waiting: int | None
@@ -97,7 +97,7 @@ def judge(
     landed: Iterable[Span],
     given_up: Iterable[tuple[int, int, str]],
     statements: Iterable[HourStatement],
-    circumstances: GatewayState,
+    condition: GatewayCondition,
     settled: Iterable[Span] = (),
 ) -> list[AccountLine]:
     """Compare the statements, rows and ledger of one address.
@@ -109,15 +109,15 @@ def judge(
     lines: list[AccountLine] = []
     covered = SequenceRanges(settled)
     for one in sorted(statements, key=lambda each: (each.first, each.until)):
-        waits = _may_wait(circumstances, one.ingested_at)
+        waits = _may_wait(condition, one.ingested_at)
         for span in list(covered.missing(one.first, one.last)):
-            lines.append(_line(one.hour, span, present, reasons, top, waits=waits, below=circumstances.lanes))
+            lines.append(_line(one.hour, span, present, reasons, top, waits=waits, below=condition.lanes))
             covered.add(*span)
     stated = bool(covered.spans)  # else it may be a queue, of which others took some
     lowest = covered.spans[0][0] if stated else present.spans[0][0] if present.spans else 0
-    waits = not stated or circumstances.waiting is None or circumstances.waiting > 0
+    waits = not stated or condition.waiting is None or condition.waiting > 0
     for span in list(covered.missing(lowest, top)):
-        below = circumstances.lanes or not stated
+        below = condition.lanes or not stated
         lines.append(_line(None, span, present, reasons, top, waits=waits, below=below))
     return lines
 
@@ -129,11 +129,11 @@ def _by_reason(given_up: Iterable[tuple[int, int, str]]) -> dict[str, SequenceRa
     return reasons
 
 
-def _may_wait(circumstances: GatewayState, landed_at: datetime) -> bool:
+def _may_wait(condition: GatewayCondition, landed_at: datetime) -> bool:
     """Return whether stated messages may still be at the gateway."""
-    if circumstances.waiting is None or circumstances.said_at is None:
+    if condition.waiting is None or condition.said_at is None:
         return True
-    return circumstances.waiting > 0 or circumstances.said_at <= landed_at + STATUS_UNDER_WAY
+    return condition.waiting > 0 or condition.said_at <= landed_at + STATUS_UNDER_WAY
 
 
 def _line(

@@ -254,7 +254,7 @@ def track(one: Track, span: tuple[float, float], bands: Sequence[Band]) -> Chart
     summary = f"from {formatting.number(min(lows))} to {formatting.number(max(highs))}, last {last}"
     if one.anomalies:
         summary += f", {amounts.counted(len(one.anomalies), 'anomaly', 'anomalies')}"
-    # If only the newest windows are drawn, an axis of the whole lake would squeeze them into a corner.
+    # With only the newest windows, an axis of the whole lake would squeeze them into a corner.
     start = starts[0] if len(starts) == limits.WINDOWS_DRAWN else min(span[0], starts[0])
     end = max(span[1], starts[-1] + one.width)
     return Chart(

@@ -103,7 +103,7 @@ def _find_gateway_problems(members: Sequence[GatewaySummary], alone: bool) -> It
     if silent:
         longest = formatting.ago(max(silent))
         subject = "This gateway is" if alone else f"{_of(len(silent), total)} {_is(len(silent))}"
-        since = "its last data landed" if len(silent) == 1 else "the first to fall silent was heard"
+        since = "its last data landed" if len(silent) == 1 else "the first one sent its last data"
         text = f"{subject} silent: {since} {longest}."
         yield ReportFinding("look", text, "Check power and uplink there.", section)
     late = [one for one in members if one.within_share is not None and one.within_share < limits.WITHIN_SHARE]

@@ -17,12 +17,12 @@ from spark.report.tracks import Track
 class FleetSections:
     """Each method makes one section, or returns a note that there is nothing to show."""
 
-    def __init__(self, subject: SectionContext) -> None:
-        self._subject = subject
+    def __init__(self, context: SectionContext) -> None:
+        self._context = context
 
     def fleet(self) -> ReportSection | None:
         """Return all gateways, the worst first."""
-        known = self._subject.known
+        known = self._context.known
         if known.gateway is not None or not known.members:
             return None
         columns = [
@@ -45,7 +45,7 @@ class FleetSections:
         rank = {"ok": 0, "look": 1, "wrong": 2}
         rows = [
             [
-                self._subject.gateway(one.gateway),
+                self._context.gateway(one.gateway),
                 (rank[one.state], ", ".join(one.why) or "ok"),
                 one.rows,
                 sparks.get(one.gateway),
@@ -68,7 +68,7 @@ class FleetSections:
 
     def changes(self) -> ReportSection | None:
         """Return the changes of the last day."""
-        found = self._subject.known.changes
+        found = self._context.known.changes
         if found is None:
             return None
         count = amounts.count
@@ -83,14 +83,14 @@ class FleetSections:
         tiles += self._of_weeks()
         since = formatting.moment(datetime.fromtimestamp(found.since, UTC))
         about = f"Since {since}, the last 24 hours."
-        if self._subject.known.weeks is not None:
-            until = formatting.moment(datetime.fromtimestamp(self._subject.known.weeks.until, UTC))[:10]
+        if self._context.known.weeks is not None:
+            until = formatting.moment(datetime.fromtimestamp(self._context.known.weeks.until, UTC))[:10]
             about += f" The week: seven whole days before {until} against the seven before them."
         return ReportSection("changes", "What changed", about, tiles)
 
     def _of_weeks(self) -> list[Tile]:
         """Return last week compared with the week before it."""
-        found = self._subject.known.weeks
+        found = self._context.known.weeks
         if found is None:
             return []
         last, before = found.last, found.before
@@ -103,13 +103,13 @@ class FleetSections:
 
     def hours(self) -> ReportSection | None:
         """Return a strip for each gateway with one cell per hour."""
-        known, strips = self._subject.known, self._subject.known.strips
+        known, strips = self._context.known, self._context.known.strips
         gateways = [one.gateway for one in known.members if one.gateway in strips.by_gateway][: limits.STRIPS_MAX]
         if not gateways:
             return None
         lost = strips.unexplained(known.accounts.hours)
         rows = [
-            [self._subject.gateway(gateway), strips.by_gateway[gateway].cells(lost.get(gateway, ()))]
+            [self._context.gateway(gateway), strips.by_gateway[gateway].cells(lost.get(gateway, ()))]
             for gateway in gateways
         ]
         columns = [GATEWAY, ReportColumn("hours", "heat", start=strips.start)]
@@ -127,7 +127,7 @@ class FleetSections:
 
     def devices(self) -> ReportSection | None:
         """Return the health of devices."""
-        found = self._subject.known.health
+        found = self._context.known.health
         if not found.devices:
             return None
         count = amounts.count
@@ -156,10 +156,10 @@ class FleetSections:
             ReportColumn("rssi", "number"),
         ]
         rows = [self._device(row) for row in found.worst]
-        total = found.devices if self._subject.known.gateway is not None else found.need_a_look
+        total = found.devices if self._context.known.gateway is not None else found.need_a_look
         tables = [
             ReportTable(
-                "Devices that need a look" if self._subject.known.gateway is None else "Devices", columns, rows, total
+                "Devices that need a look" if self._context.known.gateway is None else "Devices", columns, rows, total
             )
         ]
         about = (
@@ -169,7 +169,7 @@ class FleetSections:
 
     def _device(self, row: dict[str, Any]) -> list[Any]:
         return [
-            self._subject.gateway((row["tenant"], row["gateway"])),
+            self._context.gateway((row["tenant"], row["gateway"])),
             row["device"],
             (1 if row["signs"] else 0, ", ".join(row["signs"]) or "ok"),
             row["last_at"],
@@ -185,7 +185,7 @@ class FleetSections:
 
     def anomalies(self) -> ReportSection | None:
         """Return the unusual values."""
-        found = self._subject.known.anomalies
+        found = self._context.known.anomalies
         if not found.count:
             return None
         tiles = [Tile("anomalies", amounts.count(found.count))]
@@ -203,7 +203,7 @@ class FleetSections:
         ]
         rows = [
             [
-                self._subject.gateway(one.gateway),
+                self._context.gateway(one.gateway),
                 one.device,
                 one.metric,
                 one.at,
@@ -225,7 +225,7 @@ class FleetSections:
 
     def metrics(self) -> ReportSection | None:
         """Return the charts of the metrics of devices."""
-        known = self._subject.known
+        known = self._context.known
         if not known.tracks or known.span is None:
             return None
         window = "minute" if known.tracks[0].width == 60 else "hour"
@@ -250,8 +250,8 @@ class FleetSections:
         return ReportSection("metrics", "Metrics", about, charts=drawn, notes=notes)
 
     def _track(self, track: Track, span: tuple[float, float]) -> Chart:
-        chart = charts.track(track, span, self._subject.bands_of(track.gateway))
-        if self._subject.known.gateway is None and self._subject.known.flows_total > 1:
+        chart = charts.track(track, span, self._context.bands_of(track.gateway))
+        if self._context.known.gateway is None and self._context.known.flows_total > 1:
             chart.place = f"{names.short_name(track.gateway)}: {chart.place}"
         return chart
 

@@ -15,12 +15,12 @@ from spark.report.table import ReportColumn, ReportTable
 class LakeSection:
     """Section of the tables and of damaged or rejected data."""
 
-    def __init__(self, subject: SectionContext) -> None:
-        self._subject = subject
+    def __init__(self, context: SectionContext) -> None:
+        self._context = context
 
     def lake(self) -> ReportSection | None:
         """Return files, sizes, and what was set aside or rejected."""
-        found = self._subject.known.storage
+        found = self._context.known.storage
         tables = list(self._damages())
         if found.tables:
             columns = [
@@ -55,7 +55,7 @@ class LakeSection:
         tiles = [
             *(of_all if found.tables else []),
             Tile("damaged files set aside", amounts.count(found.set_aside_total), "bad" if found.set_aside else "good"),
-            unknown_tile(self._subject.known, "readings", "rejected values")
+            unknown_tile(self._context.known, "readings", "rejected values")
             or Tile("rejected values", amounts.count(rejected)),
             Tile("batches in quarantine", amounts.count(quarantined), "bad" if quarantined else "good"),
         ]
@@ -66,7 +66,7 @@ class LakeSection:
         return ReportSection("lake", "Lake", about, tiles, tables=tables)
 
     def _damages(self) -> Iterator[ReportTable]:
-        found = self._subject.known.storage
+        found = self._context.known.storage
         if found.set_aside:
             columns = [
                 ReportColumn("table", "name"),

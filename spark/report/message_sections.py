@@ -16,12 +16,12 @@ from spark.report.table import ReportColumn, ReportTable
 class MessageSections:
     """Each method makes one section, or returns a note that there is nothing to show."""
 
-    def __init__(self, subject: SectionContext) -> None:
-        self._subject = subject
+    def __init__(self, context: SectionContext) -> None:
+        self._context = context
 
     def delivery(self) -> ReportSection | None:
         """Return the delivery times compared with the target."""
-        found = self._subject.known.delivery
+        found = self._context.known.delivery
         if not found.timed or found.share is None:
             return None
         slowest = max((each.max_s or 0.0 for each in found.windows), default=None)
@@ -32,11 +32,11 @@ class MessageSections:
             Tile("slowest message", formatting.duration(slowest)),
         ]
         about = "Time from reception at the gateway to the commit in the lake, by the hour of reception."
-        return ReportSection("delivery", "Delivery time", about, tiles, charts.delivery(found, self._subject.bands))
+        return ReportSection("delivery", "Delivery time", about, tiles, charts.delivery(found, self._context.bands))
 
     def completeness(self) -> ReportSection | None:
         """Return the balance: accepted = landed + discarded + waiting + unexplained."""
-        found = self._subject.known.accounts
+        found = self._context.known.accounts
         if not found.known:
             return None  # a notice at the top says so
         balance = found.balance
@@ -63,7 +63,7 @@ class MessageSections:
         return ReportSection("completeness", "Completeness", about, tiles, tables=tables, notes=notes)
 
     def _addresses(self) -> ReportTable:
-        found = self._subject.known.accounts
+        found = self._context.known.accounts
         heads = ("rows", "accepted", "missing", "given up", "waiting")
         names = ("rows", "accepted", "missing", "explained", "waiting")
         columns = [
@@ -76,7 +76,7 @@ class MessageSections:
         ]
         rows = [
             [
-                self._subject.gateway((row["tenant"], row["gateway"])),
+                self._context.gateway((row["tenant"], row["gateway"])),
                 row["address"],
                 _numbers(row),
                 *(row[name] for name in names),
@@ -88,7 +88,7 @@ class MessageSections:
         return ReportTable("Completeness by address", columns, rows, found.addresses_total)
 
     def _ranges(self) -> Iterator[ReportTable]:
-        found = self._subject.known.accounts
+        found = self._context.known.accounts
         if found.ranges:
             columns = [
                 GATEWAY,
@@ -99,7 +99,7 @@ class MessageSections:
             ]
             rows = [
                 [
-                    self._subject.gateway((row["tenant"], row["gateway"])),
+                    self._context.gateway((row["tenant"], row["gateway"])),
                     row["address"],
                     _numbers(row),
                     row["missing"],
@@ -119,7 +119,7 @@ class MessageSections:
             ]
             hours = [
                 [
-                    self._subject.gateway((row["tenant"], row["gateway"])),
+                    self._context.gateway((row["tenant"], row["gateway"])),
                     row["address"],
                     row["hour"],
                     *(row[head] for head in heads),
@@ -130,12 +130,12 @@ class MessageSections:
             yield ReportTable("Hours with something unexplained", columns, hours, found.hours_total)
 
     def _flows(self, make: Callable[[MessageFlow, int, Sequence[Band]], Chart]) -> list[Chart]:
-        known = self._subject.known
-        return [make(flow, known.flows_total, self._subject.bands_of(flow.gateway)) for flow in known.flows]
+        known = self._context.known
+        return [make(flow, known.flows_total, self._context.bands_of(flow.gateway)) for flow in known.flows]
 
     def flow(self) -> ReportSection | None:
         """Return received and landed messages."""
-        known = self._subject.known
+        known = self._context.known
         if not known.flows:
             return None
         about = (
@@ -154,14 +154,14 @@ class MessageSections:
 
     def backlog(self) -> ReportSection | None:
         """Return the backlogs of gateways."""
-        if not self._subject.known.flows:
+        if not self._context.known.flows:
             return None
         about = "Messages a gateway had accepted that were not in the lake yet."
         return ReportSection("backlog", "Backlog and drain", about, charts=self._flows(charts.backlog))
 
     def freshness(self) -> ReportSection | None:
         """Return delivery times over time."""
-        if not self._subject.known.flows:
+        if not self._context.known.flows:
             return None
         about = "Time from the gateway to the lake: for each moment, the slowest of the messages that landed then."
         columns = [
@@ -172,10 +172,10 @@ class MessageSections:
             ReportColumn("late", "share"),
             ReportColumn("clock suspect", "count"),
         ]
-        slowest = sorted(self._subject.known.members, key=lambda one: -(one.lag_p95_s or 0.0))
+        slowest = sorted(self._context.known.members, key=lambda one: -(one.lag_p95_s or 0.0))
         rows = [
             [
-                self._subject.gateway(one.gateway),
+                self._context.gateway(one.gateway),
                 one.lag_p50_s,
                 one.lag_p95_s,
                 one.lag_max_s,
@@ -191,7 +191,7 @@ class MessageSections:
 
     def outages(self) -> ReportSection | None:
         """Return the outages and how their messages arrived later."""
-        known = self._subject.known
+        known = self._context.known
         found, total = known.outages, known.outages_total
         if not found:
             return None
@@ -204,7 +204,7 @@ class MessageSections:
             ReportColumn("slowest", "seconds"),
         ]
         rows = [
-            [self._subject.gateway(one.gateway), one.began, one.until, one.drain_s, one.messages, one.lag_max_s]
+            [self._context.gateway(one.gateway), one.began, one.until, one.drain_s, one.messages, one.lag_max_s]
             for one in found[: limits.ROWS_MAX]
         ]
         about = (

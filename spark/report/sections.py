@@ -30,8 +30,8 @@ _TABLES: Final[Mapping[str, str]] = {
 
 def make_sections(known: LakeFigures, bands: Sequence[Band], links: Links | None = None) -> list[ReportSection]:
     """Return the sections that have content. `bands`: bands for all charts over time."""
-    subject = SectionContext(known, bands, links or {})
-    fleet, messages, lake = FleetSections(subject), MessageSections(subject), LakeSection(subject)
+    context = SectionContext(known, bands, links or {})
+    fleet, messages, lake = FleetSections(context), MessageSections(context), LakeSection(context)
     makers = (
         fleet.fleet,
         fleet.hours,

@@ -6,11 +6,11 @@ import pytest
 
 from images.building import build_image
 from images.debian import Mirror
-from images.steps import Steps, default_cache
+from images.steps import BuildSteps, default_cache
 
 
 @pytest.fixture(scope="session")
 def image() -> Path:
     """The folder with all of an image for the emulator."""
     cache = default_cache()
-    return build_image(Steps(cache), cache, "qemu", Mirror(), (None, None))
+    return build_image(BuildSteps(cache), cache, "qemu", Mirror(), (None, None))

@@ -13,7 +13,7 @@ import pytest
 
 from images.debian import Mirror
 from images.frozen import cross, freezing
-from images.steps import Steps, default_cache, remove
+from images.steps import BuildSteps, default_cache, remove
 from tests.bench.load import LoadGenerators
 from tests.bench.sessions import absent_session
 from tests.support.processes import Waypost, edge
@@ -35,7 +35,7 @@ SHARE_MAX = 1.05
 
 @pytest.fixture(scope="module")
 def frozen() -> Path:
-    return freezing.freeze(Steps(default_cache()))
+    return freezing.freeze(BuildSteps(default_cache()))
 
 
 def gateway(frozen: Path, folder: Path) -> Waypost:
@@ -129,7 +129,7 @@ def test_what_is_in_it(frozen: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("aarch64-linux-gnu-gcc") is None, reason="gcc-aarch64-linux-gnu is not installed")
 @pytest.mark.skipif(shutil.which("qemu-aarch64-static") is None, reason="qemu-user-static is not installed")
 def test_one_for_arm64_keeps_what_it_acknowledged(tmp_path: Path) -> None:
-    steps, mirror = Steps(default_cache()), Mirror()
+    steps, mirror = BuildSteps(default_cache()), Mirror()
     made, root = cross.freeze(steps, mirror), tmp_path / "root"
     subprocess.run(["cp", "-a", str(cross.unpack_python(steps, mirror)), str(root)], check=True)
     for path in (*root.glob("usr/bin/python3*"), *root.glob("usr/lib/python3*")):
@@ -155,7 +155,7 @@ def test_the_same_sources_make_the_same_bytes(frozen: Path) -> None:
     notes = [path for name in ("RECORD", "direct_url.json") for path in frozen.rglob(name)]
     assert not notes, "they are others where Python is in another folder"
     with tempfile.TemporaryDirectory() as folder:
-        assert contents(freezing.freeze(Steps(Path(folder)))) == contents(frozen)
+        assert contents(freezing.freeze(BuildSteps(Path(folder)))) == contents(frozen)
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -13,7 +13,7 @@ from images.debian import SUITE
 from images.frozen import freezing
 from images.package import deb
 from images.programs import run_for_output
-from images.steps import Steps, default_cache
+from images.steps import BuildSteps, default_cache
 
 pytestmark = [
     pytest.mark.images,
@@ -39,7 +39,7 @@ wait $gateway && echo drained
 
 @pytest.fixture(scope="module")
 def package() -> Path:
-    steps = Steps(default_cache())
+    steps = BuildSteps(default_cache())
     return deb.build_package(steps, freezing.freeze(steps), "x86_64")
 
 

@@ -13,7 +13,7 @@ from images.disk import signing
 from images.frozen import cross
 from images.package import deb
 from images.rootfs import building as rootfs
-from images.steps import Steps, default_cache
+from images.steps import BuildSteps, default_cache
 from tests.images.emulated import MARKS
 
 pytestmark = [*MARKS]
@@ -21,10 +21,10 @@ pytestmark = [*MARKS]
 
 def made_anew(cache: Path) -> Path:
     """Root and image, of the parts that are there."""
-    known, mirror = Steps(default_cache()), Mirror(None)
+    known, mirror = BuildSteps(default_cache()), Mirror(None)
     package = deb.build_package(known, cross.freeze(known, mirror), "aarch64")
     archive, keys = rootfs.build_base(known, mirror), signing.load_keys(default_cache(), None, None)
-    return disk.build(Steps(cache), "qemu", archive=archive, package=package, keys=keys)
+    return disk.build(BuildSteps(cache), "qemu", archive=archive, package=package, keys=keys)
 
 
 def sums(folder: Path) -> dict[str, str]:

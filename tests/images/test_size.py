@@ -13,7 +13,7 @@ from images.building import build_image
 from images.debian import Mirror
 from images.disk.building import image_name
 from images.programs import find
-from images.steps import Steps, default_cache
+from images.steps import BuildSteps, default_cache
 from tests.images.emulated import MARKS, begin, decompressed
 
 pytestmark = [*MARKS]
@@ -40,7 +40,7 @@ def test_it_is_small(image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.usefixtures("image")
 def test_with_nothing_changed_nothing_is_made() -> None:
-    steps, began = Steps(default_cache(), say=lambda _: None), time.monotonic()
+    steps, began = BuildSteps(default_cache(), say=lambda _: None), time.monotonic()
     build_image(steps, default_cache(), "qemu", Mirror(), (None, None))
     assert set(steps.seconds.values()) == {0.0}, steps.seconds
     assert time.monotonic() - began <= UNCHANGED_S

@@ -12,7 +12,7 @@ from images.debian import Mirror
 from images.disk.building import image_name
 from images.emulator import machine
 from images.programs import find, run
-from images.steps import Steps, default_cache
+from images.steps import BuildSteps, default_cache
 from tests.images.emulated import MARKS, begin
 from tests.support.processes import wait_until
 
@@ -31,7 +31,7 @@ def pressing_keys(press: Callable[[bytes], object], over: threading.Event) -> No
 
 def test_a_raspberry_pi_starts_whatever_is_typed(tmp_path: Path) -> None:
     cache = default_cache()
-    folder = build_image(Steps(cache), cache, BOARD, Mirror(), (None, None))
+    folder = build_image(BuildSteps(cache), cache, BOARD, Mirror(), (None, None))
     drive = machine.make_disk(folder / f"{image_name(BOARD)}.img.zst", tmp_path, tmp_path / "log")
     plain = tmp_path / f"{image_name(BOARD)}.img"
     for file in ("u-boot.bin", DEVICE_TREE):

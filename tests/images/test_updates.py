@@ -19,7 +19,7 @@ from images.debian import Mirror
 from images.disk import bundle, filesystem, signing
 from images.emulator import machine
 from images.programs import run
-from images.steps import Steps, default_cache
+from images.steps import BuildSteps, default_cache
 from tests.images.emulated import BOOT_S, DATA, HOST, MARKS, Gateway
 from tests.support.enrolled import EnrolledFleet
 from tests.support.file_server import FileServer
@@ -54,7 +54,7 @@ NO_GATEWAY_RUNS = Variant("0.3.1", "rm /usr/lib/waypost/prepare")
 def whole() -> Path:
     """The bundle of this checkout."""
     cache = default_cache()
-    return build_bundle(Steps(cache), cache, Mirror(), (None, None)).file
+    return build_bundle(BuildSteps(cache), cache, Mirror(), (None, None)).file
 
 
 def made(variant: Variant, whole: Path, folder: Path, keys: signing.SigningKeys | None = None) -> bundle.UpdateBundle:

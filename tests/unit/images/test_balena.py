@@ -100,7 +100,7 @@ class TestLogin:
 
     def test_nobody_is_there_to_type_it(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.stdin", io.StringIO(""))
-        fail(run("login"), "Access token: there is no terminal to type it at", "BALENA_API_KEY")
+        fail(run("login"), "Access token: without a terminal it cannot be typed", "BALENA_API_KEY")
 
     def test_nobody_answers(self, run: Run) -> None:
         with socket.socket() as taken:

@@ -21,7 +21,7 @@ from edge.appliance.main import run
 from images import programs, source
 from images.container import building
 from images.frozen import cross
-from images.steps import Steps
+from images.steps import BuildSteps
 from spark.cli import analytics
 
 ROLES = {"gateway": building.GATEWAY, "hub": building.HUB}
@@ -63,7 +63,7 @@ def test_a_gateways_folder_has_its_packages(tmp_path: Path) -> None:
     made = tmp_path / "package-x86_64-0" / "waypost_1_amd64.deb"
     made.parent.mkdir()
     made.write_bytes(b"a package")
-    folder = building.build_gateway(Steps(tmp_path / "cache", lambda _: None), {"amd64": made})
+    folder = building.build_gateway(BuildSteps(tmp_path / "cache", lambda _: None), {"amd64": made})
     assert (folder / "packages" / made.name).read_bytes() == b"a package"
     assert sorted(path.name for path in folder.iterdir()) == ["Dockerfile", "docker-compose.yml", "packages", "start"]
 

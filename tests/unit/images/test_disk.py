@@ -33,7 +33,7 @@ from images.errors import ImageError
 from images.frozen import cross
 from images.programs import find
 from images.rootfs import building as rootfs
-from images.steps import Steps
+from images.steps import BuildSteps
 from tests.unit.images import handed
 
 DATE = 1_700_000_000
@@ -177,12 +177,12 @@ class TestSignatures:
     lambda steps, cache: build_bundle(steps, cache, Mirror(), (None, None)),
 ], ids=["image", "bundle"])  # fmt: skip
 def test_all_that_is_missing_is_said_before_the_first_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[[Steps, Path], object]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[[BuildSteps, Path], object]
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr("images.programs.find", lambda _: None)
     with pytest.raises(ImageError, match="missing on this machine: ") as refused:
-        build(Steps(tmp_path / "cache"), tmp_path)
+        build(BuildSteps(tmp_path / "cache"), tmp_path)
     packages = set(refused.value.hint.split())
     assert {"mmdebstrap", "gcc-aarch64-linux-gnu", "dpkg", "e2fsprogs"} < packages
     assert packages & {"genimage", "rauc"}

@@ -12,7 +12,7 @@ from images.debian import Mirror
 from images.errors import ImageError
 from images.frozen import cross, freezing, libraries
 from images.frozen.lock_file import DISTRIBUTION, find_required, select_entries
-from images.steps import Steps
+from images.steps import BuildSteps
 
 
 def test_it_takes_what_a_gateway_imports_and_nothing_of_a_hub() -> None:
@@ -76,7 +76,7 @@ def test_debians_newest_packages_and_another_mirror_make_the_gateways_python_ane
 
     monkeypatch.setattr(Mirror, "unpack", unpack)
     monkeypatch.setattr("images.debian.run_for_output", lambda *_: "http://a.example/ bookworm\n")
-    steps, own, other = Steps(tmp_path, lambda _: None), Mirror(), Mirror("http://mirror.example/debian")
+    steps, own, other = BuildSteps(tmp_path, lambda _: None), Mirror(), Mirror("http://mirror.example/debian")
     for mirror, fresh in ((own, False), (own, False), (other, False), (other, True), (own, False)):
         assert cross.unpack_python(steps, mirror, fresh=fresh).is_dir()
     assert [each.partition(" bookworm")[0] for each in asked] == [

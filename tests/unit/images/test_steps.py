@@ -11,7 +11,7 @@ import pytest
 from images.errors import ImageError
 from images.output import copy_tree
 from images.programs import find, require, run, run_for_output
-from images.steps import OLD_KEPT, Input, Steps, hash_tree, make_key
+from images.steps import OLD_KEPT, BuildSteps, Input, hash_tree, make_key
 
 
 class Counted:
@@ -26,24 +26,24 @@ class Counted:
 
 
 @pytest.fixture
-def steps(tmp_path: Path) -> Steps:
-    return Steps(tmp_path / "cache", say=lambda _: None)
+def steps(tmp_path: Path) -> BuildSteps:
+    return BuildSteps(tmp_path / "cache", say=lambda _: None)
 
 
 class TestResults:
-    def test_the_same_inputs_are_worked_on_once(self, steps: Steps) -> None:
+    def test_the_same_inputs_are_worked_on_once(self, steps: BuildSteps) -> None:
         make = Counted()
         first = steps.result("part", "a part", ["one"], make)
         assert steps.result("part", "a part", ["one"], make) == first
         assert (make.done, steps.seconds["part"]) == (1, 0.0)
 
-    def test_other_inputs_and_a_wish_are_worked_on(self, steps: Steps) -> None:
+    def test_other_inputs_and_a_wish_are_worked_on(self, steps: BuildSteps) -> None:
         make = Counted()
         steps.result("part", "a part", ["one"], make)
         steps.result("part", "a part", ["two"], make)
         assert (steps.result("part", "a part", ["two"], make, again=True) / "file").read_text() == "3"
 
-    def test_a_failure_leaves_no_result(self, steps: Steps, tmp_path: Path) -> None:
+    def test_a_failure_leaves_no_result(self, steps: BuildSteps, tmp_path: Path) -> None:
         def fail(folder: Path, _log: Path) -> None:
             (folder / "half").touch()
             raise ImageError("no")
@@ -54,7 +54,7 @@ class TestResults:
         assert [path.name for path in made.iterdir()] == ["file"]
 
     @pytest.mark.parametrize(("number", "hint"), [(errno.ENOSPC, "free some space"), (errno.EIO, "")])
-    def test_what_the_disk_says_is_said(self, steps: Steps, number: int, hint: str) -> None:
+    def test_what_the_disk_says_is_said(self, steps: BuildSteps, number: int, hint: str) -> None:
         def full(folder: Path, _log: Path) -> None:
             raise OSError(number, os.strerror(number), str(folder / "file"))
 
@@ -63,14 +63,14 @@ class TestResults:
         assert failed.value.hint.startswith(hint)
         assert steps.result("part", "a part", ["one"], Counted())
 
-    def test_old_results_go(self, steps: Steps, tmp_path: Path) -> None:
+    def test_old_results_go(self, steps: BuildSteps, tmp_path: Path) -> None:
         for number in range(OLD_KEPT + 2):
             newest = steps.result("part", "a part", [str(number)], Counted())
         left = [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
         assert len(left) == OLD_KEPT
         assert newest in left
 
-    def test_what_was_cut_off_goes(self, steps: Steps, tmp_path: Path) -> None:
+    def test_what_was_cut_off_goes(self, steps: BuildSteps, tmp_path: Path) -> None:
         def cut(_folder: Path, _log: Path) -> None:
             raise KeyboardInterrupt
 
@@ -84,7 +84,7 @@ class TestResults:
     def test_where_nothing_can_be_kept(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(ImageError, match=r"Not a directory|File exists"):
-            Steps(tmp_path / "file").result("part", "a part", [], Counted())
+            BuildSteps(tmp_path / "file").result("part", "a part", [], Counted())
 
 
 class TestKeys:
