@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from spark.kernels.judgement import AccountLine, GatewayCondition, HourStatement, judge
+from spark.kernels.judgement import AccountCondition, AccountLine, HourStatement, judge
 
 KEY: Final = ("tenant", "gateway", "epoch", "address")
 LANDED, GIVEN_UP, STATED, SETTLED = "landed", "given up", "stated", "settled"
@@ -114,7 +114,7 @@ def _account(facts: list[_Fact]) -> Iterator[dict[str, Any]]:
             for fact in facts
             if fact.fact == STATED and fact.hour is not None and fact.ingested_at is not None
         ],
-        GatewayCondition(one.waiting, one.said_at, one.lanes is True),
+        AccountCondition(one.waiting, one.said_at, one.lanes is True),
         [(fact.first, fact.last) for fact in facts if fact.fact == SETTLED],
     )
     for line in lines:

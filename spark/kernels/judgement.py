@@ -32,7 +32,7 @@ class HourStatement(NamedTuple):
     ingested_at: datetime
 
 
-class GatewayCondition(NamedTuple):
+class AccountCondition(NamedTuple):
     """State of an address's gateway."""
 
     waiting: int | None
@@ -97,7 +97,7 @@ def judge(
     landed: Iterable[Span],
     given_up: Iterable[tuple[int, int, str]],
     statements: Iterable[HourStatement],
-    condition: GatewayCondition,
+    condition: AccountCondition,
     settled: Iterable[Span] = (),
 ) -> list[AccountLine]:
     """Compare the statements, rows and ledger of one address.
@@ -129,7 +129,7 @@ def _by_reason(given_up: Iterable[tuple[int, int, str]]) -> dict[str, SequenceRa
     return reasons
 
 
-def _may_wait(condition: GatewayCondition, landed_at: datetime) -> bool:
+def _may_wait(condition: AccountCondition, landed_at: datetime) -> bool:
     """Return whether stated messages may still be at the gateway."""
     if condition.waiting is None or condition.said_at is None:
         return True

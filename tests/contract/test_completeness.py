@@ -102,7 +102,7 @@ def of_spark(said: Case) -> list[judgement.AccountLine]:
         for first, last, hours in said["stated"]
     ]
     at = START + said["said"] * HOUR if said["waiting"] is not None else None
-    circumstances = judgement.GatewayCondition(said["waiting"], at, said["lanes"])
+    circumstances = judgement.AccountCondition(said["waiting"], at, said["lanes"])
     return judgement.judge(said["landed"], said["ledger"], stated, circumstances)
 
 
