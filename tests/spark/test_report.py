@@ -753,7 +753,7 @@ class TestOneState:
         assert self.totals(known) == {4, 7}
         assert known.mixed
         _, text = read(page.render(known, facts.Facts()))
-        assert "made of different versions of the lake, so their totals may differ" in text
+        assert "derive from different versions of the lake, so their totals may differ" in text
 
     def test_what_is_written_while_the_page_is_drawn_is_not_on_it(
         self, lake: Path, monkeypatch: pytest.MonkeyPatch
