@@ -8,7 +8,7 @@ from typing import Any, Final
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from edge.broker.http.content_encoding import decompressed, is_compressed
+from edge.broker.http.content_encoding import decompress, is_compressed
 from edge.broker.http.limits import HTTP_BODY_S_MAX
 from edge.broker.http.message_headers import message_headers
 from edge.broker.http.refusal import RequestRefused
@@ -29,7 +29,7 @@ async def read_body(request: Request, bytes_max: int, what: str) -> bytes:
                     raise RequestRefused(413, f"{what} is larger than {bytes_max} bytes")
     except (TimeoutError, ClientDisconnect):
         raise RequestRefused(408, "the request did not come in time") from None
-    return decompressed(body, bytes_max) if compressed else body
+    return decompress(body, bytes_max) if compressed else body
 
 
 def json_response(document: Any, status: int = 200) -> Response:

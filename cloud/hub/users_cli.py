@@ -77,7 +77,7 @@ def add(name: str, data: Path, allowed: tuple[str, ...], password_stdin: bool, a
     _with_file(data, make)
     shown = {} if password_stdin else {"password": password}
     if as_json:
-        say_json({"name": name, "allow": rights.words(rules), **shown}, indent=0)
+        say_json({"name": name, "allow": rights.format_rights(rules), **shown}, indent=0)
         return
     say(f"{name}: added")
     for label, value in shown.items():
@@ -94,7 +94,7 @@ def list_users(data: Path, as_json: bool) -> None:
     from edge.broker.security import rights
 
     found = _with_file(data, lambda file: file.load()).users
-    rows = [{"name": name, "allow": rights.words(each.rules)} for name, each in sorted(found.items())]
+    rows = [{"name": name, "allow": rights.format_rights(each.rules)} for name, each in sorted(found.items())]
     if as_json:
         say_json(rows)
         return
@@ -133,7 +133,7 @@ def _rules(name: str, allowed: tuple[str, ...]) -> tuple[AccessRule, ...]:
     except peers.InvalidPeer as why:
         raise UsageProblem(f"{name}: {why}") from None
     try:
-        return rights.read(allowed)
+        return rights.parse_rights(allowed)
     except ValueError as why:
         raise UsageProblem(f"--allow {why}") from None
 

@@ -12,7 +12,7 @@ from proton import ConnectionException
 from proton.utils import BlockingConnection
 
 from edge.broker.limits import TURNED_AWAY_MAX, TURNED_AWAY_S
-from edge.broker.listeners.turned_away import NO_ROOM
+from edge.broker.listeners.refusals import NO_ROOM
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import packets
 from tests.support.configured_gateway import gateway_with

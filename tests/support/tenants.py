@@ -52,7 +52,9 @@ class TenantHub:
         self.authority = Authority(folder / "authority")
         self.data.mkdir()
         with CredentialFile.open(self.data) as file:
-            file.put([with_secret(new_user(name, rights.read(may)), name, at_s=0.0) for name, may in users.items()])
+            file.put(
+                [with_secret(new_user(name, rights.parse_rights(may)), name, at_s=0.0) for name, may in users.items()]
+            )
         tenants = json.dumps([{"name": name, "quota": quota} for name, quota in quotas.items()])
         file = folder / "hub.yaml"
         files = {"certificate": self.authority.certificate, "key": self.authority.key}

@@ -36,7 +36,7 @@ from edge.broker.amqp.incoming import TranslatedMessage
 from edge.broker.amqp.interception import LinkInterception, LinkInterceptor
 from edge.broker.amqp.outgoing import OutgoingLink
 from edge.broker.amqp.scheduler import Scheduler
-from edge.broker.message.translation import outline, read_header
+from edge.broker.message.translation import parse_message, read_header
 from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Origin, Refusal, SubscribeOptions, Subscription
 from edge.broker.router.batch import Publication
 
@@ -54,7 +54,7 @@ def read_command(tenant: str, address: str, header: bytes, body: bytes, sent_by:
     _, _, place = address.partition("/")
     gateway, _, device = place.rpartition("/")
     try:
-        found = outline(body)
+        found = parse_message(body)
     except DecodeError as error:
         raise InvalidCommand(str(error)) from None
     fields: list[Any] = [*found.properties, *[None] * (_CONTENT_TYPE + 1)]

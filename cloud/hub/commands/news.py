@@ -16,7 +16,7 @@ from cloud.hub.commands.limits import RESPONSE_BYTES_MAX
 from cloud.hub.registry.commands import CommandNews, CommandState
 from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_properties import decode_run
-from edge.broker.message.translation import outline
+from edge.broker.message.translation import parse_message
 from edge.output.text import line
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def _response(kind: str, device: str, run: Run, i: int) -> CommandNews | None:
 
 
 def _amqp(run: Run, i: int) -> tuple[str, int | None, str | None, bytes]:
-    found = outline(run.bodies[i])
+    found = parse_message(run.bodies[i])
     fields = [*found.properties, *[None] * (_CONTENT_TYPE + 1)]
     content_type = line(fields[_CONTENT_TYPE])[:255] if fields[_CONTENT_TYPE] else None
     return _text(fields[_CORRELATION]), _status(found.application.get(STATUS)), content_type, found.body

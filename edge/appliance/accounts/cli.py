@@ -27,7 +27,7 @@ from edge.broker.security.credentials import (
     CredentialsDamaged,
     CredentialsError,
     CredentialUser,
-    ending,
+    end_secrets,
     generated_password,
     new_user,
     with_rules,
@@ -113,7 +113,7 @@ def add(
         file.put([with_secret(new_user(name, rules), password, at_s=time.time())], new=True)
 
     _with_file(data, make)
-    _report(f"{name}: added", {"name": name, "allow": rights.words(rules)}, made, as_json)
+    _report(f"{name}: added", {"name": name, "allow": rights.format_rights(rules)}, made, as_json)
     if not rules:
         step = as_called(f"waypost device allow {of} --allow {word(f'send:plant/{name}/#')}")
         say(f"note: {name} has no rights yet; give it some, for example: {step}", err=True)
@@ -149,7 +149,9 @@ def allow(name: str, data: Path, allowed: tuple[str, ...], as_json: bool) -> Non
         file.put([with_rules(_changeable_user(file, name), rules)])
 
     _with_file(data, change)
-    _report(f"{name}: {counted(len(rules), 'right')}", {"name": name, "allow": rights.words(rules)}, None, as_json)
+    _report(
+        f"{name}: {counted(len(rules), 'right')}", {"name": name, "allow": rights.format_rights(rules)}, None, as_json
+    )
 
 
 @click.command()
@@ -194,7 +196,7 @@ def rotate(
     ends = now + start_s + overlap_s
 
     def change(file: CredentialFile) -> None:
-        user = ending(_changeable_user(file, name), ends)
+        user = end_secrets(_changeable_user(file, name), ends)
         not_before = now + start_s if start_s else 0.0
         file.put([with_secret(user, password, at_s=now, not_before=not_before)])
 
@@ -261,7 +263,7 @@ def _secret(password_stdin: bool, generate: bool) -> tuple[str, str | None]:
 
 def _rules(allowed: Sequence[str]) -> tuple[AccessRule, ...]:
     try:
-        return rights.read(allowed)
+        return rights.parse_rights(allowed)
     except ValueError as why:
         raise click.UsageError(f"--allow {why}") from None
 
@@ -270,7 +272,7 @@ def _described(user: CredentialUser) -> dict[str, Any]:
     return {
         "name": user.name,
         "origin": user.origin,
-        "allow": rights.words(user.rules),
+        "allow": rights.format_rights(user.rules),
         "secrets": [{"id": s.id, "not_before": s.not_before or None, "not_after": s.not_after} for s in user.secrets],
     }
 

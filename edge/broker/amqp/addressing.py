@@ -108,7 +108,7 @@ def temporary_address() -> str:
     return TEMPORARY_PREFIX + uuid4().hex
 
 
-def sending_address(link: Link) -> tuple[str | None, Terminus]:
+def parse_sender(link: Link) -> tuple[str | None, Terminus]:
     """Return the address of a sender, None for the anonymous relay, and the target for the answer."""
     target = link.target
     if target.kind is TerminusKind.COORDINATOR:
@@ -139,7 +139,7 @@ def check_to(address: str | None) -> str:
     return address
 
 
-def reception(
+def parse_receiver(
     link: Link, container_id: str, kind_of: KindOf, durable: Mapping[str, DurableSubscription]
 ) -> ReceiverTarget:
     """Return address and options of a receiver.
@@ -207,7 +207,7 @@ def _timeout_s(source: Terminus) -> int:
     return 0 if source.expiry == _NEVER else source.timeout_s
 
 
-def kept_for(source: Terminus, timeout_s: int) -> Terminus:
+def with_timeout(source: Terminus, timeout_s: int) -> Terminus:
     """Return the actual source of a durable subscription with this timeout (0: no limit).
 
     The time counts from the detach of the link, which is not later than the end of its session or connection.

@@ -126,10 +126,10 @@ class AnycastMessages(AnycastBatch):
         for origin, number in self._answered(tokens):
             send_answer(origin, (number,), why)
 
-    def explained(self, tokens: Sequence[int], said: Explanation) -> None:
+    def explained(self, tokens: Sequence[int], explanation: Explanation) -> None:
         for member in (self._members[place] for place in tokens):
             if member is not None:
-                call_origin(member[0], member[0].explained, (member[1],), said)
+                call_origin(member[0], member[0].explained, (member[1],), explanation)
 
     def abort(self) -> None:
         for member in self._members:

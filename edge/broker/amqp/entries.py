@@ -31,8 +31,8 @@ def entry_of(router: Router, name: str) -> dict[str, Any] | None:
     """Return the entry of one address, or None."""
     if name in router.queues:
         return _of_queue(router, name)
-    there = (entry() for entry in chain(_rules(router), _durable_subscriptions(router)))
-    return next((entry for entry in there if entry["name"] == name), None)
+    entries = (entry() for entry in chain(_rules(router), _durable_subscriptions(router)))
+    return next((entry for entry in entries if entry["name"] == name), None)
 
 
 def _rules(router: Router) -> Iterator[MakeEntry]:

@@ -220,10 +220,10 @@ class IncomingLink(Origin):
         else:
             self._settle(tokens, DeliveryState.REJECTED, Condition(CONDITIONS[why], why.value))
 
-    def explained(self, tokens: Sequence[int], said: Explanation) -> None:
+    def explained(self, tokens: Sequence[int], explanation: Explanation) -> None:
         if self._explanations is None:
             self._explanations = {}
-        self._explanations.update(dict.fromkeys(tokens, said))
+        self._explanations.update(dict.fromkeys(tokens, explanation))
 
     def hold_back(self) -> None:
         """Grant no credit until a subscriber has caught up."""

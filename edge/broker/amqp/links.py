@@ -17,9 +17,9 @@ from edge.broker.amqp.addressing import (
     TEMPORARY_QUEUE,
     AttachRefused,
     ReceiverTarget,
-    kept_for,
-    reception,
-    sending_address,
+    parse_receiver,
+    parse_sender,
+    with_timeout,
 )
 from edge.broker.amqp.administration import Administration
 from edge.broker.amqp.containers import ContainerRegistry, LinkFigures, LinkName, Steal
@@ -150,7 +150,7 @@ class SessionLinks:
     # --- the peer sends -----------------------------------------------------------------------------------------
 
     def _attach_sender(self, link: Link) -> None:
-        address, target = sending_address(link)
+        address, target = parse_sender(link)
         if address in SERVICES:
             self._attach_service(link, address)
             return
@@ -205,7 +205,7 @@ class SessionLinks:
         peer, router = self._peer, self._router
         if not peer.closing and self._intercept_receiver(link):
             return
-        wanted = reception(link, peer.subscriber, router.addresses.type_of, router.durable_subscriptions)
+        wanted = parse_receiver(link, peer.subscriber, router.addresses.type_of, router.durable_subscriptions)
         own = link.source.dynamic or any(each.dynamic == wanted.address for each in self._attached.values())
         configured = allowed = None
         if not (own or wanted.service):
@@ -235,7 +235,7 @@ class SessionLinks:
         elif not (resumed or options.shared or options.share_name is not None):
             self._feed_retained(outgoing, wanted.address)
         kept_s = min(options.timeout_s, router.durable_subscriptions.unused_s)
-        outgoing.answer(kept_for(wanted.source, kept_s))
+        outgoing.answer(with_timeout(wanted.source, kept_s))
 
     def _intercept_receiver(self, link: Link) -> bool:
         """Let the interceptor serve the link. Return False to leave it to the session."""

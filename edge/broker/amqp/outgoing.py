@@ -18,7 +18,7 @@ from edge.broker.delivery.batches import SETTLED, EncodedBatch
 from edge.broker.delivery.durable import DurableSubscription
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.limits import RETAINED_STEPS_MAX
-from edge.broker.message.selectable import selectable
+from edge.broker.message.selectable import selectable_values
 from edge.broker.message.selector import MessageSelector
 from edge.broker.message.translation import amqp_messages
 from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Explanation, Refusal, SubscribeOptions, Subscription
@@ -412,6 +412,6 @@ class QueueSelection:
 
 def _is_selected(selector: MessageSelector, message: bytes) -> bool:
     try:
-        return selector.matches(selectable(message))
+        return selector.matches(selectable_values(message))
     except DecodeError:
         return False

@@ -24,7 +24,7 @@ from edge.broker.amqp.containers import ContainerRegistry
 from edge.broker.amqp.entries import ADDRESS_ATTRIBUTES, ADDRESS_TYPE, address_entries, entry_of
 from edge.broker.amqp.scheduler import Flusher
 from edge.broker.limits import MANAGEMENT_RESULTS_MAX, SERVICE_CREDIT
-from edge.broker.message.translation import outline
+from edge.broker.message.translation import parse_message
 from edge.broker.model.authorization import MANAGEMENT, Grant
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.router.batch import Publication
@@ -132,7 +132,7 @@ class ServiceLink(Origin):
 
     def _request(self, message: bytes) -> None:
         _, start = s.bare_message(message)
-        found = outline(message[start:])
+        found = parse_message(message[start:])
         fields = [*found.properties, *[None] * (_CORRELATION_ID + 1)]
         reply_to = fields[_REPLY_TO]
         address = self._reply_address(reply_to)

@@ -26,7 +26,7 @@ from edge.broker.limits import (
     EXCLUDED_MAX,
     GIVEN_BACK_BY_MAX,
 )
-from edge.broker.message.amqp_annotations import merged_run
+from edge.broker.message.amqp_annotations import merge_into_run
 from edge.broker.model.address_policy import Redelivery
 from edge.broker.model.interfaces import Consumer
 from edge.broker.model.ranges import Ranges
@@ -151,7 +151,7 @@ class Attempts:
     def annotated(self, stored: Stored) -> Stored:
         """Return one message with its annotations."""
         annotations = self._annotations.get(stored.position)
-        return stored if annotations is None else stored._replace(run=merged_run(stored.run, annotations))
+        return stored if annotations is None else stored._replace(run=merge_into_run(stored.run, annotations))
 
     def exclude(self, position: int, consumer: Consumer) -> None:
         """Never deliver the message to this consumer again (AMQP 1.0 section 3.4.5, undeliverable-here; or it is too

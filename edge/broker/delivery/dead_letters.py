@@ -18,7 +18,7 @@ from bridge.amqp_values import Symbol, encode
 from bridge.hidden import hides
 from bridge.message import AMQP, RETAIN, Run, Stored
 from edge.broker.delivery.consumer_group import part_of
-from edge.broker.message.amqp_annotations import merged
+from edge.broker.message.amqp_annotations import merge_annotations
 from edge.broker.message.amqp_expiry import without_expiry
 from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_properties import decode_run, encode_run
@@ -246,7 +246,7 @@ def with_annotations(body: bytes, annotations: dict[str, str | int]) -> bytes:
 
     Raises `bridge.amqp_values.DecodeError` when it is not a message.
     """
-    return merged(body, encode({Symbol(name): value for name, value in annotations.items()}))
+    return merge_annotations(body, encode({Symbol(name): value for name, value in annotations.items()}))
 
 
 def _marks(address: str, reason: LossReason, sequence: int) -> dict[str, str | int]:

@@ -22,12 +22,19 @@ from edge.broker.amqp.scheduler import Scheduler
 from edge.broker.hono import messages
 from edge.broker.hono.addresses import COMMAND, RESPONSE
 from edge.broker.hono.command_router import CommandSubscription
-from edge.broker.hono.commands import addressed, amqp_message, read_command
+from edge.broker.hono.commands import amqp_message, find_queue, read_command
 from edge.broker.hono.errors import DeviceError, bad_request
 from edge.broker.hono.service import DeviceService
 from edge.broker.hono.tenant import DevicePrincipal
 from edge.broker.hono.topics import DeviceEndpoint, Upload, read_upload
-from edge.broker.message.translation import address_of, amqp_messages, outline, properties_of, read_header, with_ttl
+from edge.broker.message.translation import (
+    address_of,
+    amqp_messages,
+    parse_message,
+    properties_of,
+    read_header,
+    with_ttl,
+)
 from edge.broker.model.interfaces import DeliveryOutcome, Refusal, Subscription
 
 log = logging.getLogger(__name__)
@@ -59,7 +66,7 @@ class CommandRelay:
 
     def translated(self, header: bytes, body: bytes, *, settled: bool) -> TranslatedMessage | None:
         try:
-            return TranslatedMessage(addressed(body, self._service.addresses), "", header, body)
+            return TranslatedMessage(find_queue(body, self._service.addresses), "", header, body)
         except DeviceError as error:
             raise attach_refused(error) from None
 
@@ -106,7 +113,7 @@ class DeviceRelay:
     def _upload(self, upload: Upload, device: str, to: str, header: bytes, body: bytes) -> TranslatedMessage:
         address = self._service.address(upload.endpoint)
         source = messages.MessageSource(device, messages.AMQP_ADAPTER, to)
-        completed = messages.completed(body, address, source, self._service.router.now_ns())
+        completed = messages.complete_message(body, address, source, self._service.router.now_ns())
         if upload.endpoint is DeviceEndpoint.EVENT and not read_header(header).durable:
             ttl_ms = read_header(header).ttl_ms
             header = messages.header(durable=True)
@@ -114,7 +121,7 @@ class DeviceRelay:
         return TranslatedMessage(address, device, header, completed)
 
     def _response(self, upload: Upload, device: str, body: bytes) -> TranslatedMessage:
-        found = outline(body)
+        found = parse_message(body)
         status = upload.status or found.application.get(messages.STATUS)
         if not isinstance(status, int) or isinstance(status, bool) or not 200 <= status < 600:
             raise bad_request("application property 'status' must be an int from 200 to 599")

@@ -81,7 +81,7 @@ class CommandRouter:
     def subscribe_gateway(self, consumer: Consumer, gateway: DevicePrincipal) -> CommandSubscription:
         """Give a gateway the commands of all its devices without a subscription of their own. Raises AddressError."""
         subscription = CommandSubscription(self, consumer, None, gateway)
-        if gateway.everybody:
+        if gateway.all_devices:
             self._join(subscription, self._addresses.commands)
         else:
             for device in sorted((gateway.device, *gateway.acts_for)):

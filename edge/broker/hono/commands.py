@@ -10,11 +10,11 @@ from bridge.message import AMQP, DURABLE, Run
 from edge.broker.hono.addresses import HonoAddresses
 from edge.broker.hono.errors import bad_request
 from edge.broker.hono.limits import COMMAND_CHARACTERS_MAX, CORRELATION_BYTES_MAX
-from edge.broker.hono.messages import DEVICE, message_id, plain_properties, rebuilt
+from edge.broker.hono.messages import DEVICE, message_id, plain_properties, rebuild_message
 from edge.broker.hono.requests import CommandRequest, CommandRequests
 from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_properties import decode_run
-from edge.broker.message.translation import outline, read_header
+from edge.broker.message.translation import parse_message, read_header
 
 SUBJECT: Final = "subject"
 """User property with the name of a command that an application sends over MQTT."""
@@ -36,13 +36,13 @@ class DeviceCommand(NamedTuple):
     ttl_ms: int | None
 
 
-def addressed(message: bytes, addresses: HonoAddresses) -> str:
+def find_queue(message: bytes, addresses: HonoAddresses) -> str:
     """Return the queue for a message to ``command/<tenant>``. Raises DeviceError for a malformed command.
 
     So the application gets the error at once, not when the device connects.
     """
     try:
-        found = outline(message)
+        found = parse_message(message)
     except DecodeError as error:
         raise bad_request(str(error)) from None
     fields = [*found.properties, *[None] * _FIELDS]
@@ -58,7 +58,7 @@ def read_command(run: Run, i: int, addresses: HonoAddresses) -> DeviceCommand:
     device, body = addresses.device(run.address), run.bodies[i]
     if run.flags & AMQP:
         try:
-            found = outline(body)
+            found = parse_message(body)
         except DecodeError as error:
             raise bad_request(str(error)) from None
         fields = [*found.properties, *[None] * _FIELDS]
@@ -128,5 +128,5 @@ def amqp_message(
     fields[_SUBJECT], fields[_REPLY_TO], fields[_CORRELATION] = command.name, reply_to, identifier or None
     fields[_CONTENT_TYPE] = command.content_type
     application: dict[Any, Any] = {DEVICE: command.device} if names_device else {}
-    kept = {name: value for name, value in outline(original).application.items() if name != DEVICE}
-    return rebuilt(original, fields, {**kept, **application})
+    kept = {name: value for name, value in parse_message(original).application.items() if name != DEVICE}
+    return rebuild_message(original, fields, {**kept, **application})

@@ -39,6 +39,6 @@ def bad_request(text: str) -> DeviceError:
     return DeviceError(400, text)
 
 
-def refused(why: Refusal) -> DeviceError:
+def refusal_error(why: Refusal) -> DeviceError:
     """Return the error for a refusal of the router."""
     return DeviceError(STATUS[why], why.value)

@@ -28,13 +28,12 @@ from bridge.message import AMQP, DURABLE, Run
 from edge.broker.hono import messages
 from edge.broker.hono.command_router import CommandSubscription
 from edge.broker.hono.commands import DeviceCommand, read_command
-from edge.broker.hono.errors import DeviceError, bad_request
-from edge.broker.hono.errors import refused as in_hono
+from edge.broker.hono.errors import DeviceError, bad_request, refusal_error
 from edge.broker.hono.limits import CORS_S_MAX, TTD_S_MAX
 from edge.broker.hono.service import DeviceService
 from edge.broker.hono.tenant import DevicePrincipal
 from edge.broker.hono.topics import DeviceEndpoint, content_type_of, seconds_of, status_of
-from edge.broker.http.access import BASIC, AdmittedClient, HttpAccess, basic
+from edge.broker.http.access import BASIC, AdmittedClient, HttpAccess, parse_basic
 from edge.broker.http.api import HttpDeviceApi, until_gone
 from edge.broker.http.exchange import PublishRequest, SingleReceiver
 from edge.broker.http.fields import fields_of
@@ -145,7 +144,7 @@ class HonoApi(HttpDeviceApi):
         if user is None:
             if "authorization" not in request.headers:
                 return None
-            return self._service.tenant.principal(basic(request.headers["authorization"], BASIC)[0])
+            return self._service.tenant.principal(parse_basic(request.headers["authorization"], BASIC)[0])
         principal = self._service.tenant.principal(user)
         if principal is None:
             raise DeviceError(403, f"{user} is not a device of tenant {self._service.tenant.name}")
@@ -194,7 +193,7 @@ class HonoApi(HttpDeviceApi):
             ttl_s = seconds_of(ttl, "hono-ttl")
         address = self._service.address(endpoint)
         source = messages.MessageSource(sender.device, messages.HTTP_ADAPTER, request.url.path)
-        message = messages.bare(
+        message = messages.encode_bare_message(
             to=address,
             body=body,
             now_ns=self._service.router.now_ns(),
@@ -216,7 +215,7 @@ class HonoApi(HttpDeviceApi):
             self._service.router.publish(Publication(publishing, run, (0,)))
             await self._wait_answered(publishing)
         if publishing.refusals:
-            raise in_hono(publishing.refusals[0])
+            raise refusal_error(publishing.refusals[0])
 
     # --- commands -----------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from bridge.amqp_values import Int, Symbol, Timestamp, Uint, Ulong, encode
 from bridge.message import AMQP, DURABLE, Run
 from edge.broker.hono.errors import bad_request
 from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
-from edge.broker.message.translation import outline
+from edge.broker.message.translation import parse_message
 
 DEVICE: Final = "device_id"
 TENANT: Final = "tenant_id"
@@ -75,7 +75,7 @@ def mqtt_properties(raw: bytes, source: MessageSource, content_type: str | None,
     return encode_run(found)
 
 
-def decoded(raw: bytes) -> Properties:
+def decode_properties(raw: bytes) -> Properties:
     """Decode `Run.properties` that `mqtt_properties` has made."""
     return decode_run(raw)
 
@@ -101,7 +101,7 @@ def header(*, durable: bool, ttl_s: int | None = None) -> bytes:
     return _section(s.HEADER, fields)
 
 
-def bare(
+def encode_bare_message(
     *,
     to: str,
     body: bytes,
@@ -133,7 +133,9 @@ def empty_notification(address: str, source: MessageSource, ttd: int, now_ns: in
     `ttd` may also be `UNTIL_FURTHER_NOTICE` or `GONE`.
     """
     application = upload_properties(source, ttd)
-    body = bare(to=address, body=b"", now_ns=now_ns, application=application, content_type=EMPTY_NOTIFICATION)
+    body = encode_bare_message(
+        to=address, body=b"", now_ns=now_ns, application=application, content_type=EMPTY_NOTIFICATION
+    )
     return Run(address, source.device, AMQP | DURABLE | 1, header(durable=True), [body])
 
 
@@ -145,19 +147,19 @@ def response(
     application: dict[str, Any] = {DEVICE: device, TENANT: tenant, STATUS: Int(status)}
     if content_type is None and body:
         content_type = OPAQUE
-    return bare(
+    return encode_bare_message(
         to=address, body=body, now_ns=now_ns, application=application, content_type=content_type,
         correlation=correlation,
     )  # fmt: skip
 
 
-def completed(message: bytes, address: str, source: MessageSource, now_ns: int) -> bytes:
+def complete_message(message: bytes, address: str, source: MessageSource, now_ns: int) -> bytes:
     """Return a device's AMQP message with the properties that applications expect.
 
     Annotations and a body of one data section keep their encoding. Any other body becomes a data section, as the
     Telemetry API requires. Raises `bridge.amqp_values.DecodeError`, and DeviceError like `check_payload`.
     """
-    found = outline(message)
+    found = parse_message(message)
     fields = [*found.properties, *[None] * _FIELDS][:_FIELDS]
     content_type = fields[_CONTENT_TYPE] if isinstance(fields[_CONTENT_TYPE], str) else None
     check_payload(content_type, found.body)
@@ -166,10 +168,12 @@ def completed(message: bytes, address: str, source: MessageSource, now_ns: int) 
     fields[_CREATION_TIME] = fields[_CREATION_TIME] or Timestamp(now_ns // _NS_IN_MS)
     application = {key: value for key, value in found.application.items() if key not in _RESERVED}
     application.update(upload_properties(source))
-    return rebuilt(message, fields, application, body=found.body)
+    return rebuild_message(message, fields, application, body=found.body)
 
 
-def rebuilt(message: bytes, properties: list[Any], application: dict[Any, Any], *, body: bytes | None = None) -> bytes:
+def rebuild_message(
+    message: bytes, properties: list[Any], application: dict[Any, Any], *, body: bytes | None = None
+) -> bytes:
     """Return `message` with other properties and application properties; other sections keep their encoding.
 
     If `body` is given, it replaces a body that is not a single data section.

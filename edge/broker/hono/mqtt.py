@@ -17,7 +17,7 @@ import msgspec
 from bridge.hidden import hides
 from bridge.message import AMQP, RETAIN, Run
 from edge.broker.hono import messages
-from edge.broker.hono.errors import DeviceError, bad_request, refused
+from edge.broker.hono.errors import DeviceError, bad_request, refusal_error
 from edge.broker.hono.limits import (
     COMMAND_SUBSCRIPTIONS_MAX,
     PLAN_PROPERTIES_BYTES_MAX,
@@ -162,7 +162,7 @@ class DeviceConnection(Interceptor):
             return False
         for packet_id in packet_ids:
             plan = self._unanswered.pop(packet_id, first)
-            self._fail(plan, [packet_id], qos, refused(why))
+            self._fail(plan, [packet_id], qos, refusal_error(why))
         return True
 
     def _plan_of(self, run: Run) -> UploadPlan | None:
@@ -234,11 +234,11 @@ class DeviceConnection(Interceptor):
 
     def _annotated(self, address: str, plan: UploadPlan, run: Run) -> Run:
         """Convert retained messages: they are not retained, but applications get an annotation."""
-        properties = messages.decoded(plan.properties)
+        properties = messages.decode_properties(plan.properties)
         source = messages.MessageSource(plan.device, messages.MQTT_ADAPTER, run.address)
         now_ns = self._service.router.now_ns()
         bodies = [
-            messages.bare(
+            messages.encode_bare_message(
                 to=address,
                 body=body,
                 now_ns=now_ns,

@@ -21,7 +21,7 @@ def check_identifier(text: str, what: str) -> str:
     """Return the identifier of a tenant or device if it is valid. Raises DeviceError."""
     if len(text) > DEVICE_CHARACTERS_MAX or not IDENTIFIER.fullmatch(text):
         raise bad_request(
-            f"{text[:40]!r} is no valid {what}: 1 to {DEVICE_CHARACTERS_MAX} letters, digits or . _ : = -"
+            f"{text[:40]!r} is not a valid {what}: 1 to {DEVICE_CHARACTERS_MAX} letters, digits or . _ : = -"
         )
     return text
 
@@ -31,16 +31,16 @@ class DevicePrincipal(msgspec.Struct, frozen=True):
 
     device: str
     acts_for: frozenset[str] = frozenset()
-    everybody: bool = False
+    all_devices: bool = False
 
     @property
     def is_gateway(self) -> bool:
         """True if it may act for other devices."""
-        return self.everybody or bool(self.acts_for)
+        return self.all_devices or bool(self.acts_for)
 
     def may_act_for(self, device: str) -> bool:
         """Return True for itself and for its configured devices."""
-        return device == self.device or self.everybody or device in self.acts_for
+        return device == self.device or self.all_devices or device in self.acts_for
 
 
 class DeviceTenant:

@@ -30,7 +30,7 @@ OPERATOR_RULES: Final = (AccessRule((EVERYTHING,), frozenset((Operation.VIEW, Op
 BASIC: Final = {"WWW-Authenticate": 'Basic realm="waypost", charset="UTF-8"'}
 BEARER: Final = {"WWW-Authenticate": 'Bearer realm="waypost"'}
 BEARER_OR_BASIC: Final = {"WWW-Authenticate": f"{BEARER['WWW-Authenticate']}, {BASIC['WWW-Authenticate']}"}
-"""With tokens: a browser asks for a password, and the user enters the token."""
+"""With tokens: a browser shows a password prompt, where the user enters the token."""
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "via")
 """Fields that a proxy adds: then the client is remote, whatever the address of the connection."""
 
@@ -133,7 +133,7 @@ def challenge(gate: Authenticator) -> Mapping[str, str]:
     return BEARER_OR_BASIC if gate.tokens else BASIC
 
 
-def basic(authorization: str, wanted: Mapping[str, str]) -> tuple[str, bytes]:
+def parse_basic(authorization: str, wanted: Mapping[str, str]) -> tuple[str, bytes]:
     """Return user and password of the Basic scheme (RFC 7617). Raises RequestRefused."""
     scheme, _, value = authorization.partition(" ")
     if scheme.lower() != "basic":
@@ -164,7 +164,7 @@ async def _proven(gate: Authenticator, request: Request) -> VerifiedIdentity:
     if gate.tokens and (authorization or "").lower().startswith("bearer "):
         gate.check_token((authorization or "")[7:].strip().encode(), decided, source)
     else:
-        username, password = basic(authorization or "", challenge(gate))
+        username, password = parse_basic(authorization or "", challenge(gate))
         gate.check(username, password, decided, source)
     result, proven = await verdict
     if result is LoginVerdict.BUSY:

@@ -1,8 +1,8 @@
 """HTTP device API, for devices that speak only HTTP.
 
-``POST /t/<address>``         publish one message, the body: 202 once it is on disk (options: see `messages.single`)
-``POST /t``                   publish a batch (see `messages.batch`), stored or refused as a whole, with a result for
-                              each message. For a topic without a subscriber nothing is stored: 202 with
+``POST /t/<address>``         publish one message, the body: 202 once it is on disk (see `messages.parse_single`)
+``POST /t``                   publish a batch (see `messages.parse_batch`), stored or refused as a whole, with a result
+                              per message. For a topic without a subscriber nothing is stored: 202 with
                               ``Waypost-Subscribers: 0``, or their number as ``unrouted`` in the answer to a batch.
 ``GET /c/<address>?wait=30``  fetch the next message of a queue: 200 with its body, 204 if none came in time
 ``DELETE /c/<address>?lock=TOKEN``  accept the message: 204 once that is on disk
@@ -35,7 +35,7 @@ from starlette.responses import JSONResponse, Response
 
 from bridge.message import AMQP, Run
 from edge.broker.http.access import AdmittedClient, HttpAccess
-from edge.broker.http.content_encoding import decompressed, is_compressed
+from edge.broker.http.content_encoding import decompress, is_compressed
 from edge.broker.http.exchange import MessageFetch, PublishRequest, ReceivedMessage, SingleReceiver
 from edge.broker.http.fields import fields_of
 from edge.broker.http.handover import AcceptedOnReceipt, LockedAnswer
@@ -54,9 +54,9 @@ from edge.broker.http.message_headers import message_headers
 from edge.broker.http.messages import (
     BadRequest,
     HttpMessage,
-    batch,
     check_address,
-    single,
+    parse_batch,
+    parse_single,
 )
 from edge.broker.http.peer import peer_of
 from edge.broker.http.polls import LongPolls, owner_of
@@ -147,10 +147,10 @@ class HttpDeviceApi:
         try:
             async with self._admitted(request) as (device, admission), self._body(request) as body:
                 if many:
-                    messages = batch(body, request.headers.get("content-type", ""))
+                    messages = parse_batch(body, request.headers.get("content-type", ""))
                 else:
                     address = str(request.path_params["address"])
-                    messages = [single(address, body, request.query_params, fields_of(request))]
+                    messages = [parse_single(address, body, request.query_params, fields_of(request))]
                 _check_sending(admission.grant, messages)
                 with self._publishing():
                     publishing = await self._published(device, messages, admission.user)
@@ -215,7 +215,7 @@ class HttpDeviceApi:
                     account.hold(request, size)
             body = b"".join(parts)
             if compressed:
-                body = decompressed(body, largest)
+                body = decompress(body, largest)
                 if not account.has_room(len(body)):
                     raise RequestRefused(503, "memory limit for request bodies reached")
                 account.hold(request, size + len(body))

@@ -27,7 +27,7 @@ def is_compressed(request: Request) -> bool:
     return True
 
 
-def decompressed(body: bytes, bytes_max: int) -> bytes:
+def decompress(body: bytes, bytes_max: int) -> bytes:
     """Decompress a gzip body of one or several members (RFC 1952 section 2.2). Raises RequestRefused.
 
     It never holds more than `bytes_max` and one byte.

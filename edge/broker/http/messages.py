@@ -93,7 +93,7 @@ class _BatchItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
     retain: bool = False
 
 
-def single(address: str, body: bytes, query: Mapping[str, str], headers: Mapping[str, str]) -> HttpMessage:
+def parse_single(address: str, body: bytes, query: Mapping[str, str], headers: Mapping[str, str]) -> HttpMessage:
     """Parse a request with one message. Raises BadRequest.
 
     Options are query parameters, or else headers (in parentheses): `qos` (`QoS-Level`), `retain`, `ttl` or `hono-ttl`
@@ -115,7 +115,7 @@ def single(address: str, body: bytes, query: Mapping[str, str], headers: Mapping
     )
 
 
-def batch(body: bytes, content_type: str) -> list[HttpMessage]:
+def parse_batch(body: bytes, content_type: str) -> list[HttpMessage]:
     """Parse a batch. Raises BadRequest if one message is invalid."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in BATCH_TYPES:

@@ -288,7 +288,7 @@ class Admission:
             yield
 
     def _pause_all_but_largest(self) -> Iterator[None]:
-        """Of the largest account read only the connection with most memory, so that it can complete its packet.
+        """Pause all connections of the largest account except the largest one, so that it can complete its packet.
 
         After `STRAINED_S_MAX` close connections instead.
         """

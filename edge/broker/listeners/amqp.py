@@ -16,22 +16,22 @@ from edge.broker.amqp.containers import ContainerRegistry
 from edge.broker.amqp.interception import LinkInterception
 from edge.broker.amqp.session import CAPABILITIES, AmqpSession
 from edge.broker.limits import UNREAD_BYTES_MAX, WRITE_BUFFER_BYTES_MAX, Limits
+from edge.broker.listeners.refusals import NO_ROOM, brief_limits
 from edge.broker.listeners.tcp import Gone
-from edge.broker.listeners.turned_away import NO_ROOM, brief
 from edge.broker.model.tracing import UNTRACED, Tracer
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.sasl_credentials import SaslCredentials
 
 
-class AmqpTurnedAway:
+class AmqpRefusal:
     """Refuses a connection at the limit: open, and close with amqp:resource-limit-exceeded (section 2.8.16).
 
     SASL accepts any credentials, as the connection has no use of them.
     """
 
     def __init__(self, limits: Limits, container_id: str, now: float) -> None:
-        short = brief(limits)
+        short = brief_limits(limits)
         self.connection = Engine(
             container_id=container_id,
             server=True,
@@ -100,7 +100,7 @@ class AmqpDrivers:
             container_id=self._container_id,
             server=True,
             sasl=SaslServer(
-                _anybody if gate.open else None, credentials=credentials, anonymous=anonymous, external=identity
+                _accept_anyone if gate.open else None, credentials=credentials, anonymous=anonymous, external=identity
             ),
             idle_timeout_s=limits.idle_timeout_s,
             handshake_timeout_s=limits.handshake_s,
@@ -119,9 +119,9 @@ class AmqpDrivers:
             meter=meter,
         )
 
-    def turn_away(self, gone: Gone, around: Callable[[ConnectionMachine], ConnectionMachine]) -> ConnectionDriver:
+    def refuse(self, gone: Gone, around: Callable[[ConnectionMachine], ConnectionMachine]) -> ConnectionDriver:
         """Create the driver of a connection that is refused at the limit."""
-        owner = AmqpTurnedAway(self._limits, self._container_id, self._clock())
+        owner = AmqpRefusal(self._limits, self._container_id, self._clock())
         machine, make_owner = self._tracer.follow(owner.connection, "amqp", lambda _driver: owner)
         return ConnectionDriver(around(machine), make_owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)
 
@@ -147,6 +147,6 @@ class AmqpDrivers:
         )
 
 
-def _anybody(_mechanism: str, _user: str, _password: bytes) -> str:
+def _accept_anyone(_mechanism: str, _user: str, _password: bytes) -> str:
     """Accept any name and password without authentication, as over MQTT."""
     return ANONYMOUS

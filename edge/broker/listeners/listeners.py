@@ -40,7 +40,7 @@ class Drivers(Interface):
         """Create the driver of an accepted connection. `identity`: name in its verified client certificate."""
         ...
 
-    def turn_away(self, gone: Gone, around: Callable[[ConnectionMachine], ConnectionMachine]) -> ConnectionDriver:
+    def refuse(self, gone: Gone, around: Callable[[ConnectionMachine], ConnectionMachine]) -> ConnectionDriver:
         """Create the driver of a connection that is refused at the limit."""
         ...
 
@@ -72,9 +72,9 @@ class BrokerListeners:
                 around = Frames(listener.protocol.value, message_bytes_max=bytes_max, site=site, guarded=guarded)
             meter = ConnectionMeter(admission, _cost_bytes(listener))
             make = partial(self._serve, drivers[listener.protocol], around, meter)
-            turn_away = partial(self._turn_away, drivers[listener.protocol], around)
+            refuse = partial(self._refuse, drivers[listener.protocol], around)
             self._around[listener.name] = around
-            self.by_name[listener.name] = TcpListener(listener.name, make, turn_away, self.wrong_port, tracer)
+            self.by_name[listener.name] = TcpListener(listener.name, make, refuse, self.wrong_port, tracer)
         self._certificates: Certificates | None = None
         self._checked_at = 0.0
 
@@ -163,13 +163,13 @@ class BrokerListeners:
             return None
         return drivers.serve(gone, identity, partial(around.around, identity=identity), meter)
 
-    def _turn_away(
+    def _refuse(
         self, drivers: Drivers, around: Frames | PlainFrames, gone: Gone, identity: str | None
     ) -> ConnectionDriver | None:
-        turning_away = sum(len(listener.turned_away) for listener in self.by_name.values())
-        if turning_away >= TURNED_AWAY_MAX:
+        being_refused = sum(len(listener.refusing) for listener in self.by_name.values())
+        if being_refused >= TURNED_AWAY_MAX:
             return None
-        return drivers.turn_away(gone, partial(around.around, identity=identity))
+        return drivers.refuse(gone, partial(around.around, identity=identity))
 
 
 def _cost_bytes(listener: Listener) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from bridge.transport.connection import ConnectionMachine
 from bridge.transport.driver import ConnectionDriver, MemoryMeter
 from edge.broker.limits import UNREAD_BYTES_MAX, WRITE_BUFFER_BYTES_MAX, Limits
+from edge.broker.listeners.refusals import MqttRefusal
 from edge.broker.listeners.tcp import Gone
-from edge.broker.listeners.turned_away import MqttTurnedAway
 from edge.broker.model.tracing import UNTRACED, Tracer
 from edge.broker.mqtt.arrivals import MqttLanes
 from edge.broker.mqtt.connection import MqttConnection
@@ -61,8 +61,8 @@ class MqttDrivers:
             meter=meter,
         )
 
-    def turn_away(self, gone: Gone, around: Callable[[ConnectionMachine], ConnectionMachine]) -> ConnectionDriver:
+    def refuse(self, gone: Gone, around: Callable[[ConnectionMachine], ConnectionMachine]) -> ConnectionDriver:
         """Create the driver of a connection that is refused at the limit."""
-        owner = MqttTurnedAway(self._limits, self._clock())
+        owner = MqttRefusal(self._limits, self._clock())
         machine, make_owner = self._tracer.follow(owner.connection, "mqtt", lambda _driver: owner)
         return ConnectionDriver(around(machine), make_owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)

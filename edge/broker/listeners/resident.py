@@ -58,13 +58,13 @@ class ResidentMemory:
         self._left = False
         """Connections have ended since the last trim; not all of their memory is counted."""
         self._freed_since = 0.0
-        """When memory was freed first since the last trim."""
+        """Time of the first freed memory since the last trim."""
         self._busy_at = float("-inf")
-        """When memory was freed or a connection ended last."""
+        """Time of the last freed memory or ended connection."""
         self._highest = 0
         """Approximate maximum since the last trim."""
         self._grew_at = 0.0
-        """When that maximum grew last."""
+        """Time when that maximum grew last."""
 
     def update(self, now: float, *, freed: bool, left: bool = False) -> bool:
         """Read the memory and trim the heap if it is worthwhile. Return True after a trim.

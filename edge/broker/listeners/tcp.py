@@ -60,21 +60,21 @@ class TcpListener:
         self,
         name: str,
         make_driver: MakeDriver,
-        turn_away: MakeDriver | None = None,
+        refuse: MakeDriver | None = None,
         wrong_port: WrongPortReporter | None = None,
         tracer: Tracer = UNTRACED,
     ) -> None:
-        """`turn_away` creates the driver that refuses a connection at the limit; without one the socket is closed.
+        """`refuse` creates the driver that refuses a connection at the limit; without one the socket is closed.
         `wrong_port` logs clients of other protocols."""
         self.name = name
         self.drivers: dict[ConnectionDriver, None] = {}
         """Drivers in order of accept. A dict, as a set of thousands takes twice the memory."""
-        self.turned_away: set[ConnectionDriver] = set()
+        self.refusing: set[ConnectionDriver] = set()
         """Drivers of connections that are being refused at the limit."""
         self.refused = 0
         """Connections refused at the limit."""
         self._make_driver = make_driver
-        self._turn_away = turn_away
+        self._refuse = refuse
         self._tracer = tracer
         self._wrong_port = wrong_port or WrongPortReporter()
         self._gone: Gone = self._forget
@@ -121,11 +121,11 @@ class TcpListener:
             self._listening.close()
         if self._handshakes is not None:
             await self._handshakes.stop()
-        for driver in [*self.drivers, *self.turned_away]:
+        for driver in [*self.drivers, *self.refusing]:
             driver.abort()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_S):
-                while self.drivers or self.turned_away:  # they end over several turns of the loop
+                while self.drivers or self.refusing:  # they end over several turns of the loop
                     await asyncio.sleep(0)
 
     def _forget(self, driver: ConnectionDriver) -> None:
@@ -144,10 +144,10 @@ class TcpListener:
             self.drivers[driver] = None
             return driver
         self.refused += 1
-        if self._turn_away is not None:
-            driver = self._turn_away(self.turned_away.discard, identity)
+        if self._refuse is not None:
+            driver = self._refuse(self.refusing.discard, identity)
             if driver is not None:
-                self.turned_away.add(driver)
+                self.refusing.add(driver)
         return driver
 
 

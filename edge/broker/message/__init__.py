@@ -1,1 +1,1 @@
-"""What a message says of itself, in either protocol's encoding: properties, annotations, time to live, readings."""
+"""Parts of a message in the encodings of AMQP and MQTT: properties, annotations, time to live, readings."""

@@ -15,7 +15,7 @@ from bridge.sections import MESSAGE_ANNOTATIONS, section_at, skip
 _MAP8, _MAP32 = 0xC1, 0xD1
 
 
-def merged(body: bytes, annotations: bytes) -> bytes:
+def merge_annotations(body: bytes, annotations: bytes) -> bytes:
     """Return a message without its header with the pairs of an encoded map added; new values replace old ones.
 
     Raises `DecodeError` if message or map is invalid.
@@ -34,12 +34,12 @@ def merged(body: bytes, annotations: bytes) -> bytes:
     return header + raw + rest
 
 
-def merged_run(run: Run, annotations: bytes) -> Run:
+def merge_into_run(run: Run, annotations: bytes) -> Run:
     """Merge annotations into every message of a run. MQTT messages and invalid messages are not changed."""
     if not run.flags & AMQP:
         return run
     try:
-        bodies = [merged(body, annotations) for body in run.bodies]
+        bodies = [merge_annotations(body, annotations) for body in run.bodies]
     except DecodeError:
         return run
     return Run(run.address, run.device, run.flags, run.properties, bodies, run.received_at)

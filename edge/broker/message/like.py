@@ -12,7 +12,7 @@ from typing import Any, Final
 from edge.broker.limits import SELECTOR_TEXT_CHARACTERS_MAX
 
 _ONE: Final = None
-"""Stands for ``_`` among characters."""
+"""Placeholder for ``_`` in a list of characters."""
 
 
 class PatternError(ValueError):

@@ -248,8 +248,8 @@ def decode_run(raw: bytes) -> Properties:
 
 
 def split_publish(reader: PacketReader) -> tuple[int, bytes, bool]:
-    """Take the properties of a client's PUBLISH off a packet: (topic alias or 0, what is forwarded unaltered, whether
-    the payload is said to be UTF-8).
+    """Read the properties of a PUBLISH from a client: (topic alias or 0, the properties to forward unchanged, whether
+    the payload format indicator is UTF-8).
 
     Raises as `decode` does, and ProtocolError for a subscription identifier [MQTT-3.3.4-6].
     """

@@ -1,8 +1,8 @@
 """Translate AMQP messages for MQTT consumers in parts, each message once for all consumers.
 
-A message whose body is no data section has to be decoded and written anew, which takes up to `bridge.limits.VALUES_MAX`
-microseconds. So a run is translated in parts, a turn of the loop each, and what was made of a message is remembered for
-the other consumers, who come to it at about the same time.
+If the body of a message is not a data section, it has to be decoded and encoded again, which takes up to
+`bridge.limits.VALUES_MAX` microseconds. So each iteration of the event loop translates one part of a run. The result is
+cached, as the other consumers need it at about the same time.
 """
 
 from __future__ import annotations

@@ -39,13 +39,13 @@ class MessageReading(NamedTuple):
     """A number, or a map with string keys."""
     form: str
     about: str
-    """Other properties of the message that distinguish kinds of readings."""
+    """Further properties of the message that distinguish kinds of readings."""
     start: int
     """Start and end of the body to rewrite."""
     end: int
 
 
-def reading(run: Run, body: bytes) -> MessageReading | None:
+def parse_reading(run: Run, body: bytes) -> MessageReading | None:
     """Return the message as a reading, or None."""
     if len(body) > BODY_BYTES_MAX or run.flags & GROUPED:
         return None
@@ -60,7 +60,7 @@ def reading(run: Run, body: bytes) -> MessageReading | None:
         return None
 
 
-def rewritten(run: Run, body: bytes, found: MessageReading, document: dict[str, Any], name: str) -> bytes:
+def rewrite_body(run: Run, body: bytes, found: MessageReading, document: dict[str, Any], name: str) -> bytes:
     """Return the message with `document` as its body: its own with the additional member `name`.
 
     Raises ValueError or OverflowError if it cannot be encoded.

@@ -38,7 +38,7 @@ _HEADER_FIELDS: Final = (
 )
 
 
-def selectable(message: bytes) -> dict[str, Any]:
+def selectable_values(message: bytes) -> dict[str, Any]:
     """Return the values of a message for selectors, by name. Raises `DecodeError` for an invalid message.
 
     They are the application properties, the JMS header fields (Jakarta Messaging 3.1 section 3.8.1.1 and the JMS

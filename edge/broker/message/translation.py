@@ -142,7 +142,7 @@ def _read_header(header: bytes) -> Header:
 _read_usual_header = lru_cache(maxsize=HEADERS_USUAL_MAX)(_read_header)
 
 
-def outline(message: bytes) -> ParsedMessage:
+def parse_message(message: bytes) -> ParsedMessage:
     """Decode a bare message. Raises `DecodeError` if it is invalid; `TooLarge` if it has too many values, or too long a
     list, map or array as its body."""
     allowance = Allowance()
@@ -194,7 +194,7 @@ def payload_of(bare_message: bytes) -> tuple[str | None, dict[str, Any], bytes]:
     plain = s.plain_data(bare_message)
     if plain is not None:
         return None, {}, plain
-    found = outline(bare_message)
+    found = parse_message(bare_message)
     properties: dict[str, Any] = {}
     content_type: str | None = None
     for name, value in zip(PROPERTY_NAMES, found.properties, strict=False):
@@ -216,7 +216,7 @@ def is_empty(bare_message: bytes) -> bool:
     if plain is not None:
         return not plain
     try:
-        return not outline(bare_message).body
+        return not parse_message(bare_message).body
     except DecodeError:
         return False
 
@@ -466,7 +466,7 @@ def to_mqtt(body: bytes, header: Header) -> tuple[bytes, bytes]:
     if plain is not None and expiry_s is None and header.priority == _PRIORITY_USUAL:
         return b"", plain
     try:
-        found = outline(body)
+        found = parse_message(body)
     except TooLarge:
         return encode_run(Properties(message_expiry_interval_s=expiry_s, content_type=AMQP_MESSAGE)), body
     except DecodeError:

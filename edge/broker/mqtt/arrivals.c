@@ -979,8 +979,8 @@ static PyObject *give_part(struct lane *lane, const char *data, Py_ssize_t size)
 }
 
 /* Process a read; `whole` is the same data as a Python object. If the last read ended within a packet, the state machine
- * gets only the rest of that packet, as every read of a busy client ends so. A state machine that was behind is asked for
- * its state with an empty read. */
+ * gets only the rest of that packet, as every read of a busy client ends so. An empty read makes a state machine that was
+ * behind return its state. */
 static PyObject *take_read(struct lane *lane, const char *data, Py_ssize_t size, PyObject *whole)
 {
     PyObject *rest = NULL, *capsule = keep(lane->capsule); /* the state machine may end the connection */

@@ -75,7 +75,7 @@ class ConnectTerms(msgspec.Struct, frozen=True):
     announced_keep_alive_s: int | None
 
 
-def agree(connect: events.ConnectEvent, limits: Limits, *, keeps_session: bool = True) -> ConnectTerms:
+def negotiate(connect: events.ConnectEvent, limits: Limits, *, keeps_session: bool = True) -> ConnectTerms:
     """Apply our limits to session expiry and keep alive.
 
     MQTT 5 clients are told the limits and have to follow [MQTT-3.1.2-21]; of older clients only the session expiry can

@@ -23,7 +23,7 @@ from edge.broker.model.authorization import Ended, Grant
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.mqtt.answers import QOS_2, qos2_tokens
 from edge.broker.mqtt.arrivals import MqttLane, MqttLanes
-from edge.broker.mqtt.connect import ConnectTerms, agree
+from edge.broker.mqtt.connect import ConnectTerms, negotiate
 from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.events import (
     AcknowledgedEvent,
@@ -327,7 +327,7 @@ class ConnectionHandler(Origin):
             self.connection.refuse(ReasonCode.QUOTA_EXCEEDED, CONNECTION_LIMIT)
             return
         self.connection.admit()
-        agreed = agree(connect, self.connection.limits, keeps_session=self._admission.keeps_session)
+        agreed = negotiate(connect, self.connection.limits, keeps_session=self._admission.keeps_session)
         self._take_session(connect.accepted(), agreed, assigned, data)
 
     def _take_session(

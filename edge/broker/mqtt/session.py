@@ -22,6 +22,7 @@ from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import DeliveryOutcome, MessageCounts, Subscription
 from edge.broker.mqtt.connection import MqttConnection
+from edge.broker.mqtt.delivery_budget import DeliveryBudget, PendingDelivery
 from edge.broker.mqtt.events import MqttDelivery, SubscriptionRequest, Will
 from edge.broker.mqtt.expiry import EXPIRY_IDENTIFIER, Lifetime
 from edge.broker.mqtt.limits import USUAL_TOPIC_CHARACTERS_MAX
@@ -30,7 +31,6 @@ from edge.broker.mqtt.overlap import MergedOptions, OverlapMember, Overlaps
 from edge.broker.mqtt.qos2_journal import Qos2Journal, ReleasedMessage
 from edge.broker.mqtt.retained_delivery import RetainedDelivery
 from edge.broker.mqtt.state import SessionState
-from edge.broker.mqtt.turn import DeliveryBudget, PendingDelivery
 
 UNLIMITED = 1 << 30
 """Credit of a QoS 0 subscriber while its socket is writable: such deliveries need no state."""

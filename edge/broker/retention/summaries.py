@@ -17,10 +17,10 @@ import msgspec
 
 from bridge.amqp_values import Symbol, Ulong, encode
 from bridge.message import AMQP, Run
-from edge.broker.message.amqp_annotations import merged
+from edge.broker.message.amqp_annotations import merge_annotations
 from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_properties import decode_run, encode_run
-from edge.broker.message.readings import NUMBER_MAX, MessageReading, is_number, reading, rewritten
+from edge.broker.message.readings import NUMBER_MAX, MessageReading, is_number, parse_reading, rewrite_body
 
 PROPERTY: Final = "x-opt-waypost-thinned"
 """User property or annotation of a summary; its value is the number of summarised messages."""
@@ -38,7 +38,7 @@ NUMBERS_MAX: Final = 64
 
 def kind(run: Run, body: bytes) -> str | None:
     """Return a key for a reading: readings with the same key can be summarised. None for other messages."""
-    found = reading(run, body)
+    found = parse_reading(run, body)
     if found is None:
         return None
     if not isinstance(found.document, dict):
@@ -56,7 +56,7 @@ def summarise(messages: Sequence[tuple[Run, bytes]]) -> Run | None:
     represented, since = 0, messages[0][0].received_at
     document: dict[str, Any] = {}
     for run, body in messages:
-        found = reading(run, body)
+        found = parse_reading(run, body)
         if found is None:
             return None
         last = found
@@ -89,9 +89,9 @@ def summarise(messages: Sequence[tuple[Run, bytes]]) -> Run | None:
 
 def _whole(run: Run, body: bytes, found: MessageReading, document: dict[str, Any], count: int) -> Run:
     """Return the last message with the summary. Raises ValueError, OverflowError or RecursionError."""
-    whole, properties = rewritten(run, body, found, document, MEMBER), run.properties
+    whole, properties = rewrite_body(run, body, found, document, MEMBER), run.properties
     if run.flags & AMQP:
-        whole = merged(whole, encode({Symbol(PROPERTY): Ulong(count)}))
+        whole = merge_annotations(whole, encode({Symbol(PROPERTY): Ulong(count)}))
     else:
         properties = _marked(properties, count)
     return Run(run.address, run.device, run.flags, properties, [whole], run.received_at)

@@ -9,7 +9,7 @@ from bridge.amqp_values import DecodeError
 from bridge.message import AMQP, Run
 from edge.broker.configuration import Only
 from edge.broker.message.json_condition import JsonCondition
-from edge.broker.message.selectable import selectable
+from edge.broker.message.selectable import selectable_values
 from edge.broker.message.selector import MessageSelector
 from edge.broker.message.translation import amqp_from_run, payload_of
 from edge.broker.model.topics import matches
@@ -73,6 +73,6 @@ class ForwarderFilter:
 
 def _selects(selector: MessageSelector, message: bytes) -> bool:
     try:
-        return selector.matches(selectable(message))
+        return selector.matches(selectable_values(message))
     except DecodeError:
         return False

@@ -46,7 +46,7 @@ from edge.broker.security.waiting_logins import WaitingLogin, WaitingLogins
 log = logging.getLogger(__name__)
 
 DECOY_USER = "decoy"
-"""User whose password is verified for an unknown name, so that a wrong name takes as long as a wrong password."""
+"""User for the verification of unknown names, so that a wrong name takes as long as a wrong password."""
 
 
 FAILURE_LOG_S = 1.0
@@ -93,7 +93,7 @@ class Authenticator:
         self.bearer = bearer
         self._reload_users: Callable[[], None] = lambda: None
         self.refused = 0
-        """Connections whose authentication failed."""
+        """Connections with failed authentication."""
         self.busy = 0
         """Connections answered "busy": too many passwords were waiting, or theirs waited too long."""
         self.late = 0
@@ -190,13 +190,13 @@ class Authenticator:
             self.busy += 1
             decided(LoginVerdict.BUSY, None)
             return
-        waiting, asked, at_s = login, user, self._utc_s()
+        waiting, candidate, at_s = login, user, self._utc_s()
 
         def work() -> CredentialSecret | None:
             if waiting.answered:
                 return None
-            if asked is not None and any(secret.valid(at_s) for secret in asked.secrets):
-                return verify(asked, password, at_s)
+            if candidate is not None and any(secret.valid(at_s) for secret in candidate.secrets):
+                return verify(candidate, password, at_s)
             _verify_decoy(password)
             return None
 

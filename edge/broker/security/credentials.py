@@ -134,7 +134,7 @@ def with_secret(
     return msgspec.structs.replace(user, secrets=(*kept, fresh))
 
 
-def ending(user: CredentialUser, at_s: float) -> CredentialUser:
+def end_secrets(user: CredentialUser, at_s: float) -> CredentialUser:
     """Return the user with every secret ending at `at_s` (UTC seconds) or before."""
     ended = tuple(
         msgspec.structs.replace(secret, not_after=at_s if secret.not_after is None else min(at_s, secret.not_after))

@@ -67,7 +67,7 @@ class FollowedUsers:
                     if self._file.changed():
                         self._update(await asyncio.to_thread(self._file.load))
                 self.trouble = None
-            except Exception as error:  # the watch goes on whatever failed
+            except Exception as error:  # keep watching after any error
                 why = str(error) if isinstance(error, CredentialsError) else describe_error(error)
                 if self.trouble != why:
                     log.warning("users not reloaded: %s", why)

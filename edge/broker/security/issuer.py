@@ -101,7 +101,7 @@ class Issuer:
     # --- tokens -------------------------------------------------------------------------------------------------
 
     def check(self, token: bytes, decided: Decided) -> None:
-        """Call `decided` once: at once, or after the issuer was asked for an unknown key."""
+        """Call `decided` once: at once, or after the issuer has sent an unknown key."""
         try:
             proven = self._verified(token)
         except UnknownIssuerKey as why:

@@ -20,7 +20,7 @@ from edge.broker.security.limits import (
 
 _Key = tuple[str, str]
 _WHOLE_ADDRESS = ""
-"""Stands for all users of an address; the name of a user is never empty."""
+"""Key for all users of an address; the name of a user is never empty."""
 
 
 class Failures:

@@ -8,12 +8,12 @@ from bridge.topic_filter import filter_fault
 from edge.broker.model.authorization import AccessRule, Operation
 
 
-def read(texts: Iterable[str]) -> tuple[AccessRule, ...]:
+def parse_rights(texts: Iterable[str]) -> tuple[AccessRule, ...]:
     """Parse rights. Raises ValueError with the text and its fault."""
     return tuple(_rule(text) for text in texts)
 
 
-def words(rules: Sequence[AccessRule]) -> list[str]:
+def format_rights(rules: Sequence[AccessRule]) -> list[str]:
     """Return a text for each address of each rule."""
     return [
         f"{','.join(sorted(operation.value for operation in rule.operations))}:{pattern}"

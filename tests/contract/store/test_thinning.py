@@ -10,7 +10,7 @@ import pytest
 
 from bridge.amqp_values import DescribedValue, Ulong, encode
 from bridge.message import AMQP, Run
-from edge.broker.message.translation import outline
+from edge.broker.message.translation import parse_message
 from edge.broker.retention import summaries
 from edge.broker.store.limits import StoreLimits
 from edge.broker.store.records import Summary
@@ -257,9 +257,9 @@ def test_readings_sent_over_amqp_are_summed_up(tmp_path: Path) -> None:
     rig.store.retention.thin(log, 1_000)
     rig.commit()
     ((_, _, sequence, body),) = flat(rig.read(log, 0))
-    found = json.loads(outline(body).body)
+    found = json.loads(parse_message(body).body)
     assert (sequence, found["t"], found["thinned"]["mean"]) == (39, 39, {"t": 19.5})
-    assert outline(body).annotations == {"x-opt-waypost-thinned": 40}
+    assert parse_message(body).annotations == {"x-opt-waypost-thinned": 40}
     (entry,) = rig.store.ledger.entries(0, 10)
     assert (entry.first, entry.last, entry.messages, entry.reason) == (0, 38, 39, "thinned")
     rig.store.close()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bridge.engine import Condition, DeliveryState, Event
 from bridge.engine.loops import LOOPS, EngineLoops
 from bridge.engine.proton import SCRATCH_BYTES
-from edge.broker.message.translation import outline
+from edge.broker.message.translation import parse_message
 from tests.property.amqp.test_engine_bytes import CONVERSATION, EDGES, feed
 from tests.support.machines import take_all
 from tests.support.models.engine_loops import EngineLoopsModel
@@ -210,7 +210,7 @@ def test_what_is_malformed(message: bytes) -> None:
 def test_well_formed_messages_are_decoded_by_another_codec(message: bytes) -> None:
     if LOOPS.malformed_at(message) < 0:
         proton.Message().decode(message)
-        assert outline(message) is not None
+        assert parse_message(message) is not None
 
 
 def test_usual_and_unusual_messages() -> None:

@@ -24,7 +24,7 @@ from bridge.amqp_values import (
 from bridge.message import AMQP, DURABLE, RETAIN, Run
 from bridge.sections import bare_message, sections, skip
 from edge.broker.message.mqtt_properties import Properties, encode_run
-from edge.broker.message.translation import amqp_messages, flags_of, mqtt_runs, outline, payload_of, read_header
+from edge.broker.message.translation import amqp_messages, flags_of, mqtt_runs, parse_message, payload_of, read_header
 
 EXAMPLES = 80
 
@@ -81,7 +81,7 @@ def test_truncated_values_are_found_out(value: Any, data: st.DataObject) -> None
 @given(st.binary(max_size=80))
 @settings(max_examples=300, deadline=None)
 def test_random_bytes_raise_nothing_else(raw: bytes) -> None:
-    for read in (decode, bare_message, lambda bytes_: list(sections(bytes_)), payload_of, outline):
+    for read in (decode, bare_message, lambda bytes_: list(sections(bytes_)), payload_of, parse_message):
         with contextlib.suppress(DecodeError):
             read(raw)
     read_header(raw)
@@ -127,7 +127,7 @@ def test_truncated_messages_are_found_out(parts: tuple[bytes, bytes, bytes], dat
     if cut in edges or cut == 0:
         return
     try:
-        outline(bare[:cut])
+        parse_message(bare[:cut])
     except DecodeError:
         return
     raise AssertionError(f"cut at {cut}, and read all the same")

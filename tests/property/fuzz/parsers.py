@@ -34,14 +34,14 @@ from edge.broker.configuration import TokenIssuer
 from edge.broker.hono.errors import DeviceError
 from edge.broker.hono.requests import CommandRequests
 from edge.broker.hono.topics import read_bag, read_filter, read_upload, split_bag
-from edge.broker.http.messages import BadRequest, runs_of, single
-from edge.broker.http.messages import batch as http_batch
+from edge.broker.http.messages import BadRequest, parse_single, runs_of
+from edge.broker.http.messages import parse_batch as http_batch
 from edge.broker.limits import TOPIC_LEVELS_MAX
 from edge.broker.message.mqtt_errors import LocalError, RemoteError
 from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.message.mqtt_wire import read_fixed_header
-from edge.broker.message.readings import reading
-from edge.broker.message.selectable import selectable
+from edge.broker.message.readings import parse_reading
+from edge.broker.message.selectable import selectable_values
 from edge.broker.message.selector import MessageSelector, SelectorError
 from edge.broker.message.translation import flags_of, payload_of, properties_of
 from edge.broker.model.topics import FilterTree, covers, is_filter, matches, overlaps
@@ -63,7 +63,7 @@ SECRET_KEYS: Final[ScramKeys] = derive("s3cret", bytes(16), 1)
 
 def take_message(data: bytes) -> None:
     """A bare message, as everybody who looks at it does."""
-    for look in (payload_of, properties_of, plain.parse, plain.ends_of, plain.body_of, selectable, decode):
+    for look in (payload_of, properties_of, plain.parse, plain.ends_of, plain.body_of, selectable_values, decode):
         try:
             look(data)  # type: ignore[operator]
         except (DecodeError, plain.MessageError):
@@ -73,7 +73,7 @@ def take_message(data: bytes) -> None:
     run = Run("a", "d", AMQP, b"", [data])
     made = MqttTranslator().part(run, 0, 1)
     assert sum(len(part.bodies) for part in made.runs) == 1, "none is left out"
-    reading(run, data)
+    parse_reading(run, data)
     plain.messages(plain.Hop("gw", "e"), 1, run)
 
 
@@ -98,7 +98,7 @@ def take_http(data: bytes) -> None:
         assert sum(len(places) for _, places in runs_of(messages, "d")) == len(messages)
     query = {"qos": kind[:3].decode("latin-1"), "ttl": kind[3:9].decode("latin-1")}
     with contextlib.suppress(BadRequest):
-        single(body.decode("utf-8", "surrogateescape"), body, query, {"content-type": kind.decode("latin-1")})
+        parse_single(body.decode("utf-8", "surrogateescape"), body, query, {"content-type": kind.decode("latin-1")})
 
 
 def take_documents(data: bytes) -> None:

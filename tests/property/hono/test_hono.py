@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from bridge.amqp_values import DecodeError, encode
 from edge.broker.hono.addresses import HonoAddresses
-from edge.broker.hono.commands import addressed
+from edge.broker.hono.commands import find_queue
 from edge.broker.hono.errors import DeviceError
-from edge.broker.hono.messages import MessageSource, completed, mqtt_properties
+from edge.broker.hono.messages import MessageSource, complete_message, mqtt_properties
 from edge.broker.hono.requests import CommandRequest, CommandRequests
 from edge.broker.hono.topics import is_level, read_bag, read_filter, read_upload, split_bag
 from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
-from edge.broker.message.translation import outline
+from edge.broker.message.translation import parse_message
 
 WORDS = ("t", "e", "telemetry", "event", "c", "command", "", "s", "res", "q", "+", "#", "200")
 LEVELS = st.one_of(st.sampled_from(WORDS), st.text(max_size=4))
@@ -63,7 +63,7 @@ def test_identifiers_of_others(text: str) -> None:
 @given(st.binary(max_size=80))
 def test_commands_of_any_bytes(data: bytes) -> None:
     with suppress(DeviceError):
-        raise AssertionError(addressed(data, HonoAddresses("T")))
+        raise AssertionError(find_queue(data, HonoAddresses("T")))
 
 
 @given(
@@ -74,7 +74,7 @@ def test_what_a_device_says_of_itself_does_not_count(application: dict[str, obje
     said = {key: value for key, value in application.items() if key != "ttd"}
     application = {**said, "device_id": "forged", "ttd": "forged"}
     message = b"\x00\x53\x74" + encode(application) + b"\x00\x53\x75" + encode(body)
-    found = outline(completed(message, "telemetry/T", SOURCE, 5_000_000))
+    found = parse_message(complete_message(message, "telemetry/T", SOURCE, 5_000_000))
     assert found.body == body
     assert found.application == {**said, "device_id": "4711", "orig_adapter": "hono-mqtt", "orig_address": "t"}
     assert [found.properties[2], found.properties[6], found.properties[9]] == [
@@ -87,7 +87,7 @@ def test_what_a_device_says_of_itself_does_not_count(application: dict[str, obje
 @given(st.binary(max_size=60))
 def test_messages_of_any_bytes(data: bytes) -> None:
     with suppress(DecodeError, DeviceError):
-        completed(data, "telemetry/T", SOURCE, 0)
+        complete_message(data, "telemetry/T", SOURCE, 0)
 
 
 @given(st.lists(st.tuples(st.text(max_size=8), st.text(max_size=8)), max_size=4), st.none() | st.integers(0, 2**32 - 1))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.transport.websocket import MQTT, WebSocketConnection
-from edge.broker.http.messages import BadRequest, batch, runs_of, single
+from edge.broker.http.messages import BadRequest, parse_batch, parse_single, runs_of
 from edge.broker.limits import Limits
 from edge.broker.mqtt.connection import MqttConnection
 from tests.unit.listeners.test_websocket import REQUEST, Echo, frame
@@ -53,7 +53,7 @@ def test_requests(noise: bytes, start: int, cut: int) -> None:
 )
 def test_batches(body: bytes, content_type: str) -> None:
     with contextlib.suppress(BadRequest):
-        messages = batch(body, content_type)
+        messages = parse_batch(body, content_type)
         runs = list(runs_of(messages, "d"))
         assert [place for _, places in runs for place in places] == list(range(len(messages)))
         assert [body for run, _ in runs for body in run.bodies] == [message.body for message in messages]
@@ -63,6 +63,6 @@ def test_batches(body: bytes, content_type: str) -> None:
 @given(st.text(), st.dictionaries(st.sampled_from(["qos", "ttl", "hono-ttl", "retain", "content-type"]), st.text()))
 def test_single(address: str, query: dict[str, str]) -> None:
     with contextlib.suppress(BadRequest):
-        message = single(address, b"", query, {})
+        message = parse_single(address, b"", query, {})
         assert 0 <= message.qos <= 2
         assert isinstance(message.properties, bytes)

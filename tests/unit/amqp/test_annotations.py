@@ -9,7 +9,7 @@ from bridge.message import AMQP, Run, Stored
 from bridge.sections import sections
 from edge.broker.delivery import attempts
 from edge.broker.delivery.attempts import Attempts
-from edge.broker.message.amqp_annotations import merged, merged_run
+from edge.broker.message.amqp_annotations import merge_annotations, merge_into_run
 
 DATA = b"\x00\x53\x75\xa0\x01x"
 
@@ -33,26 +33,29 @@ def read(message: bytes) -> dict[object, object]:
 
 class TestMerged:
     def test_added_where_there_are_none(self) -> None:
-        assert read(merged(DATA, fields(a=1))) == {"a": 1}
+        assert read(merge_annotations(DATA, fields(a=1))) == {"a": 1}
 
     def test_the_new_value_counts_and_the_others_stay_as_they_are_encoded(self) -> None:
-        message = merged(annotated(a=Ubyte(1), b="old") + DATA, fields(b="new", c=True))
+        message = merge_annotations(annotated(a=Ubyte(1), b="old") + DATA, fields(b="new", c=True))
         assert read(message) == {"a": 1, "b": "new", "c": True}
         assert encode(Symbol("a")) + encode(Ubyte(1)) in message
 
     def test_wide_maps(self) -> None:
-        assert read(merged(annotated(a="x" * 300) + DATA, fields(b="y" * 300))) == {"a": "x" * 300, "b": "y" * 300}
+        assert read(merge_annotations(annotated(a="x" * 300) + DATA, fields(b="y" * 300))) == {
+            "a": "x" * 300,
+            "b": "y" * 300,
+        }
 
     @pytest.mark.parametrize("annotations", [b"", b"\x40", b"\xc1\x02\x01\x40", fields(a=1)[:-1]])
     def test_what_is_no_map(self, annotations: bytes) -> None:
         with pytest.raises(DecodeError):
-            merged(DATA, annotations)
+            merge_annotations(DATA, annotations)
         run = Run("q", "d", AMQP, b"", [DATA])
-        assert merged_run(run, annotations) is run
+        assert merge_into_run(run, annotations) is run
 
     def test_mqtt_messages_have_none(self) -> None:
         run = Run("q", "d", 1, b"", [b"payload"])
-        assert merged_run(run, fields(a=1)) is run
+        assert merge_into_run(run, fields(a=1)) is run
 
 
 def test_annotations_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from bridge.sasl import SaslClient
 from edge.broker.amqp import services
 from edge.broker.limits import MANAGEMENT_RESULTS_MAX, RETAINED_STEPS_MAX, WILL_BYTES_MAX
 from edge.broker.message.mqtt_properties import Properties, encode_run
-from edge.broker.message.translation import outline, payload_of, read_header
+from edge.broker.message.translation import parse_message, payload_of, read_header
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.router.batch import Publication
 from tests.unit.amqp.broker import Client, MqttDevice, Site
@@ -44,7 +44,7 @@ def send(client: Client, address: str, *messages: bytes) -> None:
 
 
 def bodies(client: Client, link: Link) -> list[bytes]:
-    return [outline(each).body for each in client.received(link)]
+    return [parse_message(each).body for each in client.received(link)]
 
 
 def selecting(text: Any) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class TestDeliveryCount:
         client.engine.settle(link, [0], DeliveryState.MODIFIED_FAILED)
         site.settle_down()
         (dead,) = client.received(client.receiver("deadletter/d", name="dead"))
-        assert outline(dead).annotations == {
+        assert parse_message(dead).annotations == {
             "x-opt-own": 1,
             "x-opt-waypost-dead-reason": "delivery attempts exceeded",
             "x-opt-waypost-dead-from": "queue/a",
@@ -107,7 +107,7 @@ class TestDeliveryCount:
         soon = message("soon", properties=[*fields, Timestamp(now_ms + 5000)])
         send(client, "queue/a", late, soon)
         (got,) = client.received(client.receiver("queue/a"))
-        assert outline(got).body == b"soon"
+        assert parse_message(got).body == b"soon"
         assert read_header(got).ttl_ms == 5000
         assert [lost.reason for lost in site.store.ledger.entries(0, 10)] == ["expired"]
 
@@ -245,7 +245,7 @@ class TestRetained:
         assert kept.flags & RETAIN
         link = client.receiver("topic/#")
         assert bodies(client, link) == [b"kept"]
-        assert outline(client.received(link)[0]).annotations == {"x-opt-retain-message": True}
+        assert parse_message(client.received(link)[0]).annotations == {"x-opt-retain-message": True}
         send(client, "topic/a", message("", annotations={Symbol("x-opt-retain-message"): True}))
         assert site.router.retained.matching("topic/a") == []
 
@@ -262,7 +262,7 @@ class TestRetained:
         arrived = {}
         for event in of_kind(client.events, Transfers):
             for each in event.messages:
-                arrived[outline(each).properties[2]] = event.settled
+                arrived[parse_message(each).properties[2]] = event.settled
         assert [arrived["topic/1"], arrived["topic/0"]] == settled
         client.engine.settle(link, client.deliveries(link))
         site.settle_down()

@@ -40,7 +40,7 @@ from edge.broker.message.translation import (
     flags_of,
     mqtt_from_run,
     mqtt_runs,
-    outline,
+    parse_message,
     payload_of,
     properties_of,
     read_header,
@@ -300,7 +300,7 @@ class TestToAmqp:
         (out,) = amqp_messages(run, now_ns=3_000_000_000)
         end, start = bare_message(out)
         assert read_header(out[:end]) == Header(durable=True, ttl_ms=8000)
-        found = outline(out[start:])
+        found = parse_message(out[start:])
         assert found.annotations == {"x-opt-mqtt-qos": 1, "x-opt-retain-message": True}
         told, made_at = list(found.properties[:7]), list(found.properties[7:])
         assert told == [None, None, "plant/7", None, "reply/here", "42", "application/json"]
@@ -311,8 +311,8 @@ class TestToAmqp:
     def test_payload_format_indicator_makes_a_string(self) -> None:
         raw = encode_run(Properties(payload_format_indicator=1))
         out = amqp_messages(Run("a", "d", 0, raw, ["ä".encode(), b"\xff"]))
-        assert [outline(one).is_text for one in out] == [True, False]
-        assert [outline(one).body for one in out] == ["ä".encode(), b"\xff"]
+        assert [parse_message(one).is_text for one in out] == [True, False]
+        assert [parse_message(one).body for one in out] == ["ä".encode(), b"\xff"]
 
 
 def user_properties(run: Run) -> list[tuple[str, str]]:
@@ -353,7 +353,7 @@ class TestTable:
         pairs = (("a", "1"), ("b", "2"), ("a", "3"), ("a", "1"))
         (message,) = amqp_messages(Run("a", "d", 1, encode_run(Properties(user_property=pairs)), [b"x"]))
         end, start = bare_message(message)
-        assert outline(message[start:]).application == {"a": "1", "b": "2"}
+        assert parse_message(message[start:]).application == {"a": "1", "b": "2"}
         again = Run("a", "d", AMQP | 1, message[:end], [message[start:]])
         assert tuple(user_properties(again)) == pairs
 
@@ -382,7 +382,7 @@ class TestTable:
         (message,) = amqp_messages(run)
         end, start = bare_message(message)
         assert read_header(message[:end]).priority == 4
-        assert outline(message[start:]).application == {PRIORITY: text}
+        assert parse_message(message[start:]).application == {PRIORITY: text}
 
 
 class TestToMqtt:
@@ -426,7 +426,7 @@ class TestToMqtt:
         assert decode_run(request.properties).correlation_data == data
         answer = Run("reply/x", "d", 1, encode_run(Properties(correlation_data=data)), [b"pong"])
         (out,) = amqp_messages(answer)
-        assert outline(out).properties[5] == identifier
+        assert parse_message(out).properties[5] == identifier
         assert encode(identifier) in out
 
     def test_a_message_nobody_has_to_answer_has_no_correlation(self) -> None:

@@ -22,7 +22,7 @@ from bridge.limits import (
     VALUES_MAX,
 )
 from bridge.message import AMQP, Run
-from edge.broker.message.amqp_annotations import merged_run
+from edge.broker.message.amqp_annotations import merge_into_run
 from edge.broker.message.translation import (
     AMQP_MESSAGE,
     decode_run,
@@ -172,8 +172,8 @@ class TestAnnotations:
 
         added = encode({"x-opt-added": 1})
         few, many = body(ANNOTATIONS_MAX), body(ANNOTATIONS_MAX + 1)
-        assert b"x-opt-added" in merged_run(Run("a", "d", AMQP, b"", [few]), added).bodies[0]
-        assert merged_run(Run("a", "d", AMQP, b"", [many]), added).bodies == [many]
+        assert b"x-opt-added" in merge_into_run(Run("a", "d", AMQP, b"", [few]), added).bodies[0]
+        assert merge_into_run(Run("a", "d", AMQP, b"", [many]), added).bodies == [many]
         [out] = plain.messages(plain.Hop("gw", "e"), 1, Run("a", "d", AMQP, b"", [many]))
         assert out.endswith(many)
 

@@ -15,7 +15,7 @@ from edge.broker.security.credentials import (
     CredentialsError,
     CredentialSnapshot,
     CredentialUser,
-    ending,
+    end_secrets,
     new_user,
     with_rules,
     with_secret,
@@ -126,5 +126,5 @@ class TestUsers:
             user = with_secret(user, f"p{i}", at_s=0.0)
         with pytest.raises(CredentialsError, match="has 4 secrets"):
             with_secret(user, "more", at_s=0.0)
-        user = with_secret(ending(user, 10.0), "more", at_s=10.0)
+        user = with_secret(end_secrets(user, 10.0), "more", at_s=10.0)
         assert len(user.secrets) == 1

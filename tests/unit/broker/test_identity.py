@@ -19,7 +19,7 @@ from edge.broker.security.authenticator import Authenticator, Done, Work
 from edge.broker.security.credentials import (
     CredentialSnapshot,
     CredentialUser,
-    ending,
+    end_secrets,
     new_user,
     with_rules,
     with_secret,
@@ -146,7 +146,7 @@ class TestVerdicts:
 
 class TestRotation:
     def test_secrets_overlap(self, joe: CredentialUser) -> None:
-        rotated = with_secret(ending(joe, NOW + 100), "fresh", at_s=NOW, not_before=NOW + 50)
+        rotated = with_secret(end_secrets(joe, NOW + 100), "fresh", at_s=NOW, not_before=NOW + 50)
         rig = Rig(rotated)
         for utc_s, old, new in ((NOW, True, False), (NOW + 50, True, True), (NOW + 100, False, True)):
             rig.utc_s = utc_s
@@ -154,13 +154,13 @@ class TestRotation:
             assert (rig.verdict("joe", "fresh") is LoginVerdict.ACCEPTED) is new
 
     def test_a_remembered_secret_ends_in_time(self, joe: CredentialUser) -> None:
-        rig = Rig(ending(joe, NOW + 1))
+        rig = Rig(end_secrets(joe, NOW + 1))
         assert rig.verdict("joe", "s3cret") is LoginVerdict.ACCEPTED
         rig.utc_s = NOW + 1
         assert rig.verdict("joe", "s3cret") is LoginVerdict.REFUSED
 
     def test_scram_knows_every_valid_secret(self, joe: CredentialUser) -> None:
-        rig = Rig(with_secret(ending(joe, NOW + 100), "fresh", at_s=NOW))
+        rig = Rig(with_secret(end_secrets(joe, NOW + 100), "fresh", at_s=NOW))
 
         def proves(password: str) -> bool:
             client, server = ScramClient("joe", password), ScramServer()

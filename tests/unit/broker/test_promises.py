@@ -17,7 +17,7 @@ from edge.broker.delivery.pattern import Joinable
 from edge.broker.limits import GIVEN_BACK_WAITS_S
 from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
 from edge.broker.message.time_to_live import ttl_ns
-from edge.broker.message.translation import outline, read_header
+from edge.broker.message.translation import parse_message, read_header
 from edge.broker.model import interfaces
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
@@ -522,7 +522,7 @@ class TestGivenUp:
         body = with_annotations(b"\x00\x53\x75\xa0\x03abc", {"x-opt-mine": "kept"})
         stored = Stored(3, 7, Run("queue/a", "device", AMQP | 1, header, [body]))
         (dead,) = deadletters.dead_letter_runs(stored, "deadletter/dead", LossReason.REJECTED)
-        found = outline(dead.bodies[0])
+        found = parse_message(dead.bodies[0])
         assert found.body == b"abc"
         assert found.annotations == {
             "x-opt-mine": "kept",

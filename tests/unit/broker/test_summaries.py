@@ -14,7 +14,7 @@ from bridge.message import AMQP, Run
 from bridge.sections import section_at, sections
 from edge.broker.message.mqtt_properties import decode_run
 from edge.broker.message.readings import BODY_BYTES_MAX, NUMBER_MAX
-from edge.broker.message.translation import outline
+from edge.broker.message.translation import parse_message
 from edge.broker.retention import summaries
 
 S = 1_000_000_000
@@ -141,12 +141,12 @@ class TestAmqp:
         assert whole is not None
         assert whole.flags == self.FLAGS
         (body,) = whole.bodies
-        assert outline(body).annotations["x-opt-waypost-thinned"] == len(messages)
+        assert parse_message(body).annotations["x-opt-waypost-thinned"] == len(messages)
         return body
 
     def test_json_in_a_data_section(self) -> None:
         body = self.summed(*(self.message(0x75, b'{"t": %d, "unit": "C"}' % number) for number in (1, 4)))
-        assert json.loads(outline(body).body) == {
+        assert json.loads(parse_message(body).body) == {
             "t": 4,
             "unit": "C",
             "thinned": {"messages": 2, "from": S, "to": S, "min": {"t": 1}, "max": {"t": 4}, "mean": {"t": 2.5}},
@@ -155,14 +155,14 @@ class TestAmqp:
     def test_what_is_around_the_body_stays_byte_for_byte(self) -> None:
         before = (self.ANNOTATIONS, self.PROPERTIES, self.APPLICATION)
         body = self.summed(*(self.message(0x75, b"%d" % number, *before) for number in (1, 2, 3)))
-        assert outline(body).annotations["x-opt-mine"] == "kept"
+        assert parse_message(body).annotations["x-opt-mine"] == "kept"
         rest = body[section_at(body, 0).end :]
         assert rest.startswith(self.PROPERTIES + self.APPLICATION + b"\x00\x53\x75")
-        assert json.loads(outline(body).body)["thinned"]["mean"] == {"": 2.0}
+        assert json.loads(parse_message(body).body)["thinned"]["mean"] == {"": 2.0}
 
     def test_a_string_of_json_stays_a_string(self) -> None:
         body = self.summed(*(self.message(0x77, text) for text in ('{"t": 1}', '{"t": 3}')))
-        found = outline(body)
+        found = parse_message(body)
         assert found.is_text
         assert json.loads(found.body)["thinned"]["max"] == {"t": 3}
 
@@ -189,7 +189,7 @@ class TestAmqp:
         assert whole is not None
         (section,) = [section for section in sections(whole.bodies[0]) if section.code == 0x77]
         value, _ = decode(whole.bodies[0], section.value)
-        assert outline(whole.bodies[0]).annotations["x-opt-waypost-thinned"] == 3
+        assert parse_message(whole.bodies[0]).annotations["x-opt-waypost-thinned"] == 3
         return dict(value["thinned"])
 
     def test_a_number_becomes_a_map(self) -> None:

@@ -9,12 +9,12 @@ import pytest
 from bridge.amqp_values import encode
 from bridge.message import AMQP, Run
 from edge.broker.hono.addresses import HonoAddresses
-from edge.broker.hono.commands import addressed, amqp_message, mqtt_run, read_command, topic_rest
+from edge.broker.hono.commands import amqp_message, find_queue, mqtt_run, read_command, topic_rest
 from edge.broker.hono.errors import DeviceError
 from edge.broker.hono.limits import COMMAND_CHARACTERS_MAX, CORRELATION_BYTES_MAX
 from edge.broker.hono.requests import CommandRequest, CommandRequests
 from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
-from edge.broker.message.translation import outline
+from edge.broker.message.translation import parse_message
 
 ADDRESSES = HonoAddresses("T")
 REQUESTS = CommandRequests(b"k" * 32)
@@ -36,9 +36,9 @@ class TestIntake:
 
     def test_well_formed(self) -> None:
         to = "command/T/4711"
-        assert addressed(message(to=to, subject="on"), ADDRESSES) == to
+        assert find_queue(message(to=to, subject="on"), ADDRESSES) == to
         reply = {"reply_to": "command_response/T/app", "message_id": 7}
-        assert addressed(message(to=to, subject="x" * COMMAND_CHARACTERS_MAX, **reply), ADDRESSES) == to
+        assert find_queue(message(to=to, subject="x" * COMMAND_CHARACTERS_MAX, **reply), ADDRESSES) == to
 
     @pytest.mark.parametrize(
         "fields",
@@ -64,12 +64,12 @@ class TestIntake:
     )
     def test_malformed(self, fields: dict[str, Any]) -> None:
         with pytest.raises(DeviceError) as caught:
-            addressed(message(**fields), ADDRESSES)
+            find_queue(message(**fields), ADDRESSES)
         assert caught.value.status == 400
 
     def test_no_message_at_all(self) -> None:
         with pytest.raises(DeviceError):
-            addressed(b"\x00\x53\x73\xc0", ADDRESSES)
+            find_queue(b"\x00\x53\x73\xc0", ADDRESSES)
 
 
 class TestDelivery:
@@ -88,7 +88,7 @@ class TestDelivery:
         assert name == "ask"
         assert REQUESTS.read("4711", identifier) == CommandRequest("app/1", "c/1")
         original = message(subject="ask", reply_to="command_response/T/app/1", correlation_id="c/1")
-        found = outline(amqp_message(command, original, "command_response/T/4711/id", "id", names_device=True))
+        found = parse_message(amqp_message(command, original, "command_response/T/4711/id", "id", names_device=True))
         assert list(found.properties) == [None, None, None, "ask", "command_response/T/4711/id", "id"]
         assert (found.application, found.body) == ({"device_id": "4711"}, b"{}")
 

@@ -9,8 +9,8 @@ from proton import Message, symbol
 
 from bridge import sections as s
 from edge.broker.hono.errors import DeviceError
-from edge.broker.hono.messages import AMQP_ADAPTER, EMPTY_NOTIFICATION, MessageSource, completed
-from edge.broker.message.translation import outline
+from edge.broker.hono.messages import AMQP_ADAPTER, EMPTY_NOTIFICATION, MessageSource, complete_message
+from edge.broker.message.translation import parse_message
 
 SOURCE = MessageSource("4711", AMQP_ADAPTER, "telemetry")
 
@@ -30,17 +30,17 @@ def codes(message: bytes) -> list[int]:
     ("body", "payload"), [("text", b"text"), (7, b"7"), ({"a": 1}, b'{"a":1}'), (b"data", b"data"), ("", b"")]
 )
 def test_one_data_section(body: Any, payload: bytes) -> None:
-    found = completed(bare(body, "text/plain"), "telemetry/T", SOURCE, 0)
+    found = complete_message(bare(body, "text/plain"), "telemetry/T", SOURCE, 0)
     assert [code for code in codes(found) if code in (s.DATA, s.SEQUENCE, s.VALUE)] == [s.DATA]
-    assert outline(found).body == payload
-    assert outline(found).application["device_id"] == "4711"
+    assert parse_message(found).body == payload
+    assert parse_message(found).application["device_id"] == "4711"
 
 
 def test_several_data_sections_become_one() -> None:
     two = bare(b"x", "text/plain", data=True) + b"\x00\x53\x75\xa0\x01y"
-    found = completed(two, "telemetry/T", SOURCE, 0)
+    found = complete_message(two, "telemetry/T", SOURCE, 0)
     assert codes(found).count(s.DATA) == 1
-    assert outline(found).body == b"xy"
+    assert parse_message(found).body == b"xy"
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def test_several_data_sections_become_one() -> None:
 )
 def test_what_is_refused(body: Any, content_type: str | None) -> None:
     with pytest.raises(DeviceError) as caught:
-        completed(bare(body, content_type), "event/T", SOURCE, 0)
+        complete_message(bare(body, content_type), "event/T", SOURCE, 0)
     assert caught.value.status == 400
 
 
 def test_an_empty_notification() -> None:
-    assert outline(completed(bare(b"", EMPTY_NOTIFICATION), "event/T", SOURCE, 0)).body == b""
+    assert parse_message(complete_message(bare(b"", EMPTY_NOTIFICATION), "event/T", SOURCE, 0)).body == b""

@@ -21,7 +21,7 @@ from edge.broker.http.access import HttpAccess
 from edge.broker.http.api import HttpDeviceApi
 from edge.broker.http.exchange import PublishRequest
 from edge.broker.http.limits import HTTP_BATCH_MAX, HTTP_GZIP_MEMBERS_MAX
-from edge.broker.http.messages import CORRELATION_BYTES_MAX, BadRequest, batch, single
+from edge.broker.http.messages import CORRELATION_BYTES_MAX, BadRequest, parse_batch, parse_single
 from edge.broker.limits import ACCOUNT_SHARE_MAX, ADDRESS_BYTES_MAX, Limits
 from edge.broker.message.mqtt_properties import NONE, decode_run, encode_run
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
@@ -258,19 +258,19 @@ def test_times_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_batches_are_bounded() -> None:
     line = b'{"address": "a", "body": 1}\n'
-    assert len(batch(line * HTTP_BATCH_MAX, NDJSON["Content-Type"])) == HTTP_BATCH_MAX
+    assert len(parse_batch(line * HTTP_BATCH_MAX, NDJSON["Content-Type"])) == HTTP_BATCH_MAX
     with pytest.raises(BadRequest, match="at most 10000") as caught:
-        batch(line * (HTTP_BATCH_MAX + 1), NDJSON["Content-Type"])
+        parse_batch(line * (HTTP_BATCH_MAX + 1), NDJSON["Content-Type"])
     assert caught.value.status == 413
     with pytest.raises(BadRequest, match="20000 lines"):
-        batch(b"\n" * (2 * HTTP_BATCH_MAX + 1), NDJSON["Content-Type"])
+        parse_batch(b"\n" * (2 * HTTP_BATCH_MAX + 1), NDJSON["Content-Type"])
 
 
 def test_an_array_of_anything_else_is_not_made() -> None:
     """2 million numbers in 4 MiB would be 2 million objects."""
     begin = time.process_time()
     with pytest.raises(BadRequest, match="item 0"):
-        batch(b"[" + b"1," * (2 << 20) + b"1]", "application/json")
+        parse_batch(b"[" + b"1," * (2 << 20) + b"1]", "application/json")
     assert time.process_time() - begin < 0.05
 
 
@@ -290,42 +290,42 @@ def test_an_array_of_anything_else_is_not_made() -> None:
 )
 def test_bad_batches(body: bytes, words: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        batch(body, "application/json; charset=utf-8")
+        parse_batch(body, "application/json; charset=utf-8")
     assert words in str(caught.value)
 
 
 def test_as_long_as_an_address_may_be() -> None:
-    single("a" * ADDRESS_BYTES_MAX, b"", {}, {})
+    parse_single("a" * ADDRESS_BYTES_MAX, b"", {}, {})
     with pytest.raises(BadRequest, match="1024 bytes"):
-        single("a" * (ADDRESS_BYTES_MAX + 1), b"", {}, {})
+        parse_single("a" * (ADDRESS_BYTES_MAX + 1), b"", {}, {})
 
 
 def test_batch_of_another_type() -> None:
     with pytest.raises(BadRequest, match="not text/plain") as caught:
-        batch(b"[]", "text/plain")
+        parse_batch(b"[]", "text/plain")
     assert caught.value.status == 415
 
 
 def test_query_goes_before_headers() -> None:
     headers = {"content-type": "text/plain", "qos-level": "0", "hono-ttl": "5"}
-    assert single("a", b"", {}, headers).content_type == "text/plain"
-    assert (single("a", b"", {}, headers).qos, single("a", b"", {}, headers).ttl_s) == (0, 5)
-    message = single("a", b"", {"qos": "2", "ttl": "9", "content-type": "x/y"}, headers)
+    assert parse_single("a", b"", {}, headers).content_type == "text/plain"
+    assert (parse_single("a", b"", {}, headers).qos, parse_single("a", b"", {}, headers).ttl_s) == (0, 5)
+    message = parse_single("a", b"", {"qos": "2", "ttl": "9", "content-type": "x/y"}, headers)
     assert (message.qos, message.ttl_s, message.content_type) == (2, 9, "x/y")
 
 
 def test_a_response_to_a_command() -> None:
-    message = single("a", b"", {}, {"waypost-correlation-data": "YzE=", "waypost-status": "204"})
+    message = parse_single("a", b"", {}, {"waypost-correlation-data": "YzE=", "waypost-status": "204"})
     own = decode_run(message.properties)
     assert (own.correlation_data, own.user_property) == (b"c1", (("status", "204"),))
-    assert single("a", b"", {"correlation-data": "+/8=", "status": "0"}, {}).correlation_data == b"\xfb\xff"
-    assert single("a", b"", {"correlation-data": " /8="}, {}).correlation_data == b"\xfb\xff", "as a query has +"
+    assert parse_single("a", b"", {"correlation-data": "+/8=", "status": "0"}, {}).correlation_data == b"\xfb\xff"
+    assert parse_single("a", b"", {"correlation-data": " /8="}, {}).correlation_data == b"\xfb\xff", "as a query has +"
     largest = base64.b64encode(b"x" * CORRELATION_BYTES_MAX).decode()
-    assert single("a", b"", {"correlation-data": largest}, {}).correlation_data == b"x" * CORRELATION_BYTES_MAX
+    assert parse_single("a", b"", {"correlation-data": largest}, {}).correlation_data == b"x" * CORRELATION_BYTES_MAX
     beyond = base64.b64encode(b"x" * (CORRELATION_BYTES_MAX + 1)).decode()
     for query in ({"correlation-data": "%"}, {"correlation-data": beyond}, {"status": "1000"}, {"status": "ok"}):
         with pytest.raises(BadRequest):
-            single("a", b"", query, {})
+            parse_single("a", b"", query, {})
 
 
 def gate() -> Authenticator:

@@ -25,7 +25,7 @@ from bridge.transport.spoken import foreign_protocol
 from edge.broker.http.limits import HTTP_BODY_S_MAX, HTTP_HEAD_BYTES_MAX, HTTP_HEAD_S_MAX, HTTP_WRITE_S_MAX
 from edge.broker.http.peer import KEY, HttpPeer
 from edge.broker.listeners.web.framing import Framing
-from edge.broker.listeners.web.places import ConnectionSlots
+from edge.broker.listeners.web.slots import ConnectionSlots
 from edge.broker.model.remote import remote_of
 
 _TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"

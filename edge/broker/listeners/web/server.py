@@ -26,8 +26,8 @@ from edge.broker.listeners.tcp import BACKLOG, HANDSHAKE_S
 from edge.broker.listeners.tls import subject_name
 from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.connection import HttpConnection, Upgrade, upgraded_by
-from edge.broker.listeners.web.places import ConnectionSlots
-from edge.broker.listeners.web.turns import FairRequests
+from edge.broker.listeners.web.fair_requests import FairRequests
+from edge.broker.listeners.web.slots import ConnectionSlots
 from edge.broker.listeners.wrong_port import WrongPortReporter
 from edge.broker.model.tracing import UNTRACED, Tracer
 

@@ -6,7 +6,7 @@ import asyncio
 
 from starlette.types import Message, Receive, Scope, Send
 
-from edge.broker.listeners.web.turns import FairRequests
+from edge.broker.listeners.web.fair_requests import FairRequests
 
 REQUESTS = 20
 

@@ -16,7 +16,7 @@ from edge.broker.limits import (
 )
 from edge.broker.message import mqtt_translator
 from edge.broker.message.mqtt_translator import MqttTranslator
-from edge.broker.mqtt.turn import DeliveryBudget, PendingDelivery
+from edge.broker.mqtt.delivery_budget import DeliveryBudget, PendingDelivery
 
 
 def value(number: int, size: int = 500) -> bytes:

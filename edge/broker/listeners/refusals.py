@@ -19,11 +19,11 @@ from edge.broker.mqtt.events import ConnectEvent
 NO_ROOM: Final = "connection limit of the gateway reached"
 
 
-class MqttTurnedAway:
+class MqttRefusal:
     """Refuses an MQTT connection at the limit: CONNACK 0x97 (MQTT 5) or return code 3."""
 
     def __init__(self, limits: Limits, now: float) -> None:
-        self.connection = MqttConnection(brief(limits), now)
+        self.connection = MqttConnection(brief_limits(limits), now)
 
     def handle(self, events: Sequence[Any]) -> None:
         for event in events:
@@ -34,6 +34,6 @@ class MqttTurnedAway:
         """Do nothing: a CONNACK always fits."""
 
 
-def brief(limits: Limits) -> Limits:
+def brief_limits(limits: Limits) -> Limits:
     """Return the limits of a connection that is only refused."""
     return msgspec.structs.replace(limits, handshake_s=min(limits.handshake_s, TURNED_AWAY_S))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edge.broker.listeners.web.places import ConnectionSlots
+from edge.broker.listeners.web.slots import ConnectionSlots
 
 
 class Connection:
