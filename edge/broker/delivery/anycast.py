@@ -42,7 +42,7 @@ _GIVEN_BACK: Final = {
 """Outcomes that leave a message to other consumers, with the answer to its sender when all have returned it."""
 
 
-class BatchRange(NamedTuple):
+class OfferedBatch(NamedTuple):
     """Messages of many senders, with the position of the first."""
 
     position: int
@@ -133,7 +133,7 @@ class AnycastGroup:
         self._position = 0
         self._origins: dict[int, tuple[Origin, int]] = {}
         """Senders of messages that are outstanding or waiting: position -> (origin, its token)."""
-        self._outstanding: dict[Consumer, dict[int, Stored | BatchRange]] = {}
+        self._outstanding: dict[Consumer, dict[int, Stored | OfferedBatch]] = {}
         self._excluded: dict[int, dict[Consumer, Refusal]] = {}
         """Consumers that returned a message, with their reasons, by its position; they do not get it again."""
         self._given_back: dict[int, Stored] = {}
@@ -200,7 +200,7 @@ class AnycastGroup:
     def _share_out(self, origin: ManyOrigins) -> int:
         count, first, taken = len(origin.encoded), self._position, 0
         self._position += count
-        together = BatchRange(first, origin)
+        together = OfferedBatch(first, origin)
         even, now_s = self.group.share(count, count), self._now_s()
         while taken < count and not self._waiting:
             consumer, credit = self.group.next_but(None)
@@ -462,9 +462,9 @@ class AnycastGroup:
             send_answer(origin, [token], _combine(reasons))
 
 
-def _one_of(held: Stored | BatchRange, position: int) -> Stored:
+def _one_of(held: Stored | OfferedBatch, position: int) -> Stored:
     """Return one of the messages that a consumer holds."""
-    if isinstance(held, BatchRange):
+    if isinstance(held, OfferedBatch):
         return held.stored(position)
     i = position - held.position
     return part_of(held, i, i + 1)
