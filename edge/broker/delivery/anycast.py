@@ -60,34 +60,34 @@ class AnycastPace:
     take no time, each further consumer costs a write and a read.
     """
 
-    __slots__ = ("_begun_s", "_count", "_last", "_together")
+    __slots__ = ("_batch_max", "_count", "_last", "_started_s")
 
     def __init__(self) -> None:
-        self._begun_s = 0.0
+        self._started_s = 0.0
         self._count = 0
         self._last = -1
         """Position of the last timed message; -1: none is."""
-        self._together = 1
+        self._batch_max = 1
 
     def share(self, even: int, now_s: float) -> int:
         """Return how many of the waiting messages the consumer gets, if an even share is `even`."""
-        if self._last >= 0 and now_s - self._begun_s > ANYCAST_QUICK_S:
-            self._together = 1
-        return max(even, self._together)
+        if self._last >= 0 and now_s - self._started_s > ANYCAST_QUICK_S:
+            self._batch_max = 1
+        return max(even, self._batch_max)
 
     def record_delivery(self, count: int, last: int, now_s: float) -> None:
         """Record that the consumer got `count` messages, up to this position."""
         if self._last < 0:
-            self._begun_s, self._count, self._last = now_s, count, last
+            self._started_s, self._count, self._last = now_s, count, last
 
     def record_answer(self, first: int, last: int, now_s: Callable[[], float]) -> None:
         """Record that the consumer answered these messages."""
         if not first <= self._last <= last:
             return
-        if now_s() - self._begun_s <= ANYCAST_QUICK_S:
-            self._together = max(self._together, min(2 * self._count, ANYCAST_TOGETHER_MAX))
+        if now_s() - self._started_s <= ANYCAST_QUICK_S:
+            self._batch_max = max(self._batch_max, min(2 * self._count, ANYCAST_TOGETHER_MAX))
         else:
-            self._together = 1
+            self._batch_max = 1
         self._last = -1
 
 

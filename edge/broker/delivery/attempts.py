@@ -70,10 +70,10 @@ class GivenBack:
 
 
 # Shared by all subscriptions without failures, which are nearly all; never changed.
-_NOBODY: Final[dict[int, set[Consumer]]] = {}
-_NEVER_GIVEN_BACK: Final[dict[int, GivenBack]] = {}
-_NOTHING: Final[dict[int, bytes]] = {}
-_NEVER: Final[list[tuple[float, int]]] = []
+_NO_EXCLUSIONS: Final[dict[int, set[Consumer]]] = {}
+_NO_RETURNS: Final[dict[int, GivenBack]] = {}
+_NO_ANNOTATIONS: Final[dict[int, bytes]] = {}
+_NO_DELAYS: Final[list[tuple[float, int]]] = []
 
 
 class Attempts:
@@ -91,13 +91,13 @@ class Attempts:
         """True when `counts` differs from what was packed last."""
         self.parked = Ranges()
         """Messages that no present consumer may get; they wait for another one."""
-        self._excluded = _NOBODY
+        self._excluded = _NO_EXCLUSIONS
         """Consumers that must not get a message again, by position, oldest entry first."""
         self._exclusions = 0
         """Number of these pairs."""
-        self._given_back = _NEVER_GIVEN_BACK
-        self._due = _NEVER
-        self._annotations = _NOTHING
+        self._given_back = _NO_RETURNS
+        self._due = _NO_DELAYS
+        self._annotations = _NO_ANNOTATIONS
         self._annotations_bytes = 0
 
     def failed(self, position: int) -> int:
@@ -142,7 +142,7 @@ class Attempts:
         them."""
         others = self._annotations_bytes - len(self._annotations.get(position, b""))
         if others + len(annotations) <= ATTEMPTS_ANNOTATION_BYTES_MAX:
-            if self._annotations is _NOTHING:
+            if self._annotations is _NO_ANNOTATIONS:
                 self._annotations = {}
             self._annotations[position] = annotations
             self._annotations_bytes = others + len(annotations)
@@ -157,7 +157,7 @@ class Attempts:
         """Never deliver the message to this consumer again (AMQP 1.0 section 3.4.5, undeliverable-here; or it is too
         large for it)."""
         self._track(position)
-        if self._excluded is _NOBODY:
+        if self._excluded is _NO_EXCLUSIONS:
             self._excluded = {}
         consumers = self._excluded.setdefault(position, set())
         if consumer not in consumers:
@@ -208,7 +208,7 @@ class Attempts:
         return any(each.consumers for each in self._given_back.values())
 
     def _given_back_of(self, position: int) -> GivenBack:
-        if self._given_back is _NEVER_GIVEN_BACK:
+        if self._given_back is _NO_RETURNS:
             self._given_back = {}
         return self._given_back.setdefault(position, GivenBack())
 
@@ -242,14 +242,14 @@ class Attempts:
                 given_back.consumers.remove(consumer)
 
     def delay(self, position: int, due_s: float) -> None:
-        if self._due is _NEVER:
+        if self._due is _NO_DELAYS:
             self._due = []
         heapq.heappush(self._due, (due_s, position))
 
     def forget_waiting(self) -> None:
         """Forget delayed and parked messages: reading the log again finds them."""
         self.parked = Ranges()
-        self._due = _NEVER
+        self._due = _NO_DELAYS
 
     @property
     def is_idle(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Final
 from bridge.message import Stored
 from edge.broker.delivery.consumer_group import part_of
 
-_NOTHING: Final[deque[Stored]] = deque()
+_EMPTY: Final[deque[Stored]] = deque()
 """Shared by all empty buffers: a deque takes 760 bytes, and most subscriptions have no consumer."""
 
 
@@ -19,13 +19,13 @@ class Buffer:
 
     def __init__(self) -> None:
         self.bytes = 0
-        self.runs = _NOTHING
+        self.runs = _EMPTY
         """Only changed by this class."""
 
     def add(self, stored: Stored, first: int, last: int) -> None:
         """Append the messages at positions ``first..last`` of a stored run."""
         part = part_of(stored, first - stored.position, last - stored.position + 1)
-        if self.runs is _NOTHING:
+        if self.runs is _EMPTY:
             self.runs = deque()
         self.runs.append(part)
         self.bytes += part.run.size
@@ -42,11 +42,11 @@ class Buffer:
 
     def restore(self, runs: list[Stored]) -> None:
         """Put runs that were taken back in front, in order."""
-        if self.runs is _NOTHING:
+        if self.runs is _EMPTY:
             self.runs = deque()
         self.runs.extendleft(reversed(runs))
         self.bytes += sum(stored.run.size for stored in runs)
 
     def clear(self) -> None:
-        self.runs = _NOTHING
+        self.runs = _EMPTY
         self.bytes = 0

@@ -18,7 +18,7 @@ from edge.broker.model.ranges import Ranges
 from edge.broker.store.contract import Cursors, MessageLogs
 from edge.broker.store.records import CursorRecord
 
-_NOTHING: Final[list[tuple[int, int, LossReason]]] = []
+_EMPTY: Final[list[tuple[int, int, LossReason]]] = []
 """Shared by all that drop nothing, which are nearly all; never changed."""
 
 
@@ -67,7 +67,7 @@ class DeadLettering:
         self._cursors = cursors
         self._deadletters = deadletters
         self._subscription = subscription
-        self._unread = self._again = _NOTHING
+        self._unread = self._again = _EMPTY
         """To be read, and failed ones (`_again`), which are read again at the next tick."""
         self._leaving = Ranges()
         """Positions that are to be dropped, and are not yet."""
@@ -115,13 +115,13 @@ class DeadLettering:
     def give_up_later(self, first: int, last: int, reason: LossReason) -> None:
         """Drop messages that are to be read from the store; the caller calls `read_on`."""
         self._leaving.add(first, last)
-        if self._unread is _NOTHING:
+        if self._unread is _EMPTY:
             self._unread = []
         self._unread.append((first, last, reason))
 
     def try_again(self) -> None:
         """Try failed messages again."""
-        self._unread, self._again = self._unread + self._again, _NOTHING
+        self._unread, self._again = self._unread + self._again, _EMPTY
         self.read_on()
 
     def read_on(self) -> None:
@@ -156,7 +156,7 @@ class DeadLettering:
         self._count -= last - first + 1
         if self._again and self._again[-1][1:] == (first - 1, reason):
             first = self._again.pop()[0]
-        if self._again is _NOTHING:
+        if self._again is _EMPTY:
             self._again = []
         self._again.append((first, last, reason))
         self._deadletters.wake_later(self._subscription)

@@ -41,7 +41,7 @@ from edge.broker.store.ticket import Ticket
 ADDRESSES_CACHED_MAX = 10_000
 """Addresses in the cache of matches of a subscription; then the cache is cleared."""
 
-_NOT_ASKED: Final[dict[str, bool]] = {}
+_NO_MATCHES: Final[dict[str, bool]] = {}
 """Cache of all subscriptions without a message so far; never changed."""
 
 
@@ -103,7 +103,7 @@ class LogSubscription:
         self._stored_attempts = StoredAttempts(store.state, self.log, self.name, self.failures)
         self._cursors, self._deadletters, self._feeds = store.cursors, deadletters, feeds
         self._closed = self._pumping = False
-        self._address_matches = _NOT_ASKED
+        self._address_matches = _NO_MATCHES
         feeds.attach(self)
 
     @property
@@ -142,7 +142,7 @@ class LogSubscription:
         if found is None:
             found = matches(self.pattern, run.address)
             if len(run.address) <= ADDRESS_REMEMBERED_CHARACTERS_MAX:
-                if self._address_matches is _NOT_ASKED or len(self._address_matches) >= ADDRESSES_CACHED_MAX:
+                if self._address_matches is _NO_MATCHES or len(self._address_matches) >= ADDRESSES_CACHED_MAX:
                     self._address_matches = {}
                 self._address_matches[run.address] = found
         if not found:
@@ -185,7 +185,7 @@ class LogSubscription:
         """Read the store again after an exception, except for messages that consumers have, or that are being
         dropped."""
         self.buffer.clear()
-        self._address_matches = _NOT_ASKED
+        self._address_matches = _NO_MATCHES
         self.window.restart([*self._outstanding, *self.dead_lettering.leaving])
         self.failures.forget_waiting()
         self.expiry.recheck()

@@ -8,7 +8,7 @@ from typing import Final
 from edge.broker.model.interfaces import Consumer
 from edge.broker.model.ranges import Ranges
 
-_NOTHING: Final[dict[Consumer, Ranges]] = {}
+_EMPTY: Final[dict[Consumer, Ranges]] = {}
 """Shared by all that have delivered nothing yet; never changed."""
 
 
@@ -18,7 +18,7 @@ class Outstanding:
     __slots__ = ("_by_consumer", "_leaving")
 
     def __init__(self) -> None:
-        self._by_consumer = _NOTHING
+        self._by_consumer = _EMPTY
         self._leaving: set[Consumer] | None = None
         """Consumers that left with unsettled deliveries; None: no consumer, which is usual."""
 
@@ -35,7 +35,7 @@ class Outstanding:
         """Add messages that are being delivered to a consumer."""
         held = self._by_consumer.get(consumer)
         if held is None:
-            if self._by_consumer is _NOTHING:
+            if self._by_consumer is _EMPTY:
                 self._by_consumer = {}
             held = self._by_consumer[consumer] = Ranges()
         held.add(first, last)

@@ -63,8 +63,8 @@ class RetainedMessages:
         body = run.bodies[-1]
         if _clears(run, body):
             return True
-        there = self._tree.get(run.address)
-        own = there if there is not None and there.user == user else None
+        existing = self._tree.get(run.address)
+        own = existing if existing is not None and existing.user == user else None
         replaced = None if own is None else _size_of(run.address, own.body_bytes)
         size = _size_of(run.address, len(body))
         return self._names.has_room(NameKind.RETAINED, user, size, replaced=replaced)
@@ -123,10 +123,10 @@ class RetainedMessages:
     def discard(self, address: str) -> Ticket | None:
         """Delete the message of an address. Return the ticket of the deletion; None if neither memory nor disk has
         one."""
-        gone = self._tree.pop(address)
-        if gone is None:
+        removed = self._tree.pop(address)
+        if removed is None:
             return self._delete_again(address)
-        self._names.remove(NameKind.RETAINED, gone.user, _size_of(address, gone.body_bytes))
+        self._names.remove(NameKind.RETAINED, removed.user, _size_of(address, removed.body_bytes))
         self._count -= 1
         return self._delete(address)
 
