@@ -252,7 +252,7 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, applied:
     gc.enable()
     replaced = asyncio.create_task(gateway.replaced())
     replaced.add_done_callback(lambda _: ended.set())
-    watching = asyncio.create_task(following.watch(gateway, trials.tell))
+    watching = asyncio.create_task(following.watch(gateway, trials.send_report))
     trials.start(gateway)
     first = [name for name in ("mqtt", "amqp", "http") if name in bound]
     names = [*first, *(name for name in bound if name not in first)]
@@ -317,7 +317,7 @@ def _administration(
 
     async def reload() -> None:
         await following.follow(gateway)
-        trials.tell()
+        trials.send_report()
 
     return AddressAdministration(Repository(options.data), reload)
 

@@ -1,4 +1,4 @@
-"""A gateway's configuration: its kinds of resources, the files that keep them, following them, and trials.
+"""Configuration of a gateway: its kinds of resources, their files, live changes, and trials of the hub's versions.
 
-The hub checks with the kinds what it sends to gateways; the rest is the gateway's own (README.md).
+The hub imports only the kinds, to check what it sends to gateways (README.md).
 """

@@ -1,4 +1,4 @@
-"""What a connector of a type must say, and must not."""
+"""Rules for connectors by their type."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from edge.broker.model.topics import is_filter
 from edge.configuration.resources import AddressSpaceSpec, AddressSpec
 
 KEEP_ALIVE_S: Final = (1, 65_535)
-"""What CONNECT can say, seconds (MQTT 3.1.1 section 3.1.2.10)."""
+"""Range of Keep Alive in CONNECT, in seconds (MQTT 3.1.1 section 3.1.2.10)."""
 TOKEN_LIFETIME_S_MIN: Final = 60
-"""A clock that differs by less than a quarter of it takes no right away."""
+"""Shortest lifetime of a token: a clock error below a quarter of it does no harm."""
 RECORD_BYTES_MIN: Final = 1_024
-"""Headers with a message's name take some hundred bytes."""
+"""Smallest limit of a record: headers with a message's name take some hundred bytes."""
 FRAMED: Final = frozenset((ConnectorType.WAYPOST, ConnectorType.AMQP))
-"""Over WebSocket and through a proxy, if they are told so."""
+"""Types that support WebSocket and proxies."""
 UNBOUND: Final = frozenset((ConnectorType.HTTP, ConnectorType.KAFKA))
-"""Their libraries choose the interface."""
+"""Types without `interface`: their libraries choose it."""
 HTTP_IN: Final = (
     "over a connector of type http nothing comes in: who has messages for this gateway sends them to its own listener, "
     "POST /t/<address> (listeners.http of the Gateway)"
@@ -33,7 +33,7 @@ _PATH: Final = re.compile(r"/[!-~]*")
 
 
 def connector_faults(resource: Resource, path: Path, connector: Connector) -> Errors:
-    """Of the part that belongs to the connector's type."""
+    """Yield the errors of the part for the connector's type."""
     for kind, part in (
         (ConnectorType.AMQP, connector.amqp),
         (ConnectorType.MQTT, connector.mqtt),
@@ -66,7 +66,7 @@ def connector_faults(resource: Resource, path: Path, connector: Connector) -> Er
 
 
 def connector_directions(resources: Sequence[Resource]) -> Errors:
-    """What comes in, over connectors that have a way of their own for it."""
+    """Yield the errors of incoming forwarders over HTTP and Kafka."""
     spaces = [space for _, space in of_kind(resources, AddressSpaceSpec)]
     types = {connector.name: connector.type for space in spaces for connector in space.connectors}
     topics: set[tuple[str, str]] = set()
@@ -83,8 +83,8 @@ def connector_directions(resources: Sequence[Resource]) -> Errors:
 
 
 def _topic(resource: Resource, path: Path, connector: str, remote: str, topics: set[tuple[str, str]]) -> Errors:
-    """What comes from Kafka comes from one topic, which nobody else of the connector takes from. `topics`: those before
-    it, to which this one is added."""
+    """Check that an incoming forwarder reads one Kafka topic that no other forwarder of the connector reads. `topics`:
+    those of earlier forwarders; this one is added."""
     if is_filter(remote):
         yield error_at(resource, path, f'"{remote}" is a pattern: from Kafka each forwarder takes one topic')
         return

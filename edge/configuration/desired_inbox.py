@@ -1,4 +1,4 @@
-"""Where documents of the hub come in: each is answered when it is decided about, on disk."""
+"""Inbox for configuration documents of the hub: each is answered after the decision about it is on disk."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from bridge.hub_addresses import DESIRED
 from bridge.plain import MessageError
 
 Answer = Callable[[ForwardOutcome, str], None]
-"""What became of a document, and why."""
+"""Callback with the outcome of a document and its reason."""
 Take = Callable[[bytes, Answer], None]
-"""Gets what a message has in it, and who is answered."""
+"""Handles the body of a document, and answers it."""
 
 
 class DesiredInbox:
-    """Of one connector to a hub (`bridge.forwarders.inbox.ForwarderInbox`)."""
+    """Inbox of one connector to a hub (`bridge.forwarders.inbox.ForwarderInbox`)."""
 
     def __init__(self, connector: str, take: Take) -> None:
         self.name = f"configuration of {connector}"
@@ -28,13 +28,13 @@ class DesiredInbox:
         self._settle: Settle | None = None
         self._credit_changed: Callable[[], None] | None = None
         self._open = 0
-        """Documents that have no answer yet."""
+        """Unanswered documents."""
 
     def attached(self, settle: Settle, credit_changed: Callable[[], None]) -> None:
         self._settle, self._credit_changed, self._open = settle, credit_changed, 0
 
     def leave(self, left: Callable[[], None]) -> None:
-        """At once: what decides about a document may end this connection, and wait for its end."""
+        """Leave at once: the decision about a document may end this connection and wait for its end."""
         left()
 
     def detached(self) -> None:
@@ -42,7 +42,7 @@ class DesiredInbox:
 
     @property
     def credit(self) -> int:
-        """One at a time: each may be half a megabyte, and the next is looked at after it anyway."""
+        """One document at a time: each may be half a megabyte, and they are decided one after the other."""
         return 0 if self._open else 1
 
     def receive(self, messages: Sequence[Incoming]) -> None:
@@ -58,7 +58,7 @@ class DesiredInbox:
 
     def _answer(self, settle: Settle | None, token: int | None, outcome: ForwardOutcome, why: str) -> None:
         if settle is None or settle is not self._settle:
-            return  # of a connection before: the document comes again
+            return  # of an earlier connection: the document comes again
         self._open -= 1
         if token is not None:
             settle((token,), outcome, why)

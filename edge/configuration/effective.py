@@ -1,7 +1,7 @@
 """Turn resources, or a preset, into the `BrokerConfiguration` that a broker is started with.
 
-Clients on other machines need credentials, unless the resources say `authenticationService: {name:
-none}`. `notices` and `exposure` say what a person should know of a configuration that is applied.
+Clients on other machines need credentials, unless the resources have `authenticationService: {name:
+none}`. `notices` and `exposure` return warnings for the operator who applies a configuration.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 def effective(resources: Sequence[Resource]) -> BrokerConfiguration:
-    """What these (valid) resources tell the broker. Without any it serves nothing."""
+    """Return the broker's configuration for these (valid) resources. Without any it serves nothing."""
     configuration = BrokerConfiguration()
     for resource, space in of_kind(resources, AddressSpaceSpec):
         service = space.authentication_service
@@ -84,7 +84,7 @@ def effective(resources: Sequence[Resource]) -> BrokerConfiguration:
 
 
 def development() -> BrokerConfiguration:
-    """The preset of ``edge run --dev``: loopback, free ports, no authentication, one prefix for each address type."""
+    """Return the preset of ``edge run --dev``: loopback, free ports, no authentication, a prefix per address type."""
     types = (AddressType.QUEUE, AddressType.TOPIC, AddressType.ANYCAST, AddressType.MULTICAST)
     anywhere = ListenEndpoint(LOOPBACK, 0)
     return BrokerConfiguration(
@@ -94,9 +94,9 @@ def development() -> BrokerConfiguration:
 
 
 def with_hub(configuration: BrokerConfiguration, url: str, gateway: str, filters: Sequence[str]) -> BrokerConfiguration:
-    """The short form ``--hub URL --gateway NAME --forward FILTER…``: a connector, and a forwarder for each filter.
+    """Apply the short form ``--hub URL --gateway NAME --forward FILTER…``: a connector, and a forwarder per filter.
 
-    A connector called `hub` that is there already is replaced. Raises `ValueError` for a URL or filter that is none.
+    An existing connector called `hub` is replaced. Raises `ValueError` for an invalid URL or filter.
     """
     values.HubUrl.parse(url)
     for pattern in filters:
@@ -117,10 +117,10 @@ def with_hub(configuration: BrokerConfiguration, url: str, gateway: str, filters
 
 
 def notices(resources: Sequence[Resource]) -> list[str]:
-    """What these resources ask for that this version keeps and does not act on, or that weakens the promise that what
-    is acknowledged is on disk: said when it is applied.
+    """Return warnings for settings that this version stores but does not enforce, or that weaken the promise that an
+    acknowledged message is on disk.
 
-    A rule that is silently not enforced is worse than none, above all where it is about who may do what.
+    A rule that is silently not enforced is worse than none, above all for access rights.
     """
     hono = any(spec.device_api is not None for _, spec in of_kind(resources, AddressSpaceSpec))
     found = [
@@ -136,12 +136,12 @@ def notices(resources: Sequence[Resource]) -> list[str]:
 
 
 def exposure(resources: Sequence[Resource]) -> list[str]:
-    """List what a person should know of who may connect from where; of everything that is applied."""
+    """Return warnings about who may connect from where, for the whole applied configuration."""
     return list(_exposure(effective(resources), resources))
 
 
 def _not_in_force(resource: Resource, hono: bool) -> Iterator[str]:
-    """`hono`: the space has the device API, which devices are described for."""
+    """Yield the settings of a resource that are not enforced. `hono`: the space has the device API."""
     spec = resource.spec
     if isinstance(spec, DeviceSpec) and not hono:
         yield "devices are stored; their identity is not checked yet"

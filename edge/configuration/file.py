@@ -65,7 +65,7 @@ class ConfigurationFile(Generic[Content]):
             raise RepositoryError(f"{self.path} is damaged ({why}): {self._damaged}; no messages are in it") from why
 
     def write(self, content: Content) -> None:
-        """On disk on return. Raises `RepositoryError`; the file is then as it was."""
+        """Replace the file; it is on disk on return. Raises `RepositoryError`; the file is then unchanged."""
         fresh = self.path.with_suffix(".new")
         try:
             descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, FILE_MODE)
@@ -81,7 +81,7 @@ class ConfigurationFile(Generic[Content]):
             raise self.failed("write", why) from why
 
     def failed(self, verb: str, why: OSError) -> RepositoryError:
-        """What to raise."""
+        """Return the error for a failed operation."""
         return RepositoryError(f"cannot {verb} {why.filename or self.path}: {why.strerror or why}")
 
     def _sync_folder(self) -> None:

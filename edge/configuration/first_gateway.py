@@ -1,4 +1,4 @@
-"""The resources of a first gateway: what `edge init` was told or answered, as YAML that a person goes on with."""
+"""Resources of a first gateway: the options and answers of `edge init`, as YAML for further editing."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ SPACE: Final = "default"
 
 
 class FirstGateway(msgspec.Struct, frozen=True, kw_only=True):
-    """What a first gateway needs; a listener that is None is not there."""
+    """Settings of a first gateway; a listener that is None is not created."""
 
     name: str
     mqtt: str | None
     amqp: str | None
     http: str | None
     hub: Sequence[str] = ()
-    """URLs of it, in the order they are tried."""
+    """URLs of the hub, in the order of attempts."""
     proxy: Proxy | None = None
-    """What it is reached through."""
+    """Proxy on the way to the hub."""
     forward: Sequence[str] = ()
-    """Filters of what goes to the hub."""
+    """Filters of the addresses that are forwarded to the hub."""
     hub_tls: Mapping[str, str] | None = None
-    """``spec.hub.tls``: the identity that the hub is shown; None: no certificate."""
+    """``spec.hub.tls``: the gateway's identity at the hub; None: no certificate."""
 
 
 def yaml_of(wanted: FirstGateway) -> str:
-    """Return the resources as YAML, to be read, applied and kept."""
+    """Return the resources as YAML."""
     return "---\n".join(to_yaml(document) for document in _documents(wanted))
 
 
@@ -63,7 +63,7 @@ def _documents(wanted: FirstGateway) -> Iterator[dict[str, Any]]:
 
 
 def addresses(filters: Sequence[str], taken: Collection[str] = ()) -> Iterator[dict[str, Any]]:
-    """Yield an Address for each filter, which forwards all of it to the hub. `taken`: names of other Addresses."""
+    """Yield an Address for each filter, which forwards to the hub. `taken`: names of other Addresses."""
     names = set(taken)
     for pattern in dict.fromkeys(filters):
         wanted = re.sub("[^a-z0-9]+", "-", pattern.lower()).strip("-") or "all"

@@ -1,4 +1,4 @@
-"""A gateway that runs follows what is applied to its data directory."""
+"""Apply changes of the configuration in the data directory to a running gateway."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from edge.configuration.repository import Repository
 log = logging.getLogger(__name__)
 
 WATCH_S: Final = 1.0
-"""How often it is looked whether something was applied: one stat(2)."""
+"""Seconds between checks for a change: one stat(2)."""
 
 
 class AppliedConfiguration(NamedTuple):
-    """What is applied."""
+    """Applied resources with the repository's mark."""
 
     resources: Sequence[Resource]
     mark: object
-    """The repository's from before they were read: what is applied later has another."""
+    """Mark of the repository before the resources were read: a later change has another mark."""
 
     @classmethod
     def read(cls, options: RunOptions) -> AppliedConfiguration:
-        """Raises OptionsRefused, `ConfigurationRejected`, `RepositoryError`."""
+        """Read the applied resources. Raises OptionsRefused, `ConfigurationRejected`, `RepositoryError`."""
         mark = Repository(options.data).mark
         return cls(resources_of(options), mark)
 
 
 class Reconfigurable(Protocol):
-    """The gateway, as far as it follows its configuration."""
+    """Gateway whose configuration can be changed while it runs."""
 
     async def reconfigure(self, configuration: BrokerConfiguration) -> None: ...
 
@@ -46,36 +46,36 @@ class ConfigurationFollower:
     """Applies changed resources to a running gateway."""
 
     def __init__(self, options: RunOptions, started: AppliedConfiguration) -> None:
-        """`started`: what the gateway was started with."""
+        """`started`: the configuration at the start of the gateway."""
         self._options = options
-        self._started = self._heard = started.resources
+        self._started = self._latest = started.resources
         self._one_at_a_time = asyncio.Lock()
         self._repository = Repository(options.data)
         self._mark = started.mark
 
     @property
     def fixed(self) -> bool:
-        """The resources are those of --config, and nothing is applied."""
+        """True when the resources are those of --config, so that changes are not applied."""
         return self._options.config is not None
 
     def fault(self, applied: Sequence[Resource], *, restart: bool) -> str | None:
-        """Why these cannot be taken over in place of what is applied now; `restart`: the gateway may start anew."""
+        """Return why these resources cannot replace the current ones; None when they can. `restart`: the gateway may
+        restart."""
         try:
             configuration_of(self._options, applied)
         except OptionsRefused as refused:
             return str(refused)
-        needed = restarts(KINDS, self._heard, applied)
+        needed = restarts(KINDS, self._latest, applied)
         return None if restart else "; ".join(f"{each}, and it may not restart" for each in needed) or None
 
     def needs_restart(self) -> bool:
-        """What is applied now differs from what was taken over last in what only a start takes up.
+        """Return True when the applied resources differ from the latest ones in fields that need a restart.
 
         Raises `ConfigurationRejected`, `RepositoryError`."""
-        return bool(restarts(KINDS, self._heard, resources_of(self._options)))
+        return bool(restarts(KINDS, self._latest, resources_of(self._options)))
 
     async def watch(self, gateway: Reconfigurable, followed: Callable[[], None]) -> None:
-        """Take over what is applied, for as long as the gateway runs, and call `followed` each time. Resources of
-        --config stay as they were."""
+        """Apply changes while the gateway runs, and call `followed` after each. Resources of --config do not change."""
         while not self.fixed:
             await asyncio.sleep(WATCH_S)
             try:
@@ -86,25 +86,25 @@ class ConfigurationFollower:
                     followed()
             except (RepositoryError, ConfigurationRejected, OptionsRefused) as error:
                 log.warning("the configuration is unchanged: %s", error)
-            except Exception:  # what is applied next may be followed, and somebody has to hear of this one
+            except Exception:  # the next change may succeed, and this failure must be reported
                 log.exception("the configuration may be in force in part: this is a fault of the program; restart it")
 
     async def follow(self, gateway: Reconfigurable) -> None:
-        """Take over what is applied now.
+        """Apply the current resources.
 
-        Raises OptionsRefused, `ConfigurationRejected`, `RepositoryError`; the gateway is then as it was.
+        Raises OptionsRefused, `ConfigurationRejected`, `RepositoryError`; the gateway is then unchanged.
         """
-        async with self._one_at_a_time:  # or an older configuration could be the last to be taken over
+        async with self._one_at_a_time:  # otherwise an older configuration could be applied last
             self._mark = self._repository.mark
             await self.take_over(gateway, resources_of(self._options))
 
     async def take_over(self, gateway: Reconfigurable, applied: Sequence[Resource]) -> None:
-        """Take these over in place of what was applied before; what only a start takes up is said in the log.
+        """Apply these resources in place of the previous ones; log the changes that need a restart.
 
         Raises OptionsRefused.
         """
         configuration = configuration_of(self._options, in_force(KINDS, self._started, applied))
-        for change in restarts(KINDS, self._heard, applied):
+        for change in restarts(KINDS, self._latest, applied):
             log.warning("%s", change)
-        self._heard = applied
+        self._latest = applied
         await gateway.reconfigure(configuration)

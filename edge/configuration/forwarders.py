@@ -1,4 +1,4 @@
-"""What must hold of forwarders: where they lead, what they may say there, and that no two feed one another."""
+"""Rules for forwarders: their targets, their options by the type of the connector, and no loops between them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from edge.broker.message.json_condition import JsonConditionError
 from edge.broker.message.selector import SelectorError
 from edge.broker.model.topics import is_filter
 from edge.broker.router.forwarder_filter import wanted_by
-from edge.configuration.loops import HUB, connectors_of, remote_of, rings, ways
+from edge.configuration.loops import HUB, connectors_of, forwarding_paths, remote_of, rings
 from edge.configuration.resources import AddressSpaceSpec, AddressSpec, GatewaySpec
 
 HUB_CONNECTOR: Final = HUB
-"""Name of the connector that `Gateway` `spec.hub` makes."""
+"""Name of the connector that `spec.hub` of `Gateway` creates."""
 
 
 def connector_names(resources: Sequence[Resource]) -> list[str]:
-    """Names a forwarder may use."""
+    """Return the names of connectors that a forwarder may use."""
     names = [connector.name for _, space in of_kind(resources, AddressSpaceSpec) for connector in space.connectors]
     hubs = [HUB_CONNECTOR for _, gateway in of_kind(resources, GatewaySpec) if gateway.hub is not None]
     return names + hubs
 
 
 def forwarder_notices(resources: Sequence[Resource]) -> Iterator[tuple[Resource, str]]:
-    """What forwarders ask for that is kept, and not done."""
+    """Yield settings of forwarders that have no effect."""
     connectors = connectors_of(resources)
     for resource, spec in of_kind(resources, AddressSpec):
         for forwarder in spec.forwarders:
@@ -71,10 +71,11 @@ def _remote(resource: Resource, path: Path, address: str, remote: str, direction
         yield error_at(resource, path, fault)
         return
     if direction is Direction.IN and is_template(remote):
-        yield error_at(resource, path, "what comes in comes from one address or pattern; fields are for what goes out")
+        message = "an incoming forwarder needs one address or pattern; only outgoing ones have fields"
+        yield error_at(resource, path, message)
         return
     if direction is Direction.IN and not is_filter(address):
-        return  # whatever matches there comes to one address here
+        return  # all messages of the peer go to one address here
     try:
         fits(remote, address)
     except MappingError as why:
@@ -82,7 +83,7 @@ def _remote(resource: Resource, path: Path, address: str, remote: str, direction
 
 
 def _from_one_topic(resource: Resource, path: Path, address: str, remote: str, forwarder: ForwarderPart) -> Errors:
-    """An MQTT message says the topic it was sent to, and no other address, as those of AMQP do."""
+    """Check the address of an incoming MQTT forwarder: an MQTT message names only its topic, unlike one of AMQP."""
     if forwarder.direction is Direction.IN and is_filter(address) and not is_filter(remote):
         message = (
             f'what is sent to "{remote}" has no name that "{address}" matches: use one name here, or a filter there'
@@ -98,25 +99,26 @@ def _only(resource: Resource, path: Path, forwarder: ForwarderPart) -> Errors:
     try:
         wanted_by(forwarder.only)
     except SelectorError as why:
-        yield error_at(resource, (*path, "properties"), f"is no selector: {why}")
+        yield error_at(resource, (*path, "properties"), f"is not a selector: {why}")
     except JsonConditionError as why:
-        yield error_at(resource, (*path, "body"), f"is no condition on a JSON body: {why}")
+        yield error_at(resource, (*path, "body"), f"is not a condition on a JSON body: {why}")
 
 
 def _to_a_hub(resource: Resource, path: Path, address: str, remote: str, forwarder: ForwarderPart) -> Errors:
-    """A hub is told of every message of an address, in order and under its own name: what is missing is a loss."""
-    said = {
+    """Check that a forwarder to a hub changes nothing: a hub gets every message of an address, in order and under its
+    own name, and counts a missing one as a loss."""
+    options = {
         "only": forwarder.only is not None,
         "qos": forwarder.qos is not None,
         "messageTtl": forwarder.ttl_s is not None,
         "messagePriority": forwarder.message_priority is not None,
     }
-    for field, given in said.items():
+    for field, given in options.items():
         if given:
             message = "a connector of type waypost sends every message unchanged; give the connector another type"
             yield error_at(resource, (*path, field), message)
     if (is_filter(remote) and remote != address) or is_template(remote):
-        message = "a hub keeps the addresses of this gateway: write the connector's name alone"
+        message = "a hub keeps the addresses of this gateway: use only the connector's name"
         yield error_at(resource, (*path, "remoteAddress"), message)
 
 
@@ -124,9 +126,9 @@ def _to_a_hub(resource: Resource, path: Path, address: str, remote: str, forward
 
 
 def _loops(resources: Sequence[Resource]) -> Errors:
-    """Messages that go round through the forwarders of this gateway alone. Its hub looks at rings over several."""
-    for first, *others in rings(ways(resources)):
-        names = ", then ".join(f'"{way.name}" ({way.direction.value})' for way in others)
+    """Find loops through the forwarders of this gateway. Its hub checks loops over several gateways."""
+    for first, *others in rings(forwarding_paths(resources)):
+        names = ", then ".join(f'"{other.name}" ({other.direction.value})' for other in others)
         message = f"messages would circle: what it carries comes back by {names}"
         yield error_at(first.resource, first.path, message)
 

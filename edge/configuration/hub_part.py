@@ -1,4 +1,4 @@
-"""The hub's part of a gateway's configuration, as a layer over the gateway's own; and what the hub may not decide."""
+"""The hub's part of a gateway's configuration as an overlay, and the settings that a hub may not decide."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edge.configuration.resources import GatewaySpec, MessagingUserSpec
 
 
 def resources_of(version: Version) -> list[Resource]:
-    """What a version says. Raises `ConfigurationRejected`."""
+    """Return the resources of a version. Raises `ConfigurationRejected`."""
     resources: list[Resource] = []
     errors: list[ConfigurationError] = []
     origin = ResourceOrigin(f"the hub's configuration, version {version.number}")
@@ -45,29 +45,29 @@ def hub_faults(resources: Iterable[Resource]) -> Iterator[ConfigurationError]:
 
 
 def layer(version: Version | None, kept: Sequence[str] = ()) -> Overlay:
-    """A version over what the gateway has itself. Raises `ConfigurationRejected`."""
+    """Return a version as an overlay over the gateway's own resources. Raises `ConfigurationRejected`."""
     return Overlay(KINDS, resources_of(version) if version is not None else (), [_key(name) for name in kept])
 
 
 def layers(versions: HubVersions) -> list[Overlay]:
-    """Each that may be in force without another decision: what changes here has to be valid under all of them."""
+    """Return the overlays that may come into force without another decision; local changes must fit each."""
     in_force = layer(versions.in_force, versions.in_force_kept)
     return [in_force, layer(versions.confirmed, versions.kept)] if versions.trial is not None else [in_force]
 
 
 def name_of(resource: Resource) -> str:
-    """Kind/name."""
+    """Return Kind/name."""
     return f"{resource.kind}/{resource.name}"
 
 
 def managed(overlay: Overlay, resource: Resource) -> Resource | None:
-    """The hub's resource that is in force in place of this own one; None: this one is, at least in part."""
+    """Return the hub's resource that replaces this own one; None when the own one is in force, at least in part."""
     key = key_in(KINDS, resource)
     return None if not key[1] or overlay.keeps(key) else overlay.managed.get(key)
 
 
 def not_ours(resource: Resource, number: int) -> ConfigurationError:
-    """Why a change of it here would not count."""
+    """Return the error for a local change of a resource that the hub decides."""
     words = f"is decided by the hub (version {number}): change it there; or, until the hub's next version, with --local"
     return error_at(resource, (), words)
 

@@ -1,17 +1,17 @@
-"""The versions of a configuration from the hub at one gateway: which is in force or tried, what became of others.
+"""Versions of the hub's configuration at one gateway: the one in force, the one on trial, and failures.
 
-Commit-confirm: a version that is taken up is on trial until the hub has confirmed it; else the version before it is in
-force again. All that is known is one value, `HubVersions`, and each step makes the next value of it. It is on disk
-before anything follows from it, in one file that is replaced as a whole: a power cut between any two steps leaves the
-value before or the one after, and either says what to do. No files and no clock here: how long a trial lasts is for who
-runs it, and begins anew when the program does.
+Commit-confirm: a new version is on trial until the hub confirms it; otherwise the previous version is restored. The
+whole state is one value, `HubVersions`, and each step returns the next value. It is on disk before it has any effect,
+in one file that is replaced as a whole: after a power cut between two steps the file has one value or the other, and
+both define what to do. There are no files and no clock here: the caller runs the deadline of a trial, which starts
+again with the program.
 
-| in | comes | then |
+| state | event | next |
 |---|---|---|
-| settled | a version above `newest` that is valid | on trial, with `newest` raised |
-| settled | one that is not valid here | refused, with `newest` raised: the same number is not tried again |
-| trial | the hub's confirmation | settled, with it in force |
-| trial | its deadline, a start that fails, too many starts | settled, with the one before in force |
+| settled | a valid version above `newest` | trial, with `newest` raised |
+| settled | an invalid version above `newest` | settled, refused, with `newest` raised: the number is not tried again |
+| trial | the hub's confirmation | settled, with the new version in force |
+| trial | its deadline, a failed start, too many starts | settled, with the previous version in force |
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from bridge.desired import ApplyFailure, ApplyOutcome, Desired, DesiredReport
 from bridge.hidden import hides
 
 STARTS_MAX: Final = 3
-"""Starts of the program during one trial: a version that makes it end before the deadline does so at each start."""
+"""Most starts of the program during one trial: a version that crashes it would do so at each start."""
 
 
 class NotTaken(Exception):
-    """A version is not taken, as one like it or a newer one was decided about; the message says why."""
+    """A version is not taken, as its number or a higher one is already decided; the message says why."""
 
 
 @hides("resources")
@@ -40,37 +40,37 @@ class Version(msgspec.Struct, frozen=True):
     confirm_s: float
     restart: bool = False
     digest: str = ""
-    """As `bridge.desired.digest_of` its document; empty of one an older program took."""
+    """`bridge.desired.digest_of` its document; empty for a version that an older program took."""
 
 
 class HubVersions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a gateway knows of them."""
+    """State of the hub's versions at a gateway."""
 
     authority: str = ""
-    """Whose numbers these are: SHA-256 of the certificate of the hub's authority, hexadecimal."""
+    """Issuer of the numbers: SHA-256 of the certificate of the hub's authority, hexadecimal."""
     newest: int = 0
-    """None up to this number is taken any more."""
+    """Highest decided number: versions up to it are not taken."""
     confirmed: Version | None = None
     trial: Version | None = None
     starts: int = 0
-    """Of the program, during the trial."""
+    """Starts of the program during the trial."""
     failure: ApplyFailure | None = None
-    """Of the newest version, where it failed."""
+    """Failure of the newest version, if it failed."""
     kept: tuple[str, ...] = ()
-    """Kind/name of resources that are as somebody at the gateway said, until the version after `confirmed` is."""
+    """Kind/name of resources that were changed at the gateway and override `confirmed`, until the next version."""
 
     @property
     def in_force(self) -> Version | None:
-        """None: the hub decides nothing here."""
+        """Version in force; None: the hub decides nothing."""
         return self.trial or self.confirmed
 
     @property
     def in_force_kept(self) -> tuple[str, ...]:
-        """`kept`, as far as it counts now: a version on trial is tried as it is."""
+        """Overrides in force: none during a trial."""
         return self.kept if self.trial is None else ()
 
     def report(self) -> DesiredReport:
-        """What the hub is told."""
+        """Return the report for the hub."""
         return DesiredReport(
             version=self.confirmed.number if self.confirmed is not None else 0,
             trying=self.trial.number if self.trial is not None else None,
@@ -83,46 +83,47 @@ class HubVersions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     # --- steps ------------------------------------------------------------------------------------------------
 
     def of(self, authority: str) -> HubVersions:
-        """As documents of this authority find it: of another one the numbers mean nothing. What is in force stays."""
+        """Return the state for documents of this authority: a new authority starts new numbers. The version in force
+        stays."""
         if authority == self.authority:
             return self
         confirmed = msgspec.structs.replace(self.confirmed, number=0) if self.confirmed is not None else None
         return HubVersions(authority=authority, confirmed=confirmed, kept=self.kept)
 
     def require_new(self, number: int) -> None:
-        """Raises `NotTaken` unless a version of this number is decided about next."""
+        """Raise `NotTaken` unless a version of this number may be decided next."""
         if self.trial is not None:
-            raise NotTaken(f"version {self.trial.number} is being tried; {number} is looked at after it")
+            raise NotTaken(f"version {self.trial.number} is on trial; {number} is decided after it")
         if number <= self.newest:
             raise NotTaken(f"version {number} is not newer than {self.newest}, which this gateway has decided about")
 
     def tried(self, desired: Desired, digest: str = "") -> HubVersions:
-        """This version is in force from now on, on trial. Raises `NotTaken`."""
+        """Put a version into force, on trial. Raises `NotTaken`."""
         self.require_new(desired.version)
         trial = Version(desired.version, desired.resources, desired.confirm_s, desired.restart, digest)
         return msgspec.structs.replace(self, newest=desired.version, trial=trial, starts=0, failure=None)
 
     def refused(self, number: int, why: str) -> HubVersions:
-        """This version is not for this gateway. Raises `NotTaken`."""
+        """Refuse a version. Raises `NotTaken`."""
         self.require_new(number)
         failure = ApplyFailure(number, ApplyOutcome.REFUSED, why)
         return msgspec.structs.replace(self, newest=number, failure=failure)
 
     def confirmed_by_hub(self, number: int) -> HubVersions:
-        """The hub has confirmed this version; late for one that is not on trial any more."""
+        """Confirm a version; ignored when it is no longer on trial."""
         if self.trial is None or self.trial.number != number:
             return self
         return msgspec.structs.replace(self, confirmed=self.trial, trial=None, starts=0, kept=())
 
     def rolled_back(self, why: str) -> HubVersions:
-        """The version before the one on trial is in force again."""
+        """End the trial and restore the previous version."""
         if self.trial is None:
             return self
         failure = ApplyFailure(self.trial.number, ApplyOutcome.ROLLED_BACK, why)
         return msgspec.structs.replace(self, trial=None, starts=0, failure=failure)
 
     def started(self) -> HubVersions:
-        """The program starts: what is on trial is tried on, some times."""
+        """Count a start of the program; after `STARTS_MAX` of them the trial is rolled back."""
         if self.trial is None:
             return self
         if self.starts >= STARTS_MAX:
@@ -132,7 +133,6 @@ class HubVersions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return msgspec.structs.replace(self, starts=self.starts + 1)
 
     def keeping(self, names: tuple[str, ...]) -> HubVersions:
-        """These resources (Kind/name) are as somebody at the gateway says, from now on; what is on trial is not any
-        more."""
-        settled = self.rolled_back("somebody at the gateway decided otherwise meanwhile")
+        """Override these resources (Kind/name) with the gateway's own; a trial is rolled back."""
+        settled = self.rolled_back("it was overridden at the gateway during the trial")
         return msgspec.structs.replace(settled, kept=tuple(dict.fromkeys((*settled.kept, *names))))

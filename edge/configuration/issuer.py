@@ -1,4 +1,4 @@
-"""What is said of an issuer of bearer tokens, at a gateway or a hub."""
+"""Rules for an issuer of bearer tokens, at a gateway or a hub."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from edge.broker.configuration import TokenIssuer
 from edge.broker.security.site import host_name
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
-"""Hosts a password may go to without TLS: it does not leave this machine."""
+"""Hosts that may get a password without TLS: it does not leave this machine."""
 
 
 def issuer_faults(resource: Resource, path: Path, oidc: TokenIssuer) -> Errors:
-    """What is wrong with the part at this path of the resource."""
+    """Yield the errors of the part at this path of the resource."""
     for i, key_host in enumerate(oidc.key_hosts):
         if host_name(key_host) is None:
             yield error_at(resource, (*path, "keyHosts", i), f'"{key_host}" is not a host, or host:port')

@@ -1,4 +1,4 @@
-"""The kinds of a gateway, as they are registered: the types of `resources`, the checks of `validate`."""
+"""Kinds of a gateway: the types of `resources` with the checks of `validate`."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ KINDS: Final = ResourceKinds(
     ),
     CHECKS,
 )
-"""In the order in which resources are shown."""
+"""All kinds, in the order of display."""

@@ -1,8 +1,8 @@
-"""Messages that go round: forwarders as ways between addresses, and the rings they make.
+"""Loops of forwarders: forwarders as paths between addresses, and the rings that they form.
 
-A way leads from addresses at one place to addresses at another. A place is a gateway, or a peer by its endpoints: two
-connectors to the same endpoint lead to the same addresses. What is configured is looked at here; what it does not show
-(a broker of somebody else's that hands messages on) is stopped when a message comes back to where it has been.
+A path leads from addresses at one place to addresses at another. A place is a gateway, or a peer by its endpoints: two
+connectors to the same endpoint lead to the same addresses. This module checks the configuration. A loop that it does
+not show (another broker that passes messages on) is stopped when a message returns to a gateway it has passed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from edge.configuration.resources import AddressSpaceSpec, AddressSpec, GatewayS
 Peers = frozenset[tuple[str, int]]
 """Endpoints of one connector."""
 HUB: Final = "hub"
-"""The connector to the hub, whose addresses are the same for every gateway of a tenant."""
+"""Connector to the hub; its addresses are the same for every gateway of a tenant."""
 
 
 class ForwardingPath(NamedTuple):
-    """One forwarder: from where to where, patterns of names at one place each."""
+    """Path of one forwarder, between a pattern of local addresses and one of the peer's."""
 
     gateway: str
-    """Whose it is."""
+    """Gateway of the forwarder."""
     resource: Resource
     path: Path
     name: str
@@ -40,7 +40,7 @@ class ForwardingPath(NamedTuple):
     peers: Peers
 
     def feeds(self, other: ForwardingPath) -> bool:
-        """What this one brings, the other one takes away again."""
+        """Return True when the other forwarder may take messages that this one brings."""
         if self.direction is other.direction:
             return False
         if self.direction is Direction.IN:
@@ -49,32 +49,32 @@ class ForwardingPath(NamedTuple):
 
     @property
     def words(self) -> str:
-        """For people."""
+        """Description for people."""
         arrow = "to" if self.direction is Direction.OUT else "from"
         return f'"{self.name}" ({self.here} {arrow} {self.there})'
 
 
 def connectors_of(resources: Sequence[Resource]) -> dict[str, Connector]:
-    """By name."""
+    """Return the connectors by name."""
     spaces = of_kind(resources, AddressSpaceSpec)
     return {connector.name: connector for _, space in spaces for connector in space.connectors}
 
 
 def remote_of(forwarder: ForwarderPart, address: str) -> tuple[str, str]:
-    """(connector, remote address) of a forwarder of `address`; without a remote address names stay as they are."""
+    """Return (connector, remote address) of a forwarder of `address`; the default remote address is the same."""
     connector, _, remote = forwarder.remote_address.partition("/")
     return connector, remote or address
 
 
-def ways(resources: Sequence[Resource], gateway: str = "") -> list[ForwardingPath]:
-    """Those of one gateway."""
+def forwarding_paths(resources: Sequence[Resource], gateway: str = "") -> list[ForwardingPath]:
+    """Return the paths of one gateway's forwarders."""
     found, connectors, hubs = list[ForwardingPath](), connectors_of(resources), _hubs(resources)
     for resource, spec in of_kind(resources, AddressSpec):
         for i, forwarder in enumerate(spec.forwarders):
             name, remote = remote_of(forwarder, spec.address)
             there = as_pattern(remote)
             if filter_fault(spec.address) or filter_fault(there):
-                continue  # said by another check
+                continue  # reported by another check
             peers = _peers(name, connectors, gateway, hubs)
             path = ("spec", "forwarders", i)
             found.append(
@@ -84,11 +84,11 @@ def ways(resources: Sequence[Resource], gateway: str = "") -> list[ForwardingPat
 
 
 def _hubs(resources: Sequence[Resource]) -> Peers:
-    """Where the hub is, which other connectors may name too."""
+    """Return the endpoints of the hub, which other connectors may use too."""
     found: set[tuple[str, int]] = set()
     urls = [url for _, spec in of_kind(resources, GatewaySpec) if spec.hub is not None for url in spec.hub.urls]
     for url in urls:
-        with contextlib.suppress(ValueError):  # said by another check
+        with contextlib.suppress(ValueError):  # reported by another check
             endpoint = values.HubUrl.parse(url).endpoint
             found.add((endpoint.host, endpoint.port))
     return frozenset(found)

@@ -1,10 +1,9 @@
-"""Where a gateway keeps the resources applied to it: files in its data directory, each whole or as it was.
+"""Repository of a gateway's applied resources: files in its data directory that are replaced atomically.
 
-``DIR/config/resources.json`` holds a version counter and the gateway's own documents as they were written;
-``DIR/config/hub.json`` what its hub decides, as a layer over them (`hub_versions`). A change is made under a
-lock, validated as a whole, written beside the file, synced, renamed over it and the folder synced: a power cut leaves
-the old configuration or the new one. A running gateway looks at `mark` and loads when it has changed; messages
-are in another file altogether and no change of configuration touches them.
+``DIR/config/resources.json`` has a version counter and the gateway's own documents as written;
+``DIR/config/hub.json`` has the hub's versions, an overlay over them (`hub_versions`). A change is made under a lock,
+validated as a whole, written to a new file, synced and renamed, and the folder is synced: a power cut leaves the old
+configuration or the new one. A running gateway checks `mark` and loads after a change. Messages are in other files.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ from edge.configuration.hub_versions import HubVersions
 from edge.configuration.kinds import KINDS
 
 FORMAT: Final = 1
-"""Layout of the files; one with a higher number was made by a newer program."""
+"""Layout number of the files; a higher number is of a newer program."""
 FOLDER: Final = "config"
-"""In the data directory."""
+"""Folder in the data directory."""
 FOLDER_MODE: Final = 0o700
 
 
 class ConfigurationSnapshot(msgspec.Struct, frozen=True):
-    """Everything in force, valid as a whole. `version` counts changes from 0, the empty configuration."""
+    """All resources in force, valid as a whole. `version` counts changes from 0, the empty configuration."""
 
     version: int
-    """Of the gateway's own part."""
+    """Version of the gateway's own part."""
     resources: tuple[Resource, ...]
     managed: tuple[str, ...] = ()
-    """Kind/name of those the hub decides about, at least in part."""
+    """Kind/name of resources that the hub decides, at least in part."""
 
 
 @hides("resources")
@@ -60,7 +59,7 @@ class _HubFile(msgspec.Struct):
 
 
 class _Planned(NamedTuple):
-    """What `apply` is to write."""
+    """Content that `apply` writes."""
 
     documents: Documents
     changes: list[ResourceChange]
@@ -68,14 +67,14 @@ class _Planned(NamedTuple):
 
 
 UNCHECKED: Final = ResourceKinds(KINDS)
-"""The same kinds, for resources that are half of a whole."""
+"""The same kinds without checks, for resources that are only a part of the configuration."""
 
 
 class Repository:
-    """The applied resources of one data directory."""
+    """Applied resources of one data directory."""
 
     def __init__(self, data: Path) -> None:
-        """`data` is the gateway's data directory; nothing is made in it before the first change."""
+        """`data`: the gateway's data directory; nothing is created in it before the first change."""
         self.folder = data / FOLDER
         self._own = ConfigurationFile(
             self.folder / "resources.json",
@@ -94,8 +93,8 @@ class Repository:
 
     @property
     def version(self) -> int:
-        """The version of the gateway's own part on disk, 0 before the first change. Costs one `stat` while the file is
-        the same.
+        """Version of the gateway's own part on disk, 0 before the first change. Costs one `stat` while the file is
+        unchanged.
 
         Raises `RepositoryError`.
         """
@@ -108,11 +107,11 @@ class Repository:
 
     @property
     def mark(self) -> tuple[Mark | None, Mark | None]:
-        """Another one: something may have changed. Costs two `stat`. Raises `RepositoryError`."""
+        """Mark of both files, which differs after a change. Costs two `stat`. Raises `RepositoryError`."""
         return self._own.mark(), self._hub.mark()
 
     def load(self) -> ConfigurationSnapshot:
-        """Everything in force. Raises `RepositoryError`, `ConfigurationRejected` when somebody edited nonsense in."""
+        """Return everything in force. Raises `RepositoryError`, and `ConfigurationRejected` for a badly edited file."""
         file, versions = self._read(), self.hub_versions()
         over = layer(versions.in_force, versions.in_force_kept)
         resources = tuple(plan.load(KINDS, file.resources, str(self.path), over))
@@ -120,25 +119,24 @@ class Repository:
         return ConfigurationSnapshot(file.version, resources, decided)
 
     def decided(self) -> list[Resource]:
-        """What will be in force when nothing is on trial any more, should that not be confirmed: for what takes longer
-        than a trial. Raises as `load` does."""
+        """Return what is in force if the trial is rolled back, for actions that outlast a trial. Raises as `load`."""
         file, versions = self._read(), self.hub_versions()
         return plan.load(KINDS, file.resources, str(self.path), layer(versions.confirmed, versions.kept))
 
     def own(self) -> list[Resource]:
-        """What the gateway has itself, which need not be valid without the hub's part. Raises as `load` does."""
+        """Return the gateway's own resources, which may be invalid without the hub's part. Raises as `load`."""
         return plan.load(UNCHECKED, self._read().resources, str(self.path), Overlay(UNCHECKED))
 
     def plan(self, resources: Sequence[Resource], *, keep: bool = False) -> list[ResourceChange]:
-        """What `apply` would do, one change a resource given, nothing written. Raises as `apply` does."""
+        """Return the changes that `apply` would make, without writing. Raises as `apply`."""
         return self._planned(self._read(), self.hub_versions(), resources, keep=keep).changes
 
     def apply(self, resources: Sequence[Resource], *, keep: bool = False) -> tuple[int, list[ResourceChange]]:
-        """Add these resources, or replace those of the same kind and name; (version, one change a resource given).
+        """Add these resources, or replace those of the same kind and name. Return (version, one change per resource).
 
-        All or nothing: raises `ConfigurationRejected` when the whole would not be valid, or the hub decides about one
-        of them; `RepositoryError` when it cannot be written; the configuration is then as it was. Nothing is written
-        when nothing changes. `keep`: these are in force until the hub's next version, also where it decides.
+        All or nothing: raises `ConfigurationRejected` when the result would not be valid, or the hub decides about one
+        of them; `RepositoryError` when it cannot be written; the configuration is then unchanged. Nothing is written
+        when nothing changes. `keep`: these resources override the hub's until its next version.
         """
         with self._locked():
             file, versions = self._read(), self.hub_versions()
@@ -149,9 +147,9 @@ class Repository:
             return version, planned.changes
 
     def delete(self, keys: Sequence[tuple[str, str]]) -> tuple[int, list[ResourceChange]]:
-        """Take the own resources with these (kind, name) away; what is not there is left out of the changes.
+        """Delete the own resources with these (kind, name); unknown ones are not in the changes.
 
-        All or nothing, raising as `apply` does (for one: a forwarder may need the connector).
+        All or nothing; raises as `apply` (for example when a forwarder needs the connector).
         """
         with self._locked():
             file, over = self._read(), layers(self.hub_versions())
@@ -161,12 +159,12 @@ class Repository:
     # --- the hub's part ---------------------------------------------------------------------------------------
 
     def hub_versions(self) -> HubVersions:
-        """What is known of the hub's versions. Raises `RepositoryError`."""
+        """Return the state of the hub's versions. Raises `RepositoryError`."""
         file = self._hub.read()
         return HubVersions() if file is None else file.versions
 
     def step(self, step: Callable[[HubVersions], HubVersions]) -> HubVersions:
-        """Make the next value of what is known; on disk on return. Raises `RepositoryError`, and what `step` does."""
+        """Replace the state by `step` of it, on disk on return. Raises `RepositoryError`, and what `step` raises."""
         with self._locked():
             before = self.hub_versions()
             after = step(before)
@@ -182,9 +180,8 @@ class Repository:
         *,
         digest: str = "",
     ) -> HubVersions:
-        """Put a version on trial, or refuse it where it is not valid over what the gateway has itself, or `fault` says
-        why not of the whole; on disk on return. `digest` says which document it is. Raises `NotTaken`,
-        `RepositoryError`."""
+        """Put a version on trial, or refuse it when it is not valid over the own resources or `fault` returns a reason;
+        the decision is on disk on return. `digest`: of the document. Raises `NotTaken`, `RepositoryError`."""
 
         def step(before: HubVersions) -> HubVersions:
             known = before.of(authority)
@@ -201,7 +198,7 @@ class Repository:
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _planned(self, file: _File, versions: HubVersions, resources: Sequence[Resource], *, keep: bool) -> _Planned:
-        """Raises `ConfigurationRejected`."""
+        """Plan a change. Raises `ConfigurationRejected`."""
         in_force = layer(versions.in_force, versions.in_force_kept)
         decided = [(each, managed(in_force, each)) for each in resources]
         same = [each for each, hubs in decided if hubs is not None and hubs.document == each.document]
@@ -230,9 +227,9 @@ class Repository:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """One change at a time, between processes too; the kernel gives the lock back when a process dies."""
+        """Hold the lock for one change, also between processes; the kernel releases it when a process dies."""
         try:
-            for folder in (self.folder.parent, self.folder):  # one call would leave the first to the umask
+            for folder in (self.folder.parent, self.folder):  # one call would create the first with the umask
                 folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
             descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)
         except OSError as why:

@@ -1,8 +1,8 @@
-"""The resources of a gateway: Kubernetes-style YAML with EnMasse's kinds and field names, as types.
+"""Resources of a gateway as types: Kubernetes-style YAML with EnMasse's kinds and field names.
 
-`bridge.resources` reads these types, so what is written here is all there is. Parts the broker is told as they are
-belong to it (`edge.broker.configuration`). Types know one value at a time: what holds between resources is in
-`validate`; `kinds` registers both.
+`bridge.resources` reads these types, so they are the whole definition. Parts that the broker gets unchanged are in
+`edge.broker.configuration`. Types check single values; `validate` checks rules between resources; `kinds` registers
+both.
 """
 
 from __future__ import annotations
@@ -38,64 +38,64 @@ AddressName = Annotated[str, msgspec.Meta(min_length=1, max_length=65535)]
 
 
 class SpaceType(enum.Enum):
-    """EnMasse's two kinds of space. Here both speak both protocols, and both keep order."""
+    """EnMasse's two types of space. Here both support all protocols, and both keep order."""
 
     STANDARD = "standard"
     BROKERED = "brokered"
 
 
 class AuthenticationService(ResourcePart, frozen=True, kw_only=True):
-    """How clients say who they are."""
+    """Authentication of clients."""
 
     name: Live[AuthenticationMode]
     """`none`, `standard` (name and password) or `external`: by client certificate, by bearer token, or either."""
     oidc: Live[TokenIssuer | None] = None
-    """With `external`: whose tokens are taken."""
+    """With `external`: issuer of accepted tokens."""
 
 
 class AddressSpaceSpec(ResourcePart, frozen=True, kw_only=True):
-    """A group of addresses reachable over one connection."""
+    """Group of addresses that are reachable over one connection."""
 
     type: Kept[SpaceType] = SpaceType.STANDARD
-    """As EnMasse has it; here both are alike."""
+    """Type of EnMasse; here both are equal."""
     plan: Kept[str] = ""
-    """As EnMasse has it."""
+    """Plan of EnMasse, not used."""
     authentication_service: Live[AuthenticationService | None] = None
-    """How clients say who they are; without it they have to where a listener is reached from other machines."""
+    """Authentication of clients; the default requires it on listeners that other machines can reach."""
     default_type: Live[AddressType] = AddressType.TOPIC
-    """Type of every name no address describes."""
+    """Type of every address that no `Address` describes."""
     device_api: Restart[DeviceApiPart | None] = None
-    """Without it devices use the space's addresses as they are."""
+    """Hono's device API; without it devices use the addresses of the space directly."""
     quota_bytes: Live[Bytes | None] = msgspec.field(default=None, name="quota.bytes")
-    """Room in the store for all addresses of the space together, their reserves included; without it as much as the
-    medium holds above `limits.freeFloorBytes`."""
+    """Store space of all addresses of the address space together, with their reserves; the default is the free space of
+    the medium above `limits.freeFloorBytes`."""
     connectors: Live[tuple[Connector, ...]] = ()
-    """Remote peers that forwarders can name."""
+    """Remote peers for forwarders."""
 
 
 # --- Address ---------------------------------------------------------------------------------------------------------
 
 
 class AddressSpec(AddressPolicy, frozen=True, kw_only=True):
-    """A name, or a pattern of MQTT's wildcards, and what is promised there."""
+    """Address, or pattern of addresses with MQTT wildcards, with its type and policy."""
 
     address: Live[AddressName]
-    """The name or pattern."""
+    """Address or pattern."""
     type: Live[AddressType]
-    """What kind of promise it is."""
+    """Type of the address."""
     plan: Kept[str] = ""
-    """As EnMasse has it."""
+    """Plan of EnMasse, not used."""
     topic: Live[str] = ""
-    """The topic a subscription belongs to."""
+    """Topic of a subscription."""
     forwarders: Live[tuple[ForwarderPart, ...]] = ()
-    """Where its messages go on to, or come from."""
+    """Forwarders to or from remote peers."""
 
 
 # --- MessagingUser, Device -------------------------------------------------------------------------------------------
 
 
 class UserAuthenticationType(enum.Enum):
-    """How a user proves to be one."""
+    """Authentication type of a user."""
 
     PASSWORD = "password"  # noqa: S105 - a word of the format
     SERVICEACCOUNT = "serviceaccount"
@@ -103,61 +103,61 @@ class UserAuthenticationType(enum.Enum):
 
 @hides("password")
 class UserAuthentication(ResourcePart, frozen=True, kw_only=True):
-    """How a user proves to be one."""
+    """Credentials of a user."""
 
     type: Kept[UserAuthenticationType]
-    """As EnMasse has it; a user with a password is asked for it."""
+    """Type of EnMasse; a user with a password always needs it."""
     password: Live[str | None] = None
-    """In Base64, as in EnMasse. Without one only TLS can say that somebody is this user."""
+    """Password in Base64, as in EnMasse. A user without one can authenticate only by TLS."""
 
 
 class AuthorizationPart(ResourcePart, frozen=True, kw_only=True):
     """Operations allowed on addresses."""
 
     addresses: Live[tuple[AddressName, ...]] = ()
-    """Topic filters in which `%u` stands for the user and `%c` for the client; without any, the space as a whole."""
+    """Topic filters, with `%u` for the user and `%c` for the client; the default is the whole space."""
     operations: Live[Annotated[tuple[Operation, ...], msgspec.Meta(min_length=1)]]
-    """What is allowed."""
+    """Allowed operations."""
 
 
 class DevicePart(ResourcePart, frozen=True, kw_only=True):
-    """The device a user ``auth-id@tenant`` is, and whom it acts for."""
+    """Device of a user ``auth-id@tenant``, and the devices it acts for."""
 
     id: Live[str] = ""
-    """The device, where it is not called as its auth-id."""
+    """Device identifier; the default is the auth-id."""
     acts_for: Live[tuple[str, ...]] = ()
-    """Devices it may speak for; `*`: every one of the tenant."""
+    """Devices it may act for; `*`: all of the tenant."""
 
 
 class MessagingUserSpec(ResourcePart, frozen=True, kw_only=True):
-    """A user of a space."""
+    """User of a space."""
 
     username: Live[Text]
-    """The name it logs in with."""
+    """Login name."""
     authentication: Live[UserAuthentication]
-    """How it proves to be the user."""
+    """Credentials of the user."""
     authorization: Live[tuple[AuthorizationPart, ...]] = ()
-    """What it may do; everything else is denied."""
+    """Rights of the user; everything else is denied."""
     device: Live[DevicePart | None] = None
-    """The device it is, where the space has the device API."""
+    """Device of the user, where the space has the device API."""
 
 
 class DeviceSpec(ResourcePart, frozen=True, kw_only=True):
-    """A device the gateway knows."""
+    """Device that the gateway knows."""
 
     enabled: Live[bool] = True
-    """Nothing is taken from a device that is not."""
+    """Messages of a disabled device are refused."""
     description: Kept[str] = ""
-    """For people."""
+    """Description for people."""
     via: Live[tuple[Name, ...]] = ()
-    """Devices that may speak for it."""
+    """Devices that may act for it."""
 
 
 # --- Gateway ---------------------------------------------------------------------------------------------------------
 
 
 class ListenerSpec(ResourcePart, frozen=True, kw_only=True):
-    """Where the gateway listens. What is not named is not served."""
+    """Listeners of the gateway; a listener without an endpoint does not exist."""
 
     mqtt: Restart[HostPort | None] = None
     """MQTT 3.1, 3.1.1 and 5."""
@@ -166,7 +166,7 @@ class ListenerSpec(ResourcePart, frozen=True, kw_only=True):
     http: Restart[HostPort | None] = None
     """Console, API and metrics."""
     https: Restart[HostPort | None] = None
-    """The same over TLS."""
+    """Console, API and metrics over TLS."""
     mqtts: Restart[HostPort | None] = None
     """MQTT over TLS."""
     amqps: Restart[HostPort | None] = None
@@ -180,7 +180,7 @@ class ListenerSpec(ResourcePart, frozen=True, kw_only=True):
     amqp_wss: Restart[HostPort | None] = None
     """AMQP over WebSocket and TLS."""
     host_names: Restart[tuple[str, ...]] = ()
-    """Names HTTP and WebSocket are reached under, beside addresses and the machine's own name."""
+    """Host names for HTTP and WebSocket, in addition to addresses and the machine's own name."""
     tls: Restart[DeviceTls | None] = None
     """Certificate and key of the listeners with TLS."""
 
@@ -197,47 +197,47 @@ SHORT_FORMS: Final = {
     "mqtt_wss": (Protocol.MQTT, True, True),
     "amqp_wss": (Protocol.AMQP, True, True),
 }
-"""(Protocol, WebSocket?, TLS?) of the fields of `ListenerSpec` that are one."""
+"""(Protocol, WebSocket?, TLS?) by the field of `ListenerSpec`."""
 
 
 class HubPart(ResourcePart, frozen=True, kw_only=True):
-    """The hub this gateway belongs to. It makes a connector called `hub` that forwarders can name."""
+    """Hub of this gateway. It creates a connector called `hub` for forwarders."""
 
     url: Live[str]
-    """``amqps://host:port``, or over WebSocket, which looks like HTTPS on the way, ``wss://host:port``; `amqp` and `ws`
+    """URL: ``amqps://host:port``, or ``wss://host:port`` over WebSocket, which passes as HTTPS; `amqp` and `ws` are
     without TLS."""
     failover: Live[tuple[str, ...]] = ()
-    """Further URLs of the same hub, tried in order where the one before gives no link. While links come from one of
-    them, a reconnect begins with it, and `url` is tried again a quarter of an hour after it has failed."""
+    """More URLs of the same hub, tried in order. While one of them works, a reconnect starts with it, and `url` is
+    tried again 15 minutes after it has failed."""
     proxy: Live[Proxy | None] = None
-    """HTTP proxy through which the hub is reached; the gateway enrols and renews its certificate through it, too."""
+    """HTTP proxy on the way to the hub, also for enrolment and certificate renewal."""
     gateway: Live[Name | None] = None
-    """The gateway's name at the hub, where it is not the resource's."""
+    """Name of the gateway at the hub; the default is the name of the resource."""
     tls: Live[TlsFiles | None] = None
-    """Certificates, with `amqps` and `wss`."""
+    """Certificates, for `amqps` and `wss`."""
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """All of them, in order."""
+        """All URLs, in order."""
         return (self.url, *self.failover)
 
 
 class GatewaySpec(ResourcePart, frozen=True, kw_only=True):
-    """This node."""
+    """This gateway."""
 
     listeners: Restart[ListenerSpec] = ListenerSpec()
-    """Where it listens."""
+    """Listeners of the gateway."""
     hub: Live[HubPart | None] = None
-    """The hub it belongs to."""
+    """Hub of the gateway."""
     legacy_dollar_topics: Live[bool] = msgspec.field(default=False, name="mqtt.legacyDollarTopics")
-    """Wildcards of MQTT 3.1 clients match names that begin with ``$`` too, as that version says; for 3.1.1 and 5 they
-    never do."""
+    """Let wildcards of MQTT 3.1 clients also match names that begin with ``$``, as in that version; with 3.1.1 and 5
+    they never do."""
     endurance_terabytes: Live[Annotated[float, msgspec.Meta(ge=0.001, le=1_000_000)] | None] = msgspec.field(
         default=None, name="storage.enduranceTerabytes"
     )
-    """What may be written to the card or disk of the data directory, by its data sheet."""
+    """Endurance of the card or disk of the data directory in terabytes written, from its data sheet."""
     limits: Restart[Limits] = Limits()
-    """Bounds that protect the gateway."""
+    """Limits that protect the gateway."""
 
 
 # --- System ----------------------------------------------------------------------------------------------------------
@@ -246,22 +246,22 @@ Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
 
 
 class SystemSpec(ResourcePart, frozen=True, kw_only=True):
-    """The system a gateway from a card is to run: which one, and where its bundle is fetched. `waypost image bundle`
-    writes it. Services of the machine follow it; the broker does not change by it."""
+    """System version for a gateway from a card, and the URL of its bundle. `waypost image bundle` writes it. Services
+    of the machine install it; the broker does not change."""
 
     version: Kept[Text]
-    """Of Waypost in it."""
+    """Version of Waypost in the system."""
     build: Kept[Sha256]
-    """SHA-256 of its root file system: a gateway that runs that has nothing to do."""
+    """SHA-256 of the root file system: a gateway that runs it does nothing."""
     url: Kept[Text]
-    """Where the bundle is, ``https://`` or ``http://``: it is verified in either case, by its sum and its signature."""
+    """URL of the bundle, ``https://`` or ``http://``; its checksum and signature are verified in either case."""
     sha256: Kept[Sha256]
-    """Of the bundle."""
+    """SHA-256 of the bundle."""
     size: Kept[Annotated[Bytes, msgspec.Meta(gt=0)]]
-    """Of the bundle."""
+    """Size of the bundle."""
     rate: Kept[Annotated[Bytes, msgspec.Meta(gt=0)] | None] = None
-    """Bytes a second at which it is fetched at most."""
+    """Most bytes a second for the download."""
     quiet_hours: Kept[Annotated[str, msgspec.Meta(pattern=HOURS)] | None] = None
-    """``06:00-22:00``, UTC: nothing is fetched then, and nothing is installed or started anew."""
+    """Hours without download, installation or restart, UTC: ``06:00-22:00``."""
     start_jitter_s: Kept[Seconds] = msgspec.field(default=0.0, name="startJitter")
-    """It is begun so long after it was wanted at most; how long, the gateway's name says: so a fleet does not storm."""
+    """Longest delay of the update. The delay follows from the gateway's name, which spreads a fleet."""

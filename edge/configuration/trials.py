@@ -1,8 +1,8 @@
-"""Following the hub: each version is put on trial, and stays when the hub confirms it over the link it has made.
+"""Trials of the hub's versions: each is on trial until the hub confirms it over a connection of the new configuration.
 
-What is decided is in `edge.configuration.hub_versions`, and on disk before it counts; here is the rest: one
-step at a time, the deadline, and the report to the hub. The report that a version is tried leaves after the gateway has
-taken it over, so it crosses a connection of the new configuration; the hub's answer to it is the confirmation.
+`edge.configuration.hub_versions` makes the decisions, which are on disk before they have an effect. This module runs
+the steps one at a time, the deadline, and the report to the hub. The report about a trial leaves after the gateway has
+applied the version, so it uses a connection of the new configuration; the hub's answer to it is the confirmation.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AGAIN_S: Final = 5.0
-"""Between tries to write a decision down, while the disk does not take it."""
+"""Seconds between attempts to store a decision while the disk fails."""
 
 WITH_A_FILE: Final = "this gateway runs with --config: its configuration is that file's"
 
@@ -68,7 +68,7 @@ def roll_back_start(options: RunOptions, why: str) -> bool:
 
 
 class Deadline(Protocol):
-    """What `asyncio.AbstractEventLoop.call_later` gives."""
+    """Handle from `asyncio.AbstractEventLoop.call_later`."""
 
     def cancel(self) -> None: ...
 
@@ -77,17 +77,17 @@ class SystemUpdates(Protocol):
     """Follows the version of the system that a configuration wants."""
 
     def fault(self, applied: Sequence[Resource]) -> str | None:
-        """Say why these resources cannot be followed here."""
+        """Return why the system in these resources cannot be installed; None when it can."""
 
     def report(self) -> SystemReport | None:
-        """Return how far it is; None: no version is wanted. Raises `RepositoryError`."""
+        """Return the progress of the update; None: no version is wanted. Raises `RepositoryError`."""
 
     async def watch(self, changed: Callable[[], None]) -> None:
         """Follow for as long as the gateway runs; call `changed` when `report` is another one."""
 
 
 class Trials:
-    """Runs the trials of one gateway. Made inside a running loop; `start`, later `stop`."""
+    """Runs the trials of one gateway. Create it inside a running loop; call `start`, later `stop`."""
 
     def __init__(
         self,
@@ -99,8 +99,8 @@ class Trials:
         system: SystemUpdates,
         restart: Callable[[], None],
     ) -> None:
-        """`certificate`: the file a connector shows to the hub this gateway has enrolled at. `verify` runs in a thread
-        and raises `DesiredError`. `restart` stops the gateway in good order and starts it again, in this process."""
+        """`certificate`: certificate file of the connector to the hub of this gateway's enrolment. `verify` runs in a
+        thread and raises `DesiredError`. `restart` stops the gateway cleanly and starts it again in this process."""
         self._certificate = str(certificate)
         self._verify = verify
         self._system = system
@@ -109,34 +109,34 @@ class Trials:
         self._restart = restart
         self._gateway: Reconfigurable | None = None
         self._uplink: ConnectorUplink | None = None
-        """The one the gateway shows its certificate over."""
+        """Uplink to the hub of the enrolment."""
         self._unread: ApplyFailure | None = None
-        """Of the last document, which said no version that can be believed."""
+        """Failure of the last document, when it had no version that can be trusted."""
         self._one_at_a_time = asyncio.Lock()
         self._deadline: Deadline | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def bind(self, uplink: ConnectorUplink) -> None:
-        """A connector to a hub is made: it is asked for documents where the gateway has enrolled there."""
+        """Use the connector to a hub for documents, if the gateway has enrolled there."""
         tls = uplink.connector.tls
         if tls is None or tls.certificate != self._certificate:
             return
         self._uplink = uplink
         uplink.inboxes.append(DesiredInbox(uplink.connector.name, self._offered))
-        uplink.reports.begin_configuration(self.tell)
+        uplink.reports.begin_configuration(self.send_report)
 
     def start(self, gateway: Reconfigurable) -> None:
-        """The gateway serves with what is in force: a trial that was under way goes on, with all its time."""
+        """Start with a running gateway; a trial in progress continues with its full time."""
         self._gateway = gateway
         trial = self._versions().trial
         if trial is not None:
             log.warning("version %d of the hub's configuration is being tried", trial.number)
             self._await_confirmation(trial)
-        self._do(self._system.watch(self.tell))
-        self.tell()
+        self._do(self._system.watch(self.send_report))
+        self.send_report()
 
     async def stop(self) -> None:
-        """End; what is on trial stays so."""
+        """Stop; a trial stays in progress."""
         self._stop_waiting()
         self._gateway = None
         for task in list(self._tasks):
@@ -144,29 +144,29 @@ class Trials:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def report(self) -> DesiredReport:
-        """How it is with the hub's configuration here. Raises `RepositoryError`."""
+        """Return the report for the hub. Raises `RepositoryError`."""
         report = msgspec.structs.replace(self._versions().report(), system=self._system.report())
         return report if self._unread is None else msgspec.structs.replace(report, failure=self._unread)
 
-    def tell(self) -> None:
-        """Tell the hub how it is. While a step is taken it is told after it."""
+    def send_report(self) -> None:
+        """Send the report to the hub; during a step, after it."""
         if self._uplink is None or self._gateway is None or self._one_at_a_time.locked():
             return
         try:
             report = self.report()
         except RepositoryError as error:
-            log.warning("the hub is not told of the configuration: %s", error)
+            log.warning("the configuration cannot be reported to the hub: %s", error)
             return
         document: dict[str, Any] = msgspec.to_builtins(report)
-        self._uplink.reports.send_configuration(document, partial(self._heard, report.trying))
+        self._uplink.reports.send_configuration(document, partial(self._reported, report.trying))
 
     # --- events -----------------------------------------------------------------------------------------------
 
     def _offered(self, body: bytes, answer: Answer) -> None:
         self._do(self._take(body, answer))
 
-    def _heard(self, trying: int | None, kept: bool) -> None:
-        """The hub has a report."""
+    def _reported(self, trying: int | None, kept: bool) -> None:
+        """Confirm the version on trial when the hub has stored the report about it."""
         if kept and trying is not None:
             self._do(self._confirm(trying))
 
@@ -193,10 +193,10 @@ class Trials:
                 outcome, words = Settlement.RELEASED, str(error)
                 await asyncio.sleep(AGAIN_S)  # the hub sends it again at once
         answer(outcome, words)
-        self.tell()
+        self.send_report()
 
     async def _decide(self, body: bytes) -> None:
-        """Raises `DesiredError`, `NotTaken`, `RepositoryError`."""
+        """Decide about a document. Raises `DesiredError`, `NotTaken`, `RepositoryError`."""
         try:
             signed = msgspec.json.decode(body, type=SignedDesired)
         except (msgspec.DecodeError, UnicodeError) as error:
@@ -223,12 +223,12 @@ class Trials:
         async with self._one_at_a_time:
             known = await self._step(lambda versions: versions.confirmed_by_hub(number))
             if known is None:
-                self._later(AGAIN_S, self.tell)
+                self._later(AGAIN_S, self.send_report)
                 return
             if known.confirmed is not None and known.confirmed.number == number:
                 self._stop_waiting()
                 log.info("version %d of the hub's configuration is confirmed", number)
-        self.tell()
+        self.send_report()
 
     async def _expire(self, number: int) -> None:
         async with self._one_at_a_time:
@@ -236,7 +236,7 @@ class Trials:
             if trial is None or trial.number != number:
                 return
             await self._roll_back(f"the hub has not confirmed it within {trial.confirm_s:g} s{self._last_error()}")
-        self.tell()
+        self.send_report()
 
     async def _roll_back(self, why: str) -> None:
         log.error("the hub's configuration is rolled back: %s", why)
@@ -248,7 +248,7 @@ class Trials:
         await self._take_over()
 
     async def _take_over(self) -> None:
-        """Have the gateway follow what is in force now."""
+        """Apply the version in force to the gateway."""
         gateway = self._gateway
         if gateway is None:
             return
@@ -260,7 +260,7 @@ class Trials:
                 await self._following.follow(gateway)
         except (OptionsRefused, ConfigurationRejected, RepositoryError) as error:
             if self._versions().trial is None:
-                log.error("the gateway is as it was: %s", error)  # noqa: TRY400
+                log.error("the gateway's configuration is unchanged: %s", error)  # noqa: TRY400
             else:
                 await self._roll_back(str(error))
 
@@ -270,11 +270,11 @@ class Trials:
         return self._repository.hub_versions()
 
     async def _step(self, step: Callable[[HubVersions], HubVersions]) -> HubVersions | None:
-        """None: the disk does not take it."""
+        """Take a step; return None when the disk fails."""
         try:
             return await asyncio.to_thread(self._repository.step, step)
         except RepositoryError as error:
-            log.error("what was decided about the hub's configuration is not kept: %s", error)  # noqa: TRY400
+            log.error("the decision about the hub's configuration cannot be stored: %s", error)  # noqa: TRY400
             return None
 
     def _last_error(self) -> str:

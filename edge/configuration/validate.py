@@ -1,4 +1,4 @@
-"""What must hold between resources, looked at as a whole: nothing is applied that the gateway could not be.
+"""Rules between resources: a configuration that the gateway could not run is never applied.
 
 Single values were checked when they were read. Every function here yields errors and raises nothing.
 """
@@ -58,17 +58,15 @@ FRAME_BYTES_MIN: Final = 512
 ORIGIN: Final = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?")
 """Scheme, host and port of a web page (RFC 6454 section 6.2)."""
 IDENTIFIER_WORDS: Final = "letters, digits and . _ : = -"
-"""What Hono's identifiers are made of."""
+"""Characters of Hono's identifiers, for errors."""
 
 _CAMEL: Final = {field.attribute: field.path[-1] for field in fields_of(ListenerSpec)}
-"""What a listener is called in YAML."""
+"""Names of listeners in YAML, by field."""
 
 
 def _insecure(resources: Sequence[Resource]) -> Errors:
-    """What asks for protection that this version has not: refused, where other things not there yet are only noted.
-
-    A password sent in the clear, or everybody let in where authentication was asked for, would be found out too late.
-    """
+    """Refuse settings without the protection they need: a password that is sent unencrypted, or authentication without
+    an issuer or authority, would be noticed too late."""
     for resource, spec in of_kind(resources, AddressSpaceSpec):
         service = spec.authentication_service
         asks = any(
@@ -225,7 +223,7 @@ def _policy(resource: Resource, spec: AddressSpec) -> Errors:
 
 
 def _reserves(resources: Sequence[Resource]) -> Errors:
-    """The reserves of the addresses fit into what their space may keep."""
+    """Check that the reserves of the addresses fit into the quota of their space."""
     reserved = sum(spec.reserve_bytes for _, spec in of_kind(resources, AddressSpec))
     for resource, spec in of_kind(resources, AddressSpaceSpec):
         if spec.quota_bytes is not None and reserved > spec.quota_bytes:
@@ -274,7 +272,7 @@ def _users(resources: Sequence[Resource]) -> Errors:
                 message = f"more than {RULES_PER_USER_MAX} addresses"
                 yield error_at(resource, ("spec", "authorization", i, "addresses"), message)
             for j, pattern in enumerate(part.addresses):
-                # EnMasse's trailing asterisk is a wildcard in no filter, and would silently allow nothing
+                # EnMasse's trailing asterisk is not an MQTT wildcard, and would silently allow nothing
                 fault = filter_fault(pattern) or ("wildcards are + and #" if pattern.endswith("*") else "")
                 if fault:
                     yield error_at(resource, ("spec", "authorization", i, "addresses", j), fault)
@@ -306,7 +304,7 @@ def _devices(resources: Sequence[Resource]) -> Errors:
 
 
 def _device_api(resources: Sequence[Resource]) -> Errors:
-    """Hono's identifiers, and gateways that belong to the tenant."""
+    """Check Hono's identifiers, and that users belong to the tenant."""
     tenants = [spec.device_api.tenant for _, spec in of_kind(resources, AddressSpaceSpec) if spec.device_api]
     for resource, spec in of_kind(resources, AddressSpaceSpec):
         if spec.device_api is not None and not spec.device_api.command_ttl_s > 0:
@@ -316,22 +314,22 @@ def _device_api(resources: Sequence[Resource]) -> Errors:
                 message = f'"{origin}" is not an origin; expected https://host, with :port where it has one, or "*"'
                 yield error_at(resource, ("spec", "deviceApi", "corsAllowedOrigins", i), message)
     for resource, user in of_kind(resources, MessagingUserSpec):
-        told = user.device
-        if told is None:
+        device = user.device
+        if device is None:
             continue
         if tenants and not user.username.endswith(f"@{tenants[0]}"):
             message = f'a device\'s user is called auth-id@{tenants[0]}, and "{user.username}" is not'
             yield error_at(resource, ("spec", "username"), message)
-        if told.id and not IDENTIFIER.fullmatch(told.id):
+        if device.id and not IDENTIFIER.fullmatch(device.id):
             yield error_at(
                 resource,
                 ("spec", "device", "id"),
-                f'"{told.id}" is not a device identifier; allowed: {IDENTIFIER_WORDS}',
+                f'"{device.id}" is not a device identifier; allowed: {IDENTIFIER_WORDS}',
             )
-        if len(told.acts_for) > ACTS_FOR_MAX:
+        if len(device.acts_for) > ACTS_FOR_MAX:
             message = f'more than {ACTS_FOR_MAX} devices; "*" means all'
             yield error_at(resource, ("spec", "device", "actsFor"), message)
-        for i, name in enumerate(told.acts_for):
+        for i, name in enumerate(device.acts_for):
             if name != ALL and not IDENTIFIER.fullmatch(name):
                 yield error_at(
                     resource,

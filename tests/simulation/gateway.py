@@ -238,7 +238,7 @@ class Gateway:
         loop.create_task(self.broker.start())
         self.uplinks.start()
         appliance = _Followed(self)
-        loop.create_task(following.watch(appliance, trials.tell))
+        loop.create_task(following.watch(appliance, trials.send_report))
         trials.start(appliance)
         self._look(loop)
         Renewal(

@@ -16,7 +16,7 @@ from bridge.resources import schema
 from bridge.resources.errors import ResourceOrigin
 from bridge.resources.resource import Resource
 from edge.configuration.kinds import KINDS
-from edge.configuration.loops import rings, ways
+from edge.configuration.loops import forwarding_paths, rings
 
 Documents = list[dict[str, Any]]
 
@@ -31,7 +31,7 @@ def require_no_ring(wanted: Mapping[str, Documents], others: Mapping[str, Docume
     `wanted`: the new resources by gateway; `others`: those of the other gateways.
     """
     mine = _distinct(wanted)
-    found = [way for name, each in {**others, **mine}.items() for way in ways(_resources(each), name)]
+    found = [way for name, each in {**others, **mine}.items() for way in forwarding_paths(_resources(each), name)]
     for ring in rings(found):
         if any(way.gateway in mine for way in ring):
             words = ", then ".join(f"{way.words} of gateway {way.gateway}" for way in ring)

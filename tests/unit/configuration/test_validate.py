@@ -194,7 +194,7 @@ def test_good_wholes(text: str) -> None:
         ),
         (
             HUB + address("address: x/#, type: topic, forwarders: [{name: f, remoteAddress: hub/y/#}]"),
-            "a hub keeps the addresses of this gateway: write the connector's name alone",
+            "a hub keeps the addresses of this gateway: use only the connector's name",
         ),
         (
             AMQP + address("address: x/#, type: topic, forwarders: [{name: f, remoteAddress: b/y/+}]"),
@@ -214,11 +214,11 @@ def test_good_wholes(text: str) -> None:
             AMQP + address(
                 "address: x, type: topic, forwarders: [{name: f, remoteAddress: b, only: {properties: 'a >'}}]"
             ),
-            "spec.forwarders[0].only.properties: is no selector: term 3",
+            "spec.forwarders[0].only.properties: is not a selector: term 3",
         ),
         (
             AMQP + address("address: x, type: topic, forwarders: [{name: f, remoteAddress: b, only: {body: '$.a >'}}]"),
-            "spec.forwarders[0].only.body: is no condition on a JSON body: term 3",
+            "spec.forwarders[0].only.body: is not a condition on a JSON body: term 3",
         ),
         (
             AMQP + address("address: x, type: topic, forwarders: [{name: f, remoteAddress: b, only: {address: a#}}]"),
