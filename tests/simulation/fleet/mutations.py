@@ -34,11 +34,11 @@ def _held_by_nobody(_tx: Any, _tenant: str) -> dict[str, tuple[str | None, int]]
     return {}
 
 
-_look = rollouts.look
+_plan_step = rollouts.plan_step
 
 
 def _never_halts(wave: int, pace: Any, known: Any, seen: Any, confirm_s: float, now_us: int) -> RolloutStep:
-    step = _look(wave, pace._replace(failures_max=1_000), known, seen, confirm_s, now_us)
+    step = _plan_step(wave, pace._replace(failures_max=1_000), known, seen, confirm_s, now_us)
     if step.state is not RolloutState.HALTED:
         return step
     following = [each for each in known if each.wave == wave + 1]
@@ -72,7 +72,7 @@ MUTATIONS: Final = (
         [(configurations, "_SENT", _every_state())],
         ("begin roll-out", "step roll-out", "part", "cut"),
     ),
-    Mutation("a roll-out does not halt", [(rollouts, "look", _never_halts)], ("begin roll-out",)),
+    Mutation("a roll-out does not halt", [(rollouts, "plan_step", _never_halts)], ("begin roll-out",)),
     Mutation(
         "selectors count before names",
         [(selectors, "_stays", _selectors_first)],
