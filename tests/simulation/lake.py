@@ -159,8 +159,8 @@ def records(_table: str, rows: Sequence[Mapping[str, Any]], _ingested_at_us: int
 def simulated_rows() -> Iterator[None]:
     """While this lasts, landings make rows for a `SimulatedLake`."""
     with (
-        mock.patch.object(landing, "telemetry", telemetry),
-        mock.patch.object(landing, "joined", joined),
-        mock.patch.object(landing, "records", records),
+        mock.patch.object(landing, "telemetry_rows", telemetry),
+        mock.patch.object(landing, "join_tables", joined),
+        mock.patch.object(landing, "record_rows", records),
     ):
         yield

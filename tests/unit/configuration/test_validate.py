@@ -208,7 +208,7 @@ def test_good_wholes(text: str) -> None:
             AMQP + address(
                 "address: x, type: topic, forwarders: [{name: f, remoteAddress: 'b/{device}', direction: in}]"
             ),
-            "fields are for what goes out",
+            "only outgoing ones have fields",
         ),
         (
             AMQP + address(
