@@ -99,8 +99,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return name in self.opened or (isinstance(name, str) and self._store.state.get(KIND, name) is not None)
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names one by one, as there may be very many; one that is made or removed concurrently may be
-        missed."""
+        """Iterate over the names one by one; one that is made or removed concurrently may be missed."""
         return (name for name, _ in self._store.state.items(KIND))
 
     def __len__(self) -> int:
@@ -201,9 +200,8 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return found
 
     def declare(self, declaration: Declaration) -> DurableSubscription:
-        """Make or find a subscription, which keeps messages from now on. A forwarder's continues with another filter,
-        and with the messages of the previous one. Raises AddressError when a client's has another filter, or when there
-        are too many."""
+        """Make or find a subscription. A forwarder's continues with another filter, and with the messages of the
+        previous one. Raises AddressError when a client's has another filter, or when there are too many."""
         found = self.get(declaration.name)
         if found is None:
             return self._make(declaration)
@@ -420,8 +418,8 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return [self._logs.of_topics(rule) for rule in self._addresses.table.topic_rules(pattern)]
 
     def _open_parts(self, subscription: DurableSubscription, kept: Sequence[int] = ()) -> None:
-        """Open cursors in all topic logs that the filter reaches, and in the logs of `kept`. Messages stored under
-        former rules are delivered from their logs."""
+        """Open cursors in all topic logs that the filter reaches, and in the logs of `kept`, stored under former
+        rules."""
         declaration = subscription.declaration
         known = {part.log for part in subscription.parts}
         consumers = subscription.consumers
@@ -515,8 +513,8 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         self._matches_changed()
 
     def _restore_one(self, declaration: Declaration) -> None:
-        """Leave a subscription to its rows, or open it if they are not enough. It may have cursors in logs that its
-        filter does not reach by the present rules."""
+        """Leave a subscription to its rows, or open it if its filter does not reach all logs of its cursors any
+        more."""
         left_at, table = self._unused.restore(declaration), self._store.cursors
         cursors, reached = table.named(declaration.name), set(self._reached_logs(declaration.pattern))
         absent = bool(cursors) and _is_clients(declaration) and reached <= {each.log for each in cursors}
