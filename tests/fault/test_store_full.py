@@ -13,13 +13,13 @@ PROGRAM = """
 import queue, resource, sys
 from pathlib import Path
 from bridge.message import Run
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.sqlite import open_store
 
 directory, how = Path(sys.argv[1]), sys.argv[2]
 posted = queue.SimpleQueue()
 commits = []
-store = open_store(directory, post=posted.put, limits=Limits(checkpoint_bytes=400_000))
+store = open_store(directory, post=posted.put, limits=StoreLimits(checkpoint_bytes=400_000))
 store.commits.listeners.append(commits.append)
 log = store.logs.open("queue jobs")
 cursor = store.cursors.open("consumer", log, 0)

@@ -23,11 +23,11 @@ APPENDER = """
 import json, queue, random, sys
 from pathlib import Path
 from bridge.message import Run
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.sqlite import open_store
 
 posted = queue.SimpleQueue()
-limits = Limits(counted_commits_max=7, checkpoint_bytes=300_000, segment_bytes_max=4_000, moves_delay_s=0.005)
+limits = StoreLimits(counted_commits_max=7, checkpoint_bytes=300_000, segment_bytes_max=4_000, moves_delay_s=0.005)
 store = open_store(Path(sys.argv[1]), post=posted.put, limits=limits)
 dice = random.Random(int(sys.argv[2]))
 logs = [store.logs.open(name) for name in sys.argv[3:]]
