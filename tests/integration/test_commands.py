@@ -261,7 +261,7 @@ def test_who_sends_hears_what_cannot_be_a_command(fleet: Fleet) -> None:
     assert refused({**good, "gateway": "gw9"})[0] == 404
     assert refused({**good, "ttl_s": 0}) == (400, "the time to live is more than 0 s and at most 30 days")
     assert refused({**good, "device": "a/b"})[0] == 400
-    assert refused({**good, "urgent": True}) == (400, "this is no command: Object contains unknown field `urgent`")
+    assert refused({**good, "urgent": True}) == (400, "invalid command: Object contains unknown field `urgent`")
     assert refused({"gateway": "gw1"})[0] == 400
     with pytest.raises(urllib.error.HTTPError) as error:
         fleet.ask("GET", "commands/nonesuch")
@@ -288,7 +288,7 @@ def test_what_is_at_its_gateway_is_not_cancelled(fleet: Fleet) -> None:
     with error.value as answer:
         assert (answer.code, json.loads(answer.read())["command"]["state"]) == (409, "queued")
     assert "cannot be cancelled any more" in command(fleet, "cancel", identifier, code=1)
-    assert "there is no command nonesuch" in command(fleet, "cancel", "nonesuch", code=1)
+    assert "no command nonesuch" in command(fleet, "cancel", "nonesuch", code=1)
 
 
 def hub_killed(fleet: Fleet) -> None:
@@ -435,5 +435,5 @@ def test_on_the_command_line(fleet: Fleet) -> None:
     configured = fleet.data.parent / "quotas.yaml"
     configured.write_text(QUOTAS)
     assert "`commands`" in command(fleet, "send", "absent@gw1", "on", "--config", str(configured), code=1)
-    assert "absent names no gateway" in command(fleet, "send", "absent", "on", code=2)
+    assert "absent does not name a gateway" in command(fleet, "send", "absent", "on", code=2)
     assert "has no gateway gw9" in command(fleet, "send", "lamp@gw9", "on", code=1)

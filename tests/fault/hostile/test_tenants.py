@@ -73,7 +73,7 @@ class TestGateways:
             assert gateway.closed
             assert gateway.condition is not None
             assert gateway.condition.name == "amqp:unauthorized-access"
-            assert "the certificate is of gateway 'gw1'" in gateway.condition.description
+            assert "the certificate names gateway 'gw1'" in gateway.condition.description
 
     def test_by_annotation(self, hub: TenantHub) -> None:
         """In one's own name it may be anything else that is plain AMQP; in no other's."""
