@@ -31,7 +31,7 @@ from itertools import chain
 from operator import sub
 from typing import Final
 
-from bridge.batch_content import BatchContent, BatchRange, read
+from bridge.batch_content import AddressRange, BatchContent, read
 from bridge.columns import FAST, BatchError, Codec, ColumnReader, dictionary, pack, planes, unpack
 from bridge.lane import BatchLane
 from bridge.limits import (
@@ -53,7 +53,7 @@ __all__ = [
     "BatchError",
     "Codec",
     "BatchLane",
-    "BatchRange",
+    "AddressRange",
     "decode",
     "encode",
 ]
@@ -80,7 +80,7 @@ class Batch:
     space: str
     epoch: str
     lane: BatchLane
-    ranges: list[BatchRange]
+    ranges: list[AddressRange]
     run_lengths: Sequence[int]
     """Number of messages of each run; the next four columns have one entry per run."""
     devices: list[str]
@@ -173,7 +173,7 @@ def encode(
     return b"".join((_MAGIC, zlib.crc32(checked).to_bytes(4, "little"), checked))
 
 
-def _group(stored: Sequence[Stored], bases: Mapping[str, int]) -> tuple[list[BatchRange], list[Run], int]:
+def _group(stored: Sequence[Stored], bases: Mapping[str, int]) -> tuple[list[AddressRange], list[Run], int]:
     """Group the runs by address and cut each address into dense ranges.
 
     Return ranges, runs, and the number of characters of the longest address.
@@ -185,22 +185,22 @@ def _group(stored: Sequence[Stored], bases: Mapping[str, int]) -> tuple[list[Bat
             by_address[address].append(item)
         else:
             by_address[address] = [item]
-    ranges: list[BatchRange] = []
+    ranges: list[AddressRange] = []
     runs: list[Run] = []
     for address, items in by_address.items():
         base = bases.get(address, 0)
         first = following = items[0].sequence
         for _, sequence, run in items:
             if sequence != following:
-                ranges.append(BatchRange(address, min(base, first), first, following - first))
+                ranges.append(AddressRange(address, min(base, first), first, following - first))
                 first = following = sequence
             following += len(run.bodies)
             runs.append(run)
-        ranges.append(BatchRange(address, min(base, first), first, following - first))
+        ranges.append(AddressRange(address, min(base, first), first, following - first))
     return ranges, runs, max(map(len, by_address), default=0)
 
 
-def _table(ranges: list[BatchRange]) -> bytes:
+def _table(ranges: list[AddressRange]) -> bytes:
     addresses = [r.address.encode() for r in ranges]
     try:
         bases, firsts = array("Q", [r.base for r in ranges]), array("Q", [r.first for r in ranges])
@@ -210,7 +210,7 @@ def _table(ranges: list[BatchRange]) -> bytes:
     return b"".join((planes(array("I", map(len, addresses))), *map(planes, (bases, firsts, counts)), *addresses))
 
 
-def _expanded_names(ranges: Iterable[BatchRange], runs: Iterable[tuple[str, bytes, int]]) -> int:
+def _expanded_names(ranges: Iterable[AddressRange], runs: Iterable[tuple[str, bytes, int]]) -> int:
     """Return the bytes of all messages' addresses, devices and properties. `runs`: device, properties, messages."""
     named = sum(len(r.address.encode()) * r.count for r in ranges)
     return named + sum((len(device.encode()) + len(properties)) * count for device, properties, count in runs)

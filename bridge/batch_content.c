@@ -270,7 +270,7 @@ static PyObject *read_columns(struct section *columns, PyObject *ranges, const s
     return made;
 }
 
-/* read_batch(table, columns, ranges, messages, BatchRange) -> fields of a `BatchContent`. Raises ValueError. */
+/* read_batch(table, columns, ranges, messages, AddressRange) -> fields of a `BatchContent`. Raises ValueError. */
 static PyObject *read_batch(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;

@@ -16,7 +16,7 @@ from bridge.hidden import hides
 from bridge.native import functions as native
 
 
-class BatchRange(msgspec.Struct, frozen=True, gc=False):
+class AddressRange(msgspec.Struct, frozen=True, gc=False):
     """A dense piece of the sequence of one address.
 
     ``base`` is the first sequence that this forwarder sends for that address: earlier ones, from before the forwarder
@@ -33,7 +33,7 @@ class BatchRange(msgspec.Struct, frozen=True, gc=False):
 class BatchContent(NamedTuple):
     """Content of a batch; each run has one entry in `devices`, `received_at`, `flags` and `properties`."""
 
-    ranges: list[BatchRange]
+    ranges: list[AddressRange]
     run_lengths: Sequence[int]
     """Number of messages of each run."""
     devices: list[str]
@@ -50,6 +50,6 @@ class BatchContent(NamedTuple):
 def read(table: bytes, columns: bytes, ranges: int, messages: int) -> BatchContent:
     """Read the content of a batch. Raises `BatchError` unless its sections have this many ranges and messages."""
     try:
-        return BatchContent(*native.read_batch(table, columns, ranges, messages, BatchRange))
+        return BatchContent(*native.read_batch(table, columns, ranges, messages, AddressRange))
     except ValueError as error:
         raise BatchError(str(error)) from None

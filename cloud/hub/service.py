@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from bridge.batch import Batch, BatchRange
+from bridge.batch import AddressRange, Batch
 from bridge.desired import DesiredReport
 from bridge.hub_addresses import IDENTITY_SHARED, LEDGER, MANIFESTS
 from bridge.intake import Intake, UnreadDelivery
@@ -411,14 +411,14 @@ def _remote_program(intake: Intake, session: GatewaySession) -> RemoteProgram:
 def make_batch(epoch: str, messages: Sequence[PlainMessage]) -> Batch:
     """Make a batch of plain messages that carry their names: one run each, and a range for each dense sequence of one
     address."""
-    ranges: list[BatchRange] = []
+    ranges: list[AddressRange] = []
     for message in messages:
         sequence, address = message.sequence or 0, message.run.address
         if ranges and ranges[-1].address == address and ranges[-1].first + ranges[-1].count == sequence:
             last = ranges.pop()
-            ranges.append(BatchRange(address, last.base, last.first, last.count + 1))
+            ranges.append(AddressRange(address, last.base, last.first, last.count + 1))
         else:
-            ranges.append(BatchRange(address, sequence, sequence, 1))
+            ranges.append(AddressRange(address, sequence, sequence, 1))
     runs = [message.run for message in messages]
     return Batch(
         space=SPACE,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bridge.batch import Batch, BatchRange
+from bridge.batch import AddressRange, Batch
 from bridge.limits import HELD_MESSAGE_BYTES, HELD_RANGE_BYTES
 from cloud.lake.limits import JSON_BYTES_A_BYTE, PART_BYTES_MAX, PART_ROWS_MAX, SLICE_BYTES_MAX
 from cloud.lake.rows import ReceivedBatch
@@ -74,7 +74,7 @@ class _BatchSplitter:
     def part(self, start: int, stop: int) -> Batch:
         batch = self._batch
         ranges = [
-            BatchRange(whole.address, whole.base, whole.first + offset, count)
+            AddressRange(whole.address, whole.base, whole.first + offset, count)
             for index, offset, count in _within(self._range_ends, start, stop)
             for whole in (batch.ranges[index],)
         ]

@@ -1,4 +1,4 @@
-"""A file of a gateway's configuration: JSON with the number of its layout, replaced as a whole or as it was."""
+"""A file of a gateway's configuration: JSON with the number of its layout, always replaced as a whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILE_MODE: Final = 0o600
 
 Content = TypeVar("Content", bound=msgspec.Struct)
 Mark = tuple[int, int, int]
-"""Inode, time of the last change, size: another one means another content."""
+"""Inode, time of the last change and size: it differs when the content differs."""
 
 
 class RepositoryError(Exception):
@@ -26,17 +26,17 @@ class _Head(msgspec.Struct):
 
 
 class ConfigurationFile(Generic[Content]):
-    """One of `content`, whose field `format` is its layout's number."""
+    """A file that holds one `content`; its field `format` is the number of the layout."""
 
     def __init__(self, path: Path, content: type[Content], layout: int, *, damaged: str) -> None:
-        """`layout`: the highest this program knows. `damaged`: what to do with one that cannot be read."""
+        """`layout`: the highest this program knows. `damaged`: advice for a file that cannot be read."""
         self.path = path
         self._content = content
         self._layout = layout
         self._damaged = damaged
 
     def mark(self) -> Mark | None:
-        """None where there is no file. Raises `RepositoryError`."""
+        """Return the mark, or None if the file is missing. Raises `RepositoryError`."""
         try:
             status = self.path.stat()
         except FileNotFoundError:
@@ -46,7 +46,7 @@ class ConfigurationFile(Generic[Content]):
         return (status.st_ino, status.st_mtime_ns, status.st_size)
 
     def read(self) -> Content | None:
-        """None where there is no file. Raises `RepositoryError`."""
+        """Return the content, or None if the file is missing. Raises `RepositoryError`."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -58,7 +58,7 @@ class ConfigurationFile(Generic[Content]):
             if made_by > self._layout:
                 raise RepositoryError(
                     f"{self.path} has format {made_by} and this program knows up to {self._layout}: a newer program "
-                    "made it; run that one, or apply the configuration anew in another data directory"
+                    "made it; run that one, or apply the configuration again in another data directory"
                 )
             return msgspec.json.decode(data, type=self._content)
         except msgspec.DecodeError as why:

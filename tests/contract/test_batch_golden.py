@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bridge.batch import Batch, BatchRange, Codec, decode, encode
+from bridge.batch import AddressRange, Batch, Codec, decode, encode
 from bridge.lane import BatchLane
 from bridge.message import Run, Stored
 
@@ -75,7 +75,7 @@ def test_bytes_to_value(golden: tuple[bytes, dict[str, Any]]) -> None:
     data, value = golden
     batch: Batch = decode(data)
     assert (batch.space, batch.epoch, batch.lane.name) == (value["space"], value["epoch"], value["lane"])
-    assert batch.ranges == [BatchRange(*piece) for piece in value["ranges"]]
+    assert batch.ranges == [AddressRange(*piece) for piece in value["ranges"]]
     by_range = sorted(stored(value["runs"]), key=lambda item: [r[0] for r in value["ranges"]].index(item.run.address))
     assert batch.stored() == by_range
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Final
 
-from bridge.batch_content import BatchContent, BatchRange
+from bridge.batch_content import AddressRange, BatchContent
 from bridge.columns import BatchError, ColumnReader
 
 SEQUENCE_MAX: Final = (1 << 63) - 1
@@ -49,7 +49,7 @@ def read(table: bytes, columns: bytes, ranges: int, messages: int) -> BatchConte
     )
 
 
-def _read_table(table: bytes, ranges: int, messages: int) -> tuple[list[BatchRange], int]:
+def _read_table(table: bytes, ranges: int, messages: int) -> tuple[list[AddressRange], int]:
     """The ranges, and the bytes of the longest address."""
     reader = ColumnReader(table, 0)
     lengths = reader.column("I", ranges)
@@ -59,7 +59,7 @@ def _read_table(table: bytes, ranges: int, messages: int) -> tuple[list[BatchRan
     reader.finish()
     if 0 in counts or sum(counts) != messages:
         raise BatchError("the ranges do not add up to the messages")
-    result = list(map(BatchRange, addresses, bases, firsts, counts))
+    result = list(map(AddressRange, addresses, bases, firsts, counts))
     if any(r.base > r.first or r.first + r.count > SEQUENCE_MAX for r in result):
         raise BatchError("a range begins before its base or ends beyond 63 bits")
     return result, max(lengths)

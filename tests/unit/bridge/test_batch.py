@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from bridge import batch
-from bridge.batch import BatchError, BatchRange, Codec, cost, decode, encode
+from bridge.batch import AddressRange, BatchError, Codec, cost, decode, encode
 from bridge.columns import dictionary
 from bridge.lane import BatchLane
 from bridge.limits import BATCH_EXPANDED_BYTES_MAX, BATCH_MESSAGES_MAX, BATCH_NAME_BYTES_MAX
@@ -41,7 +41,7 @@ def resealed(data: bytes, change: Callable[[bytearray], None]) -> bytes:
 class TestRanges:
     def test_addresses_are_gathered_and_each_keeps_its_order(self) -> None:
         result = decode(encoded(stored("a", 5, b"1"), stored("b", 9, b"2"), stored("a", 6, b"3", b"4")))
-        assert result.ranges == [BatchRange("a", 0, 5, 3), BatchRange("b", 0, 9, 1)]
+        assert result.ranges == [AddressRange("a", 0, 5, 3), AddressRange("b", 0, 9, 1)]
         assert [(item.sequence, item.run.bodies) for item in result.stored()] == [
             (5, [b"1"]), (6, [b"3", b"4"]), (9, [b"2"]),
         ]  # fmt: skip
@@ -49,11 +49,11 @@ class TestRanges:
 
     def test_a_hole_in_the_sequence_begins_a_new_range(self) -> None:
         result = decode(encoded(stored("a", 5, b"1"), stored("a", 7, b"2")))
-        assert result.ranges == [BatchRange("a", 0, 5, 1), BatchRange("a", 0, 7, 1)]
+        assert result.ranges == [AddressRange("a", 0, 5, 1), AddressRange("a", 0, 7, 1)]
 
     def test_the_base_is_carried_and_never_above_the_first(self) -> None:
         result = decode(encoded(stored("a", 5, b"1"), stored("b", 2, b"2"), bases={"a": 3, "b": 4}))
-        assert result.ranges == [BatchRange("a", 3, 5, 1), BatchRange("b", 2, 2, 1)]
+        assert result.ranges == [AddressRange("a", 3, 5, 1), AddressRange("b", 2, 2, 1)]
 
     def test_head_fields_are_carried(self) -> None:
         result = decode(encoded(stored("a", 0, b""), lane=BatchLane.BACKLOG))

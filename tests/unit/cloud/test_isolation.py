@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bridge.batch import Batch, BatchRange
+from bridge.batch import AddressRange, Batch
 from bridge.lane import BatchLane
 from cloud.lake.isolation import isolate
 from cloud.lake.landing import LandingResult
@@ -20,7 +20,7 @@ def batch(*ranges: tuple[str, int]) -> ReceivedBatch:
             space="default",
             epoch="e",
             lane=BatchLane.LIVE,
-            ranges=[BatchRange(address, 0, first, 1) for address, first in ranges],
+            ranges=[AddressRange(address, 0, first, 1) for address, first in ranges],
             run_lengths=[1] * len(ranges),
             devices=["d"] * len(ranges),
             received_at=[1] * len(ranges),
