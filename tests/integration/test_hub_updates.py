@@ -98,7 +98,7 @@ def test_a_roll_out_halts_where_a_gateway_goes_back(fleet: EnrolledFleet) -> Non
         row = fleet.wait_for("g1", "updating", 1)
         assert row["system"]["version"] == NEW.version
         server.cuts = [60_000]
-        assert "its checksum is right" in first.fetch()
+        assert "its checksum is correct" in first.fetch()
         assert server.asked == ["", "bytes=60000-"]
 
         def status() -> dict[str, Any]:
