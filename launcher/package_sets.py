@@ -25,8 +25,8 @@ class PackageSet(Enum):
 
     @property
     def compiles(self) -> bool:
-        """Proton and our own extension are compiled where they are installed."""
-        return self in {PackageSet.GATEWAY, PackageSet.DEVELOPMENT}
+        """Proton and our extension are compiled where they are installed; the docs import modules that load it."""
+        return self in {PackageSet.GATEWAY, PackageSet.DOCS, PackageSet.DEVELOPMENT}
 
     @property
     def runs_spark(self) -> bool:
