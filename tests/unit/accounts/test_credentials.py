@@ -1,4 +1,4 @@
-"""`waypost device add | list | allow | credentials rotate | remove`, and users that resources describe."""
+"""The commands `waypost device add | list | allow | credentials rotate | remove`, and users that resources describe."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class TestResources:
             assert ["hand" in record.getMessage() for record in caplog.records] == [True]
             assert verify(first["alice"], b"one", 0.0)
             again = apply_resources(file, wanted).users
-            assert again == first  # nothing is hashed or written anew
+            assert again == first  # nothing is hashed or written again
             changed = apply_resources(file, [ConfiguredUser("alice", "two")]).users
             assert set(changed) == {"alice", "hand"}
             assert changed["alice"].rules == ()

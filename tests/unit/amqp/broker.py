@@ -25,7 +25,7 @@ CLOCK_NS = 1_700_000_000_000_000_000
 
 
 class StubDriver:
-    """What a session asks of a driver."""
+    """Driver as an AMQP session sees it."""
 
     def __init__(self) -> None:
         self.congested = False
@@ -45,7 +45,7 @@ class StubDriver:
 
 
 class Site:
-    """One router; clients connect to it. `commit` runs what the store has under way."""
+    """One router with clients. `commit` runs the pending commits of the store."""
 
     def __init__(self) -> None:
         self.posted: deque[Callable[[], None]] = deque()
@@ -53,7 +53,7 @@ class Site:
         self.store = MemoryStore(post=self.posted.append, clock=lambda: self.clock)
         rules = [AddressRule(f"{kind.value}/#", kind) for kind in AddressType]
         self.turns: deque[Callable[[], None]] = deque()
-        """What is left for the next turn of the loop."""
+        """Callbacks for the next turn of the loop."""
         self.router = Router(
             self.store,
             AddressTable(rules),
@@ -71,8 +71,8 @@ class Site:
         return client
 
     def turn(self) -> None:
-        """Carry bytes between every client and its session until there are none; no commit."""
-        while sum(client.carry() for client in self.clients):  # every one of them, so not `any`
+        """Carry bytes between each client and its session until no side has any left; no commit."""
+        while sum(client.carry() for client in self.clients):  # a list, as `any` would stop at the first
             pass
 
     def commit(self) -> None:
@@ -88,7 +88,7 @@ class Site:
 
 
 class Client:
-    """A client engine and, at the other end of its bytes, a session of the broker."""
+    """A client engine connected to a session of the broker."""
 
     def __init__(self, site: Site, container_id: str, desired_capabilities: Sequence[str] = ()) -> None:
         self.site = site
@@ -151,7 +151,7 @@ class Client:
 
 
 class MqttDevice(interfaces.Origin, RunConsumer):
-    """Origin of MQTT runs, and a consumer that keeps what it gets."""
+    """Origin of MQTT runs, and a consumer that keeps its deliveries."""
 
     credit = 100
 

@@ -1,4 +1,4 @@
-"""How clients write addresses."""
+"""Forms in which clients write addresses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.amqp.wire import message, of_kind
 
 
 class TestWholeUrls:
-    """uamqp and others attach to ``amqp[s]://host/address`` and write it into `to`."""
+    """uamqp and other clients attach to ``amqp[s]://host/address`` and write it into `to`."""
 
     @pytest.mark.parametrize("url", ["amqp://gateway/queue/a", "amqps://user@gateway:5671/queue/a"])
     def test_scheme_and_host_are_not_of_the_address(self, url: str) -> None:

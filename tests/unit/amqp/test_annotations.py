@@ -1,4 +1,4 @@
-"""Annotations a consumer adds with `modified`: merged, bounded, and delivered with the message."""
+"""Annotations that a consumer adds with `modified` are merged, bounded and delivered with the message."""
 
 from __future__ import annotations
 

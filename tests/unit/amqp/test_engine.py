@@ -1,4 +1,4 @@
-"""The AMQP machine against itself: two engines and the bytes between them."""
+"""Two AMQP engines against each other, and the bytes between them."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class TestTime:
 
     @pytest.mark.parametrize("heard_s", [0.0, 20.0])
     def test_what_is_read_afterwards_counts(self, heard_s: float) -> None:
-        """Before a deadline is looked at, however long nothing was read."""
+        """Bytes that are read before the check of a deadline keep the connection alive."""
         pipe = Pipe(server={"idle_timeout_s": 4.0}, client={"idle_timeout_s": 0.0})
         assert pipe.server.handle_timeout(NOW + 20.0, listening=False) == []
         now = NOW + 20.0 + heard_s
@@ -266,7 +266,7 @@ class TestAttach:
 
 class TestOutput:
     def test_a_read_that_needs_no_answer_leaves_nothing_to_write(self) -> None:
-        """Every message of a device is answered by a later commit: the driver does not ask for bytes in vain."""
+        """A read without an answer leaves no output, as a later commit settles the messages of a device."""
         pipe = Pipe()
         mine, theirs = pipe.sender()
         pipe.turn()
@@ -432,8 +432,8 @@ class TestFlow:
 
     @pytest.mark.parametrize("used", [0, 3])
     def test_a_drain_without_credit_is_answered(self, used: int) -> None:
-        """Section 2.6.7: the sender sends its flow state. A receiver that takes its credit back and drains in one waits
-        for it, and so does one whose last credit a message has just used up."""
+        """The sender answers a drain with its flow state (section 2.6.7). A receiver waits for that answer when it
+        takes its credit back and drains at once, and also when a message has just used its last credit."""
         server = Engine(container_id="server", server=True)
         session = [Uint(0), Uint(100), Uint(0), Uint(100)]
         attach = ["r", Uint(0), True, None, None, terminus(SOURCE, "queue/a"), terminus(TARGET, None)]
@@ -510,7 +510,7 @@ class TestSasl:
         ],
     )
     def test_nobody_acts_for_another(self, mechanism: str, response: bytes, let_in: bool) -> None:
-        """Who names an authorization identity is that one or refused (RFC 4422 section 3.6, RFC 4616 section 2)."""
+        """An authorization identity other than the user's own is refused (RFC 4422 section 3.6, RFC 4616 section 2)."""
         server = SaslServer(lambda _mechanism, user, _secret: user, external="gw1")
         init = encode(DescribedValue(Ulong(0x41), [Symbol(mechanism), response]))
         server.receive(b"AMQP\x03\x01\x00\x00" + (len(init) + 8).to_bytes(4, "big") + b"\x02\x01\0\0" + init)

@@ -1,4 +1,4 @@
-"""A message that says itself when it expires, with that field taken out."""
+"""The expiry time of a message is read from its fields, and the field is removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LIKE against the plain definition, and at its worst."""
+"""LIKE against its plain definition, and its worst case."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edge.broker.message.like import LikePattern, PatternError
 from edge.broker.message.selector import MessageSelector, SelectorError
 
 WORST_S_MAX = 1.0
-"""Of one message; alone it is 15 ms."""
+"""Time limit for one message; an idle machine takes 15 ms."""
 
 
 def plain(pattern: str) -> re.Pattern[str]:

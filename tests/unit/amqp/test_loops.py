@@ -1,4 +1,4 @@
-"""What the engine's inner loops meet beside plain messages: aborts, bounds of a batch, deliveries that are not ours."""
+"""Inner loops of the engine: aborted transfers, bounds of a batch, and deliveries of other links."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from tests.unit.amqp.wire import NOW, Pipe, message, of_kind
 
 
 def pointer(delivery: Any) -> Any:
-    """A delivery as the engine keeps it, whatever the form, for calls of Proton."""
+    """Return a delivery of the engine, in either form, as a pointer for calls of Proton."""
     return ffi.cast("pn_delivery_t *", delivery)
 
 
 def begin(link: Link, tag: bytes, size: int) -> Any:
-    """Send so many bytes of a message, to which more belong; its delivery."""
+    """Send `size` bytes of a message without its end; return its delivery."""
     name = ffi.new("char[]", tag)
     delivery = lib.pn_delivery(link._pn, ffi.new("pn_bytes_t *", {"size": len(tag), "start": name})[0])
     lib.pn_link_send(link._pn, bytes(size), size)
@@ -48,12 +48,12 @@ def begin(link: Link, tag: bytes, size: int) -> Any:
 
 
 def messages(events: list[Any]) -> list[tuple[bool, int, int, list[bytes]]]:
-    """(settled, first number, numbers, messages) of every group."""
+    """Return (settled, first number, count, messages) of every group."""
     return [(e.settled, e.deliveries.start, len(e.deliveries), e.messages) for e in of_kind(events, Transfers)]
 
 
 def test_an_outcome_and_an_attach_in_one_read() -> None:
-    """Settling what the peer settled makes Proton tell something of its own, between the two."""
+    """Proton emits an event of its own between the two, as it settles a delivery that the peer settled."""
     pipe = Pipe()
     theirs, mine = pipe.receiver()[::-1]
     pipe.server.send(theirs, 7, message(b"x"))
@@ -69,7 +69,7 @@ def test_an_outcome_and_an_attach_in_one_read() -> None:
 
 
 class TestBounds:
-    """A batch has bounds; what is above them is only another call."""
+    """A batch has bounds; a further call returns the rest."""
 
     @pytest.mark.parametrize("settled", [False, True])
     def test_more_messages_than_a_batch_holds(self, settled: bool) -> None:
@@ -137,7 +137,7 @@ class TestBounds:
 
 
 class TestAborted:
-    """A transfer that its sender gives up half way (section 2.7.5)."""
+    """A sender may abort a transfer halfway (section 2.7.5)."""
 
     def abort(self, pipe: Pipe, link: Link, tag: bytes = b"\xff", size: int = 10_000) -> None:
         delivery = begin(link, tag, size)
@@ -178,7 +178,7 @@ class TestAborted:
 
 
 class TestLarge:
-    """What comes of a message that is not complete is taken out of Proton, where it is much."""
+    """The engine takes the bytes of a large incomplete message out of Proton."""
 
     def test_it_is_held_until_the_rest_comes(self) -> None:
         pipe = Pipe()
@@ -231,7 +231,7 @@ class TestLarge:
         pipe = Pipe(server={"max_frame_size": 4096})
         links, theirs = zip(*attached(pipe, 3), strict=True)
         sent = {link.name: [bytes([65 + i]) * 70_000, b"then"] for i, link in enumerate(links)}
-        for i in range(0, 70_000, 7_000):  # by turns, as a peer may
+        for i in range(0, 70_000, 7_000):  # in turns, as a peer may
             for link in links:
                 part = sent[link.name][0][i : i + 7_000]
                 if not i:
@@ -251,7 +251,7 @@ class TestLarge:
         assert found == sent
 
     def test_its_memory_is_given_back(self) -> None:
-        """Proton keeps what the largest message of each delivery took: of a fleet that had waited gigabytes."""
+        """Proton would keep the buffer of the largest message of each delivery, which is gigabytes for a fleet."""
         held = _in_use()
         pipes = [Pipe(server={"max_frame_size": 32_768}) for _ in range(20)]
         for pipe in pipes:
@@ -267,7 +267,7 @@ class TestLarge:
 
 
 def _in_use() -> int:
-    """Bytes that C has of the allocator."""
+    """Return the bytes that C has allocated."""
     gc.collect()
     if not hasattr(LIBRARY, "mallinfo2"):
         pytest.skip("the C library does not say")
@@ -276,7 +276,7 @@ def _in_use() -> int:
 
 
 class _Mallinfo(ctypes.Structure):
-    """mallinfo2(3)."""
+    """Structure of mallinfo2(3)."""
 
     _fields_ = [
         *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks")),
@@ -290,7 +290,7 @@ if hasattr(LIBRARY, "mallinfo2"):
 
 
 class TestOutcomes:
-    """States that come without being settled, late, twice, or for what is over."""
+    """States of deliveries that are unsettled, late, repeated, or for a delivery that has ended."""
 
     def test_an_outcome_that_is_not_settled_is_told_and_ended_by_us(self) -> None:
         pipe = Pipe()
@@ -322,7 +322,7 @@ class TestOutcomes:
         pipe.server.settle(theirs, [0, 1, 2])
         answer = pipe.server.data_to_send()
         pipe.client.settle_sent(mine, 1)
-        pipe.client.send(mine, 1, b"again")  # the tag is free: another delivery bears it now
+        pipe.client.send(mine, 1, b"again")  # the tag is free: another delivery uses it now
         (told,) = pipe.client.receive_data(answer, NOW)
         assert [(tag, settled) for tag, _, settled, _ in told.items] == [(0, True), (2, True)]
         assert list(mine._sent) == [1]
@@ -364,7 +364,7 @@ class TestOutcomes:
 
 
 class TestForeign:
-    """A transfer on a link that its sender receives on: Proton makes a delivery of it, which is none of ours."""
+    """A transfer on a link that its sender receives on makes a foreign delivery in Proton."""
 
     @pytest.mark.parametrize("tag", [b"\x00", b"\x01", b"a name longer than ours are"])
     def test_it_ends_the_connection(self, tag: bytes) -> None:
@@ -389,7 +389,7 @@ class TestForeign:
     lambda engine: engine._loops.read(engine._transport, b"x", {}),
 ])  # fmt: skip
 def test_what_proton_has_freed_is_not_touched(call: Callable[[Engine], Any]) -> None:
-    """Nothing calls so: but it would end the process."""
+    """A call on a freed transport raises. Without the check it would crash the process."""
     engine = Engine(container_id="x", server=True)
     engine.receive_eof(NOW)
     with pytest.raises(ValueError, match="freed"):

@@ -1,4 +1,4 @@
-"""One call of the engine does little, whatever a read holds; the rest comes with the calls that follow."""
+"""One call of the engine does little work for a large read; later calls do the rest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ END = 0x17
 
 
 def calls(server: Engine, data: bytes) -> list[list[Event]]:
-    """The events of each call that these bytes take."""
+    """Return the events of each call that these bytes take."""
     found = [list(server.receive_data(data, NOW))]
     while server.more:
         found.append(list(server.receive_data(b"", NOW)))
@@ -28,7 +28,7 @@ def flat(found: list[list[Event]]) -> list[Event]:
 
 
 def attached(pipe: Pipe, count: int) -> list[tuple[Link, Link]]:
-    """So many links from client to server, with credit: (the client's, the server's)."""
+    """Attach `count` links from client to server, with credit; return (the client's, the server's)."""
     mine = [pipe.client.attach_sender(f"l{i}", f"a/{i}") for i in range(count)]
     pipe.turn()
     theirs = [event.link for event in of_kind(pipe.at_server, Attached)]
@@ -57,7 +57,7 @@ def test_attaches_and_detaches() -> None:
 
 
 def test_proton_is_given_a_read_in_pieces() -> None:
-    """What it makes of 64 KiB of attaches takes 15 ms."""
+    """The engine passes a read on in pieces, as Proton would need 15 ms for 64 KiB of attaches."""
     pipe = Pipe()
     for i in range(COUNT):
         pipe.client.attach_sender(f"l{i}", "x" * 1_000)
@@ -159,7 +159,7 @@ def test_an_end_tells_what_is_left_and_closed_once(end: str) -> None:
 
 
 def test_garbage_behind_much() -> None:
-    """It is met when what came before it has been told."""
+    """Garbage ends the connection after the events in front of it."""
     pipe = Pipe()
     for i in range(COUNT):
         pipe.client.attach_sender(f"l{i}", "queue/a")
@@ -168,7 +168,7 @@ def test_garbage_behind_much() -> None:
 
 
 def test_what_is_no_frame_ends_the_connection_whoever_has_proton_read_it() -> None:
-    """A timer that fires between two calls, too."""
+    """A timer that fires between two calls finds the invalid frame too."""
     pipe = Pipe()
     for i in range(COUNT):
         pipe.client.attach_sender(f"l{i}", "queue/a")

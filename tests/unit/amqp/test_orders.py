@@ -1,4 +1,4 @@
-"""Orders of events over one session that no client is made for: what ends while something else is under way."""
+"""Unusual orders of events in one session: a link ends while other work is pending."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def publish(site: Site, address: str, *texts: str) -> None:
 
 
 def retyped(site: Site, address: str, kind: AddressType) -> None:
-    """The configuration gives the address another type."""
+    """Give the address another type in the configuration."""
     rules = [AddressRule(address, kind), *(AddressRule(f"{each.value}/#", each) for each in AddressType)]
     site.router.reconfigure(AddressTable(rules))
 
@@ -62,7 +62,7 @@ class TestEndsWhileACommitRuns:
         assert site.router.queues["queue/a"].backlog == (0 if fails else 2)
 
     def test_a_link_of_the_same_name_is_another_link(self) -> None:
-        """The answers of the first do not settle deliveries of the second, whose numbers begin anew."""
+        """Answers for the first link do not settle deliveries of the second, which counts from the start again."""
         site = Site()
         client = site.client()
         first = client.sender("queue/a", "s")
@@ -100,7 +100,7 @@ class TestTypeChangesWhileMessagesAreUnderWay:
         client = site.client()
         link = client.sender("queue/a")
         retyped(site, "queue/a", AddressType.TOPIC)
-        send(client, link, "late")  # the client has not heard of it yet
+        send(client, link, "late")  # the client has not read it yet
         watcher = site.client("watcher").receiver("queue/a")
         site.settle_down()
         assert site.clients[-1].received(watcher) == []
@@ -125,7 +125,7 @@ class TestTypeChangesWhileMessagesAreUnderWay:
 
 class TestDrain:
     def test_a_peer_that_does_not_read_is_not_told_that_nothing_is_left(self) -> None:
-        """Section 2.6.7: a drain ends when the credit is used up or no message is left."""
+        """A drain ends when the credit is used up or no message is left (section 2.6.7)."""
         site = Site()
         client = site.client()
         link = client.receiver("queue/a", credit=0)
@@ -159,7 +159,7 @@ class TestSettlingLate:
         "state", [DeliveryState.ACCEPTED, DeliveryState.REJECTED, DeliveryState.MODIFIED_UNDELIVERABLE]
     )
     def test_after_the_link_was_stolen(self, state: DeliveryState) -> None:
-        """What the older link had is delivered to the newer one: an outcome of the older one does not count."""
+        """Deliveries of the older link go to the newer one: an outcome of the older one does not count."""
         site = Site()
         first, second = site.client(), site.client()
         durable = source("topic/a", durability=2, expiry="never")
@@ -217,7 +217,7 @@ class TestAbortedMidway:
 
 class TestTooMuch:
     def test_what_is_larger_than_was_agreed_on_is_not_published(self) -> None:
-        """The sender hears that it was too large: a copy of it must not be on its way."""
+        """The sender is notified that its message was too large, so the broker must not deliver a copy."""
         site = Site()
         client = Client(site, "device-1")
         client.server = Engine(container_id="broker", server=True, max_message_size=1000)
@@ -235,7 +235,8 @@ class TestTooMuch:
 
 class TestWillOfAClosedConnection:
     def test_our_close_does_not_withdraw_it(self) -> None:
-        """A token has expired; the client answers our close, as it must. It has not ended its connection itself."""
+        """The will is published when the broker closes for an expired token; the client's answer does not withdraw
+        it."""
         site = Site()
         client = Client(site, "device-1")
         properties = {"x-opt-will-address": "queue/gone", "x-opt-will-body": b"bye"}

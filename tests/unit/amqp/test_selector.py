@@ -1,4 +1,4 @@
-"""Selectors: the grammar and SQL's three values, and the limits."""
+"""Selectors: the grammar, the three values of SQL, and the limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session offers beside sending and receiving: browsing, selectors, retained messages, wills, services."""
+"""Services of a session next to sending and receiving: browsing, selectors, retained messages, wills and requests."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class TestDeliveryCount:
 
     @pytest.mark.parametrize("behind", [[], [Timestamp(7), "group", Ulong(3)]])
     def test_an_expired_dead_letter_expires_no_more(self, behind: list[Any]) -> None:
-        """A JMS client drops what has expired by its own account, also where a person looks for what has."""
+        """The expiry field is removed, as a JMS client would drop an expired message while a person browses."""
         site = Site()
         site.router.reconfigure(site.router.addresses.table, {"queue/#": AddressPolicy(expiry="deadletter/d")})
         client = site.client()
@@ -251,8 +251,8 @@ class TestRetained:
 
     @pytest.mark.parametrize(("mode", "settled"), [(0, [False, False]), (1, [True, True]), (2, [False, True])])
     def test_settled_as_the_link_and_the_message_say(self, mode: int, settled: list[bool]) -> None:
-        """snd-settle-mode (AMQP 1.0 section 2.8.2) mixed leaves it to the sender: what was published at least once is
-        handed on so."""
+        """The sender decides per message in snd-settle-mode mixed (AMQP 1.0 section 2.8.2): a message that was
+        published at least once is forwarded at least once."""
         site = Site()
         client = site.client()
         for qos in (1, 0):
@@ -386,7 +386,7 @@ class TestWill:
 
 
 def ask(client: Client, service: str, application: dict[str, Any], body: Any = None) -> tuple[dict[str, Any], Any]:
-    """One request over links of their own; (application properties, body) of the answer."""
+    """Send one request over new links; return (application properties, body) of the answer."""
     number = len(client.events)
     answers = client.receiver(source(service), name=f"answers {number}", target=target(f"me {number}"))
     request = section(s.PROPERTIES, ["id-1", None, None, None, f"me {number}"])
@@ -471,7 +471,7 @@ class TestManagement:
         assert ask(client, "$management", request, wanted)[1]["results"] == [["one"]]
 
     def test_no_queue_is_opened_for_an_answer(self) -> None:
-        """A user may have made 100 000 of them."""
+        """An answer about queues opens none of them, as a user may have 100 000."""
         site = Site()
         for i in range(50):
             site.router.publish(Publication(MqttDevice(), Run(f"queue/{i}", "m", 1, b"", [b"", b""]), ()))

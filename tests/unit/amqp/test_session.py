@@ -1,4 +1,4 @@
-"""The broker's AMQP session: clients' bytes at one end, the real router and store at the other."""
+"""AMQP session of the broker: bytes of clients at one end, the real router and store at the other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def payloads(client: Client, link: object) -> list[bytes]:
 
 
 def header_of(message: bytes) -> list[object]:
-    """The fields of its header section, none without one."""
+    """Return the fields of its header section, or none."""
     return list(decode(message, 3)[0]) if message[:3] == b"\x00\x53\x70" else []
 
 
@@ -59,7 +59,7 @@ class TestSendingToAQueue:
         link = client.sender("queue/a")
         send(client, link, *["x"] * 900)
         site.turn()
-        assert link.credit == 100  # not before: what is under way counts
+        assert link.credit == 100  # not before: pending deliveries count
         site.settle_down()
         assert link.credit == 1000
 
@@ -84,7 +84,7 @@ class TestSendingToAQueue:
             "amqp:resource-limit-exceeded"
         }
         assert link.credit == 100
-        assert direct.credit == 1000  # nothing is stored there
+        assert direct.credit == 1000  # the address stores no message
         late = client.sender("queue/b", "late")
         for _ in range(3):
             site.router.tick()
@@ -151,7 +151,7 @@ class TestRevoked:
         gone.engine.data_to_send()
         link = sender.sender("queue/a")
         send(sender, link, "secret")
-        site.clients.remove(gone)  # it does not answer our close
+        site.clients.remove(gone)  # it does not answer the broker's close
         site.settle_down()
         assert b"secret" not in gone.server.data_to_send()
         assert not site.router.queues["queue/a"].group
@@ -192,7 +192,7 @@ class TestAddresses:
         client.receiver(wanted)
         (detached,) = of_kind(client.events, Detached)
         assert detached.condition.name == condition
-        assert not client.ended  # the link is refused, the connection lives
+        assert not client.ended  # the link is refused, the connection stays
 
     def test_anonymous_relay_sends_where_the_message_says(self) -> None:
         site = Site()
@@ -310,7 +310,8 @@ class TestReceivingFromAQueue:
         assert payloads(other, larger) == [b"x" * 2000]
 
     def test_a_message_too_large_for_a_receiver_is_no_attempt_at_delivery(self) -> None:
-        """AMQP 1.0 section 3.2.1: delivery-count counts transfers that failed, and there was none."""
+        """A message that is too large for the receiver does not raise the delivery-count, which counts failed transfers
+        (AMQP 1.0 section 3.2.1)."""
         site = Site()
         rule = AddressPolicy(redelivery=Redelivery(attempts_max=1), deadletter="deadletter/d")
         site.router.reconfigure(site.router.addresses.table, {"queue/#": rule})
@@ -397,7 +398,7 @@ class TestDeliveryTime:
 
 
 class TestLosingAReceiver:
-    """`countOnLinkLoss`: what a receiver held when it was gone without a goodbye."""
+    """Deliveries of a receiver that vanished without a close are counted by `countOnLinkLoss`."""
 
     @staticmethod
     def count_after(end: str) -> list[object]:
@@ -644,7 +645,8 @@ class TestAnycast:
     def test_a_sender_hears_what_it_lists_and_else_takes_its_default(
         self, listed: tuple[str, ...], states: list[DeliveryState]
     ) -> None:
-        """Section 3.5.3: it is settled without an outcome, and the source knows what that means."""
+        """The broker settles without an outcome where the source does not list it; the source then assumes its default
+        (section 3.5.3)."""
         site = Site()
         asker, worker = site.client("asker"), site.client("worker")
         link = worker.receiver("anycast/a", credit=9)

@@ -1,4 +1,4 @@
-"""Topics over AMQP: copies, durable and shared subscriptions, and how JMS clients find and end them."""
+"""Topics over AMQP: copies, durable and shared subscriptions, and the way JMS clients find and end them."""
 
 from __future__ import annotations
 
@@ -258,14 +258,14 @@ class TestTopics:
         no_local = {"no-local": DescribedValue(Symbol("apache.org:no-local-filter:list"), [])}
         other_filter = {"xpath": DescribedValue(Symbol("apache.org:xpath-filter:string"), "x = 1")}
         link = client.receiver(source("topic/a", filters={**no_local, **other_filter}))
-        assert set(link.source.filters) == {"no-local"}  # only what is in place is confirmed
+        assert set(link.source.filters) == {"no-local"}  # the answer confirms only the actual state
         send(client, client.sender("topic/a"), "mine")
         site.settle_down()
         assert client.received(link) == []
 
 
 def temporary_queue(client: Client) -> tuple[Link, str]:
-    """As JMS clients make one: a link they send on, and keep for as long as the queue is to be there."""
+    """Attach a sending link as JMS clients do; its temporary queue lives as long as the link."""
     made = client.sender(target(None, dynamic=True, capabilities=("temporary-queue",)), "made")
     assert made.target.address is not None
     return made, made.target.address

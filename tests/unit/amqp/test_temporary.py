@@ -1,4 +1,4 @@
-"""Dynamic nodes: whoever was told the name may send there, their owner alone receives, and nothing is kept."""
+"""Dynamic nodes: any client that knows the name may send, only the owner receives, and the store is not used."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def publish(site: Site, device: MqttDevice, address: str, flags: int = 1 | DURAB
 
 class TestSending:
     def test_to_a_node_that_is_there_and_to_one_that_is_not(self, site: Site) -> None:
-        """The two are told apart by nothing."""
+        """A sender gets the same answer whether the node exists or not."""
         address, owner, link = node(site)
         device = MqttDevice()
         publish(site, device, address)

@@ -1,4 +1,4 @@
-"""Messages between the two encodings, case by case; the round trips are in tests/property/amqp."""
+"""Translation of messages between the two encodings, case by case; the round trips are in tests/property/amqp."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ class TestPayloadOf:
 
 
 class TestValuesAsJson:
-    """Lists and maps of AMQP become valid JSON in another protocol, whatever is in them."""
+    """Lists and maps of AMQP become valid JSON in another protocol, whatever they hold."""
 
     @pytest.mark.parametrize(
         ("raw", "text"),
@@ -320,7 +320,7 @@ def user_properties(run: Run) -> list[tuple[str, str]]:
 
 
 class TestTable:
-    """The table in the folder's README holds in both directions."""
+    """The table in the README of the folder holds in both directions."""
 
     TABLE = (ROOT / "edge/broker/message/README.md").read_text(encoding="utf-8")
     NAMES = re.findall(r"^\| (?:header )?`([a-z-]+)`[^|]*\| user property `\1`", TABLE, re.MULTILINE)
@@ -419,7 +419,8 @@ class TestToMqtt:
     def test_an_answer_refers_to_the_request_as_that_called_itself(
         self, identifier: str | bytes | Ulong | UUID, data: bytes, field: int
     ) -> None:
-        """By its correlation-id, or by its message-id where it has no other, typed as it was (section 3.2.4)."""
+        """An answer repeats the correlation-id of its request, else the message-id, with the type of the original
+        (section 3.2.4)."""
         told: list[Any] = [None, None, None, None, "reply/x", None]
         told[field] = identifier
         (request,) = mqtt_runs(Run("a", "d", AMQP | 1, b"", [section(s.PROPERTIES, told) + DATA]))

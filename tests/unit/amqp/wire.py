@@ -1,4 +1,4 @@
-"""Two engines and the bytes between them, for tests; time stands still unless a test moves it."""
+"""Two engines and the bytes between them; the clock moves only when a test moves it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def of_kind(events: list[Event], kind: type[Any]) -> list[Any]:
 
 
 class Pipe:
-    """A client and a server engine; `turn` carries bytes both ways until nobody has any left."""
+    """A client and a server engine; `turn` carries bytes both ways until no side has any left."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Pipe:
         self.client = Engine(container_id="client", server=False, sasl=client_sasl, **(client or {}))
         self.server = Engine(container_id="server", server=True, sasl=server_sasl, **(server or {}))
         self.sent: list[bytes] = []
-        """What the client sent, turn by turn."""
+        """Bytes the client sent, by turn."""
         self.at_client: list[Event] = []
         self.at_server: list[Event] = []
         self.client.open()
@@ -63,7 +63,7 @@ class Pipe:
         self.at_server.clear()
 
     def sender(self, address: str = "queue/a", credit: int = 10, **attach: Any) -> tuple[Link, Link]:
-        """A link from client to server: (the client's, the server's)."""
+        """Attach a link from client to server; return (the client's, the server's)."""
         mine = self.client.attach_sender("sender", address, **attach)
         self.turn()
         theirs = of_kind(self.at_server, Attached)[-1].link
@@ -74,7 +74,7 @@ class Pipe:
         return mine, theirs
 
     def receiver(self, address: str = "queue/a", credit: int = 10, **attach: Any) -> tuple[Link, Link]:
-        """A link from server to client: (the client's, the server's)."""
+        """Attach a link from server to client; return (the client's, the server's)."""
         mine = self.client.attach_receiver("receiver", address, **attach)
         self.turn()
         theirs = of_kind(self.at_server, Attached)[-1].link

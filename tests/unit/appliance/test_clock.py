@@ -1,4 +1,4 @@
-"""When a gateway believes its clock."""
+"""Conditions under which a gateway trusts its clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ S = 1_000_000_000
 
 
 class Machine:
-    """A clock, a kernel's opinion of it, and how often it was asked."""
+    """A clock, the state that the kernel reports for it, and the number of queries."""
 
     def __init__(self) -> None:
         self.time = EARLIEST + 1

@@ -1,4 +1,4 @@
-"""What a gateway says of its hub, its losses, its users and its clock."""
+"""Health report of a gateway: its hub, its losses, its users and its clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edge.health.stall_detector import STALLED_S
 
 
 class Gateway:
-    """Everything a gateway's health asks, well until a test changes it."""
+    """Everything that the health of a gateway reads; healthy until a test changes it."""
 
     def __init__(self, folder: Path) -> None:
         folder.chmod(0o700)
@@ -137,7 +137,7 @@ def test_a_paused_connector_is_a_notice_that_says_how_to_resume_it(gateway: Gate
 
 
 def test_a_hub_that_gives_everything_back(gateway: Gateway) -> None:
-    """The link comes up and is cut again and again: it is connected now and then, and nothing is accepted."""
+    """The hub accepts the link and cuts it repeatedly: no message is acknowledged."""
     gateway.uplink.backlog, gateway.state.connected, gateway.state.since = 10, False, time.time()
     gateway.problems()
     gateway.now += STALLED_S

@@ -1,4 +1,4 @@
-"""The options of `edge run` and what they make together with resources."""
+"""Options of `edge run`, combined with resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts that are used late are imported at the start (`edge.appliance.parts`)."""
+"""The start imports modules that are used later (`edge.appliance.parts`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where there is no room."""
+"""Problems of addresses and spaces that are full."""
 
 from __future__ import annotations
 

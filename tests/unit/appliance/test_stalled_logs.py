@@ -1,4 +1,4 @@
-"""Backlogs that stand although somebody is there for them."""
+"""Backlogs that do not shrink although a consumer is connected."""
 
 from __future__ import annotations
 

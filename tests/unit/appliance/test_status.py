@@ -1,4 +1,4 @@
-"""What `waypost edge status` says of connectors."""
+"""Connectors in the output of `waypost edge status`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outlook of a card: rates over windows of running, what is used, how long it will do."""
+"""Outlook of a card: write rates over time windows, endurance used, and days left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GB = 10**9
 
 
 def steady(hours: int, per_hour: int = GB, *, since: int = 0) -> list[WearTotals]:
-    """The end of each hour of a gateway that writes as much in each."""
+    """Return the totals at the end of each hour of a gateway that writes at a constant rate."""
     return [
         WearTotals(hour * HOUR_S - 1, hour * per_hour // 4, hour * per_hour // 2, hour * per_hour)
         for hour in range(since + 1, hours + 1)

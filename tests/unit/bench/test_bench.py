@@ -1,4 +1,4 @@
-"""`waypost bench` but for the benchmarks themselves: names, goals, table, picture, what is missing."""
+"""`waypost bench` without running benchmarks: names, goals, table, chart, and missing programs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_figures_have_three_digits_that_count() -> None:
 
 
 class TestCommitTimes:
-    """Percentiles out of two scrapes of a histogram."""
+    """Percentiles from two scrapes of a histogram."""
 
     before = CommitTimes({0.001: 5.0, 0.002: 5.0, float("inf"): 5.0})
     after = CommitTimes({0.001: 55.0, 0.002: 105.0, float("inf"): 105.0})
@@ -63,7 +63,7 @@ class TestCommitTimes:
 
 
 class TestPaced:
-    """`mqtt-fleet-latency`: what its own commits explain is taken off."""
+    """`mqtt-fleet-latency` subtracts the time of its own commits."""
 
     @pytest.mark.parametrize(("p99", "met"), [(23.0, True), (23.1, False), (1.0, True)])
     def test_of_99_in_100_is_asked_3_commits_and_20_ms(self, p99: float, met: bool) -> None:
@@ -75,7 +75,7 @@ class TestPaced:
 
 
 class TestOutput:
-    """What a person and a program get."""
+    """Output for a person and for a program."""
 
     def test_the_table_fits_80_columns(self, capsys: pytest.CaptureFixture[str]) -> None:
         program.show(RESULTS)
@@ -125,7 +125,7 @@ class TestCommand:
     """Exit codes and names."""
 
     def made(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *results: Result | Exception) -> None:
-        """Benchmarks b0, b1, … with these outcomes instead of the real ones."""
+        """Replace the benchmarks by b0, b1, … with these outcomes."""
 
         def benchmark(number: int, outcome: Result | Exception) -> Benchmark:
             def run(_load: LoadGenerators, _settings: Settings) -> list[Result]:
@@ -240,7 +240,7 @@ class TestSpread:
 
 
 class TestPackages:
-    """Programs that are not there."""
+    """Programs that are not installed."""
 
     def test_what_is_there_is_not_installed(self) -> None:
         assert packages.program("sh", "no-such-package").name == "sh"

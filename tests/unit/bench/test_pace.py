@@ -1,4 +1,4 @@
-"""A process that is held to a share of one core, and what it has again after that."""
+"""A process is limited to a share of one core, and runs freely afterwards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def busy() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def state(pid: int) -> str:
-    """One letter (proc(5)): R runs or could, T is stopped."""
+    """Return one letter (proc(5)): R runs or is ready, T is stopped."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 

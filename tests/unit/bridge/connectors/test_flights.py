@@ -1,4 +1,4 @@
-"""Answers in any order, settled from the front on, once each."""
+"""Answers arrive in any order and are settled from the front, once each."""
 
 from __future__ import annotations
 

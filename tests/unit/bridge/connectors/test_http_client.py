@@ -1,4 +1,4 @@
-"""Batches to an HTTP server: what each answer does to the messages, and what a repeat looks like."""
+"""Batches to an HTTP server: the effect of each answer on the messages, and the form of a repeated request."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bodies(request: Request) -> list[Any]:
 
 
 async def one_run(bench: Bench, peer: WebPeer, using: HttpClient) -> str:
-    """One connection that is expected to end by itself; what it said."""
+    """Run one connection that is expected to end by itself; return its error."""
     async with asyncio.timeout(20):
         await bench.connect(using, peer.port)
     error = bench.errors.pop()
@@ -71,7 +71,7 @@ async def test_a_batch_is_signed_named_and_settled() -> None:
 @pytest.mark.parametrize("failure", [Reply(503), Reply(408), Reply(429), Reply(500), Reply(hang_up=True)])
 @running
 async def test_a_repeat_is_the_same_request(failure: Reply) -> None:
-    """More has come in between, and is not in it."""
+    """A repeated request leaves out messages that arrived in between."""
     bench, using, replies = Bench(), client(batch_messages=10), [failure, failure]
     feed = bench.feed(*(b"%d" % n for n in range(3)))
     async with WebPeer(lambda _: replies.pop() if replies else Reply()).serving() as peer:
@@ -132,7 +132,7 @@ async def test_a_mistake_in_the_configuration_costs_no_message(reply: Reply, sai
 
 @running
 async def test_what_was_taken_before_a_failure_is_not_sent_again() -> None:
-    """The batch is sent in halves, and the server goes after the first."""
+    """The server takes the first half of a batch and fails on the second."""
     bench, using = Bench(), client(batch_messages=4)
     feed = bench.feed(*(b"%d" % n for n in range(4)))
     replies = [Reply(413), Reply(), Reply(503), Reply()]

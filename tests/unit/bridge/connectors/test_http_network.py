@@ -1,4 +1,4 @@
-"""HTTP's connections on our transports (`bridge.connectors.http.network`)."""
+"""Connections of the HTTP library on our transports (`bridge.connectors.http.network`)."""
 
 from __future__ import annotations
 

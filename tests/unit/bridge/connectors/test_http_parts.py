@@ -1,4 +1,4 @@
-"""Names, signatures and verdicts of HTTP requests."""
+"""Names, signatures and outcomes of HTTP requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def message(sequence: int, address: str = "plant/7", *, gateway: str = "gw", pay
 
 
 def test_the_signature_is_that_of_the_standard() -> None:
-    """The example of Standard Webhooks' own libraries."""
+    """The signature matches the example in the libraries of Standard Webhooks."""
     key = secret_of("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     body = b'{"test": 2432232314}'
     made = signature(key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, body)
@@ -48,7 +48,7 @@ def test_a_batch_is_named_by_its_messages() -> None:
 
 @pytest.mark.parametrize("address", ["ü/" * 200, "." * 300, "a\r\nX-Evil: 1"])
 def test_a_name_is_a_header(address: str) -> None:
-    """What a device calls its address must not become a header of its own."""
+    """The address that a device chooses must not become a header of its own."""
     name = batch_name([message(1, address)])
     assert name.isascii()
     assert name.isprintable()

@@ -1,4 +1,4 @@
-"""How a connection to a Kafka cluster ends, whatever becomes of its consumers."""
+"""A connection to a Kafka cluster ends all its consumers, even when some of them fail."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ WAIT_S = 10.0
 
 
 class Consumers:
-    """In place of the library's: each ends once all that were made are ending."""
+    """Stub for the library's consumers: each ends once all of them are ending."""
 
     def __init__(self, *, fails: int | None = None) -> None:
-        """`fails`: the one that cannot start, by its number."""
+        """Start with the number of the consumer that cannot start in `fails`."""
         self.made = 0
         self.ended = 0
         self._fails = fails
@@ -52,7 +52,7 @@ class Consumers:
 
 
 class Carried(Carriage):
-    """Three incoming forwarders, and nothing to send."""
+    """Three incoming forwarders and no outgoing messages."""
 
     def __init__(self) -> None:
         self.inboxes = [cast("ForwarderInbox", object())] * 3
@@ -64,7 +64,7 @@ class Carried(Carriage):
 
 
 def run(monkeypatch: pytest.MonkeyPatch, fails: int | None) -> tuple[int, int]:
-    """Consumers made and ended."""
+    """Return how many consumers were made and how many ended."""
 
     async def reach(_cluster: object, _endpoint: PeerEndpoint) -> dict[str, Any]:
         return {}

@@ -1,4 +1,4 @@
-"""What of a partition may be committed: never a record that has no answer, nor one behind it."""
+"""Offsets of a partition: a commit covers no record without an answer, and no record behind one."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_what_makes_no_topic(address: str) -> None:
 
 
 class Fetched(NamedTuple):
-    """A record as the library gives it."""
+    """Record as the library returns it."""
 
     topic: str = "a.b"
     partition: int = 3

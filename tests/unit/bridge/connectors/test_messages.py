@@ -1,4 +1,4 @@
-"""What was taken by a ticket, message by message, whatever encoding it came in."""
+"""Messages of a ticket, one by one, in any encoding."""
 
 from __future__ import annotations
 

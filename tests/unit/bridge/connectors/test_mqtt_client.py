@@ -1,4 +1,4 @@
-"""The MQTT client and a broker that may do anything between any two packets."""
+"""The MQTT client against a broker that may do anything between two packets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.mqtt_peer import MqttPeer, puback, publish
 
 
 def client(**settings: Any) -> MqttClient:
-    """A client that speaks MQTT 3.1.1 at once."""
+    """Return a client that speaks MQTT 3.1.1 only."""
     return MqttClient(
         ClientIdentity("me"),
         MqttSettings(**settings),
@@ -37,7 +37,7 @@ def client(**settings: Any) -> MqttClient:
 
 
 class Inbox:
-    """An incoming forwarder whose commits come when the test says."""
+    """Incoming forwarder; the test decides when its commits end."""
 
     def __init__(self, remote: str = "far/#", credit: int = 500) -> None:
         self.name = self.remote = remote
@@ -79,7 +79,7 @@ class TestOut:
             link.writer.write(puback(sent[1].packet_id) + puback(999) + b"\xd0\x00")
             link.writer.write(puback(sent[0].packet_id))
             await until(lambda: feed.accepted == [0, 1], "the first two")
-            link.writer.write(puback(sent[0].packet_id))  # once more: of no interest
+            link.writer.write(puback(sent[0].packet_id))  # a second answer is ignored
             link.writer.write(puback(sent[2].packet_id))
             await until(lambda: feed.accepted == [0, 1, 2], "all")
             assert bench.outbox.in_flight == 0
@@ -151,7 +151,7 @@ class TestOut:
 
     @running
     async def test_the_peer_goes_in_the_middle_of_a_write(self) -> None:
-        """It reads nothing more, and megabytes are on their way."""
+        """The peer closes without reading while megabytes are being written."""
         bench, using = Bench(), client()
         feed = bench.feed(*(bytes(100_000) for _ in range(100)))
         async with MqttPeer().serving() as peer:
@@ -200,7 +200,7 @@ class TestIn:
             await until(lambda: len(inbox.got) == 5, "the next arrived")
             inbox.commit(0)
             assert [(await link.take()).packet_id for _ in range(3)] == [1, 2, 3]
-            inbox.commit(4, outcome=ForwardOutcome.REJECTED)  # it would come again for ever
+            inbox.commit(4, outcome=ForwardOutcome.REJECTED)  # the broker would send it again for ever
             assert (await link.take()).packet_id == 4
 
     @running
@@ -314,7 +314,7 @@ class TestTrouble:
 
     @running
     async def test_a_read_of_many_packets_is_taken_in_slices(self) -> None:
-        """Who sends 32 000 answers to pings at once keeps nobody waiting for all of them."""
+        """A broker that answers 32 000 pings at once does not block the event loop."""
         bench = Bench()
         others = 0
         decoded: list[int] = []

@@ -1,4 +1,4 @@
-"""MQTT 3.1.1 packets through amqtt's codec: what is written, what is read, and what is no packet."""
+"""MQTT 3.1.1 packets through amqtt's codec: written, read, and malformed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CASES = [
     (b"\x30\x05\x00\x03a/b", PublishReceived(None, "a/b", b"", 0, False, False)),
     (b"\x32\x07\x00\x03\xe2\x82\xac\x00\x01", PublishReceived(1, "€", b"", 1, False, False)),
 ]
-"""Bytes of a server, and the packet."""
+"""Bytes of a server, and the packet they encode."""
 
 
 @pytest.mark.parametrize(("data", "packet"), CASES)
@@ -46,7 +46,7 @@ def test_read_in_any_pieces() -> None:
 
 @pytest.mark.parametrize("data", [data for data, _ in CASES if len(data) > 2])
 def test_a_packet_that_says_it_is_shorter_than_it_is_raises(data: bytes) -> None:
-    """Every truncation of the content, with the length that goes with it."""
+    """Every truncation of the content raises, with a length that matches the truncation."""
     kind, content = data[:1], data[2:]
     whole = next(iter(Packets().feed(data)))
     for length in range(len(content)):
@@ -55,7 +55,7 @@ def test_a_packet_that_says_it_is_shorter_than_it_is_raises(data: bytes) -> None
             found = list(Packets().feed(short))
         except MalformedBrokerPacket:
             continue
-        # A payload, or a list of codes, may be of any length.
+        # Payloads and lists of codes may have any length.
         assert isinstance(whole, PublishReceived | SubackReceived)
         assert type(found[0]) is type(whole)
 
@@ -84,7 +84,7 @@ def test_what_no_server_sends(data: bytes, why: str) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 1_000])
 def test_a_publish_beyond_the_limit_is_read_past(size: int) -> None:
-    """The packets behind it are read as usual, in pieces of any size."""
+    """A PUBLISH above the limit is skipped; later packets are read as usual, in pieces of any size."""
     stream = Packets(packet_bytes_max=100)
     limit = b"\x32\x62\x00\x03a/b\x00\x01" + bytes(91)
     above = b"\x32\x63\x00\x03a/b\x00\x02" + bytes(92)

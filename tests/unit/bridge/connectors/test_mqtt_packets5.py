@@ -76,7 +76,7 @@ def test_what_no_server_sends(data: bytes, why: str) -> None:
 
 
 def test_written_as_the_gateway_reads_it() -> None:
-    """The listener has a codec of its own, which encodes the same bytes."""
+    """The connector writes the same bytes as the listener, which has a codec of its own."""
     connect = packets5.connect("me", clean_start=False, keep_alive_s=30, username="u", password="p")
     kept = Properties(session_expiry_interval_s=0xFFFF_FFFF)
     assert connect == ours.Connect("me", 5, False, 30, "u", b"p", properties=kept).encode()

@@ -1,4 +1,4 @@
-"""Which version of MQTT a connector and its broker speak, and what follows."""
+"""A connector and its broker agree on a version of MQTT."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def client(first: int = 0) -> MqttClient:
 
 
 async def refused(peer: MqttPeer, answer: bytes) -> int:
-    """Answer the next CONNECT so, and hang up; return its protocol level."""
+    """Refuse the next CONNECT with this answer and hang up; return its protocol level."""
     link = await peer.link()
     level = (await link.take()).body[6]
     link.writer.write(answer)
@@ -41,7 +41,7 @@ async def refused(peer: MqttPeer, answer: bytes) -> int:
 
 
 async def answered(link: Link, answer: bytes) -> bytes:
-    """Answer the next packet; its body."""
+    """Answer the next packet; return its body."""
     packet = await link.take()
     link.writer.write(answer)
     return packet.body
@@ -51,7 +51,7 @@ class TestFallback:
     @pytest.mark.parametrize("answer", [b"\x20\x02\x00\x01", b"\x20\x03\x00\x84\x00", CONNACK, b""])
     @running
     async def test_to_what_the_broker_understands(self, answer: bytes) -> None:
-        """Brokers refuse what they do not know, answer in a version of their own, or hang up."""
+        """Brokers refuse an unknown version, answer in their own, or hang up."""
         bench = Bench()
         bench.feed(b"1")
         async with MqttPeer().serving() as peer, bench.connected(client(), peer.port):
@@ -117,7 +117,7 @@ class TestMqtt5:
         async with MqttPeer().serving() as peer, bench.connected(client(), peer.port):
             link = await peer.link()
             await answered(link, CONNACK_5)
-            block = (await link.take()).payload[2:-1]  # behind a length of two bytes
+            block = (await link.take()).payload[2:-1]  # follows a length of two bytes
         names = {name.removeprefix("x-opt-waypost-"): value for name, value in read(block).users}
         assert names.pop("received-at").isdecimal()
         expected = {
@@ -141,7 +141,7 @@ class TestMqtt5:
 
     @running
     async def test_a_session_that_is_kept_is_asked_for_nothing_again(self) -> None:
-        """Subscribe by Retain Handling 1; retained messages count as sent again only where the session is new."""
+        """A kept session gets no retained messages twice: Retain Handling 1 asks for them only in a new session."""
         bench, inbox = Bench(), Inbox()
         bench.inboxes.append(inbox)
         async with MqttPeer().serving() as peer:
