@@ -1,4 +1,4 @@
-"""The one shell of dialled AMQP connections, over two engines and links that record what is asked of them."""
+"""The shared handler of dialled AMQP connections, over two engines and links that record their calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RecordedLinks:
         self._waits_s = waits_s
         self._link: Link | None = None
         self.expected: Link | None = None
-        """Another link of theirs."""
+        """Second link of the peer, if expected."""
 
     @property
     def deadline(self) -> float | None:
@@ -73,7 +73,7 @@ class RecordedLinks:
 
 
 class Peers:
-    """A connection and its peer, which takes each link."""
+    """A connection and its peer, which accepts each link."""
 
     def __init__(self, links: RecordedLinks) -> None:
         self.links = links
@@ -81,11 +81,11 @@ class Peers:
         self.peer = Engine(container_id="hub", server=True)
         self.events: list[LinkUp | LinkDown] = []
         self.taken: list[Link] = []
-        """By the peer."""
+        """Links that the peer accepted."""
         self.carry()
 
     def carry(self) -> None:
-        """Carry bytes both ways until neither has any."""
+        """Carry bytes both ways until no side has any left."""
         busy = True
         while busy:
             out, back = self.connection.data_to_send(), self.peer.data_to_send()

@@ -1,4 +1,4 @@
-"""The batch format's edges: what `encode` refuses, and what `decode` refuses."""
+"""Edge cases of the batch format: input that `encode` and `decode` refuse."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def encoded(*items: Stored, **options: object) -> bytes:
 
 
 def resealed(data: bytes, change: Callable[[bytearray], None]) -> bytes:
-    """`data` changed and given a right checksum, to reach the checks behind it."""
+    """Return the changed `data` with a valid checksum, to reach the checks behind it."""
     changed = bytearray(data)
     change(changed)
     changed[4:8] = zlib.crc32(changed[8:]).to_bytes(4, "little")
@@ -65,7 +65,7 @@ class TestRanges:
 
 
 class TestExpansion:
-    """What a batch expands to is added up before it is, at both ends: no gateway makes one that a hub refuses."""
+    """Both ends sum up the decoded size of a batch in advance, so no gateway makes a batch that a hub refuses."""
 
     def large(self, messages: int, properties: int) -> Stored:
         run = Run("a", "pump", 1, bytes(properties), [b""] * messages, RECEIVED)
@@ -203,7 +203,7 @@ class TestDecodeRefuses:
             decode(resealed(self.PLAIN, lambda data: data.__setitem__(40, 0xFF)))
 
     def test_every_changed_byte_behind_a_right_checksum_is_an_error_or_a_batch(self) -> None:
-        """Nothing but `BatchError` ever comes out, and what decodes is consistent."""
+        """A changed byte behind a valid checksum raises `BatchError` or gives a consistent batch."""
         for offset in range(8, len(self.PLAIN)):
             for value in (0, 1, 0x7F, 0xFF):
                 try:

@@ -1,4 +1,4 @@
-"""What one message may expand to: each bound of `bridge.limits` is crossed, before anything is made of what came."""
+"""Memory and time that one message may cost: each bound of `bridge.limits` is exceeded and refused before decoding."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from edge.broker.message.translation import (
 )
 
 SOON_S = 1.0
-"""For what must not depend on the size of what came; without the bounds these tests take minutes."""
+"""Time limit for work that must not depend on the size of a message; without the bounds these tests take minutes."""
 
 
 def listed(item: bytes, count: int) -> bytes:
-    """A list of so many times the same encoded item."""
+    """Return a list of `count` times the same encoded item."""
     return struct.pack(">BII", 0xD0, len(item) * count + 4, count) + item * count
 
 
@@ -93,7 +93,7 @@ class TestValues:
         assert time.process_time() - begin < SOON_S
 
     def test_neighbours_are_not_copied(self) -> None:
-        """4 000 short lists in front of 16 MiB: each was once cut out of all that came."""
+        """Decoding copies nothing behind an item: 4 000 short lists stand in front of 16 MiB."""
         content = b"\xc0\x01\x00" * 4_000 + encode(bytes(16 << 20))
         begin = time.process_time()
         value, _ = decode(struct.pack(">BII", 0xD0, len(content) + 4, 4_001) + content)
@@ -139,7 +139,7 @@ class TestSections:
 
 
 class TestTranslated:
-    """What is too large to be translated reaches its consumer as it came, and says so."""
+    """A message that is too large to translate is delivered untranslated, with a mark."""
 
     @pytest.mark.parametrize(
         "body",
@@ -187,7 +187,7 @@ class TestAnnotations:
 
 
 def test_the_body_of_a_plain_message_is_not_looked_into() -> None:
-    """However large its list is, and whatever it holds, it lands: what cannot be read is for the lake to say."""
+    """A plain message lands with any body; the lake reports a body that cannot be decoded."""
     message = section(s.MESSAGE_ANNOTATIONS, encode({"x-opt-other": Uint(1)})) + LARGE_LIST
     begin = time.process_time()
     assert plain.parse(message).run.bodies == [message]

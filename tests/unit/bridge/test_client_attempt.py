@@ -1,4 +1,4 @@
-"""How a connection of a library's client ends: with what it took."""
+"""A connection of a client library ends only after the answers to its received messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HERE = PeerEndpoint("127.0.0.1", 1)
 
 
 class Inbox:
-    """An incoming forwarder whose commits come when the test says; `events` has what happened to it."""
+    """Incoming forwarder; the test decides when its commits end, and `events` records its calls."""
 
     name = remote = "f"
     qos = 1
@@ -48,7 +48,7 @@ class Inbox:
         self.open += [message.token for message in messages if message.token is not None]
 
     def commit(self, outcome: ForwardOutcome = ForwardOutcome.ACCEPTED) -> None:
-        """What it has is on disk, or is not."""
+        """End the commit of its messages with this outcome."""
         tokens, self.open = self.open, []
         if self._settle is not None:
             self._settle(tokens, outcome, "")
@@ -57,7 +57,7 @@ class Inbox:
 
 
 class Client:
-    """Takes three messages; it says good-bye with what was answered."""
+    """Client that receives three messages and records at its end how many were answered."""
 
     def __init__(self, events: list[str]) -> None:
         self.events = events

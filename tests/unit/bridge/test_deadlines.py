@@ -1,4 +1,4 @@
-"""Deadlines of many connections share one timer: nobody is looked at late, nor for ever, nor after he has left."""
+"""Deadlines of many connections share one timer: each check is on time, ends, and stops with its connection."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import asyncio
 from bridge.transport.deadlines import COARSE_S, FINE_S, HORIZON_S, Deadlines, DeadlineSlot, deadlines_of
 
 LOADED_S = 5.0
-"""What a machine that runs other tests may add."""
+"""Extra time that a machine under load may need."""
 
 
 class Waiting:
-    """Waits for one deadline as a driver does, and notes each look."""
+    """Wait for one deadline as a driver does, and record each check."""
 
     def __init__(self, deadlines: Deadlines, after_s: float) -> None:
         self.deadline = asyncio.get_running_loop().time() + after_s

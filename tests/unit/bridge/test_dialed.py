@@ -1,4 +1,4 @@
-"""Connections that we open, over real sockets, to OpenSSL's own server (`bridge.transport.dialed`)."""
+"""Dialled connections over real sockets, to OpenSSL's own server (`bridge.transport.dialed`)."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl
 
 
 KeysOf = Callable[[ssl.SSLContext], Callable[[], TrafficKeys]]
-"""Has a context log its keys; returns what makes those of the peer, once there is a connection."""
+"""Make a context log its keys; return a function that gives the peer's keys of a connection."""
 
 
 class Place:
-    """Certificates of those who listen, and whom we trust."""
+    """Certificates of the listening side, and the trusted authority."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,7 +54,7 @@ class Place:
         issued = self._ended if ended else self._issued
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(issued.certificate, issued.key)
-        context.num_tickets = 0  # the first record behind the handshake is the test's
+        context.num_tickets = 0  # the test sends the first record behind the handshake
         return context
 
 
@@ -64,7 +64,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 class Heard(Noting):
-    """Notes what it is told; of a transport of any kind."""
+    """Protocol that records its calls, for any kind of transport."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, ServedTransport)
@@ -72,7 +72,7 @@ class Heard(Noting):
 
 
 class Line:
-    """A connection: the socket of who listens, and our end once there is one."""
+    """A connection: the socket of the listening side, and the dialled end once it exists."""
 
     def __init__(self, far: socket.socket, dialing: asyncio.Future[ServedTransport], heard: Heard) -> None:
         self.far = far
@@ -80,7 +80,7 @@ class Line:
         self.heard = heard
 
     async def up(self, context: ssl.SSLContext) -> TlsEnd:
-        """The far end, and ours is there."""
+        """Return the far end once both ends are up."""
         end = TlsEnd(context, self.far, server_side=True)
         await end.run(end.tls.do_handshake)
         await asyncio.wait_for(self.dialing, WAIT_S)
@@ -164,7 +164,7 @@ class TestBytes:
 
     @pytest.mark.parametrize("version", VERSIONS)
     def test_a_stream_cut_anywhere(self, place: Place, version: ssl.TLSVersion) -> None:
-        """Handshake and records, a few bytes at a time; the first message comes with the handshake's end."""
+        """Handshake and records may be cut every few bytes; the first message comes with the end of the handshake."""
 
         async def scenario() -> None:
             context = place.trusting()
@@ -193,10 +193,11 @@ class TestBytes:
 class TestCuts:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_a_server_that_goes_after_any_byte(self, place: Place, version: ssl.TLSVersion) -> None:
-        """Whoever dialed is told, before there is a connection or behind it, and nothing waits."""
+        """A server that closes after any byte is reported to the dialler, before or after the handshake, and nothing
+        hangs."""
 
         async def said(bytes_max: int) -> int:
-            """The server stops after so many bytes of its own; returns how many it would have said."""
+            """Stop the server after `bytes_max` bytes; return how many it would have sent."""
             context = place.trusting()
             context.maximum_version = version
             async with line(context) as made:
@@ -270,7 +271,7 @@ class TestWhoItIs:
         code: int | None,
         alert: str,
     ) -> None:
-        """It is told why, and so is whoever dialed."""
+        """Both ends get the reason: the server by an alert, the dialler by an error."""
 
         async def scenario() -> None:
             context = ssl.create_default_context() if stranger else place.trusting()
@@ -294,7 +295,7 @@ class TestWhoItIs:
 
     @pytest.mark.parametrize("version", VERSIONS)
     def test_it_wants_a_certificate_of_ours(self, place: Place, version: ssl.TLSVersion) -> None:
-        """In TLS 1.3 our handshake is over before the alert comes."""
+        """The dialler's handshake is over before the alert of a TLS 1.3 server comes."""
 
         async def scenario() -> None:
             context, server = place.trusting(), place.server()
@@ -390,7 +391,7 @@ class TestNoTls:
 
 
 class TestTurns:
-    """The peer we chose has turns like any other."""
+    """A dialled peer takes turns like any other."""
 
     @pytest.fixture
     def keys(self, place: Place, tmp_path: Path) -> KeysOf:
@@ -427,7 +428,7 @@ class TestTurns:
             asyncio.run(scenario())
 
     def test_who_makes_us_answer_and_does_not_read(self, place: Place, keys: KeysOf) -> None:
-        """What we owe it is bounded, and then it is over."""
+        """Answers to a peer that does not read are bounded; then the connection ends."""
 
         async def scenario() -> None:
             context = place.trusting()
@@ -479,7 +480,7 @@ class TestTurns:
 
 
 class Metered:
-    """`bridge.transport.driver.MemoryMeter`."""
+    """Implementation of `bridge.transport.driver.MemoryMeter`."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -518,7 +519,7 @@ def test_what_is_not_decrypted_is_in_the_meter(place: Place) -> None:
 
 
 def test_what_was_lost_is_freed_at_once(place: Place) -> None:
-    """Without the garbage collector, which comes seldom."""
+    """A lost connection is freed without the garbage collector, which runs seldom."""
 
     async def scenario() -> None:
         before = count_of(TcpTransport)
@@ -529,7 +530,7 @@ def test_what_was_lost_is_freed_at_once(place: Place) -> None:
             made.far.close()
             await until(lambda: "lost" in made.heard.told)
             del transport, made.heard.transport
-            made.dialing = asyncio.get_running_loop().create_future()  # the task knows it too
+            made.dialing = asyncio.get_running_loop().create_future()  # the task holds a reference too
             await asyncio.sleep(0)
             assert freed() is None
             assert count_of(TcpTransport) == before

@@ -1,4 +1,4 @@
-"""Endpoints as people write them, and when a peer is called again."""
+"""Endpoints in their written form, and the times of new attempts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_what_is_no_endpoint(url: str) -> None:
 
 
 class _Refusing:
-    """An attempt at a peer that asks to be left alone."""
+    """Attempt at a peer that asks the dialler to stay away."""
 
     up = False
 
@@ -63,7 +63,7 @@ def test_a_peer_that_asks_to_be_left_alone_is(caplog: pytest.LogCaptureFixture) 
 
 
 class _Peers:
-    """Attempts at ports, of which some answer and then drop the link at once."""
+    """Attempts at ports; some of them connect and then lose the link at once."""
 
     def __init__(self, dials: int, answering: set[int]) -> None:
         self.dialled: list[int] = []
@@ -78,7 +78,7 @@ class _Peers:
 
 
 class _Answering:
-    """An attempt that comes up and ends, or nobody answers."""
+    """Attempt that connects and ends, or that gets no answer."""
 
     def __init__(self, dialer: Dialer, answers: bool) -> None:
         self.up = False
@@ -98,11 +98,11 @@ class _Answering:
 
 
 def dialled(dials: int, *, answering: set[int], resumed: bool = False) -> list[int]:
-    """The ports of the first attempts, of a peer with the endpoints 1, 2 and 3."""
+    """Return the ports of the first attempts at a peer with the endpoints 1, 2 and 3."""
 
     async def dial() -> list[int]:
         peers = _Peers(dials, answering)
-        wait_s = 60.0 if resumed else 0.001  # who resumes does not wait
+        wait_s = 60.0 if resumed else 0.001  # a resumed dialler does not wait
         backoff = Backoff(BackoffPolicy(first_s=wait_s, limit_s=wait_s), lambda: 0.5)
         dialer = Dialer([PeerEndpoint("h", port) for port in (1, 2, 3)], peers.attempt, backoff=backoff)
         dialer.start()
@@ -152,7 +152,7 @@ class _Standing(_Refusing):
     async def run(self) -> None:
         if not self._peer.takes:
             raise AttemptError("revoked")
-        await asyncio.sleep(0)  # an attempt takes time, in which others act
+        await asyncio.sleep(0)  # an attempt takes time, in which other tasks run
         self._peer.standing = self.gone
         self.up = True
         self._dialer.up("peer")
@@ -209,7 +209,7 @@ def test_a_replaced_certificate_leaves_a_connection_and_a_pause_alone() -> None:
         assert peer.standing is not None
         peer.standing.set_result(None)
         await _until(lambda: not dialer.state.connected)
-        dialer.look()  # the connection had the renewed one to come back with: its loss waits like any other
+        dialer.look()  # the connection had read the renewed file: its loss waits as usual
         for _ in range(10):
             await asyncio.sleep(0)
         assert peer.attempts == 1

@@ -1,4 +1,4 @@
-"""What goes down to a gateway: the hub's lines, against a gateway's link, and what becomes of both when either ends."""
+"""Messages to a gateway: the lines of the hub against the link of a gateway, and the end of either."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.unit.bridge.test_intake import Service
 
 
 class Given:
-    """A source that notes what it is told."""
+    """Source that records its calls."""
 
     def __init__(self) -> None:
         self.lines: list[GatewayLink] = []
@@ -46,7 +46,7 @@ class Given:
 
 
 class Taker:
-    """An inbox that keeps what comes until it is told what to say of it."""
+    """Inbox that keeps messages until the test settles them."""
 
     name, remote, qos = "taker", "commands", 1
 
@@ -74,7 +74,7 @@ class Taker:
 
 
 class Pair:
-    """A gateway's engine with receivers, and an intake with a downlink."""
+    """The engine of a gateway with receivers, and an intake with a downlink."""
 
     def __init__(self, *, knows: bool = True) -> None:
         self.source, self.taker = Given(), Taker()

@@ -1,4 +1,4 @@
-"""The driver over a real socket: what it does to a peer that does not read (`bridge.transport.driver`)."""
+"""The driver over a real socket, with peers that do not read (`bridge.transport.driver`)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from bridge.transport.served import UnreadError
 from tests.support.serving import close
 
 ANSWER = bytes(100)
-"""To every byte that comes in."""
+"""Answer to every incoming byte."""
 UNREAD_BYTES_MAX = 1 << 20
 SENT = 400_000
 
 
 class Chatty:
-    """A connection that answers each byte with a hundred."""
+    """Connection that answers each byte with a hundred bytes."""
 
     closed = False
     more = False
@@ -60,7 +60,7 @@ class Chatty:
 
 
 class Later(Chatty):
-    """Says nothing when it reads; counts how often it is asked."""
+    """Connection that answers nothing when it reads, and counts the calls for output."""
 
     deadline: float | None = None  # type: ignore[assignment]
     has_output = False  # type: ignore[assignment]
@@ -81,7 +81,7 @@ class Later(Chatty):
 
 
 class Nobody:
-    """An owner with nothing to do."""
+    """Owner that does nothing."""
 
     def handle(self, events: Sequence[object]) -> None:
         assert not events
@@ -90,11 +90,11 @@ class Nobody:
 
 
 async def until_it_stops(connection: Chatty) -> int:
-    """Bytes the connection has taken once it takes no more for a while."""
+    """Return the count of bytes read once the connection stops reading for a while."""
     seen = -1
     while seen != connection.received:
         seen = connection.received
-        await asyncio.sleep(0.3)  # the thing waited for is that nothing happens
+        await asyncio.sleep(0.3)  # the test waits for the absence of events
     return seen
 
 
@@ -147,7 +147,7 @@ def test_a_peer_that_does_not_read_its_answers_is_not_read(bounded: bool) -> Non
 
 
 def test_a_peer_we_dialed_that_does_not_read_is_left() -> None:
-    """It is not waited for: it may wait for us to read."""
+    """The driver drops a dialled peer that does not read, as both might wait for each other."""
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
@@ -204,13 +204,13 @@ def test_a_read_without_an_answer_is_not_written_and_deadlines_are_watched_on() 
         )
         _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         async with asyncio.timeout(10):
-            while connection.timeouts < 3:  # each is followed by the next, with nothing to write
+            while connection.timeouts < 3:  # each timeout sets the next one, with nothing to write
                 await asyncio.sleep(0.001)
             connection.deadline = loop.time() + 3600
             asked = -1
             while asked != connection.asked:
                 asked = connection.asked
-                await asyncio.sleep(0.1)  # the slots that were taken before have come
+                await asyncio.sleep(0.1)  # the slots that were taken before have run
             for total in range(1, 6):
                 writer.write(b"x")
                 while connection.received < total:
@@ -245,7 +245,7 @@ def test_without_a_deadline_nothing_is_watched_until_there_is_one() -> None:
             assert connection.asked <= 1, "when the connection was made"
             assert not connection.timeouts
             connection.deadline = loop.time()
-            connection.has_output = True  # as it says where a deadline came closer
+            connection.has_output = True  # as a connection reports when a deadline moves closer
             writer.write(b"x")
             while not connection.timeouts:
                 await asyncio.sleep(0.001)

@@ -1,4 +1,4 @@
-"""The hub's end, against a bare engine as the peer: what it takes and refuses, and what a peer can make it hold."""
+"""The hub's end of a link, with a bare engine as its peer: accepted and refused input, and bounds of memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def batch_message(first: int = 0, count: int = 1, size: int = 10) -> bytes:
 
 
 SIZE = cost(plain.body_start(batch_message(size=400)))
-"""What a batch of 400 bytes takes once it is decoded."""
+"""Bytes of a batch of 400 bytes once it is decoded."""
 
 
 class Service:
@@ -49,7 +49,7 @@ class Service:
         return self.room
 
     def unread_changed(self, intake: Intake, by: int) -> None:
-        """Nothing is counted."""
+        """Count nothing."""
 
     def batch_arrived(self, intake: Intake, token: int, batch: Batch, ends: Mapping[int, int], gateway: str) -> None:
         self.tokens.append(token)
@@ -76,7 +76,7 @@ class Service:
 
 
 class Pair:
-    """A client engine and an intake, bytes passed until both are quiet."""
+    """A client engine and an intake; bytes pass until both are quiet."""
 
     def __init__(
         self, limits: IntakeLimits | None = None, *, container_id: str = "gw1", refusing: bool = False
@@ -321,7 +321,7 @@ class TestCredit:
         assert link.credit == 4
 
     def test_unsettled_bytes_are_bounded(self) -> None:
-        """What is beyond waits as it came, and is decoded as there is room; credit comes back when all of it is."""
+        """Batches above the bound stay encoded until there is room; credit returns when all are decoded."""
         pair = Pair(IntakeLimits(batches_unsettled=8, bytes_unsettled=3 * SIZE))
         link = pair.attach("telemetry", batching=True)
         pair.send(link, *[batch_message(i, size=400) for i in range(8)])
@@ -350,7 +350,7 @@ class TestCredit:
         assert len(pair.service.tokens) == 1
 
     def test_a_turn_has_its_share(self) -> None:
-        """The head of a batch says what it will take: the next one has the next turn, and all keep their order."""
+        """A batch that exceeds the share of this turn is decoded in the next one, and the order stays."""
         pair = Pair(IntakeLimits(bytes_a_turn=SIZE + 1))
         status = pair.attach("status")
         pair.send(pair.attach("telemetry", batching=True), *[batch_message(i, size=400) for i in range(4)])

@@ -1,4 +1,4 @@
-"""What a machine or its owner raises ends that connection alone (`bridge.transport.driver`)."""
+"""An exception of a machine or its owner ends that connection alone (`bridge.transport.driver`)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PAYLOAD = b"the pressure of vessel 7"
 
 
 class Fault(Exception):
-    """What the tests raise."""
+    """Exception that the tests raise."""
 
 
 class StubTransport(asyncio.Transport):
-    """Keeps what is written; `abort` tells the driver in the next turn of the loop, as asyncio does."""
+    """Keep written bytes; `abort` notifies the driver in the next turn of the loop, as asyncio does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class StubTransport(asyncio.Transport):
 
 
 class Echo:
-    """A machine that gives back what it is given, and raises where it is told to."""
+    """Machine that echoes its input, and raises in the calls that the test names."""
 
     closed = False
     more = False
@@ -96,7 +96,7 @@ class Echo:
 
 
 class Session:
-    """An owner that raises where it is told to."""
+    """Owner that raises in the calls that the test names."""
 
     def __init__(self) -> None:
         self.events: list[object] = []

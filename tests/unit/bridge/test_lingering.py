@@ -1,4 +1,4 @@
-"""Last words reach a peer that goes on sending; its socket is not kept for longer than the limits say."""
+"""The last bytes reach a peer that goes on sending, and its socket is closed within the limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def running(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 class Ended(asyncio.Protocol):
-    """Notes its end."""
+    """Protocol that records its end."""
 
     def __init__(self) -> None:
         self.ended = asyncio.get_running_loop().create_future()

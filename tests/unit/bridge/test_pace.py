@@ -1,4 +1,4 @@
-"""What a connector may spend of its link: rate, budget, quiet hours, and a start of its own."""
+"""Limits of a connector on its link: rate, budget, quiet hours, and a random start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values a peer should not have sent can be sent back: what fuzzing found."""
+"""Invalid values of a peer can be encoded again: cases that fuzzing found."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bridge.amqp_values import Symbol, Symbols, decode, encode
     "raw", [b"\xa3\x02\x9fr", b"\x73\x00\x00\xd8\x00", b"\x73\xff\xff\xff\xff", b"\x80" + b"\xff" * 8]
 )
 def test_read_values_can_be_written(raw: bytes) -> None:
-    """A symbol outside ASCII, a surrogate and a char beyond Unicode, the largest ulong."""
+    """Decoded values can be encoded: a symbol outside ASCII, a surrogate, a char beyond Unicode, the largest ulong."""
     value, end = decode(raw)
     assert end == len(raw)
     assert decode(encode(value))[1] == len(encode(value))

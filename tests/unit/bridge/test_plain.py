@@ -1,4 +1,5 @@
-"""Plain messages out and in: names in annotations, MQTT's properties in AMQP's places, bare messages untouched."""
+"""Plain messages in both directions: names in annotations, MQTT's properties in AMQP's places, bare messages
+unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ HOP = Hop("gw1", "epoch")
 
 
 def proton(data: bytes) -> Message:
-    """A message as the reference implementation reads it."""
+    """Return a message as the reference implementation decodes it."""
     message = Message()
     message.decode(data)
     return message

@@ -1,4 +1,4 @@
-"""Names of publishers: device and client in one text, and back."""
+"""Names of publishers: device and client joined in one text, and split again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gateway's lineage before its ledger: what leaves when, by what the hub answers."""
+"""A gateway reports its lineage before its ledger; the answers of the hub decide the order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bridge.reports import OLDER_COPY, Reports
 
 
 class Wire:
-    """An engine that only remembers."""
+    """Engine that only records."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, Any]] = []
@@ -25,7 +25,7 @@ class Wire:
 
 
 class Bench:
-    """Reports with a ledger link, whose lineage goes on each time it forks."""
+    """Reports with a ledger link; each fork extends the lineage."""
 
     def __init__(self, *, forks: bool = True) -> None:
         self.shared: list[str] = []

@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256 against the RFC's own exchange, and against peers that do not keep to it."""
+"""SCRAM-SHA-256 against the exchange in the RFC, and against peers that violate it."""
 
 from __future__ import annotations
 

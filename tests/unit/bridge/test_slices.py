@@ -1,4 +1,4 @@
-"""A connection with much to do shares the loop's time with others (`bridge.transport.slow_lane`)."""
+"""A connection with much work shares the time of the loop with others (`bridge.transport.slow_lane`)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.support.serving import close
 from tests.unit.bridge.test_driver import Chatty, Nobody
 
 CALL_S = 2 * SLICE_S
-"""What a call of the machine takes: more than the connection has at once."""
+"""Time of one call of the machine: more than the slice of a connection."""
 CALLS = 12
-"""Calls that a byte takes."""
+"""Calls that one byte takes."""
 WAIT_S = 20.0
 
 
 class Laborious(Chatty):
-    """A connection of which each byte takes many calls; every call is noted by its byte."""
+    """Connection that needs many calls for each byte, and records each call."""
 
     def __init__(self, noted: list[str], *, raises_after: int | None = None) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Laborious(Chatty):
     def receive_data(self, data: bytes, now: float) -> Sequence[object]:
         self._left += "".join(each * CALLS for each in data.decode())
         if self._left:
-            time.sleep(CALL_S)  # the work
+            time.sleep(CALL_S)  # stands for the work
             self._noted.append(self._left[0])
             self._left = self._left[1:]
             if len(self._noted) == self._raises_after:
@@ -51,7 +51,7 @@ class Laborious(Chatty):
 
 
 class Quick(Chatty):
-    """A connection that notes a dot for each byte, and answers it."""
+    """Connection that records a dot for each byte, and answers it."""
 
     def __init__(self, noted: list[str]) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Quick(Chatty):
 
 
 class Served:
-    """Connections over sockets, each of one machine."""
+    """Connections over sockets, each with one machine."""
 
     def __init__(self) -> None:
         self.drivers: list[ConnectionDriver] = []
@@ -89,11 +89,11 @@ class Served:
         for driver in self.drivers:
             driver.abort()
         for _ in range(3):
-            await asyncio.sleep(0)  # the transports hear of it
+            await asyncio.sleep(0)  # the transports close
 
 
 async def ping_until(noted: list[str], count: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Round trips one after the other, until so many other things have been noted."""
+    """Send pings one after the other, until `count` other events have been recorded."""
     async with asyncio.timeout(WAIT_S):
         while len("".join(noted).replace(".", "")) < count:
             writer.write(b"x")
@@ -186,7 +186,7 @@ def test_large_reads_beyond_the_turns_share_wait_and_keep_their_order() -> None:
 
 
 class Doorkeeper:
-    """A meter that lets everybody in."""
+    """Meter that admits every connection."""
 
     def begun(self, driver: ConnectionDriver) -> None: ...
 
@@ -219,7 +219,7 @@ def test_reads_of_peers_that_have_not_said_who_they_are_wait_however_small() -> 
 
 
 class Ended(asyncio.Transport):
-    """A transport without a socket."""
+    """Transport without a socket."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("192.0.2.1", 1)})
@@ -237,7 +237,7 @@ class Ended(asyncio.Transport):
 
 
 class Leaving(Chatty):
-    """A connection whose end takes its time."""
+    """Connection that needs time to end."""
 
     def __init__(self, told: list[int], number: int) -> None:
         super().__init__()
@@ -245,7 +245,7 @@ class Leaving(Chatty):
         self._number = number
 
     def receive_eof(self, now: float) -> Sequence[object]:
-        time.sleep(SLICE_S)  # the work
+        time.sleep(SLICE_S)  # stands for the work
         self._told.append(self._number)
         return ()
 

@@ -28,7 +28,7 @@ WAIT_S = 20.0
 
 
 class Noting(asyncio.Protocol):
-    """Notes what it is told."""
+    """Protocol that records its calls."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -58,7 +58,7 @@ class Noting(asyncio.Protocol):
 
 
 class Site:
-    """A listening socket and those who connect."""
+    """A listening socket and its clients."""
 
     def __init__(self, make: Callable[[], asyncio.Protocol] = Noting) -> None:
         self.made: list[Noting] = []
@@ -110,7 +110,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def read_all(peer: socket.socket, count: int) -> bytes:
-    """So many bytes, or all until the end."""
+    """Return `count` bytes, or all until the end."""
     loop, data = asyncio.get_running_loop(), bytearray()
     while len(data) < count:
         some = await asyncio.wait_for(loop.sock_recv(peer, 1 << 16), WAIT_S)
@@ -121,7 +121,7 @@ async def read_all(peer: socket.socket, count: int) -> bytes:
 
 
 def reset(peer: socket.socket) -> None:
-    """Close so that the other end is reset."""
+    """Close with a reset for the other end."""
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     peer.close()
 
@@ -134,7 +134,7 @@ class TestReading:
                 peer, made = await site.pair()
                 if known:
                     made.transport.identified()
-                    made.transport.identified()  # nothing more
+                    made.transport.identified()  # has no effect
                 sent = bytes(range(256)) * 8192
                 await asyncio.gather(
                     asyncio.get_running_loop().sock_sendall(peer, sent), until(lambda: len(made.data) == len(sent))
@@ -158,7 +158,7 @@ class TestReading:
                 _, other = await site.pair()
                 site.peers[1].send(b"x")
                 await until(lambda: other.data)
-                made.transport.identified()  # also then it is paused
+                made.transport.identified()  # pausing still works then
                 await asyncio.sleep(0.01)
                 assert not made.data
                 made.transport.resume_reading()
@@ -229,7 +229,7 @@ class TestReading:
         asyncio.run(scenario())
 
     def test_what_was_lost_is_freed_at_once(self) -> None:
-        """Without the garbage collector, which comes seldom: the protocol may hold megabytes."""
+        """A lost protocol is freed without the garbage collector, which runs seldom: it may hold megabytes."""
 
         async def scenario() -> None:
             before = count_of(TcpTransport)
@@ -250,7 +250,7 @@ class TestReading:
             gc.enable()
 
     def test_a_reset_while_it_is_paused_waits(self) -> None:
-        """What came before it is read first."""
+        """Data in front of the reset is read first."""
 
         async def scenario() -> None:
             async with Site() as site:
@@ -341,7 +341,7 @@ class TestWriting:
         async def scenario() -> None:
             async with Site() as site:
                 peer, made = await site.pair(receive_bytes=8192)
-                made.transport.pause_reading()  # the end is not found by reading
+                made.transport.pause_reading()  # reading does not find the end
                 made.transport.write(bytes(8 << 20))
                 reset(peer)
                 await until(lambda: "lost" in made.told)
@@ -357,7 +357,7 @@ class TestWriting:
                 peer, made = await site.pair(receive_bytes=8192)
                 made.transport.write(bytes(8 << 20))
                 if half_closed:
-                    peer.shutdown(socket.SHUT_WR)  # as who asks for much and reads nothing
+                    peer.shutdown(socket.SHUT_WR)  # like a client that requests much and reads nothing
                     await until(made.transport.is_closing)
                 made.transport.close()
                 assert made.transport.get_write_buffer_size()
@@ -385,21 +385,21 @@ class TestWriting:
 
 
 SIZES = [8 << 20] + [7, SMALL_BYTES - 1, 3] * 400 + [SENT_BYTES_MAX * 2, 5, SMALL_BYTES + 1, 1]
-"""Of what is written: the first alone is more than the kernel takes."""
+"""Sizes of writes: the first alone is more than the kernel takes."""
 
 
 class Slow(Noting):
-    """Takes its time for each read."""
+    """Protocol that needs time for each read."""
 
     takes_s = UNKNOWN_S / 2
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        time.sleep(self.takes_s)  # the work
+        time.sleep(self.takes_s)  # stands for the work
 
 
 class TestShares:
-    """What thousands bring at once is taken in turns."""
+    """Thousands of ready connections are read in turns."""
 
     COUNT = 60
 
@@ -441,14 +441,14 @@ class TestShares:
         ],
     )
     def test_what_takes_longer_has_shorter_turns(self, takes_s: float, served: int) -> None:
-        """Small messages of many are served for longer: what is done once a turn is done for all of them."""
+        """Small messages of many connections get longer turns, as each turn has a fixed cost."""
         now = 0.0
 
         class Working:
             reads = True
 
             def writable(self) -> None:
-                """It writes nothing."""
+                """Write nothing."""
 
             def received(self, brought: bytes | int) -> None:
                 nonlocal now
@@ -482,7 +482,7 @@ class TestShares:
         class Leaving(Noting):
             def connection_lost(self, exc: Exception | None) -> None:
                 super().connection_lost(exc)
-                time.sleep(ENDS_S)  # the work
+                time.sleep(ENDS_S)  # stands for the work
 
         async def scenario() -> None:
             async with Site(Leaving) as site:
@@ -527,7 +527,7 @@ class TestShares:
         class Arriving(Noting):
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
                 super().connection_made(transport)
-                time.sleep(listening.ACCEPT_S)  # the work
+                time.sleep(listening.ACCEPT_S)  # stands for the work
 
         async def scenario() -> None:
             async with Site(Arriving) as site:
@@ -623,7 +623,7 @@ class TestListening:
         asyncio.run(scenario())
 
     def test_an_address_this_machine_has_not_is_left_out(self) -> None:
-        """`localhost` names one of IPv6 also where there is no IPv6."""
+        """An IPv6 address of `localhost` is skipped on a machine without IPv6."""
 
         async def scenario() -> None:
             named = [
@@ -646,7 +646,7 @@ class TestListening:
 
 
 class TestCarried:
-    """Bytes that were received and sent are counted (`bridge.transport.carried`)."""
+    """Received and sent bytes are counted (`bridge.transport.carried`)."""
 
     def test_both_ways_whatever_the_socket_takes_at_once(self) -> None:
         async def scenario() -> None:

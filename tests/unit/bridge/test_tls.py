@@ -35,7 +35,7 @@ SIZES = (1, 100, RECORD_BYTES - 1, RECORD_BYTES, RECORD_BYTES + 1, 300_000)
 
 
 class Contexts:
-    """The server's, and a client's that trusts it."""
+    """Context of the server, and of a client that trusts it."""
 
     def __init__(self, folder: Path) -> None:
         authority = Authority(folder)
@@ -52,7 +52,7 @@ def contexts(tmp_path_factory: pytest.TempPathFactory) -> Contexts:
 
 
 class Noting(asyncio.Protocol):
-    """Notes what it is told."""
+    """Protocol that records its calls."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -85,7 +85,7 @@ class Noting(asyncio.Protocol):
 
 
 class TlsEnd:
-    """OpenSSL's end, whose bytes we see."""
+    """OpenSSL's end of a connection, with access to its bytes."""
 
     def __init__(self, context: ssl.SSLContext, connection: socket.socket, *, server_side: bool = False) -> None:
         self._loop = asyncio.get_running_loop()
@@ -96,7 +96,7 @@ class TlsEnd:
         self.tls = context.wrap_bio(self._incoming, self._outgoing, server_side, host)
 
     async def run(self, step: Callable[[], Any]) -> Any:
-        """What it takes until this is done; what it says is sent."""
+        """Run the step to its end and send its output; return its result."""
         while True:
             try:
                 return step()
@@ -114,7 +114,7 @@ class TlsEnd:
         await self.send_raw(self.taken())
 
     def taken(self) -> bytes:
-        """What it would send."""
+        """Return the bytes to send."""
         return self._outgoing.read()
 
     async def send_raw(self, data: bytes) -> None:
@@ -126,7 +126,7 @@ class TlsEnd:
         await self.flush()
 
     async def read(self, count: int) -> bytes:
-        """So many bytes, or all until the close_notify. Raises `ssl.SSLEOFError` where that is missing."""
+        """Return `count` bytes, or all until the close_notify. Raise `ssl.SSLEOFError` without a close_notify."""
         found = bytearray()
         while len(found) < count:
             some = await self.run(lambda: self.tls.read(1 << 16))
@@ -137,7 +137,7 @@ class TlsEnd:
 
 
 class Site:
-    """A listening socket, those who connect, and what became of them."""
+    """A listening socket, its clients, and the ends of their connections."""
 
     def __init__(self, contexts: Contexts, *, room: bool = True, handshake_s: float = WAIT_S) -> None:
         self.made: list[Noting] = []
@@ -255,7 +255,7 @@ class TestBytes:
 
     @pytest.mark.parametrize("version", VERSIONS)
     def test_a_stream_cut_anywhere(self, contexts: Contexts, version: ssl.TLSVersion) -> None:
-        """Handshake and records, a few bytes at a time; the first message comes with the handshake's end."""
+        """Handshake and records may be cut every few bytes; the first message comes with the end of the handshake."""
 
         async def scenario() -> None:
             async with Site(contexts) as site:
@@ -282,7 +282,7 @@ class TestBytes:
 
 
 class TestTurns:
-    """Others have theirs in between."""
+    """Other connections take turns in between."""
 
     def test_records_of_a_byte_are_taken_in_slices(self, contexts: Contexts) -> None:
         class Pausing(Noting):
@@ -339,7 +339,7 @@ class TestTurns:
             asyncio.run(scenario())
 
     def test_requests_for_new_keys_are_taken_in_slices(self, contexts: Contexts, tmp_path: Path) -> None:
-        """OpenSSL would take all of them in one call."""
+        """OpenSSL would process all of them in one call."""
         slices: list[bool] = []
         take_slice = TlsTransport.take_slice
 
@@ -369,7 +369,7 @@ class TestTurns:
             contexts.client.keylog_filename = None
 
     def test_who_makes_us_answer_and_does_not_read(self, contexts: Contexts, tmp_path: Path) -> None:
-        """What we owe it is bounded, and then it is over."""
+        """Answers to a peer that does not read are bounded; then the connection ends."""
 
         async def scenario() -> None:
             async with Site(contexts) as site:
@@ -457,7 +457,7 @@ class TestWriting:
 class TestEnds:
     @pytest.mark.parametrize("said", [False, True])
     def test_the_peer_goes(self, contexts: Contexts, said: bool) -> None:
-        """With a close_notify, or without one."""
+        """The peer closes with a close_notify, or without one."""
 
         async def scenario() -> None:
             async with Site(contexts) as site:
@@ -512,7 +512,7 @@ class TestEnds:
         asyncio.run(scenario())
 
     def test_what_was_lost_is_freed_at_once(self, contexts: Contexts) -> None:
-        """Without the garbage collector, which comes seldom."""
+        """A lost connection is freed without the garbage collector, which runs seldom."""
 
         async def scenario() -> None:
             before = count_of(TcpTransport)

@@ -1,4 +1,4 @@
-"""What a person is told of a TLS error, whoever made it."""
+"""Texts for TLS errors, from either end of the connection."""
 
 from __future__ import annotations
 

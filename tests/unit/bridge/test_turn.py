@@ -1,4 +1,5 @@
-"""The end of a turn: one callback for all who write, and what one raises is its own (`bridge.transport.turn`)."""
+"""The end of a turn: one callback for all writers, and an exception affects its writer alone
+(`bridge.transport.turn`)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ SECRET = "what a customer sends"
 
 
 class Writer:
-    """Notes that it was called, and raises if it is to."""
+    """Writer that records its calls, and raises on request."""
 
     def __init__(self, order: list[str], name: str, *, fails: bool = False) -> None:
         self._order = order
@@ -59,7 +60,7 @@ def test_what_is_written_early_is_written_once() -> None:
 
 @pytest.mark.parametrize("early", [False, True])
 def test_what_there_is_no_time_for_is_written_in_the_next_turns(early: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each few writers take all the time that one turn has."""
+    """A few writers use up the time of one turn."""
     monkeypatch.setattr("bridge.transport.turn.WRITE_S", -1.0)
     monkeypatch.setattr("bridge.transport.turn.WRITERS_AT_ONCE", 2)
 
@@ -83,7 +84,7 @@ def test_what_there_is_no_time_for_is_written_in_the_next_turns(early: bool, mon
 
 
 def test_a_short_answer_does_not_wait_for_what_goes_to_thousands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each few writers take all the time that one turn has; those that are late write in each turn too."""
+    """A few writers use up the time of one turn; those that are late write in each turn too."""
     monkeypatch.setattr("bridge.transport.turn.WRITE_S", -1.0)
     monkeypatch.setattr("bridge.transport.turn.WRITERS_AT_ONCE", 2)
 

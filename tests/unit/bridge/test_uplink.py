@@ -1,4 +1,4 @@
-"""The uplink's answers to what a peer may do to it, on a link that is only a record of what was sent."""
+"""Answers of the uplink to any behaviour of a peer, on a link that records what was sent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 class Wire:
-    """As much of an engine as an uplink uses."""
+    """The part of an engine that an uplink uses."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, bytes]] = []
@@ -262,7 +262,7 @@ class TestCredit:
 
 
 class Epochs:
-    """Sequences below 2 of every address were given in the epoch before."""
+    """Sequences below 2 of every address belong to the epoch before."""
 
     single = False
 

@@ -1,4 +1,4 @@
-"""Two lanes over one link: the live one goes first and gathers, the backlog takes what the link has to spare."""
+"""Two lanes over one link: the live lane goes first and gathers, the backlog uses the rest of the link."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMITS = UplinkLimits(batch_bytes=1_000, batches_undelayed=100, gather_s=0.2, ga
 
 
 class Shell:
-    """A driver, as far as an uplink knows one."""
+    """Driver as an uplink sees it."""
 
     def __init__(self) -> None:
         self.path = TcpPath()
@@ -73,7 +73,7 @@ class Bench:
         self.uplink.backlog.deliver(self.old, [Stored(position, position, run)])
 
     def flush(self) -> list[tuple[str, list[bytes]]]:
-        """(lane, bodies) of each batch sent by it."""
+        """Return (lane, bodies) of each batch sent by it."""
         before = len(self.wire.sent)
         self.uplink.flush()
         batches = [decode(plain.body_of(message)) for _, message in self.wire.sent[before:]]
@@ -110,7 +110,8 @@ def test_a_reading_leaves_at_once_and_those_that_follow_gather() -> None:
 
 
 class TestLastCredit:
-    """It is for what a second brings: a hub that gives little has thousands of gateways."""
+    """The last credit is kept for live messages of the next second, as a hub may grant little credit to each
+    gateway."""
 
     def two_sent_for(self, credit: int) -> Bench:
         bench = Bench(credit=credit)
