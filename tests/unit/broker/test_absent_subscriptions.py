@@ -1,4 +1,4 @@
-"""Durable subscriptions of absent clients are rows of the store, and lose nothing."""
+"""Durable subscriptions of absent clients are rows of the store, and lose no message."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.broker.test_promises import Origin
 
 
 class Consumer(test_promises.Consumer):
-    """Remembers what it has not answered."""
+    """Consumer that remembers its unanswered deliveries."""
 
     def __init__(self, name: str = "c", credit: int = 1000) -> None:
         super().__init__(name, credit)
@@ -46,7 +46,7 @@ def options(name: str, **more: object) -> SubscribeOptions:
 
 
 def away(site: Site, consumer: Consumer) -> None:
-    """The consumer leaves, and for long."""
+    """Detach the consumer until its subscription is closed."""
     assert consumer.joined is not None
     site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
     for _ in range(4):
@@ -58,7 +58,7 @@ def opened(site: Site) -> set[str]:
 
 
 def position(site: Site, name: str) -> int:
-    """Where its only cursor stands on disk."""
+    """Return the position of its only cursor on disk."""
     [record] = [record for record in site.store.cursor_records() if record.name == name]
     return record.position
 
@@ -80,14 +80,14 @@ class TestAtRest:
         assert opened(site) == {"mqtt/c/topic/+"}
 
     def test_what_was_committed_as_its_consumer_left_is_not_passed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A client may say good-bye right behind its CONNECT, which is answered before messages are handed on."""
+        """A client may disconnect right behind its CONNECT, which is answered before messages are delivered."""
         monkeypatch.setattr(durable_subscriptions, "SUBSCRIPTIONS_OPEN_MAX", 0)
         site = Site()
         consumer = site.consumer("topic/a", options=options("mqtt/c/topic/a"))
 
         class Leaving:
             def prepare(self) -> None:
-                """It writes nothing."""
+                """Write nothing."""
 
             def committed(self, *, kept: bool) -> None:
                 assert consumer.joined is not None
@@ -313,7 +313,7 @@ ADDRESSES = ("topic/a", "topic/b", "topic/b/c", "queue/a", "other")
 
 
 class ComingAndGoing(RuleBasedStateMachine):
-    """Subscribers come and go, messages come, time passes, the router starts anew: each is given what it is owed."""
+    """Each subscriber gets its messages while subscribers come and go, time passes and the router restarts."""
 
     @initialize()
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""Answers wait for the commit their message joined, whoever seals it, and what one origin raises is its own."""
+"""Answers wait for the commit of their message, whoever seals it, and an exception stays with its origin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECRET = b"not for the log"
 
 
 class Sender(Origin):
-    """An origin that notes what it is told, and may raise when it is."""
+    """Origin that records its answers, and raises on request."""
 
     def __init__(self, site: Site, name: str = "sender", *, fails: bool = False) -> None:
         self.name = name
@@ -107,7 +107,7 @@ class TestIsolation:
 
 
 class Careless(Sender):
-    """Raises when it is told of credit, or to go on."""
+    """Sender that raises when it is notified of credit, or asked to continue."""
 
     def credit_changed(self, address: str) -> None:
         self.told.append((0, None))
@@ -134,7 +134,7 @@ class TestCredit:
         assert len(site.router._watchers) == 0
 
     def test_only_senders_without_credit_are_told_and_each_once(self) -> None:
-        """What a message costs does not depend on how many send to its address."""
+        """The cost of a message does not depend on the number of senders to its address."""
         site = Site()
         senders = [Careless(site, name) for name in ("with", "without")]
         consumer = site.consumer("anycast/a", credit=1)
@@ -179,12 +179,12 @@ class TestCredit:
 
 
 class Pressed:
-    """A subscription somebody is held back for."""
+    """A subscription that senders wait for."""
 
     pace = SubscriberPace.KEEPING_UP
 
     def pump(self) -> None:
-        """Nothing waits."""
+        """Do nothing: no message waits."""
 
 
 class TestTickets:
@@ -215,7 +215,7 @@ class TestTickets:
         sender.publish("queue/a", 1)
         site.store.commits.flush()
         sender.publish("queue/a", 2)
-        site.store.failure = StoreError("the medium failed")  # of the commit that starts when this one ends
+        site.store.failure = StoreError("the medium failed")  # belongs to the commit that starts when this one ends
         site.posted.popleft()()
         assert sender.told == [(1, None)]
         callbacks(site)

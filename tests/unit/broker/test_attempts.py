@@ -1,4 +1,4 @@
-"""How often a message failed is known after a restart, as long as that decides about anything."""
+"""Counts of failed attempts survive a restart while they matter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a clock that may be set tells of the age of a message."""
+"""Age of messages under a clock that may be set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ YEARS = 10 * 31_556_952 * S
 
 
 class Machine:
-    """A clock of the day, one that is never set, and what is known of the first."""
+    """A wall clock, a monotonic clock, and the state of the wall clock."""
 
     def __init__(self, *, good: bool) -> None:
         self.now, self.monotonic_s, self.good = START, 100.0, good

@@ -1,4 +1,4 @@
-"""Every message with a wrong stamp gets its time, or the bounds of it, whatever the clock does and whenever it does."""
+"""Every message with a wrong stamp gets its time or bounds of it, whatever the clock does at any moment."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ START = 1_780_000_000 * S
 
 
 class Machine:
-    """Its two clocks, and the true time."""
+    """Two clocks, and the true time."""
 
     def __init__(self) -> None:
         self.true = START
@@ -42,7 +42,7 @@ class Machine:
         self.start(wall=0)
 
     def start(self, *, wall: int) -> None:
-        """It starts anew, and its clock shows this."""
+        """Boot with this wall clock."""
         self.boots += 1
         self.mono, self.wall, self.good = 5 * S, wall, False
         self.changes = EventListeners("changes")
@@ -64,7 +64,7 @@ class Machine:
 
 
 class Wire:
-    """An engine that keeps what is sent."""
+    """Engine that records what is sent."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, Any]] = []
@@ -73,18 +73,18 @@ class Wire:
         self.sent.append((tag, msgspec.json.decode(plain.body_of(message), type=ClockDocument)))
 
     def settle_sent(self, _link: Link, _tag: int) -> None:
-        """It is settled."""
+        """Do nothing: settled messages are not tracked."""
 
 
 class Bench:
-    """A machine, its store, and a hub that takes what is told."""
+    """A machine, its store, and a hub that accepts its reports."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.lives = folder, 0
         self.rig, self.machine = self._opened(), Machine()
         self.told: list[ClockSpan] = []
         self.true: dict[tuple[str, int], int] = {}
-        """By name of a message."""
+        """True time by name of a message."""
         self.stamps: dict[tuple[str, int], tuple[int, bool]] = {}
         self.begin()
 
@@ -125,7 +125,7 @@ class Bench:
         self.begin()
 
     def machine_restarts(self, wall: int, off_s: float = 60.0) -> None:
-        """The power is cut."""
+        """Cut the power."""
         self._cut()
         self.machine.passes(off_s)
         self.machine.start(wall=wall)
@@ -137,7 +137,7 @@ class Bench:
         self.begin()
 
     def _cut(self) -> None:
-        """Go on with what is on the medium: what waits for its commit has never been acknowledged."""
+        """Continue from the files on disk: messages that wait for their commit were never acknowledged."""
         while self.store.commits.committing:
             self.rig.turn()
         self.commit_names()
@@ -148,7 +148,7 @@ class Bench:
         old.store.close()
 
     def receive(self, address: str = "plant/1", count: int = 1) -> None:
-        """Stamped now, and not committed yet."""
+        """Stamp and append messages, without a commit."""
         flags = 1 | (CLOCK_GOOD if self.machine.good else 0)
         bodies = [b"%d" % self.machine.true] * count
         self.store.logs.append(
@@ -156,7 +156,7 @@ class Bench:
         )
 
     def commit_names(self) -> None:
-        """Remember what each message is called."""
+        """Record the name of each committed message."""
         for commit in self.rig.commits:
             for _, stored in commit.appended:
                 run = stored.run
@@ -172,12 +172,12 @@ class Bench:
         self.rig.settle()
 
     def takes_all(self) -> None:
-        """The hub takes whatever there is."""
+        """Let the hub accept all reports."""
         if self.wire is None:
             self.connect()
         while True:
             self.look()
-            self.look()  # what the first one wrote is on disk
+            self.look()  # the write of the first call is on disk
             self.reports.flush()
             assert self.wire is not None
             fresh = self.wire.sent[self.answered :]
@@ -190,7 +190,7 @@ class Bench:
         self.commit_names()
 
     def of(self, address: str, sequence: int) -> list[ClockSpan]:
-        """What is told of one message."""
+        """Return the reported spans of one message."""
         stamp = self.stamps[address, sequence][0]
         return [
             stretch
@@ -203,7 +203,7 @@ class Bench:
         ]
 
     def check(self) -> None:
-        """Every message whose clock was not good is told of in one stretch, and that is right."""
+        """Check that exactly one span reports each message with a bad clock, and that its offset is right."""
         for (address, sequence), true in self.true.items():
             stamp, good = self.stamps[address, sequence]
             found = {(one.number, one.known, one.low, one.high) for one in self.of(address, sequence)}
@@ -271,7 +271,7 @@ def test_what_waits_for_its_commit_while_the_clock_is_set_is_told_apart_by_stamp
     bench.look()
     bench.machine.passes(1000)
     bench.receive()
-    bench.machine.set(500 * S)  # back, into what the first stretch has seen
+    bench.machine.set(500 * S)  # back, to a time that the first span has seen
     bench.look()
     bench.receive()
     bench.machine.set(400_000_000 * S)  # and far ahead
@@ -466,7 +466,7 @@ def happens(bench: Bench, what: str, *arguments: Any) -> None:
     elif what == "commit":
         bench.look()
     elif what == "pass":
-        bench.look()  # what is pending is so for moments only
+        bench.look()  # reports are pending for moments only
         machine.passes(*arguments)
     elif what == "set" and not machine.good:
         machine.set(max(0, machine.wall + arguments[0] * S))

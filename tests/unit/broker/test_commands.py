@@ -1,4 +1,4 @@
-"""Commands of a hub at a gateway: into the queue of their device once, and a receipt for whatever becomes of them."""
+"""Commands of a hub at a gateway: each enters the queue of its device once, and every result has a receipt."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HUB = Connector(name="hub", hosts=(EndpointHost(host="127.0.0.1", port=1),))
 
 
 class Gateway(Site):
-    """With an inbox of a hub's commands, and somebody who keeps every receipt."""
+    """Gateway with an inbox for commands of a hub, and a consumer that keeps every receipt."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,11 +187,11 @@ def test_a_device_of_the_device_api_has_hono_s_queue() -> None:
 
 @pytest.mark.parametrize("qos", [0, 1])
 def test_nobody_else_makes_receipts(qos: int) -> None:
-    """A client with the right to send there would say of others' commands what it likes."""
+    """A client with the right to send there must not forge receipts for commands of others."""
     gateway = Gateway()
     gateway.command()
     device = gateway.consumer("command/pump7")
-    for _ in range(2):  # the second time the route is known
+    for _ in range(2):  # the second time the route is cached
         sender = Sender()
         forged = receipt_body("a1", Receipt.REJECTED, "forged")
         gateway.router.publish(

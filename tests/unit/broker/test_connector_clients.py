@@ -1,4 +1,4 @@
-"""Libraries of connectors: imported for who asks for them, and named where they are missing."""
+"""Libraries of connectors are imported on first use, and an error names a missing one."""
 
 from __future__ import annotations
 

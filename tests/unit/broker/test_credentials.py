@@ -1,4 +1,4 @@
-"""The credential file: what it keeps, who may read it, and its bounds."""
+"""The credential file: its content, its permissions, and its bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connector's data budget: counted on over a restart, shown, and said when it runs out."""
+"""The data budget of a connector continues after a restart, is shown, and is reported when it is used up."""
 
 from __future__ import annotations
 

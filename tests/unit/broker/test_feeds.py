@@ -1,5 +1,5 @@
-"""Delivery follows the log a message was stored in: whatever changes, raises or is missed while a commit runs, what was
-acknowledged is delivered, and no cursor passes what nobody saw."""
+"""Delivery follows the log of a message: whatever changes, raises or is missed during a commit, acknowledged messages
+are delivered and no cursor passes an undelivered one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOPICS = AddressTable([AddressRule("plant/#", AddressType.TOPIC)])
 
 
 class Asking(Origin):
-    """An origin that remembers what was accepted."""
+    """Origin that remembers the accepted tokens."""
 
     def __init__(self) -> None:
         self.taken: list[int] = []
@@ -36,7 +36,7 @@ class Asking(Origin):
 
 
 class Failing(Consumer):
-    """Raises when it is given something, with the message in what it says."""
+    """Consumer that raises on delivery, with the message in the text of the exception."""
 
     def __init__(self, name: str = "failing", failures: int = 1_000_000) -> None:
         super().__init__(name)
@@ -54,7 +54,7 @@ class Failing(Consumer):
 
 
 class Unknowing(Failing):
-    """Raises when it is asked what it can take, once it has joined."""
+    """Consumer that raises when the router reads its credit, once it has joined."""
 
     @property  # type: ignore[override]
     def credit(self) -> int:
@@ -64,7 +64,7 @@ class Unknowing(Failing):
 
     @credit.setter
     def credit(self, credit: int) -> None:
-        """It has some always."""
+        """Ignore the value: credit is constant."""
 
 
 def names(consumer: Consumer) -> list[str]:
@@ -72,7 +72,7 @@ def names(consumer: Consumer) -> list[str]:
 
 
 def sealed(site: Site, address: str, *bodies: bytes) -> Asking:
-    """Publish, and start the commit, which is over when the site settles down."""
+    """Publish and start the commit; `settle_down` of the site ends it."""
     origin = Asking()
     site.router.publish(Publication(origin, Run(address, "device", 1, b"", list(bodies)), range(len(bodies))))
     site.router.flush()
@@ -88,7 +88,7 @@ def joined(site: Site, consumer: Any, address: str, options: SubscribeOptions) -
 
 
 def open_messages(site: Site, name: str) -> int:
-    """Messages no cursor of this name is done with."""
+    """Return the count of messages that no cursor of this name is done with."""
     site.settle_down()
     site.settle_down(wait_s=1.0)  # so that its moves are written
     records = [record for record in site.store.cursor_records() if record.name == name]
@@ -120,7 +120,7 @@ class TestConfiguredWhileACommitRuns:
         assert origin.taken == [0, 1]
         assert names(consumer) == ["before", "a", "b"]
         consumer.answer(DeliveryOutcome.ACCEPTED, 2)
-        assert open_messages(site, "kept") == 1  # "before" is still with the consumer
+        assert open_messages(site, "kept") == 1  # the consumer still holds "before"
 
     def test_a_consumer_of_a_queue_gets_what_was_stored_before_it_was_a_topic(self) -> None:
         site = Site()
@@ -427,7 +427,7 @@ class TestWatermark:
         assert names(site.consumer("topic/#", options=DURABLE)) == ["1", "2", "3", "4", "5", "6"]
 
     def test_a_priority_noted_once_and_taken_is_not_waited_for(self) -> None:
-        """A message that was read before its feed told of it leaves nothing behind."""
+        """A message that was read before its feed announced it leaves no entry behind."""
         site = Site(queue=AddressPolicy(durability=Durability(DurabilityMode.MEMORY)))
         header = encode(DescribedValue(Ulong(0x70), [True, Ubyte(9)]))
         consumer = site.consumer("queue/a", credit=0)

@@ -1,4 +1,4 @@
-"""A table of filters finds what the tree of filters finds."""
+"""A table of filters finds the same filters as the tree of filters."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_levels_that_decide_are_those_of_the_tree(filters: list[str], names:
 
 DEEP = "/".join(["a"] * (TOPIC_LEVELS_MAX - 1))
 CROSSED = ["/".join(each) for each in itertools.product("a+", repeat=10)]
-"""What a name of ten levels `a` can go down in both ways at each."""
+"""Ten levels, each `a` or `+`: the name matches both at every level."""
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,7 @@ CROSSED = ["/".join(each) for each in itertools.product("a+", repeat=10)]
     ],
 )
 def test_filters_made_to_take_long(filters: list[str], name: str) -> None:
-    """One filter of 128 levels that nobody held kept the loop for ever: with each level there was twice as much to look
-    at."""
+    """Match time does not double with each level: one filter of 128 levels once blocked the loop for ever."""
     found, tree = Table(filters), FilterTree[int]()
     for number, each in enumerate(filters):
         tree.add(each, number)

@@ -1,4 +1,4 @@
-"""What a forwarder owes: nothing of what came before it; what it has under way when its filter changes, once."""
+"""A new forwarder skips earlier messages; after a change of its filter each pending message is sent once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A forwarder takes what its filter matches, whatever types the addresses have had: nothing of it is stranded when a
-rule comes or goes, while messages come in and commits run."""
+"""A forwarder takes all messages that match its filter, under any type of address. None is stranded when a rule comes
+or goes while messages arrive and commits run."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ PLANT = AddressRule("plant/#", AddressType.TOPIC)
 
 
 def table(kind: AddressType | None) -> AddressTable:
-    """With or without a second rule beside `PLANT`."""
+    """Return the address table, with or without a second rule next to `PLANT`."""
     return AddressTable([PLANT, *([AddressRule("plant/press/#", kind)] if kind is not None else [])])
 
 
 class Peer(RunConsumer):
-    """Takes what it is given, and settles it when the test says so."""
+    """Peer that settles its messages when the test decides."""
 
     name = "uplink"
     credit = 50
@@ -48,7 +48,7 @@ class Peer(RunConsumer):
 
 
 class Device(Origin):
-    """Remembers what was accepted."""
+    """Device that remembers its accepted messages."""
 
     def __init__(self, site: Site) -> None:
         self.accepted_bodies: list[bytes] = []
@@ -68,7 +68,7 @@ class Device(Origin):
 
 
 class Forwarders:
-    """Two forwarders of one connector, as `edge.broker.router.connector_uplink` has them."""
+    """Two forwarders of one connector, set up as in `edge.broker.router.connector_uplink`."""
 
     def __init__(self, site: Site, *patterns: str) -> None:
         self.peer = Peer()
@@ -204,13 +204,13 @@ def test_a_forwarder_that_ends_leaves_everything() -> None:
 @pytest.mark.parametrize("narrower", [TOPIC, QUEUE])
 @pytest.mark.parametrize("restarted", [False, True])
 def test_another_filter_goes_on_with_what_the_one_before_was_owed(narrower: AddressType, restarted: bool) -> None:
-    """The address of a forwarder is corrected while its peer is away."""
+    """The filter of a forwarder changes while its peer is away."""
     site = Site()
     site.router.reconfigure(table(None))
     forwarders, device = Forwarders(site, "plant/#"), Device(site)
     forwarders.peer.credit = 0
     keeper = SubscribeOptions(durable_name="keeper")
-    site.consumer("#", options=keeper)  # else what nobody forwards is not in the store
+    site.consumer("#", options=keeper)  # else unforwarded messages are not stored
     for address in ("plant/1", "plant/hall/1"):
         device.send(address)
     site.settle_down()

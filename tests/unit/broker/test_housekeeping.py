@@ -1,4 +1,4 @@
-"""Parts of the housekeeping: what one raises starves no other, and is said."""
+"""Parts of the housekeeping: an exception of one is logged and does not stop the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate: verdicts that come later, secrets that overlap, and what a storm of guesses may cost."""
+"""The gate: late verdicts, overlapping secrets, and the cost of many guesses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def joe() -> CredentialUser:
 
 
 class Rig:
-    """A gate with a worker that works when it is told to, and clocks that stand still."""
+    """A gate; the test runs its worker and moves its clocks."""
 
     def __init__(self, *users: CredentialUser, mode: AuthenticationMode = AuthenticationMode.STANDARD) -> None:
         self.waiting: deque[tuple[Work, Done]] = deque()
@@ -188,7 +188,7 @@ class TestBounds:
         for _ in range(VERIFICATIONS_PER_USER_MAX):
             assert rig.ask("joe", "wrong") == []
         assert rig.ask("joe", "wrong") == [LoginVerdict.BUSY]
-        for i in range(VERIFICATIONS_PER_USER_MAX):  # names that are nobody's count together
+        for i in range(VERIFICATIONS_PER_USER_MAX):  # unknown names are counted together
             assert rig.ask(f"nobody{i}", "wrong") == []
         assert rig.ask("nobody", "wrong") == [LoginVerdict.BUSY]
         assert rig.gate.busy == 2
@@ -212,7 +212,7 @@ class TestBounds:
         assert (verdicts, rig.gate.waits_s) == ([], rig.now)
         rig.now = VERIFICATION_WAIT_S_MAX
         work, done = rig.waiting.popleft()
-        secret = work()  # it runs when the time is over
+        secret = work()  # it runs after the deadline
         rig.gate.expire()
         rig.gate.expire()
         assert (verdicts, rig.gate.late, rig.gate.busy, rig.gate.waits_s) == ([LoginVerdict.BUSY], 1, 1, 0.0)
@@ -265,7 +265,7 @@ class TestGrants:
         assert one.may_send("up/1")
         rig.gate.release(two)
         rig.gate.update(CredentialSnapshot({"joe": with_secret(joe, "another", at_s=NOW)}))
-        assert cut == []  # a new secret is no reason
+        assert cut == []  # a new secret does not end a connection
         rig.gate.update(CredentialSnapshot({"joe": with_rules(joe, [])}))
         assert cut == ["one"]
         rig.gate.update(CredentialSnapshot())
@@ -276,7 +276,7 @@ class TestGrants:
 
 
 class TestSasl:
-    """PLAIN with a verdict that comes later, as the engine sees it."""
+    """SASL PLAIN with a late verdict, as the engine sees it."""
 
     def begin(self, rig: Rig, password: str) -> tuple[SaslClient, SaslServer, list[str]]:
         woken: list[str] = []
@@ -307,7 +307,7 @@ class TestSasl:
         rig.verdict("joe", "s3cret")
         _, server, woken = self.begin(rig, "s3cret")
         assert server.done
-        assert woken == []  # no turn within a turn
+        assert woken == []  # no nested turn
 
     @pytest.mark.parametrize(("busy", "outcome"), [(False, 1), (True, 4)])
     def test_refused_and_busy_have_outcomes_of_their_own(self, joe: CredentialUser, busy: bool, outcome: int) -> None:
@@ -354,7 +354,7 @@ class TestSasl:
             server.receive(data)
             failures.append(server.failure)
         assert failures == [None, "more than 65536 bytes before the outcome"]
-        rig.work()  # the verdict comes to nothing
+        rig.work()  # the verdict is discarded
         assert not server.done
 
     def test_anonymous_is_no_user_name(self, joe: CredentialUser) -> None:

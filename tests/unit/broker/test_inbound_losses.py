@@ -1,4 +1,5 @@
-"""Messages that a connector fetched and no address takes: in the ledger before their peer is acknowledged."""
+"""Messages that a connector fetched and no address accepts enter the ledger before the peer gets its
+acknowledgement."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ FORWARDER = Forwarder(name="f", filter="a/#", connector="c", remote_address="a/#
 
 
 class Rig:
-    """A router on a store in memory, with one incoming forwarder from a peer that knows no refusal."""
+    """A router on a store in memory, with one incoming forwarder from a peer that does not support refusal."""
 
     def __init__(self) -> None:
         self.posted: list[Callable[[], None]] = []

@@ -1,4 +1,4 @@
-"""Two lanes of one forwarder: what comes never waits for what was there, and every message is in one of them."""
+"""Two lanes of one forwarder: new messages never wait for the backlog, and every message is in one lane."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAME = "forwarder/hub/plant"
 
 
 class Lane(RunConsumer):
-    """One lane of an uplink: takes what there is credit for, and settles what the test says."""
+    """One lane of an uplink: takes messages within its credit, and settles them when the test decides."""
 
     credit = 0
 
@@ -44,7 +44,7 @@ class Lane(RunConsumer):
 
 
 class Crossing:
-    """A site with one forwarder whose link comes and goes."""
+    """A site with one forwarder; its link comes and goes."""
 
     def __init__(self, **policies: AddressPolicy) -> None:
         self.site = Site(**policies)
@@ -72,7 +72,7 @@ class Crossing:
         self.site.settle_down()
 
     def give(self, credit: int) -> None:
-        """Let the backlog lane take so many more."""
+        """Let the backlog lane take `count` more messages."""
         self.backlog.credit += credit
         for lane in self.forwarding.lanes:
             lane.pump()
@@ -83,7 +83,7 @@ class Crossing:
 
     @property
     def kept(self) -> tuple[int, int]:
-        """Bounds of the log, once everything that may go is gone."""
+        """Return the bounds of the log after the sweep."""
         for _ in range(4):
             self.site.settle_down(wait_s=1.0)
         return self.site.store.logs.bounds(self.forwarding.parts[0].log)
@@ -285,5 +285,5 @@ def test_whatever_happens_each_message_is_taken_once_in_the_order_of_its_lane(se
 
 
 def _bodies(lane: Lane, count: int) -> list[int]:
-    """The next that it will settle, by position: here positions are what is sent."""
+    """Return the next messages to settle, by position: the test sends positions as bodies."""
     return [position for _, position in lane.unsettled[:count]]

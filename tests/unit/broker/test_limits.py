@@ -1,4 +1,4 @@
-"""Every bound of the broker, crossed: what is beyond it is refused or dropped and counted, and the rest works on."""
+"""Each bound of the broker: input above it is refused or dropped and counted, and the rest goes on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.run_consumer import RunConsumer
 
 
 class Device(interfaces.Origin):
-    """An origin that notes its answers."""
+    """Origin that records its answers."""
 
     def __init__(self, name: str = "device") -> None:
         self.name = name
@@ -36,7 +36,7 @@ class Device(interfaces.Origin):
 
 
 class Reader(RunConsumer):
-    """A consumer with the credit it is given."""
+    """Consumer with a fixed credit."""
 
     credit = 0
 
@@ -53,7 +53,7 @@ class Reader(RunConsumer):
 
 
 class Rig:
-    """A router over the store's twin; callbacks run in `settle`."""
+    """A router over the in-memory store; callbacks run in `settle`."""
 
     def __init__(self) -> None:
         self.posted: deque[Callable[[], None]] = deque()
@@ -105,12 +105,12 @@ def test_a_name_that_comes_once_has_no_place(rig: Rig, monkeypatch: pytest.Monke
 
 
 class ForgettingLanes:
-    """Counts how often routes are to be forgotten."""
+    """Source that counts the requests to forget routes."""
 
     forgotten = 0
 
     def publish(self) -> None:
-        """Nothing waits."""
+        """Do nothing: no message waits."""
 
     def forget_routes(self) -> None:
         self.forgotten += 1
@@ -126,7 +126,7 @@ def test_routes_of_what_begins_alike_are_cached(rig: Rig, monkeypatch: pytest.Mo
         made = rig.router.routes.made
         assert made[f"t{number}/1"] is made[f"t{number}/2"]
         assert len(made._of_prefixes) <= 10
-    assert not lanes.forgotten  # they are what they were
+    assert not lanes.forgotten  # all cached routes are still valid
 
 
 def test_long_addresses_are_not_remembered(rig: Rig) -> None:
@@ -189,7 +189,7 @@ def test_a_slow_live_subscriber_holds_no_more_than_its_share(rig: Rig, monkeypat
 def test_all_slow_live_subscribers_hold_no_more_than_the_pool_and_a_quarter(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beyond it each may have a little, so that a slow one is not cut off by the others."""
+    """A slow subscriber may hold a little above the full pool, so that others do not cut it off."""
     size = Run("t/00", rig.device.name, 1, b"", [bytes(100)]).size
     monkeypatch.setattr(transient, "TRANSIENT_BUFFER_BYTES_LEAST", 2 * size)
     monkeypatch.setattr(transient, "TRANSIENT_BUFFER_BYTES_MIN", 10 * size)

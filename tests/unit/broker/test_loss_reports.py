@@ -1,4 +1,4 @@
-"""The loss ledger on its way to a hub."""
+"""Reports of the loss ledger to a hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests: every accepted sequence is stated once, whatever the clock does and wherever the process ends."""
+"""Manifests state every accepted sequence once, whatever the clock does and wherever the process ends."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from edge.broker.store.records import Loss
 from tests.contract.store.rig import AnyStore, fail_commits, heal, memory_rig, sqlite_rig
 
 HOUR = 490_000
-"""Of the clock, in hours since 1970, at the start: in 2025."""
+"""Hour of the clock at the start, since 1970: in 2025."""
 
 
 class Key:
-    """Signs with the digest's first letters."""
+    """Signer that returns the first letters of the digest."""
 
     public_key = "ed25519:AAAA"
 
@@ -34,7 +34,7 @@ class Key:
 
 
 class Wire:
-    """An engine that keeps what is sent, and answers when it is told to."""
+    """Engine that records what is sent; the test sends the answers."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, Any]] = []
@@ -43,7 +43,7 @@ class Wire:
         self.sent.append((tag, msgspec.json.decode(plain.body_of(message))))
 
     def settle_sent(self, _link: Link, _tag: int) -> None:
-        """It is settled."""
+        """Do nothing: settled messages are not tracked."""
 
 
 def manifests_of(store: AnyStore, *arguments: Any, **more: Any) -> Manifests:
@@ -52,7 +52,7 @@ def manifests_of(store: AnyStore, *arguments: Any, **more: Any) -> Manifests:
 
 
 class Bench:
-    """A connector's manifests over a store, which a hub takes."""
+    """Manifests of a connector over a store, and a hub that accepts them."""
 
     def __init__(self, rig: Any) -> None:
         self.rig = rig
@@ -65,7 +65,7 @@ class Bench:
         return self.rig.store  # type: ignore[no-any-return]
 
     def begin(self, gateway: str = "gw") -> None:
-        """A process begins, and its connection."""
+        """Start a process with its connection."""
         self.reports, self.wire = Reports(), Wire()
         covers = lambda address: address.startswith("plant/")  # noqa: E731
         self.manifests = manifests_of(self.store, self.reports, "hub", gateway=gateway, covers=covers, signer=Key())
@@ -91,12 +91,12 @@ class Bench:
         self.rig.settle()
 
     def later(self, hours: float) -> None:
-        """The clock shows a time so many hours from the one it showed."""
+        """Move the clock by `hours`."""
         self.hours += hours
         self.look()
 
     def taken(self) -> list[ManifestStatement]:
-        """What the hub has got, in order; it takes all that comes of it."""
+        """Let the hub accept all statements; return them in order."""
         done = 0
         while True:
             self.manifests.feed()
@@ -159,7 +159,7 @@ def test_who_asks_while_some_are_stated_hears_of_all(bench: Any, monkeypatch: py
 
 
 def spans(statements: list[ManifestStatement], address: str) -> list[tuple[int, int, int]]:
-    """(hour, first, last) of an address; the chain holds, or this fails."""
+    """Return (hour, first, last) of an address; check the chain."""
     mine = [one for one in statements if one.address == address]
     previous = GENESIS
     for one in mine:
@@ -231,11 +231,12 @@ def test_what_a_former_process_accepted_is_stated_at_the_start(tmp_path: Path) -
 
 
 def test_manifests_made_anew_in_the_midst_of_a_commit_go_on_from_it(bench: Any) -> None:
-    """As a changed configuration does it: they counted statements as waiting that the hub had, for good."""
+    """A change of the configuration replaces the manifests during a commit, and no statement counts as waiting for
+    ever."""
     bench.append("plant/1", 3)
     bench.hours += 1
     bench.manifests.look(int(bench.hours * HOUR_NS), clock_good=True)
-    assert bench.store.commits.flush()  # what is stated is under way
+    assert bench.store.commits.flush()  # the statement is being committed
     bench.begin()
     assert spans(bench.taken(), "plant/1") == [(HOUR, 0, 2)]
     bench.append("plant/1", 1)
@@ -244,7 +245,7 @@ def test_manifests_made_anew_in_the_midst_of_a_commit_go_on_from_it(bench: Any) 
     bench.reports.flush()
     ((tag, _),) = bench.wire.sent[1:]
     bench.reports.settled(bench.link, [(tag, DeliveryState.ACCEPTED, True, None)])
-    bench.begin()  # nothing of that is committed yet
+    bench.begin()  # that is not committed yet
     assert spans(bench.taken(), "plant/1") == []
     assert bench.manifests.waiting == 0
 
@@ -271,7 +272,7 @@ def test_a_commit_that_fails_states_nothing_twice(bench: Bench) -> None:
     bench.hours += 1
     log = bench.store.logs.open("topic office/#")
     for _ in range(3):
-        bench.store.logs.append(log, Run("office/1", "d", 1, b"", [bytes(100_000)], 0))  # which there is no room for
+        bench.store.logs.append(log, Run("office/1", "d", 1, b"", [bytes(100_000)], 0))  # the store has no room for it
         bench.manifests.look(int(bench.hours * HOUR_NS), clock_good=True)
         bench.rig.commit()
     bench.hours += 1

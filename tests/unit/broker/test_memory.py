@@ -1,5 +1,5 @@
-"""Addresses kept in memory, as the router sees them: who is answered when, and in what order things arrive. And a
-medium that cannot be read: nothing is passed over."""
+"""Addresses in memory, as the router sees them: order of messages and time of answers. And an unreadable medium: no
+message is skipped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DURABLE = SubscribeOptions(durable_name="d", all_qos=True)
 
 
 class Sender(interfaces.Origin):
-    """Remembers what it was answered."""
+    """Sender that remembers its answers."""
 
     name = "sender"
 
@@ -56,7 +56,7 @@ def site() -> Site:
 
 @pytest.fixture
 def sender(site: Site) -> Sender:
-    """Whose addresses have their first message behind them."""
+    """Return a sender that has published a first message to its addresses."""
     made = Sender(site.router)
     made.send("queue/a", b"first")
     site.settle_down()

@@ -1,4 +1,4 @@
-"""Names clients make: how many, for how long, and what is given back."""
+"""Names that clients create: their number, their lifetime, and their release."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RULES = [AddressRule("queue/#", AddressType.QUEUE), AddressRule("queue/ours", Ad
 
 
 class Device(interfaces.Origin, RunConsumer):
-    """Sends, and takes what comes."""
+    """Device that sends, and records its deliveries."""
 
     credit = 1000
 
@@ -88,7 +88,7 @@ class Site:
         return device.answers[-1]
 
     def take(self, address: str) -> Device:
-        """Consume all a queue has, and leave."""
+        """Consume all messages of a queue, and leave."""
         device = Device()
         joined = self.router.subscriptions.subscribe(device, address, SubscribeOptions())
         joined.pump()
@@ -152,7 +152,7 @@ class TestQuotas:
                 site.router.subscriptions.subscribe(greedy, "t/2", options)
         site.router.subscriptions.subscribe(
             greedy, "t/2", SubscribeOptions(qos0_only=True)
-        )  # the twin of a durable one
+        )  # the second half of a durable name
         for one in (*durable, *live):
             site.router.subscriptions.unsubscribe(greedy, one, forget=True)
         assert site.count(NameKind.SUBSCRIPTION) == site.count(NameKind.FILTER) == 0
@@ -219,7 +219,7 @@ class TestQueues:
     def test_a_name_without_a_log_is_no_queue_after_a_start(self) -> None:
         site = Site()
         site.send(Device("greedy"), "queue/a")
-        site.store.state.put(queues.KIND, "queue/b", b"greedy")  # as where there was no room for its log
+        site.store.state.put(queues.KIND, "queue/b", b"greedy")  # as if there were no room for its log
         site.settle()
         for _ in range(2):
             site.boot()
@@ -288,7 +288,8 @@ class TestQueues:
         assert device.got == [b"before", b"after"]
 
     def test_priorities_count_where_nobody_consumed_when_they_came(self) -> None:
-        """Also of several messages of one commit, and of what came before it was open."""
+        """Priorities count too for several messages of one commit, and for messages from before the queue was
+        opened."""
         site, device = Site(), Device()
         data = b"\x00\x53\x75\xa0\x01"
 

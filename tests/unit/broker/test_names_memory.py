@@ -30,18 +30,18 @@ from tests.support.run_consumer import RunConsumer
 QUEUES = 4_000
 GROUP = 500
 SENT_TO_BYTES_MAX = 500
-"""A queue with what is known of its address when it was sent to once: its counter, and that it came."""
+"""Bytes of a queue and its address after one message: its counter, and the record of its first use."""
 BYTES_MAX = 100
-"""A queue and its log, after a start."""
+"""Bytes of a queue and its log, after a start."""
 FILTERS = 2_000
 FILTER_BYTES_MAX = 100
-"""A durable subscription nobody holds, with its cursor."""
+"""Bytes of an unused durable subscription, with its cursor."""
 SESSION_BYTES_MAX = 300
-"""A session whose client is away, beside its subscriptions."""
+"""Bytes of a session with an absent client, without its subscriptions."""
 LEFT_BYTES_MAX = 100_000
-"""What 2 000 subscriptions may leave: 50 bytes each, where one at rest takes 200."""
+"""Bytes that 2 000 subscriptions may leave: 50 each, where an idle one takes 200."""
 FIXED_BYTES_MAX = 300_000
-"""A store and a router with no names."""
+"""Bytes of a store and a router without names."""
 
 
 class Device(interfaces.Origin):
@@ -91,7 +91,7 @@ def make_queues(rig: Rig, router: Router, first: int, count: int) -> None:
 
 
 def allocated(do: Callable[[], object]) -> int:
-    """Bytes that are left of what is allocated meanwhile."""
+    """Return the bytes that the call allocates and keeps."""
     gc.collect()
     tracemalloc.start()
     try:
@@ -107,7 +107,7 @@ def test_a_queue_nobody_uses(tmp_path: Path) -> None:
     limits = StoreLimits(logs_in_use_max=100, counted_commits_max=1)
     rig = sqlite_rig(tmp_path, limits)
     router = router_on(rig)
-    make_queues(rig, router, 0, 2 * GROUP)  # and with them what does not depend on how many there are
+    make_queues(rig, router, 0, 2 * GROUP)  # includes allocations that do not depend on the number of names
     assert allocated(lambda: make_queues(rig, router, 2 * GROUP, QUEUES)) < SENT_TO_BYTES_MAX * QUEUES
     rig.store.close()
 
@@ -122,13 +122,13 @@ def test_a_queue_nobody_uses(tmp_path: Path) -> None:
 
 
 def mqtt(i: int) -> tuple[str, str, SubscribeOptions]:
-    """Name of the subscriber, filter and options."""
+    """Return the name of the subscriber, its filter and its options."""
     name, pattern = f"client{i // 100:05d}", f"plant/{i // 100:05d}/{i:08d}/command"
     return name, pattern, SubscribeOptions(durable_name=f"mqtt/{name}/{pattern}")
 
 
 def amqp(i: int) -> tuple[str, str, SubscribeOptions]:
-    """The same of a JMS client."""
+    """Return the same for a JMS client."""
     name = f"client{i:08d}"
     options = SubscribeOptions(durable_name=f"amqp/{name}/alarms", all_qos=True, selector="")
     return name, f"plant/{i:08d}/alarm", options
@@ -138,7 +138,7 @@ Kind = Callable[[int], tuple[str, str, SubscribeOptions]]
 
 
 def subscribe(rig: Rig, router: Router, kind: Kind, first: int, count: int) -> None:
-    """Durable subscriptions whose subscribers leave, for long."""
+    """Make durable subscriptions; their subscribers leave for long."""
     for start in range(first, first + count, GROUP):
         for i in range(start, start + GROUP):
             name, pattern, options = kind(i)
@@ -154,7 +154,7 @@ def subscribe(rig: Rig, router: Router, kind: Kind, first: int, count: int) -> N
 
 
 def rest(rig: Rig, router: Router) -> None:
-    """Time passes until nobody is held open."""
+    """Let time pass until no subscription is held open."""
     for _ in range(40):
         if not router.durable_subscriptions.opened:
             break
@@ -164,7 +164,7 @@ def rest(rig: Rig, router: Router) -> None:
         while rig.store.commits.committing:
             rig.turn()
     assert not router.durable_subscriptions.opened
-    rig.store.state.put("nothing", "", b"")  # so that what the last commit held is given back
+    rig.store.state.put("nothing", "", b"")  # so that memory of the last commit is released
     router.flush()
     while rig.store.commits.committing:
         rig.turn()
@@ -174,7 +174,7 @@ def rest(rig: Rig, router: Router) -> None:
     ("kind", "filters", "most"),
     [
         (mqtt, FILTERS, FILTER_BYTES_MAX),
-        (amqp, FILTERS, FILTER_BYTES_MAX + 50),  # its filter is no part of its name
+        (amqp, FILTERS, FILTER_BYTES_MAX + 50),  # its filter is not part of its name
         pytest.param(mqtt, 100_000, FILTER_BYTES_MAX, marks=pytest.mark.slow),
     ],
 )
@@ -182,7 +182,7 @@ def test_a_durable_subscription_nobody_holds(tmp_path: Path, kind: Kind, filters
     limits = StoreLimits(counted_commits_max=1)
     rig = sqlite_rig(tmp_path, limits)
     router = router_on(rig)
-    subscribe(rig, router, kind, 0, GROUP)  # and with them what does not depend on how many there are
+    subscribe(rig, router, kind, 0, GROUP)  # includes allocations that do not depend on the number of names
     taken = allocated(lambda: subscribe(rig, router, kind, GROUP, filters))
     assert taken < most * filters
     total = filters + GROUP
@@ -205,7 +205,7 @@ def test_a_durable_subscription_nobody_holds(tmp_path: Path, kind: Kind, filters
 
 
 class Connected:
-    """The connection of a client, as far as its session asks."""
+    """The connection of a client as its session sees it."""
 
     congested = False
 
@@ -216,7 +216,7 @@ class Connected:
 def sessions_away(
     rig: Rig, router: Router, sessions: SessionRegistry, first: int, count: int, filters: int = 1
 ) -> None:
-    """Clients that subscribe to a topic, or several, and leave for long."""
+    """Connect clients that subscribe to one or several topics and leave for long."""
     for start in range(first, first + count, GROUP):
         for i in range(start, start + GROUP):
             connected: Any = Connected()
@@ -262,7 +262,8 @@ def test_a_session_whose_client_is_away(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sessions", [False, True])
 def test_what_is_laid_down_does_not_wait_for_the_collector(tmp_path: Path, sessions: bool) -> None:
-    """That looks at everything after two million objects: a burst of names took ten times its memory until then."""
+    """Memory of closed names is freed by reference counts: until the collector ran, a burst of names held ten times as
+    much."""
     rig = sqlite_rig(tmp_path)
     router = router_on(rig)
     registry = SessionRegistry(router, rig.store, MqttTranslator())

@@ -1,4 +1,4 @@
-"""Answers in the order of what was sent, where consumers give some of them (`edge.broker.router.ordered_replies`)."""
+"""Answers keep the order of the messages where consumers give some of them (`edge.broker.router.ordered_replies`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RULES = [
 
 
 class Sender(interfaces.Origin):
-    """An origin that notes the answers in the order they come in."""
+    """Origin that records its answers in order."""
 
     def __init__(self, *, in_order: bool = True) -> None:
         self.name = "sender"
@@ -46,7 +46,7 @@ class Sender(interfaces.Origin):
 
 
 class Consumer(RunConsumer):
-    """Takes what its credit allows, and answers when it is told to."""
+    """Consumer that takes messages within its credit; the test answers them."""
 
     credit = 0
 
@@ -65,7 +65,7 @@ class Consumer(RunConsumer):
 
 
 class Rig:
-    """A router over the store's twin; commits end in `commit`."""
+    """A router over the in-memory store; commits end in `commit`."""
 
     def __init__(self, *, credit: int = 100, in_order: bool = True) -> None:
         self.posted: deque[Callable[[], None]] = deque()
@@ -92,7 +92,7 @@ class Rig:
             self.posted.popleft()()
 
     def settled(self) -> None:
-        """Nothing is remembered of anybody who has had all answers."""
+        """Check that no answer is pending and no state is left."""
         assert not self.router.answers.ordered.waiting
         assert not self.router.answers.awaiting_commit
 
@@ -175,7 +175,7 @@ def test_the_consumer_leaves() -> None:
 
 @pytest.mark.parametrize("credit", [0, 2, 100])
 def test_a_consumer_that_never_answers(credit: int) -> None:
-    """It may have the messages or leave them waiting: its time ends, and what is left is of no use to anybody."""
+    """The time of its messages ends, delivered or waiting, and they are dropped."""
     rig = Rig(credit=credit)
     rig.publish("any/1", 1, 2, 3)
     rig.publish("q/1", 4)
@@ -199,11 +199,11 @@ def test_a_consumer_that_never_answers(credit: int) -> None:
     assert rig.router.figures.acknowledged == 2
     rig.settled()
     assert isinstance(rig.group, AnycastGroup)
-    assert rig.group.credit == rig.consumer.credit  # nothing is counted as waiting
+    assert rig.group.credit == rig.consumer.credit  # no message counts as waiting
 
 
 def test_others_hear_of_each_message_at_once() -> None:
-    """AMQP says in each disposition which deliveries it is about."""
+    """Each answer is sent at once over AMQP, as a disposition names its deliveries."""
     rig = Rig(in_order=False)
     rig.publish("any/1", 1)
     rig.publish("q/1", 2)

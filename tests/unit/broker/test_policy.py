@@ -1,4 +1,4 @@
-"""Rules: what they grant, what they cannot be made to grant, and how much of it is remembered."""
+"""Rules: the rights they grant and do not grant, and the bound of the cache of decisions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TestSubstitution:
         [
             ("plant/%u/#", "pump7", "c", "plant/pump7/#"),
             ("%u/%c", "u", "c", "u/c"),
-            ("%u/%u", "%c", "x", "%c/%c"),  # what was put in is not looked at again
+            ("%u/%u", "%c", "x", "%c/%c"),  # the cached result is not evaluated again
             ("plain/+/#", "+", "#", "plain/+/#"),  # their names are not used
             ("a/%u/#", "+", "c", None),
             ("a/%c", "u", "#", None),

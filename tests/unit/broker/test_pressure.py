@@ -1,4 +1,4 @@
-"""Who is held back for a live subscriber that is behind, and for how long."""
+"""Publishers wait for a slow live subscriber, for a limited time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUNS = LIVE_BEHIND_BYTES_MAX // SIZE
 
 
 class Publisher(interfaces.Origin):
-    """An origin that notes what it is told."""
+    """Origin that records its answers."""
 
     name = "publisher"
 
@@ -44,7 +44,7 @@ class Publisher(interfaces.Origin):
 
 
 class Reader(RunConsumer):
-    """A consumer whose credit the test sets."""
+    """Consumer; the test sets its credit."""
 
     name = "reader"
     credit = 0
@@ -103,7 +103,7 @@ class TestPressure:
         self.publish(RUNS * 20)
         assert not self.is_held()
         assert self.subscription.dropped > 0
-        self.read()  # it has read everything: it is waited for again
+        self.read()  # it has read everything: publishers wait for it again
         assert self.pace() is SubscriberPace.KEEPING_UP
 
     def test_not_for_a_subscriber_that_leaves(self) -> None:

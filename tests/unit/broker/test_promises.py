@@ -1,4 +1,4 @@
-"""What a stored address promises beyond its type: redelivery, dead letters, time to live, and nothing lost unseen."""
+"""Guarantees of stored addresses: redelivery, dead letters, time to live, and no unreported loss."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Origin(interfaces.Origin):
     name = "device"
 
     def accepted(self, tokens: Sequence[int]) -> None:
-        """Not looked at here."""
+        """Ignore the answer."""
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        """Not looked at here."""
+        """Ignore the answer."""
 
 
 class Consumer(RunConsumer):
@@ -85,7 +85,7 @@ class Site:
         self.boot()
 
     def boot(self) -> None:
-        self.store.commits.listeners.clear()  # those of the process before
+        self.store.commits.listeners.clear()  # drop the listeners of the process before
         self.router = Router(
             self.store,
             self.table,
@@ -124,13 +124,13 @@ class Site:
 
     @property
     def buried(self) -> list[tuple[str, int, int]]:
-        """(reason, first, last) of what the ledger says of messages that are at a dead letter address."""
+        """Return (reason, first, last) of the entries of the ledger for dead letters."""
         self.settle_down()
         entries = [entry for entry in self.store.ledger.entries(0, 1000) if entry.reason.startswith(DEAD_LETTERED)]
         return [(entry.reason.removeprefix(DEAD_LETTERED), entry.first, entry.last) for entry in entries]
 
     def kept(self, address: str) -> int:
-        """Messages of a queue that nobody is done with."""
+        """Return the count of messages of a queue that are not done."""
         self.settle_down(wait_s=1.0)
         queue = self.router.queues[address]
         record = self.store.cursors.record(queue.cursor)
@@ -143,7 +143,7 @@ def attempts(count: int, **more: float) -> AddressPolicy:
 
 
 class TestLinkLoss:
-    """A consumer that is gone without an answer may have died of the message."""
+    """The message may have killed a consumer that vanished without an answer."""
 
     @staticmethod
     def lose(site: Site, consumer: Consumer) -> None:
@@ -352,7 +352,7 @@ class TestRedelivery:
         first.answer(DeliveryOutcome.MODIFIED_UNDELIVERABLE)
         site.settle_down()
         assert first.got == [("m", 0)]
-        site.send("queue/a", b"n")  # not held up by what nobody there may have
+        site.send("queue/a", b"n")  # not held up by a consumer of another address
         assert first.got == [("m", 0), ("n", 0)]
         first.answer(DeliveryOutcome.ACCEPTED)
         assert site.router.queues["queue/a"].backlog == 1
@@ -494,7 +494,7 @@ class TestGivenUp:
         assert lost.address == "deadletter/dead"
 
     def test_what_a_dead_letter_address_takes_in_part_is_in_the_ledger_in_part(self) -> None:
-        """Consumers of an anycast address answer for each message by itself."""
+        """Consumers of an anycast address answer each message separately."""
         site = Site(queue=AddressPolicy(deadletter="anycast/dead"))
         site.send("queue/1", *(b"\x00\x53\x75\xa0\x01%d" % i for i in range(4)), flags=AMQP | 1)
         reader = site.consumer("queue/1")

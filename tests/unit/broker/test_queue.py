@@ -1,5 +1,5 @@
-"""Queues whose messages are not all alike to all consumers: selectors, priorities, groups. Nothing is lost, nothing is
-delivered twice, nothing is scanned twice, and nobody stands in the way of others."""
+"""Queues with selectors, priorities and groups: no message is lost, delivered twice or scanned twice, and no consumer
+blocks another."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def body(text: str, group: str | None = None) -> bytes:
 
 
 class Picky(Consumer):
-    """Wants bodies that contain one of its letters, and counts what it is asked about."""
+    """Consumer that wants bodies with one of its letters, and counts the bodies it examines."""
 
     def __init__(self, letters: str, *, name: str = "picky", credit: int = 1000) -> None:
         super().__init__(name, credit)
@@ -77,12 +77,12 @@ def names(consumer: Consumer) -> list[str]:
 
 
 def values(consumer: Consumer) -> list[str]:
-    """Bodies of `body`, without sections."""
+    """Return the bodies of `body`, without sections."""
     return [name[name.rindex("\xa1") + 2 :] for name in names(consumer)]
 
 
 class TestGivenBack:
-    """Messages that one consumer gave back, where each goes its own way through the queue."""
+    """Messages that one consumer returned; each continues separately through the queue."""
 
     def test_goes_first_to_another_that_selects_it(self) -> None:
         site = Site()
@@ -171,7 +171,7 @@ class TestSelectors:
         site.send("queue/a", b"a")
         held = attach(site, Picky("a"))
         assert names(held) == ["a"]
-        detach(site, held)  # not settled: it goes back
+        detach(site, held)  # not settled: it returns to the queue
         assert names(attach(site, Picky("a"))) == ["a"]
 
     def test_released_messages_find_another_taker(self) -> None:
@@ -481,10 +481,10 @@ class TestRanges:
 
 
 class Sliced(Site):
-    """A router with turns of the loop, and a clock that advances a third of a slice at each look."""
+    """A router with turns of the loop; its clock advances a third of a slice at each look."""
 
     def __init__(self, count: int) -> None:
-        """Start with `count` queues that have a message each."""
+        """Start with `count` queues of one message each."""
         self.turns: deque[Callable[[], None]] = deque()
         self.looks = 0
         super().__init__()
@@ -509,7 +509,7 @@ class Sliced(Site):
         return self.now + self.looks * PATTERN_SLICE_S / 3
 
     def turn(self, count: int = 1) -> None:
-        """Run what was put off to the next turn, and what was read by then."""
+        """Run the callbacks of this turn, and the reads that are finished."""
         for _ in range(count):
             for _ in range(len(self.turns)):
                 self.turns.popleft()()
@@ -529,7 +529,7 @@ class Sliced(Site):
 
 
 class TestAllQueuesOfAFilter:
-    """A consumer of thousands of queues is joined to them, and served, a slice in each turn of the loop."""
+    """A consumer joins and is served thousands of queues, a slice in each turn of the loop."""
 
     def test_no_turn_takes_more_than_a_slice_and_all_are_served(self) -> None:
         site, consumer, told = Sliced(40), Consumer(), list[int]()

@@ -1,4 +1,4 @@
-"""Quotas, reserves and floors: who may append, who is refused, whose oldest messages go."""
+"""Quotas, reserves and floors: who may append, who is refused, and which oldest messages are dropped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.run_consumer import RunConsumer
 
 
 class Sender(interfaces.Origin):
-    """Numbers its messages and remembers what it was told, in order."""
+    """Sender that numbers its messages and records its answers in order."""
 
     name = "sender"
 
@@ -74,7 +74,7 @@ class Site:
         self.sender = Sender()
 
     def start(self, rules: Sequence[AddressRule] | None = None) -> None:
-        """A process over what the store has."""
+        """Start a process over the content of the store."""
         self.store.commits.listeners.clear()
         self.router = Router(
             self.store,
@@ -95,7 +95,7 @@ class Site:
                 self.posted.popleft()()
 
     def send(self, address: str, size: int = 100, count: int = 1) -> list[Refusal | None]:
-        """Send one run and commit; what was said of it."""
+        """Send one run and commit; return the refusal of each message, or None."""
         before = len(self.sender.told)
         tokens = range(self.sender.sent, self.sender.sent + count)
         self.sender.sent += count
@@ -283,7 +283,7 @@ class TestSpace:
 
 
 class TestOrder:
-    """Who gives way to whom when the space or the card is full."""
+    """Order in which messages give way when the space or the card is full."""
 
     def test_events_go_on_while_telemetry_gives_way_down_to_its_reserve(self) -> None:
         site = Site(space=2000, events=quota(None, reserve=500), telemetry=quota(None, DROP, reserve=330))
@@ -430,7 +430,7 @@ class TestFloor:
         assert "above the floor" in caplog.text
 
     def test_what_a_failed_commit_was_to_give_up_makes_no_room(self) -> None:
-        """At the floor each byte that comes takes the place of one that goes."""
+        """A failed commit frees no space. At the floor each new byte replaces an old one."""
         site = Site(telemetry=quota(None, WhenFull.DROP_OLDEST))
         site.router.quotas.keep_free(10 << 20)
         for _ in range(2 * EVICT_AHEAD_SHARE):

@@ -46,7 +46,7 @@ def test_what_changes_often_or_has_gone_takes_no_room() -> None:
 
 
 def test_to_ask_costs_what_has_changed_since() -> None:
-    """Of 20 000 one changes each time: to go through all of them took 0.5 ms."""
+    """A query costs only the items that changed: a scan of 20 000 items takes 0.5 ms."""
     numbers = dict.fromkeys(range(20_000), 0)
     ranking = Ranking[int](lambda item: numbers[item], numbers)
     ranking.largest()

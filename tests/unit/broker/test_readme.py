@@ -1,4 +1,4 @@
-"""The broker's README names what is there: every path, and every class, method and constant."""
+"""The README of the broker names only existing paths, classes, methods and constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that goes on in the next turn of the loop."""
+"""Work that continues in the next turn of the loop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Loop:
         return work
 
     def turn(self) -> list[str]:
-        """Run one turn; return what was done in it."""
+        """Run one turn; return the work done in it."""
         self.done.clear()
         for _ in range(len(self.turns)):
             self.turns.popleft()()

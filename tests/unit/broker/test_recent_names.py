@@ -1,4 +1,4 @@
-"""Names of messages that came lately: how many are known, also after a restart, and what they take."""
+"""Names of recent messages: how many are known, also after a restart, and the memory they take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bridge.limits import INBOX_NAMES_MAX
 from edge.broker.router.recent_names import DIGEST_BYTES, SLOT_NAMES, SLOTS, RecentNames, digest
 
 AGAIN = 32_768 + 500
-"""RabbitMQ's `queue_index_max_journal_entries`, and what may be under way to it."""
+"""RabbitMQ's `queue_index_max_journal_entries`, and messages that may be on their way to it."""
 
 
 def names(count: int) -> list[bytes]:

@@ -103,7 +103,7 @@ def test_a_wildcard_looks_at_its_own_branch_only() -> None:
     ids=["one a device", "twenty a device"],
 )
 def test_what_a_topic_takes_over_its_body(topic: Callable[[int], str]) -> None:
-    """At most 300 bytes, with its name, as a million of them have to fit a small gateway."""
+    """A retained topic takes at most 300 bytes with its name, as a million of them have to fit a small gateway."""
     count, body = 20_000, bytes(100)
     retained = RetainedMessages(Nowhere(), NameQuotas(Limits()))
     tracemalloc.start()
@@ -118,7 +118,7 @@ def test_what_a_topic_takes_over_its_body(topic: Callable[[int], str]) -> None:
 
 
 class Nowhere:
-    """Small state that is kept nowhere, so that only what is in memory counts."""
+    """State that is discarded, so that only memory counts."""
 
     def put(self, kind: str, key: str, value: bytes) -> Ticket:
         return Ticket()
@@ -134,7 +134,7 @@ class Nowhere:
 
 
 class Shelf:
-    """Retained messages with a clock; a body says how many seconds its message is worth keeping, ``0``: for ever."""
+    """Retained messages with a clock; the body of a message is its lifetime in seconds, ``0``: for ever."""
 
     def __init__(self, store: MemoryStore | None = None) -> None:
         self.now_s = 0

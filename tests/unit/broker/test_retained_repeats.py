@@ -1,4 +1,4 @@
-"""Retained messages that a peer sends again at a new subscription."""
+"""Retained messages that a peer sends again for a new subscription."""
 
 from __future__ import annotations
 

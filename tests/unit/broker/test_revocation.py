@@ -1,4 +1,4 @@
-"""Cutting connections whose users changed: one that raises is no reason to leave another one open."""
+"""Connections of changed users are cut: an exception of one does not keep another one open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A space on an event loop: a flush for each turn that brings something, and none is lost."""
+"""A space on an event loop: each turn with input gets one flush, and none is missed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEADLINE_S = 30
 
 
 class Sender(Origin):
-    """Publishes at the end of a turn, as the lanes of MQTT do, and remembers what was accepted."""
+    """Sender that publishes at the end of a turn, as the lanes of MQTT do, and remembers accepted messages."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
@@ -41,7 +41,7 @@ class Sender(Origin):
             )
 
     def forget_routes(self) -> None:
-        """Nothing to do: the sender asks for no route."""
+        """Do nothing: the sender uses no route."""
 
     def accepted(self, tokens: Sequence[int]) -> None:
         self.taken += tokens
@@ -52,7 +52,7 @@ class Sender(Origin):
 
 
 class FailingSender(Sender):
-    """Raises in its first call."""
+    """Sender that raises in its first call."""
 
     def publish(self) -> None:
         if not self.calls:
@@ -62,7 +62,7 @@ class FailingSender(Sender):
 
 
 class CountingSpace(Space):
-    """Counts the flushes the loop calls."""
+    """Space that counts the flushes of the loop."""
 
     flushes = 0
 

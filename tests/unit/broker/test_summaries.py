@@ -1,4 +1,4 @@
-"""Readings summed up: what is kept of several, and what is left alone."""
+"""Summaries of readings: values that are merged, and messages that stay as they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that expire with nobody reading them: they go, they are accounted for, and no bad clock takes any."""
+"""Messages expire without a reader: each one is removed and counted, and a bad clock removes none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOUR = AddressPolicy(ttl_max_s=3600)
 
 
 class Reads:
-    """Counts what is read of a site's store."""
+    """Count the reads of a site's store."""
 
     def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -41,7 +41,7 @@ class Reads:
 
 
 def absent(site: Site, name: str, pattern: str = "topic/#") -> None:
-    """A durable subscription nobody is connected for."""
+    """Make a durable subscription without a connected client."""
     consumer = site.consumer(pattern, name, options=SubscribeOptions(durable_name=name))
     assert consumer.joined is not None
     site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
@@ -57,7 +57,7 @@ def fill(
 
 
 def tick(site: Site) -> None:
-    """One tick, and everything that follows from it but the next."""
+    """Run one tick and its effects, up to the next tick."""
     site.now += 0.25
     site.router.tick()
     while site.posted:
@@ -66,7 +66,7 @@ def tick(site: Site) -> None:
 
 
 def held(site: Site, log: str) -> int:
-    """Bytes of bodies a log keeps."""
+    """Return the bytes of bodies in a log."""
     return site.store.retention.log_bytes(site.store.logs.open(log))
 
 
@@ -263,7 +263,7 @@ class TestClock:
         assert len(consumer.got) == 10, "nothing is given up by a clock that was set"
 
     def test_it_is_on_disk_with_the_first_message(self) -> None:
-        """The first process ends before its first tick: what it stored ages all the same [MQTT-3.3.2-6]."""
+        """Messages age although the first process ends before its first tick [MQTT-3.3.2-6]."""
         site = Site(queue=HOUR)
         booted_at_s = site.now - 5_000
         site.steady_s = lambda: site.now - booted_at_s

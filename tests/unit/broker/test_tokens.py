@@ -1,4 +1,4 @@
-"""Bearer tokens: what is taken, and everything people have tried to have taken."""
+"""Bearer tokens: valid ones, and known kinds of forgery."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class TestRefused:
 
 
 class Rig:
-    """An `Issuer` over a real one, with a clock that is moved."""
+    """An `Issuer` over a real one, with a clock that the test moves."""
 
     def __init__(self, server: TestIssuer, data: Path, **more: Any) -> None:
         self.offset_s = 0.0
@@ -182,18 +182,18 @@ class TestIssuerFollowed:
 
         async def play(server: TestIssuer, path: Path) -> None:
             rig = Rig(server, path)
-            said, proven = await rig.verdict(server.token("ann"))  # before there was an answer of the issuer
+            said, proven = await rig.verdict(server.token("ann"))  # before the issuer answered
             assert said is LoginVerdict.ACCEPTED
             assert proven is not None
             assert proven.user == "ann"
             old = server.token("ann")
             server.keys.append(SigningKey("k2", "RS256"))
-            assert (await rig.verdict(server.token("bob")))[0] is LoginVerdict.ACCEPTED  # the issuer is asked at once
+            assert (await rig.verdict(server.token("bob")))[0] is LoginVerdict.ACCEPTED  # the issuer is queried at once
             assert (await rig.verdict(old))[0] is LoginVerdict.ACCEPTED
             del server.keys[0]
             assert (await rig.verdict(SigningKey("k3").token(server.claims())))[
                 0
-            ] is LoginVerdict.REFUSED  # asked again
+            ] is LoginVerdict.REFUSED  # queried again
             assert (await rig.verdict(old))[0] is LoginVerdict.REFUSED
             await rig.issuer.stop()
 

@@ -17,7 +17,7 @@ Answers = list[tuple[int, Refusal | Acceptance]]
 
 
 class Publisher(Origin):
-    """An origin that notes its answers."""
+    """Origin that records its answers."""
 
     def __init__(self, site: Site, *, in_order: bool = False) -> None:
         self.name = "publisher"

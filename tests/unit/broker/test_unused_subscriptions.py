@@ -1,4 +1,4 @@
-"""A durable subscription of AMQP that nobody uses for long ends, and what lay in it is in the ledger."""
+"""A durable AMQP subscription ends when it is unused for long, and the ledger lists its messages."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ OPTIONS = SubscribeOptions(durable_name=NAME, all_qos=True, selector="")
 
 
 class Site(test_promises.Site):
-    """Durable subscriptions end after `UNUSED_S` here. UTC may be set by `set_s`."""
+    """Durable subscriptions end after `UNUSED_S` here; `set_s` moves UTC."""
 
     def __init__(self, **policies: AddressPolicy) -> None:
         self.set_s = 0.0
         super().__init__(**policies)
 
     def boot(self) -> None:
-        self.store.commits.listeners.clear()  # those of the process before
+        self.store.commits.listeners.clear()  # drop the listeners of the process before
         self.router = Router(
             self.store,
             self.table,
@@ -64,7 +64,7 @@ class Site(test_promises.Site):
         self.settle_down()
 
     def wait(self, wait_s: float) -> None:
-        """Time passes, in steps a gateway would have."""
+        """Let time pass, in the steps of a gateway."""
         self.settle_down(wait_s=wait_s)
         for _ in range(4):
             self.settle_down(wait_s=2.0)
@@ -86,7 +86,7 @@ class Site(test_promises.Site):
 
 
 def left(site: Site, *bodies: bytes, options: SubscribeOptions = OPTIONS) -> None:
-    """A subscription nobody holds, with messages in it."""
+    """Leave a subscription without a client, with messages in it."""
     site.leave(site.join(options))
     if bodies:
         site.send("topic/a", *bodies)
@@ -194,7 +194,7 @@ class TestItsEnd:
 
 
 class TestTimeout:
-    """AMQP 1.0 section 3.5.3: how long its client wants it."""
+    """The client may set the timeout of its subscription (AMQP 1.0 section 3.5.3)."""
 
     def test_a_client_may_ask_for_less(self) -> None:
         site = Site()
@@ -233,7 +233,7 @@ class TestWhoComesBack:
         assert site.given_up() == []
 
     def test_while_it_is_given_up(self) -> None:
-        """What the ledger has is gone; what it has not is delivered."""
+        """Messages in the ledger are gone; the others are delivered."""
         site = Site()
         left(site)
         for _ in range(30):
@@ -308,7 +308,7 @@ class TestRestart:
         assert not site.there
 
     def test_when_it_was_left_is_written_once_and_late(self) -> None:
-        """Who takes one message at a time, each over a link of its own, has no commit for that."""
+        """A client that takes each message over a new link causes no commit for the time of leaving."""
         site = Site()
         written: list[str] = []
         put = site.store.state.put
@@ -420,7 +420,7 @@ def test_what_was_sent_while_it_was_there_is_had_or_in_the_ledger(steps: list[st
 
 
 def settle_all(site: Site, consumer: Consumer) -> None:
-    """It has answered everything it was given."""
+    """Answer all deliveries of the consumer."""
     if consumer.last is not None:
         subscription, position = consumer.last
         subscription.settle(consumer, 0, position, DeliveryOutcome.ACCEPTED)

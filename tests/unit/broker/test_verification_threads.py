@@ -1,4 +1,4 @@
-"""Threads that verify passwords, in a process of their own: its priority is given away and not got back."""
+"""Threads that verify passwords, tested in a process of their own: a process cannot raise its priority again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ asyncio.run(main())
 @pytest.mark.skipif(sys.platform != "linux", reason="on Linux alone each thread has a priority")
 @pytest.mark.parametrize("further", [0, 5], ids=["as far back as they go", "further back"])
 def test_a_gateway_that_stands_back_itself_verifies_passwords(further: int) -> None:
-    """Without the rights of root a thread that is to come forward does not start, and nobody would be let in."""
+    """A thread of higher priority cannot start without root's rights; the gateway still verifies passwords."""
     told = VERIFIED.format(NICE + further)
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout == f"{NICE + further}\n", done.stderr
@@ -40,7 +40,8 @@ def test_a_gateway_that_stands_back_itself_verifies_passwords(further: int) -> N
 
 @pytest.mark.anyio
 async def test_what_waits_too_long_is_done_by_a_thread_of_normal_priority() -> None:
-    """The threads of low priority get no time; what one of them has started is done, and what waits behind it."""
+    """A thread of normal priority takes over when the threads of low priority get no time. It finishes their started
+    work, and the work behind it."""
     threads = VerificationThreads()
     starved, priorities = threading.Event(), list[int]()
     own = threading.get_native_id()
