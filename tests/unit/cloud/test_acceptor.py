@@ -1,4 +1,4 @@
-"""Who is let in as what, and who has to leave: clients' engines against what a hub has for each connection."""
+"""Admission of peers at a hub: clients' engines against the hub's end of each connection."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.machines import take_all
 
 
 def at_once(work: Work, done: Done) -> None:
-    """Verifies passwords where it is asked to."""
+    """Verify passwords in the same call."""
     done(work())
 
 
@@ -30,7 +30,7 @@ USERS = CredentialSnapshot({"reader@acme": with_secret(new_user("reader@acme"), 
 
 
 class Served:
-    """Who serves a peer; it answers and counts."""
+    """Owner of a peer's connection that answers and records events."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -42,7 +42,7 @@ class Served:
             self.engine.open()
 
     def writable(self) -> None:
-        """Nothing is sent."""
+        """Send nothing."""
 
 
 class Hub:
@@ -64,7 +64,7 @@ class Hub:
 
 
 class Connection:
-    """A client, the hub's end of its connection, and what stands for the driver."""
+    """A client, the hub's end of its connection, and a stub for the driver."""
 
     transport: Any
     address, peername = "192.0.2.7", "192.0.2.7:4711"
@@ -89,10 +89,10 @@ class Connection:
         return self.hub.has_place
 
     def flush_soon(self) -> None:
-        """Whoever drives it asks for bytes all the time."""
+        """Do nothing: the test reads all output."""
 
     def wake(self) -> None:
-        """Passwords are verified at once."""
+        """Do nothing: passwords are verified at once."""
 
     def send_to(self, target: str) -> None:
         self.client.attach_sender("out", target)
@@ -110,7 +110,7 @@ class Connection:
 
     @property
     def refusal(self) -> tuple[str, str] | None:
-        """Condition and description of the hub's close."""
+        """Return condition and description of the hub's close."""
         for event in self.events:
             if isinstance(event, Closed) and event.condition is not None:
                 return event.condition.name, event.condition.description
@@ -200,7 +200,7 @@ class TestGateways:
 
 
 class Revoked:
-    """An authority."""
+    """Policy that refuses revoked certificates."""
 
     def __init__(self, *serials: int) -> None:
         self.serials = set(serials)
@@ -264,7 +264,7 @@ class TestApplications:
 
 
 class TestProbe:
-    """Somebody at the gateway looks whether it would be let in: beside it, and in its place never."""
+    """A program at the gateway tests its login; it never replaces the gateway's connection."""
 
     def test_it_would(self) -> None:
         hub = Hub()

@@ -1,4 +1,4 @@
-"""`hub check`: what a hub would not start with is said with file, line and path; nothing is made by looking."""
+"""`hub check` reports each reason not to start, with file, line and path, and creates no file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands on their way down, against the registry they are kept in: every order of what gateways and lines do."""
+"""Commands on their way to gateways, against the registry: every order of events at gateways and lines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def add(registry: Commands, draft: Draft = DRAFT, now_us: int = 0, most: int = 1
 
 
 class Store:
-    """The registry, whose answers come when the test says so."""
+    """The registry; the test decides when its answers come."""
 
     def __init__(self, registry: Commands) -> None:
         self.registry = registry
@@ -68,7 +68,7 @@ class Store:
 
 
 class FakeLine:
-    """A line to a gateway that keeps what it has accepted, by identifier, over its connections."""
+    """Line to a gateway. The accepted commands stay across its connections, by identifier."""
 
     gateway = GATEWAY
 
@@ -88,7 +88,7 @@ class FakeLine:
     def answer(
         self, dispatch: Dispatch, outcome: ForwardOutcome = ForwardOutcome.ACCEPTED, *, told: bool = True
     ) -> None:
-        """The oldest: kept by the gateway, and the hub is told, or not any more."""
+        """Let the gateway keep the oldest command, and report it to the hub unless `told` is false."""
         tag = next(iter(self.sent))
         identifier = self.sent.pop(tag)
         self.credit += 1
@@ -180,8 +180,8 @@ def test_a_registry_that_fails_only_delays(registry: Commands) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_gateway_keeps_each_command_once_in_every_order_of_events(registry: Commands, seed: int) -> None:
-    """Lines come and go before and after answers, the hub is killed, its registry fails: in the end each command is at
-    the gateway, once, and the registry says so."""
+    """Each command is at the gateway once, and the registry records it, although lines end, the hub is killed and the
+    registry fails."""
     chance = random.Random(seed)
     hub, kept = Hub(registry), dict[str, int]()
     hub.kept = kept

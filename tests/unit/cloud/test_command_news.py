@@ -1,4 +1,4 @@
-"""What gateways say of commands, out of the batches it comes up in: in every encoding, and when it means nothing."""
+"""Receipts of gateways for commands, read from batches in every encoding; invalid ones are ignored."""
 
 from __future__ import annotations
 

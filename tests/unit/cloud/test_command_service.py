@@ -1,4 +1,4 @@
-"""The hub's commands on an event loop: what is told, kept and answered, in that order, and how much of it at once."""
+"""The hub's commands on an event loop: reports, storage and answers in this order, and their bounds."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_what_is_cancelled_goes_nowhere_and_who_waits_hears_it(tmp_path: Path) -
 
 
 def test_what_others_cancel_is_told(tmp_path: Path) -> None:
-    """`waypost fleet command cancel`, beside the hub."""
+    """A cancellation by another process, as `waypost fleet command cancel`, is reported."""
 
     async def work(hub: Hub) -> None:
         sent = await hub.commands.send(DRAFT)

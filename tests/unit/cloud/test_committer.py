@@ -1,4 +1,4 @@
-"""The committer: what is answered, when, and what happens while the hub cannot land."""
+"""The committer: its answers, their time, and its behaviour while the hub cannot land."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def open_registry(directory: Path, writer: str = "this hub") -> Registry:
 
 
 class Bench:
-    """A committer on a real lake, whose failures are injected at the failpoints of the landing."""
+    """A committer on a real lake; failures are injected at the failpoints of the landing."""
 
     def __init__(self, directory: Path, gather_ms: int = 5) -> None:
         self.directory = directory
         self.presences = 0
-        """Transactions that connections have cost."""
+        """Transactions of connections."""
         self.fail: Callable[[str], None] = lambda step: None
         self.reports: list[GroupReport] = []
         self.answers: list[tuple[str, LandingOutcome]] = []
@@ -77,7 +77,7 @@ class Bench:
         self.committer.reported.append(self.report)
 
     def open(self) -> None:
-        """On the thread that uses them."""
+        """Open the registry and the lake on the thread that uses them."""
         self.registry = open_registry(self.directory)
         write = self.registry.directory.presence
 
@@ -148,7 +148,7 @@ def run(tmp_path: Path, scenario: Callable[[Bench], Coroutine[Any, Any, None]], 
 
 
 def another_hub_has_it(tmp_path: Path, gateway: tuple[str, str]) -> None:
-    """The gateway connects to another hub of the same registry."""
+    """Connect the gateway to another hub of the same registry."""
     other = open_registry(tmp_path, "another hub")
     other.directory.presence({gateway: Presence("-", connected=True, at_us=1, connects=1)})
     other.close()
@@ -183,7 +183,7 @@ def test_what_comes_together_lands_together(tmp_path: Path) -> None:
 
 
 def test_a_trickle_lands_once_in_twice_the_gather_time(tmp_path: Path) -> None:
-    """A file a second, not two: what comes after a landing waits for the time of the next one."""
+    """Messages after a landing wait for the next one, so there is one file a second, not two."""
 
     async def scenario(bench: Bench) -> None:
         loop, session = asyncio.get_running_loop(), bench.session()
@@ -208,7 +208,8 @@ def test_the_end_of_a_backlog_does_not_wait_for_company(tmp_path: Path) -> None:
 
 
 def test_however_much_is_live_it_lands_once_in_twice_the_gather_time(tmp_path: Path) -> None:
-    """Nobody waits for its answer: files would be as many as there are pauses between the batches of a fleet."""
+    """Live messages wait for the next landing even though no gateway waits for an answer. Else each pause between
+    batches would make a file."""
 
     async def scenario(bench: Bench) -> None:
         loop, session = asyncio.get_running_loop(), bench.session()
@@ -225,7 +226,7 @@ def test_however_much_is_live_it_lands_once_in_twice_the_gather_time(tmp_path: P
 def test_what_gateways_say_of_themselves_does_not_cut_the_gathering_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fleet says something all the time: each would be a file of its own."""
+    """Status rows do not start a landing. A fleet reports all the time, and each row would make a file."""
     for name in ("STATUS_EVERY_S", "SEEN_EVERY_S", "PRESENCE_EVERY_S"):
         monkeypatch.setattr(f"cloud.hub.committer.{name}", 0.0)
 
@@ -244,11 +245,11 @@ def test_what_gateways_say_of_themselves_does_not_cut_the_gathering_off(
 
 
 class TestConnections:
-    """Landing goes on whatever connections do."""
+    """Landing goes on while connections come and go."""
 
     def test_what_a_connection_left_behind_lands(self, tmp_path: Path) -> None:
         async def scenario(bench: Bench) -> None:
-            for number in range(20):  # none of them lives as long as a landing takes
+            for number in range(20):  # each of them ends before its landing
                 session = bench.session()
                 bench.send(session, str(number), first=3 * number)
                 bench.committer.disconnect(session)
@@ -271,7 +272,7 @@ class TestConnections:
         assert bench.rows == 3
 
     def test_a_landing_that_outlasts_the_wait_for_it_ends_without_a_fault(self, tmp_path: Path) -> None:
-        """The registry does not answer for longer than a hub that stops waits."""
+        """The registry answers only after a stopping hub has given up waiting."""
         faults: list[dict[str, Any]] = []
         answering = threading.Event()
 
@@ -343,7 +344,7 @@ class TestConnections:
 
 
 class TestShares:
-    """Of every gateway a landing takes some, whatever others send."""
+    """A landing takes a share of every gateway's batches."""
 
     def test_who_sends_little_does_not_wait_for_who_sends_much(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -525,7 +526,7 @@ class TestWhatTheHubCannotDo:
             bench.send(good, "good")
             await bench.answered(1)
             assert bench.answers == [("good", LandingOutcome.LANDED)]
-            await bench.until(lambda: bool(bench.committer.held))  # it may be under way just now
+            await bench.until(lambda: bool(bench.committer.held))  # the failing batch may be landing just now
             [(held, why)] = bench.committer.held
             assert held is bad
             assert why.reason
@@ -553,13 +554,13 @@ class TestWhatTheHubCannotDo:
             bench.send(session, "gone")
             await bench.until(lambda: bench.committer.failing)
             bench.committer.disconnect(session)
-            await bench.until(lambda: bench.committer.pending_bytes == 0)  # a try may be under way
+            await bench.until(lambda: bench.committer.pending_bytes == 0)  # a retry may be running
             bench.fail = lambda step: None
 
         assert run(tmp_path, scenario).answers == []
 
     def test_what_is_behind_something_held_goes_with_it(self, tmp_path: Path) -> None:
-        """It comes again over the next connection, behind what was held; landed now, it would be before that."""
+        """The gateway sends both again, in order. If the later batch landed now, it would land out of order."""
 
         async def scenario(bench: Bench) -> None:
             def fail(done: str) -> None:
@@ -571,7 +572,7 @@ class TestWhatTheHubCannotDo:
             await bench.until(lambda: bench.committer.failing)
             bench.send(session, "behind it", first=3)
             bench.committer.disconnect(session)
-            await bench.until(lambda: bench.committer.pending_bytes == 0)  # a try may be under way
+            await bench.until(lambda: bench.committer.pending_bytes == 0)  # a retry may be running
             bench.fail = lambda step: None
 
         assert run(tmp_path, scenario).landed() == {}
@@ -616,7 +617,7 @@ class TestWhatTheHubCannotDo:
     def test_a_table_in_which_nothing_can_be_settled_holds_nothing_else(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Neither a data file nor an entry of the log of table `ledger` can be written."""
+        """Writes of data files and of log entries fail for table `ledger` alone."""
         create, put_new = Folder.create, Folder.put_new
 
         def refused(place: Folder, path: str) -> Any:
@@ -649,7 +650,7 @@ class TestWhatTheHubCannotDo:
         assert len(rows(tmp_path / "lake", "ledger")) == 1
 
     def test_what_one_gateway_says_keeps_nothing_back_that_others_say(self, tmp_path: Path) -> None:
-        """Of a time at the end of the calendar no row can be made: a fault of ours that documents let through."""
+        """A time at the end of the calendar cannot become a row: a fault that the check of documents missed."""
         end_us = 253_402_300_799_999_999
 
         def told(gateway: str, at_us: int) -> list[tuple[str, Any]]:
@@ -778,7 +779,7 @@ class TestLargeLedger:
         assert sorted(found) == list(range(0, 2 * self.RANGES, 2))
 
     def test_a_landing_takes_as_many_as_it_has_time_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Another gateway's batch does not wait for all of them, and nothing is left out."""
+        """A batch of another gateway does not wait for all ranges, and all ranges land."""
         monkeypatch.setattr("cloud.hub.lander.LANDING_S_MAX", 0.0)
 
         async def scenario(bench: Bench) -> None:
@@ -792,7 +793,7 @@ class TestLargeLedger:
 
 
 def test_memory_is_given_back_in_time_whatever_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each large landing puts it off, but not for good."""
+    """A large landing postpones the release of memory, but not for ever."""
     given_back: list[float] = []
     for name, value in (("BYTES_MIN", 1), ("AFTER_S", 60.0), ("WITHIN_S", 0.2)):
         monkeypatch.setattr(f"cloud.hub.committer.GIVEN_BACK_{name}", value)
@@ -811,7 +812,7 @@ def test_memory_is_given_back_in_time_whatever_follows(tmp_path: Path, monkeypat
 
 
 def test_memory_is_given_back_after_files_were_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However little lands then: a small file may hold rows of megabytes that say the same."""
+    """Memory is released after a compaction, as small files may hold megabytes of repeated rows."""
     given_back: list[int] = []
     for module in ("tables", "compaction"):
         monkeypatch.setattr(f"cloud.lake.{module}.COMPACTED_FILES_MIN", 3)
@@ -820,7 +821,7 @@ def test_memory_is_given_back_after_files_were_put_together(tmp_path: Path, monk
 
     async def scenario(bench: Bench) -> None:
         session = bench.session()
-        for number in range(3):  # after the first of them the table is looked at, and has one file
+        for number in range(3):  # the first landing checks the table, which has one file
             bench.send(session, str(number), first=3 * number)
             await bench.answered(number + 1)
         assert not given_back

@@ -1,4 +1,4 @@
-"""How many connections of gateways there is room for, and which of them end."""
+"""The number of connections of gateways that a hub accepts, and the order in which it closes them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from cloud.hub.limits import CONNECTIONS_MAX, HELD_HALF_SENT_BYTES_MAX, MEMORY_B
 from edge.broker.limits import AMQP_CONNECTION_BYTES, Limits
 
 PLACES = 20
-"""For connections whose peers have not said who they are: three quarters of what those that are open may hold."""
+"""Room for unidentified connections: three quarters of the bytes that open connections may hold."""
 HELD_BYTES_MAX = (PLACES * AMQP_CONNECTION_BYTES + 1) * 4 // 3
 
 
 class Visitor:
-    """Of a connection nobody says anything over: the test says who the peer is."""
+    """Owner of a connection without traffic; the test identifies the peer."""
 
     def __init__(self) -> None:
         self.sasl = SaslServer(anonymous=ANONYMOUS)
@@ -30,10 +30,10 @@ class Visitor:
         return self
 
     def handle(self, events: Sequence[Any]) -> None:
-        """Nothing is asked of it."""
+        """Ignore the events."""
 
     def writable(self) -> None:
-        """Nothing is sent."""
+        """Send nothing."""
 
 
 class Acceptor:
@@ -44,7 +44,7 @@ class Acceptor:
         return Visitor()
 
     def gone(self, driver: ConnectionDriver) -> None:
-        """Nobody wants to know."""
+        """Ignore the end."""
 
 
 class Rig:

@@ -1,4 +1,4 @@
-"""Live copies: for whom they are made, how many wait, and how much of the loop's time they take."""
+"""Live copies: their receivers, the bound of waiting ones, and their share of the loop's time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cloud.hub.limits import COPIED_AT_ONCE, COPIES_REST, COPIES_SLICE_S, LIVE_W
 from cloud.hub.spaces import Spaces
 
 CHUNK_S = COPIES_SLICE_S / 2
-"""What the test's clock says the making of a chunk takes."""
+"""Seconds of the test's clock for one chunk of copies."""
 
 
 def batch(address: str = "plant/1", messages: int = 1, *, lane: BatchLane = BatchLane.LIVE) -> Batch:
@@ -27,7 +27,7 @@ def batch(address: str = "plant/1", messages: int = 1, *, lane: BatchLane = Batc
 
 
 class Rig:
-    """Copies for tenants whose applications receive from the addresses given."""
+    """Copies for tenants; their applications receive from the given addresses."""
 
     def __init__(self, *receiving: str, bytes_max: int = 1 << 20, tenants: tuple[str, ...] = ("acme",)) -> None:
         self.now = 0.0
@@ -58,7 +58,7 @@ class Rig:
         return SimpleNamespace(tenant=tenant, router=router, has_live_subscription=bool(self.receiving))
 
     def turn(self) -> float:
-        """One turn of the copying; how long the loop was for others before."""
+        """Run one turn of the copying; return the delay before it."""
         [(delay_s, call)] = self.calls
         self.calls.clear()
         call()

@@ -1,4 +1,4 @@
-"""Credit of gateways: shares of what may wait."""
+"""Credit of gateways: shares of the bytes that may wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cloud.lake.limits import PENDING_BYTES_MAX
 
 
 class Gateway:
-    """A connection, and how many batches it may have on their way."""
+    """A connection, and the number of its batches that may be on their way."""
 
     def __init__(self) -> None:
         self.waiting_bytes = 0
@@ -42,7 +42,7 @@ class Rig:
         self.shares.landed(self.gateways, self.free_bytes)
 
     def settle(self) -> None:
-        """Who has nothing to send has shown so."""
+        """Land twice, so that idle gateways count as idle."""
         self.land()
         self.land()
 
@@ -102,7 +102,7 @@ def test_who_is_gone_has_no_share() -> None:
 
 
 def fleet(sending: int, silent: int = 0) -> Rig:
-    """Gateways that send as they measure, and others that say nothing."""
+    """Return gateways that send live readings, and silent ones."""
     rig = Rig(sending + silent)
     rig.settle()
     for each in rig.gateways[:sending]:
@@ -129,7 +129,7 @@ def test_who_says_nothing_makes_nobody_gather() -> None:
 
 
 def test_thousands_that_begin_at_once_do_not_storm() -> None:
-    """Credit that was given is not taken back, so who says nothing has little, however few send."""
+    """Granted credit cannot be withdrawn, so a silent gateway gets little, however few gateways send."""
     rig = fleet(1, silent=5_000)
     assert rig.gateways[0].batches == BATCHES_MAX
     assert {each.batches for each in rig.gateways[1:]} == {SMALL_BATCHES_MIN}
@@ -137,7 +137,7 @@ def test_thousands_that_begin_at_once_do_not_storm() -> None:
 
 
 def test_a_backlog_on_a_slow_link_is_not_taken_for_live_readings() -> None:
-    """Its batches are small, and it needs several under way."""
+    """A slow link needs several small batches at once for its backlog."""
     rig = fleet(2_000)
     rig.gateways[7].has_backlog = True
     rig.land()

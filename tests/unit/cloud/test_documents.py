@@ -67,7 +67,7 @@ def test_ledger_documents_have_one_range_or_several() -> None:
     ],
 )
 def test_a_time_at_an_end_of_the_calendar_is_none(time: object) -> None:
-    """A row with it could not be landed, nor what others say beside it."""
+    """A row with such a time could not be landed, nor other rows of the same landing."""
     document = msgspec.json.decode(msgspec.json.encode({**RANGE, "decided_at": time}))
     [entry] = ledger_ranges(SESSION, document, NOW_US)
     status = status_row(SESSION, {"reported_at": time, "backlog_oldest_at": time}, NOW_US)
@@ -75,7 +75,7 @@ def test_a_time_at_an_end_of_the_calendar_is_none(time: object) -> None:
 
 
 def test_the_last_time_there_is_can_be_landed() -> None:
-    """In 2262, the end of what nanoseconds reach."""
+    """The last time is in 2262, the limit of nanoseconds."""
     row = status_row(SESSION, {"reported_at": (1 << 63) - 1}, NOW_US)
     latest = statistics(record_rows("gateway_status", [row], NOW_US))["maxValues"]
     assert latest["reported_at"] == "2262-04-11T23:47:16.855Z"

@@ -1,4 +1,4 @@
-"""What the console is shown."""
+"""Data that the console shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rings over a fleet are refused when somebody wants them, and named; what no graph saw ends by the list of hops."""
+"""Rings over a fleet are refused and named when they are configured; the list of hops ends the undetected ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def hub(url: str) -> dict[str, Any]:
 
 
 def across(takes: str, gives: str, *hosts: str) -> Documents:
-    """In from an address of a peer, and out to another one there."""
+    """Return forwarders from an address of a peer and back to another of its addresses."""
     return [space(*hosts), forwards("in/#", takes, "in"), forwards("in/#", gives, "out", name="g")]
 
 
@@ -58,7 +58,7 @@ class TestRings:
             require_no_ring({"c": across("z/1", X, "rabbit")}, others)
 
     def test_over_the_hub(self) -> None:
-        """One sends to its hub as every gateway does; another takes the live copies of that, and sends them again."""
+        """One gateway sends to its hub; another receives the live copies and sends them again."""
         sends = [hub("amqps://hub.example:5671"), forwards(X, X, "out", "hub")]
         takes = [space("rabbit"), forwards(X, Y, "out", name="g")]
         require_no_ring({"b": takes}, {"a": sends})
@@ -86,7 +86,7 @@ class TestRings:
 
 
 def test_what_comes_round_over_hubs_says_where_it_has_been() -> None:
-    """Gateway, hub, gateway, hub: copies of a hub carry on the list of hops, by which a gateway knows its own."""
+    """Live copies of a hub carry the list of hops, so a gateway recognises its own messages."""
     run = Run("plant/1", "pump", 1, b"", [b"x"], 5)
     for gateway, hops in (("g1", ("g1",)), ("g2", ("g1", "g2")), ("g1", ("g1", "g2", "g1"))):
         batch = decode(encode([Stored(0, 7, run)], space="default", epoch="e", lane=BatchLane.LIVE))

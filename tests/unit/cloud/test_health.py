@@ -1,4 +1,4 @@
-"""What a hub says of its landing, its gateways and its doors."""
+"""Health report of a hub: its landing, its gateways and its listeners."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from edge.health.problems import HealthProblem, Severity
 
 
 class Hub:
-    """Everything a hub's health asks, well until a test changes it."""
+    """Everything that the health of a hub reads; healthy until a test changes it."""
 
     def __init__(self, folder: Path) -> None:
         folder.chmod(0o700)

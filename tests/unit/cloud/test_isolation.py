@@ -1,4 +1,4 @@
-"""Landing as many batches as can be: what is behind one that fails waits, through every stream it shares."""
+"""A landing takes as many batches as possible: later batches of every stream of a failed one wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloud.lake.rows import ReceivedBatch
 
 
 def batch(*ranges: tuple[str, int]) -> ReceivedBatch:
-    """One message of each (address, sequence)."""
+    """Return a batch of one message for each (address, sequence)."""
     return ReceivedBatch(
         "default",
         "gw",

@@ -1,4 +1,4 @@
-"""Labels of gateways, and which of them a selector chooses."""
+"""Labels of gateways, and selectors over them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damage of the registry's record of what has landed: found, kept to its stream, and made again from the lake."""
+"""Damage of the registry's marks is found, limited to its stream, and repaired from the lake."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def batch(address: str, first: int, last: int, gateway: str = "gw1") -> Received
 
 
 class Hub:
-    """A registry on disk and a lake in memory, in which something has landed."""
+    """A registry on disk and a lake in memory with landed batches."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -74,7 +74,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 
 
 def flips(value: Any) -> Iterator[Any]:
-    """The value with each of its bits flipped."""
+    """Yield the value with each of its bits flipped."""
     if isinstance(value, int):
         yield from (value ^ (1 << bit) for bit in range(63))
     else:
@@ -85,7 +85,7 @@ def flips(value: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize("column", ["spans", "mark", "checksum", "address", "epoch"])
 def test_every_flipped_bit_of_a_row(tmp_path: Path, column: str) -> None:
-    """Whatever bit it is: nothing new is taken for a duplicate, nothing landed lands again, others do not notice."""
+    """A flipped bit makes no new message a duplicate, lands no message twice, and affects no other stream."""
     (tmp_path / "whole").mkdir()
     whole = Hub(tmp_path / "whole")
     whole.close()

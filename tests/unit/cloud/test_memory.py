@@ -1,4 +1,4 @@
-"""What a hub keeps out of its memory, seen in a process of its own: there is one list of modules in each."""
+"""Modules that a hub does not import, tested in a process of its own, as each has one list of modules."""
 
 from __future__ import annotations
 

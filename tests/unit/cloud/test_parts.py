@@ -1,4 +1,4 @@
-"""What a landing is cut into: everything once, in order, and no part larger than the rows of one may be."""
+"""Parts of a landing: each message once, in order, and no part above the row limit."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_one_that_is_small_is_its_own_part() -> None:
 
 
 def test_a_part_is_a_batch() -> None:
-    """It can be kept in quarantine, and read again."""
+    """A part can be stored in quarantine and read again."""
     for part in (part for batch in several() for part in parts_of(batch)):
         batch = part.batch
         again = decode(encode(batch.stored(), space=batch.space, epoch=batch.epoch, lane=batch.lane))

@@ -1,4 +1,4 @@
-"""Who certificates and user names name, and which of them name nobody."""
+"""Gateways, users and tenants that certificates and user names identify, and names that identify none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cloud.hub.peers import (
 
 
 def shown(*uris: str) -> dict[str, Any]:
-    """As `ssl` gives a certificate."""
+    """Return a certificate as `ssl` does."""
     return {
         "subject": ((("organizationName", "somebody"),), (("commonName", "somebody"),)),
         "subjectAltName": (("DNS", "localhost"), *(("URI", uri) for uri in uris)),
@@ -71,7 +71,7 @@ class TestCertificates:
             read_certificate(shown(*uris))
 
     def test_a_common_name_names_nobody(self) -> None:
-        """Whoever else the authority has issued certificates to is no gateway by that."""
+        """A certificate without the URI of a gateway is refused, although the authority issued it."""
         with pytest.raises(InvalidPeer, match="0 URIs"):
             read_certificate({"subject": ((("commonName", "gw1"),),), "serialNumber": "01"})
 
@@ -90,7 +90,7 @@ class TestUsers:
             parse_user(identity, PeerKind.PERSON)
 
     def test_their_tenants(self) -> None:
-        """A tenant's name becomes that of a folder."""
+        """Invalid names are left out, as the name of a tenant becomes the name of a folder."""
         assert tenants_of(["a@acme", "b@acme", "c@other", "d@../up", "nobody"]) == ["acme", "other"]
 
     def test_nobody_has_the_identity_of_another(self) -> None:

@@ -1,4 +1,4 @@
-"""Who is read on while much waits for the disk."""
+"""Order in which connections are read while many bytes wait for the disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Connection:
         self.waiting_bytes = waiting_bytes
         self.has_backlog = False
         self.unread_bytes = 0
-        """Of those."""
+        """Part of `waiting_bytes` that is not read yet."""
         self.is_read = True
         self.went_on = 0
         self.batches = 0
@@ -92,7 +92,7 @@ def test_those_of_which_most_waits_are_held_back_until_half_of_it_has_landed() -
 
 
 def test_who_was_read_least_lately_is_read_on_first() -> None:
-    """The first that are read on bring all there is room for: in the order they came the last would never be read."""
+    """Reading resumes with the connection that was read least recently; in order of arrival the last would starve."""
     rig = Rig()
     every = [rig.connect() for _ in range(4)]
     order: list[Connection] = []
@@ -145,7 +145,7 @@ def test_who_is_gone_is_not_asked() -> None:
 
 
 class Held:
-    """Stands for an intake."""
+    """Stub for an intake."""
 
     def __init__(self, waiting: int = 0) -> None:
         self.waiting_bytes = waiting
@@ -192,7 +192,7 @@ class TestTenant:
 
 
 class TestRate:
-    """100 bytes a second, of which 10 seconds' worth may come at once."""
+    """A rate of 100 bytes a second with a burst of 10 seconds."""
 
     def setup_method(self) -> None:
         self.now = 0.0
@@ -207,7 +207,7 @@ class TestRate:
         self.told += 1
 
     def _wait(self) -> None:
-        """Until the next call is due."""
+        """Advance to the next call."""
         self.now, call = self.due.pop(0)
         call()
 

@@ -1,4 +1,4 @@
-"""The proof of a lake: whole ones are found whole, and every damage is named with the sequences it is about."""
+"""The proof of a lake: a complete lake passes, and each kind of damage is named with its sequences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.seeds import chosen_seed
 from tests.support.stated_lake import StatedLake, day
 
 FOUND = tuple[str, str, int, int]
-"""(kind, address, first, last)."""
+"""Kind, address, first and last."""
 
 
 def found(proof: Proof) -> list[FOUND]:
@@ -33,14 +33,14 @@ def found(proof: Proof) -> list[FOUND]:
 
 
 def whole(path: Path) -> StatedLake:
-    """A lake with nothing wrong."""
+    """Return a complete lake."""
     shutil.copytree(_made(), path / "lake")
     return StatedLake(path / "lake")
 
 
 @functools.cache
 def _made() -> Path:
-    """Two gateways, two addresses each, four hours; some of it was given up; nothing waits."""
+    """Make a lake of two gateways with two addresses each and four hours; some messages were dropped and none waits."""
     lake = StatedLake(Path(tempfile.mkdtemp()) / "lake")
     atexit.register(shutil.rmtree, lake.path.parent)
     for name in ("gw1", "gw2"):
@@ -154,7 +154,7 @@ def test_a_statement_signed_with_another_key_is_forged(tmp_path: Path) -> None:
 
 
 def test_a_statement_that_says_less_is_one_that_overlaps(tmp_path: Path) -> None:
-    """Whoever has the key could sign again what was signed: the chain then forks."""
+    """The owner of the key could sign a smaller statement again: the chain then forks."""
     lake = StatedLake(tmp_path / "lake")
     gateway = lake.gateway()
     gateway.land("plant/1", gateway.accept("plant/1", 5))
@@ -172,7 +172,7 @@ def test_a_gateway_put_back_from_an_older_copy_is_no_fault_when_nothing_is_lost(
     gateway.land("plant/1", gateway.accept("plant/1", 8), hour=1)
     gateway.state(1)
     gateway.report(2.5, 0)
-    # the copy knows of the first hour, had taken 4 messages of the second, and goes on under an epoch of its own
+    # the copy knows the first hour, had accepted 4 messages of the second, and continues under an epoch of its own
     common = {"store_epoch": "e2", "closing": 1, "statements": 2, "hour": first.hour + 3_600_000_000_000}
     old = msgspec.structs.replace(
         first, first_sequence=10, last_sequence=13, count=4, previous=first.digest, **common
@@ -190,7 +190,7 @@ def test_a_gateway_put_back_from_an_older_copy_is_no_fault_when_nothing_is_lost(
 
 
 def test_what_the_older_copy_never_sent_is_named(tmp_path: Path) -> None:
-    """It had been stated, and the card with it is gone."""
+    """The older copy stated messages that were lost with its card."""
     lake = StatedLake(tmp_path / "lake")
     gateway = lake.gateway()
     gateway.land("plant/1", gateway.accept("plant/1", 10)[:7])
@@ -202,7 +202,7 @@ def test_what_the_older_copy_never_sent_is_named(tmp_path: Path) -> None:
     assert found(prove(lake.path)) == [("hole", "plant/1", 7, 9)]
 
 
-# --- what waits -------------------------------------------------------------------------------------------------------
+# --- waiting messages -------------------------------------------------------------------------------------------------
 
 
 def test_what_is_above_the_highest_landed_waits_until_the_gateway_says_that_nothing_does(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The proof for a gateway behind another one: every message missing or there twice is named by its first sequence."""
+"""The proof for a gateway behind another one names every missing or duplicate message by its first sequence."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_the_command_says_so_and_ends_with_4(lake: StatedLake, tmp_path: Path) -
 
 
 def test_a_lake_made_before_there_were_origins_goes_on(tmp_path: Path) -> None:
-    """Its rows have none, new ones do, and both are read."""
+    """Rows of an older lake have no origin; new rows do, and both are read."""
     schema = contract().tables["telemetry"].arrow_schema
     origins = [name for name in schema.names if name.startswith("origin_") or name == "relayed_by"]
     old = record_rows("telemetry", [OLD_ROW], START_US).drop_columns(origins)

@@ -1,4 +1,4 @@
-"""What the lake keeps of MQTT 5 properties and AMQP messages."""
+"""MQTT 5 properties and AMQP sections in the lake."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_no_properties_are_nothing() -> None:
 
 
 WHOLE = {len(b"".join(PARTS[:n])) for n in range(len(PARTS) + 1)}
-"""Lengths at which a property ends: cut there, what is left can be read."""
+"""Lengths at which a property ends: a text that is cut there is valid."""
 
 
 @pytest.mark.parametrize("length", [n for n in range(1, len(FULL)) if n not in WHOLE])

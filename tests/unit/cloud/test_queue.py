@@ -1,4 +1,4 @@
-"""Of which gateway something is taken next."""
+"""Order of gateways in the landing queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cloud.lake.rows import ReceivedBatch
 
 SIZE = 1 << 20
 A_LANDING = LANDING_BYTES_MAX // SIZE - 1
-"""Batches of that size that fit, whatever they cost beside their bodies."""
+"""Batches of that size that fit into a landing, with their overhead."""
 
 
 class Rig:

@@ -1,4 +1,4 @@
-"""A registry's URL: what is taken, and what is said of what is not, without showing a password."""
+"""URLs of a registry: accepted ones, and errors that show no password."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_what_is_taken(text: str, what: str) -> None:
     ],
 )
 def test_what_is_refused(text: str, said: str) -> None:
-    """Each in one line with the file, the line and the path of the value."""
+    """Each error is one line with the file, the line and the path of the value."""
     with pytest.raises(RegistryUrlError, match=re.escape(said)) as caught:
         parse(text)
     assert SECRET not in str(caught.value)

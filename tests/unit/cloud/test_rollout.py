@@ -1,4 +1,4 @@
-"""A roll-out's waves: who is sent the version, when, and what halts it."""
+"""Waves of a roll-out: their gateways, their time, and the reasons to halt."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECOND = 1_000_000
 
 
 class Fleet:
-    """Gateways that are there and take what they are sent, as far as they are not told otherwise."""
+    """Connected gateways that accept their version, unless a test changes one."""
 
     def __init__(self, names: Sequence[str], sizes: Sequence[int], pace: RolloutPace = PACE) -> None:
         self.pace = pace

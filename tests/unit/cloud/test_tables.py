@@ -1,4 +1,4 @@
-"""Delta tables: what is in the log, and what a power cut may do to it."""
+"""Delta tables: entries of the log, and the effects of a power cut."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_long_text_is_left_out_of_the_statistics() -> None:
 
 
 def test_a_table_of_an_older_program_gets_the_columns_that_came_later(tmp_path: Path) -> None:
-    """Before manifests were made, their table had twelve columns, and no row."""
+    """The manifests table of an older program had twelve columns and no row."""
     schema = contract().tables["manifests"].arrow_schema
     older = pa.schema([schema.field(number) for number in range(12)])
     assert older.names[-1] == "ingest_date"
@@ -140,10 +140,10 @@ def test_a_table_with_a_column_of_another_type_is_refused(tmp_path: Path) -> Non
 
 
 class TestSettled:
-    """What has not been committed by now never will be."""
+    """A transaction that is settled as uncommitted stays uncommitted."""
 
     def ghost(self, number: int) -> bytes:
-        """An entry its sender has given up, as the store may put it there later."""
+        """Return an entry of a sender that stopped waiting; the store may write it later."""
         rows = {"add": {"path": "gone.parquet", "partitionValues": {}, "size": 1, "modificationTime": 1}}
         marker = {"txn": {"appId": "app", "version": number}}
         return b"".join(json.dumps(action).encode() + b"\n" for action in (rows, marker))
@@ -176,7 +176,7 @@ class TestSettled:
 
     @pytest.mark.parametrize("moment", ["before it looks at the log", "before it commits"])
     def test_who_is_held_up_and_goes_on_commits_nothing(self, tmp_path: Path, moment: str) -> None:
-        """Another hub has started from a copy of its data directory, with the same lake."""
+        """Another hub has started from a copy of the data directory, with the same lake."""
         another = LakeTable.open(tmp_path, "gateway_status")
         held_up = LakeTable.open(tmp_path, "gateway_status")
         held_up.append(state(1), TransactionId("app", 1))
@@ -196,7 +196,7 @@ class TestSettled:
 
 
 class TestCompaction:
-    """Small files of a day become one: no row more or less, and nobody who follows the commits sees it."""
+    """Small files of a day become one: the rows stay, and readers of the commits see no change."""
 
     def filled(self, lake: Path, count: int) -> LakeTable:
         table = LakeTable.open(lake, "gateway_status")
@@ -208,8 +208,7 @@ class TestCompaction:
         return sorted(f"gw{number}" for number in range(count))
 
     def test_what_is_too_much_for_once_is_gone_on_with(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A busy hub's files are large: of 64 small ones 13 may be put together, and the next 13 after that, until
-        there are few."""
+        """A busy hub has large small files: 13 of 64 may be merged at once, then the next 13, until few are left."""
         monkeypatch.setattr("cloud.lake.compaction.COMPACTED_ROWS_MAX", 13)
         monkeypatch.setattr("cloud.lake.compaction.SMALL_FILE_ROWS_MAX", 12)
         table = self.filled(tmp_path, 2 * COMPACTED_FILES_MIN)
@@ -230,13 +229,13 @@ class TestCompaction:
         assert gateways(tmp_path) == self.names(COMPACTED_FILES_MIN)
         assert before.committed("app") == COMPACTED_FILES_MIN
         assert data_changes(tmp_path / "gateway_status", found.version()) == []
-        # Whoever reads an older version still can, and the next append follows.
+        # Readers of an older version still succeed, and the next append follows.
         assert DeltaTable(tmp_path / "gateway_status", version=found.version() - 1).to_pyarrow_table().num_rows == 64
         assert table.append(state(64), TransactionId("app", 65)) == found.version() + 1
         assert gateways(tmp_path) == self.names(65)
 
     def test_an_entry_that_is_there_although_its_put_was_refused_is_kept(self, tmp_path: Path) -> None:
-        """A store has put it there, answered with an error, and refuses when it is asked again."""
+        """A store has written the entry, answered with an error, and refuses the next request."""
         table, put_new = self.filled(tmp_path, COMPACTED_FILES_MIN), Folder.put_new
 
         def refused(place: Folder, path: str, content: bytes) -> bool:
@@ -291,8 +290,7 @@ class TestCompaction:
     def test_files_of_many_rows_are_put_together_in_parts(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A small file may hold a great many rows that say the same: what they take in memory is bounded by rows, and
-        row group by row group."""
+        """Small files may hold many repeated rows, so a merge bounds its memory by rows, and works by row group."""
         monkeypatch.setattr(compaction, "COMPACTED_ROWS_MAX", 10)
         monkeypatch.setattr(compaction, "ROW_GROUP_BYTES", 3 * state(0).nbytes)
         table = self.filled(tmp_path, COMPACTED_FILES_MIN)
@@ -331,6 +329,6 @@ def test_statistics_of_parts_add_up_to_those_of_the_whole(
     found = merge_statistics(statistics(table(one)), statistics(table(other)))
     assert (found["numRecords"], found["nullCount"]) == (whole["numRecords"], whole["nullCount"])
     for key in ("minValues", "maxValues"):
-        # An end that is too long in one part is not said of the whole, though the other's may be further out.
+        # The whole file has no bound where one part has none, as that bound may be further out.
         assert {name: whole[key][name] for name in found[key]} == found[key]
         assert set(whole[key]) - set(found[key]) <= {"text"}

@@ -1,4 +1,4 @@
-"""`waypost apply | get | describe | diff | delete` as a person runs them."""
+"""The commands `waypost apply | get | describe | diff | delete`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def data(tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    """A data directory with GOOD applied."""
+    """Return a data directory with GOOD applied."""
     assert run(["apply", "-f", str(file), "--data", str(tmp_path / "data")]) == 0
     capsys.readouterr()
     return tmp_path / "data"

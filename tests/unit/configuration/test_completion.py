@@ -1,4 +1,4 @@
-"""The JSON schema takes what the parser takes, refuses the values it refuses, and says what each field is for."""
+"""The JSON schema accepts and refuses the same values as the parser, and describes each field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connectors of each type as people write them."""
+"""Resources of connectors of each type."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_what_is_wrong_is_said(rest: str, said: str) -> None:
 
 
 def taking(kind: str, *remotes: str) -> str:
-    """A connector, and an address with a forwarder that takes in from each of these."""
+    """Return a connector, and an address with an incoming forwarder from each of these addresses."""
     forwarders = ", ".join(
         f"{{name: f{i}, remoteAddress: '{remote}', direction: in}}" for i, remote in enumerate(remotes)
     )
@@ -155,7 +155,7 @@ def test_from_kafka_each_forwarder_takes_a_topic(remotes: tuple[str, ...], said:
     [("plant/#", "go", 1), ("plant/#", "go/#", 0), ("plant/7", "go", 0), ("plant/#", "", 0)],
 )
 def test_what_comes_of_one_topic_goes_to_one_address(here: str, there: str, faults: int) -> None:
-    """An MQTT message has no other name than the topic it was sent to."""
+    """An MQTT message has no name but its topic."""
     remote = f"c/{there}" if there else "c"
     text = connector("type: mqtt") + address(
         f'address: "{here}", type: topic, forwarders: [{{name: f, remoteAddress: "{remote}", direction: in}}]'

@@ -1,4 +1,4 @@
-"""Resources to the value a broker is started with."""
+"""Resources as the configuration that starts a broker."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Every field of every kind says when a change of it counts, and it does: each is changed while a gateway runs.
+"""Every field of every kind declares when its change takes effect, and a running gateway behaves accordingly.
 
-A field that is live makes the gateway as one that was started with the change; one that needs a restart leaves it as it
-was, and log and `apply` name it. A new field is found here by itself. Where a value of its type that is not the one in
-`BASE` cannot be guessed, it needs one in `OTHER`.
+After a change of a live field the gateway equals one that started with the change. A field that needs a restart keeps
+its value, and log and `apply` name it. The test finds new fields by itself. Give a field a value in `OTHER` when the
+test cannot guess a value that differs from the one in `whole`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Documents = dict[str, dict[str, Any]]
 
 
 class Place(NamedTuple):
-    """A field and the way to it in the spec of a kind."""
+    """A field and its path in the spec of a kind."""
 
     kind: str
     steps: Steps
@@ -63,12 +63,12 @@ class Place(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As a person writes it, without the numbers of lists."""
+        """The path in text form, without the indices of lists."""
         return f"{self.kind} {'.'.join(step for step in self.steps if isinstance(step, str))}"
 
 
 def places(kinds: ResourceKinds) -> list[Place]:
-    """Every field of every kind, parts before what is in them."""
+    """Return every field of every kind, parts before their fields."""
     return [place for kind in kinds for place in _places(kind.name, kind.spec, ())]
 
 
@@ -89,7 +89,7 @@ def _is_list(type_: inspect.Type) -> bool:
 
 
 def _has_another(field: Field) -> bool:
-    """It can have more than one value."""
+    """Return True when the field can have more than one value."""
     plain = marked(field.type).type
     return not isinstance(plain, inspect.EnumType) or len(plain.cls) > 1
 
@@ -106,8 +106,8 @@ def test_every_field_says_when_a_change_counts(kinds: ResourceKinds) -> None:
 
 @pytest.mark.parametrize("kinds", [KINDS, HUB_KINDS])
 def test_only_kinds_there_is_one_of_need_restarts(kinds: ResourceKinds) -> None:
-    """What is kept as it was is found by its kind: of many addresses nobody could say which was which. A hub keeps
-    nothing as it was: it reads its file when it starts."""
+    """A resource that keeps its old value is found by its kind, which fails for one of many addresses. A hub reads its
+    file only at the start."""
     single = {kind.name for kind in kinds if kind.single}
     found = [place.text for place in places(kinds) if place.field.effect is Effect.RESTART and place.kind not in single]
     inside = [place.text for place in places(kinds) if place.field.effect is Effect.RESTART and 0 in place.steps]
@@ -116,7 +116,7 @@ def test_only_kinds_there_is_one_of_need_restarts(kinds: ResourceKinds) -> None:
 
 
 def test_what_a_part_hides_nobody_is_shown(pki: Path) -> None:
-    """`describe` and `diff` show what `repr` of a part does."""
+    """`describe` and `diff` hide the same fields as the `repr` of a part."""
     secrets = [place for place in EVERY if place.field.secret]
     assert "MessagingUser authentication.password" in [place.text for place in secrets]
     for document in documents_of(edited(whole(pki), {})):
@@ -131,7 +131,7 @@ def test_what_a_part_hides_nobody_is_shown(pki: Path) -> None:
 
 def test_a_hub_reads_its_file_once() -> None:
     own = [place for place in places(HUB_KINDS) if place.steps[0] != "oidc" or len(place.steps) == 1]
-    assert {place.field.effect for place in own} == {Effect.RESTART}  # what is in `oidc` is a gateway's part, too
+    assert {place.field.effect for place in own} == {Effect.RESTART}  # a gateway has `oidc` too
 
 
 Edit = dict[tuple[str, str], Any]
@@ -161,7 +161,7 @@ SETTINGS: Final = (
 
 
 def of_peer(kind: str, setting: str, value: object) -> Edit:
-    """A setting of the connector of this type, or all of them."""
+    """Return an edit of one setting of the connector of this type, or of all."""
     place = PEERS.index(kind) + 1 if kind in PEERS else 0
     return {("AddressSpace/default", f"connectors.{place}.{kind}{setting}"): value}
 
@@ -170,7 +170,7 @@ def of_peer(kind: str, setting: str, value: object) -> Edit:
 
 
 def whole(pki: Path) -> Documents:
-    """Resources in which everything is said."""
+    """Return resources that set every field."""
     files = {"clientCert": str(pki / "gw.pem"), "clientKey": str(pki / "gw.key")}
     peer = {"caCert": str(pki / "ca.pem"), **files, "crl": str(pki / "revoked.pem")}
     through = {"host": "127.0.0.1", "port": 1, "username": "gw", "password": "word"}
@@ -243,7 +243,7 @@ def whole(pki: Path) -> Documents:
 
 
 def external(pki: Path) -> Documents:
-    """The same for clients with tokens."""
+    """Return the same resources for clients with tokens."""
     documents = whole(pki)
     oidc = {"issuer": "http://127.0.0.1:1/a", "audience": "gw", "caCert": str(pki / "ca.pem")}
     documents["AddressSpace/default"]["authenticationService"] = {"name": "external", "oidc": oidc}
@@ -251,7 +251,7 @@ def external(pki: Path) -> Documents:
 
 
 EXTERNAL: Final = "AddressSpace authenticationService.oidc"
-"""Fields below are changed at a gateway whose clients have tokens."""
+"""Prefix of fields that need a gateway with bearer tokens."""
 
 OTHER: Final[dict[str, Edit]] = {
     "Gateway hub.url": {("Gateway/gw", "hub.url"): "amqps://127.0.0.1:2"},
@@ -337,7 +337,7 @@ OTHER: Final[dict[str, Edit]] = {
 
 
 def edit_of(place: Place, documents: Documents) -> Edit:
-    """What to write so that the field is another."""
+    """Return an edit that changes the field."""
     if place.text in OTHER:
         return OTHER[place.text]
     resource = next(name for name in documents if name.startswith(f"{place.kind}/"))
@@ -345,7 +345,7 @@ def edit_of(place: Place, documents: Documents) -> Edit:
 
 
 def another(field: Field, now: Any) -> Any:
-    """A value of the field's type that is neither what is written now nor the default."""
+    """Return a value of the field's type that is neither the present value nor the default."""
     plain, extra, _ = marked(field.type)
     if isinstance(plain, inspect.UnionType):
         plain, inner, _ = marked(alternative(plain))
@@ -402,7 +402,7 @@ def _at(value: Any, steps: Steps) -> Any:
 
 
 def resources_in(documents: Documents) -> list[Resource]:
-    """What these specs mean; nothing is wrong with them."""
+    """Return these specs as valid resources."""
     built = [schema.build(KINDS, document, ResourceOrigin("test")) for document in documents_of(documents)]
     resources = [resource for resource in built if isinstance(resource, Resource)]
     assert resources == built
@@ -418,7 +418,7 @@ def documents_of(documents: Documents) -> list[dict[str, Any]]:
 
 
 def of_leaves(chosen: list[Place], documents: Documents) -> Documents:
-    """Every field changed at once that holds no other, and whose change needs no other."""
+    """Change every field at once that has no inner field and that can change alone."""
     ways = {(place.kind, place.steps) for place in chosen}
     for place in chosen:
         edit = edit_of(place, documents)
@@ -429,12 +429,12 @@ def of_leaves(chosen: list[Place], documents: Documents) -> Documents:
     return documents
 
 
-# --- a gateway that runs ---------------------------------------------------------------------------------------------
+# --- a running gateway ------------------------------------------------------------------------------------------------
 
 
 @contextlib.asynccontextmanager
 async def started(data: Path, resources: Sequence[Resource]) -> AsyncIterator[tuple[Gateway, ConfigurationFollower]]:
-    """A gateway that was started with these."""
+    """Start a gateway with these resources."""
     options = RunOptions(data=data)
     gateway = Gateway(configuration_of(options, resources), data)
     await gateway.start()
@@ -449,7 +449,7 @@ USERS: Final = ("u@T", "v@T", "u@U")
 
 
 def facts(gateway: Gateway) -> dict[str, object]:
-    """What a gateway does because of its configuration, as its working parts know it."""
+    """Return the effects of the configuration, as the working parts of the gateway report them."""
     broker, router, devices = gateway.broker, gateway.broker.router, gateway.broker.devices
     issuer = broker.gate.bearer
     return {
@@ -494,7 +494,7 @@ _keys = functools.cache(derive)
 
 
 def _device(gateway: Gateway, user: str) -> object:
-    """Whom a user may speak for."""
+    """Return the principal of a user, and the devices it may act for."""
     assert gateway.broker.devices is not None
     tenant = gateway.broker.devices.tenant
     try:
@@ -515,7 +515,7 @@ def _served(gateway: Gateway, device: str) -> bool:
 
 @pytest.fixture(autouse=True)
 def nothing_is_dialled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What peers say is not looked at here."""
+    """Connectors do not dial in these tests."""
     monkeypatch.setattr(Dialer, "start", lambda _dialer, _predecessor=None: None)
 
 
@@ -528,7 +528,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("tokens", [False, True], ids=["passwords", "tokens"])
 def test_what_is_live_counts_at_once(tmp_path: Path, pki: Path, *, tokens: bool) -> None:
-    """Each field alone changes what the gateway does, and back; all together make what a start with them makes."""
+    """Each field alone changes the gateway and changes it back; all together equal a start with them."""
     base = external(pki) if tokens else whole(pki)
     chosen = [place for place in EVERY if place.text.startswith(EXTERNAL) is tokens]
     live = [place for place in chosen if place.field.effect is Effect.LIVE]

@@ -1,4 +1,4 @@
-"""Beyond loopback nobody connects without credentials, unless the resources say so; and what is open is said."""
+"""Clients beyond loopback need credentials unless the resources say otherwise, and open listeners are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway takes over what is applied, whenever that is."""
+"""A gateway follows applied resources at any time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ spec: {address: late, type: queue}
 
 
 class Reconfigured:
-    """In place of the gateway."""
+    """Stub for the gateway."""
 
     def __init__(self) -> None:
         self.configuration: BrokerConfiguration | None = None
@@ -38,7 +38,7 @@ class Reconfigured:
 
 
 class FirstRefused(Reconfigured):
-    """Raises what nobody thought of, at first."""
+    """Stub that raises an unexpected error at first."""
 
     refused = False
 

@@ -1,4 +1,4 @@
-"""The hub's part over a gateway's own: what is in force, what may be changed where, and what the hub may not say."""
+"""The hub's part over a gateway's own: the resulting resources, and the changes that either side may make."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class TestChangesHere:
         assert spec(repository, "Address", "plant")["plan"] == "mine", "as it was before the trial"
 
     def test_a_change_is_valid_with_what_may_return(self, repository: Repository) -> None:
-        """While a version is tried, the one before has to fit as well: it may be in force in a moment."""
+        """A change must be valid with the version on trial and with the version before, which may return."""
         connector = {"name": "far", "type": "amqp", "endpointHosts": [{"host": "localhost"}]}
         repository.take(desired(1, resource("AddressSpace", "default", connectors=[connector])), "aa", lambda _: None)
         uses = {"name": "up", "remoteAddress": "far/x"}

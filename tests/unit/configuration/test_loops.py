@@ -14,7 +14,7 @@ PEERS = space(
 
 
 def forwarders(name: str, *each: tuple[str, str]) -> str:
-    """An address with forwarders (direction, remote address)."""
+    """Return an address with forwarders (direction, remote address)."""
     parts = [f"{{name: {way}{i}, direction: {way}, remoteAddress: '{remote}'}}" for i, (way, remote) in enumerate(each)]
     return address(
         f"address: {name}, type: topic, forwarders: [{', '.join(parts)}]", name.replace("/", "-").strip("#+-")

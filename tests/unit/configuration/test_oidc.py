@@ -1,4 +1,4 @@
-"""`authenticationService.oidc`: what is accepted, and what the broker is told."""
+"""`authenticationService.oidc`: accepted values, and the resulting configuration of the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""YAML to resources: everything good is read, everything bad is named with its file, line and path."""
+"""YAML to resources: valid input is read, and each error is named with its file, line and path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The applied resources on disk: versions, all-or-nothing, damage, locks and a full disk."""
+"""The applied resources on disk: versions, atomic changes, damage, locks and a full disk."""
 
 from __future__ import annotations
 

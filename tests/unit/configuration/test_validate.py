@@ -1,4 +1,4 @@
-"""What must hold between resources."""
+"""Rules between resources."""
 
 from __future__ import annotations
 
