@@ -1,4 +1,4 @@
-"""The alert rules: every metric they ask for is one that is exposed, and each says what to do."""
+"""Alert rules: each of their metrics is exposed, and each rule has a next step."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 def exposed() -> set[str]:
-    """Names a gateway, a hub and a proof have samples of."""
+    """Return the names of the metrics of a gateway, a hub and a proof."""
     status = {**STATUS, "bridge": BRIDGE, "problems": [FULL, SOON], "ledger": {"expired": 3}}
     text = exposition(lambda: status).decode() + _metrics(Proof(), 1_000.0)
     names = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}

@@ -1,4 +1,4 @@
-"""The console's routes over a status that is not a gateway's."""
+"""Routes of the console over a stubbed status."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Control:
 
 
 class Client:
-    """Asks an application as somebody at `host` would."""
+    """Client at `host` that sends requests to the application."""
 
     def __init__(
         self, status: Mapping[str, object], control: Control | None, host: str, access: HttpAccess | None = None

@@ -1,4 +1,4 @@
-"""What `waypost bridge` says: rates, the terminal, draining, and what a configuration would do."""
+"""Output of `waypost bridge`: rates, the terminal, draining, and the effects of a configuration."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_the_terminal_says_what_came_since_what_the_month_has_cost_and_that_hour
 
 
 class Draining:
-    """A bridge whose backlog shrinks with each look, by a clock of its own."""
+    """A bridge with a clock of its own; its backlog shrinks at each look."""
 
     def __init__(self, backlogs: list[int], statements: list[int]) -> None:
         self.now_s = 0.0

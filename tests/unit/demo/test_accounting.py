@@ -1,4 +1,4 @@
-"""The accounts: exactly the faults that were put into a history are found in it."""
+"""The accounts find exactly the faults that were put into a history."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_the_total_is_the_sum() -> None:
 def test_exactly_the_faults_put_in_are_found(
     sends: list[int], lost: set[int], again: set[int], copied: set[int]
 ) -> None:
-    """Readings arrive in order, those `again` are stored as often as sent; then rows are lost and copied."""
+    """Readings arrive in order; those in `again` are stored for every send, then rows are lost and copied."""
     stored = [seq for seq, times in enumerate(sends) for _ in range(times if seq in again else 1)]
     names = dict(enumerate(stored))
     last = max(names)

@@ -1,4 +1,4 @@
-"""The verdict says ok only when everything does, and `facts.json` is what the report reads."""
+"""The verdict is ok only when every fact is, and the report reads `facts.json`."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_notes_say_that_anomalies_are_expected() -> None:
 
 
 def test_numbers_are_written_alike() -> None:
-    """The title of the table, the backlog that is expected and the one that is found."""
+    """The title of the table, the expected backlog and the found one use the same format."""
     trial = replace(TRIAL, acknowledged_meanwhile=13_719, backlog_messages=13_719)
     proved = replace(PROVED, accepted=13_719, landed=13_719, unstated=0, statements=1)
     shown = [f"{fact.value} {fact.expected}" for fact in facts_of([GOOD], total([GOOD]), trial, 3.0, proved)]

@@ -1,4 +1,4 @@
-"""The plan keeps what the demo promises: enough devices, kinds and protocols, and an order of events."""
+"""The plan meets the claims of the demo: enough devices, kinds and protocols, and the order of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Child processes: ready lines, failures in words, and nothing left behind however the demo ends."""
+"""Child processes: ready lines, errors in words, and no process left when the demo ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def python(code: str) -> list[str]:
 
 
 def gone(pid: int) -> bool:
-    """No such process, or one that only waits to be reaped by whoever adopted it."""
+    """Return True when the process has ended, or only waits for its parent to reap it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:

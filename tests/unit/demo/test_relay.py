@@ -1,4 +1,4 @@
-"""The relay is a network: it carries both ways, and a cut resets what is open and refuses what is new."""
+"""The relay acts as a network: it carries both ways, and a cut resets open connections and refuses new ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the terminal shows: it fits, it says where things stand, and plain output has no control codes."""
+"""Terminal view of the demo: it fits, it shows the progress, and plain output has no control codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference has everything: what the code declares is compared with the generated pages."""
+"""The reference is complete: the declarations in the code match the generated pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine made of files, for checks that read /proc and /sys."""
+"""A machine of files, for checks that read /proc and /sys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOW = 1_795_000_000.0
 
 
 def machine(root: Path, files: dict[str, str] | None = None, **fields: object) -> CheckContext:
-    """CheckContext whose system files are `files`, with a good clock at `NOW`."""
+    """Return a CheckContext with these system files and a good clock at `NOW`."""
     for name, text in (files or {}).items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -22,7 +22,7 @@ def machine(root: Path, files: dict[str, str] | None = None, **fields: object) -
 
 
 def found(check: Check, around: CheckContext) -> dict[str, CheckResult]:
-    """Results by name."""
+    """Return the results by name."""
     return {result.name: result for result in check(around)}
 
 
@@ -31,7 +31,7 @@ def levels(results: Iterable[CheckResult]) -> list[tuple[str, str]]:
 
 
 def bad(results: Iterable[CheckResult]) -> list[CheckResult]:
-    """Those with something to do, each with a next step."""
+    """Return the results that are not OK; each has a next step."""
     wrong = [result for result in results if result.level is not Level.OK]
     assert all(result.next_step for result in wrong)
     return wrong

@@ -1,4 +1,4 @@
-"""The support archive holds what helps and no secret, wherever one was planted."""
+"""The support archive holds useful files and none of the secrets that the test planted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates: in time, chained, with their key; revocation lists that are current."""
+"""Certificates: validity, chain and key; revocation lists that are current."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def said(files: Files, now: datetime.datetime = TODAY) -> list[tuple[str, str]]:
 
 
 def revocations(authority: Authority, path: Path, due: datetime.datetime) -> str:
-    """A list of nobody, to be replaced at a time."""
+    """Write an empty revocation list with this next update."""
     own = x509.load_pem_x509_certificate(Path(authority.certificate).read_bytes())
     key = load_pem_private_key((authority.folder / "ca.key").read_bytes(), None)
     builder = x509.CertificateRevocationListBuilder().issuer_name(own.subject)

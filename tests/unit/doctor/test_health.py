@@ -1,4 +1,4 @@
-"""What the gateway says of itself is a finding; one that does not answer is one, too."""
+"""The doctor reports the problems of a gateway, and a gateway that does not answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Answers(http.server.BaseHTTPRequestHandler):
         self.wfile.write(json.dumps({"ok": not self.problems, "problems": self.problems}).encode())
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the standard library
-        """Nothing."""
+        """Log nothing."""
 
 
 def problem(what: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Checks of the data directory: whose it is, who may read it, what is configured, the store."""
+"""Checks of the data directory: its owner, its permissions, its configuration and its store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the machine and its medium, on machines made of files."""
+"""Checks of the machine and its medium, on machines of files."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_a_check_that_fails_itself_is_a_result_and_stops_no_other(tmp_path: Path
 
 
 def test_this_machine_can_be_examined() -> None:
-    """Every check of the machine on the real one: none fails itself."""
+    """No check of the machine fails on the real one."""
     names = ("clock", "entropy", "memory", "heat", "open_files", "versions")
     around = CheckContext()
     results = list(examine([(name, getattr(checks, name)) for name in names], around))

@@ -1,4 +1,4 @@
-"""Ports and peers: free, taken and by whom; reached, refused, silent."""
+"""Ports and peers: free or taken, and by which process; reachable, refused, silent."""
 
 from __future__ import annotations
 

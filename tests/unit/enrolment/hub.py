@@ -1,4 +1,4 @@
-"""A hub that gives certificates without a network: what a gateway's exchange reaches, and what may go wrong there."""
+"""A hub that issues certificates without a network, with faults that a test injects."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ DAY = 86_400.0
 
 
 def shown(serial: str, name: str = "hall", tenant: str = "acme") -> dict[str, Any]:
-    """A certificate as `ssl` gives it."""
+    """Return a certificate as `ssl` does."""
     dates = {"notBefore": "Jan  1 00:00:00 2026 GMT", "notAfter": "Jan  1 00:00:00 2030 GMT"}
     return {"subjectAltName": (("URI", gateway_uri(tenant, name)),), "serialNumber": serial, **dates}
 
 
 class Hub(HubEnrolmentClient):
-    """Everything but sockets is real."""
+    """Hub without sockets; all other parts are real."""
 
     def __init__(self, folder: Path, *, life_s: float = 90 * DAY) -> None:
         super().__init__(ListenEndpoint("hub", 5671))
         self.now = NOW
         self.own = OwnAuthority.make("hub", NOW)
         self.shown = self.own.pem
-        """What it says its authority is."""
+        """Certificate that the hub presents as its authority."""
         self.lost = 0
-        """Answers that get lost from now on."""
+        """Answers to lose from now on."""
         self.gone = False
-        """Nobody answers."""
+        """The hub does not answer."""
         self.shows = "0"
-        """Serial number of the certificate a renewal comes with."""
+        """Serial number of the certificate that a renewal presents."""
         self.asked = 0
         self.contexts: list[ssl.SSLContext] = []
         self._url = sqlite_url(folder / "registry.db")
         self._life_s = life_s
 
     def token(self, *, gateway: str | None = None, life_s: float = DAY) -> EnrolmentToken:
-        """A new one."""
+        """Make a new token."""
         made = EnrolmentToken.make(self.own.fingerprint)
         registry = Enrolments(self._url)
         now_us = int(self.now * 1e6)
@@ -79,19 +79,19 @@ class Hub(HubEnrolmentClient):
         raise HubUnreachable("hub:5671 has no list")
 
     def revoke(self, gateway: str) -> int:
-        """As a command does."""
+        """Revoke as the command does."""
         registry = Enrolments(self._url)
         count = registry.revoke("acme", gateway, int(self.now * 1e6))
         registry.close()
         return count
 
     def enrolment(self, **more: Any) -> Enrolment:
-        """That of a process of the hub."""
+        """Return the enrolment of one process of the hub."""
         told = {"life_s": self._life_s, "revoked": lambda: None, "now": lambda: self.now}
         return Enrolment(self.own, self._url, **told, **more)
 
     async def _answer(self, document: EnrolmentRequest | RenewalRequest) -> IssuedCertificate:
-        """One process of the hub, from its start to its end."""
+        """Answer in one process of the hub, from its start to its end."""
         enrolment = self.enrolment()
         await enrolment.open()
         try:

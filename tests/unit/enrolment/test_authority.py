@@ -1,4 +1,4 @@
-"""What the hub's authority signs, where it is kept, and what it will not sign."""
+"""The authority of a hub: the requests it signs and refuses, and the storage of its key."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TestRequests:
             read_request(other.replace("CERTIFICATE", "CERTIFICATE REQUEST"))
 
     def test_a_key_its_sender_does_not_hold(self) -> None:
-        """The public key of one request in another one's, as who has seen a certificate could send."""
+        """A request with the public key of another one is refused; any reader of a certificate could send it."""
         keys = [new_key(), new_key()]
         mine, theirs = (each.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint) for each in keys)
         der = x509.load_pem_x509_csr(signing_request(keys[0]).encode()).public_bytes(Encoding.DER)

@@ -36,7 +36,7 @@ def come(hub: Hub, data: Path, token: EnrolmentToken, name: str = "hall", *, clo
 
 
 def good(data: Path) -> bool:
-    """Key and certificate of a data directory belong together."""
+    """Return True when key and certificate of a data directory match."""
     file = GatewayIdentity(data).file
     context = ssl.create_default_context(cafile=str(file))
     context.load_cert_chain(file, file)
@@ -114,7 +114,7 @@ def test_killed_between_the_answer_and_the_file(hub: Hub, tmp_path: Path, monkey
 
 
 def come_again(hub: Hub, data: Path, token: EnrolmentToken) -> str:
-    """With the key that is in use now, as if it had been sent only."""
+    """Enrol again with the key in use, as if its request had no answer yet."""
     own = GatewayIdentity(data)
     text = own.file.read_text()
     own.file.with_name("next.key").write_text(text[: text.index("-----BEGIN CERTIFICATE-----")])
@@ -141,7 +141,7 @@ class TestRefused:
         assert not list(data.iterdir())
 
     def test_another_authority_behind_the_one_of_the_token(self, hub: Hub, tmp_path: Path) -> None:
-        """Who stands between shows the hub's certificate, which everybody can have, and one of his own behind it."""
+        """An attacker in between shows the public certificate of the hub, and one of his own behind it."""
         data, token = gateway(tmp_path), hub.token()
         hub.shown = hub.own.pem + OwnAuthority.make("hub", NOW).pem
         come(hub, data, token)
@@ -180,7 +180,7 @@ class TestRefused:
 
 class TestClock:
     def test_1970(self, hub: Hub, tmp_path: Path) -> None:
-        """A Raspberry Pi has no battery: its clock judges nothing, and the hub's time counts."""
+        """A Raspberry Pi has no battery for its clock, so the gateway ignores its own time and uses the hub's."""
         enrolled = come(hub, gateway(tmp_path), hub.token(), clock=3_600.0)
         assert enrolled.clock_off_s == 3_600.0 - NOW
         assert hub.contexts[0].verify_flags & NO_CHECK_TIME

@@ -1,4 +1,4 @@
-"""Another authority makes the certificates: what is handed on to it, what comes back, and what goes wrong between."""
+"""Another authority issues the certificates: requests to it, its answers, and faults in between."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def est(tmp_path: Path) -> Iterator[EstStub]:
 
 
 class Behind(Hub):
-    """A hub whose gateways get certificates of the stub's authority, by the clock of this machine."""
+    """A hub with certificates of the stub's authority, on the clock of this machine."""
 
     def __init__(self, folder: Path, est: EstStub) -> None:
         super().__init__(folder)
@@ -76,14 +76,14 @@ def certificate(registration: Registration, text: str) -> Any:
 
 
 def _unnamed(est: EstStub) -> None:
-    """Its certificates are of an authority it does not speak of."""
+    """Let the authority issue certificates of a second authority that it does not list."""
     est.names_itself = False
     est.new_authority(Path(est.authority.certificate).parent / "next")
 
 
 class TestGateways:
     def test_enrolled_and_renewed(self, tmp_path: Path, est: EstStub) -> None:
-        """The gateway learns from the hub which name its request has to have, and the token stays good for that."""
+        """The hub answers with the name that the request must have, and the token stays valid."""
         hub, data = Behind(tmp_path, est), tmp_path / "gw"
         data.mkdir()
         done = enrol(data, hub, hub.token(), NAME, now=time.time)
@@ -96,7 +96,7 @@ class TestGateways:
         assert (done.issued.tenant, est.asked, hub.asked) == ("acme", 1, 2)
 
     def test_none_is_let_in_by_a_certificate_that_its_hub_did_not_ask_for(self, tmp_path: Path, est: EstStub) -> None:
-        """The authority makes certificates for others as well, and some of it go by what requests name."""
+        """The authority issues certificates for others as well, and the request chooses their name."""
         hub, data = Behind(tmp_path, est), tmp_path / "gw"
         data.mkdir()
         gateway = HubPeer("acme", NAME, PeerKind.GATEWAY)
@@ -112,7 +112,7 @@ class TestGateways:
                 assert made.refusal(gateway, mine) is None
                 assert made.refusal(replace(gateway, name="other"), mine) is not None
                 beside = hub.enrolment()
-                await beside.open()  # one that is started later knows it as well
+                await beside.open()  # a process that starts later accepts it as well
                 try:
                     assert beside.refusal(gateway, mine) is None
                     assert beside.refusal(gateway, serial) is not None
@@ -146,7 +146,7 @@ class TestGateways:
         asyncio.run(main())
 
     def test_what_has_ended_is_forgotten(self, tmp_path: Path, est: EstStub, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A hub that runs for years would else know each certificate that it ever had made."""
+        """A hub that runs for years must not remember every certificate it ever requested."""
         monkeypatch.setattr(service, "REVOCATIONS_LOOKED_AT_S", 0.01)
         hub, gateway = Behind(tmp_path, est), HubPeer("acme", NAME, PeerKind.GATEWAY)
 
@@ -231,7 +231,7 @@ class TestRequests:
 
 
 class TestCertificates:
-    """What an authority makes that the hub would not let in, or nobody asked for, is not given to a gateway."""
+    """A gateway gets no certificate that the hub would refuse or did not request."""
 
     @pytest.mark.parametrize(
         ("spoilt", "words"),
@@ -290,7 +290,7 @@ class TestUrls:
         ],
     )
     def test_none(self, text: str) -> None:
-        """A port out of range ended in a traceback, of the hub and of its check."""
+        """A port out of range raised a traceback in the hub and in its check."""
         with pytest.raises(ValueError, match=f'^"{re.escape(text)}"'):
             EstUrl.parse(text)
 

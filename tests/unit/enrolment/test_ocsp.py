@@ -1,4 +1,4 @@
-"""Whether a certificate of a hub's authority counts, asked and judged by `openssl ocsp` (RFC 6960)."""
+"""Status of certificates of a hub's authority, queried and verified by `openssl ocsp` (RFC 6960)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl
 
 
 class Hub:
-    """An authority, a certificate of it, and the hub that is asked about it."""
+    """An authority, a certificate of it, and the hub that answers for it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,7 +54,7 @@ class Hub:
         return file
 
     def run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do this while the hub answers."""
+        """Run the work while the hub answers."""
 
         async def main() -> None:
             await self.enrolment.open()
@@ -72,7 +72,7 @@ class Hub:
             registry.revoke_hub_certificate(*record)
 
     def question(self, *arguments: str | Path, issuer: Path | None = None) -> bytes:
-        """What `openssl` asks."""
+        """Return a request of `openssl`."""
         file = self.folder / "question.der"
         told = ("-issuer", issuer or self.issuer, *arguments, "-reqout", file)
         subprocess.run(["openssl", "ocsp", *map(str, told)], check=True, capture_output=True, timeout=DEADLINE_S)
@@ -82,7 +82,7 @@ class Hub:
         return await self.client.post(OCSP_PATH, content=question)
 
     async def said(self, *arguments: str | Path) -> str:
-        """What `openssl` makes of the answer to its question."""
+        """Return the output of `openssl` for the answer to its request."""
         answer = await self.posted(self.question(*arguments))
         assert (answer.status_code, answer.headers["content-type"]) == (200, MEDIA_TYPE)
         file = self.folder / "answer.der"
@@ -136,7 +136,7 @@ def test_what_is_no_question_about_its_certificates(hub: Hub) -> None:
 
 
 def test_get_and_how_long_it_counts(hub: Hub) -> None:
-    """RFC 6960 appendix A.1, RFC 5019 section 6."""
+    """GET requests work, and answers state their validity (RFC 6960 appendix A.1, RFC 5019 section 6)."""
 
     async def work() -> None:
         question = base64.b64encode(hub.question("-no_nonce", "-cert", hub.own)).decode()

@@ -1,4 +1,4 @@
-"""When a running gateway renews its certificate, and what becomes of its file while it does."""
+"""A running gateway renews its certificate in time, and its file is complete at every moment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Enrolled:
         enrol(self.data, self.hub, self.hub.token(), "hall", now=lambda: NOW)
         self.now = NOW
         self.ahead_s = 0.0
-        """By how much the gateway's clock is ahead of the hub's."""
+        """Seconds by which the gateway's clock is ahead of the hub's."""
         self.uptime = 0.0
 
     @property
@@ -151,7 +151,7 @@ def test_a_hub_that_refuses_is_trouble_until_it_does_not(gateway: Enrolled) -> N
 
 
 def test_the_answer_is_lost(gateway: Enrolled) -> None:
-    """The next try gets the certificate that was lost: the key was kept."""
+    """The next try gets the lost certificate, as the key was kept."""
     first, gateway.now = gateway.serial, NOW + 61 * DAY
     gateway.hub.lost = 1
     with pytest.raises(AnswerLost):
@@ -166,7 +166,7 @@ def test_the_answer_is_lost(gateway: Enrolled) -> None:
 
 
 def test_killed_at_any_line_between_key_and_file(gateway: Enrolled, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is there is a pair, and the next try goes on."""
+    """Key and certificate match after a kill at any line, and the next try continues."""
 
     class Killed(BaseException):
         pass

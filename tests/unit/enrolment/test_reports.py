@@ -1,4 +1,4 @@
-"""What gateways say of their configuration is kept, whatever one of them says."""
+"""Reports of gateways about their configuration are stored, whatever one of them contains."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ DEADLINE_S = 60.0
 def test_what_cannot_be_kept_of_one_gateway_keeps_back_nobody_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A number no database holds: documents do not let it through, and something else may come that they do."""
+    """The report has a number above the range of the database; the check of documents refuses it, but another may
+    pass."""
     reports = {name: DesiredReport(newest=1) for name in ("a", "b", "c")} | {"bad": DesiredReport(version=1 << 70)}
 
     async def main() -> list[str]:
@@ -60,7 +61,7 @@ def test_a_number_no_version_has_is_refused(report: dict[str, int]) -> None:
 def test_a_roll_out_that_cannot_go_on_keeps_back_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A fault of ours, or of its row, comes again with each look."""
+    """A fault in one roll-out comes again with each look."""
     monkeypatch.setattr(service, "CONFIGURATIONS_LOOKED_AT_S", 0.01)
     url = sqlite_url(tmp_path / "registry.db")
     with closing(Registry(url, "hub")) as registry:

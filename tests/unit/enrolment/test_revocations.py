@@ -1,4 +1,4 @@
-"""The list of what the hub has revoked, as a gateway keeps it: when it is fetched, and what counts as one."""
+"""The revocation list of the hub at a gateway: the time of a fetch, and valid lists."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HUB = (PeerRoute(ListenEndpoint("hub", 5671)),)
 
 
 class Rig:
-    """A gateway with an identity, and what becomes of its requests."""
+    """A gateway with an identity, and the results of its requests."""
 
     def __init__(self, data: Path) -> None:
         self.list = identity_file(data).with_name(REVOKED)
@@ -85,7 +85,7 @@ def test_a_hub_that_is_away_is_no_trouble_and_one_that_refuses_is(rig: Rig) -> N
 
 
 class Lists(Hub):
-    """A hub that sends this as its list."""
+    """A hub that sends this list."""
 
     def __init__(self, folder: Path, sent: bytes) -> None:
         super().__init__(folder)

@@ -1,4 +1,4 @@
-"""The hub's part: who counts no more, how soon it is noticed, and what is published of it."""
+"""Enrolment at the hub: revoked gateways, the delay until they are refused, and the published list."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_what_a_command_revokes_is_noticed_once(watched: Watched, monkeypatch: p
         assert enrolment.refusal(HALL, watched.serial) is None
         await asyncio.to_thread(watched.hub.revoke, "hall")
         await until(lambda: enrolment.refusal(HALL, watched.serial) is not None)
-        watched.hub.now += 1e8  # it has ended meanwhile
+        watched.hub.now += 1e8  # it has ended by then
         before = looks
         await until(lambda: looks > before + 5)
         assert watched.told == 1
@@ -154,7 +154,7 @@ def test_a_registry_that_is_none(tmp_path: Path) -> None:
 
 
 def test_who_shows_the_same_number_for_another_gateway_gets_and_tells_nothing(watched: Watched) -> None:
-    """Another authority that listeners trust may give its certificates the numbers of ours."""
+    """Certificates of another trusted authority may have the same serial numbers."""
     serial = f"{watched.serial:X}"
     others = (shown(serial, "other"), shown(serial, tenant="other"), {"serialNumber": serial}, {}, None)
 
@@ -173,7 +173,7 @@ def test_who_shows_the_same_number_for_another_gateway_gets_and_tells_nothing(wa
 
 
 def test_a_name_that_no_token_has_is_told_so_before_the_registry_is_asked(watched: Watched) -> None:
-    """PostgreSQL refuses a NUL in a text: whoever sent one read that the registry cannot be used."""
+    """PostgreSQL refuses a NUL in a text, and the client got an error about the registry."""
     asked = EnrolmentRequest("a\0b", "c2VjcmV0", "hall", signing_request(new_key()))
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""Whose document of configuration a gateway takes: its authority's, and for itself."""
+"""A gateway accepts a configuration of its own authority, and only for itself."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def authority() -> OwnAuthority:
 
 @pytest.fixture
 def data(tmp_path: Path, authority: OwnAuthority) -> Path:
-    """Of a gateway that has enrolled."""
+    """Return the data directory of a gateway that has enrolled."""
     enrol(tmp_path, authority)
     return tmp_path
 
@@ -52,7 +52,7 @@ def enrol(data: Path, authority: OwnAuthority) -> None:
 
 
 def test_its_own_is_taken_whatever_the_clock_says(data: Path, authority: OwnAuthority) -> None:
-    """The certificate was good for a minute, years from the test's clock."""
+    """The certificate was valid for a minute, years from the test's clock."""
     found = verify(signed(authority, desired()), data)
     assert found.desired == desired()
     assert found.authority == authority.fingerprint.hex()
@@ -92,7 +92,7 @@ def test_what_was_changed_or_signed_by_another_is_refused(data: Path, authority:
 
 
 def test_a_signature_over_the_content_alone_is_none(data: Path, authority: OwnAuthority) -> None:
-    """So that no other text the authority signs is a document."""
+    """Other texts that the authority signs must not count as documents."""
     content = written(desired())
     with pytest.raises(DesiredError, match="not from the authority"):
         verify(SignedDesired(content, signed_text(authority.sign(content.encode()))), data)

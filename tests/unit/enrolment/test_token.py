@@ -1,4 +1,4 @@
-"""Tokens as people carry them."""
+"""Tokens in text form."""
 
 from __future__ import annotations
 

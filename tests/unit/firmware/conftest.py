@@ -1,4 +1,4 @@
-"""The Pico W example, imported the way a board does: its files beside each other, no package."""
+"""The Pico W example, imported as on a board: its files in one folder, no package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = ("main", "mqtt_client", "config")
 
 
 class Firmware:
-    """Its modules."""
+    """Modules of the firmware."""
 
     def __init__(self) -> None:
         self.main: ModuleType = importlib.import_module("main")

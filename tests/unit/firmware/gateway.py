@@ -1,4 +1,4 @@
-"""A gateway for the firmware: MQTT 3.1.1 in a thread, with a script of what to do wrong."""
+"""A gateway for the firmware: MQTT 3.1.1 in a thread, with scripted faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Pico W example: its packets, its ring, and whole runs over broken connections, on each Python there is."""
+"""The Pico W example: its packets, its ring, and whole runs over broken connections, on each installed Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The file on a card is taken up once, wherever it is cut off, and what it says is where the system looks for it."""
+"""The file on a card is applied once, wherever the power is cut, and its settings are where the system looks for
+them."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ SPEC = {
 
 
 WPA_KEY_MGMT_PSK, WPA_KEY_MGMT_PSK_SHA256, WPA_KEY_MGMT_SAE = 1 << 1, 1 << 8, 1 << 10
-"""wpa_supplicant's (src/common/defs.h)."""
+"""Constants of wpa_supplicant (src/common/defs.h)."""
 
 
 def card(root: Path, text: str | None = None) -> CardPaths:
@@ -109,7 +110,7 @@ class TestTakingUp:
         assert not set(rendering.ALL) & tree(tmp_path).keys(), "what nobody asks for any more is gone"
 
     def test_a_link_of_the_gateways_user_is_not_followed(self, tmp_path: Path) -> None:
-        """What it leads to would be given to that user, or written over: root's keys, say."""
+        """The program would change the owner of the target or overwrite it, such as root's keys."""
         places = card(tmp_path)
         places.data.mkdir(parents=True)
         roots = places.ssh_keys.parent
@@ -120,7 +121,8 @@ class TestTakingUp:
         assert [path.name for path in roots.iterdir()] == ["authorized_keys"]
 
     def test_what_an_older_program_took_up_stays_in_force(self, tmp_path: Path) -> None:
-        """A filter that this one would not take from a new file: with it would go the address, and who may log in."""
+        """An update keeps a filter that new files may not have; otherwise the address and the logins would go with
+        it."""
         hub = {**SPEC["hub"], "forward": ["plant/*"]}  # type: ignore[dict-item]
         text = text_of(document("hall", {**SPEC, "hub": hub, "timeServers": ["10.0.0.1;10.0.0.2"]}))
         places = card(tmp_path, text)
@@ -149,7 +151,7 @@ class TestTakingUp:
         for name in rendering.ALL:
             (tmp_path / name).unlink()
         places.card.rename(places.card.with_name("away"))
-        places.card.mkdir()  # where it would be mounted
+        places.card.mkdir()  # mount point of the card
         found = apply_settings(places)
         assert found.card is not None
         assert (found.card.name, found.new, found.unread) == ("hall", False, "it is not mounted")
@@ -180,7 +182,7 @@ def torn(_: Path) -> Iterator[Path]:
 
 
 class CutOff(BaseException):
-    """The power."""
+    """Cut of the power."""
 
 
 CALLS = ("replace", "rename", "fsync", "unlink", "mkdir", "open")
@@ -188,7 +190,7 @@ CALLS = ("replace", "rename", "fsync", "unlink", "mkdir", "open")
 
 @pytest.fixture
 def cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Call it with n: the power goes before the n-th call of those that change files."""
+    """Return a function that cuts the power before the n-th call that changes files."""
     left = [1 << 30]
 
     def counted(name: str) -> None:
@@ -238,7 +240,7 @@ def test_cut_off_before_any_change_of_a_file_it_ends_the_same(tmp_path: Path, cu
 def test_a_file_that_was_cut_off_anywhere_is_mended_by_the_whole_one(
     tmp_path: Path, cut: Callable[[int], None]
 ) -> None:
-    """Somebody pulled the card while it was written: it is refused, or says less."""
+    """The card was pulled during the write: the file is refused, or has fewer settings."""
     whole = card(tmp_path / "whole")
     apply_settings(whole)
     wanted, text = tree(whole.root), whole.kept.read_text()
@@ -280,7 +282,7 @@ class TestWirelessNetworks:
     @pytest.mark.skipif(shutil.which("wpa_supplicant") is None, reason="wpasupplicant is not installed")
     @pytest.mark.parametrize("password", ["hidden-wifi", 'a"b#c\\ {x}', "  spaces ", "~" * 63])
     def test_wpa_supplicant_joins_with_wpa3_and_wpa2(self, tmp_path: Path, password: str) -> None:
-        """Its own parser, on an interface that is not there: it prints each value that it has understood."""
+        """The parser of wpa_supplicant prints each value that it understood, on an interface that does not exist."""
         (tmp_path / "wpa_supplicant.conf").write_text(wifi(ssid='a"b', password=password))
         command = ["wpa_supplicant", "-dd", "-K", "-D", "none", "-i", "none0", "-c", "wpa_supplicant.conf"]
         said = subprocess.run(
@@ -296,7 +298,7 @@ class TestWirelessNetworks:
         assert not [line for line in said if "Line " in line and "error" in line.lower()]
 
     def test_a_country_that_was_taken_up_stays_in_force(self, tmp_path: Path) -> None:
-        """An older program took UK: the network it gives does not go with an update. A new file with it is refused."""
+        """An older program accepted UK: its network survives an update. A new file with it is refused."""
         places = card(tmp_path)
         places.kept.parent.mkdir(parents=True)
         old = text_of(document("hall", {"wifi": {"ssid": "plant", "country": "UK"}}))

@@ -1,4 +1,4 @@
-"""Tokens at a peer's `$cbs`: asked for once, put anew in time, tried again where they are refused."""
+"""Tokens at the `$cbs` node of a peer: sent once, renewed in time, and tried again after a refusal."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ STARTED_AT_S = 1_800_000_000.0
 
 
 class Pair:
-    """A connection of ours, and a peer that answers each token as it is told."""
+    """A connection of the gateway, and a peer that answers each token as configured."""
 
     def __init__(self, *, refuses: bool = False, credit: int = 1) -> None:
-        """`refuses`: it has no `$cbs`; `credit`: for tokens."""
+        """Start with a peer without `$cbs` (`refuses`), or with this `credit` for tokens."""
         self.now = 0.0
         self.status: int | None = 202
-        """None: no answer."""
+        """Status of the answers; None: no answer."""
         self.put: list[tuple[str, int]] = []
-        """Resource of each token that came, and how long after the start it ends, seconds; -1: it is not signed."""
+        """Resource of each received token, and its end in seconds after the start; -1: it is not signed."""
         self.told: list[Any] = []
         self._refuses = refuses
         self._credit = credit
@@ -51,7 +51,7 @@ class Pair:
         self.carry()
 
     def carry(self) -> None:
-        """Everything either has to say."""
+        """Carry all bytes both ways."""
         said = True
         while said:
             out, back = self.link.data_to_send(), self._peer.data_to_send()
@@ -61,7 +61,7 @@ class Pair:
             self.told += take_all(self.link, back, self.now) if back else ()
 
     def granted(self, address: str) -> bool:
-        """What it says once everything is answered."""
+        """Return the result once everything is answered."""
         self.claims.granted(address)
         self.carry()
         return self.claims.granted(address)

@@ -1,4 +1,4 @@
-"""The YAML of the bridge's README is what a gateway takes."""
+"""A gateway accepts the YAML in the README of the bridge."""
 
 from __future__ import annotations
 

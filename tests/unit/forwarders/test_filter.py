@@ -1,4 +1,4 @@
-"""What a forwarder carries, of messages in both encodings."""
+"""Messages that a forwarder carries, in both encodings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of one bank as names of the other."""
+"""Names at one end mapped to names at the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outgoing contract: what a connector takes, in which order, and what becomes of it at the router."""
+"""The outgoing interface: messages that a connector takes, their order, and their settlement at the router."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOW_NS = 1_800_000_000_000_000_000
 
 
 class Log:
-    """A subscription of the router: what is published to it waits for credit, and what was settled is remembered."""
+    """Subscription of the router: published messages wait for credit, and settlements are recorded."""
 
     def __init__(self) -> None:
         self.outlet: Outlet
@@ -49,7 +49,7 @@ class Log:
 
 
 class Bench:
-    """An outbox with a forwarder for each log, and a connector that is up."""
+    """An outbox with a forwarder for each log, and a connected connector."""
 
     def __init__(self, *rules: ForwardRule, window_bytes: int = 1 << 20) -> None:
         outcomes = Outcomes("accepted", "rejected")
@@ -110,7 +110,7 @@ def test_all_unsettled_goes_again_in_order() -> None:
     first, second, third = bench.take()
     bench.outbox.settle(second.ticket, ForwardOutcome.ACCEPTED)
     bench.outbox.detached()
-    bench.outbox.settle(third.ticket, ForwardOutcome.ACCEPTED)  # too late: of a connection that is over
+    bench.outbox.settle(third.ticket, ForwardOutcome.ACCEPTED)  # too late: of a connection that has ended
     bench.attach()
     assert bodies(bench.take()) == [b"a", b"c"]
     assert first.ticket not in (outgoing.ticket for outgoing in bench.take())

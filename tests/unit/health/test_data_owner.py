@@ -1,4 +1,4 @@
-"""Which data directories are refused, and what a core dump may hold."""
+"""Data directories that are refused, and content of core dumps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads of a serving process hand the interpreter over soon (`edge.health.priority`)."""
+"""Threads of a serving process release the interpreter quickly (`edge.health.priority`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as a problem, since when, and what moves or does not."""
+"""Problems: their conditions, their start, and changes that move it."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_loop_that_is_held_up_says_so() -> None:
     async def held_up() -> LoopLag:
         lag = LoopLag()
         lag.start()
-        time.sleep(LAG_S_MAX + 1.2)  # holding the loop up is what this is about
+        time.sleep(LAG_S_MAX + 1.2)  # blocks the loop on purpose
         await asyncio.sleep(0.05)
         lag.stop()
         return lag
@@ -126,7 +126,7 @@ def test_a_loop_that_is_held_up_says_so() -> None:
 
 
 class TestCertificates:
-    """Their ends, read from PEM files."""
+    """Ends of certificates, read from PEM files."""
 
     def test_of_every_kind_of_file(self, tmp_path: Path) -> None:
         now = datetime.datetime.now(datetime.UTC)

@@ -1,4 +1,4 @@
-"""A service manager hears that a service serves, and nothing more once its loop stands still or it does not work."""
+"""A service manager gets keep-alives while a service works, and none once its loop is blocked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAIT_S = 20.0
 
 @pytest.fixture
 def heard(tmp_path: Path) -> Iterator[socket.socket]:
-    """What systemd hears."""
+    """Yield the socket of the service manager."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(str(tmp_path / "notify"))
         sock.settimeout(WAIT_S)
@@ -34,7 +34,7 @@ def environment(heard: socket.socket, **more: str) -> dict[str, str]:
 
 
 def words(heard: socket.socket) -> list[str]:
-    """Those that have come."""
+    """Return the received words."""
     heard.setblocking(False)
     found = []
     try:

@@ -1,4 +1,4 @@
-"""Hono's addresses beside those a configuration describes."""
+"""Hono's addresses next to those of a configuration."""
 
 from __future__ import annotations
 

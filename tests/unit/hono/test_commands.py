@@ -32,7 +32,7 @@ def command_of(**fields: Any) -> Any:
 
 
 class TestIntake:
-    """What an application hears at once."""
+    """Immediate answers to an application."""
 
     def test_well_formed(self) -> None:
         to = "command/T/4711"
@@ -73,7 +73,7 @@ class TestIntake:
 
 
 class TestDelivery:
-    """What a device gets."""
+    """Commands in the form that a device gets."""
 
     def test_one_way_over_mqtt(self) -> None:
         command = command_of(subject="on", content_type="text/plain")
@@ -104,7 +104,7 @@ class TestDelivery:
 
 
 class TestRequests:
-    """Identifiers devices give back."""
+    """Identifiers that devices return."""
 
     def test_not_for_another_device_nor_by_another_key(self) -> None:
         identifier = REQUESTS.identifier("4711", CommandRequest("app", 1))

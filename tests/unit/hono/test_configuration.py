@@ -1,4 +1,4 @@
-"""The device API in resources: what it becomes, and what is refused."""
+"""The device API in resources: the resulting configuration, and invalid resources."""
 
 from __future__ import annotations
 

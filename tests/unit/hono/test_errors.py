@@ -1,4 +1,4 @@
-"""What a device hears when its message is not taken (`edge.broker.hono.errors`)."""
+"""Errors that a device gets for a refused message (`edge.broker.hono.errors`)."""
 
 from __future__ import annotations
 

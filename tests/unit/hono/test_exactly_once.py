@@ -1,4 +1,4 @@
-"""QoS 2 over the device API, where nobody asks devices who they are and their sessions outlive their connections."""
+"""QoS 2 over the device API, without authentication of devices, and with sessions that outlive their connections."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Devices(Site):
 
 
 class Handed(Devices):
-    """Its events are handed to an application, and not stored."""
+    """A site that hands events to an application and does not store them."""
 
     rules = [AddressRule(ADDRESS, AddressType.ANYCAST)]  # noqa: RUF012 - as in the base
 
 
 def refused(site: Devices, peer: Peer, topic: str) -> None:
-    """A message whose commit fails; the next one has what else that held."""
+    """Publish a message whose commit fails; the next commit writes its other changes."""
     peer.publish(1, topic)
     site.store.failure = StoreError("no")
     site.settle()
@@ -74,7 +74,7 @@ def test_a_refused_message_is_taken_when_it_comes_again(version: int, bag: str, 
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_the_identifier_of_a_message_that_was_refused_is_free(*, restarted: bool) -> None:
-    """PUBREC with an error ends the exchange [MQTT-4.3.3-9]."""
+    """A PUBREC with an error ends the exchange [MQTT-4.3.3-9]."""
     site = Devices()
     peer = Peer(site)
     refused(site, peer, TOPIC + "/?on-error=ignore")
@@ -93,7 +93,7 @@ def test_the_identifier_of_a_message_that_was_refused_is_free(*, restarted: bool
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_message_that_was_never_published_comes_again(version: int) -> None:
-    """As its topic is none: nothing says so to a client before MQTT 5."""
+    """A message with an invalid topic is dropped; a client before MQTT 5 gets no error."""
     site = Devices()
     peer = Peer(site, version=version)
     peer.publish(1, "event/t/no device/?on-error=skip-ack")
@@ -106,7 +106,7 @@ def test_a_message_that_was_never_published_comes_again(version: int) -> None:
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_message_that_came_again_before_it_was_refused(version: int) -> None:
-    """The connection that took over hears of it: what cannot be said there ends it."""
+    """The connection that took over gets the error, or is closed when its version has no error."""
     site = Handed()
     application = Peer(site, "application")
     application.send(p.Subscribe(1, (SubscriptionRequest(ADDRESS, 1),)))

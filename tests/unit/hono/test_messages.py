@@ -1,4 +1,4 @@
-"""A device's AMQP message as Hono's Telemetry API has it."""
+"""A device's AMQP message in the form of Hono's Telemetry API."""
 
 from __future__ import annotations
 

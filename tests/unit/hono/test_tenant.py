@@ -1,4 +1,4 @@
-"""Who a device is and whom it may speak for."""
+"""Identity of a device, and the devices it may act for."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_whom_it_may_not(tenant: DeviceTenant) -> None:
 
 
 def test_a_gateway_does_not_learn_which_devices_exist() -> None:
-    """One answer for a device that does not exist and for one that the gateway does not act for."""
+    """The answer is the same for an unknown device and for a device of another gateway."""
     described = DeviceTenant(
         msgspec.structs.replace(API, devices=frozenset(("4712", "4713")), disabled=frozenset(("broken", "4714")))
     )

@@ -19,7 +19,7 @@ from edge.broker.hono.topics import (
 
 
 class TestUpload:
-    """What devices publish to."""
+    """Topics that devices publish to."""
 
     @pytest.mark.parametrize(
         ("name", "expected"),
@@ -50,7 +50,7 @@ class TestUpload:
 
 
 class TestBag:
-    """What stands behind the topic."""
+    """Property bag at the end of a topic."""
 
     def test_split_at_the_last_mark(self) -> None:
         assert split_bag("t/?a=b") == ("t", "a=b")
@@ -88,7 +88,7 @@ class TestBag:
 
 
 class TestWish:
-    """What devices subscribe to."""
+    """Filters that devices subscribe to."""
 
     @pytest.mark.parametrize(
         ("pattern", "device", "topic"),

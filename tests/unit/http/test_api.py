@@ -1,4 +1,4 @@
-"""The device API over a router and a store in memory: refusals of the store, limits, and who may do what."""
+"""The device API over a router and a store in memory: refusals of the store, limits, and permissions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NDJSON = {"Content-Type": "application/x-ndjson"}
 
 
 class Rig:
-    """The API inside a loop; `client` asks it."""
+    """The API inside a loop; `client` sends requests."""
 
     def __init__(self, gate: Authenticator | None = None) -> None:
         loop = asyncio.get_running_loop()
@@ -84,7 +84,7 @@ def test_store_that_cannot_write(failure: StoreError, status: int) -> None:
 
 
 class GivingBack(RunConsumer):
-    """Gives every message back with the same outcome."""
+    """Consumer that returns every message with the same outcome."""
 
     name = "worker"
     credit = 10
@@ -246,7 +246,7 @@ def test_times_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "HTTP_BODY_S_MAX", 0.05)
         assert (await rig.client.post("/t/a", content=stalled())).status_code == 408
         monkeypatch.setattr(module, "HTTP_ANSWER_S_MAX", 0.05)
-        monkeypatch.setattr(rig.router, "flush", lambda: None)  # a commit that never comes
+        monkeypatch.setattr(rig.router, "flush", lambda: None)  # a commit that never ends
         answer = await rig.client.post("/t/queue/a", content=b"x")
         assert answer.status_code == 504
         assert "may have been accepted" in answer.json()["error"]
@@ -267,7 +267,7 @@ def test_batches_are_bounded() -> None:
 
 
 def test_an_array_of_anything_else_is_not_made() -> None:
-    """2 million numbers in 4 MiB would be 2 million objects."""
+    """2 million numbers in 4 MiB would become 2 million objects."""
     begin = time.process_time()
     with pytest.raises(BadRequest, match="item 0"):
         parse_batch(b"[" + b"1," * (2 << 20) + b"1]", "application/json")
@@ -329,7 +329,8 @@ def test_a_response_to_a_command() -> None:
 
 
 def gate() -> Authenticator:
-    """Lets `alice` and `carol` in with `secret`: they may send to `plant/#` and receive from `queue/alice`."""
+    """Return a gate for `alice` and `carol` with `secret`: they may send to `plant/#` and receive from
+    `queue/alice`."""
     rules = (
         AccessRule(("plant/#",), frozenset((Operation.SEND,))),
         AccessRule(("queue/alice",), frozenset((Operation.RECV,))),

@@ -1,4 +1,4 @@
-"""Every path over HTTP, of gateway and hub: its methods are those it names, and HEAD changes nothing."""
+"""Paths over HTTP, of gateway and hub: their methods match the declared ones, and HEAD changes no state."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def modules() -> Iterator[Path]:
 
 
 def test_no_module_makes_a_route_of_starlette() -> None:
-    """Such a route would take HEAD wherever it takes GET."""
+    """Such a route would accept HEAD wherever it accepts GET."""
     for path in modules():
         if path.name == "route.py" and path.parent.name == "http":
             continue

@@ -1,4 +1,4 @@
-"""A small image as one is handed out: a FAT partition, random data, holes; with map, sums and signature."""
+"""A small image in its distributed form: a FAT partition, random data, holes; with map, checksums and signature."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from images.programs import find
 
 PROGRAMS = ("mcopy", "mkfs.vfat", "openssl")
 BEGIN = 1 << 20
-"""Of the first partition."""
+"""Offset of the first partition."""
 FAT = 34
-"""Mebibytes of it: FAT32 has no fewer."""
+"""Mebibytes of the FAT partition; FAT32 has a minimum size."""
 
 
 def card(folder: Path, *, fat: int = FAT, data: int = 2, hole: int = 40) -> Path:
-    """An image, by the mebibytes in its parts: a FAT partition, data that is no zeros, nothing, data again."""
+    """Make an image with parts of these mebibytes: a FAT partition, random data, a hole, random data again."""
     image, part = folder / "card.img", folder / "fat"
     with part.open("wb") as out:
         out.truncate(fat << 20)
@@ -34,7 +34,7 @@ def card(folder: Path, *, fat: int = FAT, data: int = 2, hole: int = 40) -> Path
         out.write((bytes(446) + entry + bytes(48) + b"\x55\xaa").ljust(4096, b"\0"))
         for at in range(0, fat << 20, 4096):
             block = files[at : at + 4096]
-            if block.strip(b"\0") or at < 2 << 20:  # the tables are written, zeros and all
+            if block.strip(b"\0") or at < 2 << 20:  # the tables are written, including zeros
                 out.seek(BEGIN + at)
                 out.write(block)
         out.seek(BEGIN + (fat << 20))
@@ -46,7 +46,7 @@ def card(folder: Path, *, fat: int = FAT, data: int = 2, hole: int = 40) -> Path
 
 
 def hand_out(folder: Path, image: Path) -> tuple[Path, Path]:
-    """(compressed image, certificate) with all that belongs to it."""
+    """Compress an image and make its map, checksums and signature; return (compressed image, certificate)."""
     name = "waypost-1-pi4"
     compressed, sums = folder / f"{name}.img.zst", folder / f"{name}.sha256"
     mapping = folder / f"{name}.img.bmap"
@@ -57,7 +57,7 @@ def hand_out(folder: Path, image: Path) -> tuple[Path, Path]:
 
 
 def signed(compressed: Path, mapping: Path, sums: Path, keys: signing.SigningKeys) -> Path:
-    """Sums of both, and a signature under them; the image."""
+    """Write checksums of both files and their signature; return the image."""
     sums.write_text("".join(f"{filesystem.compute_sha256(path)}  {path.name}\n" for path in (mapping, compressed)))
     signing.sign(sums, keys, sums.with_name("log"))
     return compressed

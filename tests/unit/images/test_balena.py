@@ -1,4 +1,4 @@
-"""`waypost balena`, as a command against an API that answers like balena's and looks at each request."""
+"""The commands of `waypost balena`, against an API that answers like balena's and checks each request."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def api() -> Iterator[Cloud]:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """A command, in a home of its own."""
+    """Return a function that runs a command with a home of its own."""
     for name in ("XDG_CONFIG_HOME", "BALENA_API_KEY", "WAYPOST_WIFI_PASSWORD"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -186,7 +186,7 @@ class TestRegister:
     def test_a_connection_that_breaks_is_said_and_the_list_is_given_again(
         self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path, broken: str
     ) -> None:
-        """The SDK handles that in several ways: for one it looks for a message that the failure does not have."""
+        """The SDK handles such errors in several ways; one reads an attribute that the error does not have."""
         out = str(tmp_path / "out.csv")
         api.breaks.add(broken)
         done = logged_in("register", FLEET, str(gateways), "--out", out)
@@ -209,7 +209,7 @@ class TestRegister:
             assert done.stdout == ""
 
     def test_what_the_sdk_does_not_look_at(self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path) -> None:
-        """The SDK takes an answer of any status for a device."""
+        """The SDK accepts an answer of any status for a device."""
         api.fails["POST /device/register"] = 409
         fail(logged_in("register", FLEET, str(gateways), "--out", str(tmp_path / "o")), "hall-1 was not registered")
         api.fails["PATCH /v7/device"] = 500
@@ -221,7 +221,7 @@ class TestRegister:
     def test_what_is_registered_is_written_to_a_file_of_its_own(
         self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path
     ) -> None:
-        """The list has the tokens, and would be lost."""
+        """The list contains the tokens, and would be overwritten."""
         before = gateways.read_text()
         fail(logged_in("register", FLEET, str(gateways), "--out", str(gateways)), "would be overwritten")
         assert gateways.read_text() == before
@@ -318,7 +318,7 @@ class TestVariables:
         ],
     )
     def test_what_no_gateway_would_take(self, tmp_path: Path, word: str, said: str) -> None:
-        """It would be found where the gateway is, and not here."""
+        """The command refuses the value, so the error does not first appear at the gateway."""
         with pytest.raises(ImageError) as refused:
             parse_variables([word])
         assert said in refused.value.message
@@ -386,7 +386,7 @@ class TestReleases:
 
 
 def partitioned(kind: str, fat: Path) -> bytes:
-    """A disk with an ext4-like partition of nothing, and the FAT of `fat`."""
+    """Return a disk with an empty ext4-like partition, and the FAT of `fat`."""
     content = fat.read_bytes()
     disk = bytearray(1 << 20) + content
     start = (1 << 20) // 512

@@ -129,7 +129,7 @@ class TestTheFile:
 
     @pytest.mark.parametrize("value", ["1985-03-12", "2001-12-14t21:59:43.10-05:00"])
     def test_what_looks_like_a_date_is_text_in_each_file(self, tmp_path: Path, value: str) -> None:
-        """Also below the rows of a CSV, and where only another setting is given."""
+        """Also with other rows of a CSV, and when only another setting is given."""
         base = tmp_path / "base.yaml"
         spec = f"spec:\n  wifi:\n    ssid: {value}\n    password: {value}\n    country: DE\n"
         base.write_text(f"apiVersion: waypost/v1\nkind: Card\nmetadata:\n  name: base\n{spec}")
@@ -173,7 +173,7 @@ class TestTheFile:
         ("hub.url", "give it once"), ("hub.forward", "hub.forward='A B'"), ("sshKeys", "sshKeys=@keys"),
     ])  # fmt: skip
     def test_one_that_is_given_twice(self, name: str, said: str) -> None:
-        """Of two keys of SSH the first would not be let in."""
+        """The first of two SSH keys would be lost without an error."""
         with pytest.raises(ImageError, match="is given twice") as refused:
             apply_arguments(["name=hall", f"{name}=a", f"{name}=b"], None)
         assert said in refused.value.hint
@@ -263,7 +263,7 @@ class TestTheFile:
 
 
 class TestAdvice:
-    """What nobody notices before the gateway hangs on its wall."""
+    """Mistakes that would show only at the installed gateway."""
 
     HUB = ("name=hall", f"sshKeys={SSH}", "hub.url=amqps://hub.example", f"hub.token={TOKEN}")
 
@@ -334,7 +334,7 @@ class TestFleets:
         assert f"{file}:3: name: north is in row 2 already" in mistaken(tmp_path, "name\nnorth\nnorth\n")
 
     def test_a_token_for_two_is_said(self, tmp_path: Path) -> None:
-        """The second card would never be let in."""
+        """The second card would never be admitted."""
         base = apply_arguments(["name=site", "hub.url=amqps://hub.example", f"hub.token={TOKEN}"], None).document
         other = EnrolmentToken.make(bytes(32)).text
         (tmp_path / "fleet.csv").write_text(f"name,hub.token\nnorth,\nsouth,{TOKEN}\neast,{other}\n")
@@ -383,7 +383,7 @@ class TestFleets:
         assert "an unclosed quotation mark" in mistaken(tmp_path, 'name;hostname\na;"b\nc;d\n')
 
     def test_spaces_of_a_password_are_not_guessed(self, tmp_path: Path) -> None:
-        """Somebody writes one behind each comma, and a password may end with one: either way it would be another."""
+        """A space behind a comma may be a habit or part of the password, so the file is refused."""
         head = "name,wifi.country,wifi.ssid,wifi.password\n"
         assert "2: wifi.password: begins or ends with a space" in mistaken(tmp_path, f"{head}a,DE,plant, secret-1\n")
         assert "2: wifi.country: " in mistaken(tmp_path, f"{head}a,UK,plant,secret-1\n")

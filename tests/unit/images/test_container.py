@@ -1,4 +1,4 @@
-"""What containers are built from: nothing runs as root, nothing is downloaded while one is built, and names agree."""
+"""Sources of containers: no process runs as root, builds download nothing, and names agree."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_what_is_missing_for_an_archive_is_said_before_the_first_step(
 
 
 class TestAnalytics:
-    """Spark's jobs on Kubernetes: what is told the operator, the image and the program fit each other."""
+    """Spark's jobs on Kubernetes: the specification, the image and the program match."""
 
     @pytest.fixture
     def specification(self) -> dict[str, Any]:
@@ -119,14 +119,14 @@ class TestAnalytics:
         assert "AWS_SECRET" not in str(settings)
 
     def test_a_full_heap_leaves_room_for_python(self, specification: dict[str, Any]) -> None:
-        """A driver with a heap of 1 GB, all of it touched, was ended at 1 433 MiB, before its first job."""
+        """A driver with a heap of 1 GB, all of it in use, was killed at 1 433 MiB, before its first job."""
         for part in ("driver", "executor"):
             assert (specification[part]["memory"], specification[part]["memoryOverhead"]) == ("1g", "1g")
 
     def test_driver_and_executors_prove_themselves_by_a_secret_that_no_pod_shows(
         self, specification: dict[str, Any]
     ) -> None:
-        """Else Spark makes one and writes it into each executor's pod, as a variable's value."""
+        """Without the file Spark writes a secret of its own into a variable of each executor's pod."""
         file = Path(specification["sparkConf"]["spark.authenticate.secret.file"])
         for part in ("driver", "executor"):
             [secret] = specification[part]["secrets"]
@@ -160,7 +160,8 @@ class TestAnalytics:
 
     @staticmethod
     def started(tmp_path: Path, arguments: list[str], told: Mapping[str, str] = MappingProxyType({})) -> str:
-        """What the entrypoint starts with these arguments, where HERE has Spark, Java and `waypost`."""
+        """Return the command that the entrypoint starts with these arguments, with stubs of Java, Spark and
+        `waypost`."""
         folder = tmp_path / "bin"
         folder.mkdir()
         for name in ("java", "spark-submit", "waypost"):

@@ -1,4 +1,4 @@
-"""What images are made of: file systems, maps, sums that are signed, a list of what is inside."""
+"""Contents of images: file systems, maps, signed checksums, a software bill of materials."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TestFileSystems:
                 image, tree, mebibytes=8, label="waypost-root", date=DATE, journal=False, log=tmp_path / "log"
             )
             made.add(filesystem.compute_sha256(image))
-            time.sleep(1.1)  # the next second: what takes over the present time is not the same
+            time.sleep(1.1)  # the next second, which shows in output that depends on the time
         assert len(made) == 1
         words = (find("debugfs") or "debugfs", "-R", "stat /etc/file", str(image))
         told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
@@ -75,7 +75,8 @@ class TestFileSystems:
     @needs("mke2fs", "debugfs")
     @pytest.mark.parametrize(("journal", "kept"), [(True, True), (False, False)])
     def test_of_the_data_partition_roots_part_is_kept_for_it(self, tmp_path: Path, journal: bool, kept: bool) -> None:
-        """Where the gateway's user has filled it, the card's settings and an update's record are written still."""
+        """Root can write the settings of the card and the record of an update when the gateway's user filled the
+        partition."""
         tree, image = tmp_path / "tree", tmp_path / "image"
         tree.mkdir()
         filesystem.make(image, tree, mebibytes=64, label="x", date=DATE, journal=journal, log=tmp_path / "log")
@@ -238,7 +239,7 @@ def test_the_bill_of_materials_names_what_is_installed_and_what_is_in_the_gatewa
 
 
 class ImagerReader:
-    """Reads a manifest by the rules of Raspberry Pi Imager 2 (src/hwlistmodel.cpp, src/imagewriter.cpp,
+    """Reader of a manifest by the rules of Raspberry Pi Imager 2 (src/hwlistmodel.cpp, src/imagewriter.cpp,
     src/oslistmodel.cpp, doc/json-schema/os-list-schema.json)."""
 
     INIT_FORMATS = ("", "systemd", "cloudinit", "cloudinit-rpi", "rpi-preseed", "none")
@@ -295,7 +296,7 @@ def test_raspberry_pi_imager_gets_from_its_first_page_to_the_image(tmp_path: Pat
 
 
 def test_examples_put_nothing_among_the_sources() -> None:
-    """./waypost is called in a checkout: what was made in a folder of its sources would be packed with them."""
+    """Examples run in a checkout, and output in a folder of its sources would be packaged."""
     texts = [*(source.ROOT / "images").rglob("*.md"), *(source.ROOT / "images").rglob("cli.py")]
     named = {place for text in texts for place in re.findall(r"--out (?:\./)?([\w-]+)", text.read_text())}
     assert named
@@ -304,7 +305,7 @@ def test_examples_put_nothing_among_the_sources() -> None:
 
 @needs("openssl", "sha256sum")
 def test_what_the_readme_says_checks_what_was_handed_out(tmp_path: Path) -> None:
-    """Both commands as they are there; each fails where something is another."""
+    """Run both commands of the guide; each fails when a file has changed."""
     readme = (source.ROOT / "docs" / "how-to" / "build-images.md").read_text()
     [commands] = re.findall(r"```sh\n(openssl cms -verify .*?)```", readme, re.DOTALL)
     pair = signing.load_keys(tmp_path, None, None)
@@ -333,7 +334,7 @@ class TestLists:
         started = {f"{name.partition('.')[0]}.service" for name in watching}  # each starts the service of its name
         started |= {name for unit in ours for name in re.findall(r"OnSuccess=(\S+)", (units / unit).read_text())}
         named = {line.lstrip("-") for line in rootfs.read_list(rootfs.UNITS)}
-        started |= {name for name in ours if "@" in name}  # and udev those that are templates
+        started |= {name for name in ours if "@" in name}  # and udev starts the templates
         assert ours - started | watching <= named
         for name in ours:
             [program, *_] = re.findall(
@@ -343,7 +344,7 @@ class TestLists:
                 assert (rootfs.OVERLAY / program.lstrip("/")).stat().st_mode & 0o100
 
     def test_the_country_of_a_wireless_network_has_rules(self) -> None:
-        """`iw` only recommends them; without them the kernel keeps to what is allowed everywhere."""
+        """`iw` only recommends the package; without it the kernel allows only the channels of the world domain."""
         assert "wireless-regdb" in rootfs.read_list(rootfs.PACKAGES)
 
     def test_what_is_left_out_is_a_pattern_of_dpkg(self) -> None:
@@ -356,7 +357,7 @@ class TestLists:
             subprocess.run(["/bin/sh", "-n", str(path)], check=True)
 
     def test_nothing_finds_partitions_by_an_id_that_two_cards_may_have(self) -> None:
-        """Only U-Boot names one, that of the disk it started from; the rest takes the disk of the root."""
+        """Only U-Boot names the id, that of its own disk; all other parts use the disk of the root."""
         signature = re.search(r"disk-signature = 0x(\w+)", (building.HERE / "genimage.cfg").read_text())
         assert signature is not None
         naming = {path for path in rootfs.OVERLAY.rglob("*") if path.is_file() and signature[1] in path.read_text()}
@@ -385,7 +386,7 @@ class TestLists:
     "sfdisk",
 )
 def test_an_image_of_a_stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All but its content: layout, boot partition, what is handed out, and the same bytes twice."""
+    """Build an image with stub content twice: layout, boot partition, output files, and identical bytes."""
     monkeypatch.setenv("SOURCE_DATE_EPOCH", str(DATE))
     monkeypatch.setattr(building, "LEVEL", "-1")
     system, log = tmp_path / "system", tmp_path / "log"
@@ -496,7 +497,7 @@ class TestEmulator:
     def test_an_image_that_is_not_there_is_said_first(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """Not that another machine has the ports."""
+        """The missing image is reported before the ports that are in use."""
         monkeypatch.setattr(machine, "_is_free", lambda _: False)
         assert run(["image", "run", str(tmp_path / "none.img.zst")]) == 2
         assert "none.img.zst is not there" in capsys.readouterr().err
@@ -565,7 +566,7 @@ def test_a_place_where_nothing_can_be_is_said_before_the_first_step(
     words: Sequence[str],
     first: str,
 ) -> None:
-    """And not when all has been built."""
+    """The build reports the invalid folder before its first step."""
 
     def begun(*_: object, **__: object) -> None:
         raise ImageError("begun")
