@@ -1,4 +1,4 @@
-"""Flashing: what is refused, what is on a card afterwards, and what it is wherever it was cut off."""
+"""Flashing: images and cards that are refused, the content of a card afterwards, and its state after any cut."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def entry(name: str, **changes: Any) -> dict[str, Any]:
-    """A card in a USB reader, as lsblk tells of one; `changes`: what is other."""
+    """Return a card in a USB reader as lsblk describes it, with these changes."""
     path = f"/dev/{name}"
     return {
         "name": name, "path": path, "rm": True, "hotplug": True, "ro": False, "size": 31914983424, "type": "disk",
@@ -93,7 +93,7 @@ class TestWhichDisksAreCards:
         assert refused[1]
 
     def test_memory_that_is_part_of_the_machine_is_no_card(self, tmp_path: Path) -> None:
-        """lsblk tells of eMMC as of a card in a slot; it may hold another system of the machine."""
+        """lsblk describes eMMC like a card in a slot; it may hold another system of the machine."""
         for name, kind in (("mmcblk0", "MMC"), ("mmcblk1", "SD")):
             (tmp_path / name / "device").mkdir(parents=True)
             (tmp_path / name / "device" / "type").write_text(f"{kind}\n")
@@ -153,7 +153,7 @@ class TestWhichDisksAreCards:
 
 
 class Made:
-    """An image that was handed out."""
+    """An image in its distributed form."""
 
     def __init__(self, folder: Path) -> None:
         self.plain = made.card(folder)
@@ -171,7 +171,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 @pytest.fixture
 def copy(whole: Made, tmp_path: Path) -> Path:
-    """The image with what is beside it, to be spoilt."""
+    """Return a copy of the image and its files, for tests that damage it."""
     for path in whole.file.parent.glob("waypost-*"):
         shutil.copy(path, tmp_path)
     return tmp_path / whole.file.name
@@ -182,7 +182,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 class TestWhichImagesAreWritten:
-    """Nothing is opened for writing before the image is what it should be."""
+    """The target is opened only after the image has been verified."""
 
     def refused(self, file: Path, whole: Made, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str]:
         target = file.parent / "target"
@@ -217,7 +217,7 @@ class TestWhichImagesAreWritten:
     def test_whose_certificate_was_taken_is_said(
         self, copy: Path, whole: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """An image of others is not condemned because nobody named their certificate."""
+        """A foreign image without a known certificate gets an error that names the certificate, not the image."""
         monkeypatch.setattr("images.flashing.cli.default_cache", lambda: copy.parent / "cache")
         words = ["flash", str(copy), str(copy.parent / "target"), "--yes"]
         assert run(words) == 2
@@ -292,7 +292,7 @@ class TestWhichImagesAreWritten:
 
 class TestWriting:
     def test_what_is_mapped_is_there_and_the_rest_is_as_it_was(self, whole: Made, tmp_path: Path) -> None:
-        """Onto a card with something else on it, as a file that is not made anew."""
+        """The target holds other data, and its file is not replaced."""
         target = tmp_path / "card"
         size = whole.handed.layout.size + (1 << 20)
         mark = (size - writing.FIRST).to_bytes(8, "big") * (writing.FIRST // 8)
@@ -326,7 +326,7 @@ class TestWriting:
         assert target.read_bytes()[behind:] == whole.plain.read_bytes()[behind:]
 
     def test_an_image_in_xz(self, whole: Made, copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """The file for Etcher and Imager is flashed like the other one."""
+        """The xz file for Etcher and Imager is flashed like the other one."""
         packed, sums = copy.with_suffix(".xz"), copy.with_name("waypost-1-pi4.sha256")
         packed.write_bytes(lzma.compress(whole.plain.read_bytes(), preset=0))
         with sums.open("a") as text:
@@ -355,7 +355,7 @@ class TestWriting:
     def test_one_that_settings_were_written_into(
         self, whole: Made, copy: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """It was not damaged on the way, and another download would be no help."""
+        """The error is not about a damaged download, as a new download would not help."""
         plain = copy.with_suffix("")
         shutil.copy(whole.plain, plain)
         assert run(["image", "configure", str(plain), "name=hall"]) == 0
@@ -432,7 +432,7 @@ class TestWriting:
 
 
 class TestWhatWasForgotten:
-    """No card is written, and that is said."""
+    """No card is written, and the error names the missing argument."""
 
     @pytest.mark.parametrize("more", [["--yes"], ["--config", "fleet.csv"], ["--only", "north"]])
     def test_the_card(
@@ -443,7 +443,7 @@ class TestWhatWasForgotten:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        """As of a script whose list of cards is empty."""
+        """A script may pass an empty list of cards."""
         monkeypatch.chdir(tmp_path)
         Path("fleet.csv").write_text("name\n")
         assert run(["flash", str(whole.file), *more]) == 2
@@ -465,7 +465,7 @@ class TestWhatWasForgotten:
 
 
 class Worn(writing.CardTarget):
-    """A card that keeps something else than is written to it."""
+    """Card that changes written data."""
 
     def write(self, at: int, content: bytes) -> None:
         spoilt = bytearray(content)
@@ -475,7 +475,7 @@ class Worn(writing.CardTarget):
 
 
 class Smaller(writing.CardTarget):
-    """A card that says it has more than it has: behind that it forgets, or begins anew."""
+    """Card that claims a larger size: writes behind its real end are lost, or start again at its beginning."""
 
     def __init__(self, path: Path, descriptor: int, *, is_disk: bool, real: int, begins_anew: bool) -> None:
         super().__init__(path, descriptor, is_disk=is_disk)
@@ -516,11 +516,11 @@ def wait(begun):
 writing.CardTarget.write, cards.wait = write, wait
 sys.exit(run(["flash", image, target, "--certificate", certificate, "--yes"]))
 """
-"""A person presses Ctrl-C once the data behind the first partition are being written."""
+"""Simulate Ctrl-C while the data behind the first partition is being written."""
 
 
 class CutOff(BaseException):
-    """The power."""
+    """Cut of the power."""
 
 
 class TestWhatGoesWrong:
@@ -537,7 +537,7 @@ class TestWhatGoesWrong:
 
     @pytest.mark.parametrize(("claimed", "real"), [
         (512 << 20, 128 << 20), (200 << 20, 128 << 20), (130 << 20, 128 << 20),
-        ((173 << 20) + (1 << 19), 96 << 20),  # its end is where the image has something
+        ((173 << 20) + (1 << 19), 96 << 20),  # its end lies within data of the image
     ])  # fmt: skip
     @pytest.mark.parametrize("begins_anew", [True, False])
     def test_a_card_that_is_smaller_than_it_says(
@@ -572,7 +572,7 @@ class TestWhatGoesWrong:
     def test_what_the_system_says_has_a_next_step(
         self, whole: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, said: str
     ) -> None:
-        """In the middle of writing."""
+        """The error comes in the middle of writing."""
         real, left = os.pwrite, 5
 
         def failing(descriptor: int, content: bytes, at: int) -> int:
@@ -597,7 +597,7 @@ class TestWhatGoesWrong:
         drawn = random.Random(5)
         for turn in range(4):
             target = tmp_path / str(turn)
-            shutil.copy(whole.plain, target)  # a card that started
+            shutil.copy(whole.plain, target)  # a card that booted before
             left = drawn.randrange(2 * whole.handed.layout.mapped - writing.FIRST)
 
             def progress(_what: str, count: int) -> None:
@@ -614,7 +614,7 @@ class TestWhatGoesWrong:
                 assert not file.read(writing.FIRST).strip(b"\0")
 
     def test_stopped_by_a_person_it_ends_at_once_and_says_what_the_card_is(self, whole: Made, tmp_path: Path) -> None:
-        """Ctrl-C in a process of its own, as threads do not get it."""
+        """The test sends Ctrl-C to a process, as threads do not get it."""
         target = tmp_path / "card"
         words = [sys.executable, "-c", STOPPED, str(whole.file), str(whole.certificate), str(target)]
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
@@ -660,7 +660,7 @@ class TestWhatGoesWrong:
         assert not Path(target).is_file()
 
     def test_one_that_is_pulled_out_before_it_is_opened(self, whole: Made, tmp_path: Path) -> None:
-        """It does not become a file in the place of its device: that would be in the memory, and be said to be it."""
+        """The program creates no file in the place of the device: that would be in memory, and pass for the card."""
         card, disk = tmp_path / "sdb", seen(entry("sdb"))[0]
         for found in (None, b"a file by then"):
             if found is not None:
@@ -675,7 +675,7 @@ class TestWhatGoesWrong:
 
 @contextlib.contextmanager
 def looped(file: Path, size: int, *options: str) -> Iterator[str]:
-    """A loop device over a new file of this size."""
+    """Yield a loop device over a new file of this size."""
     with file.open("wb") as out:
         out.truncate(size)
     losetup = find("losetup") or "false"
@@ -703,7 +703,7 @@ class TestLoopDevices:
         assert all(is_[each.begin : each.end] == should[each.begin : each.end] for each in layout.ranges)
 
     def test_two_cards_have_two_ids(self, whole: Made, tmp_path: Path) -> None:
-        """In one machine neither is taken for the other."""
+        """One machine can tell the two cards apart."""
         size = whole.handed.layout.size
         with looped(tmp_path / "one", size) as one, looped(tmp_path / "other", size) as other:
             assert run(whole.words(one, other, "--allow-loop")) == 0
@@ -723,7 +723,7 @@ class TestLoopDevices:
 
 
 class Paced(writing.CardTarget):
-    """A card that takes 40 MB/s and gives 80."""
+    """Card that writes 40 MB/s and reads 80 MB/s."""
 
     def write(self, at: int, content: bytes) -> None:
         time.sleep(len(content) / 40e6)
@@ -737,7 +737,8 @@ class Paced(writing.CardTarget):
 
 @pytest.mark.slow
 def test_sparse_writing_takes_less_than_a_plain_copy(tmp_path: Path) -> None:
-    """An image a quarter of which is data, as ours, at the pace of a card; both are written and read back whole."""
+    """A quarter of the image is data, as in real ones; both copies run at the pace of a card and are read back
+    completely."""
     plain = made.card(tmp_path, data=120, hole=400)
     handed = image.verify_image(*made.hand_out(tmp_path, plain))
     everything = image.BlockRange(0, handed.layout.size, filesystem.compute_sha256(plain))

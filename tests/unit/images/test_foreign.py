@@ -1,4 +1,4 @@
-"""A gateway for arm64: which of the pinned packages it takes, and what this machine lacks to make it."""
+"""A gateway for arm64: the pinned packages it gets, and the missing tools of this machine."""
 
 from __future__ import annotations
 

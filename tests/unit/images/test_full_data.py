@@ -1,4 +1,4 @@
-"""A data partition that the gateway's user has filled: root still takes up a card's settings, and records an update."""
+"""Root applies a card's settings and records an update although the gateway's user filled the data partition."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [
 
 @contextlib.contextmanager
 def filled(root: Path, *, journal: bool) -> Iterator[None]:
-    """With the partition of a fresh card on its places, and nothing free on it for a user."""
+    """Mount the partition of a fresh card, without free space for a user."""
     tree, image = root / "tree", root / "data.ext4"
     (tree / "waypost").mkdir(parents=True)
     os.chown(tree / "waypost", USER, USER)
@@ -52,7 +52,7 @@ def filled(root: Path, *, journal: bool) -> Iterator[None]:
 
 
 def started(root: Path) -> None:
-    """What a start with new settings and an update writes."""
+    """Apply new settings and record an update, as a start does."""
     places = CardPaths(root)
     places.card.mkdir(parents=True, exist_ok=True)
     places.file.write_text(text_of(document("hall", {"hostname": "hall-1", "sshKeys": [SSH]})))

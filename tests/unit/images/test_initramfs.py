@@ -1,4 +1,4 @@
-"""What the initial RAM disk does where a slot holds no init: never a shell of root, which Debian's would start."""
+"""The initial RAM disk reboots from a slot without init, and never starts a shell of root as Debian's would."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ STUBS = {
     "sleep": 'echo "slept $1"',
     "reboot": 'echo "reboot $*"; kill $PPID',
 }
-"""What the script calls, and says on its output in place of doing it."""
+"""Stubs of the commands that the script calls; each prints its call."""
 
 
 def said(folder: Path, *words: str, whole: bool) -> list[str]:
-    """Line by line, of a script that nothing but a start of the machine ends where a slot is not whole."""
+    """Run the script and return its lines. A damaged slot ends only with a reboot."""
     stubs = {**STUBS, "run-init": f"test {int(whole)} = 1"}
     for name, body in stubs.items():
         (folder / name).write_text(f"#!/bin/sh\n{body}\n")

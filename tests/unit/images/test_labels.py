@@ -1,4 +1,4 @@
-"""Labels: what is on the page, and what a scanner reads from its codes."""
+"""Labels: the content of the page, and the content of its codes for a scanner."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Modules = list[list[bool]]
 
 
 def drawn(shown: str) -> list[tuple[float, Modules]]:
-    """The codes of a page: width in mm, and which modules are dark, row by row, the quiet zone with them."""
+    """Return the codes of a page: width in mm, and rows of dark modules, with the quiet zone."""
     found = []
     for text in re.findall(r"<svg.*?</svg>", shown, re.DOTALL):
         svg = Xml.fromstring(text if "xmlns" in text else text.replace("<svg", f'<svg xmlns="{SVG[1:-1]}"', 1))
@@ -41,7 +41,7 @@ def drawn(shown: str) -> list[tuple[float, Modules]]:
 
 
 def painted(path: str, side: int) -> Modules:
-    """Lines of width 1: `M` and `m` move, to a place and by a distance, `h` draws to the right."""
+    """Draw lines of width 1: `M` moves to a place, `m` by a distance, `h` draws to the right."""
     modules = [[False] * side for _ in range(side)]
     column, row = 0.0, 0.0
     for command, words in re.findall(r"([A-Za-z])([-\d. ]+)", path):

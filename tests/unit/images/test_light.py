@@ -1,4 +1,4 @@
-"""The light of a Raspberry Pi, by which somebody without a screen sees how far a gateway is."""
+"""The light of a Raspberry Pi shows the state of a gateway without a screen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCRIPT = OVERLAY / "usr/lib/waypost-system/light"
 def test_what_makes_it_blink_is_a_module_of_debians_kernel(
     tmp_path: Path, called: str, word: str, trigger: str, delay: str
 ) -> None:
-    """Its name alone is no valid argument to the kernel (CONFIG_LEDS_TRIGGER_TIMER=m), and the light stays as it is."""
+    """The kernel ignores the name of the trigger until its module is loaded (CONFIG_LEDS_TRIGGER_TIMER=m)."""
     light = tmp_path / "sys/class/leds" / called
     for folder in (light, tmp_path / "run/waypost", tmp_path / "stubs"):
         folder.mkdir(parents=True)

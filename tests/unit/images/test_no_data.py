@@ -1,4 +1,4 @@
-"""A card whose data partition cannot be mounted: it is said, tried a few times, and never for ever."""
+"""A gateway reports a data partition that it cannot mount, retries a few times, and then stops."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ STUBS = {
     "sleep": 'echo "slept $1"',
     "systemctl": 'echo "systemctl $1"',
 }
-"""What the script calls, and says on its output in place of doing it."""
+"""Stubs of the commands that the script calls; each prints its call."""
 
 
 class Machine:
-    """Below a folder, with these programs."""
+    """A root folder with these programs."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -40,7 +40,7 @@ class Machine:
         (self.stubs / name).chmod(0o755)
 
     def start(self) -> list[str]:
-        """What it says and does, line by line."""
+        """Run the script; return its lines."""
         environment = {"PATH": f"{self.stubs}:{os.environ['PATH']}"}
         done = subprocess.run(
             [str(SCRIPT), str(self.root)], capture_output=True, text=True, check=True, timeout=60, env=environment

@@ -1,4 +1,4 @@
-"""A gateway keeps to the disk it started from, whatever other cards of gateways are in a reader."""
+"""A gateway uses the disk it started from, although other cards of gateways are in a reader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ U_BOOT = f"root=PARTUUID={IMAGE_ID}-02 waypost.disk=%s rootfstype=ext4"
 
 
 def stubs(folder: Path, bodies: Mapping[str, str]) -> dict[str, str]:
-    """Programs that scripts call, as an environment."""
+    """Write stub programs; return an environment for scripts that call them."""
     place = folder / "stubs"
     place.mkdir()
     for name, body in bodies.items():
@@ -33,7 +33,7 @@ def stubs(folder: Path, bodies: Mapping[str, str]) -> dict[str, str]:
 class TestNamesOfPartitions:
     @pytest.fixture
     def machine(self, tmp_path: Path) -> Path:
-        """A root folder where mmcblk0p2 is mounted as /, and sda is another card."""
+        """Return a root folder where mmcblk0p2 is mounted as /, and sda is another card."""
         for disk, numbers in (("mmcblk0/mmcblk0p", 10), ("sda/sda", 20)):
             for number in range(1, 6):
                 device = tmp_path / "sys/devices" / f"{disk}{number}"
@@ -72,7 +72,7 @@ class TestIdOfACard:
         (tmp_path / "proc").mkdir()
         card = tmp_path / "dev/card"
         with card.open("wb") as file:
-            file.write(b"\xeb" * 440)  # what a boot loader may have there
+            file.write(b"\xeb" * 440)  # room of a boot loader
             file.truncate(16 << 20)
         self._sfdisk(card, given=self.TABLE)
         return card
@@ -108,7 +108,7 @@ class TestIdOfACard:
         assert len(found) == 2
 
     def test_an_older_script_of_u_boot_goes_on_finding_its_root(self, card: Path) -> None:
-        """The script is on the first partition, which no update writes, and looks for the image's id."""
+        """The script is on the first partition, which updates do not write, and looks for the image's id."""
         before = card.read_bytes()
         self._start(card, f"root=PARTUUID={IMAGE_ID}-02 rootfstype=ext4")
         assert card.read_bytes() == before
@@ -120,7 +120,7 @@ class TestIdOfACard:
 
 class TestRootAtTheStart:
     def _said(self, folder: Path, cmdline: str, partitions: Mapping[str, str], *words: str) -> tuple[str, str]:
-        """(what it prints, the root it names) where these partitions have these ids."""
+        """Return (output, root it names) for partitions with these ids."""
         for name in ("proc", "dev", "conf"):
             (folder / name).mkdir()
         (folder / "proc/cmdline").write_text(f"{cmdline}\n")

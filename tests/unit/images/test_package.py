@@ -1,4 +1,4 @@
-"""The service of a package: as strict as the one for a checkout, and nothing in it that systemd would not take."""
+"""The service of a package: as strict as the service of a checkout, and valid for systemd."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from images.package import deb
 
 UNIT = deb.HERE / UNIT_NAME
 EXPOSURE_MAX = 2.0
-"""What `systemd-analyze security` says of it, of 10."""
+"""Exposure that `systemd-analyze security` reports, of 10."""
 OTHERWISE = {
     "ExecStart", "ExecStartPre", "LimitNOFILE", "ProtectHome", "ReadWritePaths", "StateDirectory", "StateDirectoryMode",
 }  # fmt: skip
-"""What a package does in another way."""
+"""Settings that differ in a package."""
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 
@@ -85,7 +85,7 @@ def test_the_c_library_it_needs_is_read_from_what_is_in_it(tmp_path: Path) -> No
 def test_where_another_broker_has_the_ports_the_package_is_installed_all_the_same(
     tmp_path: Path, serves: bool, said: str
 ) -> None:
-    """Mosquitto is on many a Raspberry Pi. A package that is left half installed stops every later `apt`."""
+    """Many a Raspberry Pi runs Mosquitto, and a package that is half installed stops every later `apt`."""
     (tmp_path / "systemd").mkdir()
     text = (deb.HERE / "postinst").read_text()
     text = text.replace("/usr/share/debconf/confmodule", str(tmp_path / "confmodule"))

@@ -1,4 +1,4 @@
-"""The key by which who logs in knows the gateway is made once, whatever the power does meanwhile."""
+"""The host key for SSH is made once, even when the power is cut."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(find("ssh-keygen") is None, reason="ssh-keygen i
 
 
 def start(data: Path) -> str:
-    """As the service begins; the fingerprint of the key it then has."""
+    """Run the commands of the service's start; return the fingerprint of its key."""
     [command] = re.findall(r"(?m)^ExecStartPre=/bin/sh -c '(.*)'$", UNIT.read_text())
     words = ["sh", "-c", command.replace("/data/", f"{data}/").replace("/data;", f"{data};")]
     subprocess.run(words, check=True, stdin=subprocess.DEVNULL, timeout=60, capture_output=True)

@@ -1,4 +1,4 @@
-"""Steps of a build are done once for the same inputs, and wholly or not at all."""
+"""Steps of a build run once for the same inputs, and completely or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from images.steps import OLD_KEPT, BuildSteps, Input, hash_tree, make_key
 
 
 class Counted:
-    """Makes a file, and counts."""
+    """Step that makes a file and counts its runs."""
 
     def __init__(self) -> None:
         self.done = 0

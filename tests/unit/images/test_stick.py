@@ -1,4 +1,4 @@
-"""A stick is put into a gateway: its newest bundle that is signed is installed, when it is newer than what runs."""
+"""A gateway installs the newest signed bundle of a stick when it is newer than the running one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ else
     exit 1
 fi
 """
-"""Of rauc(1): a bundle is a file that says whether it is signed, and of which version it is."""
+"""Stub of rauc(1): the text of a bundle holds its signature and its version."""
 WAYPOST = """
 case $* in
 --version) echo "waypost $MADE_WITH" ;;
@@ -39,7 +39,7 @@ esac
 
 
 class Gateway:
-    """Below a folder, with a stick in it."""
+    """A root folder with a stick."""
 
     def __init__(self, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
@@ -57,7 +57,8 @@ class Gateway:
         self.runs("")
 
     def runs(self, version: str) -> None:
-        """Of the bundle it came with, as `waypost edge update status` says; empty: what the card was made with."""
+        """Set the version of the running bundle in `waypost edge update status`; empty: the system of the card's
+        image."""
         booted = SystemSlot("rootfs.0", "A", good=True, version=version, build="")
         other = SystemSlot("rootfs.1", "B", good=True, version="9.9.9", build="")
         self._monkeypatch.setattr(Rauc, "slots", lambda _: SystemSlots(booted, other, "rootfs.0"))

@@ -1,4 +1,5 @@
-"""Which connections end to make room: the greediest, the oldest unknown, and nobody else (`listeners.admission`)."""
+"""Admission closes connections to make room: the greediest, the oldest unknown, and no other
+(`listeners.admission`)."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ COST = 3_000
 
 
 class Connection:
-    """A driver as admission sees it."""
+    """Driver as admission sees it."""
 
     def __init__(self, counted: ConnectionMeter, address: str = "192.0.2.1") -> None:
         self.address = address
@@ -54,7 +55,7 @@ class Connection:
         return self._counted.identified(self, user)  # type: ignore[arg-type]
 
     def count(self) -> None:
-        """What it holds does not change by itself."""
+        """Do nothing: the test sets the held bytes."""
 
     def pause_reading(self, reason: str) -> None:
         self.paused.add(reason)
@@ -89,7 +90,7 @@ def run(case: Callable[[Rig], object]) -> None:
 
 
 async def settled(rig: Rig) -> None:
-    """Those that are to go have gone."""
+    """Wait for the end of all pending closes."""
     async with asyncio.timeout(20):
         while rig.admission._shedding:
             await asyncio.sleep(0)
@@ -121,7 +122,7 @@ def test_one_address_holds_half_and_its_greediest_gives_way() -> None:
 
 
 def test_of_the_pool_the_greediest_address_gives_way() -> None:
-    """Many small ones of one address hold more than the large one of another."""
+    """Many small connections of one address hold more than the large connection of another."""
 
     async def case(rig: Rig) -> None:
         many = [rig.known(f"192.0.2.{1 + number % 2}", held=MIB) for number in range(26)]
@@ -157,7 +158,7 @@ def test_many_that_make_room_are_closed_in_turns(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_an_end_brings_about_is_counted_and_nobody_is_closed_in_between() -> None:
-    """The end of one has another hold more, as its will does."""
+    """The end of one connection raises the bytes of another, as its will does."""
 
     class Leaving(Connection):
         heir: Connection
@@ -191,7 +192,7 @@ def test_a_user_holds_half_from_wherever() -> None:
 
 
 def test_strained_only_the_greediest_of_the_greediest_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until there is no strain; in vain, it is ended."""
+    """The connection is read again when the strain ends, and closed when the strain stays."""
     monkeypatch.setattr(admission_module, "STRAINED_S_MAX", 0.05)
 
     async def case(rig: Rig) -> None:
@@ -214,7 +215,7 @@ def test_strained_only_the_greediest_of_the_greediest_is_read(monkeypatch: pytes
 
 
 def test_thousands_of_holders_are_looked_at_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they hold is counted, and those that are to wait do."""
+    """All held bytes are counted, and the greediest connection is found."""
     monkeypatch.setattr(admission_module, "LOOK_S", 0.0)
 
     async def case(rig: Rig) -> None:
@@ -257,7 +258,7 @@ def test_the_oldest_unknown_of_the_address_with_most_makes_room() -> None:
 
 
 def test_unknown_peers_share_a_pool_of_their_own() -> None:
-    """What they cost counts, and who holds most of it gives way."""
+    """Their cost counts, and the connection with the largest share is closed first."""
 
     def case(rig: Rig) -> None:
         pool = rig.admission.budget.unauthenticated
@@ -342,7 +343,7 @@ def test_what_peers_had_is_given_back_when_they_leave_by_themselves() -> None:
 
 
 def test_what_a_burst_took_in_passing_is_given_back_when_it_is_over() -> None:
-    """Nobody has left."""
+    """No connection has closed."""
     taken, asked = [40 * MIB], list[float]()
     resident = ResidentMemory(256 * MIB, read=lambda: taken[0], trim=lambda: asked.append(taken[0]))
     resident.update(0.0, freed=False)
@@ -357,7 +358,7 @@ def test_what_a_burst_took_in_passing_is_given_back_when_it_is_over() -> None:
 
 @pytest.mark.parametrize("share", [4, 2])
 def test_while_peers_leave_the_allocator_is_asked_seldom(share: int) -> None:
-    """Each time the loop stands for milliseconds. Where the process has taken much it does not wait."""
+    """Each trim stops the loop for milliseconds. A process with much memory trims without waiting."""
     bytes_max, now = 1_024 * MIB, 0.0
     taken, asked = [bytes_max // share], list[float]()
 

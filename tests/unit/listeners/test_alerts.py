@@ -1,4 +1,4 @@
-"""Who gets no TLS hears why: real handshakes on both event loops, in both versions of TLS."""
+"""Refused TLS clients get the reason as an alert: real handshakes on both event loops, in both versions of TLS."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class Client(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).write(
             b"AMQP\0\1\0\0"
-        )  # what the server does not read must not cost us its reason
+        )  # unread bytes at the server must not cost the client its alert
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost.set_result(exc)
 
 
 async def refused(pki: Pki, shown: Issued | None, version: ssl.TLSVersion) -> str | None:
-    """What a client that shows this hears."""
+    """Return the alert for a client with this certificate."""
     files = TlsListener(
         certificate=pki.hub.certificate, key=pki.hub.key, client_ca=pki.authority.certificate, client_required=True
     )

@@ -1,4 +1,4 @@
-"""What a connection held that is closed for want of room is given back at once, not when the loop tells of its end."""
+"""Memory of a closed connection is released at once, not when the loop reports its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONNECT = packets.Connect("c", 5, username="u" * 60_000, password=bytes(60_000))
 
 
 class Socket(asyncio.Transport):
-    """One whose end is not told yet."""
+    """Transport; the test reports its end later."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("192.0.2.1", 1)})
@@ -41,7 +41,7 @@ class Socket(asyncio.Transport):
 
 @pytest.mark.parametrize("put_off", [False, True])
 def test_half_connects_of_one_turn(put_off: bool) -> None:
-    """`put_off`: they wait for their turn, as many large reads came before them."""
+    """Connections may wait for their turn behind many large reads (`put_off`)."""
 
     async def scenario() -> None:
         admission = Admission(Limits(), Budget(16 * MIB, "default"), lambda: 0)
@@ -63,7 +63,7 @@ def test_half_connects_of_one_turn(put_off: bool) -> None:
         assert sum(cast(Socket, each.transport).aborted for each in drivers) == admission.figures.shed
         for each in drivers:
             each.connection_lost(None)
-        while slow_lane_of(loop).waiting:  # many that end at the same time are told in turns
+        while slow_lane_of(loop).waiting:  # ends of many connections are reported in turns
             await asyncio.sleep(0)
         assert not admission.budget.gateway.bytes
 

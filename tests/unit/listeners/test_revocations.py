@@ -1,4 +1,4 @@
-"""Lists of revoked client certificates, made by openssl: what counts, and when they let nobody in."""
+"""Lists of revoked client certificates, made by openssl: valid lists, and lists that refuse all clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GOOD, REVOKED, NO_LIST, ENDED = (
 
 
 class World:
-    """An authority with a device that is good and one that is revoked, and who has its list."""
+    """An authority with a valid device, a revoked device and a revocation list."""
 
     def __init__(self, folder: Path) -> None:
         self.authority = Authority(folder / "ca")
@@ -34,7 +34,7 @@ class World:
         self.now = ENDS - DAY_S / 2
 
     def write(self, content: bytes) -> None:
-        """By a rename, as a program does that takes care."""
+        """Replace the list by a rename, as a careful program does."""
         fresh = self.file.with_suffix(".new")
         fresh.write_bytes(content)
         fresh.replace(self.file)
@@ -140,7 +140,7 @@ def test_each_authority_has_its_own(world: World, tmp_path: Path) -> None:
 
 
 def test_a_list_with_a_forged_signature_is_none(world: World, tmp_path: Path) -> None:
-    """An authority that calls itself the same."""
+    """The forging authority has the same name."""
     world.write(Authority(tmp_path / "forger").revocations(**TIMES))
     known = world.opened()
     assert "its signature is not of" in (known.trouble or "")

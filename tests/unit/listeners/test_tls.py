@@ -1,4 +1,4 @@
-"""Certificate files: what is read, what is refused in which words, and what a change does."""
+"""Certificate files: valid ones, errors and their texts, and the effects of a change."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def other(authority: Authority) -> Issued:
 
 
 class TestFiles:
-    """`Certificates` and `peer_context`."""
+    """Files through `Certificates` and `peer_context`."""
 
     def test_good_files(self, authority: Authority, server: Issued) -> None:
         files = TlsListener(certificate=server.certificate, key=server.key, client_ca=authority.certificate)
@@ -121,7 +121,7 @@ def test_subject_name(certificate: dict[str, Any] | None, name: str | None) -> N
 
 
 class Echo:
-    """A connection that gives back what it gets."""
+    """Connection that echoes its input."""
 
     closed = False
     more = False
@@ -158,7 +158,7 @@ class Echo:
 
 
 class Owner:
-    """Nothing to do."""
+    """Owner that does nothing."""
 
     def handle(self, events: Sequence[Any]) -> None:
         pass
@@ -264,7 +264,7 @@ class TestListener:
         asyncio.run(main())
 
     def test_handshakes_are_bounded(self, authority: Authority, server: Issued) -> None:
-        """One address has half of them; it waits for its own, and others do not wait for it."""
+        """One address may use half of them; its further handshakes wait, and those of others do not."""
 
         async def main() -> None:
             async with Rig(server, handshake_s=1.0) as rig:
@@ -280,7 +280,7 @@ class TestListener:
                 )  # fmt: skip
                 async with asyncio.timeout(0.5):
                     _, elsewhere = await other
-                reader, writer = await rig.open(authority.context())  # served when the silent ones have been dropped
+                reader, writer = await rig.open(authority.context())  # served after the silent ones were dropped
                 writer.write(b"x")
                 assert await reader.readexactly(1) == b"x"
                 assert len(handshakes.in_progress) <= TLS_HANDSHAKES_MAX
@@ -296,7 +296,8 @@ class TestListener:
     def test_so_many_wait_and_no_more(
         self, authority: Authority, server: Issued, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Beyond it the last of the address with most is closed; who stalls while others wait is ended sooner."""
+        """Above the bound the newest connection of the busiest address is closed, and stalled ones end sooner while
+        others wait."""
         monkeypatch.setattr(secure, "TLS_HANDSHAKES_MAX", 4)
         monkeypatch.setattr(secure, "TLS_PARKED_MAX", 5)
         monkeypatch.setattr(secure, "TLS_STALLED_S", 0.2)

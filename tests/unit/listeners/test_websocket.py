@@ -1,4 +1,4 @@
-"""WebSocket around a machine that echoes, byte by byte; sections are RFC 6455's."""
+"""WebSocket around a machine that echoes, byte by byte; sections are those of RFC 6455."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MASK = b"\1\2\3\4"
 def frame(
     opcode: int, payload: bytes = b"", *, final: bool = True, masked: bool = True, size: int | None = None
 ) -> bytes:
-    """A frame as a client writes it (section 5.2); `size`: what it claims to have."""
+    """Return a frame as a client writes it (section 5.2); `size` is the length in its header."""
     size = len(payload) if size is None else size
     mask_bit = 0x80 if masked else 0
     head = bytes(((0x80 if final else 0) | opcode,))
@@ -46,7 +46,7 @@ def frame(
 
 
 class Echo:
-    """Gives back what it gets; `quit` closes it; its events are what it received."""
+    """Machine that echoes its input and records it as events; `quit` closes it."""
 
     def __init__(self, deadline: float | None = 10.0) -> None:
         self.closed = self.more = False
@@ -87,7 +87,7 @@ class Echo:
 def connection(
     inner: Echo | None = None, *, message_bytes_max: int = 1000, guarded: bool = False, identity: str | None = None
 ) -> WebSocketConnection:
-    """As a listener reached as ``gw`` makes it."""
+    """Return a connection to a listener with the host name ``gw``."""
     site = Site(["gw"], exposed=True)
     frames = Frames("mqtt", message_bytes_max=message_bytes_max, site=site, guarded=lambda: guarded)
     found = frames.around(inner or Echo(), identity)
@@ -103,7 +103,7 @@ def opened(inner: Echo | None = None, *, message_bytes_max: int = 1000) -> WebSo
 
 
 class TestHandshake:
-    """Section 4.2."""
+    """Opening handshake (section 4.2)."""
 
     def test_accepted(self) -> None:
         found = connection()
@@ -189,7 +189,7 @@ class TestHandshake:
 
 
 class TestFrames:
-    """Sections 5 and 7."""
+    """Frames and closing (sections 5 and 7)."""
 
     def test_a_read_is_one_call_of_the_machine_inside(self) -> None:
         found = opened()
@@ -275,7 +275,7 @@ class TestFrames:
 
 
 class Parts(Echo):
-    """Takes what it gets a byte a call."""
+    """Machine that processes one byte a call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -295,7 +295,7 @@ class Parts(Echo):
 
 
 def calls(found: WebSocketConnection, data: bytes) -> list[Sequence[Any]]:
-    """The events of each call that these bytes take."""
+    """Return the events of each call that these bytes take."""
     told = [found.receive_data(data, 1.0)]
     while found.more:
         told.append(found.receive_data(b"", 1.0))
@@ -330,13 +330,13 @@ def test_frames_behind_what_the_machine_inside_has_left() -> None:
 
 
 def test_a_turn_without_bytes_goes_to_the_machine_inside() -> None:
-    """`Driver.wake`: a verdict on a password has come, and SASL goes on (`bridge.transport.connection`)."""
+    """`Driver.wake` continues SASL after the verdict on a password (`bridge.transport.connection`)."""
     assert opened().receive_data(b"", 0.0) == [b""]
     assert connection().receive_data(b"", 0.0) == [], "before it is open there is nothing to wait for"
 
 
 class TestConnectingEnd:
-    """Section 4.1, against the accepting end."""
+    """The client's end against the server's end (section 4.1)."""
 
     @staticmethod
     def pair(subprotocol: str = "mqtt") -> tuple[WebSocketClient, WebSocketConnection]:
@@ -344,7 +344,7 @@ class TestConnectingEnd:
 
     @staticmethod
     def exchange(client: WebSocketClient, server: WebSocketConnection) -> list[Any]:
-        """What happened at the client."""
+        """Exchange bytes once; return the events of the client."""
         server.receive_data(client.data_to_send(), 0.0)
         return list(client.receive_data(server.data_to_send(), 0.0))
 

@@ -1,4 +1,4 @@
-"""Conditions on JSON bodies: what they say, what they refuse, and that no body takes long."""
+"""Conditions on JSON bodies: their meaning, invalid ones, and a bound of time for any body."""
 
 from __future__ import annotations
 

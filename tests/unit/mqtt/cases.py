@@ -15,7 +15,7 @@ from edge.broker.mqtt.events import SubscriptionRequest as Request
 
 
 class Case(NamedTuple):
-    """`packet` or `error`; `exact`: the packet is encoded as these bytes again."""
+    """Expected `packet` or `error`; with `exact` the packet encodes to the same bytes."""
 
     name: str
     data: bytes

@@ -1,4 +1,4 @@
-"""The client's side for tests: whole packets out of bytes, and connections that are already open."""
+"""Client side for tests: splits bytes into packets, and opens connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VERSIONS = (3, 4, 5)
 
 
 def split(data: bytes, version: int) -> list[packets.Packet]:
-    """The packets `data` consists of, exactly."""
+    """Return the packets in `data`, without a rest."""
     found: list[packets.Packet] = []
     pos = 0
     while pos < len(data):
@@ -30,7 +30,7 @@ def split(data: bytes, version: int) -> list[packets.Packet]:
 
 
 class Opened:
-    """A connection behind CONNECT and `accept`, with what a test needs to talk to it."""
+    """A connection after CONNECT and `accept`, with helpers for tests."""
 
     def __init__(
         self,
@@ -51,10 +51,10 @@ class Opened:
         self.first = self.sent()
 
     def send(self, *what: packets.Packet | bytes) -> list[Any]:
-        """Give the connection packets in one read; returns its events."""
+        """Give the connection packets in one read; return its events."""
         data = b"".join(each if isinstance(each, bytes) else each.encode(self.version) for each in what)
         return take_all(self.connection, data, self.now)
 
     def sent(self) -> list[packets.Packet]:
-        """What the connection has to send, as packets."""
+        """Return the output of the connection as packets."""
         return split(self.connection.data_to_send(), self.version)

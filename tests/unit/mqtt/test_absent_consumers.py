@@ -1,4 +1,4 @@
-"""A session without a connected client does not consume from an address that stores nothing: senders learn that."""
+"""A session without a connected client does not consume from an address without a store, and senders get an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions of absent clients are rows of the store, and neither their clients nor a status page can tell."""
+"""Sessions of absent clients are rows of the store, without a difference for clients and the status page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.mqtt.test_commit_order import RULES, Peer, Site
 
 
 def away(site: Site, now: float = SESSION_LINGER_S) -> None:
-    """Time passes for who is away since 0."""
+    """Let time pass for clients that have been absent since 0."""
     for _ in range(3):
         site.settle()
         site.router.tick()
@@ -82,7 +82,7 @@ def test_packet_identifiers_of_qos_2_are_known_again() -> None:
 
 
 def test_a_message_a_consumer_has_is_not_published_again() -> None:
-    """The identifier of an anycast message is on disk when the session is: its consumer has the message."""
+    """The identifier of an anycast message is on disk with the session: its consumer has the message."""
     site = Site()
     consumer, peer = Peer(site, "consumer"), Peer(site)
     consumer.send(p.Subscribe(1, (SubscriptionRequest("anycast/1", 1),)))
@@ -234,7 +234,7 @@ def test_after_a_restart() -> None:
     site.start()
     assert all_rows(site)
     assert not site.router.durable_subscriptions.opened
-    site.sessions.tick(1_000.0)  # the clients have been away from now on, as far as anybody knows
+    site.sessions.tick(1_000.0)  # for the registry the clients are away from now on
     site.sessions.tick(1_049.0)
     assert (len(site.sessions), len(site.router.durable_subscriptions)) == (1, 2)
     assert site.sessions._table.get("c") is not None
@@ -244,7 +244,7 @@ def test_after_a_restart() -> None:
 
 
 def test_a_subscription_of_amqp_that_is_called_like_a_shared_one_outlives_a_restart() -> None:
-    """Nobody has ended ``share/news::mine``; the shared subscription nobody has a session for did end."""
+    """No client ended ``share/news::mine``; the shared subscription without a session did end."""
     site = Site()
     for name, all_qos in (("share/news::mine", True), ("share/g/news", False)):
         site.router.subscriptions.declare(Declaration(name=name, pattern="share/news", all_qos=all_qos))

@@ -53,7 +53,7 @@ def test_short_topics_are_sent_in_full() -> None:
 
 
 def test_no_packet_outgrows_what_the_client_takes() -> None:
-    """[MQTT-3.1.2-24]: what fits without an alias is sent, with one or without."""
+    """A packet that fits without an alias is sent, with one or without [MQTT-3.1.2-24]."""
     for size in range(20, 100):
         opened = Opened(5, connect(9, maximum_packet_size=100))
         skipped = opened.connection.deliver(delivery("topic/aaaaaaaa", bytes(size), bytes(size)))

@@ -1,4 +1,4 @@
-"""A session behind a gate: CONNACK waits for the verdict, and what is not allowed is said as the version has it."""
+"""A session behind a gate: CONNACK waits for the verdict, and a refusal follows the version."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RULES = [AccessRule(("up/#",), frozenset({Operation.SEND, Operation.RECV}))]
 
 
 class PendingGate(Authenticator):
-    """A gate whose verdicts are given by the test."""
+    """Gate that answers when the test decides."""
 
     def __init__(self, *users: CredentialUser) -> None:
         snapshot = CredentialSnapshot({user.name: user for user in users})
@@ -48,7 +48,7 @@ class PendingGate(Authenticator):
 
 
 class Driver:
-    """What a session asks of a driver."""
+    """Driver as a session sees it."""
 
     address = "192.0.2.1"
     congested = False
@@ -75,7 +75,7 @@ class Site:
         self.posted: deque[Callable[[], None]] = deque()
         self.store = MemoryStore(post=self.posted.append)
         self.turns: deque[Callable[[], None]] = deque()
-        """What is left for the next turn of the loop."""
+        """Callbacks for the next turn of the loop."""
         self.router = Router(
             self.store, AddressTable([]), clock_ns=lambda: 1, flush_soon=lambda: None, merge_live=merge_live,
             soon=self.turns.append,
@@ -158,7 +158,7 @@ class TestVerdict:
         site = Site()
         assert Peer(site, 5, identity="joe").sent()[0].reason == 0
         assert Peer(site, 5, identity="stranger", client_id="d").sent()[0].reason == 0x87
-        assert Peer(site, 5, identity="joe", username="jane", client_id="e").sent() == []  # has to prove to be jane
+        assert Peer(site, 5, identity="joe", username="jane", client_id="e").sent() == []  # must prove that it is jane
         assert len(site.gate.asked) == 1
 
 

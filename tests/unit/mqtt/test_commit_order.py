@@ -1,4 +1,4 @@
-"""Sessions and commits in orders nobody plans: commits that fail or that others start, takeovers and errors between."""
+"""Sessions and commits in unusual orders: failed commits, commits of other causes, takeovers and errors in between."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RULES = [AddressRule("queue/#", AddressType.QUEUE), AddressRule("anycast/#", Add
 
 
 class Driver:
-    """What a handler asks of a driver."""
+    """Driver as a handler sees it."""
 
     address = "192.0.2.1"
     identity = None
@@ -43,7 +43,7 @@ class Driver:
         self.aborted = False
 
     def flush_soon(self) -> None:
-        """The test reads what is to be sent."""
+        """Do nothing: the test reads the output."""
 
     def identified(self, user: str) -> bool:
         return True
@@ -56,7 +56,7 @@ class Driver:
 
 
 class RaisingRouter(Router):
-    """One that cannot take what is published to `raises`."""
+    """Router that raises for publications to the address `raises`."""
 
     raises = "raises"
 
@@ -67,7 +67,7 @@ class RaisingRouter(Router):
 
 
 class Site:
-    """A router and its sessions over a store whose commits end when the test says so."""
+    """A router and its sessions over a store; the test ends its commits."""
 
     rules = RULES
     interception = NO_INTERCEPTION
@@ -76,18 +76,18 @@ class Site:
         self.posted: deque[Callable[[], None]] = deque()
         self.store = MemoryStore(post=self.posted.append)
         self.turns: deque[Callable[[], None]] = deque()
-        """What is left for the next turn of the loop."""
+        """Callbacks for the next turn of the loop."""
         self.start()
 
     def start(self) -> None:
-        """As after a kill: what was committed is there."""
+        """Start as after a kill, with the committed state."""
         self.router = RaisingRouter(
             self.store, AddressTable(self.rules), clock_ns=lambda: 1, flush_soon=lambda: None, soon=self.turns.append
         )
         self.sessions = SessionRegistry(self.router, self.store, MqttTranslator())
 
     def end_commit(self) -> None:
-        """The commit that runs ends."""
+        """End the running commit."""
         self.posted.popleft()()
 
     def settle(self) -> None:
@@ -96,7 +96,7 @@ class Site:
             self.end_commit()
 
     def incoming(self, client_id: str = "c") -> list[int]:
-        """QoS 2 packet identifiers on disk."""
+        """Return the QoS 2 packet identifiers on disk."""
         return list(array.array("H", dict(self.store.state.items("incoming")).get(client_id, b"")))
 
 
@@ -114,10 +114,10 @@ class Peer:
         receive_maximum: int | None = None,
         waits: bool = False,
     ) -> None:
-        """`waits`: for its CONNACK, which the test looks at."""
+        """Connect; with `waits` the test itself reads the CONNACK."""
         self.version = version
         self._behind: list[Any] = []
-        """Sent behind CONNACK."""
+        """Packets behind CONNACK."""
         self.connection = MqttConnection(Limits(), 0.0)
         self.driver = Driver()
         self.handler = ConnectionHandler(
@@ -141,7 +141,7 @@ class Peer:
         return found
 
     def lose(self) -> None:
-        """The network connection breaks."""
+        """Break the network connection."""
         self.handler.handle(self.connection.receive_eof(1.0))
 
     def publish(self, packet_id: int, address: str = "queue/1", qos: int = 2) -> None:
@@ -149,7 +149,7 @@ class Peer:
 
 
 class TestIncoming:
-    """Packet identifiers on disk say: we have this message. What they say must be so."""
+    """A packet identifier on disk promises that the message is stored, and the promise must hold."""
 
     def test_an_ended_session_does_not_write_over_its_successor(self) -> None:
         site = Site()
@@ -161,7 +161,7 @@ class TestIncoming:
         site.store.failure = None
         new = Peer(site, clean_start=True, waits=True)
         new.publish(2)
-        site.end_commit()  # it fails: the old connection hears that 1 is refused
+        site.end_commit()  # it fails: the old connection gets a refusal for 1
         site.settle()
         assert site.incoming() == [2]
 
@@ -205,7 +205,7 @@ class TestIncoming:
 
     @pytest.mark.parametrize(("before", "now"), [(4, 4), (5, 4), (4, 5)])
     def test_what_is_refused_is_new_over_another_connection(self, before: int, now: int) -> None:
-        """Its CONNACK waits for a later commit, and so does what it sends behind its CONNECT."""
+        """The CONNACK and the packets behind its CONNECT wait for a later commit."""
         site = Site()
         old = Peer(site, version=before)
         site.settle()
@@ -274,7 +274,7 @@ class TestPubcomp:
         site.settle()
         peer.sent()
         Peer(site, "other", waits=True)
-        site.router.flush()  # a commit runs that knows nothing of the PUBREL
+        site.router.flush()  # a commit runs without the PUBREL
         peer.send(p.PubRel(1))
         site.end_commit()
         assert peer.sent() == []
@@ -329,7 +329,8 @@ class TestOutgoing:
     def test_what_is_in_flight_is_not_sent_once_more_to_who_subscribes_again(
         self, again: SubscriptionRequest, received: bool
     ) -> None:
-        """With another QoS, or No Local: the client may have handed the message on, and PUBREC is under way."""
+        """The client may have forwarded the message, with its PUBREC on the way, when it subscribes with another QoS or
+        No Local."""
         site = Site()
         peer = Peer(site)
         peer.send(p.Subscribe(1, (SubscriptionRequest("topic/1", 2),)))
@@ -376,7 +377,7 @@ class TestOutgoing:
 
 class TestErrors:
     def test_events_behind_the_one_that_raised(self) -> None:
-        """The last of them may have been the end of the connection, and nothing tells of it again."""
+        """The last event may be the end of the connection, which is reported only once."""
         site = Site()
         peer = Peer(site)
         with pytest.raises(LookupError):
@@ -422,7 +423,7 @@ def test_the_expiry_a_client_leaves_with_counts_after_a_restart() -> None:
 
 
 class TestConnack:
-    """It says whose session it is, and that a session a clean start has ended is no more."""
+    """CONNACK names the owner of the session, and confirms that a clean start has deleted the old one."""
 
     def test_waits_for_the_commit_of_a_new_session(self) -> None:
         site = Site()
@@ -457,7 +458,7 @@ class TestConnack:
         Peer(site).lose()
         site.settle()
         site.store.failure = StoreError("no")
-        for _ in range(2):  # the second finds no session, and what deletes it is not on disk
+        for _ in range(2):  # the second finds no session, and its deletion is not on disk
             peer = Peer(site, clean_start=True, expiry_s=0, waits=True)
             site.settle()
             [connack] = peer.sent()
@@ -506,7 +507,7 @@ class TestConnack:
 
 
 class TestSubscribed:
-    """SUBACK and UNSUBACK of a session that outlives its connection say what is on disk."""
+    """SUBACK and UNSUBACK report what is on disk, in sessions that outlive their connection."""
 
     SUBSCRIBE = p.Subscribe(1, (SubscriptionRequest("topic/1", 1),))
 

@@ -211,7 +211,7 @@ class TestAccept:
     @pytest.mark.parametrize("size", range(1, 60))
     @pytest.mark.parametrize("assigned", [None, "auto-0123456789"])
     def test_connack_larger_than_the_client_takes(self, size: int, assigned: str | None) -> None:
-        """The first packet is CONNACK or none, and not larger than the client takes."""
+        """The first packet is CONNACK or none, and not larger than the client's maximum."""
         packet = packets.Connect("" if assigned else "a", 5, properties=Properties(maximum_packet_size=size))
         connection, _ = start(packet.encode())
         found = connection.accept(SessionState(), False, assigned_client_id=assigned)

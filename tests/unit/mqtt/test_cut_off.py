@@ -1,4 +1,5 @@
-"""A connection that ends while deliveries wait for their turn of the loop: the next one gets them, or others do."""
+"""Deliveries that wait for a turn of the loop when a connection ends go to the next connection or to other
+consumers."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ COUNT = 40
 
 
 class Peer(test_commit_order.Peer):
-    """A client with a session that is kept."""
+    """A client with a persistent session."""
 
     def subscribe(self, site: Site, *patterns: str) -> None:
         self.send(p.Subscribe(1, tuple(SubscriptionRequest(pattern, 1) for pattern in patterns)))
@@ -26,7 +27,7 @@ class Peer(test_commit_order.Peer):
         self.sent()
 
     def take(self, site: Site) -> list[int]:
-        """What comes until nothing more does, acknowledged."""
+        """Receive and acknowledge messages until no more come; return their numbers."""
         taken: list[int] = []
         while found := [packet for packet in self.sent() if isinstance(packet, p.Publish)]:
             taken += [int(packet.payload.decode().strip("[").partition(",")[0]) for packet in found]
@@ -38,7 +39,7 @@ class Peer(test_commit_order.Peer):
 
 
 def send(site: Site, address: str) -> None:
-    """Messages that have to be translated: more than one turn takes."""
+    """Publish messages that need translation: more than one turn takes."""
     bodies = [b"\0\x53\x77" + encode([number, "x" * 500]) for number in range(COUNT)]
     run = Run(address, "d", AMQP | 1, b"", bodies)
     site.router.publish(Publication(WillOrigin("d", "", run), run, ()))
@@ -74,7 +75,7 @@ def test_what_waited_for_one_consumer_goes_to_another() -> None:
 
 
 def test_what_waited_comes_over_the_connection_that_took_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever becomes of the older one."""
+    """The waiting messages come although the older connection ends in between."""
     site = Site()
     peer = Peer(site)
     peer.subscribe(site, "topic/x")

@@ -240,7 +240,7 @@ class TestSendingAgain:
         assert new.first[1:] == [publish(b"y", 2, dup=True)]
 
     def test_delivered_after_the_connection_closed(self) -> None:
-        """The router may deliver between the end of a connection and the session's hearing of it."""
+        """The router may deliver after a connection ended and before the session is notified."""
         old = Opened(4)
         old.connection.disconnect(R.ADMINISTRATIVE_ACTION)
         assert not old.connection.deliver(delivery(b"0", qos=0))
@@ -279,7 +279,7 @@ class TestPacketIdentifiers:
 
 
 class TestLargeMessages:
-    """Bodies in flight stay in memory: fewer large ones are than small ones."""
+    """Bodies in flight stay in memory, so fewer large messages than small ones are in flight."""
 
     def test_they_narrow_the_window_until_none_is_in_flight(self) -> None:
         opened = Opened(4)

@@ -1,4 +1,4 @@
-"""What a session's deliveries take of one turn of the loop, and that what waits keeps its order."""
+"""Deliveries of a session have a share of each turn of the loop, and waiting ones keep their order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from edge.broker.mqtt.delivery_budget import DeliveryBudget, PendingDelivery
 
 
 def value(number: int, size: int = 500) -> bytes:
-    """A message that is a list, which has to be decoded."""
+    """Return a message body with a list, which needs decoding."""
     return b"\0\x53\x77" + encode([number, "x" * size])
 
 
@@ -29,7 +29,7 @@ def data(number: int) -> bytes:
 
 
 class Site:
-    """A session's turns, and what was sent to its client."""
+    """Turns of a session, and the packets for its client."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -147,7 +147,7 @@ class TestRemembered:
         assert [part.bodies for part in first.runs] == [part.bodies for part in again.runs]
 
     def test_another_header_is_another_message(self, made: list[bytes]) -> None:
-        """Its time to live is among the properties."""
+        """The header holds the time to live, which is among the properties."""
         translator, body = MqttTranslator(), value(1)
         header = b"\x00\x53\x70\xc0\x05\x03\x41\x40\x52\x64"
         for encoded in (b"", header):

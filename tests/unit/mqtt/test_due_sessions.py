@@ -1,4 +1,4 @@
-"""When sessions of clients that are away are looked at: in order of time, and not one too often."""
+"""Sessions of absent clients are due in order of time, and none is due too often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Enhanced authentication of a session (MQTT 5 section 4.12) with the mechanisms there are, and what ends it."""
+"""Enhanced authentication of a session (MQTT 5 section 4.12): its mechanisms and its errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def joe() -> CredentialUser:
 
 
 class Tokens:
-    """An issuer whose tokens are ``user:expiry``."""
+    """Issuer; its tokens have the form ``user:expiry``."""
 
     def check(self, token: bytes, decided: Decided) -> None:
         user, _, expiry = token.decode().partition("-")
@@ -123,7 +123,7 @@ class TestScram:
         peer = opened(site)
         peer.send(packets.Subscribe(1, (SubscriptionRequest("up/#", 0),)))
         peer.sent()
-        site.gate._users = {"joe": with_rules(joe, [])}  # the change whose revocation is still to come
+        site.gate._users = {"joe": with_rules(joe, [])}  # the change that will revoke
         client = scram.ScramClient("joe", "s3cret")
         peer.send(scram_auth(client.first(), R.RE_AUTHENTICATE))
         peer.send(scram_auth(client.answer(peer.sent()[0].properties.authentication_data)))
@@ -142,7 +142,7 @@ class TestScram:
         site = Gated(joe)
         client = scram.ScramClient(user, password)
         peer = site.connect(scram.MECHANISM, client.first())
-        (question,) = peer.sent()  # the same for a user that does not exist
+        (question,) = peer.sent()  # the same for an unknown user
         peer.send(scram_auth(client.answer(question.properties.authentication_data)))
         assert peer.sent()[0].reason is R.BAD_USER_NAME_OR_PASSWORD
         assert len(site.sessions) == 0
@@ -163,7 +163,7 @@ class TestScram:
         opened(site)
 
     def test_a_user_that_changed_starts_anew_and_the_others_do_not(self, joe: CredentialUser) -> None:
-        """A device may knock for long before somebody adds it, or gives it the secret it has."""
+        """A device may try for long before an operator adds it, or gives it its secret."""
         site = Gated()
         jane = with_secret(new_user("jane"), "other", at_s=NOW)
         for name in ("joe", "jane", "nobody"):
@@ -221,7 +221,7 @@ class TestScram:
 
 class TestGuessedTokens:
     def test_an_address_that_shows_too_many_bad_ones_waits_and_others_do_not(self) -> None:
-        """Tokens name nobody until they are verified: only the address counts."""
+        """A token identifies no user until it is verified, so only the address counts."""
         site = Gated(tokens=True)
         for _ in range(FAILURES_PER_ADDRESS_MAX):
             refused = site.connect(bearer.MECHANISM, token_of("bad")).sent()[0]
@@ -297,7 +297,7 @@ class TestBearer:
         site.gate.update(CredentialSnapshot({"poor": user}))
         peer = site.connect(bearer.MECHANISM, token_of("poor"))
         peer.send(packets.Publish("up/1", b"x", 1, packet_id=1))
-        assert not peer.sent()[-1].reason.failed  # by the rules of the user of this name
+        assert not peer.sent()[-1].reason.failed  # under the rules of the user of this name
         site.gate._users = {}
         peer.send(auth(token_of("poor"), bearer.MECHANISM, R.RE_AUTHENTICATE))
         peer.send(packets.Publish("up/1", b"x", 1, packet_id=2))

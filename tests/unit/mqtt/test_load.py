@@ -17,7 +17,7 @@ def values(loads: LoadAverages) -> dict[str, float]:
 
 def test_a_steady_rate_is_reached_sooner_by_the_shorter_averages() -> None:
     loads = LoadAverages()
-    for period in range(7):  # the first sees where the counter begins
+    for period in range(7):  # the first call records the start of the counter
         loads.update({"messages/sent": 100 * period}, PERIOD_S * period)
     found = values(loads)
     assert found["messages/sent/1min"] == pytest.approx(600 * (1 - math.exp(-1)), abs=0.01)

@@ -1,4 +1,4 @@
-"""One call of the machine does little, whatever a read holds; the rest comes with the calls that follow."""
+"""One call of the machine does little work for a large read; later calls do the rest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNT = 5 * EVENTS_AT_ONCE
 
 
 def calls(opened: Opened, *what: p.Packet | bytes) -> list[list[Any]]:
-    """The events of each call that these packets take."""
+    """Return the events of each call that these packets take."""
     data = b"".join(each if isinstance(each, bytes) else each.encode(opened.version) for each in what)
     found = [list(opened.connection.receive_data(data, opened.now))]
     while opened.connection.more:

@@ -1,4 +1,5 @@
-"""What MQTT consumers refuse, and what is larger than they take: whom it goes to, and what who sent it hears."""
+"""Messages that MQTT consumers refuse or that are too large for them: their next consumer, and the answer to the
+sender."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ LARGE_BODY = b"x" * 5_000
 
 
 class Site(amqp.Site):
-    """A broker that AMQP clients and `Peer` come to."""
+    """A broker with AMQP clients and `Peer` as clients."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +40,7 @@ class Site(amqp.Site):
 
     @property
     def losses(self) -> list[tuple[str, int]]:
-        """Reasons in the ledger, and how many messages."""
+        """Return the reasons in the ledger, with counts of messages."""
         return [(loss.reason, loss.messages) for loss in self.store.ledger.entries(0, 100)]
 
 
@@ -47,7 +48,7 @@ class Peer:
     """An MQTT 5 client."""
 
     def __init__(self, site: Site, client_id: str, pattern: str = "", qos: int = 1, **properties: Any) -> None:
-        """It takes `pattern`; `properties` are those of CONNECT."""
+        """Connect with these properties and subscribe to `pattern`."""
         self.site = site
         self.connection = MqttConnection(Limits(), 0.0)
         self.handler = ConnectionHandler(
@@ -69,17 +70,17 @@ class Peer:
         return split(self.connection.data_to_send(), 5)
 
     def lose(self) -> None:
-        """The network connection breaks."""
+        """Break the network connection."""
         self.handler.handle(self.connection.receive_eof(1.0))
         self.site.settle_down()
 
     def publish(self, address: str, *bodies: bytes, qos: int = 1) -> list[Any]:
-        """Returns the answers."""
+        """Publish, and return the answers."""
         self.send(*(p.Publish(address, body, qos, packet_id=i) for i, body in enumerate(bodies, 1)))
         return self.sent()
 
     def take(self) -> list[bytes]:
-        """Payloads that have come, acknowledged."""
+        """Acknowledge the received messages; return their payloads."""
         taken: list[bytes] = []
         while found := [packet for packet in self.sent() if isinstance(packet, p.Publish)]:
             taken += [packet.payload for packet in found]
@@ -149,7 +150,7 @@ class TestTooLargeForOne:
         assert site.losses == [("dead-lettered: expired", 1)]
 
     def test_the_subscription_of_one_gives_it_up_with_an_entry_in_the_ledger(self) -> None:
-        """[MQTT-3.1.2-25]: as if it were delivered; but it was acknowledged to who sent it."""
+        """The message counts as delivered [MQTT-3.1.2-25], but it was acknowledged to its sender."""
         site = Site()
         little = small(site, "topic/x", session_expiry_interval_s=100)
         Peer(site, "publisher").publish("topic/x", LARGE_BODY, b"little")
@@ -296,7 +297,7 @@ class TestRefused:
 
 
 class TestLosingAConsumer:
-    """A client that is gone without a goodbye may have died of the message that it had not acknowledged."""
+    """The unacknowledged message may have killed a client that vanished without a DISCONNECT."""
 
     @staticmethod
     def poisoned() -> Site:

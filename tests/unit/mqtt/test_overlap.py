@@ -1,4 +1,4 @@
-"""Overlapping subscriptions of one client beyond their bounds: copies may come twice, none is lost."""
+"""Overlapping subscriptions of one client beyond their bounds: a copy may come twice, and none is lost."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_error(case: Case, version: int) -> None:
 
 
 def test_a_packet_cut_short_inside_is_malformed() -> None:
-    """The remaining length is right for what is there; the content ends too early."""
+    """The remaining length matches the bytes; the content ends too early."""
     for case in GOOD:
         body = body_of(case.data)
         for version in case.versions:
@@ -98,7 +98,7 @@ class TestWhatCannotBeEncoded:
 
 
 class TestBounds:
-    """What one packet may make the broker do, whatever its size."""
+    """Bounds of the work for one packet of any size."""
 
     def test_user_properties(self) -> None:
         def block(count: int) -> bytes:
@@ -118,7 +118,7 @@ class TestBounds:
         assert len(decode_run(raw).user_property) == USER_PROPERTIES_MAX + 1, "what is stored stays readable"
 
     def test_many_that_are_stored_are_read_in_no_time(self) -> None:
-        """Each was once copied for each that followed."""
+        """Decoding once copied each property for each later one."""
         raw = b"\x26\0\0\0\0" * 100_000
         begin = time.process_time()
         assert len(decode_run(raw).user_property) == 100_000

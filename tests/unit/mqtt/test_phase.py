@@ -1,4 +1,4 @@
-"""Every packet type in every phase, over every version: the connection does what the table says."""
+"""Every packet type in every phase, over every version: the connection follows the table."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ PATHS = {
     ConnectionPhase.REFUSED: ("connect", "refuse"),
     ConnectionPhase.CLOSED: ("connect", "accept", "disconnect"),
 }
-"""What leads into each phase."""
+"""Steps that lead into each phase."""
 
 
 def packet(kind: PacketType, version: int) -> bytes:
-    """A well-formed packet of this type, of whichever side sends it."""
+    """Return a well-formed packet of this type, of either side."""
     method = Properties(authentication_method=METHOD) if version == 5 else NONE
     made: dict[PacketType, p.Packet] = {
         PacketType.CONNECT: p.Connect("c", version, properties=method),
@@ -75,7 +75,7 @@ def reach(phase: ConnectionPhase, version: int) -> MqttConnection:
 
 
 def phases(version: int) -> list[ConnectionPhase]:
-    """Only MQTT 5 has enhanced authentication."""
+    """Return all phases of a version; only MQTT 5 has enhanced authentication."""
     return [phase for phase in ConnectionPhase if version == 5 or phase is not ConnectionPhase.AUTHENTICATING]
 
 
@@ -93,7 +93,7 @@ def test_packet(version: int, phase: ConnectionPhase, kind: PacketType) -> None:
         return
     follows = PACKETS[phase][kind]
     if phase is ConnectionPhase.OPEN and kind is PacketType.AUTH:
-        # Nothing is under way that an AUTH could go on with; before MQTT 5 there is no such packet.
+        # No exchange is open that an AUTH could continue; before MQTT 5 there is no such packet.
         follows = Violation("MQTT-4.12.0-3", "", ProtocolError if version == 5 else MalformedPacket)
     if isinstance(follows, Violation):
         assert connection.closed
@@ -101,7 +101,7 @@ def test_packet(version: int, phase: ConnectionPhase, kind: PacketType) -> None:
         told = split(connection.data_to_send(), version)
         if (
             phase is ConnectionPhase.CONNECTING or version < 5
-        ):  # who has not said CONNECT is told nothing, nor are older clients
+        ):  # a client gets no answer before its CONNECT, nor before MQTT 5
             assert told == []
         elif phase is ConnectionPhase.AUTHENTICATING:
             assert [(type(each), each.reason) for each in told] == [(p.ConnAck, follows.error.reason)]
@@ -141,7 +141,8 @@ def test_step(phase: ConnectionPhase, step: ConnectionStep) -> None:
 
 @pytest.mark.parametrize("phase", ConnectionPhase)
 def test_calls_of_the_session(phase: ConnectionPhase) -> None:
-    """What the session may not do now is its own error; once the connection has ended, nothing it does matters."""
+    """A call that the phase does not allow is an error of the session; after the end of the connection calls have no
+    effect."""
     calls = {
         ConnectionStep.ACCEPT: lambda connection: connection.accept(SessionState(), False),
         ConnectionStep.REFUSE: lambda connection: connection.refuse(R.NOT_AUTHORIZED),

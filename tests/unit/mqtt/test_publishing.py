@@ -15,7 +15,7 @@ from tests.unit.mqtt.client import VERSIONS, Opened
 
 
 def ended(opened: Opened, found: list[object]) -> R | None:
-    """The connection ended with this read: what an MQTT 5 client was told."""
+    """Check that the connection ended with this read; return the reason that an MQTT 5 client got."""
     assert isinstance(found[-1], events.DisconnectedEvent)
     assert opened.connection.closed
     assert not opened.connection.receive_eof(opened.now)
@@ -74,7 +74,7 @@ class TestRuns:
 
     @pytest.mark.parametrize("version", VERSIONS)
     def test_one_like_the_others_but_too_short(self, version: int) -> None:
-        """It begins as the run does and ends inside its packet identifier (or before its properties)."""
+        """The packet starts like the run and ends inside its packet identifier (or before its properties)."""
         opened = Opened(version)
         data = b"\x32\x04\x00\x01t\x00" + b"\x32" * 8
         found = opened.send(p.Publish("t", b"1", 1, packet_id=1), data)
@@ -215,7 +215,7 @@ class TestLimits:
         assert event.packet_ids == [1, 2, 3]
 
     def test_older_versions_have_packet_identifiers_to_keep_to(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """More under way than there are of them is no client's that keeps to the standard [MQTT-2.3.1-3]."""
+        """A client of the standard cannot have more messages open than there are identifiers [MQTT-2.3.1-3]."""
         monkeypatch.setattr(inbound, "UNANSWERED_MAX", 3)
         opened = Opened(4)
         opened.send(*[p.Publish("t", b"", 1, packet_id=n) for n in (1, 2, 3)])
@@ -258,7 +258,7 @@ class TestAcknowledge:
         assert opened.sent() == []
         assert not opened.state.incoming
         opened.send(p.Publish("t", b"", 2, packet_id=9))
-        opened.connection.acknowledge(1, [7], R.NO_MATCHING_SUBSCRIBERS)  # nobody has it, and a PUBACK would not say so
+        opened.connection.acknowledge(1, [7], R.NO_MATCHING_SUBSCRIBERS)  # undelivered, which a PUBACK cannot report
         opened.connection.acknowledge(2, [9], R.NO_MATCHING_SUBSCRIBERS)
         assert opened.sent() == []
         assert not opened.state.incoming
@@ -336,7 +336,8 @@ class TestExactlyOnce:
         assert opened.sent() == [p.PubComp(9, reason)]
 
     def test_released_over_a_new_connection_while_the_commit_runs(self) -> None:
-        """Answered once that is on disk, and there only: the identifier is free for another message then."""
+        """The PUBCOMP goes to the new connection after the commit, as the identifier is free for another message
+        then."""
         old = Opened(5)
         old.send(p.Publish("t", b"a", 2, packet_id=1), p.Publish("t", b"b", 2, packet_id=2))
         old.connection.acknowledge(2, [1, 2])

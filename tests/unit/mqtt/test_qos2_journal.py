@@ -1,4 +1,4 @@
-"""What is kept on disk of QoS 2 deliveries (section 4.3.3), and how it is taken up after a restart."""
+"""Journal of QoS 2 deliveries on disk (section 4.3.3), and its use after a restart."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def delivery(position: int, *bodies: bytes) -> MqttDelivery:
 
 
 class Rig:
-    """A session over one connection; `commit` is what `SessionRegistry` does when a group is on disk."""
+    """A session over one connection; `commit` does what `SessionRegistry` does after a commit."""
 
     def __init__(self, record: bytes = b"", pending: tuple[int, ...] = ()) -> None:
         self.state = SessionState()

@@ -1,4 +1,4 @@
-"""Retained messages to a client that asks for many: a part in each turn of the loop, nothing gathered in advance."""
+"""Retained messages to a client that subscribes to many: a part in each turn of the loop, without a list in advance."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def subscribe(peer: Peer, *filters: str, qos: int = 0) -> None:
 
 
 def turn(peer: Peer) -> list[str]:
-    """What came; then the next turn of the loop."""
+    """Return the received topics; run the next turn of the loop."""
     found = [packet.topic for packet in peer.sent() if isinstance(packet, packets.Publish)]
     for _ in range(len(peer.site.turns)):
         peer.site.turns.popleft()()
@@ -46,7 +46,7 @@ def test_a_part_a_turn_and_all_in_the_end(site: Site) -> None:
 
 
 def test_names_looked_at_in_vain_count(site: Site) -> None:
-    """Ten filters that find one message each, and have to look everywhere."""
+    """Ten filters find one message each, and each has to search all names."""
     peer = admitted(site, 5)
     subscribe(peer, *(f"up/+/{i}" for i in range(9)), "up/7")
     turns, found = 1, turn(peer)
@@ -61,7 +61,7 @@ def test_what_is_not_wanted_any_more_is_not_sent(site: Site) -> None:
     subscribe(peer, "up/#")
     assert len(turn(peer)) < COUNT
     peer.send(packets.Unsubscribe(4, ("up/#",)))
-    first = turn(peer)  # of the turn before UNSUBSCRIBE
+    first = turn(peer)  # from the turn before UNSUBSCRIBE
     assert len(first) <= RETAINED_STEPS_MAX
     assert turn(peer) == []
     assert not peer.site.turns

@@ -15,7 +15,7 @@ def request(qos: int, *, no_local: bool = False) -> SubscriptionRequest:
 
 
 def subscribe(site: Site, peer: Peer, qos: int, *, no_local: bool = False) -> list[p.Publish]:
-    """Returns what came since the last time."""
+    """Subscribe; return the messages since the last call."""
     peer.send(p.Subscribe(7, (request(qos, no_local=no_local),)))
     site.settle()
     return received(site, peer)
@@ -35,7 +35,7 @@ def publish(site: Site, *bodies: bytes, qos: int = 1) -> None:
 
 
 def full(site: Site, qos: int = 1) -> tuple[Peer, list[p.Publish]]:
-    """A client that has as much in flight as it takes, and nine messages that wait; what it was sent."""
+    """Return a client with a full window and nine waiting messages, and the messages it got."""
     peer = Peer(site, receive_maximum=2)
     subscribe(site, peer, qos)
     publish(site, *(b"%d" % n for n in range(11)), qos=qos)
@@ -45,12 +45,12 @@ def full(site: Site, qos: int = 1) -> tuple[Peer, list[p.Publish]]:
 
 
 def kept(site: Site) -> list[tuple[int, int]]:
-    """Of each durable subscription, what waits and what is with its consumer."""
+    """Return (waiting, outstanding) of each durable subscription."""
     return [(each.backlog, each.outstanding) for each in site.router.durable_subscriptions.figures()]
 
 
 def assert_session_ends(site: Site) -> None:
-    """Of who does not come back, and with it all that was kept for it."""
+    """Check that the session of an absent client ends, with all its state."""
     site.sessions.tick(1.0)
     away(site, 102.0)
     assert (len(site.sessions), kept(site)) == (0, [])
@@ -66,7 +66,7 @@ def test_what_waits_is_delivered_under_qos_0(no_local: bool) -> None:
     assert [(each.payload, each.qos) for each in subscribe(site, peer, 0, no_local=no_local)] == [
         (body, 0) for body in WAITING
     ]
-    assert kept(site) == [(0, 2)]  # what is in flight is the client's to complete
+    assert kept(site) == [(0, 2)]  # the client still has to complete the messages in flight
     peer.send(*(p.PubAck(each.packet_id) for each in sent))
     site.settle()
     assert kept(site) == [(0, 0)]
@@ -77,7 +77,7 @@ def test_what_waits_is_delivered_under_qos_0(no_local: bool) -> None:
 def test_what_a_client_left_behind_under_qos_0_is_there_when_it_comes_back(restart: bool, resting: bool) -> None:
     site = Site()
     peer, _ = full(site)
-    peer.driver.congested = True  # it does not read: nothing is delivered under QoS 0 either
+    peer.driver.congested = True  # it does not read, so messages of QoS 0 wait too
     assert subscribe(site, peer, 0) == []
     peer.lose()
     if restart:
@@ -134,7 +134,7 @@ def test_a_shared_subscription_of_qos_0_ends_with_a_session_that_never_came_back
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("released", [False, True])
 def test_an_exchange_of_qos_2_ends_as_it_began_over_a_restart(qos: int, released: bool) -> None:
-    """The client may have handed the message on: it must not come again as another one."""
+    """The client may have forwarded the message, so it must not come again under another identifier."""
     site = Site()
     peer, sent = full(site, 2)
     if released:

@@ -49,7 +49,7 @@ class Site(test_outcomes.Site):
 
     @property
     def under_way(self) -> int:
-        """Messages that consumers have."""
+        """Return the count of messages that consumers hold."""
         return sum(queue.outstanding for queue in self.router.queues.opened.values())
 
     def look(self) -> float:
@@ -70,7 +70,7 @@ def site() -> Site:
 
 @pytest.fixture(params=[0, 100])
 def peer(request: pytest.FixtureRequest, site: Site) -> Peer:
-    """A client that has sent SUBSCRIBE, with a session that is kept or not."""
+    """Return a client that has sent SUBSCRIBE, with or without a persistent session."""
     client = Peer(site, "client", session_expiry_interval_s=request.param)
     client.send(p.Subscribe(1, (SubscriptionRequest("queue/#", 1),)))
     assert client.sent() == []

@@ -1,4 +1,4 @@
-"""Will Messages that outlive the gateway's process: kept with CONNECT, and published after a start, or dropped."""
+"""Will Messages that outlive the gateway's process: stored with CONNECT, and published after a start, or dropped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUOTA_BYTES = 100
 
 
 class Published(Router):
-    """A router that notes what it is given."""
+    """Router that records its publications."""
 
     def publish(self, batch: PublishBatch) -> None:
         assert isinstance(batch, Publication)
@@ -53,7 +53,7 @@ class Site:
         self.restart()
 
     def restart(self) -> None:
-        """What was committed is there; the clock goes on from the first tick."""
+        """Restart with the committed state; the clock goes on from the first tick."""
         self._turns.clear()
         self._store.commits.listeners.clear()
         self.router = Published(
@@ -75,7 +75,7 @@ class Site:
             self._posted.popleft()()
 
     def settle(self) -> None:
-        """Time for whatever is put off, and for commits."""
+        """Run delayed work and commits."""
         for _ in range(4):
             self.now += WILLS_AGAIN_S
             self.router.tick()
@@ -85,20 +85,20 @@ class Site:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Every commit fails."""
+        """Let every commit fail."""
         self._store.failure = StoreError("no")
         yield
         self._store.failure = None
 
     @property
     def stored(self) -> list[bytes]:
-        """What the queue holds on disk."""
+        """Return the bodies of the queue on disk."""
         log = self._store.logs.find(f"{QUEUE_LOG}queue/state")
         return [] if log is None else [body for each in self._store.medium.kept(log) for body in each.run.bodies]
 
     @property
     def on_disk(self) -> list[bytes]:
-        """Wills that are kept, and those that are stored."""
+        """Return the bodies of pending wills, and of published ones in the queue."""
         kept = [msgspec.msgpack.decode(value, type=Will).run for _, value in self._store.state.items("will")]
         owed = [
             msgspec.msgpack.decode(value, type=PendingWill).run for _, value in self._store.state.items("owed-will")
@@ -106,12 +106,12 @@ class Site:
         return [*(body for run in (*kept, *owed) for body in run.bodies), *self.stored]
 
     def turn(self) -> None:
-        """The next turn of the loop."""
+        """Run the next turn of the loop."""
         for _ in range(len(self._turns)):
             self._turns.popleft()()
 
     def at(self, seconds: float) -> list[bytes]:
-        """What has been published by so many seconds after the start."""
+        """Return the bodies published up to `seconds` after the start."""
         self.wills.tick(START_S + seconds)
         while self._turns:
             self.turn()
@@ -136,7 +136,7 @@ def test_of_a_client_that_does_not_come_back() -> None:
 
 
 def test_it_is_its_users_after_a_restart_too() -> None:
-    """Who pays for the name of what is retained. A will that an older version kept has no user."""
+    """The user owns the retained address. A will of an older version has no user."""
     site = Site()
     site.wills.keep("c", will(b"gone"), expiry_s=0, user="anna")
     site._store.state.put("will", "older", msgspec.msgpack.encode(will(b"older")))
@@ -179,7 +179,7 @@ def test_of_clients_that_said_good_bye_came_back_or_were_published() -> None:
 
 
 def test_the_end_of_the_session_ends_the_wait() -> None:
-    """As with one that was delayed [MQTT-3.1.3-9]."""
+    """The end of the session publishes the will, as with a delayed will [MQTT-3.1.3-9]."""
     site = Site()
     site.wills.keep("c", will(b"gone", delay_s=60), expiry_s=3_600)
     site.commit()
@@ -189,7 +189,7 @@ def test_the_end_of_the_session_ends_the_wait() -> None:
 
 
 class TestManyAtOnce:
-    """Clients whose network has gone."""
+    """Many clients lose their network."""
 
     COUNT = 3 * WILLS_AT_ONCE + 1
 
@@ -242,7 +242,7 @@ class TestManyAtOnce:
 
 
 class TestNotStored:
-    """Wills that are due when the store cannot take them: CONNACK has said that they are on disk."""
+    """Wills that are due when the store cannot take them: their CONNACK has confirmed that they are on disk."""
 
     def stored_will(self, body: bytes) -> Will:
         return Will(Run("queue/state", "", 1, b"", [body]))
@@ -275,7 +275,7 @@ class TestNotStored:
             with site.failing():
                 site.commit()
                 assert site.on_disk == [b"gone"]
-            site.commit()  # what the failed one left joins this one: the will in its new place
+            site.commit()  # the rest of the failed commit joins this one: the will in its new place
             assert site.on_disk == [b"gone"]
             site.now += WILLS_AGAIN_S
             site.router.wills.tick(site.now, failing=False)

@@ -1,4 +1,4 @@
-"""HTTP connections of clients that are slow, many, or greedy; and HTTPS with certificates that change."""
+"""HTTP connections of slow, numerous or greedy clients; and HTTPS with certificates that change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.unit.listeners.web.test_server import bound
 
 PATIENCE_S = 20.0
 LARGE_PARTS = 1_000
-"""More than the buffers of two sockets hold."""
+"""More parts than the buffers of two sockets hold."""
 
 
 async def hello(request: Request) -> Response:
@@ -65,7 +65,7 @@ def serving(play: Callable[[int], Awaitable[None]], certificates: Certificates |
 
 
 async def told(port: int, *data: bytes) -> bytes:
-    """What the server says until it closes."""
+    """Return all bytes of the server until it closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for part in data:
         writer.write(part)
@@ -115,7 +115,7 @@ def test_a_body_nobody_reads_and_nobody_ends(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_body_whose_login_waited_is_answered_before_its_connection_ends() -> None:
-    """The reader of the body answers 408, at its own deadline after the longest wait of a login."""
+    """The reader of the body answers 408 at its own deadline, which starts after the longest login."""
     assert module._BODY_S > VERIFICATION_WAIT_S_MAX + HTTP_BODY_S_MAX
 
 
@@ -147,7 +147,7 @@ def test_a_newcomer_takes_the_place_of_who_has_waited_longest(monkeypatch: pytes
 
 
 def test_an_error_behind_an_answer_is_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    """The body of a request that has been answered turns out to be none."""
+    """The body of an answered request turns out to be malformed."""
 
     async def play(port: int) -> None:
         post = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -170,11 +170,11 @@ def test_answers_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-        await asyncio.sleep(1.0)  # what is tested is the server's clock
+        await asyncio.sleep(1.0)  # the test is about the server's clock
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         read = 0
         with contextlib.suppress(ConnectionResetError):
-            while data := await reader.read(65_536):  # what the buffers held, and no more
+            while data := await reader.read(65_536):  # bytes of the buffers, and nothing else
                 read += len(data)
         assert read < LARGE_PARTS * 65_536
         writer.close()
@@ -204,6 +204,6 @@ def test_https(tmp_path: Path) -> None:
         shutil.copy(second.key, first.key)
         assert certificates.check()
         assert (await ask(port, authority.context()))[1] == "second"
-        assert b"HTTP/1.1" not in await told(port, HEAD + b"\r\n")  # no answer in the clear
+        assert b"HTTP/1.1" not in await told(port, HEAD + b"\r\n")  # no answer without TLS
 
     serving(play, certificates)

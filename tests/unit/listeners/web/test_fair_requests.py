@@ -1,4 +1,4 @@
-"""Requests that come together begin one after the other, with a turn of the loop for others between any two."""
+"""Simultaneous requests start one after the other, with a turn of the loop for others in between."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def nothing() -> Message:
 
 
 async def nobody(message: Message) -> None:
-    """Hears the answer."""
+    """Ignore the answer."""
 
 
 def test_one_a_turn() -> None:

@@ -1,4 +1,4 @@
-"""Heads that two programs could read in two ways are refused, whatever pieces they come in."""
+"""Ambiguous heads, which two programs could read in two ways, are refused in pieces of any size."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ AMBIGUOUS = {
 
 
 def ends(connection: Framing) -> bool:
-    """Take all there is; True when it was no HTTP of ours."""
+    """Read all events; return True when the input was malformed."""
     while True:
         try:
             event = connection.next_event()

@@ -1,4 +1,4 @@
-"""The console's server: it listens at once, loads when somebody comes, and what does not load ends nothing else."""
+"""The console's server listens at once and loads on the first request; an error of loading ends nothing else."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def app() -> ASGIApp:
 
 
 async def refused(port: int) -> None:
-    """Return once nobody listens any more; connections are closed under the client until then."""
+    """Return once the port is closed; until then connections close under the client."""
     while True:
         try:
             assert await get(port, "/") == b""
@@ -35,7 +35,7 @@ async def refused(port: int) -> None:
 
 
 class Broken:
-    """An application that cannot be made."""
+    """Application that fails to load."""
 
     calls = 0
 
@@ -79,7 +79,7 @@ def test_stopped_while_it_opens() -> None:
         port = sock.getsockname()[1]
         server = LazyWebServer([BoundSocket(sock)], app, ())
         with socket.create_connection(("127.0.0.1", port)):
-            await asyncio.sleep(0)  # the loop sees the connection in its next turn, and the server begins to open
+            await asyncio.sleep(0)  # the loop sees the connection in its next turn, and the server starts to open
             await server.stop()
         with pytest.raises(ConnectionRefusedError):
             await get(port, "/")

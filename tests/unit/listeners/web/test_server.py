@@ -1,4 +1,4 @@
-"""The console's server: it serves inside our loop, ends when told, and a broken application does not end us."""
+"""The console's server runs inside the gateway's loop, ends on request, and survives a broken application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has to give a place up when there are too many who keep us waiting."""
+"""Connections that wait longest for their client are closed first when there are too many."""
 
 from __future__ import annotations
 
