@@ -28,7 +28,7 @@ START_SECONDS_MAX = 3.0
 
 
 def waypost(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """The program as the launcher starts it."""
+    """Run the program as the launcher starts it."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, "-P", "-m", "edge.appliance.main", *arguments],
@@ -37,7 +37,7 @@ def waypost(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPro
 
 
 def every_command() -> Iterator[tuple[str, click.Command]]:
-    """(words, command) of all commands and their subcommands."""
+    """Return (words, command) of all commands and their subcommands."""
     waiting: list[tuple[str, click.Command]] = [(name, load(name, entry)) for name, entry in COMMANDS.items()]
     while waiting:
         words, command = waiting.pop()
@@ -53,7 +53,7 @@ def options_of(command: click.Command) -> set[str]:
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("command", ["--help", "schema", "doctor --json"])
 def test_output_that_cannot_be_written_is_one_line(command: str, unbuffered: str) -> None:
-    """`waypost get > FILE` on a full disk."""
+    """`waypost get > FILE` on a full disk gives one line of error."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -95,7 +95,7 @@ MADE = {
     "analytics detect OUT.csv", "edge init --data", "edge run --data", "hub run --data", "hub run --lake",
     "apply --data", "flash [DEVICE]…", "image configure [FILE]",
 }  # fmt: skip
-"""Options, or options of a command, that name what the command makes."""
+"""Options, or options of a command, that name output of the command."""
 FOUND = {
     "analytics report --facts": "the lake is looked at first",
     "image configure --base": "it goes with a CSV, which is read first",
@@ -109,13 +109,13 @@ ALSO = {
     "store purge": "--all", "store import": "--dev",
     "fleet rollout start": "hall", "image configure": "hall.yaml name=hall",
 }  # fmt: skip
-"""What a command asks for beside what its parameters require."""
+"""Arguments that a command needs in addition to its required parameters."""
 PLAIN = {"DEVICE@GATEWAY": "pump7@hall", "NAME@TENANT": "anna@default"}
-"""Values of parameters of no type, by their metavars; else x."""
+"""Values of untyped parameters, by their metavars; else x."""
 
 
 def of_type(parameter: click.Parameter, there: Path) -> str:
-    """Something its type takes."""
+    """Return a value of the parameter's type."""
     match parameter.type:
         case click.Path() as path:
             return str(there if path.file_okay else there.parent)
@@ -129,7 +129,7 @@ def of_type(parameter: click.Parameter, there: Path) -> str:
 
 
 def calls_with_what_is_missing(there: Path, missing: Path) -> Iterator[list[str]]:
-    """Of each command, for each parameter that names a folder or file there is, the one with another name in it."""
+    """Yield a call of each command for each path parameter, with a path that does not exist."""
     for words, command in every_command():
         for parameter in command.params:
             called = parameter.human_readable_name if isinstance(parameter, click.Argument) else parameter.opts[-1]
@@ -147,7 +147,7 @@ def calls_with_what_is_missing(there: Path, missing: Path) -> Iterator[list[str]
 def test_a_folder_or_file_that_is_not_there_is_wrong_usage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One rule for all commands: what was asked for has not failed, it was asked for wrongly."""
+    """All commands report wrong usage, not a failure, for a path that does not exist."""
     monkeypatch.chdir(tmp_path)
     there, missing = tmp_path / "there", tmp_path / "not there"
     there.touch()
@@ -225,7 +225,7 @@ def test_a_missing_module_of_ours_is_not_blamed_on_an_extra() -> None:
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
-    """`waypost get` raises what is put into the list."""
+    """Make `waypost get` raise the exception in the list."""
     errors: list[BaseException] = []
 
     @click.command()
@@ -237,7 +237,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
 
 
 class TestErrors:
-    """Every error of a person's is one form on stderr, and its exit code."""
+    """Every user error has one form on stderr, and its exit code."""
 
     def test_command_error(self, failing: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
         failing.append(CommandError("no", hint="do this\nthen that", code=Exit.UNREACHABLE))
@@ -284,7 +284,7 @@ def test_start_is_quick_and_imports_next_to_nothing() -> None:
         assert done.returncode == 0, done.stderr
     assert min(seconds) < START_SECONDS_MAX
     heavy = ["asyncio", "rich", "yaml", "msgspec", "proton", "cproton", "pyarrow", "pyspark", "sqlalchemy", "uvloop"]
-    heavy += ["shutil"]  # and what that imports
+    heavy += ["shutil"]  # and its imports
     probe = f"""if True:
         import sys
         import edge.appliance.main, edge.appliance.program
@@ -354,7 +354,7 @@ def _foreign(folder: Path) -> Path:
 
 
 def _half_written(folder: Path) -> Path:
-    """Files of ours, cut off or overwritten."""
+    """Write files of the product, cut off or overwritten."""
     data = _foreign(folder)
     (data / "store.sqlite").write_bytes(b"SQLite format 3\0" + b"\xff" * 3000)
     (data / "credentials.db").write_bytes(b"SQLite format 3\0" + b"\x00" * 50)
@@ -381,7 +381,7 @@ WORDS = {
     "diff": ["-f", "-"],
     "run": ["--dev"],
 }
-"""What commands want beside --data."""
+"""Arguments that commands need in addition to --data."""
 
 
 @pytest.mark.parametrize("wrong", [_missing, _file_instead, _foreign, _half_written])

@@ -1,4 +1,4 @@
-"""READMEs of folders name what is there: every path, and every class, method and constant."""
+"""READMEs of folders name only existing paths, classes, methods and constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The C extension: compiled by installing, and missed with a clear error."""
+"""The C extension: installing compiles it, and a missing one gives a clear error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no compi
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A project that holds the C files, what loads the extension, and nothing else."""
+    """Return a project with the C files, the loader of the extension, and nothing else."""
     for name in (*hatch_build.SOURCES, "bridge/native.py"):
         copy = tmp_path / name
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An extension of the sources as they are. No warning of the compiler passes."""
+    """Compile an extension of the present sources, with compiler warnings as errors."""
     root = tmp_path_factory.mktemp("compiled")
     for name in hatch_build.SOURCES:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def install(root: Path, version: str) -> dict[str, Any]:
-    """Return what the hook tells hatchling."""
+    """Return the data that the hook passes to hatchling."""
     hook = hatch_build.ExtensionHook(str(root), {}, None, None, "", "wheel", None)  # type: ignore[arg-type]
     told: dict[str, Any] = {"artifacts": []}
     hook.initialize(version, told)
@@ -115,7 +115,7 @@ class TestBuild:
         assert native.digest_of(ROOT, hatch_build.SOURCES) == hatch_build.digest_of(ROOT)
 
     def test_only_its_initializer_is_visible(self, compiled: Path) -> None:
-        """And it uses nothing of Python beyond the limited API, as the compiler has seen to."""
+        """The compiler has already checked that it uses only the limited API of Python."""
         names = subprocess.run(["nm", "-D", "--defined-only", compiled], capture_output=True, text=True, check=True)
         assert [line.split()[-1] for line in names.stdout.splitlines()] == ["PyInit__native"]
 
@@ -127,7 +127,7 @@ class TestLoading:
         assert loaded(checkout) == "loaded"
 
     def test_without_its_sources_it_is_loaded(self, checkout: Path, compiled: Path) -> None:
-        """A frozen gateway has none."""
+        """A frozen gateway has no sources."""
         shutil.copy(compiled, checkout / hatch_build.EXTENSION)
         for name in hatch_build.SOURCES:
             (checkout / name).unlink()

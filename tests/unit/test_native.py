@@ -1,4 +1,4 @@
-"""The functions of the C extension, called wrongly and by objects that change what is being read."""
+"""The functions of the C extension, with wrong arguments and with objects that change while being read."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from bridge.native import functions
 
 NAMES = sorted(name for name in dir(functions) if callable(getattr(functions, name)) and name[0] != "_")
 EMPTY = ("amqp_forget", "amqp_held", "amqp_settle_all", "tcp_send")
-"""Functions that do nothing with a container that is empty."""
+"""Functions that do nothing with an empty container."""
 BYTES = ("amqp_malformed_at", "amqp_usual_bodies", "mqtt_prefix")
 ANY = ("mqtt_log", "mqtt_turn")
 
 
 class TestArguments:
-    """Arguments are counted and typed: a wrong call is an error, and not the end of the process."""
+    """A wrong count or type of arguments raises an error, and does not crash the process."""
 
     @pytest.mark.parametrize("name", NAMES)
     @pytest.mark.parametrize("count", [0, 20])
@@ -47,7 +47,7 @@ class TestArguments:
 
 
 class Fleeting:
-    """A run that makes each of its fields anew when it is asked for it, and calls `then`."""
+    """Run that makes a new object at each access of a field, and calls `then`."""
 
     flags, received_at = 1, 5
 
@@ -62,7 +62,7 @@ class Fleeting:
 
 
 class TestObjectsThatChange:
-    """What is read belongs to the reader until it is done."""
+    """An object stays valid until its reader is done."""
 
     def test_fields_that_nobody_else_keeps(self) -> None:
         run = Fleeting()
@@ -113,7 +113,7 @@ class TestObjectsThatChange:
 
 
 class Client:
-    """What a lane knows of its connection."""
+    """The connection of a lane, as the lane sees it."""
 
     def __init__(self, then: Callable[[], None] = lambda: None) -> None:
         self._then = then
@@ -137,7 +137,7 @@ WRITES: tuple[Any, list[bytes]] = ("driver", [])
 
 
 class Reading:
-    """A lane that was taught two topics. `change` gets the name of each point where the lane calls Python."""
+    """A lane that has learned two topics. `change` gets the name of each point where the lane calls Python."""
 
     def __init__(self, change: Callable[[Reading, str], None]) -> None:
         def at(point: str) -> Callable[[], None]:
@@ -160,7 +160,7 @@ class Reading:
         self.lane, self.receive = functions.mqtt_lane(
             self.turn, object(), "d", Client(at("outstanding")), given, WRITES, 4, 20, 1_000, 10
         )  # fmt: skip
-        del given  # only the lane has them
+        del given  # only the lane holds them
         column = functions.mqtt_column(functions.mqtt_log(object()), at("live"))
         for head, address in ((HEAD, "plant/7"), (OTHER, "plant/8")):
             functions.mqtt_learn(self.lane, 0x32, head, b"", address, b"", column)
@@ -181,7 +181,7 @@ CHANGES: dict[str, Callable[[Reading], object]] = {
 
 
 class TestLanesThatChange:
-    """What a lane calls may change the lane and the turn."""
+    """A callback of a lane may change the lane and the turn."""
 
     @pytest.mark.parametrize("point", ["begin", "run", "outstanding", "publish"])
     @pytest.mark.parametrize("change", CHANGES)
@@ -221,7 +221,7 @@ class TestLanesThatChange:
 
 
 class TestProton:
-    """Addresses of Proton's objects are checked as far as they can be."""
+    """Addresses of Proton's objects are checked as far as possible."""
 
     def test_each_delivery_has_a_tag(self) -> None:
         with pytest.raises(ValueError, match="one tag"):

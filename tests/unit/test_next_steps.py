@@ -1,4 +1,4 @@
-"""Commands that a message tells a person to run can be pasted into a shell, whatever is put into them."""
+"""Commands in messages can be pasted into a shell, with any value in them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUOTING = {"word", "quote", "quoted", "join"}
 
 
 def quotes(value: ast.expr, quoted: set[str]) -> bool:
-    """What is put in is quoted here or before, a constant of ours, or a number of a user."""
+    """Return True when the value is quoted here or before, a constant, or the number of a user."""
     match value:
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
             return name in QUOTING or name == "geteuid"
@@ -31,7 +31,7 @@ def quotes(value: ast.expr, quoted: set[str]) -> bool:
 
 
 def unquoted(source: str) -> Iterator[tuple[int, str]]:
-    """(line, expression) of what is put into a command as it is."""
+    """Yield (line, expression) of unquoted values in a command."""
     tree = ast.parse(source)
     quoted = {
         name.id

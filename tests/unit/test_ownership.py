@@ -54,7 +54,7 @@ def refused(text: str, path: str = "other/user.py", **others: str) -> list[str]:
 
 
 def with_flow(body: str) -> str:
-    """Source of a module with a function that gets a flow and figures."""
+    """Return the source of a module with a function that gets a flow and figures."""
     return f"from parts.flow import Figures, Flow\ndef use(flow: Flow, figures: Figures) -> None:\n    {body}"
 
 

@@ -1,4 +1,4 @@
-"""README and docs say what is: every path in them exists, every command in them is one, with the options it shows."""
+"""README and docs are correct: every path exists, and every command exists with its options."""
 
 from __future__ import annotations
 

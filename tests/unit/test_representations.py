@@ -1,4 +1,4 @@
-"""No class of ours shows in its representation what customers send, nor what opens doors."""
+"""The representation of each class hides content of messages and secrets."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ TELLING = re.compile(
 )
 """Names of fields that hold content or secrets."""
 HARMLESS = ("int", "int | None", "bool", "Stored")
-"""Kinds of fields that hold a number, or a run, which hides what it has."""
+"""Types of fields with a number, or with a run, which hides its content."""
 HIDDEN_WITHIN = {
     "cloud.hub.groups.QueueEntry.content": "a batch, a document or what is unreadable",
     "cloud.lake.lake.TransactionId.application": "a name the hub gives",
 }
-"""Fields whose values hide what they hold themselves."""
+"""Fields with values that hide their own content."""
 
 
 def compiled_from_c(found: pkgutil.ModuleInfo) -> bool:
-    """A shared library beside its source is no module, but is found as one."""
+    """Return True for a shared library next to its source, which is found like a module."""
     assert isinstance(found.module_finder, FileFinder)
     spec = found.module_finder.find_spec(found.name)
     return spec is not None and isinstance(spec.loader, ExtensionFileLoader)
 
 
 def classes() -> Iterator[type[Any]]:
-    """Every dataclass, struct and named tuple of the packages."""
+    """Yield every dataclass, struct and named tuple of the packages."""
     for root in PACKAGES:
         package = importlib.import_module(root)
         for found in pkgutil.walk_packages(package.__path__, f"{root}."):
@@ -61,7 +61,7 @@ def fields(cls: type[Any]) -> tuple[str, ...]:
 
 
 def telling(cls: type[Any]) -> list[str]:
-    """Fields of a class that hold content or secrets."""
+    """Return the fields of a class that hold content or secrets."""
     kinds: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         kinds.update(vars(base).get("__annotations__", {}))
@@ -70,7 +70,7 @@ def telling(cls: type[Any]) -> list[str]:
 
 
 def made(cls: type[Any], name: str) -> Any:
-    """An instance whose field `name` holds the marker; nothing that makes one is called."""
+    """Return an instance with the marker in field `name`, without a call of its constructor."""
     values: dict[str, Any] = dict.fromkeys(fields(cls))
     values[name] = [MARKER.encode()]
     if issubclass(cls, tuple):
@@ -92,7 +92,7 @@ def test_every_field_that_holds_content_or_a_secret_is_hidden() -> None:
             looked_at += 1
             try:
                 text = f"{made(cls, name)!r} {made(cls, name)}"
-            except (TypeError, AttributeError):  # it shows counts of what stands for nothing here
+            except (TypeError, AttributeError):  # it shows counts of values that are missing here
                 continue
             if MARKER in text:
                 shown.add(f"{cls.__module__}.{cls.__name__}.{name}")

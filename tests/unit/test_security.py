@@ -1,4 +1,4 @@
-"""The security pages say what is true: every test they name is there, every listener is in them."""
+"""The security pages are correct: every test they name exists, and every listener is in them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMED = re.compile(r"`(tests/[\w/]+\.py)((?:::\w+)*)`")
 
 
 def names_in(path: Path) -> set[str]:
-    """``test``, ``Class`` and ``Class::test`` of a file."""
+    """Return ``test``, ``Class`` and ``Class::test`` of a file."""
     found: set[str] = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef):

@@ -1,4 +1,4 @@
-"""A test run says how long it takes, and in its last line what was skipped and why."""
+"""A test run reports its duration, and in its last line the skipped tests with their reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of the house, as tests: linters, types, import layers, and what no linter knows."""
+"""The rules of the project as tests: linters, types, import layers, and rules that no linter has."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.ownership import Program, import_circles, is_refused
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("bridge", "edge", "cloud", "spark", "images")
-"""Import packages, exactly those the wheel contains."""
+"""Import packages, exactly those in the wheel."""
 LOCKS = tuple(
     f"requirements{part}.lock" for part in ("", "-gateway", "-hub", "-analytics", "-images", "-build", "-jre", "-docs")
 )
@@ -36,7 +36,7 @@ TOP_LEVEL = {
 CLASS_LINES_MAX = 480
 FUNCTION_LINES_MAX = 70
 LONG_FUNCTIONS: dict[str, str] = {}
-"""``path:function`` above the limit, and why."""
+"""``path:function`` above the limit, and the reason."""
 RUNTIME_ONLY = {
     "cryptography": "signatures of bearer tokens, through PyJWT",
     "delta-spark": "its jars are loaded by the JVM, its Python API is optional",
@@ -46,7 +46,7 @@ RUNTIME_ONLY = {
     "pytz": "times with a zone, as DuckDB hands them over",
     "uvicorn": "its standard loop",
 }
-"""Declared without an import of ours: distribution, and who needs it."""
+"""Distributions that are declared without an import, and their user."""
 OPTIONAL_ATTRIBUTES = {
     "bridge/tls_refusal.py:reason": "of an error",
     "bridge/transport/websocket.py:event_hint": "of an error of wsproto",
@@ -55,15 +55,15 @@ OPTIONAL_ATTRIBUTES = {
     "edge/broker/store/faults.py:sqlite_errorcode": "of an error",
     "edge/broker/store/faults.py:sqlite_errorname": "of an error",
 }
-"""``path:name`` of what objects of others may have or lack; objects of ours have what their interface says."""
+"""``path:name`` of attributes that foreign objects may lack; objects of the project follow their interface."""
 
 
 ASSIGNED_FROM_OUTSIDE: dict[str, str] = {}
-"""``path:target`` of attributes that a library wants assigned to objects of other modules, and why."""
+"""``path:target`` of attributes that a library wants assigned to objects of other modules, and the reason."""
 
 
 def command(*arguments: str, seconds: int = 300) -> None:
-    """Run a tool of this environment on the checkout; what it said when it fails is the failure."""
+    """Run a tool of this environment on the checkout; fail with its output."""
     done = subprocess.run(
         [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False
     )
@@ -71,7 +71,7 @@ def command(*arguments: str, seconds: int = 300) -> None:
 
 
 def files() -> list[Path]:
-    """Every file of the project: what git knows or would add; in an export without git, what is there."""
+    """Return every file of the project: those that git tracks or would add, or all files of an export without git."""
     try:
         listed = subprocess.run(
             ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True
@@ -85,7 +85,7 @@ def files() -> list[Path]:
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """(path, content) of every text file but this one, which names what it forbids."""
+    """Yield (path, content) of every text file but this one, which names the forbidden words."""
     for path in files():
         if path == Path(__file__):
             continue
@@ -95,13 +95,13 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 def modules(*folders: str) -> Iterator[tuple[str, str]]:
-    """(path, source) of the Python modules in these top-level folders."""
+    """Return (path, source) of the Python modules in these top-level folders."""
     return ((path, text) for path, text in texts() if path.endswith(".py") and path.split("/")[0] in folders)
 
 
 @functools.cache
 def trees() -> dict[str, ast.Module]:
-    """Syntax tree of each of our modules, by path."""
+    """Return the syntax tree of each module of the product, by path."""
     return {path: ast.parse(text) for path, text in modules(*PACKAGES)}
 
 
@@ -110,18 +110,17 @@ def project() -> dict[str, Any]:
 
 
 def requirement_name(requirement: str) -> str:
-    """``Delta_Spark==4`` → ``delta-spark``."""
+    """Return the normalised name: ``Delta_Spark==4`` → ``delta-spark``."""
     found = re.match(r"[A-Za-z0-9._-]+", requirement)
     assert found is not None, requirement
     return re.sub(r"[._]", "-", found[0].lower())
 
 
 class Classes:
-    """The classes of modules, by full name; a base is known by the module it is imported from, through packages that
-    pass it on."""
+    """The classes of modules, by full name; bases are resolved through imports and re-exports."""
 
     def __init__(self, sources: Iterable[tuple[str, ast.Module]]) -> None:
-        """`sources`: (path, syntax tree) of each module."""
+        """Read (path, syntax tree) of each module."""
         self._bodies: dict[str, tuple[int, list[str]]] = {}
         self._imported: dict[str, str] = {}
         for path, tree in sources:
@@ -135,7 +134,7 @@ class Classes:
                     self._bodies[f"{module}.{node.name}"] = (node.end_lineno or 0) - node.lineno + 1, bases
 
     def lines(self) -> dict[str, int]:
-        """Of each class and its bases together."""
+        """Return the lines of each class together with its bases."""
         return {name: self._lines(name) for name in self._bodies}
 
     def _lines(self, name: str) -> int:
@@ -157,7 +156,7 @@ def test_a_base_is_known_by_its_module() -> None:
 
 
 class TestLinters:
-    """What other people's tools check."""
+    """Checks by external tools."""
 
     def test_ruff(self) -> None:
         command("-m", "ruff", "check", "--no-fix", "--quiet", ".")
@@ -177,7 +176,8 @@ class TestCode:
     """Sizes and words."""
 
     def test_classes_are_short(self) -> None:
-        """A base class of ours counts with the class itself: cutting one object by length makes it no shorter."""
+        """A base class of the product counts with the class itself: a split by inheritance makes an object no
+        shorter."""
         long = {name: lines for name, lines in Classes(trees().items()).lines().items() if lines > CLASS_LINES_MAX}
         assert not long, "compose them of parts"
 
@@ -206,13 +206,13 @@ class TestCode:
         assert found == set(OPTIONAL_ATTRIBUTES), "give the interface a member with a default"
 
     def test_objects_get_their_parts_by_constructor(self) -> None:
-        """A module gives an object of another package its parts by constructor or method, and a hook in any case."""
+        """A module gives parts to an object of another package by constructor or method, and hooks always so."""
         program = Program(trees())
         refused = {f"{each.path}:{each.target}" for each in program.assignments() if is_refused(program, each)}
         assert refused == set(ASSIGNED_FROM_OUTSIDE), "give it by constructor or by a method"
 
     def test_modules_import_each_other_in_one_direction(self) -> None:
-        """Types count, too: a module that names the class above it knows too much."""
+        """Imports for types count too: a module must not name the class above it."""
         assert not import_circles(trees())
 
     def test_nothing_is_left_for_later(self) -> None:
@@ -307,14 +307,14 @@ class TestPackaging:
         used = needed = third_party_imports(folders)
         if extra == "edge":  # a gateway that forwards to Kafka has the extra of that name
             needed = third_party_imports(folders, but=("bridge/connectors/kafka",))
-        if extra == "cloud":  # a hub dials nobody
+        if extra == "cloud":  # a hub dials no peer
             needed = third_party_imports(("bridge", "edge/broker", "cloud"), but=("bridge/connectors",))
         assert needed - base <= declared, "imported and not declared"
         assert declared - used - set(RUNTIME_ONLY) == set(), "declared and not imported"
 
 
 def third_party_imports(folders: tuple[str, ...], but: tuple[str, ...] = ()) -> set[str]:
-    """Distributions whose packages the modules below these folders import, `but` those below these."""
+    """Return the distributions that the modules below `folders` import, except modules below `but`."""
     found: set[str] = set()
     for path, needed in imports_of_modules().items():
         if not path.startswith(tuple(f"{folder}/" for folder in folders)):
@@ -327,7 +327,7 @@ def third_party_imports(folders: tuple[str, ...], but: tuple[str, ...] = ()) -> 
 
 @functools.cache
 def imports_of_modules() -> dict[str, set[str]]:
-    """By path of the module: distributions whose packages it imports."""
+    """Return the imported distributions of each module, by path."""
     distributions = packages_distributions()
     found: dict[str, set[str]] = {}
     for path, tree in trees().items():
@@ -347,7 +347,7 @@ def imports_of_modules() -> dict[str, set[str]]:
     ".hypothesis/x", ".pytest_cache/x",
 ])  # fmt: skip
 def test_git_does_not_see_what_commands_leave_in_a_checkout(left: str) -> None:
-    """Where they are kept, or killed: the demo, the benchmarks, the README's examples, set-up, tests, a JVM."""
+    """Files of the demo, the benchmarks, the README's examples, set-up, tests and a JVM, kept or left by a kill."""
     try:
         ignored = subprocess.run(["git", "check-ignore", "-q", left], cwd=ROOT, check=False).returncode
     except OSError:

@@ -1,4 +1,4 @@
-"""Amounts read the same in every table and sentence."""
+"""Amounts have the same format in every table and sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines: one an event, without messages, without waiting, and no flood of them."""
+"""Log lines: one for each event, without message bodies, without blocking, and with a limit of their rate."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def logging_to(
 
 
 def written(*calls: tuple[str, tuple[object, ...]], error: BaseException | None = None) -> str:
-    """What the log has after these lines."""
+    """Return the log after these lines."""
     reading, writing = os.pipe()
     with logging_to(writing) as (log, _):
         for text, values in calls:
@@ -126,7 +126,7 @@ def test_the_end_does_not_wait_for_a_reader() -> None:
             log.debug("%s", "x" * 200)
         began = time.monotonic()
     assert time.monotonic() - began < limits.FLUSH_S + 3
-    os.close(reading)  # lets the thread go
+    os.close(reading)  # lets the thread end
     wait_until(
         lambda: not any(each.name == "log-writer" for each in threading.enumerate()), timeout_s=10, what="it goes"
     )
@@ -185,7 +185,7 @@ def test_the_rest_is_told_of_although_nobody_logs_any_more(monkeypatch: pytest.M
         for _ in range(limits.REPETITION_OF_ONE_MAX):
             log.warning("again")
         wait_until(lambda: lines() == limits.REPETITION_OF_ONE_MAX, timeout_s=10, what="lines that nothing keeps back")
-        for _ in range(5):  # now that the writer has nothing to wait for
+        for _ in range(5):  # now that the writer has no backlog
             log.warning("again")
         now_s = 1.0
         wait_until(lambda: lines() > limits.REPETITION_OF_ONE_MAX, timeout_s=10, what="the summary")

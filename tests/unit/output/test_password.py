@@ -25,7 +25,7 @@ def test_a_pipe_gives_one_line() -> None:
 
 
 TOKEN_PROGRAM = "from edge.appliance.identity.commands import token_of; print('got', repr(token_of(None, sys.stdin)))"
-"""`--token-file -`"""
+"""Program that reads `--token-file -`."""
 
 
 @pytest.mark.parametrize(("name", "program"), [(b"password: ", PROGRAM), (b"token: ", TOKEN_PROGRAM)])

@@ -1,4 +1,4 @@
-"""What peers call themselves, at each kind of output."""
+"""Names that peers choose, at each kind of output."""
 
 from __future__ import annotations
 

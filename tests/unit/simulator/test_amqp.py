@@ -21,7 +21,7 @@ from tests.support.processes import free_port
 
 
 class Peer(MessagingHandler):  # type: ignore[misc]  # Proton has no usable types
-    """Accepts what comes, but releases each of `release` once and breaks the connection at each of `break_at` once."""
+    """Accept deliveries, but release each of `release` once and break the connection at each of `break_at` once."""
 
     def __init__(self, port: int, release: set[int], break_at: set[int]) -> None:
         super().__init__(prefetch=10, auto_accept=False)
@@ -42,7 +42,7 @@ class Peer(MessagingHandler):  # type: ignore[misc]  # Proton has no usable type
         self.on_timer_task(event)
 
     def on_timer_task(self, event: Any) -> None:
-        """Proton's container is no other thread's to touch: it looks itself whether it should end."""
+        """Check for the end here, as only the container's own thread may touch it."""
         if self.ending.is_set():
             self._acceptor.close()
             for connection in self._open:

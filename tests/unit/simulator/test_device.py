@@ -1,4 +1,4 @@
-"""The device without its protocol: readings, and the journal that holds the gateway to its acknowledgements."""
+"""The device without its protocol: readings, and the journal that records the gateway's acknowledgements."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_device_nothing_was_ever_taken_of_ends_when_it_is_refused() -> None:
 
 
 def test_a_device_that_was_served_before_tries_again() -> None:
-    """Its rights are being changed."""
+    """A change of rights may refuse a device for a moment."""
     device = make(None)
     device.measure()
     device.outbox.send()

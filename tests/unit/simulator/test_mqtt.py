@@ -1,4 +1,4 @@
-"""The MQTT device against a gateway that breaks connections and forgets acknowledgements."""
+"""The MQTT device against a gateway that breaks connections and omits acknowledgements."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # amqtt leav
 
 
 class Gateway:
-    """Just enough MQTT 3.1.1 to be a peer: acknowledges every PUBLISH but those it is told to break on."""
+    """Minimal MQTT 3.1.1 peer: acknowledges every PUBLISH except those that break the connection."""
 
     def __init__(self, break_after: list[int]) -> None:
-        """`break_after`: each connection in turn is reset instead of acknowledging after so many readings."""
+        """Start with `break_after`: in each connection in turn, the number of readings before a reset."""
         self._break_after = break_after
         self.received: list[int] = []
         self.connects: list[bytes] = []

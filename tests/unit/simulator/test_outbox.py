@@ -1,4 +1,4 @@
-"""The outbox against a model: only overflow forgets a reading, and nothing acknowledged is sent again."""
+"""The outbox against a model: only overflow drops a reading, and an acknowledged reading is not sent again."""
 
 from __future__ import annotations
 

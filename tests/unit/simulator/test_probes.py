@@ -1,4 +1,4 @@
-"""Probes measure this machine: numbers that mean something, and clear words where there is nothing to measure."""
+"""Probes measure this machine: plausible numbers, and clear words where a measurement is impossible."""
 
 from __future__ import annotations
 

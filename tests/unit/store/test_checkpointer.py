@@ -1,4 +1,4 @@
-"""The log is moved in the background and reset; no checkpoint starts where SQLite could damage the file."""
+"""The log is checkpointed in the background and reset; no checkpoint starts where SQLite could damage the file."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ LIMITS = StoreLimits(checkpoint_bytes=2_000_000, restart_wait_s=0.05)
 BODY = b"x" * 3_000
 FRAME_BYTES = 4_120
 COMMIT_BYTES = 3 * FRAME_BYTES
-"""A row on a page of its own, the page of the tree, and the first one, as the file grows."""
+"""Bytes of a row on a page of its own, the page of the tree, and the first page, as the file grows."""
 COMMITS = LIMITS.checkpoint_bytes // COMMIT_BYTES
 """Commits that make a checkpoint due."""
 LONGEST_BYTES = LOG_TIMES_MAX * LIMITS.checkpoint_bytes
 SHORT_BYTES = (LOG_TIMES_MAX + LOG_REST_SHARE) * LIMITS.checkpoint_bytes
-"""Size of the log that nothing holds back, at most."""
+"""Largest size of a log that no reader holds back."""
 
 
 class Held(sqlite3.Connection):
-    """Connection that holds each checkpoint at a gate and records how far the log was moved before it."""
+    """Connection that holds each checkpoint at a gate and records how far the log was checkpointed before it."""
 
     gate: threading.Event
     begun: threading.Event
@@ -56,7 +56,8 @@ class Held(sqlite3.Connection):
 
 
 def moved(path: Path) -> tuple[int, int]:
-    """(frames moved, frames there), out of the log's index (https://sqlite.org/walformat.html section 2.1)."""
+    """Return (checkpointed frames, all frames) from the index of the log (https://sqlite.org/walformat.html section
+    2.1)."""
     index = Path(f"{path}-shm").read_bytes()
     return struct.unpack_from("=I", index, 96)[0], struct.unpack_from("=I", index, 16)[0]
 
@@ -95,7 +96,7 @@ class Site:
 
     @property
     def busy(self) -> bool:
-        """A background checkpoint runs."""
+        """Return True while a background checkpoint runs."""
         return any(thread.name == "store-checkpoint" for thread in threading.enumerate())
 
     def wait_for_the_checkpoint(self) -> None:
@@ -156,7 +157,7 @@ def test_where_much_came_meanwhile_another_checkpoint_follows(site: Site) -> Non
 
 
 def test_readers_see_what_there_was_whatever_is_moved_meanwhile(site: Site) -> None:
-    """Also where more read than SQLite has places for readers, so that they share them."""
+    """Readers keep their snapshot, even when more of them read than SQLite has slots, so that they share slots."""
     dice = random.Random(20_261_123)
     site.own.execute("CREATE TABLE number (at INTEGER PRIMARY KEY, value INTEGER, padding BLOB)")
     site.own.execute("INSERT INTO number VALUES (1, 0, zeroblob(3000)), (2, 0, zeroblob(3000)), (3, 0, zeroblob(3000))")
@@ -179,7 +180,7 @@ def test_readers_see_what_there_was_whatever_is_moved_meanwhile(site: Site) -> N
 
 
 def test_few_checkpoints_are_tried_while_a_program_reads(site: Site) -> None:
-    """And commits wait for it no longer than they may. When it ends, the log's file is cut to its usual size."""
+    """Commits wait no longer than their limit. When the reader ends, the file of the log is cut to its usual size."""
     site.commit(5)
     with closing(site.connect()) as reader:
         reader.execute("BEGIN")
@@ -219,14 +220,14 @@ def test_the_log_stays_short_however_much_is_written(site: Site) -> None:
 
 
 def test_a_checkpoint_begins_with_something_left_to_move(site: Site) -> None:
-    """https://sqlite.org/wal.html#walresetbug needs one that begins when all is moved, while another commits."""
+    """The bug at https://sqlite.org/wal.html#walresetbug needs a checkpoint of a finished log during a commit."""
     site.commit(3_000)
     assert site.background.found
     assert all(moved < there for moved, there in site.background.found)
 
 
 def test_commits_that_write_nothing_begin_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is left to move then."""
+    """Such commits leave no frame to checkpoint."""
     told: list[int] = []
     monkeypatch.setattr(Checkpointer, "committed", lambda _, log_bytes: told.append(log_bytes))
     rig = sqlite_rig(tmp_path)
@@ -249,7 +250,7 @@ def test_commits_wait_for_a_checkpoint_when_the_log_is_too_long(site: Site) -> N
     writing.start()
     try:
         wait_until(lambda: site.committed * COMMIT_BYTES >= LONGEST_BYTES, timeout_s=20, what="the log is long")
-        writing.join(0.05)  # whether it waits shows only in time: too short a look would pass, never fail, by mistake
+        writing.join(0.05)  # the wait shows only in time: too short a look would pass, never fail, by mistake
         assert site.committed * COMMIT_BYTES < LONGEST_BYTES + 2 * COMMIT_BYTES
     finally:
         site.background.gate.set()
@@ -260,7 +261,7 @@ def test_commits_wait_for_a_checkpoint_when_the_log_is_too_long(site: Site) -> N
 def test_a_checkpoint_that_fails_is_logged_and_tried_again_after_as_much(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site.background.set_progress_handler(lambda: 1, 1)  # SQLite gives up: SQLITE_INTERRUPT
+    site.background.set_progress_handler(lambda: 1, 1)  # SQLite raises SQLITE_INTERRUPT
     with caplog.at_level(logging.WARNING):
         site.commit_until_begun()
         site.wait_for_the_checkpoint()
@@ -276,7 +277,7 @@ def test_a_checkpoint_that_fails_is_logged_and_tried_again_after_as_much(
 
 
 class FailingSyncs:
-    """In the place of `os.fdatasync`: the next call fails when told so."""
+    """Replacement of `os.fdatasync`: the next call fails after `fail` is set."""
 
     def __init__(self) -> None:
         self.fail = False
@@ -297,7 +298,7 @@ def syncs(monkeypatch: pytest.MonkeyPatch) -> FailingSyncs:
 
 
 def test_the_log_is_kept_when_what_was_moved_could_not_be_synced(site: Site, syncs: FailingSyncs) -> None:
-    """SQLite counts it as moved; the kernel may have forgotten it."""
+    """SQLite counts the frames as checkpointed, but the kernel may have lost them."""
     syncs.fail = True
     site.commit_until_begun()
     site.wait_for_the_checkpoint()

@@ -1,4 +1,5 @@
-"""A segment that rots while the gateway runs: who lost what is in the ledger, in the commit that lets cursors pass."""
+"""A segment is damaged while the gateway runs: the loss of each subscription enters the ledger, in the commit that
+moves its cursor."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def run(address: str, *bodies: bytes) -> Run:
 
 
 def fill(rig: Rig, log: int, commits: int) -> None:
-    """Each commit: 3 messages of a, 2 of b."""
+    """Append 3 messages of a and 2 of b in each commit."""
     for _ in range(commits):
         rig.store.logs.append(log, run("a", b"1", b"22", b"333"))
         rig.store.logs.append(log, run("b", b"4444", b"5"))
@@ -31,7 +32,7 @@ def fill(rig: Rig, log: int, commits: int) -> None:
 
 
 def losses(rig: Rig) -> list[Entry]:
-    """(subscription, address, first, last, messages, bytes) of what the ledger calls damaged."""
+    """Return (subscription, address, first, last, messages, bytes) of the damaged entries in the ledger."""
     rig.settle()
     assert all(entry.reason == "damaged" for entry in rig.store.ledger.entries(0, 100))
     return [
@@ -41,7 +42,7 @@ def losses(rig: Rig) -> list[Entry]:
 
 
 def behead(path: Path, position: int) -> None:
-    """Zero what says whose messages a segment holds."""
+    """Overwrite the content of a segment with zeros, including its addresses."""
     change(path, "UPDATE segment SET data = zeroblob(length(data)) WHERE key = ?", key(1, position))
 
 
@@ -63,11 +64,11 @@ class Store:
         self.one = self.rig.store.cursors.open("one", self.log, 0)
 
     def names(self) -> list[tuple[str, int]]:
-        """(address, sequence) of everything that is delivered."""
+        """Return (address, sequence) of all delivered messages."""
         return [(address, sequence) for _, address, sequence, _ in self.rig.read_all(self.log)]
 
     def reopen(self) -> None:
-        """So that everything is counted and nothing is in memory."""
+        """Reopen the store: all messages are counted and memory is empty."""
         self.rig.reopen()
 
 
@@ -122,7 +123,7 @@ def test_the_newest_segment_without_its_names(made: Store) -> None:
 
 
 def test_what_nobody_can_name(made: Store) -> None:
-    behead(made.path, 0)  # nothing is before it
+    behead(made.path, 0)  # no segment is before it
     made.names()
     assert losses(made.rig) == [("one", "$log/topic #", 0, 4, 5, 0)]
 
@@ -161,7 +162,7 @@ def test_evicted_before_anybody_read_it(made: Store) -> None:
 
 
 def test_neighbours_are_looked_at_up_to_a_bound(tmp_path: Path) -> None:
-    """Address a is seen next `NEIGHBOURS` segments later: not looked for so far, so nobody knows what it lost."""
+    """Address a appears next `NEIGHBOURS` segments later, which is beyond the search, so its loss is unknown."""
     for between, expected in ((NEIGHBOURS - 2, "a"), (NEIGHBOURS, "$log/topic #")):
         made = Store(tmp_path / str(between))
         for address in ("a", "a", *("b" for _ in range(between)), "a"):

@@ -1,4 +1,4 @@
-"""Epochs of a store: which a message belongs to, and how an older copy of the store is told from the store."""
+"""Epochs of a store: the epoch of each message, and the detection of an older copy of the store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def append(rig: Rig, address: str, count: int = 1, log_name: str = "topic #") ->
 
 
 def closed(data: Path, *addresses: str) -> tuple[str, list[str]]:
-    """Open, append, close; (epoch, openings known)."""
+    """Open, append, close; return (epoch, known openings)."""
     rig = sqlite_rig(data)
     for address in addresses:
         append(rig, address)
@@ -83,14 +83,14 @@ class TestOpenings:
         rig.store.close()
 
     def test_a_medium_that_takes_no_opening(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        """It is known by the one before, and serves."""
+        """The opening counts as the one before, and the store serves."""
         _, known = closed(tmp_path, "a")
         change(tmp_path / FILE_NAME, "CREATE TRIGGER full BEFORE INSERT ON opening BEGIN SELECT raise(FAIL, 'no'); END")
         assert closed(tmp_path, "a")[1] == known
         assert "cannot be recorded" in caplog.text
 
     def test_rotten_openings_are_nobody_s(self, tmp_path: Path) -> None:
-        """The ends of the one before count: its messages get a new name rather than one given before."""
+        """The ends of the opening before count, so a message gets a new name and never a used one."""
         rig = sqlite_rig(tmp_path)
         append(rig, "a")
         rig.reopen()
@@ -106,12 +106,12 @@ class TestOpenings:
 
 
 class TestManyLogs:
-    """A start writes the ends of the logs that have others than at an older one."""
+    """A start writes the ends of the logs that changed since an older opening."""
 
     LOGS = 400
 
     def started(self, data: Path, *addresses: str) -> list[str]:
-        """Open, append to some, close; the openings known."""
+        """Open, append to some, close; return the known openings."""
         rig = sqlite_rig(data)
         for address in addresses:
             append(rig, address, log_name=f"log {address}")
@@ -194,7 +194,7 @@ class TestManyLogs:
 class TestFork:
     def test_what_came_since_the_opening_after_the_shared_one(self, tmp_path: Path) -> None:
         epoch, _ = closed(tmp_path, "a", "b")
-        _, known = closed(tmp_path, "a", "c")  # the last one the hub knows of
+        _, known = closed(tmp_path, "a", "c")  # the last one the hub knows
         closed(tmp_path, "a")
         rig = sqlite_rig(tmp_path)
         append(rig, "a", 3)
@@ -212,7 +212,7 @@ class TestFork:
         rig.store.close()
 
     def test_no_opening_in_common(self, tmp_path: Path) -> None:
-        """Whatever is as old as the oldest opening it knows of keeps its name."""
+        """Messages up to the oldest known opening keep their name."""
         rig = sqlite_rig(tmp_path)
         append(rig, "a", 2)
         epoch = rig.store.lineage.epoch
@@ -236,7 +236,7 @@ class TestFork:
         rig.store.close()
 
     def test_a_copy_of_the_directory_knows_nothing(self, tmp_path: Path) -> None:
-        """Only who has seen the later life can tell it."""
+        """Only a client that has seen the later life can detect the copy."""
         closed(tmp_path / "data", "a")
         shutil.copytree(tmp_path / "data", tmp_path / "copy")
         epoch, later = closed(tmp_path / "data", "a")
@@ -254,7 +254,7 @@ class TestFork:
             rig.store.logs.append(log, Run("a", "d", 1, b"", [b"x"], 1))
             if (
                 not rig.store.info().memory_bytes and rig.store.commits.flush()
-            ):  # what is the first waits for its numbers
+            ):  # the first message waits for its numbers
                 while rig.store.commits.committing:
                     rig.turn()
         epoch = rig.store.lineage.epoch

@@ -1,4 +1,4 @@
-"""Errors of SQLite and of the system, as errors of a store with the next step."""
+"""Errors of SQLite and of the system as errors of a store, with the next step."""
 
 from __future__ import annotations
 

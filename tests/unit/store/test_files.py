@@ -1,4 +1,4 @@
-"""Files that were deleted or replaced under a running process: nothing is acknowledged that nobody will find."""
+"""Files are deleted or replaced under a running process: no message is acknowledged that no reader could find."""
 
 from __future__ import annotations
 

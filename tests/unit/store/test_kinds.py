@@ -1,4 +1,4 @@
-"""Kinds of the store's small state: keys that are names people give lie in a kind with no other keys."""
+"""Kinds of the store's small state: names from users have a kind without other keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from edge.broker.router import connector_uplink, running_time
 
 
 def test_a_connector_may_have_any_name() -> None:
-    """One called ``steady`` had its clock's place taken by the sweeper's."""
+    """A connector called ``steady`` once shared its key with the clock of the sweeper."""
     by_connector = [clock_offsets.HEADS, loss_reports.KIND, manifests.HEADS, connector_uplink.BUDGET]
     others = [sweep.STEADY[0], running_time.KEPT[0]]
     assert len({*by_connector}) == len(by_connector)

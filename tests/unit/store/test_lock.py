@@ -1,4 +1,4 @@
-"""One process a directory; who only looks stands in nobody's way."""
+"""One process may hold a directory; inspections do not block it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_gateway_starts_while_somebody_looks(tmp_path: Path) -> None:
 def test_a_lock_removed_by_its_holder_is_not_what_the_next_one_holds(tmp_path: Path) -> None:
     first = DirectoryLock(tmp_path)
     threading.Timer(2 * LOOK_S, first.discard).start()
-    with held(tmp_path):  # which has the file open that is removed meanwhile
+    with held(tmp_path):  # it has opened the file that is being removed
         assert (tmp_path / LOCK_NAME).exists()
         with pytest.raises(StoreBusy):
             DirectoryLock(tmp_path)

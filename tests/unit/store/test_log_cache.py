@@ -1,4 +1,4 @@
-"""Logs that are not in use are rows of the store, and are used like the others."""
+"""Logs that are not in use are rows of the store, and behave like the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUEUES = 200
 
 
 def made(rig: Rig, count: int = QUEUES, prefix: str = "queue") -> list[int]:
-    """Logs with a cursor and a message each, some of a commit."""
+    """Make logs with a cursor and a message each, several in a commit."""
     logs = []
     for start in range(0, count, 20):
         for i in range(start, start + 20):
@@ -50,7 +50,7 @@ def test_few_are_in_use(tmp_path: Path) -> None:
 
 
 def test_fewer_are_in_use_once_nothing_comes(tmp_path: Path) -> None:
-    """Those of them that wait to be counted are counted then."""
+    """Logs with pending counters are counted then."""
     limits = StoreLimits(
         logs_in_use_max=QUEUES, logs_in_use_calm_max=10, counted_logs_calm_max=20, counted_commits_max=1000
     )
@@ -89,7 +89,7 @@ def test_one_at_rest_is_used_while_a_commit_is_under_way_and_fails() -> None:
     store.logs.append(log, run_of(b"kept", address="3"))
     assert rig.commit().error is None
     rig.settle()
-    made(rig, 40, "more")  # so that they are at rest again
+    made(rig, 40, "more")  # so that they are idle again
     assert store.logs.bounds(log) == (1, 2)
     assert store.logs.bounds(other) == (1, 1), "nobody wanted it any more"
     with pytest.raises(KeyError):

@@ -1,4 +1,4 @@
-"""Pages read without SQLite: what SQLite wrote is there to the byte, and nothing rotten raises."""
+"""Pages read without SQLite: the bytes match those that SQLite wrote, and damaged ones do not raise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMED = Shape(INDEX_LEAF, ("TEXT", "BLOB"))
 
 @pytest.fixture(params=[512, 1024, 4096])
 def file(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, int, dict[int, tuple[int, bytes]]]:
-    """A database with records of every size around what fits a page, and of several pages."""
+    """A database with records of every size around one page, and of several pages."""
     size, path, dice = int(request.param), tmp_path / "file", random.Random(4)
     sizes = [*range(0, 40), *(size * part // 4 + off for part in (1, 2, 3, 4, 8, 13) for off in range(-50, 51, 5))]
     rows = {key: (NUMBERS[key % len(NUMBERS)], dice.randbytes(count)) for key, count in enumerate(sizes, -3)}

@@ -1,4 +1,4 @@
-"""Versions of the schema: made, migrated, refused, and gone back from."""
+"""Versions of the schema: created, migrated, refused, and downgraded."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class TestPacked:
         row = self.row()
         assert is_packed(row)
         assert row.body_bytes == 10_000
-        assert len(row.data) < 11_300  # 17 700 as it is
+        assert len(row.data) < 11_300  # 17 700 without compression
 
     def test_thinned_messages_keep_their_places(self) -> None:
         row = self.row(span=250)

@@ -1,4 +1,4 @@
-"""What only the store on disk has: opening, closing, recovery, damage, bounds on work, tools that read it."""
+"""The store on disk: opening, closing, recovery, damage, bounds on work, tools that read it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 
 def crash(rig: Rig, directory: Path, copy: Path) -> Rig:
-    """What another process would find if this one died now: the files as they are, opened elsewhere."""
+    """Open a copy of the files as they are, as another process would after a crash."""
     copy.mkdir()
     for path in directory.glob("store.*"):
         (copy / path.name).write_bytes(path.read_bytes())
@@ -48,11 +48,11 @@ def change(directory: Path, statement: str, *parameters: object) -> int:
 
 
 NEXT = (*schema.MIGRATIONS, "ALTER TABLE log ADD COLUMN quota INTEGER NOT NULL DEFAULT 0;\n")
-"""What the next program may add: columns with defaults, tables."""
+"""Migrations of a next program: columns with defaults, tables."""
 
 
 def with_messages(directory: Path) -> tuple[Rig, int]:
-    """A store that was closed, with three messages in log `a`, the first of them acknowledged at the cursor."""
+    """Make a closed store with three messages in log `a`, the first one acknowledged."""
     rig = sqlite_rig(directory)
     log = rig.store.logs.open("a")
     cursor = rig.store.cursors.open("c", log, 0)
@@ -65,14 +65,14 @@ def with_messages(directory: Path) -> tuple[Rig, int]:
 
 
 def migrate(directory: Path, *, compatible_from: int) -> None:
-    """As the next program does when it opens the store."""
+    """Migrate as the next program does at its start."""
     connection = sqlite3.connect(directory / FILE_NAME, isolation_level=None)
     schema.prepare(connection, NEXT, compatible_from)
     connection.close()
 
 
 class TestCopies:
-    """Whole copies of the store: those of killed commands go, those that were kept on purpose stay and are named."""
+    """Whole copies of the store: those of killed commands are removed, those made on purpose stay and are named."""
 
     @pytest.mark.parametrize(
         "name",
@@ -153,7 +153,7 @@ class TestOpen:
         rig.store.close()
 
     def test_what_comes_with_a_new_log_is_counted_with_it(self, tmp_path: Path) -> None:
-        """So that nothing is to be counted of thousands of queues that are made one after the other."""
+        """A series of thousands of new queues leaves no counters to write."""
         rig = sqlite_rig(tmp_path, StoreLimits(counted_commits_max=1000))
         for name in ("a", "b"):
             log = rig.store.logs.open(name)
@@ -176,7 +176,7 @@ class TestOpen:
     )  # fmt: skip
 
     def counted(self, directory: Path) -> tuple[list[str], int]:
-        """Addresses whose counters are on the medium, and the position up to which a log is counted."""
+        """Return the addresses with counters on the medium, and the counted end of a log."""
         database = sqlite_utils.Database(directory / FILE_NAME)
         names = [row["name"] for row in database["address"].rows_where(order_by="name")]
         return names, next(iter(database["log"].rows))["next"]
@@ -230,7 +230,7 @@ class TestOpen:
         rig.store.close()
 
     def test_a_long_wait_for_counters_is_bounded(self, tmp_path: Path) -> None:
-        """By commits: what came until three quarters of them is counted with the last."""
+        """The last commit of the wait writes the counters of the first three quarters."""
         rig = sqlite_rig(tmp_path, structs.replace(self.PARTS, counted_commits_many_max=5, counted_addresses_max=50))
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
@@ -257,7 +257,7 @@ class TestOpen:
         rig.store.close()
 
     def test_names_count_for_what_opening_reads_again(self, tmp_path: Path) -> None:
-        """Or bodies of no bytes would let names of 64 KiB wait by the thousand."""
+        """Names count too, as empty bodies would let names of 64 KiB wait by the thousand."""
         rig = sqlite_rig(tmp_path, StoreLimits(counted_commits_max=1000, counted_bytes_max=1000))
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
@@ -271,9 +271,9 @@ class TestOpen:
 
     @pytest.mark.parametrize(("each", "parts"), [(1, [0, 4, 8, 11]), (2, [0, 5, 11, 16, 22])])
     def test_parts_are_written_in_time(self, tmp_path: Path, each: int, parts: list[int]) -> None:
-        """Three quarters of the commits that may wait have gone with the 12th: no later one writes much, and what
-        waited then is counted with the 16th at the latest. `parts`: counters on the medium from the 12th on, by `each`
-        addresses a commit."""
+        """The parts start with the 12th commit, at three quarters of the wait, and end with the 16th at the latest, so
+        no commit writes much. `parts`: counters on the medium from the 12th commit on, with `each` addresses a
+        commit."""
         limits = StoreLimits(
             counted_commits_max=1000, counted_commits_many_max=16, counted_addresses_max=50, counted_at_once=4
         )
@@ -310,7 +310,7 @@ class TestOpen:
         rig.store.close()
 
     def test_what_came_while_counters_were_written_is_deleted_later(self, tmp_path: Path) -> None:
-        """The commit that ends a sweep deletes what was there when it began, though all of it was acknowledged."""
+        """The commit that ends a sweep deletes only the messages from before its start, though all are acknowledged."""
         rig = sqlite_rig(tmp_path, self.PARTS)
         log, other = rig.store.logs.open("a"), rig.store.logs.open("b")
         cursor = rig.store.cursors.open("c", log, 0)
@@ -341,7 +341,7 @@ class TestOpen:
 
     @pytest.mark.parametrize("commits", [1, 1_000])
     def test_addresses_that_come_no_more_leave_memory(self, tmp_path: Path, commits: int) -> None:
-        """Whether or not the medium has been told of them."""
+        """Addresses leave memory with or without counters on the medium."""
         rig = sqlite_rig(tmp_path, StoreLimits(counted_commits_max=commits, addresses_kept=3))
         log = rig.store.logs.open("a")
         for turn in range(3):
@@ -354,7 +354,7 @@ class TestOpen:
 
     @pytest.mark.parametrize("commits", [1, 1_000])
     def test_addresses_that_came_once_leave_memory_and_others_stay(self, tmp_path: Path, commits: int) -> None:
-        """Whether or not the medium has been told of them."""
+        """Addresses leave memory with or without counters on the medium."""
         rig = sqlite_rig(tmp_path, StoreLimits(counted_commits_max=commits, addresses_new_max=4))
         log, counters = rig.store.logs.open("a"), rig.store.lineage._counters
         for i in range(40):
@@ -417,11 +417,12 @@ class TestOpen:
 
 
 class TestOthers:
-    """Programs beside the gateway, such as the sqlite3 shell."""
+    """Other programs with the file open, such as the sqlite3 shell."""
 
     @pytest.mark.parametrize("forked", [False, True])
     def test_one_that_opens_and_closes_the_file_leaves_the_log(self, rig: Rig, tmp_path: Path, forked: bool) -> None:
-        """SQLite deletes it with the last connection, which it knows by locks that any close() of ours may drop."""
+        """SQLite deletes the log with the last connection, which it detects by locks that any close() of the process
+        may drop."""
         log = rig.store.logs.open("a")
         rig.store.logs.append(log, run_of(b"0"))
         rig.commit()
@@ -463,7 +464,7 @@ class TestRefused:
         with pytest.raises(StoreTooNew, match=r"store\.sqlite: the store has schema 99, this program supports"):
             sqlite_rig(tmp_path)
         change(tmp_path, f"PRAGMA user_version = {len(schema.MIGRATIONS)}")
-        sqlite_rig(tmp_path).store.close()  # the refusal left nothing locked
+        sqlite_rig(tmp_path).store.close()  # the refusal left no lock
 
     def test_the_previous_program_serves_what_its_successor_migrated(self, tmp_path: Path) -> None:
         rig, cursor = with_messages(tmp_path)
@@ -608,7 +609,7 @@ class TestBoundedWork:
         rig.store.close()
 
     def test_what_is_counted_later_is_deleted_as_well(self, tmp_path: Path) -> None:
-        """Also where nothing more comes to the log, and nobody acknowledges anything there: its quota may be full."""
+        """Counted messages of an idle log are deleted without an acknowledgement, as its quota may be full."""
         rig = sqlite_rig(tmp_path, StoreLimits(reclaim_rows_max=2))
         log, other = rig.store.logs.open("a"), rig.store.logs.open("b")
         cursor = rig.store.cursors.open("c", log, 0)

@@ -1,4 +1,4 @@
-"""Verification sees each kind of damage, says where, and sees none in a sound store."""
+"""Verification finds each kind of damage, names its place, and finds none in a valid store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def codes(report: VerificationReport) -> list[str]:
 
 
 def opens(made: Made) -> bool:
-    """True when a gateway would start on it."""
+    """Return True when a gateway would start on it."""
     try:
         store = open_store(made.path.parent, post=lambda _: None)
     except StoreDamaged:

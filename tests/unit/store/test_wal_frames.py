@@ -1,4 +1,4 @@
-"""What SQLite does not accept of a write-ahead log: a commit that was cut off, or commits that were durable once."""
+"""Frames that SQLite rejects in a write-ahead log: a commit that was cut off, or commits that were once durable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROWS = 60
 
 
 def offset(number: int) -> int:
-    """Of a frame in the log."""
+    """Return the offset of a frame in the log."""
     return HEADER.size + number * FRAME_BYTES
 
 
@@ -26,7 +26,7 @@ SPLIT = next(number for number in range(ROWS) if (offset(number) + SUMMED_BYTES)
 
 @pytest.fixture
 def turns(tmp_path: Path) -> tuple[Path, bytes, bytes]:
-    """(the database, a log of commits of one page each, the log begun anew: one commit of many pages over it)."""
+    """Return (database, log of commits of one page each, the log restarted with one commit of many pages over it)."""
     path = tmp_path / "a.sqlite"
     log = path.with_name("a.sqlite-wal")
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -59,7 +59,7 @@ def test_what_is_whole_lost_nothing(turns: tuple[Path, bytes, bytes]) -> None:
 
 
 def test_a_commit_that_was_cut_off_is_none_that_was_durable(turns: tuple[Path, bytes, bytes]) -> None:
-    """Whichever sectors of it got to the medium: elsewhere there is what the log held before it was begun anew."""
+    """Any sectors of the commit may have reached the medium; the others hold frames of the log before its restart."""
     path, old, new = turns
     for number in range(1, ROWS - 1):
         log = bytearray(new)
@@ -71,7 +71,7 @@ def test_a_commit_that_was_cut_off_is_none_that_was_durable(turns: tuple[Path, b
 
 
 def test_it_would_be_taken_for_one_by_the_mark_alone(turns: tuple[Path, bytes, bytes]) -> None:
-    """The sector with the mark is the old one, the one with the checksum is new, and the next frame goes on from it."""
+    """The sector of the mark is old, the sector of the checksum is new, and the next frame continues from it."""
     _, old, new = turns
     begin = offset(SPLIT)
     mark = slice(begin + 4, begin + SUMMED_BYTES)

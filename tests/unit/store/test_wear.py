@@ -1,4 +1,4 @@
-"""The meter of what is written to the card: the kernel's counters, the hours it keeps, what a store makes of them."""
+"""The meter of bytes written to the card: the kernel's counters, the stored hours, and the totals of a store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.contract.store.rig import Rig, fail_commits, run_of, sqlite_rig
 
 
 class Kernel:
-    """Counters and a clock that go as the test says."""
+    """Counters and a clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 50.0
@@ -80,7 +80,7 @@ class TestMeter:
 
 
 class TestDevice:
-    """A device as /sys shows it, in files."""
+    """A device in files, as /sys shows it."""
 
     def make(self, root: Path, *, partition: bool = False, life: str | None = None) -> Path:
         number = os.stat(root).st_dev
@@ -142,7 +142,7 @@ class TestDevice:
 
 
 class TestStore:
-    """What the store keeps of it."""
+    """Totals in the store."""
 
     LIMITS = StoreLimits(counted_commits_max=4)
 

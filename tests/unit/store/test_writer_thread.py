@@ -1,4 +1,4 @@
-"""Nothing that goes wrong beside a commit may end the thread that commits; where it has ended, commits say so."""
+"""Errors next to a commit do not end the thread that commits; after its end commits fail with an error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_checkpoint_that_raises_anything_keeps_the_writer(
 
 
 def test_commits_fail_where_the_thread_has_ended(tmp_path: Path) -> None:
-    """And closing does not wait for it for ever."""
+    """Closing does not wait for the thread for ever."""
     rig = sqlite_rig(tmp_path)
     medium = rig.store.medium
     assert isinstance(medium, SqliteMedium)
@@ -56,7 +56,7 @@ def end_thread(medium: SqliteMedium) -> None:
 
 
 def test_any_number_of_rows_is_written_by_few_statements() -> None:
-    """Each that was prepared once is kept: of every number of rows it would be hundreds."""
+    """SQLite caches each prepared statement: one for every number of rows would be hundreds."""
     texts: dict[str, None] = {}
     for count in range(600):
         rows = [("kind", str(number), b"") for number in range(count)]

@@ -1,4 +1,4 @@
-"""How little a commit writes when messages may wait for company, and that nothing else changes by it."""
+"""Bytes of a commit when messages may wait to be gathered; the content of the store stays the same."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ BODY_BYTES = 100
 COMMITS = 70
 """Enough for one that counts and deletes (`StoreLimits.counted_commits_max`)."""
 BLOCK_BYTES = 4096
-"""What a file system writes at least: the last block of a commit is written again with the next."""
+"""Smallest write of a file system: the last block of a commit is written again with the next one."""
 
 
 def publish(rig: Rig, log: int) -> None:
-    """A message of each device, of bytes nobody can compress."""
+    """Publish a message of each device, with incompressible bytes."""
     for number in range(DEVICES):
         address, device = f"load/{number}/data", f"mqttload-{number}"
         rig.store.logs.append(log, Run(address, device, 0, b"", [os.urandom(BODY_BYTES)], 10**18 + number * 10**6))
 
 
 def frames(path: Path) -> tuple[int, int]:
-    """(frames, page size) of the write-ahead log's present turn (https://sqlite.org/fileformat2.html section 4.1)."""
+    """Return (frames, page size) of the present content of the write-ahead log (https://sqlite.org/fileformat2.html
+    section 4.1)."""
     data = path.with_name(path.name + "-wal").read_bytes()
     page, salts = struct.unpack_from(">I", data, 8)[0], data[16:24]
     count = 0

@@ -1,4 +1,5 @@
-"""`waypost store import | purge | migrate | new-epoch` on stopped stores: exact, accounted for, and safe to repeat."""
+"""The commands `waypost store import | purge | migrate | new-epoch` on stopped stores: exact, recorded, safe to
+repeat."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def backlog(data: Path) -> dict[str, int]:
 
 
 def store_put(store: SqliteStore) -> tuple[str, str]:
-    """The next commit needs more pages than a file has free; returns what to delete again."""
+    """Make the next commit need more pages than the file has free; return the key to delete again."""
     store.state.put("test", "large", bytes(1 << 20))
     return "test", "large"
 
@@ -298,7 +299,7 @@ class TestImport:
                 return
             medium = opened.store.medium
             assert isinstance(medium, SqliteMedium)
-            execute_on(medium.writer, "PRAGMA max_page_count = 1")  # SQLite makes that the pages there are
+            execute_on(medium.writer, "PRAGMA max_page_count = 1")  # SQLite limits the file to its present pages
             large = store_put(opened.store)
             try:
                 settle(opened, flush)
@@ -327,7 +328,7 @@ class TestImport:
 
 class TestMigrate:
     def old(self, data: Path) -> Path:
-        """A store of schema 1, with its tables filled."""
+        """Return a store of schema 1, with its tables filled."""
         made = make(data)
         change(made.path, "DROP VIEW losses")
         change(made.path, "DROP TABLE ledger")

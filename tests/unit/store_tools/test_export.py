@@ -1,4 +1,4 @@
-"""`waypost store export`: what is chosen, all of it, byte for byte, in each format."""
+"""`waypost store export`: the chosen messages, completely, byte for byte, in each format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`waypost store info`: figures that add up, and how long there is room."""
+"""`waypost store info`: consistent figures, and the time until the store is full."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class TestVerify:
 def test_it_is_as_wide_as_columns_says(
     made: Made, columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In a pipe too, where nothing else says it."""
+    """COLUMNS sets the width in a pipe too, which has none of its own."""
     monkeypatch.setenv("COLUMNS", columns)
     for command in ("store info", "doctor"):
         run([*command.split(), "--data", str(made.path.parent)])

@@ -1,4 +1,4 @@
-"""How long a store has room: by the medium, the floor, the space's quota and those of its addresses."""
+"""Hours until full: by the medium, the floor, the quota of the space and those of its addresses."""
 
 from __future__ import annotations
 

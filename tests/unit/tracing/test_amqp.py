@@ -1,4 +1,4 @@
-"""AMQP frames in words, both ways and however they are cut; nothing of a body or a password."""
+"""AMQP frames in words, both ways and however they are cut, without bodies and passwords."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One event, one line: what a person reads of each kind."""
+"""One event, one line: the text of each kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MQTT packets in words, both ways and however they are cut; nothing of a payload or a password."""
+"""MQTT packets in words, both ways and however they are cut, without payloads and passwords."""
 
 from __future__ import annotations
 

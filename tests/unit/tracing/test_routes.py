@@ -24,7 +24,7 @@ async def get(tracer: PacketTracer, query: str) -> httpx.Response:
 
 
 def answer(query: str, traces: int = 0) -> tuple[httpx.Response, PacketTracer]:
-    """Return the answer while there are so many other traces, and the tracer."""
+    """Return the answer of a tracer with this many other traces, and the tracer."""
 
     async def asked() -> tuple[httpx.Response, PacketTracer]:
         tracer = PacketTracer(tuple, loop=asyncio.get_running_loop())

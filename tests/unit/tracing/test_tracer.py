@@ -1,4 +1,4 @@
-"""The tracer over machines of its own: who gets a tap, when it goes, and that it hands everything on."""
+"""The tracer over stub machines: connections that get a tap, its removal, and unchanged traffic."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from edge.broker.tracing.watch import TraceFilter, TraceWatch
 
 
 class Transport(asyncio.Transport):
-    """Keeps what is written."""
+    """Transport that keeps written bytes."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("10.0.0.17", 40000)})
@@ -37,13 +37,13 @@ class Transport(asyncio.Transport):
         self.written += bytes(data)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Nothing is buffered."""
+        """Do nothing: no byte is buffered."""
 
     def get_write_buffer_size(self) -> int:
         return 0
 
     def close(self) -> None:
-        """The test closes."""
+        """Do nothing: the test closes."""
 
     abort = close
 
@@ -63,11 +63,11 @@ class Owner:
                 self.connection.refuse(ReasonCode.BAD_USER_NAME_OR_PASSWORD)
 
     def writable(self) -> None:
-        """Nothing waits."""
+        """Do nothing: no output waits."""
 
 
 class Gate:
-    """Knows alice."""
+    """Gate that knows alice."""
 
     passwords = True
 
@@ -238,14 +238,14 @@ def test_requests_and_failed_handshakes_are_shown_by_address_and_user() -> None:
 
 
 class Router:
-    """Stores everything, or nothing."""
+    """Router with one destination for all messages."""
 
     def __init__(self, destination: Destination) -> None:
         self.commit_listeners: EventListeners[[Any]] = EventListeners("commits")
         self.goes = destination
 
     def publish(self, *_: Any) -> None:
-        """The test commits."""
+        """Do nothing: the test commits."""
 
     def destination(self, _address: str, _qos: int) -> Destination:
         return self.goes

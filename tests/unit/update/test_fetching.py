@@ -1,4 +1,5 @@
-"""The bundle of a wanted system over a link that breaks: each byte crosses once, and what is not wanted is not kept."""
+"""The bundle of a wanted system over a link that breaks: each byte is transferred once, and an unwanted bundle is
+deleted."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ HOUR = 3600.0
 
 
 class Stopped(Exception):
-    """The test has seen enough."""
+    """End of the download, raised by the test."""
 
 
 class Clock:
-    """Time passes by sleeping alone. `slept` is called after each sleep."""
+    """Clock that only sleeping advances. `slept` is called after each sleep."""
 
     def __init__(self, at: float = NOON) -> None:
         self.at = at
@@ -65,7 +66,7 @@ def want(files: WantedFiles, server: FileServer, **more: object) -> WantedSystem
 
 
 def fetch(files: WantedFiles, clock: Clock | None = None) -> Path | None:
-    """By a process that has just started."""
+    """Download in a process that has just started."""
     return BundleDownload(files, clock=clock or Clock()).run()
 
 

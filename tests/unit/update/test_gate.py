@@ -1,4 +1,4 @@
-"""A new system is kept only when it has been as well as the old one for a while, and it is always decided."""
+"""A new system stays only after a time in the health of the old one, and every trial ends with a decision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What RAUC 1.8 says of two slots, as it was said, and what is made of it."""
+"""Recorded output of RAUC 1.8 about two slots, and its parsed form."""
 
 from __future__ import annotations
 

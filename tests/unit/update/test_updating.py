@@ -1,4 +1,4 @@
-"""An update on a card whose power may go before any change: it ends with a system that was kept, never with none."""
+"""An update on a card with power cuts before any change always ends with a good system."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ALONE = GatewayCondition(frozenset(), connected=False)
 
 
 class Machine:
-    """A gateway: its card, and how it is with each system."""
+    """A gateway with its card, and its health under each system."""
 
     def __init__(self, root: Path, *, cut_before: int = 0) -> None:
-        """`cut_before`: the change the power goes before, counted from 1; 0: it stays."""
+        """Cut the power before the change with number `cut_before`, counted from 1; 0: no cut."""
         self._until_cut = cut_before
         self.card = Card(self._count)
         self.record = Counted(root, self)
@@ -51,7 +51,7 @@ class Machine:
         self.updating().install(file, again=again)
 
     def start(self) -> UpdateVerdict | None:
-        """Power on, and decide; None: there was nothing to decide."""
+        """Power on and decide; return None when no trial was open."""
         self.card.power_on()
         updating = self.updating()
         tried = updating.current_trial()
@@ -65,7 +65,7 @@ class Machine:
         return verdict
 
     def live(self) -> None:
-        """Starts until nothing is left to decide, whatever the power does."""
+        """Start until no decision is left, with any power cuts."""
         for _ in range(10):
             try:
                 if self.start() is not UpdateVerdict.GO_BACK:
@@ -76,7 +76,7 @@ class Machine:
 
 
 class Counted(UpdateRecord):
-    """Writing is a change the power may go before."""
+    """Record with writes that a power cut may precede."""
 
     def __init__(self, root: Path, machine: Machine) -> None:
         super().__init__(root)
@@ -127,7 +127,7 @@ def test_one_whose_trial_meets_an_outage_of_the_hub_is_tried_again_after_it(tmp_
     assert machine.start() is UpdateVerdict.GO_BACK
     assert (machine.start(), machine.runs, last(machine).state) == (None, "1", "cut off")
     assert "not connected to its hub" in last(machine).why
-    for _ in range(ATTEMPTS_MAX):  # each look of the service, and a stick that is left in
+    for _ in range(ATTEMPTS_MAX):  # each look of the service, and a stick that stays in
         with pytest.raises(UpdateRefused, match="when the gateway is connected"):
             machine.install(again=False)
     assert last(machine).begun == 1, "waiting does not count"
@@ -238,7 +238,7 @@ WANTED = BundleInfo("2", "two")
 
 
 class TestWanted:
-    """By the gateway's configuration, while nobody looks."""
+    """Installation by the gateway's configuration, without an operator."""
 
     def test_it_is_kept(self, tmp_path: Path) -> None:
         machine = Machine(tmp_path)

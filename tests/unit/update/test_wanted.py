@@ -1,4 +1,4 @@
-"""How far a gateway is with the system it is to run, by what services of its machine have noted."""
+"""Progress of a gateway towards its wanted system, from the records of its machine's services."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_what_a_machine_says_of_itself(tmp_path: Path) -> None:
 
 
 class Followed:
-    """A gateway's data directory on a machine with slots."""
+    """The data directory of a gateway on a machine with slots."""
 
     def __init__(self, folder: Path) -> None:
         self.data, self.root = folder / "data", folder / "root"
@@ -107,7 +107,7 @@ class Followed:
         return None if told is None else told.phase
 
     def watched(self, done: object) -> None:
-        """Until this is so, by what the gateway does."""
+        """Run the follower until `done` is true."""
         assert callable(done)
 
         async def watch() -> None:
