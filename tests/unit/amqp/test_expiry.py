@@ -1,4 +1,4 @@
-"""The expiry time of a message is read from its fields, and the field is removed."""
+"""Removal of the expiry time from a message: all other fields stay."""
 
 from __future__ import annotations
 

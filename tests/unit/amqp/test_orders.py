@@ -100,7 +100,7 @@ class TestTypeChangesWhileMessagesAreUnderWay:
         client = site.client()
         link = client.sender("queue/a")
         retyped(site, "queue/a", AddressType.TOPIC)
-        send(client, link, "late")  # the client has not read it yet
+        send(client, link, "late")  # the client has not read the detach yet
         watcher = site.client("watcher").receiver("queue/a")
         site.settle_down()
         assert site.clients[-1].received(watcher) == []

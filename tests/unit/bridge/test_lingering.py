@@ -39,7 +39,7 @@ class Ended(asyncio.Protocol):
 
 
 def connected() -> tuple[TcpTransport, Ended, socket.socket]:
-    """Return our transport, its protocol, and the peer's socket."""
+    """Return the server's transport, its protocol, and the peer's socket."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         peer = socket.create_connection(server.getsockname())
         ours, address = server.accept()

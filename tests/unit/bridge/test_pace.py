@@ -1,4 +1,4 @@
-"""Limits of a connector on its link: rate, budget, quiet hours, and a random start."""
+"""Limits of a connector on its link: rate, budget, quiet hours, and a start that differs by gateway."""
 
 from __future__ import annotations
 

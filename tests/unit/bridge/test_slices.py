@@ -35,7 +35,7 @@ class Laborious(Chatty):
     def receive_data(self, data: bytes, now: float) -> Sequence[object]:
         self._left += "".join(each * CALLS for each in data.decode())
         if self._left:
-            time.sleep(CALL_S)  # stands for the work
+            time.sleep(CALL_S)  # simulates work
             self._noted.append(self._left[0])
             self._left = self._left[1:]
             if len(self._noted) == self._raises_after:
@@ -245,7 +245,7 @@ class Leaving(Chatty):
         self._number = number
 
     def receive_eof(self, now: float) -> Sequence[object]:
-        time.sleep(SLICE_S)  # stands for the work
+        time.sleep(SLICE_S)  # simulates work
         self._told.append(self._number)
         return ()
 

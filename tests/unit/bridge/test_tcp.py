@@ -395,7 +395,7 @@ class Slow(Noting):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        time.sleep(self.takes_s)  # stands for the work
+        time.sleep(self.takes_s)  # simulates work
 
 
 class TestShares:
@@ -482,7 +482,7 @@ class TestShares:
         class Leaving(Noting):
             def connection_lost(self, exc: Exception | None) -> None:
                 super().connection_lost(exc)
-                time.sleep(ENDS_S)  # stands for the work
+                time.sleep(ENDS_S)  # simulates work
 
         async def scenario() -> None:
             async with Site(Leaving) as site:
@@ -527,12 +527,12 @@ class TestShares:
         class Arriving(Noting):
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
                 super().connection_made(transport)
-                time.sleep(listening.ACCEPT_S)  # stands for the work
+                time.sleep(listening.ACCEPT_S)  # simulates work
 
         async def scenario() -> None:
             async with Site(Arriving) as site:
                 for _ in range(self.COUNT):
-                    site.connect()  # the kernel has them
+                    site.connect()  # the kernel accepts them
                 before = 0
                 while before < self.COUNT:
                     await asyncio.sleep(0)

@@ -282,7 +282,7 @@ class TestBytes:
 
 
 class TestTurns:
-    """Other connections take turns in between."""
+    """A connection with much input shares the turns of the loop with others."""
 
     def test_records_of_a_byte_are_taken_in_slices(self, contexts: Contexts) -> None:
         class Pausing(Noting):

@@ -110,8 +110,8 @@ def test_a_reading_leaves_at_once_and_those_that_follow_gather() -> None:
 
 
 class TestLastCredit:
-    """The last credit is kept for live messages of the next second, as a hub may grant little credit to each
-    gateway."""
+    """The last credit waits for further live messages while an answer is pending, as a hub with little credit serves
+    thousands of gateways."""
 
     def two_sent_for(self, credit: int) -> Bench:
         bench = Bench(credit=credit)

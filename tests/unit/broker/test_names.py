@@ -152,7 +152,7 @@ class TestQuotas:
                 site.router.subscriptions.subscribe(greedy, "t/2", options)
         site.router.subscriptions.subscribe(
             greedy, "t/2", SubscribeOptions(qos0_only=True)
-        )  # the second half of a durable name
+        )  # counterpart of a durable subscription
         for one in (*durable, *live):
             site.router.subscriptions.unsubscribe(greedy, one, forget=True)
         assert site.count(NameKind.SUBSCRIPTION) == site.count(NameKind.FILTER) == 0

@@ -1,4 +1,4 @@
-"""Memory of names that no client uses, by what Python allocates: it does not depend on the machine.
+"""Memory of unused names, measured by the allocations of Python, which do not depend on the machine.
 
 SQLite's own allocations, such as the table of absent subscriptions, are not traced: `tests/fault/hostile/test_names.py`
 measures the whole process."""

@@ -23,8 +23,8 @@ class TestSubstitution:
         [
             ("plant/%u/#", "pump7", "c", "plant/pump7/#"),
             ("%u/%c", "u", "c", "u/c"),
-            ("%u/%u", "%c", "x", "%c/%c"),  # the cached result is not evaluated again
-            ("plain/+/#", "+", "#", "plain/+/#"),  # their names are not used
+            ("%u/%u", "%c", "x", "%c/%c"),  # substituted text is not expanded again
+            ("plain/+/#", "+", "#", "plain/+/#"),  # the names are not used
             ("a/%u/#", "+", "c", None),
             ("a/%c", "u", "#", None),
             ("a/%c/x", "u", "b/c", None),

@@ -352,7 +352,7 @@ class TestRedelivery:
         first.answer(DeliveryOutcome.MODIFIED_UNDELIVERABLE)
         site.settle_down()
         assert first.got == [("m", 0)]
-        site.send("queue/a", b"n")  # not held up by a consumer of another address
+        site.send("queue/a", b"n")  # no longer held up by "m", which no consumer here may take
         assert first.got == [("m", 0), ("n", 0)]
         first.answer(DeliveryOutcome.ACCEPTED)
         assert site.router.queues["queue/a"].backlog == 1

@@ -88,7 +88,7 @@ class FakeLine:
     def answer(
         self, dispatch: Dispatch, outcome: ForwardOutcome = ForwardOutcome.ACCEPTED, *, told: bool = True
     ) -> None:
-        """Let the gateway keep the oldest command, and report it to the hub unless `told` is false."""
+        """Let the gateway keep the oldest command; the parameter `told` decides about the report to the hub."""
         tag = next(iter(self.sent))
         identifier = self.sent.pop(tag)
         self.credit += 1

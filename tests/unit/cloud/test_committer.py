@@ -272,7 +272,7 @@ class TestConnections:
         assert bench.rows == 3
 
     def test_a_landing_that_outlasts_the_wait_for_it_ends_without_a_fault(self, tmp_path: Path) -> None:
-        """The registry answers only after a stopping hub has given up waiting."""
+        """The registry answers only after the hub has stopped waiting for it."""
         faults: list[dict[str, Any]] = []
         answering = threading.Event()
 

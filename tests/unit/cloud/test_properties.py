@@ -55,7 +55,7 @@ def test_no_properties_are_nothing() -> None:
 
 
 WHOLE = {len(b"".join(PARTS[:n])) for n in range(len(PARTS) + 1)}
-"""Lengths at which a property ends: a text that is cut there is valid."""
+"""Lengths at which a property ends: properties that are cut there are valid."""
 
 
 @pytest.mark.parametrize("length", [n for n in range(1, len(FULL)) if n not in WHOLE])

@@ -30,8 +30,7 @@ DEADLINE_S = 60.0
 def test_what_cannot_be_kept_of_one_gateway_keeps_back_nobody_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The report has a number above the range of the database; the check of documents refuses it, but another may
-    pass."""
+    """The report has a number above the range of the database, which the check of documents usually refuses."""
     reports = {name: DesiredReport(newest=1) for name in ("a", "b", "c")} | {"bad": DesiredReport(version=1 << 70)}
 
     async def main() -> list[str]:

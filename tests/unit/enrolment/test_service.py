@@ -173,7 +173,7 @@ def test_who_shows_the_same_number_for_another_gateway_gets_and_tells_nothing(wa
 
 
 def test_a_name_that_no_token_has_is_told_so_before_the_registry_is_asked(watched: Watched) -> None:
-    """PostgreSQL refuses a NUL in a text, and the client got an error about the registry."""
+    """PostgreSQL refuses a NUL in a text, which once gave the client an error about the registry."""
     asked = EnrolmentRequest("a\0b", "c2VjcmV0", "hall", signing_request(new_key()))
 
     async def work() -> None:

@@ -92,7 +92,7 @@ def test_what_was_changed_or_signed_by_another_is_refused(data: Path, authority:
 
 
 def test_a_signature_over_the_content_alone_is_none(data: Path, authority: OwnAuthority) -> None:
-    """Other texts that the authority signs must not count as documents."""
+    """A document needs its own kind of signature, so that no other signed text counts as one."""
     content = written(desired())
     with pytest.raises(DesiredError, match="not from the authority"):
         verify(SignedDesired(content, signed_text(authority.sign(content.encode()))), data)

@@ -20,9 +20,9 @@ class Received:
 
 @dataclass
 class Gateway:
-    """Acknowledges readings; `break_after`: in each connection in turn, reset it instead after so many readings.
+    """Acknowledge readings; reset each connection in turn after the number of readings in `break_after`.
 
-    `command` is published to the device on its last connection once `command_after` readings were acknowledged.
+    On the last connection the device gets `command` once `command_after` readings were acknowledged.
     """
 
     break_after: list[int] = field(default_factory=list)

@@ -42,7 +42,7 @@ class Handed(Devices):
 
 
 def refused(site: Devices, peer: Peer, topic: str) -> None:
-    """Publish a message whose commit fails; the next commit writes its other changes."""
+    """Let the commit of a message fail; the next commit writes its other changes."""
     peer.publish(1, topic)
     site.store.failure = StoreError("no")
     site.settle()

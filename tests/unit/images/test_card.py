@@ -129,7 +129,7 @@ class TestTheFile:
 
     @pytest.mark.parametrize("value", ["1985-03-12", "2001-12-14t21:59:43.10-05:00"])
     def test_what_looks_like_a_date_is_text_in_each_file(self, tmp_path: Path, value: str) -> None:
-        """Also with other rows of a CSV, and when only another setting is given."""
+        """Dates stay text in the base file of a CSV too, and when only another setting is given."""
         base = tmp_path / "base.yaml"
         spec = f"spec:\n  wifi:\n    ssid: {value}\n    password: {value}\n    country: DE\n"
         base.write_text(f"apiVersion: waypost/v1\nkind: Card\nmetadata:\n  name: base\n{spec}")

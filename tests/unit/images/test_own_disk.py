@@ -72,7 +72,7 @@ class TestIdOfACard:
         (tmp_path / "proc").mkdir()
         card = tmp_path / "dev/card"
         with card.open("wb") as file:
-            file.write(b"\xeb" * 440)  # room of a boot loader
+            file.write(b"\xeb" * 440)  # space of a boot loader
             file.truncate(16 << 20)
         self._sfdisk(card, given=self.TABLE)
         return card

@@ -1,4 +1,4 @@
-"""One table of packets: bytes, the versions they are of, and the packet they are or the error they must cause.
+"""One table of packets: bytes, their versions, and the decoded packet or the error they must cause.
 
 `unit` decodes and encodes them, `property` cuts them short and splits them, `conformance` sends them.
 """

@@ -27,7 +27,7 @@ class Peer(test_commit_order.Peer):
         self.sent()
 
     def take(self, site: Site) -> list[int]:
-        """Receive and acknowledge messages until no more come; return their numbers."""
+        """Receive and acknowledge all messages that come; return their numbers."""
         taken: list[int] = []
         while found := [packet for packet in self.sent() if isinstance(packet, p.Publish)]:
             taken += [int(packet.payload.decode().strip("[").partition(",")[0]) for packet in found]

@@ -93,7 +93,7 @@ def test_packet(version: int, phase: ConnectionPhase, kind: PacketType) -> None:
         return
     follows = PACKETS[phase][kind]
     if phase is ConnectionPhase.OPEN and kind is PacketType.AUTH:
-        # No exchange is open that an AUTH could continue; before MQTT 5 there is no such packet.
+        # No exchange is open that an AUTH could continue; versions before MQTT 5 lack the packet.
         follows = Violation("MQTT-4.12.0-3", "", ProtocolError if version == 5 else MalformedPacket)
     if isinstance(follows, Violation):
         assert connection.closed

@@ -1,4 +1,5 @@
-"""Reason Strings (MQTT 5 sections 3.4.2.2.2, 3.5.2.2.2, 3.9.2.1.2, 3.14.2.2.3): said where they fit, and only there."""
+"""Reason Strings (MQTT 5 sections 3.4.2.2.2, 3.5.2.2.2, 3.9.2.1.2, 3.14.2.2.3) are sent where they fit, and only
+there."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def opened(**properties: int) -> Opened:
 
 
 def answers(client: Opened, text: str = TEXT) -> list[packets.Packet]:
-    """PUBACK, PUBREC and SUBACK with an error, and the size of each."""
+    """Return PUBACK, PUBREC and SUBACK with an error."""
     client.send(packets.Publish("t", b"", 1, packet_id=1), packets.Publish("t", b"", 2, packet_id=2))
     client.connection.acknowledge(1, [1], R.QUOTA_EXCEEDED, text)
     client.connection.acknowledge(2, [2], R.QUOTA_EXCEEDED, text)
@@ -54,7 +55,8 @@ def test_not_said_before_mqtt_5(version: int) -> None:
 
 @pytest.mark.parametrize("size", range(40, 60))
 def test_never_above_the_clients_maximum(size: int) -> None:
-    """The packet goes without its words rather than not at all [MQTT-3.4.2-2] [MQTT-3.9.2-1] [MQTT-3.14.2-3]."""
+    """A packet above the client's maximum goes without its Reason String [MQTT-3.4.2-2] [MQTT-3.9.2-1]
+    [MQTT-3.14.2-3]."""
     client = opened(maximum_packet_size=max(size, 40))
     client.connection.data_to_send()
     client.send(packets.Publish("t", b"", 1, packet_id=1))

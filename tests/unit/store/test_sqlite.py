@@ -417,7 +417,7 @@ class TestOpen:
 
 
 class TestOthers:
-    """Other programs with the file open, such as the sqlite3 shell."""
+    """The gateway shares the file with other programs, such as the sqlite3 shell."""
 
     @pytest.mark.parametrize("forked", [False, True])
     def test_one_that_opens_and_closes_the_file_leaves_the_log(self, rig: Rig, tmp_path: Path, forked: bool) -> None:

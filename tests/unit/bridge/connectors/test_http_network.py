@@ -1,4 +1,4 @@
-"""Connections of the HTTP library on our transports (`bridge.connectors.http.network`)."""
+"""Connections of the HTTP library on the product's own transports (`bridge.connectors.http.network`)."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class TestMqtt5:
 
     @running
     async def test_a_session_that_is_kept_is_asked_for_nothing_again(self) -> None:
-        """A kept session gets no retained messages twice: Retain Handling 1 asks for them only in a new session."""
+        """A kept session gets no retained messages again, as the client subscribes with Retain Handling 1."""
         bench, inbox = Bench(), Inbox()
         bench.inboxes.append(inbox)
         async with MqttPeer().serving() as peer:

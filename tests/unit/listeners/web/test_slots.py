@@ -1,4 +1,4 @@
-"""Connections that wait longest for their client are closed first when there are too many."""
+"""The oldest connection of the client with most of them closes when too many wait for their client."""
 
 from __future__ import annotations
 
