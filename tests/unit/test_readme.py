@@ -121,7 +121,7 @@ def test_the_commands_named_in_passing_exist() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_example_configurations_are_valid(page: Path) -> None:
-    """Blocks of ``yaml`` are resources of a gateway where they have an ``apiVersion``, but for kind `Hub`."""
+    """Blocks of ``yaml`` with an ``apiVersion`` are valid resources of a gateway, except those of kind `Hub`."""
     for language, block in BLOCK.findall(page.read_text()):
         if language == "yaml" and "apiVersion" in block and "kind: Hub" not in block:
             written = block if "kind: Gateway" in block else f"{block}---\n{ENROLLED}"

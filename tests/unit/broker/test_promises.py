@@ -207,7 +207,7 @@ class TestRedelivery:
         subscription, position = first.last
         subscription.settle(
             first, position + 5, position + 9, DeliveryOutcome.RELEASED
-        )  # these are being read again now
+        )  # the queue is reading these again
         site.router.subscriptions.unsubscribe(first, first.joined, forget=False)
         second = site.consumer("queue/a")
         assert [name for name, _ in second.got] == [str(i) for i in range(10)]

@@ -20,7 +20,7 @@ class Loop:
         self.done: list[str] = []
 
     def work(self, name: str, *, took_s: float = 0.0, again: int = 0) -> Work:
-        """Return work that takes some time and adds itself again some times."""
+        """Return work that takes some time and schedules itself again a few times."""
         left = [again]
 
         def work() -> None:

@@ -253,7 +253,7 @@ class ImagerReader:
         assert self._document.keys() <= {"imager", "os_list"}
 
     def boards(self) -> list[dict[str, Any]]:
-        """Return the boards of its first page. Without any it stays on that page."""
+        """Return the boards on the first page. An empty list stays on that page."""
         imager_part = self._document.get("imager")
         listed = imager_part.get("devices") if isinstance(imager_part, dict) else None
         if not isinstance(listed, list):
@@ -263,7 +263,7 @@ class ImagerReader:
         return listed
 
     def systems(self, board: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the systems of its second page, for a board."""
+        """Return the systems on the second page, for a board."""
         inclusive = board.get("matching_type") == "inclusive"
         found = []
         for each in self._document["os_list"]:

@@ -215,7 +215,7 @@ def test_strained_only_the_greediest_of_the_greediest_is_read(monkeypatch: pytes
 
 
 def test_thousands_of_holders_are_looked_at_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All held bytes are counted, and the greediest connection is found."""
+    """Admission pauses one connection a turn until only the greediest are read."""
     monkeypatch.setattr(admission_module, "LOOK_S", 0.0)
 
     async def case(rig: Rig) -> None:

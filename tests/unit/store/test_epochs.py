@@ -83,7 +83,7 @@ class TestOpenings:
         rig.store.close()
 
     def test_a_medium_that_takes_no_opening(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        """The opening counts as the one before, and the store serves."""
+        """The store starts without a new opening and keeps the earlier ones."""
         _, known = closed(tmp_path, "a")
         change(tmp_path / FILE_NAME, "CREATE TRIGGER full BEFORE INSERT ON opening BEGIN SELECT raise(FAIL, 'no'); END")
         assert closed(tmp_path, "a")[1] == known

@@ -213,7 +213,7 @@ all_of(sys.argv[2])
 print(resident_mib(os.getpid()) - before)
 """
 GROWTH_MIB_MAX = 24
-"""5 MiB seen; the store verified and exported three times over has 100 MB of bodies."""
+"""Measured growth: 5 MiB, while three exports of the store process 100 MB of bodies."""
 
 
 def test_memory_does_not_grow_with_the_store(tmp_path: Path) -> None:

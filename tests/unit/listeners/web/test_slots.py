@@ -1,4 +1,4 @@
-"""The oldest connection of the client with most of them closes when too many wait for their client."""
+"""The longest idle connection of the origin with most connections closes when there are too many."""
 
 from __future__ import annotations
 
