@@ -1,1 +1,1 @@
-"""A deterministic simulation of the whole crossing: gateway, link, hub, lake and clients on one thread (README.md)."""
+"""Deterministic simulation of the whole path: gateway, link, hub, lake and clients on one thread (README.md)."""

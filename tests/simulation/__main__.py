@@ -1,4 +1,4 @@
-"""``python -m tests.simulation --seed N``."""
+"""Run the simulation: ``python -m tests.simulation --seed N``."""
 
 from tests.simulation.run import main
 

@@ -1,4 +1,4 @@
-"""Many seeds at once, on every core: what a test asks for."""
+"""Run many seeds at once, on every core."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tests.simulation.run import run
 from tests.simulation.world import Options
 
 CHUNK = 10
-"""Seeds a worker takes at a time."""
+"""Number of seeds that a worker takes at a time."""
 
 
 def judge(seed: int, options: Options) -> tuple[int, int, list[str]]:
-    """(seed, steps, violations) of one run."""
+    """Return (seed, steps, violations) of one run."""
     world, violations = run(seed, options)
     return seed, world.scheduler.steps, [str(violation) for violation in violations[:5]]
 
 
 def campaign(seeds: Sequence[int], options: Options) -> tuple[int, dict[int, list[str]]]:
-    """Run these seeds; returns how many steps that were, and the violations of those that failed."""
+    """Run these seeds; return the total number of steps, and the violations of the seeds that failed."""
     workers = min(os.cpu_count() or 1, max(1, len(seeds) // CHUNK))
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         return _sum(pool.map(partial(judge, options=options), seeds, chunksize=CHUNK))

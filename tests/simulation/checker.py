@@ -1,34 +1,34 @@
-"""Judges a history: a pure function from what happened to what must not have.
+"""Check a history: a pure function from recorded events to violations.
 
-The events it reads, by `Event.what`:
+The checker reads these events, by `Event.what`:
 
-- ``subscription`` name, filter (None for ``queue``), QoS 2: a durable subscription there from the first start on;
+- ``subscription`` name, filter (None for ``queue``), QoS 2: a durable subscription that exists from the first start on;
 - ``send`` producer, address, messages, QoS · ``acked`` producer, messages · ``refused`` producer, messages, reason;
 - ``durable`` log, position, address, epoch, sequence, messages: a commit made a run durable;
-- ``receipt waits`` receipt: a commit made durable that it is to be published;
+- ``receipt waits`` receipt: a commit made durable that the receipt is to be published;
 - ``opened`` cursor, name, log, position · ``cursor`` cursor, name, log, position, ranges above · ``dropped`` cursor;
 - ``ledger`` subscription, address, ((epoch, first, last), ...), messages, reason: an entry of the gateway's ledger;
-- ``connected`` device: over a new connection it may be given again what it took;
+- ``connected`` device: a new connection, over which the device may receive again what it took;
 - ``delivered`` consumer, subscription, address, messages · ``took`` consumer, subscription, messages;
 - ``landed`` epoch, address, sequence, message, lane: a row of the lake;
-- ``stated`` epoch, address, first, last, given up (JSON), digest of the statement before, digest: a row of manifests;
-- ``all stated``: nothing was accepted that the gateway has not told the hub;
-- ``let in`` serial number, seconds: a gateway is connected with a revoked certificate which the hub could know of for
-  so long;
+- ``stated`` epoch, address, first, last, given up (JSON), digest of the previous statement, digest: a row of manifests;
+- ``all stated``: the gateway has reported everything that it accepted to the hub;
+- ``let in`` serial number, seconds: a gateway is connected with a revoked certificate, and the hub could know of the
+  revocation for this long;
 - ``hub ledger`` epoch, address, first, last, reason;
-- ``forked`` ((log, position, epoch, address, sequence, messages), ...): a new epoch, and what all messages are called;
+- ``forked`` ((log, position, epoch, address, sequence, messages), ...): a new epoch, and the new names of all messages;
 - ``put back``: an older copy of the store with ((log, position, epoch, address, sequence, messages), ...) and cursors
   ((cursor, name, log, position), ...);
-- ``command`` command, state: what a gateway said of a command is on disk at the hub;
+- ``command`` command, state: the hub has stored what a gateway reported of a command;
 - ``forwards`` name: a forwarder is configured, and sends, also before its cursor is on disk;
-- ``wanted`` mark, kind: somebody wants a version of the gateway's configuration; a mark is in no other;
-- ``versions`` newest, confirmed, its mark, tried, its mark: what the gateway has on disk of its hub's versions;
-- ``followed`` mark: the gateway goes by this version of its hub's, 0: by none;
-- ``told`` version: the hub has on disk that the gateway tries this one, 0: none;
-- ``known of versions`` mark, state: how the hub thinks it is with the newest it wants;
+- ``wanted`` mark, kind: the operator requests a version of the gateway's configuration; each version has its own mark;
+- ``versions`` newest, confirmed, its mark, tried, its mark: the hub's versions that the gateway has on disk;
+- ``followed`` mark: the gateway applies this version of its hub, 0: none;
+- ``told`` version: the hub has on disk that the gateway tries this version, 0: none;
+- ``known of versions`` mark, state: the hub's view of the newest version that it requests;
 - ``versions put back``: the hub's registry of versions is an older copy;
-- ``configured at last`` mark, mark: of what the hub wants, and of what the gateway goes by;
-- ``raised`` process, error: what no callback may raise.
+- ``configured at last`` mark, mark: the version that the hub requests, and the version that the gateway applies;
+- ``raised`` process, error: an exception that no callback may raise.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ from tests.simulation.medium import RECEIPT
 from tests.simulation.versions import Versions
 
 Name = tuple[str, str, int]
-"""(epoch, address, sequence)."""
+"""Name of a message: (epoch, address, sequence)."""
 
 COMMANDS = "command/"
 RECEIPTS = "command-receipt/"
-"""Where a gateway has commands, and what became of them."""
+"""Prefix of the addresses on which a gateway reports the outcomes of commands."""
 
 INTERRUPTIONS = frozenset({"power cut", "kill", "stop", "put back"})
-"""After these a consumer may be given again what it took: the move of its cursor was not on disk."""
+"""Interruptions after which consumers may receive messages again: the move of the cursor was not on disk."""
 
 
 REVOKED_S = 2.0
-"""A hub looks for revoked certificates each second, and its registry takes its time."""
+"""Time in which a hub notices a revoked certificate: it looks each second, and its registry takes some time."""
 
 REASONS = frozenset({"evicted"})
-"""Why something may be given up in this world: nothing expires, and nothing is to be rejected."""
+"""Allowed reasons for dropping messages in this world: nothing expires, and nothing is to be rejected."""
 
 
 class Kept(NamedTuple):
-    """A message in a log; `index` is the event that made it durable."""
+    """Message in a log; `index` is the event that made it durable."""
 
     message: str
     name: Name
@@ -72,7 +72,7 @@ class Kept(NamedTuple):
 
 
 class Violation(NamedTuple):
-    """What must not have happened; `step` is when it was seen."""
+    """Broken rule; `step` is the step in which it was noticed."""
 
     step: int
     text: str
@@ -82,7 +82,7 @@ class Violation(NamedTuple):
 
 
 def check(events: Iterable[Event]) -> list[Violation]:
-    """Every violation, in the order they were seen."""
+    """Return every violation, in the order in which they were noticed."""
     return Checker().check(events)
 
 
@@ -93,7 +93,7 @@ class Checker:
         self._violations: list[Violation] = []
         self._step = self._index = 0
         self._since: dict[str, int] = {}
-        """By subscription: the event since which something is kept for it."""
+        """Event from which on messages are kept, by subscription."""
         self._filters: dict[str, str | None] = {}
         self._exactly_once: set[str] = set()
         """Subscriptions over MQTT at QoS 2."""
@@ -104,43 +104,46 @@ class Checker:
         """Messages that were durable at some time."""
         self._logs: dict[str, dict[int, Kept]] = defaultdict(dict)
         self._opened: dict[int, tuple[str, str, int]] = {}
-        """By cursor: (name, log, first position it is owed)."""
+        """Name, log and first position to deliver, by cursor."""
         self._passed: dict[int, set[int]] = defaultdict(set)
         self._forgiven: set[tuple[str, Name]] = set()
         """(subscription, name) in the gateway's ledger."""
         self._once_given_up: set[Name] = set()
-        """Names that its ledger has, or had before an older copy was put back."""
+        """Names in the gateway's ledger, now or before an older copy was restored."""
         self._taken: dict[str, dict[str, int]] = defaultdict(dict)
-        """By subscription: message -> the interruption count when it was taken."""
+        """Number of interruptions when a message was taken, by subscription and message."""
         self._given: dict[tuple[str, str], int] = {}
-        """By (subscription, log): the highest position delivered for the first time."""
+        """Highest position that was delivered for the first time, by (subscription, log)."""
         self._seen: dict[str, set[str]] = defaultdict(set)
         self._interruptions = 0
         self._connections: Counter[str] = Counter()
         self._failed = self._put_back = False
         self._last: dict[tuple[str, str], int] = {}
-        """By (producer, log): number of its newest message."""
+        """Number of the newest message, by (producer, log)."""
         self._landed: dict[Name, str] = {}
         self._rows: Counter[str] = Counter()
         self._order: dict[tuple[str, str, str, str], int] = {}
-        """By (epoch, log, address, lane): the newest sequence landed. A change of rules leaves one in two logs."""
+        """Newest sequence that landed, by (epoch, log, address, lane).
+
+        A change of rules puts an address into two logs.
+        """
         self._log_of: dict[Name, str] = {}
         self._forwarders: set[str] = set()
-        """With several, what one is behind with lands after what another has sent already."""
+        """Names of forwarders. With several, the backlog of one may land after newer messages of another."""
         self._stated: dict[tuple[str, str], tuple[int, str]] = {}
-        """By (epoch, address): the last sequence stated, and the digest of its statement."""
+        """Last sequence stated and the digest of its statement, by (epoch, address)."""
         self._digests: set[str] = set()
-        """Of all statements: one that comes again is the same."""
+        """Digests of all statements: a repeated digest means the same statement."""
         self._given_up: dict[tuple[str, str, Name], int] = {}
-        """By subscription, address and first message: what an entry of the ledger gives up for the hub. It grows."""
+        """Growing count of messages that a ledger entry drops for the hub, by subscription, address and first message."""
         self._stated_gone: Counter[str] = Counter()
-        """By address: what is stated of it."""
+        """Count of messages that manifests state as dropped, by address."""
         self._hub_ledger: list[tuple[str, str, int, int]] = []
         self._commands: dict[str, str] = {}
-        """What the hub knows of each."""
+        """State that the hub knows, by command."""
         self._versions = Versions(self._wrong)
         self._undone: set[str] = set()
-        """Messages an older copy does not know."""
+        """Messages that an older copy does not contain."""
 
     def check(self, events: Iterable[Event]) -> list[Violation]:
         on: dict[str, Callable[..., None]] = {
@@ -284,7 +287,7 @@ class Checker:
             self._wrong(f"the ledger names {named} messages of {address} for {messages} given up ({reason})")
 
     def _done(self, subscription: str, kept: Kept) -> bool:
-        """It was taken for good, or given up and said so, or is not for this subscription."""
+        """Return whether the message is settled: taken for good, in the ledger, or not for this subscription."""
         pattern = self._filters.get(subscription)
         if pattern is not None and not matches(pattern, kept.name[1]):
             return True
@@ -303,7 +306,7 @@ class Checker:
         contents: tuple[tuple[str, int, str, str, int, tuple[str, ...]], ...],
         cursors: tuple[tuple[int, str, str, int], ...],
     ) -> None:
-        """The store is what it was: messages it does not know are gone for everybody but the lake."""
+        """Restore the state of the copy: messages outside of it are gone for everything but the lake."""
         before = {kept.message: kept.index for log in self._logs.values() for kept in log.values()}
         self._logs.clear()
         for log, position, epoch, address, sequence, messages in contents:
@@ -322,7 +325,7 @@ class Checker:
         self._seen.clear()
 
     def _on_forked(self, contents: tuple[tuple[str, int, str, str, int, tuple[str, ...]], ...]) -> None:
-        """A new epoch has begun: messages have other names."""
+        """Start a new epoch: messages have other names."""
         for log, position, epoch, address, sequence, messages in contents:
             for i in range(len(messages)):
                 kept = self._logs[log][position + i]
@@ -366,7 +369,7 @@ class Checker:
             self._wrong(f"{message} is in the lake behind a later one of {address}")
         self._order[key] = sequence
         if address.startswith(RECEIPTS):
-            return  # one for each time its command was delivered
+            return  # one receipt for each delivery of its command
         _producer, sent_to, qos = self._sent[message]
         if sent_to != address:
             self._wrong(f"{message} was sent to {sent_to} and landed as {address}")
@@ -375,7 +378,7 @@ class Checker:
             self._wrong(f"{message} is in the lake {self._rows[message]} times, sent {self._sends[message]} times")
 
     def _on_hub_ledger(self, epoch: str, address: str, first: int, last: int, reason: str) -> None:
-        if reason != "evicted":  # what is evicted while it is under way is in the ledger, and arrives
+        if reason != "evicted":  # a message that is evicted in flight is in the ledger, and arrives
             self._hub_ledger.append((epoch, address, first, last))
 
     def _on_let_in(self, serial: str, known_s: float) -> None:
@@ -385,7 +388,7 @@ class Checker:
     def _on_stated(
         self, epoch: str, address: str, first: int, last: int, given_up: str, previous: str, digest: str
     ) -> None:
-        """What is stated was accepted; and is landed, given up or still there, as everything accepted is."""
+        """Check that stated messages were accepted, and that each has landed, was dropped or is still stored."""
         if digest in self._digests or self._put_back:
             return
         self._digests.add(digest)
@@ -414,7 +417,7 @@ class Checker:
         if gone != self._stated_gone:
             self._wrong(f"the ledger gives up {dict(gone)}, stated is {dict(self._stated_gone)}")
 
-    # --- what must be at the end ------------------------------------------------------------------------------
+    # --- rules for the end of a run ---------------------------------------------------------------------------
 
     def _at_the_end(self) -> None:
         here: dict[str, list[tuple[str, int]]] = defaultdict(list)
@@ -447,7 +450,7 @@ class Checker:
         return {(name, log): position for name, log, position in self._opened.values()}
 
     def _check_hub_ledger(self) -> None:
-        """What the ledger of the hub gives up did not arrive."""
+        """Check that messages in the hub's ledger did not arrive."""
         for epoch, address, first, last in self._hub_ledger:
             arrived = [s for s in range(first, last + 1) if (epoch, address, s) in self._landed]
             if arrived:
@@ -455,7 +458,7 @@ class Checker:
 
 
 def summary(events: Iterable[Event]) -> dict[str, Any]:
-    """Counts of what happened, for people."""
+    """Count the events, for people."""
     counts = Counter(event.what for event in events)
     for what in ("send", "acked", "took"):
         counts[f"{what} messages"] = sum(len(e.fields[2 if what != "acked" else 1]) for e in events if e.what == what)

@@ -1,7 +1,7 @@
-"""Who uses the gateway: origins and consumers at the router's interface, and MQTT devices over the network.
+"""Clients of the gateway: origins and consumers at the router's interface, and MQTT devices over the network.
 
-Every message has a name of its own, which is its body: ``producer.number``. What a client did and saw goes into the
-history; nothing is judged here.
+Every message has a unique name, ``producer.number``, which is its body. Clients record what they did and received in
+the history. They judge nothing.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tests.support.run_consumer import RunConsumer
 
 
 class Fault(Exception):
-    """What a client's session raises when the nemesis says so."""
+    """Error that a client's session raises on behalf of the nemesis."""
 
 
 class RouterOrigin(Origin):
-    """Sends runs to the router, a few at a time; what it has no answer to when the gateway dies it forgets."""
+    """Sends runs to the router, a few at a time; forgets its unanswered messages when the gateway dies."""
 
     def __init__(self, name: str, gateway: Gateway, history: History, random: Random, addresses: Sequence[str]) -> None:
         self.name = name
         self.faulty = False
-        """Its next answer raises."""
+        """The next answer raises."""
         self.sending = True
         self.period_s = 0.05
         self._gateway = gateway
@@ -42,7 +42,7 @@ class RouterOrigin(Origin):
 
     @property
     def waiting(self) -> int:
-        """Messages without an answer."""
+        """Return the messages without an answer."""
         return len(self._waiting)
 
     def _started(self) -> None:
@@ -76,11 +76,11 @@ class RouterOrigin(Origin):
         self._maybe_raise()
 
     def abort(self) -> None:
-        """The router has ended this session: another one comes in its place."""
+        """Replace this session, which the router has ended, by another one."""
         self._waiting.clear()
 
     def _answered(self, tokens: Sequence[int]) -> tuple[str, ...]:
-        """The messages; none that a session sent which has ended since."""
+        """Return the messages of these tokens, without those of a session that has ended since."""
         return tuple(self._waiting.pop(token) for token in tokens if token in self._waiting)
 
     def _maybe_raise(self) -> None:
@@ -98,9 +98,9 @@ class RouterConsumer(RunConsumer):
     ) -> None:
         self.name = name
         self.faulty = False
-        """Its next delivery raises."""
+        """The next delivery raises."""
         self.accepts_all = False
-        """It accepts everything it is given."""
+        """Accept every delivery."""
         self.settle_s = 0.02
         self.subscription = durable or "queue"
         self._gateway = gateway
@@ -137,7 +137,7 @@ class RouterConsumer(RunConsumer):
             raise Fault(self.name)
 
     def abort(self) -> None:
-        """The router ends this session: it comes again."""
+        """Join again after the router ended this session."""
         self._credit = 0
         self._gateway.process.loop.call_soon(self._come_again)
 
@@ -167,7 +167,7 @@ class RouterConsumer(RunConsumer):
 
 
 class LiveConsumer(RunConsumer):
-    """Listens without being promised anything; it may raise."""
+    """Live subscriber without any guarantee; it may raise."""
 
     def __init__(self, gateway: Gateway, history: History) -> None:
         self.name = "live"

@@ -1,7 +1,7 @@
-"""Commands to a device of the gateway: who sends them, and the table of the hub's registry that has them.
+"""Commands to a device of the gateway: the application that sends them, and their table in the hub's registry.
 
-Whoever sends writes a command into the registry, as `waypost fleet command` does; the hub's own service and dispatch
-take them from there (`cloud.hub.commands`). The identifier of a command is its name in the history.
+The application writes a command into the registry, as `waypost fleet command` does. The hub's own service and dispatch
+read it from there (`cloud.hub.commands`). The identifier of a command is its name in the history.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ TENANT: Final = "default"
 
 
 class CommandTable:
-    """What survives the hubs that use it."""
+    """Table of commands that survives the hubs that use it."""
 
     def __init__(self, database: Database, history: History) -> None:
         self.rows: dict[str, CommandRecord] = {}
-        """By identifier, in the order they were sent."""
+        """Records by identifier, in the order in which they were sent."""
         self.database = database
         self.history = history
 
     @property
     def waiting(self) -> int:
-        """Commands of which the hub does not know that the gateway has them."""
+        """Return the commands that the gateway has not confirmed to the hub."""
         return sum(each.state in DOWN for each in self.rows.values())
 
 
 class SimulatedCommands:
-    """As `cloud.hub.registry.commands.Commands`."""
+    """Substitute for `cloud.hub.registry.commands.Commands`."""
 
     def __init__(self, table: CommandTable) -> None:
         self._rows = table.rows
@@ -106,7 +106,7 @@ class SimulatedCommands:
 
 
 class Application:
-    """Sends commands now and then, whatever the hub does meanwhile."""
+    """Sends commands now and then, independent of the hub."""
 
     def __init__(self, scheduler: Scheduler, table: CommandTable, random: Random) -> None:
         self.name = "app"
@@ -119,7 +119,7 @@ class Application:
 
     @property
     def waiting(self) -> int:
-        """Commands that are not known to be at the gateway."""
+        """Return the commands that are not known to be at the gateway."""
         return self._table.waiting
 
     def _later(self) -> None:
@@ -158,16 +158,16 @@ class Application:
 
 
 async def _tell(_news: CommandNews, _command: CommandRecord) -> None:
-    """No application listens."""
+    """Do nothing: no application listens."""
 
 
 def commands_of_a_hub(scheduler: Scheduler, table: CommandTable) -> HubCommands:
-    """The service of one process of the hub; to be opened."""
+    """Return the command service of one hub process; the caller opens it."""
     return HubCommands(cast(Any, table), _tell, lambda _key: True, now=lambda: wall_ns(scheduler) / 1e9)
 
 
 @contextmanager
 def simulated_commands() -> Iterator[None]:
-    """While this lasts, hubs open the simulated table in place of the registry's."""
+    """Make hubs open the simulated table in place of the registry's."""
     with mock.patch.object(service, "Commands", SimulatedCommands):
         yield

@@ -1,9 +1,9 @@
-"""Configuration from the hub: who wants versions of it, the registry that has them, and the files of the gateway.
+"""Configuration from the hub: the operator who requests versions, the registry of versions, and the gateway's files.
 
-How a version is made, offered, tried, confirmed and rolled back is the product's: the tables of `cloud.hub.registry` in
-an SQLite database in memory, `cloud.hub.desired.service`, and `edge.configuration.trials` with the real repository
-over files on the simulated card. Each version has a *mark*, a number in its content, by which the history tells one
-from another, whatever the numbers of versions say.
+Product code makes, offers, tries, confirms and rolls back versions: the tables of `cloud.hub.registry` in an SQLite
+database in memory, `cloud.hub.desired.service`, and `edge.configuration.trials` with the real repository over files on
+the simulated card. Each version has a *mark*, a number in its content. The history distinguishes versions by their
+marks, independent of version numbers.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ if TYPE_CHECKING:
 TENANT: Final = "default"
 CONFIRM_S: Final = 2.0
 LOOKED_AT_S: Final = 0.3
-"""Of a hub: sooner than the product's, so that there is more than one version in the time of a run."""
+"""Polling interval of a hub: shorter than the product's, so that a run sees more than one version."""
 CLOCK_NS: Final = -3_600_000_000_000
-"""How far the operator's clock is off: whose it is, another one than the hub's, nobody knows."""
+"""Offset of the operator's clock, which is independent of the hub's clock."""
 AGAIN_S: Final = 0.5
-"""How often the person looks whether what is wanted at last is in force."""
+"""Interval in which the operator checks that the last requested version is in force."""
 
 SOUND: Final = ("a forwarder", "another forwarder", "nothing", "a restart")
 """Kinds of versions that a gateway can confirm."""
@@ -70,7 +70,7 @@ KINDS: Final = (*SOUND, "no uplink", "no connector", "no start", "no leave to re
 
 
 def resources_of(kind: str, mark: int) -> list[dict[str, Any]]:
-    """What a version of a kind says."""
+    """Return the resources of a version of this kind."""
     documents = [_address("mark", f"unused/{mark}", [])]
     if kind == "a forwarder":
         documents.append(_address("managed", "plant/a/#", [{"name": "a", "remoteAddress": "hub"}]))
@@ -97,7 +97,7 @@ def _gateway(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def mark_in(documents: Sequence[Mapping[str, Any]]) -> int:
-    """The mark of a version's content; 0: of none."""
+    """Return the mark of a version's content, or 0 for no version."""
     found = [each["spec"]["address"] for each in documents if each["metadata"]["name"] == "mark"]
     return int(found[0].removeprefix("unused/")) if found else 0
 
@@ -106,7 +106,7 @@ def mark_in(documents: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _empty() -> bytes:
-    """A registry whose gateway has connected once."""
+    """Return a registry in which one gateway has connected once."""
 
     def fill(tx: sa.Connection) -> None:
         open_schema(tx)
@@ -117,14 +117,14 @@ def _empty() -> bytes:
 
 
 class VersionsDatabase(SqlDatabase):
-    """The registry's, of one gateway."""
+    """Database of a registry with one gateway."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database, _empty())
 
 
 class RecordedConfigurations(Configurations):
-    """Writes down what the hub knows of its gateway."""
+    """Records what the hub knows of its gateway."""
 
     def __init__(self, database: VersionsDatabase, history: History) -> None:
         super().__init__(cast(Any, database))
@@ -152,7 +152,7 @@ def _content(tx: sa.Connection, version: int) -> str | None:
 
 
 class SimulatedAuthority:
-    """Signs what this world's gateway believes."""
+    """Signs documents that the gateway of this world trusts."""
 
     def sign(self, statement: bytes) -> bytes:
         return hashlib.sha256(b"authority" + statement).digest()
@@ -162,7 +162,7 @@ AUTHORITY: Final = cast(Authority, SimulatedAuthority())
 
 
 def desired_of_a_hub(scheduler: Scheduler) -> DesiredConfigurations:
-    """The service of one process of the hub; to be opened."""
+    """Return the configuration service of one hub process; the caller opens it."""
     return DesiredConfigurations(AUTHORITY, sa.make_url("sqlite://"), now=lambda: wall_ns(scheduler) / 1e9)
 
 
@@ -174,11 +174,11 @@ def verified(signed: SignedDesired) -> VerifiedDesired:
 
 
 class Operator:
-    """Who decides how the gateway is to be configured, beside the hub as `waypost fleet config apply` does."""
+    """Operator who requests configurations of the gateway with `waypost fleet config apply`, outside of the hub."""
 
     def __init__(self, scheduler: Scheduler, database: VersionsDatabase, history: History) -> None:
         self.kinds: dict[int, str] = {}
-        """By mark."""
+        """Kind of each version, by mark."""
         self._scheduler = scheduler
         self._database = database
         self._configurations = RecordedConfigurations(database, history)
@@ -188,7 +188,7 @@ class Operator:
         self._at_last = False
 
     def want(self, kind: str) -> None:
-        """Want a version of this kind."""
+        """Request a version of this kind."""
         self._scheduler.enter(self._process)
         mark = len(self.kinds) + 1
         self.kinds[mark] = kind
@@ -200,24 +200,24 @@ class Operator:
         try:
             [made] = self._configurations.want([wanted], wall_ns(self._scheduler) // 1_000, make_signer(AUTHORITY))
         except RegistryError:
-            return  # it may be there all the same
+            return  # it may be stored nevertheless
         self._history.record("version", made.version, mark)
 
     def want_nothing_more(self) -> None:
-        """From now on one version that is sound is wanted, again where it was given up; none where none was before."""
+        """Request from now on only valid versions; request the last one again if the gateway rejected it."""
         if self.kinds and not self._at_last:
             self._at_last = True
             self._want_again()
 
     @property
     def unsettled(self) -> str:
-        """What is still to come; empty when what is wanted is in force, and the hub knows it."""
+        """Describe what is pending; empty when the requested version is in force and the hub knows it."""
         known = self._known() if self.kinds else None
         settled = not self.kinds or (known is not None and known.state == "confirmed")
         return "" if settled else "the hub's configuration is not in force"
 
     def newest(self) -> int:
-        """The mark of what is wanted; 0: nothing is."""
+        """Return the mark of the requested version, or 0 without one."""
         if not self.kinds:
             return 0
         versions: list[VersionRecord] = self._configurations.versions(TENANT, NAME)
@@ -238,7 +238,7 @@ class Operator:
 
 
 class CardFile:
-    """`edge.configuration.file.ConfigurationFile` on the card of one world."""
+    """Replaces `edge.configuration.file.ConfigurationFile` with the card of one world."""
 
     def __init__(self, card: Card, path: Path, content: type[Any], layout: int, *, damaged: str) -> None:
         self.path = path
@@ -269,13 +269,13 @@ class CardFile:
 
 
 def _of(version: Version | None) -> tuple[int, int]:
-    """(number, mark)."""
+    """Return (number, mark)."""
     return (0, 0) if version is None else (version.number, mark_in(version.resources))
 
 
 @contextmanager
 def simulated_configurations(card: Card, database: VersionsDatabase, history: History) -> Iterator[None]:
-    """While this lasts, hubs have this registry of versions, and the gateway's files are on this card."""
+    """Give hubs this registry of versions, and put the gateway's files on this card."""
 
     def opened(_url: sa.URL) -> Any:
         database.transaction(lambda _tx: None)

@@ -1,4 +1,4 @@
-"""MQTT devices over the network: they keep what is not answered, and send it again on their next connection."""
+"""MQTT devices over the network: they keep unanswered messages, and send them again on the next connection."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.simulation.network import Network
 from tests.simulation.scheduler import Process, Scheduler
 
 WINDOW = 8
-"""Messages a device has under way."""
+"""Number of messages that a device has in flight."""
 
 
 class Device:
-    """One MQTT client with a session that is kept: it publishes, or subscribes, or both."""
+    """MQTT client with a persistent session that publishes, subscribes, or does both."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Device:
         self._data = b""
         self._sent = 0
         self._waiting: dict[int, tuple[str, str, bool]] = {}
-        """By packet identifier, oldest first: (message, address, it has been sent with a PUBREC back)."""
+        """(message, address, PUBREC received) by packet identifier, oldest first."""
         self._received: set[int] = set()
         """QoS 2 packet identifiers of deliveries that are not released yet."""
         scheduler.after(random.random() * 0.1, self.process, self._connect)
@@ -62,7 +62,7 @@ class Device:
 
     @property
     def waiting(self) -> int:
-        """Messages without an answer."""
+        """Return the messages without an answer."""
         return len(self._waiting)
 
     # --- the stream -------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Device:
             self._waiting = {
                 packet_id: (message, address, False)
                 for packet_id, (message, address, recorded) in self._waiting.items()
-                if not recorded  # the gateway has it, and has forgotten that it has
+                if not recorded  # the gateway accepted it and has forgotten this
             }
         for packet_id, (message, address, recorded) in list(self._waiting.items()):
             if recorded:
@@ -197,7 +197,7 @@ class Device:
 
 
 class _Attempt:
-    """As a future for `Network.connect`: without an answer the device tries again."""
+    """Attempt that replaces a future in `Network.connect`: without an answer the device retries."""
 
     def __init__(self, device: Device) -> None:
         self._device = device

@@ -1,7 +1,8 @@
-"""Who the gateway is: the certificate it has, the registry of those there are, and the person who lets it in anew.
+"""Identity of the gateway: its certificate, the registry of certificates, and the operator who enrols it again.
 
-TLS is a look at the certificate: one that has ended is turned away with the connection. When a certificate is renewed
-(`Renewal`), whose does not count any more (`Enrolment`) and who has to leave (`Acceptor`) is decided by the product.
+TLS is reduced to a check of the certificate; an expired certificate is refused together with its connection. The
+product decides when a certificate is renewed (`Renewal`), which one no longer counts (`Enrolment`) and which gateway
+has to disconnect (`Acceptor`).
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ if TYPE_CHECKING:
 LIFE_S: Final = 3.0
 LOOK_S: Final = 0.1
 ANSWERS_LOST: Final = 0.2
-"""Share of renewals whose certificate does not reach the gateway."""
+"""Share of renewals in which the certificate does not reach the gateway."""
 
 
 class SimulatedEnrolments:
-    """As `cloud.hub.registry.enrolments.Enrolments`, as far as a hub and its gateway ask."""
+    """Substitute for `cloud.hub.registry.enrolments.Enrolments`, with the methods that a hub and its gateway use."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
     def renew(
         self,
@@ -86,20 +87,20 @@ class SimulatedEnrolments:
         }
 
     def forgotten(self, since_us: int = 0) -> dict[Key, int]:
-        """Nobody forgets the only gateway."""
+        """Return nothing: the only gateway is never forgotten."""
         return {}
 
 
 class Admission:
-    """The gateway's certificate, and the person at the hub and at the gateway who makes and revokes it."""
+    """The gateway's certificate, and the operator who creates and revokes it at the hub and at the gateway."""
 
     def __init__(
         self, scheduler: Scheduler, network: Network, database: Database, hub: Hub, history: History, random: Random
     ) -> None:
         self.has: CertificateRecord
-        """What is in the gateway's file."""
+        """Certificate in the gateway's file."""
         self._key = b""
-        """Of the request under way, until it is answered."""
+        """Key of the pending request, until it is answered."""
         self._scheduler = scheduler
         self._network = network
         self._database = database
@@ -109,34 +110,34 @@ class Admission:
         self._random = random
         self._outside = Process("person")
         self._wanted = True
-        """The person wants the gateway in."""
+        """The operator wants the gateway to be connected."""
         self._known_s = 0.0
-        """How long a revoked certificate has been let in that the hub could know of."""
+        """Time during which the hub accepted a certificate that it could know to be revoked."""
         self._enrol()
         scheduler.after(LOOK_S, self._outside, self._look)
 
     @property
     def now_us(self) -> int:
-        """The hub's clock."""
+        """Return the time of the hub's clock."""
         return (EPOCH_NS + int(self._scheduler.now_s * 1e9)) // 1_000
 
     @property
     def good(self) -> bool:
-        """The gateway's certificate lets it in."""
+        """Return whether the hub accepts the gateway's certificate."""
         return self._database.certificates[self.has.serial].good(self.now_us)
 
     @property
     def shown(self) -> dict[str, Any]:
-        """The certificate, as `ssl` gives it to who verified it."""
+        """Return the certificate in the form in which `ssl` returns a verified one."""
         uri = gateway_uri(self.has.tenant, self.has.gateway)
         return {"subjectAltName": (("URI", uri),), "serialNumber": self.has.serial.upper()}
 
     def context(self, _files: object) -> Context:
-        """In place of `peer_context`: for the next attempt of the gateway to connect."""
+        """Stand in for `peer_context`: return the context of the gateway's next connection attempt."""
         return Context(self.shown, self._refusal_of(self.has))
 
     def revoke(self) -> None:
-        """The gateway is shut out until `want`."""
+        """Lock the gateway out until `want`."""
         self._wanted = False
         for each in list(self._database.certificates.values()):
             if each.good(self.now_us):
@@ -144,22 +145,22 @@ class Admission:
                 self._history.record("revoked", each.serial)
 
     def want(self) -> None:
-        """Somebody enrols it anew where it is not let in, as soon as that can be done."""
+        """Enrol the gateway again, as soon as possible, if it is locked out."""
         self._wanted = True
 
     def end_soon(self) -> None:
-        """The certificate is one that ends in a moment: its gateway was away for long."""
+        """Give the gateway a certificate that is about to expire, as after a long absence."""
         ends_at = self.now_us + 100_000
         self.has = self._database.certificates[self.has.serial] = self.has._replace(ends_at=ends_at)
 
-    # --- in place of what the product does ----------------------------------------------------------------------
+    # --- substitutes for functions of the product ---------------------------------------------------------------
 
     def validity(self, _file: Path) -> tuple[float, float]:
-        """As `validity_of`."""
+        """Stand in for `validity_of`."""
         return self.has.begins_at / 1e6, self.has.ends_at / 1e6
 
     def renew(self, _data: Path, _endpoint: ListenEndpoint) -> HubRequestFailure | None:
-        """As `renewal._renew`, in its thread."""
+        """Stand in for `renewal._renew`, in its thread."""
         if not self._reached:
             return HubRequestFailure("nobody answers", away=True)
         if (why := self._refusal_of(self.has)()) is not None:
@@ -187,7 +188,7 @@ class Admission:
         return self._hub.up and not self._network.apart(NAME, HUB.host)
 
     def _refusal_of(self, certificate: CertificateRecord) -> Callable[[], ssl.SSLError | None]:
-        """What a handshake with it says, when it comes to that."""
+        """Return a function that returns the TLS error of a handshake with this certificate, or None."""
 
         def refusal() -> ssl.SSLError | None:
             if certificate.begins_at <= self.now_us < certificate.ends_at:
@@ -206,7 +207,7 @@ class Admission:
         self._history.record(how, made.serial)
 
     def _enrol(self) -> None:
-        """With a token made for its name: what it had does not count any more."""
+        """Enrol with a token made for the gateway's name: its former certificate no longer counts."""
         self.revoke()
         made = self._signed(self._random.randbytes(8))
         self._database.certificates[made.serial] = made
@@ -226,7 +227,7 @@ class Admission:
 
 
 class Context:
-    """In place of an SSL context: what the gateway shows, and what comes of the handshake."""
+    """Replaces an SSL context: the certificate that the gateway shows, and the result of the handshake."""
 
     def __init__(self, shown: dict[str, Any], refusal: Callable[[], ssl.SSLError | None]) -> None:
         self.shown = shown
@@ -235,7 +236,7 @@ class Context:
 
 @contextmanager
 def simulated_certificates(admission: Admission) -> Iterator[None]:
-    """While this lasts, the product's certificates are these."""
+    """Replace the product's certificates by these."""
     with ExitStack() as patches:
         for owner, attribute, replacement in (
             (connector_uplink, "peer_context", admission.context),

@@ -1,4 +1,4 @@
-"""What a program asks the system for: the time, and randomness. In a simulation both come from the seed."""
+"""Time and randomness, which a program requests from the system. In a simulation both come from the seed."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from edge.broker.router import connector_uplink, peer_connector
 from tests.simulation.scheduler import Scheduler
 
 BACKOFF = BackoffPolicy(first_s=0.1, limit_s=1.0, stable_s=5.0)
-"""Of uplinks: shorter than the product's, so that a run comes to rest sooner."""
+"""Backoff of uplinks: shorter than the product's, so that a run becomes idle sooner."""
 
 ITERATED = (bridge.transport.deadlines, edge.broker.listeners.tcp, edge.broker.router.sender_credit)
-"""Modules that walk over sets of objects: in the order of their addresses in memory, which no seed decides."""
+"""Modules that iterate over sets of objects, in the order of memory addresses, which does not depend on the seed."""
 
 EPOCH_NS = 1_800_000_000_000_000_000
-"""The wall clock when virtual time was 0."""
+"""Wall clock time when virtual time was 0."""
 
 
 def wall_ns(scheduler: Scheduler) -> int:
-    """UTC nanoseconds as the process that runs has them."""
+    """Return UTC nanoseconds of the running process."""
     return EPOCH_NS + int(scheduler.now_s * 1e9) + scheduler.process.clock_offset_ns
 
 
 class OrderedSet(dict[Any, None]):
-    """A set that is walked in the order of insertion."""
+    """Set that iterates in the order of insertion."""
 
     def add(self, value: Any) -> None:
         self[value] = None
@@ -49,18 +49,18 @@ class OrderedSet(dict[Any, None]):
 
 
 async def listen(_name: str, make: Callable[[], Any], host: str, port: int, _backlog: int) -> Any:
-    """In place of `bridge.transport.listening.listen`: on the simulated network."""
+    """Stand in for `bridge.transport.listening.listen` on the simulated network."""
     return await asyncio.get_running_loop().create_server(make, host, port)
 
 
 async def connect(make: Callable[[], Any], host: str, port: int, *, tls: Any = None, **_: Any) -> Any:
-    """In place of `bridge.connecting.connect`."""
+    """Stand in for `bridge.connecting.connect`."""
     await asyncio.get_running_loop().create_connection(make, host, port, ssl=tls)
 
 
 @contextmanager
 def simulated(scheduler: Scheduler, source: Random) -> Iterator[None]:
-    """While this lasts, the modules that ask for time and randomness get them from the simulation."""
+    """Provide simulated time and randomness to the modules that use them."""
 
     def report(_name: str, _outcome: str, error: Exception) -> None:
         scheduler.raised(scheduler.process, error)

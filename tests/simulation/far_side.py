@@ -1,8 +1,8 @@
-"""A broker of somebody else's that a gateway takes messages from: two queues, and a peer that speaks AMQP 1.0.
+"""Broker of another vendor, from which a gateway receives messages: two queues, and a peer that speaks AMQP 1.0.
 
-What is not answered with its connection comes again over the next one, in order, as does what it was told of and has
-not written down when it ends (`crash`). Messages of one queue have Waypost's names, as another gateway gives them;
-those of the other a message-id.
+Unanswered messages come again over the next connection, in order. So do messages with answers that the broker had not
+written down when it ended (`crash`). Messages of one queue have Waypost's names, as another gateway gives them; those
+of the other have a message-id.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from tests.simulation.scheduler import Process, Scheduler
 PERIOD_S = 0.05
 WRITE_BYTES_MAX = 1 << 20
 UNWRITTEN_MAX = 4
-"""Answers that a crash takes."""
+"""Number of answers that a crash loses."""
 EPOCH = "f" * 32
-"""Of the gateway that has named the messages of one queue."""
+"""Epoch of the gateway that named the messages of one queue."""
 
 
 class Queue:
-    """One queue: what it holds, in order, each with its message as it is sent."""
+    """Queue with its messages, in order, each in the form in which it is sent."""
 
     def __init__(self, name: str, address: str, encoded: Callable[[int, str], bytes]) -> None:
-        """`address`: at the gateway."""
+        """Create the queue. `address` is its address at the gateway."""
         self.producer = f"far-{name}"
         self.address = address
         self.ready: deque[int] = deque()
         self.consumer: _Peer | None = None
-        """The newest connection that takes from it; nobody else does."""
+        """Newest connection that receives from it, which is the only consumer."""
         self.sent: set[int] = set()
-        """Under way to the consumer."""
+        """Messages in flight to the consumer."""
         self.answered: deque[int] = deque(maxlen=UNWRITTEN_MAX)
-        """The newest that the peer has taken."""
+        """Newest messages that the peer has taken."""
         self.count = 0
         self._encoded = encoded
 
@@ -59,7 +59,7 @@ class Queue:
         return self._encoded(number, self.name_of(number))
 
     def take_back(self, *, crashed: bool) -> None:
-        """The connection is over."""
+        """Take the messages of a closed connection back."""
         again = (*(self.answered if crashed else ()), *self.sent, *self.ready)
         self.ready = deque(sorted(again))
         self.sent.clear()
@@ -77,7 +77,7 @@ def _with_id(_number: int, name: str) -> bytes:
 
 
 class FarSide:
-    """The broker. Its process runs all the time; a crash ends its connections and takes what was not written."""
+    """The broker. Its process never stops; a crash ends its connections and loses unwritten answers."""
 
     def __init__(self, scheduler: Scheduler, network: Network, history: History, random: Random) -> None:
         self.sending = True
@@ -98,11 +98,11 @@ class FarSide:
 
     @property
     def waiting(self) -> int:
-        """Messages that have not been taken."""
+        """Return the messages that have not been taken."""
         return sum(len(queue.ready) + len(queue.sent) for queue in self.queues.values())
 
     def crash(self) -> None:
-        """It ends, forgets the answers it got last, and is there again."""
+        """Restart, and forget the newest answers."""
         for queue in self.queues.values():
             queue.take_back(crashed=True)
         for near in self._network.streams(FAR_SIDE.port):
@@ -110,7 +110,7 @@ class FarSide:
                 self._network.cut(near)
 
     def answered(self, queue: Queue, number: int, state: DeliveryState) -> None:
-        """The peer says what became of a message."""
+        """Process the peer's outcome of a message."""
         queue.sent.discard(number)
         if state is DeliveryState.ACCEPTED:
             queue.answered.append(number)
@@ -131,7 +131,7 @@ class FarSide:
         self._loop.call_later(PERIOD_S * 2 * self._random.random(), self._enqueue)
 
     def _enqueue(self) -> None:
-        """Somebody puts a message or two into a queue."""
+        """Put a message or two into a queue."""
         if not self.sending:
             return
         self._later()
@@ -155,7 +155,7 @@ class FarSide:
 
 
 class _Peer:
-    """One connection of a gateway; the driver's owner."""
+    """Connection of a gateway; owner of the driver."""
 
     def __init__(self, far: FarSide, engine: Engine, driver: ConnectionDriver) -> None:
         self._far = far
@@ -190,7 +190,7 @@ class _Peer:
         self._send()
 
     def writable(self) -> None:
-        """Nothing waits for the socket."""
+        """Do nothing: nothing waits for the socket."""
 
     def _answered(self, link: Link, tag: int, state: DeliveryState, *, settled: bool) -> None:
         if not settled:
@@ -200,7 +200,7 @@ class _Peer:
             self._far.answered(queue, number, state)
 
     def _look(self) -> None:
-        """There may be something to send."""
+        """Send pending messages, if there are any."""
         if not self._over:
             self._send()
             asyncio.get_running_loop().call_later(PERIOD_S, self._look)

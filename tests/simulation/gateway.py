@@ -51,26 +51,26 @@ from tests.simulation.scheduler import Process, Scheduler
 
 NAME = "gw"
 LOOK_S = 0.5
-"""How often the connectors look whether an hour of manifests is over."""
+"""Interval in which the connectors check whether an hour of manifests is over."""
 MQTT = ListenEndpoint(NAME, 1883)
 HUB = ListenEndpoint("hub", 5672)
 WAYS = [PeerRoute(HUB)]
 STANDBY = ListenEndpoint("standby", 5672)
 HOSTS = tuple(EndpointHost(host=each.host, port=each.port) for each in (HUB, STANDBY))
-"""Where the hub is after every other start: it has moved to another machine."""
+"""Endpoints of the hub after every other start: it has moved to another machine."""
 
 FAR_SIDE = ListenEndpoint("far", 5672)
-"""A broker of somebody else's."""
+"""Address of another vendor's broker."""
 INCOMING = {"orders": "plant/b/2", "jobs": "work/3"}
-"""Its queues, and where the gateway puts what is in them."""
+"""Queues of that broker, and the addresses of the gateway for their messages."""
 
 DEVICE = "valve"
-"""It is sent commands."""
+"""Device that receives commands."""
 
 TOPICS = ("plant/a/1", "plant/a/2", "plant/b/1")
 QUEUES = ("work/1", "work/2")
 BURST = "burst/1"
-"""A topic that keeps little, and gives up its oldest messages for new ones."""
+"""Topic with a small quota, which drops its oldest messages for new ones."""
 SMALL = AddressPolicy(quota_bytes=60, when_full=WhenFull.DROP_OLDEST)
 TAKING = Connector(
     name="far",
@@ -79,7 +79,7 @@ TAKING = Connector(
     idle_timeout_s=4.0,
 )
 CERTIFIED = TlsFiles(ca="authority", certificate=str(identity_file(Path(NAME))), key="gateway")
-"""Towards the hub; what it has is `enrolment`'s."""
+"""TLS files towards the hub; `enrolment` provides the certificate."""
 OPTIONS: Final = RunOptions(data=Path(NAME))
 OWN: Final[list[dict[str, Any]]] = [
     {
@@ -89,25 +89,25 @@ OWN: Final[list[dict[str, Any]]] = [
         "spec": {"listeners": {"mqtt": str(MQTT)}, "hub": {"url": f"amqp://{HUB}"}},
     }
 ]
-"""What is applied at the gateway itself, as far as its hub decides about it."""
+"""Configuration that the gateway has itself, within the part that its hub may decide."""
 START_AGAIN_S: Final = 0.05
 ALWAYS = {"plant": "plant/#", "burst": "burst/#"}
-"""Forwarders that are always there: name -> filter."""
+"""Filter of each forwarder that always exists, by name."""
 
 ANSWERS = {"command receipts": "command-receipt/#", "command responses": "command-response/#"}
-"""Forwarders that nobody configures, of what becomes of commands."""
+"""Forwarders of command outcomes, which need no configuration."""
 
 FORWARDERS = {"a": "plant/a/#", "b": "plant/b/1"}
-"""Those that come and go: name -> filter."""
+"""Filter of each forwarder that is added and removed, by name."""
 
 OTHER_FILTERS = {"plant": "plant/+/#", "burst": "burst/+/#"}
-"""Filters that match the same, of what is sent here: a forwarder that changes its filter owes what it owed."""
+"""Alternative filters that match the same messages: a forwarder with a changed filter keeps its pending messages."""
 
 
 def configuration(
     rules: tuple[tuple[str, AddressType], ...] = (), forwarders: tuple[tuple[str, str], ...] = tuple(ALWAYS.items())
 ) -> BrokerConfiguration:
-    """What every gateway has, with more rules, and these forwarders (name, filter)."""
+    """Return the configuration of every gateway with additional rules and these forwarders (name, filter)."""
     base = (("plant/#", AddressType.TOPIC), ("work/#", AddressType.QUEUE))
     types = dict((*base, *rules))
     small = AddressConfiguration(AddressRule("burst/#", AddressType.TOPIC), SMALL)
@@ -132,12 +132,12 @@ def configuration(
 
 
 def managed(resources: Sequence[Resource]) -> BrokerConfiguration:
-    """What these make of a gateway, as far as a version of its hub may say."""
+    """Return the effect of these resources on a gateway, within the part that a version of its hub may decide."""
     return effective(resources)
 
 
 def with_managed(own: BrokerConfiguration, over: BrokerConfiguration) -> BrokerConfiguration:
-    """What is in force: what the hub decides, over what the gateway has itself."""
+    """Return the configuration in force: the hub's decisions over the gateway's own."""
     addresses = {each.rule.pattern: each for each in (*over.addresses, *own.addresses)}
     short = (msgspec.structs.replace(each, name=each.name.rpartition("/")[2]) for each in over.forwarders)
     forwarders = {each.name: each for each in (*short, *own.forwarders)}
@@ -152,7 +152,7 @@ def with_managed(own: BrokerConfiguration, over: BrokerConfiguration) -> BrokerC
 
 
 class NoKey:
-    """Signs manifests: what they say is looked at elsewhere."""
+    """Signs manifests without a key: other tests check signatures."""
 
     public_key = "ed25519:"
 
@@ -161,7 +161,7 @@ class NoKey:
 
 
 class Gateway:
-    """One data directory, and the process that serves it while there is one."""
+    """Data directory, and the process that serves it while one exists."""
 
     def __init__(
         self,
@@ -172,14 +172,14 @@ class Gateway:
         draw: Callable[[], float],
         verify: Callable[[SignedDesired], VerifiedDesired],
     ) -> None:
-        """`verify`: of documents from the hub."""
+        """Create the gateway. `verify` checks documents from the hub."""
         self.configuration = configuration()
-        """Its own."""
+        """Configuration of its own."""
         self.medium = medium
         self.process = Process(NAME)
         self.process.alive = False
         self.started: list[Callable[[], None]] = []
-        """Called in its process when it serves."""
+        """Called in the gateway's process when it serves."""
         self.broker: Broker
         self.store: StoreEngine[CardMedium]
         self.uplinks: Uplinks
@@ -190,15 +190,15 @@ class Gateway:
         self._verify = verify
         self._clock_offset_ns = 0
         self._managed = BrokerConfiguration()
-        """What the hub decides, as it was taken over last."""
+        """The hub's decisions, as they were last applied."""
 
     @property
     def up(self) -> bool:
-        """It serves."""
+        """Return whether the gateway serves."""
         return self.process.alive
 
     def start(self) -> None:
-        """Open the store and serve; nothing happens when it does already."""
+        """Open the store and serve, unless the gateway serves already."""
         if self.up:
             return
         self.process = process = Process(NAME)
@@ -253,30 +253,30 @@ class Gateway:
 
     @property
     def mark(self) -> int:
-        """The mark of the hub's version the process goes by; 0: of none."""
+        """Return the mark of the hub's version that the process applies, or 0 for none."""
         marks = [each.rule.pattern for each in self._managed.addresses if each.rule.pattern.startswith("unused/")]
         return int(marks[0].removeprefix("unused/")) if marks else 0
 
     def _again(self) -> None:
-        """The process ends in good order, and starts anew."""
+        """Restart the process in good order."""
         self._history.record("stop", NAME)
         self.store.close()
         self._end_process()
 
     def _end_process(self) -> None:
-        """It ends, and who watches it starts it anew."""
+        """End the process; its supervisor starts it again."""
         self.process.alive = False
         self.process.loop.abandon()
         self._network.died(self.process)
         self._scheduler.after(START_AGAIN_S, Process("outside"), self.start)
 
     def _look(self, loop: SimulatedLoop) -> None:
-        """As the appliance does every few seconds."""
+        """Run the periodic work that the appliance does every few seconds."""
         self.manifests.look(wall_ns(self._scheduler), clock_good=True)
         loop.call_later(LOOK_S, self._look, loop)
 
     def state(self) -> None:
-        """Somebody wants a manifest of what was accepted, now."""
+        """Request a manifest of the accepted messages now."""
         if self.up:
             self._scheduler.enter(self.process)
             self.manifests.ask()
@@ -284,12 +284,12 @@ class Gateway:
 
     @property
     def manifests(self) -> Manifests:
-        """Those of the hub."""
+        """Return the manifests for the hub."""
         (found,) = [uplink.manifests for uplink in self.uplinks if isinstance(uplink, ConnectorUplink)]
         return found
 
     def kill(self, *, power: bool) -> None:
-        """End the process where it is. With the power, its clock may be wrong afterwards."""
+        """End the process where it is. With `power`, its clock may be wrong afterwards."""
         if not self.up:
             return
         self._history.record("power cut" if power else "kill", NAME)
@@ -299,7 +299,7 @@ class Gateway:
         self._network.died(self.process)
 
     def stop(self) -> None:
-        """End it in good order, at once."""
+        """End the process in good order, at once."""
         if not self.up:
             return
         self._history.record("stop", NAME)
@@ -310,7 +310,7 @@ class Gateway:
         self._network.died(self.process)
 
     def reconfigure(self, wanted: BrokerConfiguration) -> None:
-        """What `waypost apply` does to a running gateway, or writes for one that is down."""
+        """Apply a configuration as `waypost apply` does to a running gateway, or write it for a stopped one."""
         self.configuration = msgspec.structs.replace(wanted)
         if not self.up:
             return
@@ -319,25 +319,25 @@ class Gateway:
             self.process.loop.create_task(uplink.dialer.close())
 
     async def follow(self, wanted: BrokerConfiguration) -> None:
-        """What `edge.appliance.gateway` does when its hub decides otherwise."""
+        """Apply a new decision of the hub, as `edge.appliance.gateway` does."""
         self._managed = wanted
         self._history.record("followed", self.mark)
         for uplink in self._configure():
             await uplink.dialer.close()
 
     def _configure(self) -> list[AnyConnector]:
-        """Returns what is not wanted any more."""
+        """Apply the configuration; return the connectors that it no longer contains."""
         wanted = self._in_force
         self.broker.reconfigure(wanted)
         return self.uplinks.configure(wanted)
 
     def jump(self, offset_ns: int) -> None:
-        """Its wall clock is set."""
+        """Set the wall clock."""
         self._clock_offset_ns = self.process.clock_offset_ns = offset_ns
 
 
 class _Followed:
-    """The gateway as `edge.configuration.following` has it."""
+    """The gateway in the form that `edge.configuration.following` uses."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway

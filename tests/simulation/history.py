@@ -1,4 +1,4 @@
-"""What happened, in order: the one thing the checker looks at."""
+"""Recorded events, in order: the only input of the checker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.simulation.scheduler import Scheduler
 
 
 class Event(NamedTuple):
-    """`what` names the kind, `fields` are as `checker` says for each kind."""
+    """Event: `what` names the kind, and `checker` documents the `fields` of each kind."""
 
     step: int
     at_s: float
@@ -21,17 +21,17 @@ class Event(NamedTuple):
 
 
 class History:
-    """Grows only."""
+    """List of events that only grows."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.events: list[Event] = []
         self._scheduler = scheduler
 
     def record(self, what: str, *fields: Any) -> None:
-        """Plain values only: text, numbers, tuples of those."""
+        """Record an event. Fields are plain values: text, numbers, and tuples of those."""
         self.events.append(Event(self._scheduler.steps, self._scheduler.now_s, what, fields))
 
     @property
     def digest(self) -> str:
-        """The same for the same history, in every process."""
+        """Return a digest that is the same for the same history, in every process."""
         return hashlib.sha256(repr(self.events).encode()).hexdigest()

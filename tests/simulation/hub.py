@@ -49,7 +49,7 @@ WRITE_BYTES_MAX = 1 << 20
 
 
 class Hub:
-    """Registry and lake, and the process that serves them while there is one."""
+    """Registry and lake, and the process that serves them while one exists."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class Hub:
         self.process.alive = False
         self.committer: Committer
         self.work_s = 0.01
-        """About how long a landing takes."""
+        """Mean duration of a landing."""
         self.killed_at: str | None = None
-        """The step of the next landing behind which the process is killed."""
+        """Step of the next landing after which the process is killed."""
         self.lake = lake
         self.database = database
         self._commands = commands
@@ -80,11 +80,11 @@ class Hub:
 
     @property
     def up(self) -> bool:
-        """It serves."""
+        """Return whether the hub serves."""
         return self.process.alive
 
     def start(self) -> None:
-        """Open registry and lake, and serve; nothing happens when it does already."""
+        """Open registry and lake, and serve, unless the hub serves already."""
         if not self.up:
             self.process = Process(HUB.host)
             loop = SimulatedLoop(self._scheduler, self.process, self._network)
@@ -126,7 +126,7 @@ class Hub:
     async def _listen(
         self, service: HubService, commands: HubCommands, desired: DesiredConfigurations, endpoint: ListenEndpoint
     ) -> None:
-        """Serve who is let in, as `cloud.hub.server` does."""
+        """Serve accepted connections, as `cloud.hub.server` does."""
 
         def serve(peer: HubPeer, engine: Engine, driver: ConnectionDriver, _credentials: object) -> Intake:
             downlink = Downlink((peer.tenant, peer.name), {COMMANDS: commands.dispatch, DESIRED: desired})
@@ -153,7 +153,7 @@ class Hub:
         await TcpListener("amqp", lambda gone, _: _driver(acceptor, gone)).start(endpoint.host, endpoint.port)
 
     def _cannot_start(self, error: Exception) -> None:
-        """The process ends, as the program does, and is started again."""
+        """End the process, as the program does, and start it again."""
         self._history.record("cannot start", HUB.host, repr(error))
         self.process.alive = False
         self.process.loop.abandon()
@@ -161,7 +161,7 @@ class Hub:
 
     @property
     def let_in(self) -> list[str]:
-        """Serial numbers of the certificates of who is connected."""
+        """Return the serial numbers of the certificates of connected gateways."""
         if not self.up or self._acceptor is None:
             return []
         shown = [visitor._certified for visitor in self._acceptor.admitted.values() if not visitor._leaving]
@@ -185,7 +185,7 @@ class Hub:
 
 
 def _driver(acceptor: Acceptor, gone: Callable[[ConnectionDriver], None]) -> ConnectionDriver:
-    """As `cloud.hub.connections` makes it."""
+    """Return a driver like that of `cloud.hub.connections`."""
     visitor = acceptor.new_connection()
 
     def over(driver: ConnectionDriver) -> None:

@@ -1,6 +1,6 @@
-"""The lake's medium: tables that take versions whole or not at all, and forget what was not synced at a power cut.
+"""Medium of the lake: tables that commit versions atomically, and lose unsynced data at a power cut.
 
-`cloud.lake.landing` runs as it is; the Delta table under it, and the rows in Arrow, are these.
+`cloud.lake.landing` is real; this module replaces the Delta table under it, and the Arrow rows.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tests.simulation.history import History
 from tests.simulation.medium import ids
 
 STATED = ("epoch", "address", "first_sequence", "last_sequence", "given_up", "previous", "digest")
-"""What the checker wants of a row of `manifests`."""
+"""Columns of `manifests` that the checker reads."""
 
 
 class Killed(BaseException):
-    """The process ends here, between two steps of a landing."""
+    """Process end between two steps of a landing."""
 
 
 class Row(NamedTuple):
-    """What the checker wants of a row of `telemetry`."""
+    """Columns of a row of `telemetry` that the checker reads."""
 
     epoch: str
     address: str
@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
 
 class Rows(list[Any]):
-    """In place of an Arrow table."""
+    """Replaces an Arrow table."""
 
     @property
     def num_rows(self) -> int:
@@ -55,17 +55,17 @@ class Version(NamedTuple):
 
 
 class SimulatedLake:
-    """As `cloud.lake.lake.LandingLake`, for all hubs."""
+    """Substitute for `cloud.lake.lake.LandingLake`, for all hubs."""
 
     def __init__(self, history: History) -> None:
         self.failure: Exception | None = None
-        """While set, appending raises it."""
+        """Error that appending raises, if set."""
         self.uncertain = False
-        """A failing append has happened all the same."""
+        """Make a failing append take effect nevertheless."""
         self.failpoint: Failpoint = no_failpoint
         self._tables: dict[str, list[Version]] = {name: [] for name in contract().tables}
         self._synced: Counter[str] = Counter()
-        """By table: versions that survive a power cut."""
+        """Number of versions that survive a power cut, by table."""
         self._history = history
 
     @property
@@ -103,7 +103,7 @@ class SimulatedLake:
         return len(self._tables[table]) - 1
 
     def gateways(self) -> set[tuple[str, str]]:
-        """Asked for a registry that is an older copy, and none is here."""
+        """Return nothing: only a registry that is an older copy needs this, and no run has one."""
         raise NotImplementedError
 
     def landed(self, tenant: str, gateway: str) -> Iterator[Sequence[SequenceRange]]:
@@ -111,14 +111,14 @@ class SimulatedLake:
             yield [SequenceRange(tenant, gateway, *row[:3], row.sequence) for row in version.rows]
 
     def power_cut(self, *, keep: bool) -> None:
-        """What was not synced stays, or goes."""
+        """Make unsynced data durable if `keep`, else discard it."""
         for table, versions in self._tables.items():
             if not keep:
                 del versions[self._synced[table] :]
             self._sync(table)
 
     def _sync(self, table: str) -> None:
-        """What is there stays, and is in the history."""
+        """Make the present versions durable and record them in the history."""
         for version in self._tables[table][self._synced[table] :]:
             for row in version.rows:
                 if table == "telemetry":
@@ -135,7 +135,7 @@ class SimulatedLake:
 
 
 def telemetry(slices: Sequence[BatchSlice], _ingested_at_us: int) -> Rows:
-    """As `cloud.lake.rows.telemetry_rows`."""
+    """Stand in for `cloud.lake.rows.telemetry_rows`."""
     rows = Rows()
     for received, address, sequence, start, stop in slices:
         batch = received.batch
@@ -146,18 +146,18 @@ def telemetry(slices: Sequence[BatchSlice], _ingested_at_us: int) -> Rows:
 
 
 def joined(tables: Sequence[Rows]) -> Rows:
-    """As `cloud.lake.rows.join_tables`."""
+    """Stand in for `cloud.lake.rows.join_tables`."""
     return Rows(row for table in tables for row in table)
 
 
 def records(_table: str, rows: Sequence[Mapping[str, Any]], _ingested_at_us: int) -> Rows:
-    """As `cloud.lake.rows.record_rows`."""
+    """Stand in for `cloud.lake.rows.record_rows`."""
     return Rows(rows)
 
 
 @contextmanager
 def simulated_rows() -> Iterator[None]:
-    """While this lasts, landings make rows for a `SimulatedLake`."""
+    """Make landings build rows for a `SimulatedLake`."""
     with (
         mock.patch.object(landing, "telemetry_rows", telemetry),
         mock.patch.object(landing, "join_tables", joined),

@@ -1,6 +1,6 @@
-"""An asyncio event loop in virtual time: real coroutines, drivers and listeners run on it without knowing.
+"""Event loop of asyncio in virtual time: real coroutines, drivers and listeners run on it unchanged.
 
-It has the methods the product uses and no others: `AbstractEventLoop` raises NotImplementedError for the rest.
+It has only the methods that the product uses: `AbstractEventLoop` raises NotImplementedError for the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
-    """The loop of one process."""
+    """Event loop of one process."""
 
     def __init__(self, scheduler: Scheduler, process: Process, network: Network) -> None:
         self._scheduler = scheduler
@@ -24,7 +24,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._network = network
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self.work_s: Callable[[], float] = lambda: 0.0
-        """How long something takes that is run in an executor."""
+        """Duration of a call in an executor."""
         process.loop = self
 
     # --- callbacks --------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._scheduler.raised(self._process, error)
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        """Runs it on this thread, later: half of its time passes before it, half behind it."""
+        """Run a function later on this thread: half of its time passes before it, and half after it."""
         future = self.create_future()
         half_s = self.work_s() / 2
 
@@ -83,7 +83,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return future
 
     def abandon(self) -> None:
-        """The process was killed: its tasks end where they are, and nobody is told."""
+        """Abandon the tasks of the killed process: they end where they are, without any notification."""
         for task in self._tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
 

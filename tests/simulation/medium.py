@@ -1,7 +1,7 @@
-"""The gateway's medium: what commits made durable survives, nothing else, and a commit under way may or may not.
+"""The gateway's medium: committed data survives, a commit under way may survive, and nothing else does.
 
 The store on it is the real engine (gathering, sealing, numbering, cursors, ledger, removal) over the medium of
-`tests.support.memory_store`; here is when a commit ends, how it fails, and what opening finds.
+`tests.support.memory_store`. This module decides when a commit ends, how it fails, and what opening finds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.support.memory_store import MemoryMedium, MemoryRows
 
 @dataclass
 class Contents:
-    """What is durable. Copied, it is an older copy of the data directory."""
+    """Durable content. A copy serves as an older copy of the data directory."""
 
     logs: dict[int, str] = field(default_factory=dict)
     firsts: dict[int, int] = field(default_factory=dict)
@@ -47,20 +47,20 @@ class Contents:
     entries: list[LedgerEntry] = field(default_factory=list)
     epochs: list[str] = field(default_factory=list)
     starts: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    """As `Epochs` has them: (first sequence, number of the epoch) by address."""
+    """(first sequence, number of the epoch) by address, in the form of `Epochs`."""
     files: dict[str, tuple[int, bytes]] = field(default_factory=dict)
-    """By name, of the gateway's configuration: how many were written before, and what is in it."""
+    """Files of the gateway's configuration, by name: the count of earlier files, and the content."""
     openings: list[tuple[str, dict[int, int]]] = field(default_factory=list)
     """(id, ends of the logs at that moment)."""
 
     def name(self, epochs: Epochs) -> None:
-        """Let `epochs` say what is here."""
+        """Name the present messages with `epochs`."""
         if self.epochs:
             epochs.current, epochs._ids = self.epochs[-1], list(self.epochs)
             epochs._starts = {address: sorted(starts) for address, starts in self.starts.items()}
 
     def copied(self) -> Contents:
-        """What a backup has: messages never change, the rest is copied."""
+        """Return a copy, as in a backup: messages never change and are shared, the rest is copied."""
         twin = copy.copy(self)
         for name in ("logs", "firsts", "ends", "sequences", "starts", "files"):
             setattr(twin, name, dict(getattr(self, name)))
@@ -72,15 +72,15 @@ class Contents:
 
 
 class Card:
-    """One medium. It outlives the processes that use it."""
+    """Medium of one gateway. It outlives the processes that use it."""
 
     def __init__(self, scheduler: Scheduler, history: History, random: Random) -> None:
         self.contents = Contents()
         self.commit_s = 0.003
-        """About how long a commit takes."""
+        """Mean duration of a commit."""
         self.read_s = 0.001
         self.failure: StoreError | None = None
-        """While set, commits fail with it."""
+        """Error with which commits fail, if set."""
         self.read_fails = 0.0
         """Share of reads that fail."""
         self.scheduler = scheduler
@@ -90,7 +90,7 @@ class Card:
         self._ledgered = 0
 
     def submit(self, store: CardMedium, group: CommitGroup, finished: Callable[[], None]) -> None:
-        """Begin a commit."""
+        """Start a commit."""
         self._under_way = (store, group)
         delay_s = self.commit_s * (0.5 + self.random.random())
         if self.random.random() < 0.05:
@@ -101,11 +101,11 @@ class Card:
         if self._under_way is None or self._under_way[1] is not group:
             return
         self.apply()
-        # The other thread tells the loop's: later than it is durable.
+        # The other thread notifies the loop's thread after the commit is durable.
         self.scheduler.after(self.random.random() * 0.001, store.process, finished)
 
     def apply(self) -> None:
-        """The commit under way ends now: it happens, or it fails."""
+        """End the pending commit: it succeeds or fails."""
         if self._under_way is None:
             return
         (store, group), self._under_way = self._under_way, None
@@ -117,19 +117,21 @@ class Card:
             self._record(store, group)
 
     def power_cut(self) -> None:
-        """What is under way happens, or does not."""
+        """Decide whether the pending commit happened."""
         if self._under_way is not None and self.random.random() < 0.5:
             self.apply()
         self._under_way = None
 
     def put_back(self, older: Contents) -> None:
-        """An older copy takes the place of what is there; nobody has the store open."""
+        """Replace the content by an older copy, while the store is closed."""
         self.contents = older.copied()
         self._ledgered = max((entry.entry for entry in self.contents.entries), default=0)
 
     def described(self) -> tuple[Any, Any]:
-        """Every run there is: (log, position, epoch, address, sequence, messages); and every cursor: (cursor, name,
-        log, position)."""
+        """Describe all content as (runs, cursors).
+
+        A run is (log, position, epoch, address, sequence, messages). A cursor is (cursor, name, log, position).
+        """
         contents = self.contents
         epochs = Epochs(contents.epochs[-1]) if contents.epochs else Epochs("")
         contents.name(epochs)
@@ -169,7 +171,7 @@ class Card:
 
 
 class CardMedium(MemoryMedium):
-    """A `Card` as one process has it open."""
+    """A `Card` as seen by the process that has it open."""
 
     def __init__(self, card: Card, process: Process, tables: StoreTables, post: Post) -> None:
         super().__init__(post=post, ledger=tables.ledger, rows=card.contents.rows)
@@ -189,7 +191,7 @@ class CardMedium(MemoryMedium):
                 tables.logs.to_reclaim[number] = None
 
     def _count(self, contents: Contents) -> None:
-        """Work out what the rows of logs lack, and take note of what there is."""
+        """Compute what the rows of logs lack, and note the present content."""
         rows, tables = contents.rows, self._tables
         for number, row in rows.logs.items():
             first, end = contents.firsts.get(number, 0), contents.ends.get(number, 0)
@@ -271,11 +273,11 @@ class CardMedium(MemoryMedium):
             card.scheduler.after(delay_s, self.process, super().slowest, log, but, done)
 
     def close(self) -> None:
-        """What is on the card stays there."""
+        """Do nothing: the content stays on the card."""
 
 
 def open_store(card: Card, process: Process, post: Post) -> StoreEngine[CardMedium]:
-    """Open what is on the card."""
+    """Open the store on the card."""
     limits = StoreLimits(retry_delay_s=0.2, logs_in_use_max=1)
 
     def clock() -> float:
@@ -286,8 +288,10 @@ def open_store(card: Card, process: Process, post: Post) -> StoreEngine[CardMedi
 
 
 def ids(bodies: Sequence[bytes]) -> tuple[str, ...]:
-    """Names of messages: their bodies, what is in the data section of those in AMQP encoding, or the command a receipt
-    is of."""
+    """Return the names of messages.
+
+    A name is the body, the data section of a message in AMQP encoding, or the command of a receipt.
+    """
     return tuple(_id(body) for body in bodies)
 
 
@@ -298,7 +302,7 @@ def _id(body: bytes) -> str:
 
 
 RECEIPT = "receipt-"
-"""Before the name of a command: the name of its receipts."""
+"""Prefix for the names of receipts, before the name of the command."""
 
 
 FULL = StoreFull("the medium is full")

@@ -1,4 +1,4 @@
-"""A deliberate breakage of the product, and whether a simulation finds it: the checker's own test."""
+"""Deliberate defect of the product, and whether a simulation finds it: this tests the checker."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from tests.simulation.checker import Violation
 
 
 class Mutation(NamedTuple):
-    """One breakage: (owner, attribute, what takes its place), and what brings it to light."""
+    """Defect: (owner, attribute, replacement), and the conditions that reveal it."""
 
     name: str
     patches: Sequence[tuple[Any, str, Any]]
     kinds: Sequence[str] = ()
-    """Of what may happen in a run; none: all."""
+    """Kinds of faults in the run; an empty sequence means all."""
     faults: int = 4
 
 
 class Simulation(NamedTuple):
-    """One that mutations are put to."""
+    """Simulation that is run with mutations."""
 
     judge: Callable[[Mutation, int], Sequence[Violation]]
-    """What it says of a seed, in which the kinds of a mutation happen."""
+    """Judge a seed in which the faults of the mutation occur."""
     seeds_max: int
-    """Within so many each has to be found."""
+    """Limit of seeds within which each mutation has to be found."""
 
     def seeds_needed(self, mutation: Mutation) -> tuple[int, str] | None:
-        """How many seeds it took to find, and what was seen first; None when it was not found."""
+        """Return the number of seeds needed and the first violation, or None when no seed finds the defect."""
         with _applied(mutation):
             for seed in range(self.seeds_max):
                 try:
@@ -42,14 +42,14 @@ class Simulation(NamedTuple):
         return None
 
     def require_found(self, mutation: Mutation) -> None:
-        """Raise AssertionError where it is not, or the same seeds find something in the product as it is."""
+        """Raise AssertionError if the seeds do not find the defect, or find a violation in the unchanged product."""
         found = self.seeds_needed(mutation)
         assert found is not None, f"{self.seeds_max} seeds do not show it"
         said = [str(violation) for seed in range(found[0]) for violation in self.judge(mutation, seed)]
         assert said == [], "the same seeds find something in the product as it is"
 
     def table(self, mutations: Sequence[Mutation]) -> None:
-        """Print it for README.md."""
+        """Print the table for README.md."""
         for mutation in mutations:
             began = time.process_time()
             found = self.seeds_needed(mutation)
@@ -59,7 +59,7 @@ class Simulation(NamedTuple):
 
 @contextmanager
 def _applied(mutation: Mutation) -> Iterator[None]:
-    """While this lasts, the product is broken."""
+    """Apply the mutation to the product in this context."""
     with ExitStack() as patches:
         for owner, attribute, replacement in mutation.patches:
             patches.enter_context(mock.patch.object(owner, attribute, replacement))

@@ -1,7 +1,7 @@
-"""Deliberate breakages of the promise, each of which the simulation has to find (`tests.simulation.mutation`).
+"""Deliberate defects that break the guarantees; the simulation has to find each of them (`tests.simulation.mutation`).
 
-A mutation replaces a function of the product while a run lasts. `python -m tests.simulation.mutations` says how many
-seeds each took.
+A mutation replaces a function of the product during a run. `python -m tests.simulation.mutations` prints the number of
+seeds that each defect needed.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ _committed = Router.committed
 
 
 def _by_route(self: Router, commit: Committed) -> None:
-    """As it was: the rule an address has by now says who is woken, and whoever is not woken passes to the end."""
+    """Restore a former defect.
+
+    The present rule of an address decides which cursors are woken, and all other cursors pass to the end.
+    """
     woken = [(_log_now(self, stored.run.address), stored, log) for log, stored in commit.appended]
     with mock.patch.object(self.feeds, "committed", partial(_wake, self.feeds, woken)):
         _committed(self, commit)
@@ -89,12 +92,12 @@ def _log_now(router: Router, address: str) -> int:
 
 
 def _first_only(self: LogFeeds, appended: Sequence[tuple[int, Stored]]) -> None:
-    """What is behind the first run of a commit is not handed on, and passed all the same."""
+    """Deliver only the first run of a commit, and pass the others."""
     _wake(self, [(log if i == 0 else -1, stored, log) for i, (log, stored) in enumerate(appended)])
 
 
 def _wake(feeds: LogFeeds, appended: Sequence[tuple[int, Stored, int]], _committed: Any = None) -> None:
-    """(log whose subscriptions are woken, run, log it is in)."""
+    """Wake the subscriptions of one log for a run of another: (log to wake, run, log of the run)."""
     touched = {}
     for woken, stored, log in appended:
         for number in {woken, log}:
@@ -137,7 +140,7 @@ def _complete_at_once(self: SessionStore, session: Any, packet_ids: Sequence[int
 
 
 def _nothing_incoming(self: SessionStore, session: Any) -> None:
-    """QoS 2 identifiers under way are not kept, and nothing waits until they are."""
+    """Drop incoming QoS 2 identifiers instead of storing them."""
     return
 
 
@@ -145,7 +148,10 @@ _refused = CommandReceipts.refused
 
 
 def _wait_in_memory(self: CommandReceipts, tokens: Sequence[int], why: Refusal) -> None:
-    """As it was: the command leaves its queue with a later commit, and its receipt waits for the next tick."""
+    """Restore a former defect.
+
+    A later commit removes the command from its queue, and the receipt waits for the next tick.
+    """
     with mock.patch.object(self, "_state", SimpleNamespace(put=lambda *_: None)):
         _refused(self, tokens, why)
 
@@ -221,7 +227,7 @@ def _confirm_what_is_tried(self: Trials, trial: Version) -> None:
 
 
 def _try_for_ever(_self: Trials, _trial: Version) -> None:
-    """The previous version does not return."""
+    """Keep the tried version for ever: the previous version does not return."""
 
 
 def _forget_what_failed(self: HubVersions, _why: str) -> HubVersions:
@@ -268,7 +274,7 @@ def _answer_on_arrival(self: IncomingForwarder, messages: Sequence[Incoming]) ->
 
 
 def _write_no_names(_self: NamesByForwarder) -> None:
-    """What has come is forgotten with the process."""
+    """Do not store the names of received messages, so that they are lost with the process."""
 
 
 def _always_written(_self: Manifests) -> bool:
@@ -276,7 +282,7 @@ def _always_written(_self: Manifests) -> bool:
 
 
 def _all_was_stated(self: Manifests) -> dict[str, StatedAddress]:
-    """What a former process accepted is not stated."""
+    """Treat everything that a former process accepted as stated."""
     if not hasattr(self, "since"):
         self.since = {address: StatedAddress(end) for address, end in self._lineage.sequences()}  # type: ignore[attr-defined]
     return {**self.since, **_all_stated(self)}  # type: ignore[attr-defined]
@@ -343,7 +349,7 @@ def _refuses_nobody(_self: Enrolment, _peer: HubPeer, _serial: int) -> None:
 
 
 def _asks_nobody_to_leave(_self: Acceptor) -> None:
-    """Who is connected stays."""
+    """Keep connections of revoked certificates."""
 
 
 MUTATIONS = (

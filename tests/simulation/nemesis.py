@@ -1,7 +1,7 @@
-"""What goes wrong, and when: faults drawn from the seed, each of which heals by itself or at the end.
+"""Faults and their schedule: drawn from the seed, and each heals by itself or at the end.
 
-A fault is a method named after it; `KINDS` says which there are. The schedule is drawn before the run, so that a
-shorter one can be tried with the same seed (`run.minimise`).
+A fault is a method with the fault's name; `KINDS` lists them. The schedule is drawn before the run, so that a shorter
+one can be tried with the same seed (`run.minimise`).
 """
 
 from __future__ import annotations
@@ -57,27 +57,27 @@ WEIGHTS = {
     "new_version": 5,
     "put_back_versions": 2,
 }
-"""How often each kind is drawn."""
+"""Relative frequency of each kind."""
 
 KNOWN: frozenset[str] = frozenset()
-"""Kinds that find what is not mended yet: drawn only by name."""
+"""Kinds that reveal open defects: they are drawn only by name."""
 
 SHORTEST_S, LONGEST_S = 0.05, 1.0
-"""How long a fault lasts."""
+"""Shortest and longest duration of a fault."""
 
 
 class Fault(NamedTuple):
-    """One entry of a schedule."""
+    """Entry of a schedule."""
 
     at_s: float
     kind: str
     lasts_s: float
     choice: int
-    """Which client, rule or connection, where there are several."""
+    """Index of the client, rule or connection, where several exist."""
 
 
 def schedule(random: Random, *, span_s: float, count: int, kinds: Sequence[str]) -> list[Fault]:
-    """`count` faults within a time, of these kinds."""
+    """Return `count` faults of these kinds within a time span."""
     weights = [WEIGHTS[kind] for kind in kinds]
     faults = [
         Fault(
@@ -92,7 +92,7 @@ def schedule(random: Random, *, span_s: float, count: int, kinds: Sequence[str])
 
 
 class Nemesis:
-    """Does to a world what its schedule says."""
+    """Applies the faults of its schedule to a world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -101,7 +101,7 @@ class Nemesis:
         self._copy: Contents | None = None
 
     def begin(self, faults: Sequence[Fault]) -> None:
-        """Schedule everything."""
+        """Schedule all faults."""
         scheduler = self._world.scheduler
         for fault in faults:
             scheduler.after(fault.at_s, self._world.outside, self._strike, fault)
@@ -114,7 +114,7 @@ class Nemesis:
         self._world.scheduler.after(fault.lasts_s, self._world.outside, heal, *args)  # type: ignore[arg-type]
 
     def heal(self) -> None:
-        """Everything works from now on, and is configured as at first."""
+        """End all faults and restore the first configuration."""
         world = self._world
         self._medium_works()
         self._lake_works()
@@ -146,7 +146,7 @@ class Nemesis:
             self._restart_without_medium(fault)
 
     def _restart_without_medium(self, fault: Fault) -> None:
-        """In good order, whatever the last commit comes to."""
+        """Restart in good order, whether or not the last commit succeeds."""
         self._world.gateway.stop()
         self._heal_later(fault, self._world.gateway.start)
 
@@ -183,14 +183,16 @@ class Nemesis:
         self._copy = self._world.medium.contents.copied()
 
     def _put_back(self, fault: Fault) -> None:
-        """An older copy of the data directory takes the place of a store that is not in use. The hub has met the store
-        since it was opened anew behind the copy."""
+        """Replace a closed store by an older copy of the data directory.
+
+        The hub has seen an opening of the store that is newer than the copy.
+        """
         known = [name for names in self._world.database.lineages.values() for name in names[-1:]]
         if self._copy is not None and not {name for name, _ in self._copy.openings}.issuperset(known):
             self._replace(fault, self._copy)
 
     def _put_back_unnoticed(self, fault: Fault) -> None:
-        """As `_put_back`, of whatever copy there is: the hub has met nothing that the copy does not know of."""
+        """Restore the last copy, like `_put_back`, also when the hub has seen no later opening."""
         if self._copy is not None:
             self._replace(fault, self._copy)
 
@@ -208,17 +210,17 @@ class Nemesis:
         self._heal_later(fault, self._world.hub.start)
 
     def _hub_kill_in_landing(self, fault: Fault) -> None:
-        """Behind one of the steps of the next landing."""
+        """Kill the hub after a step of its next landing."""
         self._world.hub.killed_at = FAILPOINTS[fault.choice % len(FAILPOINTS)]
 
     def _lake_fails(self, fault: Fault) -> None:
-        """The medium of the lake refuses, or what it says comes too late."""
+        """Make the medium of the lake fail, or succeed with a lost answer."""
         self._world.lake.failure = LakeError("the lake cannot be written")
         self._world.lake.uncertain = fault.choice % 3 == 0
         self._heal_later(fault, self._lake_works)
 
     def _hub_fault(self, fault: Fault) -> None:
-        """Something the hub cannot do, which is no fault of what it was sent."""
+        """Make the hub fail for a reason that is not in the data sent to it."""
         self._world.lake.failure = (MemoryError(), PermissionError(13, "not permitted"))[fault.choice % 2]
         self._world.lake.uncertain = False
         self._heal_later(fault, self._lake_works)
@@ -241,14 +243,14 @@ class Nemesis:
     # --- its configuration ------------------------------------------------------------------------------------
 
     def _new_rule(self, fault: Fault) -> None:
-        """A second rule for a part of a topic comes and goes."""
+        """Add and remove a second rule for a part of a topic."""
         pattern = ("plant/a/#", "plant/b/#", "plant/a/1")[fault.choice % 3]
         self._rules[pattern] = AddressType.TOPIC
         self._apply()
         self._heal_later(fault, self._drop_rule, pattern)
 
     def _type_change(self, fault: Fault) -> None:
-        """A topic becomes a queue for a while."""
+        """Turn a topic into a queue for a while."""
         pattern = ("plant/b/#", "plant/a/2")[fault.choice % 2]
         self._rules[pattern] = AddressType.QUEUE
         self._apply()
@@ -259,7 +261,7 @@ class Nemesis:
             self._apply()
 
     def _new_forwarder(self, fault: Fault) -> None:
-        """A second forwarder for some of what the first has."""
+        """Add a second forwarder for a part of what the first one sends."""
         name = sorted(FORWARDERS)[fault.choice % 2]
         self._forwarders[name] = FORWARDERS[name]
         self._world.history.record("forwards", f"forwarder/hub/{name}")
@@ -271,14 +273,14 @@ class Nemesis:
             self._apply()
 
     def _changed_filter(self, fault: Fault) -> None:
-        """A forwarder has another filter, under the same name."""
+        """Give a forwarder another filter, under the same name."""
         name = sorted(ALWAYS)[fault.choice % len(ALWAYS)]
         self._forwarders[name] = OTHER_FILTERS[name]
         self._apply()
         self._heal_later(fault, self._as_at_first, name)
 
     def _left_out_forwarder(self, fault: Fault) -> None:
-        """A forwarder is not configured for a while; what comes is kept for it."""
+        """Remove a forwarder for a while; new messages are kept for it."""
         name = sorted(ALWAYS)[fault.choice % len(ALWAYS)]
         self._drop_forwarder(name)
         self._heal_later(fault, self._as_at_first, name)
@@ -305,7 +307,7 @@ class Nemesis:
         self._heal_later(fault, self._world.network.heal)
 
     def _revoke(self, fault: Fault) -> None:
-        """The gateway is shut out, and enrolled anew later."""
+        """Lock the gateway out, and enrol it again later."""
         self._world.admission.revoke()
         self._heal_later(fault, self._world.admission.want)
 
@@ -313,12 +315,12 @@ class Nemesis:
         self._world.admission.end_soon()
 
     def _new_version(self, fault: Fault) -> None:
-        """Its hub wants the gateway to be configured otherwise; not always as it can be."""
+        """Request another configuration at the hub; not every one is valid."""
         kinds = (*SOUND, *KINDS)
         self._world.operator.want(kinds[fault.choice % len(kinds)])
 
     def _put_back_versions(self, fault: Fault) -> None:
-        """The registry of versions is as it was before one of them was made."""
+        """Restore the registry of versions to the state before one of them was made."""
         world = self._world
         if world.versions.put_back(fault.choice):
             world.history.record("versions put back")
@@ -326,11 +328,11 @@ class Nemesis:
             self._heal_later(fault, world.hub.start)
 
     def _far_crash(self, _fault: Fault) -> None:
-        """What it was answered last it has not written down: that comes again."""
+        """Crash the far side: it has not stored the newest answers, and sends those messages again."""
         self._world.far.crash()
 
     def _state(self, fault: Fault) -> None:
-        """Somebody wants the manifest now, and once more."""
+        """Request a manifest now, and once more."""
         self._world.gateway.state()
         self._heal_later(fault, self._world.gateway.state)
 

@@ -1,7 +1,7 @@
-"""A network between processes: streams of bytes that are late, cut anywhere, or stopped by a partition.
+"""Network between processes: byte streams that are delayed, cut anywhere, or stopped by a partition.
 
-As TCP does it: what arrives is in order and whole up to the cut; a cut is seen by each end at a time of its own; a
-partition holds bytes back, and they go on when it heals, or the connection is cut.
+Streams behave as in TCP: bytes arrive in order, complete up to a cut. Each end notices a cut at its own time. A
+partition holds bytes back; they continue when it heals, or the connection is cut.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from tests.simulation.scheduler import Process, Scheduler
 Address = tuple[str, int]
 
 HALF_OPEN_S = 1.5
-"""The longest until an end of a broken stream is told: the peer may have come again by then, over another one."""
+"""Longest time until an end notices a broken stream: the peer may have reconnected by then."""
 
 REFUSED_S = 0.002
-"""Until a connection to where nobody listens is refused."""
+"""Time until a connection to a closed port is refused."""
 
 
 class Transport(asyncio.Transport):
@@ -36,13 +36,13 @@ class Transport(asyncio.Transport):
         self.eof_sent = False
         self._network = network
         self.certificate: Any = None
-        """What the peer has shown in its handshake."""
+        """Certificate that the peer has shown in its handshake."""
         self._peer = peer
         self._arrived: list[bytes] = []
-        """What came while reading was paused, or while partitioned."""
+        """Data that arrived while reading was paused, or during a partition."""
         self._eof_arrived = False
         self._at_s = 0.0
-        """When the last byte sent to this end arrives: none overtakes another."""
+        """Arrival time of the last byte sent to this end: data never overtakes other data."""
 
     # --- asyncio.Transport ------------------------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ class Transport(asyncio.Transport):
         return self._peer if name == "peername" else default
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """The network takes what it is given."""
+        """Do nothing: the network takes all data."""
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -109,7 +109,7 @@ class Transport(asyncio.Transport):
             self.drain()
 
     def drain(self) -> None:
-        """Give the protocol what is there."""
+        """Pass the arrived data to the protocol."""
         while self._arrived and not (self.paused or self.lost or self._network.parted(self)):
             self.protocol.data_received(self._arrived.pop(0))
         if self._eof_arrived and not self._arrived and not (self.paused or self.lost):
@@ -124,13 +124,13 @@ class Transport(asyncio.Transport):
             self.protocol.connection_lost(error)
 
     def arrival_s(self, delay_s: float) -> float:
-        """When the other end has what is sent now."""
+        """Return the time at which the other end receives data that is sent now."""
         self._at_s = max(self._at_s, self._network.scheduler.now_s + delay_s)
         return self._at_s
 
 
 class Server:
-    """As `bridge.transport.listening.Listening`."""
+    """Substitute for `bridge.transport.listening.Listening`."""
 
     def __init__(self, network: Network, address: Address) -> None:
         self._network = network
@@ -141,7 +141,7 @@ class Server:
 
 
 class Network:
-    """Who listens where, and which streams there are."""
+    """Registry of listeners and streams."""
 
     def __init__(self, scheduler: Scheduler, random: Random) -> None:
         self.scheduler = scheduler
@@ -149,9 +149,9 @@ class Network:
         self.latency_s = 0.002
         self._random = random
         self._streams: dict[Transport, None] = {}
-        """One end of each, the one that connected."""
+        """One end of each stream: the end that connected."""
         self._parted: set[str] = set()
-        """Names of processes nobody reaches."""
+        """Names of processes that are unreachable."""
 
     def listen(self, process: Process, factory: Callable[[], Any], host: str, port: int) -> Server:
         self.listeners[host, port] = (process, factory)
@@ -166,13 +166,15 @@ class Network:
         future: asyncio.Future[Any],
         tls: Any = None,
     ) -> None:
-        """Completes `future` with (transport, protocol), or fails it as the system would. `tls`: what is shown
-        (`enrolment.Context`)."""
+        """Complete `future` with (transport, protocol), or fail it as the system would.
+
+        `tls` is the context of the client (`enrolment.Context`).
+        """
 
         def arrived() -> None:
             found = self.listeners.get((host, port))
             if process.name in self._parted or (found is not None and found[0].name in self._parted):
-                return  # nobody answers: whoever connects waits until he has enough of it
+                return  # without an answer the client waits until its own timeout
             if found is None or not found[0].alive:
                 self.scheduler.after(REFUSED_S, process, refused)
                 return
@@ -184,7 +186,7 @@ class Network:
             if refusal is None:
                 far.certificate = None if tls is None else tls.shown
                 self.scheduler.at(0.0, far.process, accept, far, found[1])
-            else:  # in TLS 1.3 a client hears it after its handshake
+            else:  # in TLS 1.3 a client learns this after its handshake
                 far.lost = True
                 self.scheduler.after(self._delay_s() * 2, process, near.lose, refusal)
             near.protocol.connection_made(near)
@@ -202,7 +204,7 @@ class Network:
         self.scheduler.after(self._delay_s(), process, arrived)
 
     def carry(self, sender: Transport, callback: Callable[..., None], *args: Any) -> None:
-        """Bring something to the other end."""
+        """Deliver something to the other end."""
         receiver = sender.other
         self.scheduler.at(receiver.arrival_s(self._delay_s()), receiver.process, callback, *args)
 
@@ -210,17 +212,17 @@ class Network:
         self._streams.pop(transport, None)
 
     def parted(self, transport: Transport) -> bool:
-        """Nothing arrives there now."""
+        """Return whether the process is cut off."""
         return self.apart(transport.process.name, transport.other.process.name)
 
     def apart(self, *ends: str) -> bool:
-        """They do not reach each other now."""
+        """Return whether the two processes cannot reach each other."""
         return bool(self._parted) and not self._parted.isdisjoint(ends)
 
-    # --- what the nemesis does --------------------------------------------------------------------------------
+    # --- faults of the nemesis --------------------------------------------------------------------------------
 
     def died(self, process: Process) -> None:
-        """The kernel of a killed process closes its sockets; after a power cut the peers find out later."""
+        """Close the sockets of a killed process; after a power cut its peers notice later."""
         for address in [address for address, (owner, _) in self.listeners.items() if owner is process]:
             del self.listeners[address]
         for near in list(self._streams):
@@ -228,7 +230,7 @@ class Network:
                 self.cut(near)
 
     def cut(self, near: Transport) -> None:
-        """Break a stream: nothing arrives any more, and each end is told at a time of its own."""
+        """Break a stream: data no longer arrives, and each end notices at its own time."""
         self._streams.pop(near, None)
         for end in (near, near.other):
             end.broken = True
@@ -239,14 +241,14 @@ class Network:
             self.scheduler.after(delay_s, end.process, end.lose, ConnectionResetError(104, "reset"))
 
     def streams(self, port: int) -> list[Transport]:
-        """Those to a port, by the end that connected."""
+        """Return the streams to a port, by the end that connected."""
         return [near for near in self._streams if near._peer[1] == port]
 
     def part(self, name: str) -> None:
         self._parted.add(name)
 
     def heal(self) -> None:
-        """Everybody reaches everybody."""
+        """Connect all processes again."""
         if self._parted:
             self._parted.clear()
             for near in self._streams:

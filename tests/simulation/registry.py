@@ -1,6 +1,6 @@
-"""The registry's twin: what the landing and the committer ask of `cloud.hub.registry`, durable at once.
+"""Simulated registry: the methods of `cloud.hub.registry` that landing and committer use, durable at once.
 
-Each method is one transaction. It may fail before it happened, or after (a database whose answer was lost).
+Each method is one transaction. It may fail before it happens, or after it (a database with a lost answer).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WRITER = "hub"
 
 
 class Database:
-    """What survives the hubs that use it."""
+    """State that survives the hubs that use it."""
 
     def __init__(self, random: Random) -> None:
         self.generations: dict[Key, int] = {}
@@ -29,18 +29,21 @@ class Database:
         self.ledgered: set[SequenceRange] = set()
         self.lineages: dict[GatewayStore, list[str]] = {}
         self.reached: dict[GatewayStore, dict[int, int]] = {}
-        """How far the logs of a store reach at least."""
+        """Lower bounds of the ends of logs, by store."""
         self.commits: dict[tuple[str, int], tuple[bool, Sequence[SequenceRange], int]] = {}
-        """By (table, commit): (confirmed, ranges, version)."""
+        """(confirmed, ranges, version) by (table, commit)."""
         self.last: dict[str, int] = {}
         self.certificates: dict[str, CertificateRecord] = {}
-        """By serial number, in the order they were made."""
+        """Certificates by serial number, in the order of creation."""
         self.fails = 0.0
         """Share of transactions that fail."""
         self.random = random
 
     def transaction(self) -> bool:
-        """Before one: raises RegistryError when it does not happen; True when it happens and fails all the same."""
+        """Begin a transaction.
+
+        Raise RegistryError when it does not happen; return True when it happens but fails afterwards.
+        """
         if self.fails and self.random.random() < self.fails:
             if self.random.random() < 0.5:
                 raise RegistryError("the registry cannot be used")
@@ -48,13 +51,13 @@ class Database:
         return False
 
     def end(self, fails: bool) -> None:
-        """After it."""
+        """End a transaction."""
         if fails:
             raise RegistryError("the registry's answer was lost")
 
 
 class SimulatedRegistry:
-    """One hub's connection to the database."""
+    """Connection of one hub to the database."""
 
     def __init__(self, database: Database) -> None:
         self.directory = SimulatedDirectory(database)
@@ -63,7 +66,7 @@ class SimulatedRegistry:
 
 
 class SimulatedDirectory:
-    """As `cloud.hub.registry.directory.Directory`."""
+    """Substitute for `cloud.hub.registry.directory.Directory`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -85,7 +88,7 @@ class SimulatedDirectory:
         self._database.end(self._database.transaction())
 
     def mark_all_disconnected(self) -> None:
-        """Nobody asks here who is."""
+        """Do nothing: no caller here reads the connection state."""
 
     def gateways(self) -> list[GatewayRecord]:
         return []
@@ -97,7 +100,7 @@ class SimulatedDirectory:
 
 
 class SimulatedLineages:
-    """As `cloud.hub.registry.lineages.Lineages`."""
+    """Substitute for `cloud.hub.registry.lineages.Lineages`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -116,7 +119,7 @@ class SimulatedLineages:
 
 
 class SimulatedCommits:
-    """As `cloud.hub.registry.commits.RegistryCommits`."""
+    """Substitute for `cloud.hub.registry.commits.RegistryCommits`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""Runs seeds from the command line: prints the seed, what went wrong, and what happened around it."""
+"""Run seeds from the command line: print the seed, the violations, and the events around them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.simulation.nemesis import WEIGHTS, Fault
 from tests.simulation.world import Options, World, simulate
 
 TRACE_EVENTS = 40
-"""Events shown before a violation."""
+"""Number of events shown before a violation."""
 
 
 def run(seed: int, options: Options, schedule: Sequence[Fault] | None = None) -> tuple[World, list[Violation]]:
@@ -23,7 +23,7 @@ def run(seed: int, options: Options, schedule: Sequence[Fault] | None = None) ->
 
 
 def minimise(seed: int, options: Options) -> list[Fault]:
-    """The seed's faults without those it goes wrong without, tried one by one."""
+    """Remove one fault of the seed after another, as long as the run still fails; return the rest."""
     world, _ = run(seed, options)
     left = world.faults()
     for fault in list(left):
@@ -34,7 +34,7 @@ def minimise(seed: int, options: Options) -> list[Fault]:
 
 
 def show(world: World, violations: Sequence[Violation]) -> None:
-    """A failed run for people."""
+    """Print a failed run for people."""
     first = violations[0]
     events = [event for event in world.history.events if event.step <= first.step][-TRACE_EVENTS:]
     for event in events:
@@ -46,7 +46,7 @@ def show(world: World, violations: Sequence[Violation]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Exit status 1 when a seed fails."""
+    """Return exit status 1 when a seed fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--seeds", type=int, default=1, help="how many (default: 1)")

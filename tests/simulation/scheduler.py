@@ -1,6 +1,6 @@
-"""Virtual time and the one queue of everything that happens: an event at a time, in an order the seed decides.
+"""Virtual time and the queue of all events: each has a time, and the seed decides the order.
 
-A *step* is one event of this queue: a callback of an event loop, bytes that arrive, a commit that ends, a fault.
+A *step* is one event of this queue: a callback of an event loop, arriving bytes, the end of a commit, a fault.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from contextvars import Context
 from typing import Any
 
 START_S = 1_000.0
-"""Where virtual time begins: monotonic clocks do not begin at 0."""
+"""Start of virtual time: monotonic clocks do not start at 0."""
 
 
 class Process:
-    """Something that can be killed: what it had scheduled does not happen any more."""
+    """Process that can be killed: its scheduled events then no longer happen."""
 
     __slots__ = ("alive", "clock_offset_ns", "loop", "name")
 
@@ -24,13 +24,13 @@ class Process:
         self.name = name
         self.alive = True
         self.clock_offset_ns = 0
-        """How far its wall clock is off."""
+        """Offset of its wall clock."""
         self.loop: Any = None
-        """Its event loop; None for what needs none."""
+        """Its event loop, or None if it needs none."""
 
 
 class Handle:
-    """One event; as `asyncio.TimerHandle` for who scheduled it."""
+    """Event; serves its caller as `asyncio.TimerHandle`."""
 
     __slots__ = ("args", "callback", "cancelled_", "context", "process", "when_s")
 
@@ -55,17 +55,17 @@ class Handle:
 
 
 class Scheduler:
-    """Runs events in the order of their time, and of their scheduling where that is the same."""
+    """Runs events by time, and in the order of scheduling where times are equal."""
 
     def __init__(self) -> None:
         self.now_s = START_S
         self.steps = 0
         self.process = Process("nobody")
-        """Whose event runs now."""
+        """Process of the running event."""
         self.switched: Callable[[Process], None] = lambda _process: None
-        """Called before an event of another process than the one before."""
+        """Called before an event of a process other than the last one."""
         self.raised: Callable[[Process, BaseException], None] = _reraise
-        """Told of what an event raised."""
+        """Called with each exception that an event raised."""
         self._ready: deque[Handle] = deque()
         self._later: list[tuple[float, int, Handle]] = []
         self._count = 0
@@ -73,7 +73,7 @@ class Scheduler:
     def at(
         self, when_s: float, process: Process, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> Handle:
-        """Run it at this time, or next when that has passed."""
+        """Run a callback at this time, or next if the time has passed."""
         handle = Handle(when_s, process, callback, args, context)
         if when_s <= self.now_s:
             self._ready.append(handle)
@@ -83,11 +83,11 @@ class Scheduler:
         return handle
 
     def after(self, delay_s: float, process: Process, callback: Callable[..., object], *args: Any) -> Handle:
-        """Run it in so many seconds."""
+        """Run a callback after this many seconds."""
         return self.at(self.now_s + delay_s, process, callback, *args)
 
     def run(self, until_s: float, steps_max: int) -> None:
-        """Run events up to a time; raises RuntimeError beyond a number of steps, counted from the beginning."""
+        """Run events up to a time; raise RuntimeError when the total number of steps exceeds the limit."""
         ready, later = self._ready, self._later
         while True:
             if ready:
@@ -111,12 +111,12 @@ class Scheduler:
                     handle.callback(*handle.args)
                 else:
                     handle.context.run(handle.callback, *handle.args)
-            except Exception as error:  # as an event loop does: one callback's fault is not the next one's
+            except Exception as error:  # as in an event loop, an error in one callback does not affect the next
                 self.raised(process, error)
         self.now_s = max(self.now_s, until_s)
 
     def enter(self, process: Process) -> None:
-        """What runs from here on is this process."""
+        """Attribute everything that runs from here on to this process."""
         if process is not self.process:
             self.process = process
             self.switched(process)

@@ -1,7 +1,7 @@
-"""A registry in SQL: the product's tables in an SQLite database in memory, of which copies are kept and put back.
+"""Registry in SQL: the product's tables in an SQLite database in memory, with copies that can be restored.
 
-One connection for all runs of this process: a run begins with what it is given. A program's *fuse* kills it before a
-statement, or behind a commit.
+All runs of this process share one connection: each run starts from given content. The *fuse* of a program kills it
+before a statement, or after a commit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 URL: Final = sa.make_url("sqlite://")
 _burning: list[Callable[[], None]] = []
-"""Called before each statement and behind each commit."""
+"""Called before each statement and after each commit."""
 
 
 @cache
@@ -43,7 +43,7 @@ def _engine_of(connection: sqlite3.Connection) -> sa.Engine:
 
 
 def empty(fill: Callable[[sa.Connection], object]) -> bytes:
-    """What a database is once this has been done in a fresh one."""
+    """Return the content of a new database after this work."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     with _engine_of(connection).begin() as tx:
         fill(tx)
@@ -51,19 +51,19 @@ def empty(fill: Callable[[sa.Connection], object]) -> bytes:
 
 
 class _Burnt(Exception):
-    """A fuse has. SQLAlchemy would close a connection on which something else than an error is raised."""
+    """Raised when a fuse has burnt. SQLAlchemy would close the connection on any exception other than an error."""
 
 
 class SqlDatabase:
-    """As `cloud.hub.registry.database.Database`; it survives the programs that use it."""
+    """Substitute for `cloud.hub.registry.database.Database`; it survives the programs that use it."""
 
     def __init__(self, database: Database, content: bytes) -> None:
-        """It fails as `database` does."""
+        """Create a database that fails as `database` does."""
         self.rolled_back: list[Callable[[], None]] = []
         self.fuse: Callable[[], bool] = lambda: False
-        """Asked before each statement and behind each commit: True kills who does that."""
+        """Called before each statement and after each commit: True kills the caller."""
         self.changed: Callable[[], None] = lambda: None
-        """Called behind each commit that changed something."""
+        """Called after each commit that changed something."""
         self.copies: list[bytes] = []
         self._database = database
         _connection().deserialize(content)
@@ -87,19 +87,19 @@ class SqlDatabase:
         return done
 
     def look(self, work: Callable[[sa.Connection], T]) -> T:
-        """What is in it, for who judges."""
+        """Return a view of the content for the checker."""
         with _engine().begin() as tx:
             return work(tx)
 
     def close(self) -> None:
-        """What is in it stays."""
+        """Do nothing: the content stays."""
 
     def back_up(self) -> None:
         """Keep a copy."""
         self.copies.append(_connection().serialize())
 
     def put_back(self, choice: int) -> bool:
-        """An older copy takes its place; no program has it open. False: there is none."""
+        """Restore an older copy while no program has the database open; return False without a copy."""
         if self.copies:
             _connection().deserialize(self.copies[choice % len(self.copies)])
         return bool(self.copies)
@@ -110,5 +110,5 @@ class SqlDatabase:
 
 
 def nothing(column: sa.Column[Any]) -> Any:
-    """A value of a column that says nothing."""
+    """Return the value of a column that has no information."""
     return None if column.nullable else column.type.python_type()

@@ -1,4 +1,4 @@
-"""Each deliberate breakage of the promise is found: what the simulation is worth."""
+"""The simulation finds each deliberate defect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The promise in every order of events the seeds give: see README.md."""
+"""The guarantees hold in every order of events that the seeds give: see README.md."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.simulation.run import run
 from tests.simulation.world import Options
 
 SEEDS = 1_000
-"""Of every test run; always the same ones, so that a change is what fails a test."""
+"""Number of seeds in every test run; they are fixed, so that only a change makes a test fail."""
 SEEDS_SLOW = 10_000
-"""Fresh ones of a long run."""
+"""Number of new seeds in a long run."""
 REGRESSIONS = (136,)
 """Seeds that once found something, with `LONG`."""
 
@@ -30,7 +30,7 @@ for seed in (3, 4, 5):
 
 
 def failures(seeds: range, options: Options) -> str:
-    """What to say of seeds that failed; empty when none did."""
+    """Describe the seeds that failed; empty when none did."""
     steps, failed = campaign(seeds, options)
     print(f"seeds {seeds.start} to {seeds.stop - 1}: {steps} steps")
     lines = [f"python -m tests.simulation --seed {seed}: {'; '.join(said)}" for seed, said in failed.items()]

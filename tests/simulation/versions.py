@@ -1,4 +1,4 @@
-"""Judges what a history says of the hub's versions of the gateway's configuration; a part of `checker`."""
+"""Check a history against the rules for versions of configuration from the hub; a part of `checker`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tests.simulation.desired import SOUND
 
 
 class Versions:
-    """What was wanted, tried and confirmed."""
+    """Versions that were requested, tried and confirmed."""
 
     def __init__(self, wrong: Callable[[str], None]) -> None:
-        """`wrong` is told of each violation."""
+        """Create the check. `wrong` is called with each violation."""
         self.on: dict[str, Callable[..., None]] = {
             "wanted": self._on_wanted,
             "versions": self._on_versions,
@@ -22,19 +22,19 @@ class Versions:
         }
         self._wrong = wrong
         self._kinds: dict[int, str] = {0: "none"}
-        """By mark."""
+        """Kind of each version, by mark."""
         self._newest = 0
         self._confirmed = (0, 0)
         """(version, mark)"""
         self._trial = (0, 0)
         self._tried: set[int] = set()
-        """Marks that were tried since the card was put back."""
+        """Marks that were tried since the card was restored."""
         self._ever_confirmed: set[int] = set()
         self._told: set[int] = set()
-        """Versions the hub knows to be tried."""
+        """Versions that the hub knows to be tried."""
 
     def put_back(self) -> None:
-        """What the gateway knows of versions is an older copy, too: it may take again what it had given up."""
+        """Restore an older copy: the gateway may try versions again that it had rolled back."""
         self._newest, self._confirmed, self._trial = 0, (-1, -1), (0, 0)
         self._tried.clear()
 

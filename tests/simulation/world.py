@@ -1,4 +1,4 @@
-"""Everything of one run put together, and its phases: work under faults, healing, coming to rest."""
+"""World of one run and its phases: work under faults, healing, becoming idle."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from tests.simulation.registry import Database
 from tests.simulation.scheduler import Process, Scheduler
 
 REST_S = 60.0
-"""Virtual time within which everything has to come to rest once nothing goes wrong any more."""
+"""Virtual time within which everything has to become idle after the last fault."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run does; with the seed it says everything about it."""
+    """Options of a run; together with the seed they determine it."""
 
     span_s: float = 0.7
-    """How long clients send and the nemesis strikes."""
+    """Time during which clients send and the nemesis strikes."""
     faults: int = 4
     steps_max: int = 200_000
     kinds: tuple[str, ...] = tuple(kind for kind in WEIGHTS if kind not in KNOWN)
 
 
 class World:
-    """One run. Made and run inside `environment.simulated`."""
+    """World of one run. Create and run it inside `environment.simulated`."""
 
     def __init__(self, seed: int, options: Options) -> None:
         self.scheduler = Scheduler()
@@ -55,10 +55,10 @@ class World:
         self.options = options
         self.outside = Process("outside")
         self.errors: list[BaseException] = []
-        """What callbacks raised that no client was told to raise."""
+        """Exceptions that callbacks raised, other than those of faulty clients."""
         self._seed = seed
         self._served: set[str] = set()
-        """Names of cursors somebody is there for to the end."""
+        """Names of cursors that have a consumer to the end."""
         self.network = Network(self.scheduler, self._random("network"))
         self.medium = Card(self.scheduler, self.history, self._random("medium"))
         draw = self._random("renewal").random
@@ -100,21 +100,21 @@ class World:
 
     @property
     def producers(self) -> list[RouterOrigin | Device | FarSide | Application]:
-        """Whoever sends messages."""
+        """Return all senders of messages."""
         return [*self.origins, *self.devices, self.far, self.application]
 
     @property
     def fallible(self) -> list[RouterOrigin | RouterConsumer | LiveConsumer]:
-        """Clients that raise when told to."""
+        """Return the clients that raise on request."""
         return [*self.origins, *self.consumers, self.live]
 
     def faults(self) -> list[Fault]:
-        """The faults this seed has."""
+        """Return the faults of this seed."""
         options = self.options
         return schedule(self._random("nemesis"), span_s=options.span_s, count=options.faults, kinds=options.kinds)
 
     def run(self, schedule: Sequence[Fault]) -> None:
-        """From the first start to rest."""
+        """Run from the first start until everything is idle."""
         self._name_subscriptions()
         self.hub.start()
         self.gateway.start()
@@ -132,7 +132,7 @@ class World:
             self.history.record("all stated")
 
     def _come_to_rest(self, unrest: Callable[[], str]) -> bool:
-        """Go on until there is nothing more to come; False when that takes too long."""
+        """Continue until nothing is pending; return False when that takes too long."""
         rest_s = self.scheduler.now_s + REST_S
         quiet = 0
         while quiet < 2:
@@ -144,7 +144,7 @@ class World:
         return True
 
     def _unstated(self) -> str:
-        """What the hub does not know of what was accepted; empty when it knows all."""
+        """Describe the accepted messages that the hub does not know of; empty when it knows all."""
         manifests = self.gateway.manifests
         if manifests.stated_until is None:
             return "the hub takes no manifests"
@@ -167,7 +167,7 @@ class World:
         self.scheduler.run(self.scheduler.now_s + seconds, self.options.steps_max)
 
     def _unrest(self) -> str:
-        """What is still to come; empty when nothing is."""
+        """Describe what is pending; empty when nothing is."""
         waiting = [f"{p.name} waits for {p.waiting} answers" for p in self.producers if p.waiting]
         if not self.gateway.up:
             return "the gateway is down"
@@ -200,7 +200,7 @@ class World:
         )
 
     def _random(self, whose: str) -> Random:
-        """A stream of its own for each part, so that a change to one leaves the others as they are."""
+        """Return a random stream for one part, so that a change to one part leaves the others unchanged."""
         return Random(f"{self._seed}/{whose}")
 
     def _switched(self, process: Process) -> None:
@@ -214,7 +214,7 @@ class World:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No log lines, and no garbage collection at moments no seed decides."""
+    """Disable log lines and garbage collection, which would not depend on the seed."""
     logging.disable(logging.CRITICAL)
     collecting = gc.isenabled()
     gc.disable()
@@ -227,7 +227,7 @@ def quiet() -> Iterator[None]:
 
 
 def simulate(seed: int, options: Options, schedule: Sequence[Fault] | None = None) -> World:
-    """One run of one seed; with a `schedule`, with these faults instead of the seed's."""
+    """Simulate one run of one seed; a `schedule` replaces the faults of the seed."""
     running = asyncio._get_running_loop()
     with quiet():
         world = World(seed, options)

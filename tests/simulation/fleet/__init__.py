@@ -1,1 +1,1 @@
-"""Simulation of a fleet: how many gateways are configured by one hub, with people who change their minds."""
+"""Simulation of a fleet: one hub configures many gateways for operators who change their minds."""

@@ -1,4 +1,4 @@
-"""See `run`."""
+"""Run the simulation of fleets; see `run`."""
 
 from tests.simulation.fleet.run import main
 

@@ -1,21 +1,22 @@
-"""Judges a history of a fleet: a pure function from what happened to what must not have.
+"""Check a history of a fleet: a pure function from recorded events to violations.
 
-A name has one *life* from when it is known until it is forgotten. What is said by name is said in a life; what is said
-for a selector is for whom it chooses. When something was said is when it came into the registry.
+A name has one *life*, from the time when it is known until it is forgotten. A request by name belongs to a life. A
+request for a selector applies to the gateways that the selector matches. A request counts from the time when it is in
+the registry.
 
-The events it reads, by `Event.what`:
+The events that the checker reads, by `Event.what`:
 
-- ``said`` mark, kind, how, target: somebody is about to say this, by ``name``, for a ``selector``, by a ``rollout``;
-- ``seen`` `seen.Seen`: what the registry has since a transaction ended;
+- ``said`` mark, kind, how, target: an operator is about to request this, by ``name``, ``selector`` or ``rollout``;
+- ``seen`` `seen.Seen`: the content of the registry after a transaction;
 - ``backed up`` number · ``put back`` number: the registry is that copy;
 - ``registry fails`` · ``registry works`` · ``start`` hub · ``hub kill``;
-- ``step`` step, roll-out: somebody is about to say this of it;
+- ``step`` step, roll-out: an operator is about to apply this step to the roll-out;
 - ``offered`` machine, gateway, version, mark: the hub sends this down;
-- ``versions`` machine, newest, confirmed, its mark, tried, its mark: what a machine has on disk;
-- ``followed`` machine, mark: it goes by this;
+- ``versions`` machine, newest, confirmed, its mark, tried, its mark: the versions on a machine's disk;
+- ``followed`` machine, mark: the machine applies this version;
 - ``got`` machine, command · ``done`` machine, command · ``told`` command, state;
-- ``at last`` gateway, machine, delicate, mark, version, state: how it stands in the end;
-- ``stuck`` what does not come to rest · ``raised`` process, error.
+- ``at last`` gateway, machine, delicate, mark, version, state: the final state;
+- ``stuck`` what does not become idle · ``raised`` process, error.
 """
 
 from __future__ import annotations
@@ -29,25 +30,25 @@ from tests.simulation.fleet.seen import Rolling, Seen
 from tests.simulation.history import Event
 
 GRACE_S: Final = 1.5
-"""A hub that is well looks at its registry this often at least, and what it has sent may be late."""
+"""Longest time until a healthy hub has read its registry again and its messages have arrived."""
 EVERYBODY: Final = ("nothing", "a forwarder")
-"""Kinds every machine can take."""
+"""Kinds that every machine can apply."""
 FINAL: Final = frozenset({"delivered", "expired", "rejected", "cancelled"})
 
 
 class Said(NamedTuple):
-    """Something somebody has said."""
+    """Request of an operator."""
 
     mark: int
     kind: str
     how: str
     target: str
     life: int
-    """Of the name, where it is said by name."""
+    """Life of the name, for a request by name."""
 
 
 class Copy(NamedTuple):
-    """What there was when the registry was copied."""
+    """Content of the registry at the time of a copy."""
 
     at_s: float
     seen: Seen
@@ -55,7 +56,7 @@ class Copy(NamedTuple):
 
 
 def check(events: Iterable[Event]) -> list[Violation]:
-    """Every violation, in the order they were seen."""
+    """Return every violation, in the order in which they were noticed."""
     return Checker().check(events)
 
 
@@ -67,23 +68,23 @@ class Checker:
         self._event: Event
         self._said: dict[int, Said] = {0: Said(0, "nothing", "nobody", "", 0)}
         self._since_s: dict[int, float] = {}
-        """When what has this mark came into the registry."""
+        """Time when the request came into the registry, by mark."""
         self._seen = Seen((), (), (), (), (), ())
         self._lives: dict[str, int] = defaultdict(int)
         self._labels: dict[str, list[tuple[float, dict[str, str]]]] = defaultdict(list)
-        """Those a gateway had, and from when, in this life."""
+        """Labels of this life with their start times, by gateway."""
         self._copies: list[Copy] = []
         self._put_back = False
         self._well_s: float | None = 0.0
-        """Since when hub and registry work; None: they do not."""
+        """Time since which hub and registry work; None when they do not."""
         self._hub_up = self._registry_works = True
         self._withheld_s: dict[str, float] = {}
-        """Since when roll-outs are not to go on."""
+        """Time since which a roll-out must not continue, by roll-out."""
         self._resumed: set[str] = set()
-        """Roll-outs that somebody let go on, whatever had failed."""
+        """Roll-outs that an operator resumed despite failures."""
         self._offered: dict[str, set[int]] = defaultdict(set)
         self._confirmed: dict[str, set[int]] = defaultdict(set)
-        """Marks, by machine."""
+        """Confirmed marks, by machine."""
         self._trial: dict[str, tuple[int, int]] = {}
         self._sent: dict[str, tuple[str, int]] = {}
         """Gateway and life of each command."""
@@ -106,7 +107,7 @@ class Checker:
     def _wrong(self, text: str) -> None:
         self._violations.append(Violation(self._event.step, text))
 
-    # --- what is said -------------------------------------------------------------------------------------------------
+    # --- requests of operators ----------------------------------------------------------------------------------------
 
     def _on_said(self, mark: int, kind: str, how: str, target: str) -> None:
         self._said[mark] = Said(mark, kind, how, target, self._lives[target])
@@ -148,7 +149,7 @@ class Checker:
         self._copies.append(Copy(self._event.at_s, self._seen, dict(self._lives)))
 
     def _on_put_back(self, number: int) -> None:
-        """What was said since then was not."""
+        """Forget the requests that came after the copy."""
         copy = self._copies[number]
         self._put_back = True
         self._seen = copy.seen
@@ -180,10 +181,10 @@ class Checker:
         self._well_s = (self._well_s if self._well_s is not None else self._event.at_s) if well else None
 
     def _knows_since(self, at_s: float) -> bool:
-        """A hub has had the time to hear of what happened then."""
+        """Return whether a hub had the time to notice an event of that time."""
         return self._well_s is not None and self._event.at_s - max(self._well_s, at_s) > GRACE_S
 
-    # --- what is offered ----------------------------------------------------------------------------------------------
+    # --- offers of the hub --------------------------------------------------------------------------------------------
 
     def _on_offered(self, machine: str, gateway: str, version: int, mark: int) -> None:
         self._offered[machine].add(mark)
@@ -201,7 +202,7 @@ class Checker:
         found = [(name, each) for name, each in self._seen.rollouts if each.mark == said.mark]
         wants = dict(self._seen.wanted).get(gateway)
         if not found or wants is None or (wants.version, wants.mark) != (version, said.mark) or wants.rollout is None:
-            return  # it goes back to it, or has it of a selector since the roll-out is done
+            return  # the gateway returns to it, or has it from a selector since the roll-out ended
         [(name, rolling)] = found
         if name in self._withheld_s and self._knows_since(self._withheld_s[name]):
             self._wrong(f"{machine} is offered mark {said.mark} of roll-out {name}, which is {rolling.state}")
@@ -213,7 +214,7 @@ class Checker:
         self._check_waves(machine, name, rolling, mine[0][0])
 
     def _check_waves(self, machine: str, name: str, rolling: Rolling, wave: int) -> None:
-        """The gateways of each wave before have it, as far as they were waited for."""
+        """Check that the gateways of each earlier wave have the version, as far as the roll-out waited for them."""
         for earlier in range(wave):
             members = [(member, phase) for member, number, phase in rolling.members if number == earlier]
             taken = [member for member, _ in members if rolling.mark in self._confirmed_by(member)]
@@ -229,7 +230,7 @@ class Checker:
     def _was_chosen(self, gateway: str, text: str) -> bool:
         return any(_matches(text, mine) for _, mine in self._labels[gateway])
 
-    # --- what machines do -----------------------------------------------------------------------------------------
+    # --- actions of machines --------------------------------------------------------------------------------------
 
     def _on_versions(self, machine: str, newest: int, _version: int, confirmed: int, tried: int, mark: int) -> None:
         if tried and (tried, mark) != self._trial.get(machine):
@@ -270,8 +271,10 @@ class Checker:
             self._wrong(f"{machine} does not take version {version} (mark {wants.mark}, {kind}): {state}")
 
     def _expected(self, gateway: str) -> Said | None:
-        """What is to be wanted of a gateway, where that is beyond doubt: what was said last to or for it, where
-        nothing said later has chosen it for a while."""
+        """Return the mark that a gateway must have in the end, or None if it is open.
+
+        The last request to or for the gateway counts, if no later one applied to it for a while.
+        """
         if gateway not in self._seen.known:
             return None
         there = [self._said[mark] for mark in self._since_s if self._since_s[mark] > 0 and mark]
@@ -289,7 +292,7 @@ class Checker:
         return None if any(self._may_count(each, gateway) for each in later) else last
 
     def _may_count(self, said: Said, gateway: str) -> bool:
-        """It was for this gateway for a while."""
+        """Return whether the request applied to this gateway for a while."""
         if said.how == "name":
             return False
         chose = said.how == "rollout" and any(
@@ -312,7 +315,7 @@ class Checker:
 
     def _check_commands(self) -> None:
         for command, _, state, reason in self._seen.commands:
-            if state not in FINAL and not self._put_back:  # a receipt is sent until a hub has it, and the copy has not
+            if state not in FINAL and not self._put_back:  # a receipt is repeated until a hub has it; the copy lacks it
                 self._wrong(f"command {command} is {state} for ever")
             if state in FINAL and state not in self._told[command] and not self._put_back:
                 self._wrong(f"command {command} is {state}, and nobody was told")
@@ -323,7 +326,7 @@ class Checker:
 
 
 def _matches(text: str, labels: Mapping[str, str]) -> bool:
-    """A selector of `key=value` and `key!=value` chooses who has these labels."""
+    """Return whether a selector of `key=value` and `key!=value` matches these labels."""
 
     def holds(word: str) -> bool:
         key, verb, value = word.partition("!=") if "!=" in word else word.partition("=")
@@ -333,7 +336,7 @@ def _matches(text: str, labels: Mapping[str, str]) -> bool:
 
 
 def summary(history: Iterable[Event]) -> str:
-    """How much happened."""
+    """Count the events."""
     counts: dict[str, int] = defaultdict(int)
     for event in history:
         counts[event.what] += 1

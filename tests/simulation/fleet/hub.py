@@ -1,6 +1,6 @@
-"""The hub of a fleet: its services for configurations, certificates and commands, and its directory, as they run.
+"""Hub of a fleet: its services for configurations, certificates and commands, and its directory, as in the product.
 
-Of a connection there is who it is and what is said over it (`wire`); of landing nothing.
+A connection is reduced to the peer's identity and the messages over it (`wire`). Nothing is landed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ STARTS_AGAIN_S: Final = 0.3
 
 
 class FleetHub:
-    """What survives is the database; `start`, and whoever comes is served while it is up."""
+    """Hub process over a database that survives it; it serves between `start` and `kill`."""
 
     def __init__(self, scheduler: Scheduler, database: SqlDatabase, history: History, random: Random) -> None:
         self.process = Process(NAME)
@@ -69,7 +69,7 @@ class FleetHub:
         return self.process.alive
 
     def start(self) -> None:
-        """Nothing happens when it runs already."""
+        """Start, unless it runs already."""
         if self.up:
             return
         self.process = Process(NAME)
@@ -79,7 +79,7 @@ class FleetHub:
         loop.call_soon(lambda: loop.create_task(self._serve(loop)))
 
     def kill(self) -> None:
-        """End it where it is."""
+        """End the process where it is."""
         if not self.up:
             return
         self._history.record("hub kill")
@@ -131,7 +131,7 @@ class FleetHub:
     # --- connections --------------------------------------------------------------------------------------------
 
     def reached(self, machine: Machine) -> None:
-        """A machine would like to connect."""
+        """Accept or refuse a machine that wants to connect."""
         if not self._serving:
             return
         wire = Wire(self._scheduler, self._random, machine.process, self.process)
@@ -184,7 +184,7 @@ class FleetHub:
     def _source(self, word: str) -> DownlinkSource:
         return self._desired if word == DESIRED else self._commands.dispatch
 
-    # --- what machines say ----------------------------------------------------------------------------------------
+    # --- messages of machines -------------------------------------------------------------------------------------
 
     def flow(self, wire: Wire, line: SimulatedLine, limit: int) -> None:
         wire.to_hub(self._flowed, line, limit)
@@ -211,7 +211,7 @@ class FleetHub:
 
 
 class _Offering(SimulatedLine):
-    """The line of configurations: what is sent over it is offered to that machine."""
+    """Line for configurations: records what is sent over it as offered to that machine."""
 
     def __init__(
         self, history: History, machine: Machine, key: Key, wire: Wire, receive: Callable[[int, bytes], None]

@@ -1,6 +1,6 @@
-"""A gateway of the fleet: its disk, and the process that follows its hub (`edge.configuration.trials`).
+"""Gateway of the fleet: its disk, and the process that follows its hub (`edge.configuration.trials`).
 
-What a version changes is whether it reaches its hub; the rest of a gateway is in `tests.simulation.gateway`.
+A version only decides whether the gateway reaches its hub; `tests.simulation.gateway` covers the rest of a gateway.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ if TYPE_CHECKING:
     from tests.simulation.fleet.wire import SimulatedLine, Wire
 
 CONNECTS_S: Final = 0.25
-"""Between attempts to reach the hub."""
+"""Interval between attempts to reach the hub."""
 WORKS_S: Final = 0.5
-"""Until a device has done what it was told."""
+"""Time in which a device executes a command."""
 COMMANDS_AT_ONCE: Final = 3
 START_AGAIN_S: Final = 0.1
 
 
 class Effective(NamedTuple):
-    """What resources make of a machine."""
+    """Effect of resources on a machine."""
 
     mark: int
     cut_off: bool
-    """The hub is looked for where there is none."""
+    """The endpoint of the hub is wrong."""
 
 
 class Disk:
-    """What survives; a card for `tests.simulation.desired.CardFile`."""
+    """State that survives; serves as a card for `tests.simulation.desired.CardFile`."""
 
     def __init__(self, machine: str, history: History) -> None:
         own = msgspec.json.encode({"format": 1, "version": 1, "resources": OWN})
@@ -67,23 +67,23 @@ class Disk:
         self.failure: Exception | None = None
         self.history = SimpleNamespace(record=lambda what, *fields: history.record(what, machine, *fields))
         self.commands: dict[str, bool] = {}
-        """Those in the device's queue, or done."""
+        """Commands in the device's queue, or done."""
         self.receipts: list[str] = []
-        """Of commands that are done, until the hub has them."""
+        """Receipts of executed commands, until the hub has them."""
 
 
 class Machine:
-    """One gateway. `key_id` of its certificates is its id."""
+    """Gateway. The `key_id` of its certificates is its id."""
 
     def __init__(
         self, scheduler: Scheduler, hub: FleetHub, history: History, random: Random, life: str, *, delicate: bool
     ) -> None:
-        """`delicate`: it refuses some versions that others take."""
+        """Create a machine. A `delicate` one refuses some versions that others accept."""
         self.id = life
         self.name = life.partition("#")[0]
         self.disk = Disk(life, history)
         self.serial = ""
-        """Of its certificate."""
+        """Serial number of its certificate."""
         self.delicate = delicate
         self.apart = False
         """The network does not reach it."""
@@ -112,7 +112,7 @@ class Machine:
         return self.up and self._wire is not None
 
     def start(self) -> None:
-        """Nothing happens when it runs already."""
+        """Start, unless it runs already."""
         if self.up:
             return
         self.process = Process(self.id)
@@ -127,13 +127,13 @@ class Machine:
             self.cut()
 
     def cut(self) -> None:
-        """Its connection breaks."""
+        """Break the connection."""
         wire, self._wire = self._wire, None
         if wire is not None:
             wire.cut()
 
     def judge(self, resources: Sequence[Resource]) -> Effective:
-        """In place of `configuration_of`. Raises `OptionsRefused`."""
+        """Stand in for `configuration_of`. Raise `OptionsRefused`."""
         if self.delicate and any(resource.name == "rough" for resource in resources):
             raise OptionsRefused("this machine does not take it")
         found = effective(resources)
@@ -172,12 +172,12 @@ class Machine:
         loop.call_soon(self._look, loop)
 
     def _again(self) -> None:
-        """The process ends in good order, and starts anew."""
+        """Restart the process in good order."""
         self.kill()
         self._scheduler.after(START_AGAIN_S, self._outside, self.start)
 
     async def follow(self, wanted: Effective) -> None:
-        """Its hub decides otherwise."""
+        """Apply another version of its hub."""
         self.in_force = wanted
         self._followed()
         if wanted.cut_off:
@@ -187,14 +187,14 @@ class Machine:
         self._history.record("followed", self.id, self.in_force.mark)
 
     def _leave(self) -> None:
-        """Its own end of the connection is over at once."""
+        """Close the gateway's end of the connection at once."""
         wire = self._wire
         if wire is not None:
             self.cut()
             self._lost(wire)
 
     def _look(self, loop: SimulatedLoop) -> None:
-        """Connect where it is not connected, and tell what devices have done."""
+        """Connect if the machine is disconnected, and report the commands that devices have executed."""
         loop.call_later(CONNECTS_S * (0.5 + self._random.random()), self._look, loop)
         if self._wire is None and not self.apart and not self.in_force.cut_off:
             self._hub.reached(self)
@@ -211,10 +211,10 @@ class Machine:
         if kept:
             self.disk.receipts = [each for each in self.disk.receipts if each not in told]
 
-    # --- what the hub calls ---------------------------------------------------------------------------------------
+    # --- calls from the hub ---------------------------------------------------------------------------------------
 
     def connected(self, wire: Wire, lines: dict[str, SimulatedLine]) -> None:
-        """The hub has let it in, and has these lines down."""
+        """Start to use a connection that the hub has accepted, with these lines down."""
         self._wire, self._lines = wire, lines
         wire.machine_lost = partial(self._lost, wire)
         self._received = dict.fromkeys(lines, 0)
@@ -240,7 +240,7 @@ class Machine:
         self._flow(COMMANDS)
 
     def told(self, number: int) -> None:
-        """The hub has a report."""
+        """Handle the confirmation of a report by the hub."""
         self._reports.told(number)
 
     # --- towards it -------------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class Machine:
 
 
 class _Reports:
-    """As `bridge.reports.Reports`, as far as it tells of the configuration: the newest counts."""
+    """Substitute for `bridge.reports.Reports` of the configuration: only the newest report counts."""
 
     def __init__(self, machine: Machine) -> None:
         self._tell: Callable[[], None] = lambda: None
@@ -284,7 +284,7 @@ class _Reports:
         self._tell = tell
 
     def attached(self) -> None:
-        """The hub takes reports of the configuration."""
+        """Note that the hub takes reports of the configuration."""
         self._tell()
 
     def send_configuration(self, document: dict[str, Any], done: Callable[[bool], None]) -> None:
@@ -300,7 +300,7 @@ class _Reports:
 
 
 class _Followed:
-    """The machine as `edge.configuration.following` has it."""
+    """The machine in the form that `edge.configuration.following` uses."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine

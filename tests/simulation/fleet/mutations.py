@@ -1,6 +1,7 @@
-"""Deliberate breakages of what a fleet is promised, each of which its simulation has to find.
+"""Deliberate defects that break what a fleet guarantees; the simulation has to find each of them.
 
-As `tests.simulation.mutations`. `python -m tests.simulation.fleet.mutations` says how many seeds each took.
+This module is built like `tests.simulation.mutations`. `python -m tests.simulation.fleet.mutations` prints the number
+of seeds that each defect needed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tests.simulation.mutation import Mutation, Simulation
 
 
 def _nothing(*_: Any) -> None:
-    """What was there stays."""
+    """Do nothing: the present value stays."""
 
 
 def _every_state(*_: Any) -> Any:

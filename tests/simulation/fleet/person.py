@@ -1,7 +1,7 @@
-"""Who runs the fleet, beside its hub as `waypost fleet` does: says what gateways are to have, and forgets gateways.
+"""Operator of the fleet, who uses `waypost fleet`: requests configurations for gateways, and forgets gateways.
 
-Each thing said has a *mark* of its own. What came of it is seen in the registry (`seen`), never taken for granted: a
-program may be killed between two statements, and a registry's answer may be lost.
+Each request has its own *mark*. The registry alone shows what became of it (`seen`): a program may be killed between
+two statements, and the answer of a registry may be lost.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "person"
 KINDS: Final = ("nothing", "nothing", "a forwarder", "no connector", "no uplink", "rough")
-"""What is said, as often as it is here; the last three not every machine can take."""
+"""Kinds of requests, repeated by their weight; not every machine can apply the last three."""
 SELECTORS: Final = ("ring=a", "ring=b", "site=x", "ring!=a", "site=x,ring=b")
 LABELS: Final[tuple[dict[str, str | None], ...]] = (
     {"ring": "a"},
@@ -66,17 +66,17 @@ WHAT: Final = (
     WavesError,
     NotForgotten,
 )
-"""What a person is told in place of what was asked for."""
+"""Error messages in place of a result."""
 
 
 class Person:
-    """Acts when told to."""
+    """Operator who acts on the calls of a test."""
 
     def __init__(self, scheduler: Scheduler, database: SqlDatabase, history: History, random: Random) -> None:
         self.process = Process(NAME)
         self.process.clock_offset_ns = CLOCK_NS
         self.kinds: dict[int, str] = {}
-        """By mark."""
+        """Kind of each request, by mark."""
         kept = cast(Database, database)
         self._tables = ConfigurationTables.of(kept)
         self._enrolments = Enrolments(URL)
@@ -92,7 +92,7 @@ class Person:
         return wall_ns(self._scheduler) // 1_000
 
     def do(self, what: str, work: Callable[[], object]) -> bool:
-        """False: it was not done, or nobody knows."""
+        """Act; return False when the action failed or its result is unknown."""
         self._scheduler.enter(self.process)
         try:
             work()
@@ -147,12 +147,12 @@ class Person:
         )
 
     def step_rollout(self) -> None:
-        """Whatever can be said of the newest one."""
+        """Apply a possible step to the newest roll-out."""
         step = self._random.choice(("pause", "resume", "resume", "abort", "take back"))
         self.do(f"rollout {step}", lambda: self._step(step))
 
     def end_rollouts(self) -> None:
-        """What was begun is gone on with, so that it comes to an end."""
+        """Continue roll-outs that have started, so that each comes to an end."""
         self.do("rollout resume all", self._resume_all)
 
     def _resume_all(self) -> None:
@@ -177,7 +177,7 @@ class Person:
     # --- gateways -------------------------------------------------------------------------------------------------
 
     def enrol(self, machine: Machine, *, replace: bool) -> bool:
-        """With a token for any name, or, to `replace` who has it, for this one."""
+        """Enrol with a token for any name, or with one for the holder's name if it is to `replace` the holder."""
         return self.do(f"enrol {machine.id}", lambda: self._enrol(machine, replace=replace))
 
     def revoke(self, gateway: str) -> None:
@@ -187,7 +187,7 @@ class Person:
         return self.do(f"forget {gateway}", lambda: self._enrolments.forget(DEFAULT_TENANT, gateway, self.now_us))
 
     def good(self, machine: Machine) -> bool:
-        """The registry knows its certificate, and it is good."""
+        """Return whether the registry knows the machine's certificate as valid."""
         found = self._database.look(
             lambda tx: tx.exec_driver_sql(
                 "SELECT count(*) FROM certificates WHERE serial = ? AND revoked_at IS NULL", (machine.serial,)
@@ -264,11 +264,11 @@ def _resources(kind: str, mark: int) -> list[dict[str, Any]]:
 
 
 class HasDatabase(Protocol):
-    """A world."""
+    """World with a database."""
 
     database: SqlDatabase
 
 
 def opened(world: HasDatabase) -> Callable[[object], Any]:
-    """In place of `cloud.hub.registry.opening.open_registry`."""
+    """Stand in for `cloud.hub.registry.opening.open_registry`."""
     return lambda _url: SimpleNamespace(database=world.database)

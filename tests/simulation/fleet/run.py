@@ -1,4 +1,4 @@
-"""Runs seeds of the fleet from the command line: prints the seed, what went wrong, and what happened around it."""
+"""Run seeds of the fleet from the command line: print the seed, the violations, and the events around them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.simulation.fleet.checker import check, summary
 from tests.simulation.fleet.world import ACTS, FleetWorld, Options, simulate
 
 TRACE_EVENTS = 40
-"""Events shown before a violation."""
+"""Number of events shown before a violation."""
 
 
 def run(seed: int, options: Options) -> tuple[FleetWorld, list[Violation]]:
@@ -22,7 +22,7 @@ def run(seed: int, options: Options) -> tuple[FleetWorld, list[Violation]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Exit status 1 when a seed fails."""
+    """Return exit status 1 when a seed fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.fleet", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--seeds", type=int, default=1, help="how many (default: 1)")

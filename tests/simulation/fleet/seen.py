@@ -1,4 +1,4 @@
-"""What is in the registry, for who judges: read by plain SQL after each transaction that changed something."""
+"""Content of the registry for the checker, read with plain SQL after each transaction that changed something."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.simulation.desired import mark_in
 
 
 class Wants(NamedTuple):
-    """The version that is wanted of a gateway."""
+    """Version that is requested for a gateway."""
 
     version: int
     mark: int
@@ -19,7 +19,7 @@ class Wants(NamedTuple):
 
 
 class Rolling(NamedTuple):
-    """A roll-out; `members`: (gateway, wave, phase)."""
+    """Roll-out; `members`: (gateway, wave, phase)."""
 
     mark: int
     state: str
@@ -27,7 +27,7 @@ class Rolling(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """All of it that matters, in an order that does not depend on anything else."""
+    """Relevant content of the registry, in an order of its own."""
 
     known: tuple[str, ...]
     """Gateways that have enrolled or connected, and were not forgotten since."""
@@ -41,7 +41,7 @@ class Seen(NamedTuple):
 
 
 def see(tx: sa.Connection) -> Seen:
-    """As it is now."""
+    """Read the present content."""
 
     def rows(text: str) -> list[Any]:
         return list(tx.exec_driver_sql(text))

@@ -1,4 +1,4 @@
-"""What a fleet is promised in every order of events the seeds give: see README.md."""
+"""A fleet keeps its guarantees in every order of events that the seeds give: see README.md."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.simulation.fleet.world import Options
 from tests.simulation.mutation import Mutation
 
 SEEDS = 16
-"""Of every test run; always the same ones, so that a change is what fails a test."""
+"""Number of seeds in every test run; they are fixed, so that only a change makes a test fail."""
 SEEDS_SLOW = 2_000
-"""Fresh ones of a long run."""
+"""Number of new seeds in a long run."""
 
 
 def failures(seeds: range) -> dict[str, list[str]]:
-    """What is said of seeds that failed, by how to see it again."""
+    """Describe the seeds that failed, each with the command that repeats it."""
     found = {seed: [str(violation) for violation in run(seed, Options())[1][:3]] for seed in seeds}
     return {f"python -m tests.simulation.fleet --seed {seed}": said for seed, said in found.items() if said}
 

@@ -1,4 +1,4 @@
-"""A connection between a machine and its hub, without its bytes: calls that arrive late, in order, or never."""
+"""Connection between a machine and its hub, without bytes: calls arrive late, in order, or never."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.simulation.scheduler import Process, Scheduler
 
 LATE_S: Final = 0.03
 HALF_OPEN_S: Final = 0.6
-"""The longest until an end of a broken connection is told: its peer may have come again by then."""
+"""Longest time until an end notices a broken connection; the peer may have reconnected by then."""
 
 
 class Wire:
-    """One connection; `machine_lost` and `hub_lost` are called once when it has broken, unless that end is dead."""
+    """Connection. When it breaks, `machine_lost` and `hub_lost` are called once, unless that end is dead."""
 
     def __init__(self, scheduler: Scheduler, random: Random, machine: Process, hub: Process) -> None:
         self.machine_lost: Callable[[], None] = lambda: None
@@ -33,7 +33,7 @@ class Wire:
         self._carry("machine", call, args)
 
     def cut(self) -> None:
-        """It breaks: nothing more arrives, and each end hears of it at a time of its own. Idempotent."""
+        """Break the connection: nothing more arrives, and each end notices at its own time. Idempotent."""
         if self.broken:
             return
         self.broken = True
@@ -79,7 +79,7 @@ class SimulatedLine:
         return 0 if self._over else max(0, self._limit - self._sent)
 
     def flow(self, limit: int) -> None:
-        """The machine takes so many messages in all."""
+        """Grant the hub credit for this many messages in total."""
         self._limit = limit
 
     def send(self, tag: int, message: bytes) -> None:

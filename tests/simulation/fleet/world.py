@@ -1,4 +1,4 @@
-"""A fleet, its hub and its people put together: they change their minds under faults, and then all comes to rest."""
+"""World of a fleet, its hub and its operators: they act under faults, and then everything becomes idle."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.simulation.world import quiet
 
 NAMES: Final = ("g1", "g2", "g3", "g4")
 LOOKED_AT_S: Final = 0.3
-"""Of a hub: sooner than the product's, so that more happens in the time of a run."""
+"""Polling interval of a hub: shorter than the product's, so that more happens in the time of a run."""
 REST_S: Final = 60.0
 ACTS: Final = {
     "say by name": 4,
@@ -59,21 +59,21 @@ ACTS: Final = {
     "back up": 2,
     "put back": 1,
 }
-"""What happens, and how often."""
+"""Actions and their weights."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run does; with the seed it says everything about it."""
+    """Options of a run; together with the seed they determine it."""
 
     span_s: float = 8.0
     period_s: float = 0.25
-    """About how long from one thing that happens to the next."""
+    """Mean time between two actions."""
     steps_max: int = 300_000
     acts: tuple[str, ...] = tuple(ACTS)
 
 
 class FleetWorld:
-    """One run. Made and run inside `simulated_fleet`."""
+    """World of one run. Create and run it inside `simulated_fleet`."""
 
     def __init__(self, seed: int, options: Options) -> None:
         self.scheduler = Scheduler()
@@ -83,9 +83,9 @@ class FleetWorld:
         self.scheduler.raised = self._raised
         self.options = options
         self.machines: dict[str, Machine] = {}
-        """Every one there has ever been, by id."""
+        """Every machine that ever existed, by id."""
         self.holders: dict[str, Machine] = {}
-        """Who has each name, as people see it."""
+        """Machine that has each name, in the operators' view."""
         self.database: SqlDatabase
         self.person: Person
         self.hub: FleetHub
@@ -97,10 +97,10 @@ class FleetWorld:
         self._last: Seen | None = None
         self._lives = 0
         self._older = False
-        """The registry has been an older copy: it may wait for what it was told before."""
+        """The registry was an older copy: it may wait for reports that it had already received."""
 
     def open(self) -> None:
-        """Inside `simulated_fleet`."""
+        """Open the world, inside `simulated_fleet`."""
         self.database = SqlDatabase(self._failing, empty(open_schema))
         self.database.fuse = self._burn
         self.database.changed = self._look
@@ -113,7 +113,7 @@ class FleetWorld:
             self._new(name, replace=False)
 
     def run(self) -> None:
-        """From the first start to rest."""
+        """Run from the first start until everything is idle."""
         self.begin()
         self._later()
         self._go_on(self.options.span_s)
@@ -124,7 +124,7 @@ class FleetWorld:
                 "at last", name, machine.id, machine.delicate, machine.in_force.mark, *self._stand(name)
             )
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    # --- actions ------------------------------------------------------------------------------------------------------
 
     def _later(self) -> None:
         delay_s = self.options.period_s * 2 * self._random.random()
@@ -162,7 +162,7 @@ class FleetWorld:
         self.person.send(name)
 
     def _forget(self, name: str) -> None:
-        """Its gateway is shut out and, once it is gone, forgotten; somebody else, or itself, has the name later."""
+        """Lock the gateway of a name out and forget it; another machine, or the same one, takes the name later."""
         self.person.revoke(name)
         self.scheduler.after(0.9 + self._random.random(), self._outside, self._forget_now, name)
 
@@ -179,7 +179,7 @@ class FleetWorld:
             self._new(name, replace=False)
 
     def _replace(self, name: str) -> None:
-        """Another machine takes its place, with all that was said for it."""
+        """Replace the machine of a name by another one, which inherits all requests."""
         self._new(name, replace=True)
 
     def _new(self, name: str, *, replace: bool) -> None:
@@ -253,7 +253,7 @@ class FleetWorld:
         self.scheduler.after(2.0, self._outside, self._heal_machines)
 
     def _heal_machines(self) -> None:
-        """Who has a name is let in."""
+        """Start every machine that has a name, and enrol it if its certificate is not valid."""
         for name, machine in self.holders.items():
             machine.apart = False
             machine.start()
@@ -294,7 +294,7 @@ class FleetWorld:
         return wanted is not None and wanted.rollout is not None and states.get(wanted.rollout, "done") != "done"
 
     def _stand(self, name: str) -> tuple[int, str]:
-        """(wanted version, how the registry thinks it is)"""
+        """Return (requested version, its state in the registry)."""
         kept: Any = _Looking(self.database)
         found = {each.gateway: each for each in ConfigurationTables.of(kept).configurations.gateways()}
         return (found[name].wanted, found[name].state) if name in found else (0, "none")
@@ -336,7 +336,7 @@ class FleetWorld:
 
 
 class _Looking:
-    """A database for who judges: it does not fail, and kills nobody."""
+    """Database for the checker: it does not fail, and kills no process."""
 
     def __init__(self, database: SqlDatabase) -> None:
         self._database = database
@@ -347,7 +347,7 @@ class _Looking:
 
 @contextmanager
 def simulated_fleet(world: FleetWorld) -> Iterator[None]:
-    """While this lasts, hubs and people have this world's registry, and machines its files."""
+    """Give hubs and operators this world's registry, and machines its files."""
 
     def opened_tables(_url: object) -> Any:
         database: Any = world.database
@@ -379,7 +379,7 @@ def simulated_fleet(world: FleetWorld) -> Iterator[None]:
 
 
 def simulate(seed: int, options: Options) -> FleetWorld:
-    """One run of one seed."""
+    """Simulate one run of one seed."""
     running = asyncio._get_running_loop()
     with quiet():
         world = FleetWorld(seed, options)
