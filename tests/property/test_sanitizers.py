@@ -1,4 +1,4 @@
-"""The tests of the C extension once more, with a compiler that checks each access to memory."""
+"""The tests of the C extension pass under a compiler that checks each memory access."""
 
 from __future__ import annotations
 

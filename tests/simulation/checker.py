@@ -135,7 +135,7 @@ class Checker:
         self._digests: set[str] = set()
         """Digests of all statements: a repeated digest means the same statement."""
         self._given_up: dict[tuple[str, str, Name], int] = {}
-        """Growing count of messages that a ledger entry drops for the hub, by subscription, address and first message."""
+        """Growing count of messages that a ledger entry drops for the hub, by subscription, address and message."""
         self._stated_gone: Counter[str] = Counter()
         """Count of messages that manifests state as dropped, by address."""
         self._hub_ledger: list[tuple[str, str, int, int]] = []

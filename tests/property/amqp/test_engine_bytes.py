@@ -1,4 +1,4 @@
-"""Whatever bytes come, the machine does not raise, ends at most once, and can be dropped in any state."""
+"""Any bytes: the machine does not raise, ends at most once, and can be dropped in any state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.amqp.wire import NOW, Pipe, message, of_kind
 
 
 def record() -> list[bytes]:
-    """What a client sends, turn by turn, in a conversation with all kinds of frames in it."""
+    """Record a client's part of a conversation with all kinds of frames, turn by turn."""
     pipe = Pipe(open_both=False)
     client, server = pipe.client, pipe.server
     pipe.turn()
@@ -44,11 +44,11 @@ def record() -> list[bytes]:
 TURNS = record()
 CONVERSATION = b"".join(TURNS)
 EDGES = list(accumulate(map(len, TURNS)))
-"""Where the client waited for an answer: what follows is only right after one."""
+"""Offsets at which the client waited for an answer: the following bytes are valid only after one."""
 
 
 def feed(data: bytes, cuts: Sequence[int] = (), loops: EngineLoops = LOOPS) -> list[Event]:
-    """A server that accepts and answers all it understands reads `data`, cut at `cuts`; its events."""
+    """Feed `data`, cut at `cuts`, to a server that accepts and answers everything it understands; return its events."""
     server = Engine(
         container_id="s",
         server=True,

@@ -1,4 +1,4 @@
-"""The loops in C and their model: the same commands and bytes give the same events and the same bytes."""
+"""The loops in C and their model agree: the same commands and bytes give the same events and the same bytes."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ steps = st.one_of(
 
 
 def plain(event: Event) -> Any:
-    """An event without what is an object of its engine."""
+    """Return the content of an event without objects of its engine."""
     fields = [getattr(event, name) for name in event.__struct_fields__]
     link = getattr(event, "link", None)
     return (type(event).__name__, link and (link.name, link.credit), [field for field in fields if field is not link])
 
 
 class Script:
-    """Two engines, a link each way, and everything they said."""
+    """Two engines with a link in each direction, and a record of their output."""
 
     def __init__(self, loops: EngineLoops) -> None:
         terms = {"max_frame_size": 4096, "loops": loops}
@@ -65,7 +65,7 @@ class Script:
         )
 
     def update(self, way: int, delivery: int, state: int) -> None:
-        """An outcome that is not settled."""
+        """Report an outcome without settling."""
         link = self.ways[way][3]
         if delivery in link._unsettled and not link.closed:
             lib.pn_delivery_update(ffi.cast("pn_delivery_t *", link._unsettled[delivery]), state)
@@ -74,7 +74,7 @@ class Script:
         self.ways[way][0].settle_sent(self.ways[way][2], tag + 250 * way)
 
     def abort(self, way: int, under_way: bool) -> None:
-        """A delivery that is given up, before or after its first frames have left."""
+        """Abort a delivery, before or after its first frames have left."""
         link = self.ways[way][2]
         if link.closed or lib.pn_link_current(link._pn):
             return
@@ -100,7 +100,7 @@ class Script:
                 self.said += map(plain, take_all(peer, data[start : start + chunk], NOW))
 
     def kept(self) -> list[Any]:
-        """What the engines still know of deliveries, beside the addresses, and what they have to say."""
+        """Return the deliveries and output that the engines hold, without object addresses."""
         links = [link for way in self.ways for link in way[2:]]
         engines = [self.pipe.client, self.pipe.server]
         for engine in engines:
@@ -149,7 +149,7 @@ VALUES = [
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """A message of many sections, perhaps cut short, with a byte changed or with more behind it."""
+    """Draw a message of many sections, perhaps truncated, with a changed byte or with trailing bytes."""
     some = st.lists(st.sampled_from(VALUES), max_size=4)
 
     def compound(code: int, items: list[bytes]) -> bytes:

@@ -1,4 +1,4 @@
-"""Values, sections, translations: what is written is read again, and damage raises `DecodeError` and nothing else."""
+"""Values, sections and translations survive a round trip, and damage raises only `DecodeError`."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def section(code: int, value: Any) -> bytes:
 
 @st.composite
 def messages(draw: st.DrawFn) -> tuple[bytes, bytes, bytes]:
-    """(header section, delivery annotations section, bare message), each of the first two possibly empty."""
+    """Draw (header section, delivery annotations section, bare message); the first two may be empty."""
     keys = ascii_names.map(Symbol)
     header = draw(st.one_of(st.just(b""), st.lists(scalars, max_size=5).map(lambda fields: section(s.HEADER, fields))))
     delivery = draw(st.one_of(st.just(b""), st.dictionaries(keys, scalars).map(lambda m: section(0x71, m))))

@@ -1,4 +1,4 @@
-"""Any bytes at all to a SASL server that asks for secrets: nothing escapes, nobody gets in, nothing grows."""
+"""Any bytes to a SASL server that checks credentials: no exception escapes, no login succeeds, memory stays bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backoff: bounded, growing, jittered, and reset by nothing but a stable connection."""
+"""Backoff is bounded, grows, has jitter, and is reset only by a stable connection."""
 
 from __future__ import annotations
 

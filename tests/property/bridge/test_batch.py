@@ -1,4 +1,4 @@
-"""Whatever a store can hand out survives a batch: values, and the order of each address."""
+"""Everything that a store can return survives a batch: values, and the order of each address."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ runs = st.builds(
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Stored]:
-    """A log as a forwarder reads it: dense per address but for holes."""
+    """Draw a log as a forwarder reads it: dense per address, with gaps."""
     following = dict.fromkeys(["a", "b", "plant/7/temp", "ü/🙂"], 0)
     following["b"] = draw(st.integers(0, 2**62))
     result: list[Stored] = []

@@ -1,4 +1,4 @@
-"""The content of a batch is read as its model reads it, whatever is written in its two sections."""
+"""Reader and model agree on the content of a batch, for any bytes in its two sections."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.support.models import batch_content as model
 
 
 def sections_of(items: list[Stored]) -> tuple[Any, Any, int, int]:
-    """As `read` takes them."""
+    """Return the sections in the form that `read` takes."""
     ranges, runs, _ = _group(items, {})
     bodies = [body for run in runs for body in run.bodies]
     return _table(ranges), _columns(runs, bodies)[0], len(ranges), len(bodies)
 
 
 def outcome(reader: Any, *sections: Any) -> BatchContent | None:
-    """Return what `reader` reads; None where it is no batch."""
+    """Return the result of `reader`, or None if the sections are not a batch."""
     try:
         found: BatchContent = reader(*sections)
     except BatchError:
@@ -44,7 +44,7 @@ def test_what_was_written_is_read_alike(items: list[Stored]) -> None:
 @given(logs(), st.data())
 @settings(max_examples=1_000, deadline=None)
 def test_what_was_changed_is_read_alike(items: list[Stored], data: st.DataObject) -> None:
-    """Bytes of both sections, their ends, and what the head says of them."""
+    """Reader and model agree after changes to both sections, their ends, and the head."""
     *sections, ranges, messages = sections_of(items)
     for _ in range(data.draw(st.integers(1, 3))):
         which = data.draw(st.sampled_from((0, 1)))
@@ -76,7 +76,7 @@ def test_times_beyond_63_bits_are_none(received_at: list[int]) -> None:
     columns = bytearray(_columns(runs, [b"x", b"x"])[0])
     differences = b"".join(difference.to_bytes(8, "little", signed=True) for difference in received_at)
     planes = bytes(differences[8 * entry + plane] for plane in range(8) for entry in range(2))
-    at = 4 + (4 + 4 + 1) + (4 + 4) + 3 * 8  # behind the number of runs, both dictionaries and three columns of the runs
+    at = 4 + (4 + 4 + 1) + (4 + 4) + 3 * 8  # after the number of runs, both dictionaries and three columns of the runs
     assert columns[at : at + 16] == bytes(16)
     columns[at : at + 16] = planes
     for reader in (read, model.read):

@@ -1,4 +1,4 @@
-"""A message with a batch: the usual form is read by itself, and says the same as any other."""
+"""Message with a batch: the fast path for the usual form gives the same result as the general path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BATCHES = st.one_of(st.binary(max_size=20), st.sampled_from((b"x" * 255, b"x" * 
 
 
 def found_in(message: bytes) -> object:
-    """What the sections say one by one; None: no batch."""
+    """Return the batch that the sections contain, read one by one, or None."""
     try:
         return plain.body_of(message), plain.ends_of(message)
     except MessageError:

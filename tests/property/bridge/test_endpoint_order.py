@@ -1,4 +1,4 @@
-"""Which endpoint a round of attempts begins with, whatever came up and failed before."""
+"""Choice of the first endpoint in a round of attempts, after any connections and failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAMES = ("first", "second", "third")
 
 
 def tried(order: EndpointOrder[str], answering: str, now: float) -> list[str]:
-    """One round, as a dialer goes through it: what was tried until one of `answering` came up."""
+    """Run one round of a dialer; return the endpoints that it tried until one of `answering` connected."""
     rounds = []
     for endpoint in order.order(now):
         rounds.append(endpoint)

@@ -1,9 +1,8 @@
-"""Incoming forwarders against a peer that breaks and sends again, a store that fails and fills, and changed
-configurations.
+"""Incoming forwarders against a peer that disconnects and repeats, a failing or full store, and changed configurations.
 
-The peer keeps a queue and forgets a message when it hears `accepted`; over a new connection it sends again what it has
-no answer for. Whatever the order of events: everything the peer forgot is in the store (as committed, not as hoped),
-once, and each sender's messages are there in its order.
+The peer keeps a queue and forgets a message when it receives `accepted`. Over a new connection it repeats unanswered
+messages. In any order of events, everything that the peer forgot is committed to the store, once, and each sender's
+messages are there in its order.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ FORWARDER = Forwarder(name="f", filter="here", connector="c", remote_address="th
 
 
 class Disk:
-    """What is on it: messages, and the names written with them."""
+    """Durable content: messages, and the names written with them."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -37,7 +36,7 @@ class Disk:
 
 
 class Router:
-    """The router and the store behind it: an open group, and one that is being committed."""
+    """The router and the store behind it: an open group, and a group that is being committed."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
@@ -51,7 +50,7 @@ class Router:
     def publish(self, batch: Publication) -> None:
         origin, run, tokens = batch
         if self.full and len(run) > 1:
-            origin.refused(tokens, Refusal.FULL)  # one more would fit
+            origin.refused(tokens, Refusal.FULL)  # room for one more message
         elif self.full:
             self._refuse(origin, tokens)
         else:
@@ -65,7 +64,7 @@ class Router:
         return self
 
     def of(self, origin: Origin, address: str) -> int:
-        """See `edge.broker.router.sender_credit.SenderCredit`."""
+        """Return credit; see `edge.broker.router.sender_credit.SenderCredit`."""
         return 0 if self.full else 1_000
 
     def seal(self) -> None:
@@ -91,13 +90,13 @@ class Router:
 
 
 class Crossing:
-    """Every order of: sent, arrived, sealed, committed or not, broken, killed, full, reconfigured."""
+    """Any order of: sent, arrived, sealed, committed or not, broken, killed, full, reconfigured."""
 
     def __init__(self, unique: bool) -> None:
         self.unique = unique
         self.disk = Disk()
         self.queue: deque[int] = deque()
-        """What the peer has not forgotten."""
+        """Messages that the peer has not forgotten."""
         self.sent = 0
         self.forgotten: set[int] = set()
         self.under_way: list[int] = []
@@ -172,7 +171,7 @@ class Crossing:
             self.inbound.detached()
 
     def leaves(self) -> None:
-        """The connection ends in good order."""
+        """Close the connection in good order."""
 
         def left() -> None:
             assert not self.tokens, "left before all that was taken is answered"
@@ -186,7 +185,7 @@ class Crossing:
         self.router.seal()
 
     def commit(self, good: bool, sealed: bool) -> None:
-        """`sealed`: what has come since is sealed after it, as the router does."""
+        """Commit the sealed group. With `sealed`, seal newer messages after it, as the router does."""
         self.router.seal()
         self.router.commit(good=good)
         if sealed:
@@ -197,7 +196,7 @@ class Crossing:
         self._start()
 
     def reconfigured(self) -> None:
-        """The forwarder is another one, of the same name, and what the first had published is on its way."""
+        """Replace the forwarder by another one of the same name, while publications of the first are in flight."""
         if self.connected:
             self._lost()
             self.inbound.detached()
@@ -210,7 +209,7 @@ class Crossing:
         self.inbound.try_again()
 
     def check(self) -> None:
-        """Nothing is lost or twice."""
+        """Check that no message is lost or duplicated."""
         kept = self.disk.bodies
         assert len(set(kept)) == len(kept), "kept twice"
         assert {b"%d" % number for number in self.forgotten} <= set(kept), "forgotten there, and not here"
@@ -258,7 +257,7 @@ def test_what_the_connector_could_not_read_is_rejected_and_counted() -> None:
 
 
 def test_what_consumers_give_back_waits_for_its_time() -> None:
-    """Consumers that have credit would else be given it again at once, without end."""
+    """A message that consumers released is published again only on the next tick, so that it does not loop."""
 
     class Anycast:
         published = asked = 0

@@ -1,7 +1,7 @@
-"""Uplink against intake over pipes that break anywhere: every message lands once and in order, every position settles.
+"""Uplink against intake over unreliable pipes: every message lands once and in order, and every position settles.
 
-The world is a model of what stands around the two machines: a router with logs and a cursor each, and a hub that lands
-batches in order, trims by its high-water marks (which survive everything), and may die before it could say so.
+The world models the environment of the two machines: a router with logs and a cursor each, and a hub that lands batches
+in order. The hub trims by its high-water marks, which survive everything, and may die before it answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.support.shell import Shell
 
 ADDRESSES = ["plant/1", "plant/2", "yard/ü", "old"]
 BASE_OF_OLD = 40
-"""Sequences of `old` below this are from before its forwarder."""
+"""Sequences of `old` below this one are older than its forwarder."""
 EPOCH = "0123456789abcdef0123456789abcdef"
 LIMITS = UplinkLimits(live_window_bytes=4000, batch_bytes=700, batches_undelayed=2)
 INTAKE_LIMITS = IntakeLimits(batches_unsettled=6, messages_unsettled=12, bytes_unsettled=3000, bytes_a_turn=1200)
@@ -43,7 +43,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 class Forwarder:
-    """One subscription of the model router: a log, what was delivered of it and what came back."""
+    """Subscription of the model router: a log, the delivered positions, and their outcomes."""
 
     def __init__(self, uplink: Uplink) -> None:
         self.uplink = uplink
@@ -74,7 +74,7 @@ class Forwarder:
 
 
 class Hub:
-    """Marks and lake, which survive; and the queue of what has arrived and is not landed, which does not."""
+    """Hub with marks and a lake, which survive, and a queue of batches that have not landed, which does not."""
 
     def __init__(self) -> None:
         self.marks: dict[tuple[str, str, str], int] = {}
@@ -96,7 +96,7 @@ class Hub:
         return True
 
     def unread_changed(self, intake: Intake, by: int) -> None:
-        """Nothing is counted."""
+        """Do nothing: bytes are not counted."""
 
     def batch_arrived(self, intake: Intake, token: int, batch: Batch, ends: Mapping[int, int], gateway: str) -> None:
         assert gateway == "gw1"
@@ -115,7 +115,7 @@ class Hub:
         intake.accept([token])
 
     def land(self, batches: int) -> list[tuple[Intake, int]]:
-        """Make the first ones durable; returns what may now be accepted."""
+        """Make the first batches durable; return those that may now be accepted."""
         landed, self.waiting = self.waiting[:batches], self.waiting[batches:]
         for _, _, what in landed:
             if isinstance(what, Batch):
@@ -164,7 +164,7 @@ class World:
         self.intake: Intake | None = None
         self.to_server = self.to_client = b""
 
-    # what hypothesis does
+    # steps that hypothesis draws
 
     def publish(self, which: int, count: int, size: int) -> None:
         address = ADDRESSES[which]
@@ -201,7 +201,7 @@ class World:
             self._finish()
 
     def cut(self) -> None:
-        """The connection breaks wherever it is: what was on the way is gone."""
+        """Break the connection; data in flight is lost."""
         if self.client is not None and self.server is not None and self.intake is not None:
             self._told(self.client.receive_eof(self.now))
             self.intake.handle(self.server.receive_eof(self.now))
@@ -213,7 +213,7 @@ class World:
             intake.accept([token])
 
     def land_and_die(self, batches: int) -> None:
-        """Durable, but nobody was told."""
+        """Make batches durable, and die before the answer."""
         self.hub.land(batches)
         self.cut()
 
@@ -230,7 +230,7 @@ class World:
         self.ledger_done[key] += 0
         self.reports.ledger({"number": key}, lambda accepted: self.ledger_done.update({key: 1 if accepted else 100}))
 
-    # until everything is quiet
+    # until nothing is pending
 
     def drain(self) -> None:
         for _ in range(2000):
@@ -263,13 +263,13 @@ class World:
                 self.downs += 1
 
     def _finish(self) -> None:
-        """A side that has closed in good order closes its socket."""
+        """Close the sockets of a side that has closed in good order."""
         if self.client is not None and self.server is not None and (self.client.closed or self.server.closed):
             self.cut()
 
 
 def _forget_capability(engine: Engine) -> None:
-    """A peer that has never heard of batches."""
+    """Make the peer look like one without support for batches."""
     accept = engine.accept
     engine.accept = lambda link, **_: accept(link)  # type: ignore[method-assign]
     receive = engine.receive_data
@@ -339,7 +339,7 @@ def test_a_peer_without_batches_gets_every_message_with_its_name(operations_: li
 @given(script, script)
 @settings(max_examples=40, deadline=None)
 def test_the_peer_may_change_between_connections(before: list[tuple[Any, ...]], after: list[tuple[Any, ...]]) -> None:
-    """An endpoint with batches and one without: what was under way to the one goes to the other in its form."""
+    """After a change of endpoint, messages in flight are repeated in the form that the new endpoint supports."""
     world = World(batches=False)
     for name, *arguments in before:
         getattr(world, name)(*arguments)

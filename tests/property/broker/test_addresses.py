@@ -1,4 +1,4 @@
-"""Which rule governs a name: the first, from the most specific one, that matches, however it is looked up."""
+"""The most specific matching rule governs a name, for every way to look it up."""
 
 from __future__ import annotations
 
@@ -32,9 +32,12 @@ def test_the_most_specific_rule_that_matches(found: dict[str, AddressType], aske
 
 
 def test_a_new_name_is_not_held_against_every_rule() -> None:
-    """A plant that lists its addresses by name has thousands of rules, and each device brings names of its own."""
+    """A new name is not compared with every rule.
+
+    A plant that lists its addresses by name has thousands of rules, and each device adds names.
+    """
     table = AddressTable([AddressRule(f"line{number}/+", AddressType.QUEUE) for number in range(5_000)])
     before = list(table.rules)
-    table.rules.clear()  # what is looked through is the rules of the first level, and those of every name
+    table.rules.clear()  # remaining rules: those of the first level, and those of every name
     assert table.rule("line4711/temperature") is next(rule for rule in before if rule.pattern == "line4711/+")
     assert table.rule("elsewhere") is DEFAULT_RULE

@@ -1,4 +1,4 @@
-"""Connections that are received from and answered at once: to clients and logs it makes no difference."""
+"""Lanes for AMQP connections that send and receive: clients and logs see no difference."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.unit.amqp.wire import NOW, message
 T = TypeVar("T")
 CLIENTS = 3
 TURNS = 16
-"""A turn serves one socket at least, however slow the machine is."""
+"""A turn serves at least one socket, however slow the machine is."""
 TARGETS = ("queue/a", "queue/b", "anycast/a", "topic/a", None)
 RULES = [AddressRule(f"{kind.value}/#", kind) for kind in (AddressType.QUEUE, AddressType.ANYCAST, AddressType.TOPIC)]
 PLAIN = message(b"one"), message(b"two", durable=True), message(b"", durable=True)
@@ -56,7 +56,7 @@ def run_loop(what: Coroutine[Any, Any, T]) -> T:
 
 
 class Counting(Router):
-    """A router that notes what it is given together."""
+    """Router that records the batches it is given."""
 
     together: tuple[int, ...] = ()
     handed_on: tuple[int, ...] = ()
@@ -72,7 +72,7 @@ class Counting(Router):
 
 
 class Noted:
-    """A batch that notes what is not handed on."""
+    """Batch that records the messages which are not handed on."""
 
     def __init__(self, batch: AnycastMessages) -> None:
         self._batch = batch
@@ -87,7 +87,7 @@ class Noted:
 
 
 class Client:
-    """A client on a socket, with a link to each target, and its connection at the broker."""
+    """Client on a socket, with a link to each target, and its connection at the broker."""
 
     def __init__(self, world: World, name: str) -> None:
         self.engine = Engine(container_id=name, server=False, sasl=SaslClient(), now=NOW)
@@ -128,7 +128,7 @@ class Client:
             self.tags += len(messages)
 
     def carry(self, size: int = 1 << 30) -> bool:
-        """Send this much of what there is, and take what has come; whether there was anything."""
+        """Send up to this much pending output, and process all input; return whether anything moved."""
         self.out += self.engine.data_to_send()
         moved = bool(self.out)
         with contextlib.suppress(OSError):
@@ -140,7 +140,7 @@ class Client:
         return moved and self.socket.fileno() >= 0
 
     def corrupt(self, at: int, byte: int) -> None:
-        """Change a byte of what is about to be sent."""
+        """Change a byte of the pending output."""
         self.out += self.engine.data_to_send()
         if self.out:
             at %= len(self.out)
@@ -164,7 +164,7 @@ class Client:
 
 
 class World:
-    """A router with clients, whose commits end when the test says so."""
+    """Router with clients; the test decides when commits end."""
 
     def __init__(self, *, lanes: bool) -> None:
         self.posted: deque[Callable[[], None]] = deque()
@@ -177,7 +177,7 @@ class World:
         self.clients = [Client(self, f"c{number}") for number in range(CLIENTS)]
         self.consumer = Client(self, "consumer")
         self.former: list[Client] = []
-        """Consumers that are gone."""
+        """Former consumers."""
 
     def session(self, driver: ConnectionDriver, engine: Engine) -> AmqpSession:
         lane = self.arrivals.lane(driver, engine) if self.arrivals is not None else None
@@ -201,7 +201,7 @@ class World:
         await self.rest()
 
     async def turns(self) -> None:
-        """What has come is taken, and answered as far as it can be."""
+        """Process and answer all input, as far as possible."""
         for _ in range(TURNS):
             await asyncio.sleep(0)
         self.router.flush()
@@ -213,7 +213,7 @@ class World:
             self.store.failure = None
 
     async def rest(self) -> None:
-        """Until nobody has anything to say or to write."""
+        """Run until no client or server has anything to send."""
         quiet = 0
         while quiet < 3:
             heard = sum([client.carry() for client in self.every])
@@ -223,7 +223,7 @@ class World:
                 self.end_commit(None)
 
     async def replace_consumer(self) -> None:
-        """It goes, and another one comes that takes one message at a time."""
+        """Replace the consumer by one that takes one message at a time."""
         self.consumer.socket.close()
         await self.turns()
         self.former.append(self.consumer)
@@ -292,11 +292,11 @@ async def play(world: World, steps: Sequence[Step], **consumer: int) -> list[Any
 
 
 AtOnce = tuple[tuple[int, ...], tuple[int, ...]]
-"""How many messages were published together each time: for logs, for consumers."""
+"""Sizes of the batches that were published together: for logs, for consumers."""
 
 
 def compared(steps: Sequence[Step], **consumer: int) -> AtOnce:
-    """How many messages were published together each time, where there were lanes; all else was as without."""
+    """Check that lanes change nothing for clients and logs; return the batch sizes with lanes."""
 
     async def told(*, lanes: bool) -> tuple[list[Any], AtOnce]:
         world = World(lanes=lanes)
@@ -310,12 +310,12 @@ def compared(steps: Sequence[Step], **consumer: int) -> AtOnce:
 
 
 def both(steps: Sequence[Step]) -> tuple[int, ...]:
-    """As `compared`, for logs."""
+    """Run `compared` for logs."""
     return compared(steps)[0]
 
 
 def handed_on(steps: Sequence[Step], **consumer: int) -> tuple[int, ...]:
-    """As `compared`, for consumers."""
+    """Run `compared` for consumers."""
     return compared(steps, **consumer)[1]
 
 
@@ -356,7 +356,7 @@ def each(target: str, what: bytes = PLAIN[1]) -> list[Step]:
 class TestLanes:
     def test_messages_of_many_connections_are_stored_and_answered_together(self) -> None:
         steps: list[Step] = [*each("queue/a"), ("commit", None), *each("queue/a"), ("commit", None)]
-        assert both(steps) == (CLIENTS,)  # the first teach what their messages are like
+        assert both(steps) == (CLIENTS,)  # the first messages teach their form
 
     def test_messages_of_two_queues_in_a_turn_are_one_batch(self) -> None:
         steps: list[Step] = [*each("queue/a"), *each("queue/b"), ("commit", None)]
@@ -409,7 +409,7 @@ WITH_TTL = b"\x00\x53\x70\xc0\x0b\x03\x41\x40\x70\x00\x0f\x42\x40\x40\x40" + mes
 
 
 class TestAnycast:
-    """What lanes took for the consumers of an address is handed on together."""
+    """Messages that lanes read for the consumers of an address are handed on together."""
 
     @pytest.mark.parametrize("state", STATES)
     def test_their_outcomes_go_to_who_sent_them(self, state: DeliveryState) -> None:
@@ -468,5 +468,5 @@ class TestAnycast:
         assert accepted == [0, 1]
         assert handed.encoded == [b"", b"", b"\2"]
         assert handed._members[:2] == [None, None]
-        handed.accepted([0])  # it was answered
+        handed.accepted([0])  # already answered
         assert accepted == [0, 1]

@@ -1,5 +1,8 @@
-"""An anycast address with consumers that come, go, refuse and fail, in any order, whether messages are handed out one
-by one, those of a turn together, or encoded: nothing is lost or with two consumers at once, each is answered once."""
+"""Anycast address with consumers that join, leave, refuse and fail in any order.
+
+Messages are handed out one by one, a turn at a time, or encoded. None is lost or held by two consumers at once, and
+each is answered once.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +32,11 @@ OUTCOMES = (
     DeliveryOutcome.MODIFIED_FAILED,
 )
 LARGE = 8
-"""Bytes of a message that some receivers cannot take."""
+"""Size in bytes of a message that some receivers refuse."""
 
 
 class Sender(interfaces.Origin):
-    """Notes its answers."""
+    """Records its answers."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -91,7 +94,7 @@ class Many(AnycastBatch):
 
 
 class Receiver(RunConsumer):
-    """Holds what it got until told what to answer."""
+    """Holds messages until the test chooses their outcomes."""
 
     credit = 0
 
@@ -100,7 +103,7 @@ class Receiver(RunConsumer):
         self.credit = credit
         self.size_max = size_max
         self.encoded = encoded
-        """It takes messages as they are to be written, while it can take all."""
+        """Accept encoded messages when all of them fit."""
         self.raises = self.ended = False
         self.got: list[bytes] = []
         self.gave_back: set[bytes] = set()
@@ -143,7 +146,7 @@ class Receiver(RunConsumer):
 
 
 class Address:
-    """One anycast address of a router, and what was sent to it."""
+    """Anycast address of a router, and the messages sent to it."""
 
     def __init__(self) -> None:
         self.site = Site()
@@ -166,7 +169,7 @@ class Address:
         self.site.router.publish(Publication(sender, Run(ADDRESS, sender.name, 1, b"", bodies), tokens))
 
     def hand_on(self, numbers: Sequence[int], size: int = 0) -> int:
-        """One message of each of these senders; what is not taken at once is sent by itself. How many were."""
+        """Publish one message of each sender as a batch; return the number of messages that were taken as a batch."""
         bodies = [(self.sent + i).to_bytes(4, "big") + bytes(size) for i in range(len(numbers))]
         senders = [(self.senders[number], self.sent + i) for i, number in enumerate(numbers)]
         self.who.update(zip(bodies, senders, strict=True))
@@ -193,7 +196,7 @@ class Address:
 
 
 class AnycastMachine(RuleBasedStateMachine):
-    """The real router; what is sent is known from outside."""
+    """The real router; the test tracks sent messages from outside."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -209,7 +212,7 @@ class AnycastMachine(RuleBasedStateMachine):
         goes=st.none() | st.integers(0, 5),
     )
     def send(self, runs: list[tuple[int, list[int]]], together: bool, goes: int | None) -> None:
-        """`goes`: a receiver leaves after so many runs."""
+        """Send runs. With `goes`, a receiver leaves after this many runs."""
         there = bool(self.address.receivers)
         with self.address.turn(together=together):
             for i, (number, sizes) in enumerate(runs):
@@ -221,7 +224,7 @@ class AnycastMachine(RuleBasedStateMachine):
 
     @rule(numbers=st.lists(st.integers(0, 2), min_size=1, max_size=8), size=st.sampled_from([0, 0, LARGE]))
     def hand_on(self, numbers: list[int], size: int) -> None:
-        """One message of each of many senders, as they came in one turn."""
+        """Publish one message of each of many senders, as received in one turn."""
         there = bool(self.address.receivers)
         self.address.hand_on(numbers, size)
         if not there:
@@ -290,7 +293,7 @@ class AnycastMachine(RuleBasedStateMachine):
             assert len(receiver.got) == len(set(receiver.got))
 
     def teardown(self) -> None:
-        """Somebody who takes everything gets everything that is left, once."""
+        """Join a receiver that accepts everything: it gets each remaining message once."""
         for receiver in self.address.receivers:
             receiver.raises, receiver.credit = False, 0
         everything = Receiver("everything", 10_000)
@@ -436,11 +439,11 @@ class TestOneTurn:
 
 
 class TestHandedOn:
-    """One message of each of many senders."""
+    """Batch with one message of each of many senders."""
 
     @pytest.fixture
     def address(self) -> Address:
-        """Its route is known, and two take part of what comes."""
+        """Return an address with a known route and two consumers that each take a part."""
         address = Address()
         for name in "xy":
             address.come(Receiver(name, 100, encoded=True))
@@ -473,7 +476,7 @@ class TestHandedOn:
         for receiver, credit in zip(address.receivers, (1, 2), strict=True):
             receiver.credit = credit
         assert address.hand_on([0, 1, 2, 0, 1]) == 3
-        assert address.hand_on([0]) == 0  # it does not overtake those that wait
+        assert address.hand_on([0]) == 0  # it does not overtake waiting messages
         receiver = address.receivers[0]
         receiver.credit = 9
         assert receiver.subscription is not None
@@ -511,7 +514,7 @@ class TestHandedOn:
 
 
 class TestFew:
-    """Messages of a turn that are few: to all consumers, or to one that answers at once."""
+    """Small batches of a turn go to all consumers, or to one that answers at once."""
 
     @pytest.fixture
     def address(self) -> Address:
@@ -524,7 +527,7 @@ class TestFew:
 
     @staticmethod
     def turn(address: Address, count: int, answered_after_s: float) -> int:
-        """Send, and have all answered; to how many consumers it went."""
+        """Send and answer all messages; return the number of consumers that received some."""
         address.hand_on([i % 3 for i in range(count)])
         address.site.now += answered_after_s
         busy = [receiver for receiver in address.receivers if receiver.held]
@@ -554,7 +557,7 @@ class TestFew:
     def test_one_that_stops_answering_gets_its_part_again(self, address: Address) -> None:
         for _ in range(9):
             self.turn(address, 6, 0.001)
-        address.hand_on([0] * 6)  # one has them, and keeps them
+        address.hand_on([0] * 6)  # one consumer holds them
         address.site.now += 2 * ANYCAST_QUICK_S
         stopped = next(receiver for receiver in address.receivers if receiver.held)
         held = len(stopped.held)

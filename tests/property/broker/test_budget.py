@@ -1,4 +1,4 @@
-"""The accounts of a budget: whatever is charged and given back, in any order, every account holds the sum below it."""
+"""Accounts of a budget: after charges and refunds in any order, every account holds the sum of those below it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ADDRESSES = st.sampled_from(["192.0.2.1", "192.0.2.2"])
 
 
 class Held:
-    """A connection as a budget sees it: an identity, and where it counts."""
+    """Connection as seen by a budget: an identity, and the account that it counts for."""
 
     def __init__(self, account: MemoryAccount) -> None:
         self.account = account
@@ -22,7 +22,7 @@ class Held:
 
 
 class Accounts(RuleBasedStateMachine):
-    """Connections come, say who they are, hold more and less, and go."""
+    """Connections that open, log in, charge and refund memory, and close."""
 
     connections = Bundle("connections")
 

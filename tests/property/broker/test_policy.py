@@ -1,4 +1,4 @@
-"""The policy against a naive model: every address there is, one by one."""
+"""The policy agrees with a naive model on every possible address."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def model(rules: list[AccessRule], operation: Operation, name: str) -> bool:
 @given(RULES)
 def test_names_are_allowed_as_the_model_says(rules: list[AccessRule]) -> None:
     grant = Grant("a", "c", rules)
-    for name in [*NAMES, *NAMES]:  # and once more, remembered
+    for name in [*NAMES, *NAMES]:  # again, now cached
         assert grant.may_send(name) is model(rules, Operation.SEND, name)
         assert grant.may(Operation.MANAGE, name) is model(rules, Operation.MANAGE, name)
 
@@ -56,7 +56,7 @@ def test_a_filter_that_is_allowed_reaches_nothing_that_is_not(rules: list[Access
 @settings(max_examples=100, deadline=None)
 @given(RULES, st.text("ab+#/%uc$", min_size=0, max_size=4))
 def test_no_user_name_reaches_beyond_one_level(rules: list[AccessRule], user: str) -> None:
-    """Whatever a user is called, it gets no more than a rule with + in place of the mark would give."""
+    """The name of a user never gives it more rights than a rule with + in place of the placeholder."""
     grant = Grant(user, user, rules)
     widest = [AccessRule(tuple(p.replace("%u", "+") for p in rule.addresses), rule.operations) for rule in rules]
     for name in NAMES:

@@ -1,5 +1,7 @@
-"""A queue with consumers that come, go, select, release and fail, in any order: nothing is lost, nothing is with two
-consumers at once, and no message of a group overtakes another."""
+"""Queue with consumers that join, leave, select, release and fail in any order.
+
+No message is lost or held by two consumers at once, and no message of a group overtakes another.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ GROUPS = (None, None, "g", "h")
 
 
 class Receiver(RunConsumer):
-    """Holds what it got until told what to answer."""
+    """Holds messages until the test chooses their outcomes."""
 
     credit = 0
 
@@ -38,7 +40,7 @@ class Receiver(RunConsumer):
         self.joined: Joinable | None = None
         self.raises = False
         self.ended = False
-        """It raised: its connection ends."""
+        """Set when it raised: its connection ends."""
 
     def wanted(self, run: Run) -> Sequence[bool]:
         return [self.takes(body) for body in run.bodies]
@@ -64,7 +66,7 @@ class Receiver(RunConsumer):
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """The real router over the store in memory; what is in the queue is known from outside."""
+    """The real router over the store in memory; the test tracks the content of the queue from outside."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,12 +121,12 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.receivers)
     @rule(data=st.data())
     def raises(self, data: st.DataObject) -> None:
-        """A receiver raises when it is given something next."""
+        """Make a receiver raise at its next delivery."""
         data.draw(st.sampled_from(self.receivers)).raises = True
 
     @rule()
     def begins_anew(self) -> None:
-        """A call of the queue itself raised."""
+        """Report an exception of the queue itself, which then restarts."""
         queue = self.site.router.queues.get("queue/a")
         if queue is not None:
             self.site.router.feeds.raised(queue, RuntimeError())
@@ -189,7 +191,7 @@ class QueueMachine(RuleBasedStateMachine):
                 assert not [body for body in waiting if receiver.selection is None or receiver.takes(body)]
 
     def teardown(self) -> None:
-        """Somebody who takes everything gets everything that is left, once."""
+        """Join a receiver that accepts everything: it gets each remaining message once."""
         for receiver in self.receivers:
             receiver.credit, receiver.raises = 0, False
         everything = Receiver(self, "")

@@ -1,4 +1,4 @@
-"""`Ranges` against a plain set of integers."""
+"""`Ranges` agrees with a plain set of integers."""
 
 from __future__ import annotations
 

@@ -1,15 +1,19 @@
-"""The router against a model: random publishers, consumers, commits, failures, absences, other rules, exceptions.
+"""Router against a model: random publishers, consumers, commits, failures, absences, changes of rules, exceptions.
 
-What must hold at every moment: nothing is acknowledged before the commit of its message; answers come in the order of
-the questions, anycast messages aside (and with them, for a sender that asks for it); no position is held by two
-consumers of a group. And once everybody has credit and answers: every message that was acknowledged has reached every
-durable subscription that was there, in the order of its producer, and exactly one consumer of a queue; nobody got a
-message twice that it had settled. What was rejected, failed too often or expired is at the dead letter address (of the
-queue) or in the loss ledger (of the durable subscription), once. All of that whatever rules change while a commit runs,
-whichever consumer or subscription raises, and whatever commit the feeds are not told of.
+These rules hold at every moment:
 
-And at every moment: a cursor is done with what its consumers have settled, with what was given up, and with what its
-subscription does not want, and with nothing else.
+- No message is acknowledged before its commit.
+- Answers come in the order of the messages. Anycast messages are an exception, unless their sender requires order.
+- No position is held by two consumers of a group.
+- A cursor has passed only messages that were settled, dropped, or filtered out by its subscription.
+
+Once all consumers have credit and answer, each acknowledged message has reached every durable subscription of the time,
+in the order of its producer, and exactly one consumer of a queue. No consumer got a message twice that it had settled.
+Messages that were rejected, failed too often or expired are at the dead letter address (of the queue) or in the loss
+ledger (of the durable subscription), once.
+
+All of this holds when rules change during a commit, when any consumer or subscription raises, and when the feeds miss
+the notification of a commit.
 """
 
 from __future__ import annotations
@@ -67,7 +71,7 @@ ADDRESSES = [*STORED, "any/1", "any/1", "multi/1", "unheard/1"]
 
 
 class Sender(interfaces.Origin):
-    """An origin that checks the order of its answers."""
+    """Origin that checks the order of its answers."""
 
     def __init__(self, name: str, *, in_order: bool) -> None:
         self.name = name
@@ -99,7 +103,7 @@ class Sender(interfaces.Origin):
 
 
 class Receiver(RunConsumer):
-    """A consumer with a credit that tests give, holding what it has not settled."""
+    """Consumer with credit from the test, which holds unsettled messages."""
 
     credit = 0
 
@@ -111,7 +115,7 @@ class Receiver(RunConsumer):
         self.settled: list[tuple[str, bytes]] = []
         self.raises = False
         self.ended = False
-        """It raised, and its connection has not been taken away yet."""
+        """Set when it raised and its connection has not been closed yet."""
 
     def take(self, subscription: Subscription, stored: Stored) -> None:
         run = stored.run
@@ -135,7 +139,7 @@ class Receiver(RunConsumer):
 
 
 class RouterMachine(RuleBasedStateMachine):
-    """One router over the store's twin in memory; callbacks run when the machine says so."""
+    """Router over a store in memory; the machine decides when callbacks run."""
 
     @initialize()
     def start(self) -> None:
@@ -145,11 +149,11 @@ class RouterMachine(RuleBasedStateMachine):
         self.senders = [Sender("s0", in_order=False), Sender("s1", in_order=True)]
         self.counter = 0
         self.missing = False
-        """The feeds are not told of the next commit."""
+        """The feeds miss the notification of the next commit."""
         self.logged: dict[tuple[int, int], tuple[str, bytes]] = {}
-        """What is at a position of a log."""
+        """Message at each position of a log."""
         self.done_with: set[tuple[int, int]] = set()
-        """(cursor, position) of what was settled, or given up."""
+        """(cursor, position) of messages that were settled or dropped."""
         self.store.commits.listeners.append(self.committed)
         self.watch_giving_up()
         self.receivers: dict[str, Receiver] = {
@@ -198,7 +202,7 @@ class RouterMachine(RuleBasedStateMachine):
         if name == "durable" and self.router.addresses.type_of(address) is not AddressType.TOPIC:
             remainder = self.router.durable_subscriptions.join_remainder(
                 receiver, "sub"
-            )  # as a session does that finds its address changed
+            )  # as a session does after its address has changed
         self.joined[name] = remainder or self.router.subscriptions.subscribe(receiver, address, options)
         self.joined[name].pump()  # type: ignore[attr-defined]
 
@@ -217,7 +221,7 @@ class RouterMachine(RuleBasedStateMachine):
             bodies.append(f"{sender.name}:{self.counter}".encode())
             tokens.append(sender.next_token)
             kind = self.router.addresses.type_of(address)
-            kept = address not in TOPICS or kind is AddressType.TOPIC  # else nobody durable is owed it
+            kept = address not in TOPICS or kind is AddressType.TOPIC  # else no durable subscription has to receive it
             label = address if kept else f"other {address}"
             sender.sent[sender.next_token] = (label, bodies[-1])
             sender.asked.append((sender.next_token, label))
@@ -234,7 +238,7 @@ class RouterMachine(RuleBasedStateMachine):
 
     @rule()
     def foreign_flush(self) -> None:
-        """Somebody else seals the group: nothing is answered but by its outcome."""
+        """Seal the group outside of the router: messages are answered only with their outcome."""
         self.store.commits.flush()
 
     @rule()
@@ -244,7 +248,7 @@ class RouterMachine(RuleBasedStateMachine):
 
     @rule()
     def a_while(self) -> None:
-        """So long that nobody waits for the consumer of an anycast message any more."""
+        """Let so much time pass that no sender waits for an anycast consumer any longer."""
         self.now += ANYCAST_ANSWER_S_MAX
         self.router.tick()
 
@@ -260,7 +264,7 @@ class RouterMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(["queue-a", "durable"]), address=st.sampled_from(["q/1", "t/1"]))
     def deliver(self, name: str, address: str) -> None:
-        """What is published is committed and delivered, as it is mostly; by chance that takes very long."""
+        """Publish, commit and deliver, as in the usual case; random steps rarely do this."""
         self.publish(0, address, 2, 1, b"")
         self.tick()
         self.callbacks()
@@ -295,7 +299,7 @@ class RouterMachine(RuleBasedStateMachine):
 
     @rule(keep=st.booleans())
     def connections_end(self, keep: bool) -> None:
-        """Of the consumers that raised; each comes back at once."""
+        """End the connections of consumers that raised; each returns at once."""
         for name, receiver in self.receivers.items():
             if receiver.ended:
                 receiver.ended = False
@@ -339,7 +343,7 @@ class RouterMachine(RuleBasedStateMachine):
 
     @rule(keep=st.booleans())
     def durable_absence(self, keep: bool) -> None:
-        """The durable subscriber goes and comes back at once, its in-flight messages kept or given back."""
+        """Let the durable subscriber leave and return at once; it keeps or releases in-flight messages."""
         receiver = self.receivers["durable"]
         receiver.credit = 0
         self.joined["durable"].leave(receiver, keep=keep)  # type: ignore[attr-defined]
@@ -379,7 +383,7 @@ class RouterMachine(RuleBasedStateMachine):
         self.router.reconfigure(AddressTable(RULES), POLICIES)
         self.store.failure = None
         for name in ("queue-a", "queue-b"):
-            self.leave(name)  # whom a message was undeliverable to is somebody else when it comes again
+            self.leave(name)  # a consumer that refused a message returns as another one
         for name in ("queue-a", "any", "dead"):
             self.come_back(name)
         self.drain()
@@ -395,7 +399,7 @@ class RouterMachine(RuleBasedStateMachine):
         owed = {key for key in everything if key[0].startswith("t/")}
         assert set(durable) <= owed
         lost = [entry for entry in self.store.ledger.entries(0, 10_000) if not entry.reason.startswith(DEAD_LETTERED)]
-        lost = [entry for entry in lost if (entry.subscription, entry.address) != ("queue", "t/1")]  # while it was one
+        lost = [entry for entry in lost if (entry.subscription, entry.address) != ("queue", "t/1")]  # as a queue
         assert {entry.subscription for entry in lost} <= {"sub"}
         assert len(owed) - len(durable) == sum(entry.messages for entry in lost)
         buried = [entry for entry in self.store.ledger.entries(0, 10_000) if entry.reason.startswith(DEAD_LETTERED)]

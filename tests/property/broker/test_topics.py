@@ -1,4 +1,4 @@
-"""Topic filters: the tree against one-by-one matching, and the relations between filters against sampled names."""
+"""Topic filters: the tree agrees with single matching, and relations between filters hold for sampled names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILTERS = st.tuples(st.lists(st.sampled_from(["a", "b", "", "+", "$x"]), min_siz
     lambda pair: "/".join([*pair[0], *(["#"] if pair[1] or not pair[0] else [])])
 )
 WIDE = FILTERS | FILTERS.map(widen)
-"""Some with names that begin with ``$``, as wildcards of MQTT 3.1 may be."""
+"""Filters, some with names that begin with ``$``, as wildcards of MQTT 3.1 may."""
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ WIDE = FILTERS | FILTERS.map(widen)
         ("#", "$SYS/uptime", False),  # [MQTT-4.7.2-1]
         ("+/monitor/Clients", "$SYS/monitor/Clients", False),
         ("$SYS/#", "$SYS/uptime", True),
-        ("$#", "$SYS/uptime", True),  # what MQTT 3.1 may mean by #
+        ("$#", "$SYS/uptime", True),  # possible meaning of # in MQTT 3.1
         ("$#", "plain/name", True),
         ("$+/monitor/Clients", "$SYS/monitor/Clients", True),
         ("$+/monitor/Clients", "any/monitor/Clients", True),

@@ -1,4 +1,4 @@
-"""The landing against a model, with the process dying between any two of its steps."""
+"""Landing against a model: the process dies between any two steps."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ NOW_US = 1_795_250_665_237_000
 
 
 class Crash(BaseException):
-    """The process dies here."""
+    """Simulated death of the process."""
 
 
 class Hub:
-    """A hub that can die at a step and start again on what it left."""
+    """Hub that can die at a step and restart on its remaining state."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.crash_at: str | None = None
         self.steps_before = 0
-        """Steps of that name that are done before the one it dies at."""
+        """Number of steps of this name before the fatal one."""
         self.start()
 
     def start(self) -> None:
@@ -62,7 +62,7 @@ class Hub:
             raise Crash(step)
 
     def attempt(self, what: list[ReceivedBatch] | list[LedgerRange], crash_at: str | None) -> bool:
-        """True when it was acknowledged; else the process died and has been started again."""
+        """Return True when the data was acknowledged; otherwise the process died and has been restarted."""
         self.crash_at = crash_at
         try:
             if what and isinstance(what[0], LedgerRange):
@@ -78,14 +78,14 @@ class Hub:
         return True
 
     def land_ledger(self, what: list[LedgerRange]) -> None:
-        """A document each, with no time for more than one a landing."""
+        """Land one document per entry, with time for only one document in each landing."""
         left = [[entry] for entry in what]
         while left:
             landed = self.landing.land_ledger(left, NOW_US, clock=itertools.count(0.0).__next__, seconds=1.0)
             left = left[len(left) - landed.left :]
 
     def land(self, what: list[ReceivedBatch]) -> None:
-        """Cut, and with no time for more than one slice a landing."""
+        """Land in slices, with time for only one slice in each landing."""
         left = [part for received in what for part in parts_of(received)]
         while left:
             landed = self.landing.land(left, NOW_US, clock=itertools.count(0.0).__next__, seconds=1.0)
@@ -101,7 +101,7 @@ class Hub:
 
 def received(gateway: str, address: str, first: int, count: int, lane: BatchLane = BatchLane.LIVE) -> ReceivedBatch:
     bodies = [f"{gateway} {address} {sequence}".encode() for sequence in range(first, first + count)]
-    properties = b"\x03\0\1x"  # what has some is looked at one by one
+    properties = b"\x03\0\1x"  # messages with properties are processed one by one
     run = Run(address, "device", 1 | CLOCK_GOOD, properties, bodies, NOW_US * 1_000)
     return ReceivedBatch(
         "default", gateway, decode(encode([Stored(-1, first, run)], space="s", epoch=EPOCH, lane=lane))
@@ -120,8 +120,10 @@ steps = st.tuples(st.lists(ranges, min_size=1, max_size=3), st.sampled_from([Non
 def test_what_is_acknowledged_is_in_the_lake_once(
     script: list[tuple[list[tuple], str | None]], rows_max: int | None
 ) -> None:
-    """Overlaps, repetitions, lanes out of order, landings in one part or in several, and a death at each step of each:
-    rows = distinct = acknowledged."""
+    """Acknowledged messages are in the lake exactly once, after a death at any step.
+
+    The data has overlaps, repetitions, lanes out of order, and landings in one or several parts.
+    """
     acknowledged: set[tuple[object, ...]] = set()
     sent: set[tuple[object, ...]] = set()
     with tempfile.TemporaryDirectory(dir=fast_folder()) as directory, pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Commit-confirm on disk: whatever is killed between two steps, a version of the hub is in force that may be."""
+"""Commit-confirm on disk: after a kill between any two steps, a permitted version of the hub is in force."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ spec: {address: plant/#, type: topic, forwarders: [{name: all, remoteAddress: hu
 
 
 class Killed(BaseException):
-    """In place of the end of the process."""
+    """Replaces the end of the process."""
 
 
 def documents(number: int, *, valid: bool) -> list[dict[str, Any]]:
-    """What version `number` of the hub says: a name of an address tells which it is."""
+    """Return version `number` of the hub; the name of an address shows the version."""
     remote = "hub" if valid else "nowhere"
     spec = {"address": f"v{number}/#", "type": "topic", "forwarders": [{"name": "x", "remoteAddress": remote}]}
     return [{"apiVersion": "waypost/v1", "kind": "Address", "metadata": {"name": "managed"}, "spec": spec}]
@@ -51,13 +51,13 @@ def desired(number: int, *, valid: bool = True) -> Desired:
 
 
 def in_force(repository: Repository) -> int:
-    """The version in force by what the configuration says: 0 for none of the hub."""
+    """Return the version in force according to the configuration, or 0 for no version of the hub."""
     found = [each for each in repository.load().resources if each.name == "managed"]
     return int(found[0].document["spec"]["address"].split("/")[0][1:]) if found else 0
 
 
 class CommitConfirm(RuleBasedStateMachine):
-    """A gateway that is killed anywhere, and what a person would expect of it."""
+    """Gateway that can be killed anywhere, and the state that an operator expects of it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class CommitConfirm(RuleBasedStateMachine):
         assert in_force(self._repository) == 0
 
     def _do(self, step: Any, at: str) -> bool:
-        """Take a step; False: it was killed before anything of it counts."""
+        """Take a step; return False when a kill came before it had any effect."""
         if at == "whole":
             step()
             return True
@@ -94,7 +94,7 @@ class CommitConfirm(RuleBasedStateMachine):
                 pass
             else:
                 return True  # nothing had to be written
-        self._repository = Repository(self._data)  # another process
+        self._repository = Repository(self._data)  # new process
         return at == "synced"
 
     at = st.sampled_from(["whole", "whole", "writing", "renaming", "synced"])

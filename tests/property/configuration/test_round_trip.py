@@ -1,4 +1,4 @@
-"""Whatever is fed to the parser ends in resources or in errors with places, and what is applied comes back the same."""
+"""The parser returns resources or located errors for any input, and an applied configuration reads back the same."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ shaped: st.SearchStrategy[Any] = st.recursive(
 
 
 def parse_or_errors(data: bytes | str) -> None:
-    """Fails on anything but resources or well-formed errors."""
+    """Parse; fail on any result but resources or well-formed errors."""
     try:
         parse.parse(KINDS, data, "x.yaml")
     except ConfigurationRejected as why:
@@ -68,7 +68,7 @@ def test_no_document_crashes_the_schema(document: Any) -> None:
 
 @st.composite
 def addresses(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Addresses that are valid together."""
+    """Draw addresses that are valid together."""
     documents = []
     for name in draw(st.lists(names, unique=True, max_size=5)):
         type_ = draw(st.sampled_from([t for t in AddressType if t is not AddressType.SUBSCRIPTION]))

@@ -1,10 +1,10 @@
-"""The campaign: every target under atheris for so much CPU time, one at a time, and a table of what was done.
+"""Fuzzing campaign: run every target under atheris for some CPU time, one at a time, and print a table of the results.
 
     python -m tests.property.fuzz [TARGET…] [--seconds 600] [--work FOLDER]
 
-Targets take turns of a minute, so that each has had its share whenever the campaign is stopped; it goes on where it
-stopped. FOLDER keeps the corpus, the findings (`FOLDER/TARGET/finding-…`) and what each turn used.
-Exits 1 when something was found, 3 without atheris.
+Targets take turns of a minute, so that each has its share when the campaign is stopped. The campaign continues where it
+stopped. FOLDER keeps the corpus, the findings (`FOLDER/TARGET/finding-…`) and the resources used by each turn. Exits 1
+when a target has a finding, 3 without atheris.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from tests.property.fuzz.harness import NO_ATHERIS, PROGRESS, work_folder
 from tests.property.fuzz.targets import NAMES
 
 TURN_S: Final = 60.0
-"""CPU seconds."""
+"""Length of a turn in CPU seconds."""
 LOG_LINES: Final = 30
-"""Of a run that found something: they name the exception and its place."""
+"""Number of log lines of a run with a finding: they contain the exception and its location."""
 
 
 class Turn(NamedTuple):
-    """What one process used."""
+    """Resources used by one process."""
 
     inputs: int
     cpu_s: float
     peak_mib: float
     grew_mib: float
-    """Resident at the end beyond what it was once warm."""
+    """Growth of resident memory after the warm-up."""
 
 
 class Work:
-    """The folder of one target."""
+    """Folder of one target."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -59,7 +59,7 @@ class Work:
         return sum(turn.cpu_s for turn in self.turns)
 
     def run(self, name: str, seconds: float) -> None:
-        """One turn. Exits 3 without atheris."""
+        """Run one turn. Exits 3 without atheris."""
         self._progress.unlink(missing_ok=True)
         command = [sys.executable, "-m", "tests.property.fuzz.harness", name]
         command += ["--seconds", str(seconds), "--work", str(self._folder)]
@@ -88,7 +88,7 @@ class Work:
 
 
 def table(rows: Iterable[tuple[str, Sequence[Turn], int]]) -> str:
-    """A line for each (target, its turns, its findings)."""
+    """Return a table with a line for each (target, its turns, its findings)."""
     heads = ("inputs", "CPU s", "inputs/s", "peak MiB", "grew MiB", "findings")
     lines = [f"{'target':18}" + "".join(f"{head:>10}" for head in heads)]
     for name, turns, findings in rows:
@@ -105,7 +105,7 @@ def table(rows: Iterable[tuple[str, Sequence[Turn], int]]) -> str:
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path), help="Corpus, findings and what was used.")
 @click.option("--list", "listing", is_flag=True, help="Name the targets and stop.")
 def campaign(names: tuple[str, ...], seconds: float, work: Path | None, listing: bool) -> None:
-    """Fuzz the targets named, or all of them."""
+    """Fuzz the given targets, or all of them."""
     if listing:
         click.echo("\n".join(NAMES))
         return
@@ -122,13 +122,16 @@ def campaign(names: tuple[str, ...], seconds: float, work: Path | None, listing:
 
 
 def _stop(number: int, _frame: object) -> None:
-    """The turn under way ends, and counts. `timeout` sends its signal twice."""
+    """Let the current turn end and count. `timeout` sends its signal twice."""
     signal.signal(number, signal.SIG_IGN)
     sys.exit(128 + number)
 
 
 def take_turns(works: dict[str, Work], seconds: float) -> None:
-    """Until each has had its time. Who has a finding waits for it to be mended: it would meet the same again."""
+    """Run turns until each target has used its time.
+
+    A target with a finding waits until the defect is fixed: it would find the same again.
+    """
     while due := {name: each for name, each in works.items() if seconds - each.cpu_s > 1 and not each.findings}:
         for name, each in due.items():
             each.run(name, min(TURN_S, seconds - each.cpu_s))

@@ -1,4 +1,4 @@
-"""What a fuzzer begins with: streams a broker understands, to be damaged."""
+"""Seeds of the fuzzer: valid streams, which the fuzzer damages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ AMQP_STREAM = b"".join(TURNS)
 
 
 def mqtt_steps(version: int) -> list[bytes]:
-    """CONNECT, every QoS, a subscription that gets its own messages, a retained one, and the acknowledgements: packets
-    that are right when each waits for the answer to those before it."""
+    """Return the steps of an MQTT client; each step is valid after the answer to the one before.
+
+    They contain CONNECT, every QoS, a subscription to its own messages, a retained message, and the acknowledgements.
+    """
     alias = Properties(topic_alias=3) if version == 5 else Properties()
     steps: list[packets.Packet] = [
         packets.Connect("fuzz", version, clean_start=True, keep_alive_s=60),
@@ -35,7 +37,7 @@ def mqtt_steps(version: int) -> list[bytes]:
 
 
 def mqtt_rich() -> list[bytes]:
-    """An MQTT 5 conversation with every property a client may send, anycast and multicast, and what is refused."""
+    """Return an MQTT 5 conversation with every client property, anycast and multicast, and refused packets."""
     will_block = Properties(will_delay_interval_s=1, content_type="a/b", response_topic="r", correlation_data=b"c")
     connect_block = Properties(
         session_expiry_interval_s=9, receive_maximum=3, maximum_packet_size=200, topic_alias_maximum=2,
@@ -64,7 +66,7 @@ def mqtt_rich() -> list[bytes]:
 
 
 def mqtt_seeds() -> list[bytes]:
-    """Whole conversations, and every packet of the case table behind a CONNECT."""
+    """Return whole conversations, and every packet of the case table after a CONNECT."""
     seeds = [b"".join(mqtt_steps(version)) for version in (3, 4, 5)]
     seeds.append(b"".join(mqtt_rich()))
     for case in CASES:
@@ -73,5 +75,5 @@ def mqtt_seeds() -> list[bytes]:
 
 
 def amqp_seeds() -> list[bytes]:
-    """The conversation, and its beginnings turn by turn."""
+    """Return the conversation, and each of its beginnings by turns."""
     return [b"".join(TURNS[:end]) for end in range(1, len(TURNS) + 1)]

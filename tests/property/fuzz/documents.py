@@ -1,4 +1,4 @@
-"""What gateway and hub say to each other in documents: enrolment, and manifests all the way into the proof."""
+"""Targets for documents between gateway and hub: enrolment, and manifests up to the proof."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ AT_US: Final = 1_763_845_200_000_000
 
 
 def take_token_text(data: bytes) -> None:
-    """What a person carries to a gateway: a token that is one is written as it is read."""
+    """Parse the text of an enrolment token; a valid token survives a round trip."""
     token = EnrolmentToken.parse(data.decode("utf-8", "replace"))
     assert EnrolmentToken.parse(token.text) == token
     assert token.secret.hex() not in repr(token)
 
 
 def take_enrolment(data: bytes) -> None:
-    """A request at the hub, and the answer at the gateway."""
+    """Process a request at the hub, and the answer at the gateway."""
     for kind in (EnrolmentRequest, RenewalRequest, Attestation, IssuedCertificate, EnrolmentRefusal):
         try:
             document = msgspec.json.decode(data, type=kind)
@@ -59,7 +59,7 @@ def take_enrolment(data: bytes) -> None:
 
 
 def take_certificate(data: bytes) -> None:
-    """A certificate as `ssl` shows it, and its bytes."""
+    """Parse a certificate in the form of `ssl`, and its bytes."""
     serial, _, der = data.partition(b"\n")
     shown = {
         "serialNumber": serial.decode("latin-1"),
@@ -67,12 +67,12 @@ def take_certificate(data: bytes) -> None:
     }
     with contextlib.suppress(InvalidPeer):
         read_certificate(shown)
-    with warnings.catch_warnings(action="ignore"):  # of certificates that the library will refuse one day
+    with warnings.catch_warnings(action="ignore"):  # of certificates that a later version of the library will refuse
         certificates_in(ssl.DER_cert_to_PEM_cert(der).encode())
 
 
 def take_manifest(data: bytes) -> None:
-    """A manifest as the hub takes it; what is taken can be landed, and read again by who proves."""
+    """Parse a manifest at the hub; an accepted manifest can be landed, and read again for the proof."""
     document = msgspec.json.decode(data, type=dict[str, object])
     rows = record_rows("manifests", manifest_rows(SESSION, document), AT_US)
     keys, believed = StatementKeys(), list[ManifestStatement]()
@@ -89,7 +89,7 @@ def take_manifest(data: bytes) -> None:
 
 
 def take_clock(data: bytes) -> None:
-    """How far a clock was off; what is taken can be landed."""
+    """Parse a clock offset; an accepted offset can be landed."""
     record_rows(
         "clock_offsets", clock_offset_rows(SESSION, msgspec.json.decode(data, type=dict[str, object]), AT_US), AT_US
     )

@@ -1,9 +1,9 @@
-"""One target under atheris, until so much CPU time is used or something is found.
+"""Run one target under atheris, until the CPU time is used or there is a finding.
 
-python -m tests.property.fuzz.harness TARGET [--seconds N] [--work FOLDER] [libFuzzer's arguments]
+    python -m tests.property.fuzz.harness TARGET [--seconds N] [--work FOLDER] [libFuzzer's arguments]
 
-FOLDER gets the corpus, what is found (`finding-…`) and what was used. A file among the arguments is replayed instead.
-Atheris is no dependency: `pip install atheris`.
+FOLDER gets the corpus, findings (`finding-…`) and the resources used. The harness replays a file among the arguments.
+Atheris is not a dependency: `pip install atheris`.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from pathlib import Path
 from typing import Final
 
 RSS_MIB_MAX: Final = 1_024
-"""libFuzzer ends the run above it: nothing an input does may add up."""
+"""Memory limit at which libFuzzer ends the run: inputs must not accumulate memory."""
 INPUT_BYTES_MAX: Final = 8_192
 INPUT_S_MAX: Final = 10.0
-"""CPU seconds: beside other work an input may take any time."""
+"""Limit for an input in CPU seconds: next to other work the elapsed time is arbitrary."""
 HANGS_S: Final = 600
-"""Seconds after which libFuzzer takes an input for one that never ends."""
+"""Seconds after which libFuzzer considers an input endless."""
 NOTED_EVERY_S: Final = 5.0
-"""CPU seconds between two notes of what was used."""
+"""CPU seconds between two records of the resources used."""
 WARM: Final = 0.2
-"""Share of a run after which its memory is compared with its end: code and corpus are read by then."""
+"""Share of a run after which the growth of memory counts: code and corpus are loaded by then."""
 NO_ATHERIS: Final = 3
 """Exit code."""
 CORPUS: Final = "corpus"
 PROGRESS: Final = "progress.json"
-"""In the folder of a target."""
+"""Name of the progress file in the folder of a target."""
 INSTRUMENTED: Final = ("bridge", "edge", "cloud", "h11", "wsproto", "yaml")
 
 
 def work_folder() -> Path:
-    """Where the folders of targets are unless it is said: outside the repository."""
+    """Return the default folder for targets, outside of the repository."""
     return Path(tempfile.gettempdir()) / "waypost-fuzz"
 
 
 class Meter:
-    """Counts inputs, and notes what they took as it goes: a run may end at any of them."""
+    """Counts inputs and records resources as it goes, as a run may end at any input."""
 
     def __init__(self, seconds: float, progress: Path) -> None:
-        """`seconds`: of CPU time from now on, at the end of which the process exits. `progress`: the file of notes."""
+        """Create a meter. The process exits after `seconds` of CPU time. `progress` is the file of records."""
         self._seconds, self._progress = seconds, progress
         self._began_s = time.process_time()
         self._next_s = 0.0
@@ -56,7 +56,7 @@ class Meter:
         self._warm_mib = 0.0
 
     def count(self) -> None:
-        """Another input was taken."""
+        """Count an input."""
         self._inputs += 1
         used_s = time.process_time() - self._began_s
         if used_s < self._next_s:
@@ -66,7 +66,7 @@ class Meter:
             self._warm_mib = _resident_mib()
         self._note(used_s)
         if used_s >= self._seconds:
-            os._exit(0)  # not by an exception: libFuzzer would take it for a finding
+            os._exit(0)  # without an exception, which libFuzzer would report as a finding
 
     def _note(self, used_s: float) -> None:
         peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -83,7 +83,7 @@ def _resident_mib() -> float:
 
 
 def fuzz(name: str, seconds: float, work: Path, arguments: Sequence[str]) -> None:
-    """Does not return. Exits 3 without atheris."""
+    """Fuzz the target. Does not return. Exits 3 without atheris."""
     try:
         import atheris  # type: ignore[import-untyped, import-not-found, unused-ignore]  # noqa: PLC0415
     except ImportError:

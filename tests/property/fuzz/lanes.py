@@ -1,8 +1,9 @@
-"""What compiled loops receive of several connections at once: sockets of a whole broker, which is in memory otherwise.
+"""Targets for compiled loops that receive from several connections at once: sockets of a whole broker in memory.
 
-Each connection has said enough to have a lane (`edge.broker.amqp.arrivals`, `edge.broker.mqtt.arrivals`) before an
-input begins. An input is pieces, each behind two bytes: which connection sends it and whether others send before the
-broker looks, and how long it is. So bytes are changed, cut and glued, and what one turn brings is mixed.
+Each connection has sent enough to have a lane (`edge.broker.amqp.arrivals`, `edge.broker.mqtt.arrivals`) before an
+input begins. An input consists of pieces. Two bytes before each piece give its connection, its length, and whether
+another piece is sent before the broker reads. The fuzzer thus changes, cuts and joins bytes, and mixes the input of a
+turn.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.unit.amqp.wire import NOW, message
 
 CONNECTIONS: Final = 3
 GLUED: Final = 0x80
-"""In the first byte of a piece: another one is sent before the broker looks."""
+"""Flag in the first byte of a piece: another piece is sent before the broker reads."""
 PIECE_BYTES_MAX: Final = 255
 
 
@@ -38,7 +39,7 @@ class Piece(NamedTuple):
 
 
 def pieces(data: bytes) -> Iterator[Piece]:
-    """Of an input; what is short of its length is as long as it is."""
+    """Split an input into pieces; the last one may be shorter than its length."""
     at = 0
     while at + 2 <= len(data):
         head, size = data[at], data[at + 1]
@@ -47,7 +48,7 @@ def pieces(data: bytes) -> Iterator[Piece]:
 
 
 def encoded(stream: Sequence[tuple[int, bytes]]) -> bytes:
-    """An input in which these connections send these bytes, all of them before the broker looks."""
+    """Return an input in which these connections send these bytes, all before the broker reads."""
     return b"".join(
         Piece(connection, True, data[start : start + PIECE_BYTES_MAX]).encoded
         for connection, data in stream
@@ -56,7 +57,7 @@ def encoded(stream: Sequence[tuple[int, bytes]]) -> bytes:
 
 
 class Peer:
-    """One client: its end of the socket, and what it says."""
+    """Client with its end of the socket, and its output."""
 
     def __init__(self, socket_: socket.socket, driver: ConnectionDriver) -> None:
         self.socket = socket_
@@ -67,7 +68,7 @@ class Peer:
             self.socket.send(data)
 
     def heard(self) -> bytes:
-        """What the broker said."""
+        """Return the broker's output."""
         found = b""
         with contextlib.suppress(OSError):
             while data := self.socket.recv(1 << 16):
@@ -83,7 +84,10 @@ class LaneTarget(Target):
         self.protocol: Protocol = protocol
 
     def take(self, data: bytes) -> int:
-        """One input; how many of its connections had lanes. AssertionError when something does not hold."""
+        """Process an input; return the number of connections that had lanes.
+
+        Raise AssertionError when an invariant fails.
+        """
         self._begin_anew()
         peers = [self._joined() for _ in range(CONNECTIONS)]
         for number, peer in enumerate(peers):
@@ -143,7 +147,7 @@ def mqtt_opening(number: int) -> list[bytes]:
 
 
 def mqtt_messages() -> list[bytes]:
-    """Messages a lane takes, and an acknowledgement of what it was sent."""
+    """Return messages that a lane takes, and an acknowledgement of a delivery."""
     sent: list[packets.Packet] = [
         packets.Publish("topic/a", b"x"),
         packets.Publish("queue/a", b"one", qos=1, packet_id=1),
@@ -154,7 +158,10 @@ def mqtt_messages() -> list[bytes]:
 
 
 def amqp_conversation(count: int) -> list[bytes]:
-    """What a client sends to a broker that grants it credit: opening, two messages, and `count` more, each alone."""
+    """Return a client's part of a conversation: opening, two messages, then `count` messages one by one.
+
+    The broker grants credit.
+    """
     client = Engine(container_id="lane", server=False, sasl=SaslClient(), now=NOW)
     server = Engine(container_id="broker", server=True, now=NOW)
     client.open()
@@ -192,7 +199,7 @@ AMQP_MESSAGES: Final = _CONVERSATION[-MORE:]
 
 
 def lane_seeds(protocol: Protocol) -> list[bytes]:
-    """What lanes take, of each connection one message a turn, and many glued."""
+    """Return seeds that lanes take: one message of each connection per turn, and many joined ones."""
     sent = AMQP_MESSAGES if protocol == "amqp" else mqtt_messages()
     by_turns = b"".join(
         Piece(number, number < CONNECTIONS - 1, data).encoded for data in sent for number in range(CONNECTIONS)

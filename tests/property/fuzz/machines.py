@@ -1,4 +1,4 @@
-"""Machines that are fed a peer's stream by themselves: a hub's connection, a gateway's, HTTP heads, WebSocket, SASL.
+"""Targets that feed one machine directly: a hub's connection, a gateway's, HTTP heads, WebSocket, SASL.
 
 The broker's own streams go through a whole broker (`target.py`).
 """
@@ -35,7 +35,7 @@ from tests.support.machines import calls, take_all
 from tests.support.shell import Shell
 
 TURNS_MAX: Final = 200
-"""Turns of the loop an intake may ask for after one stream."""
+"""Limit of event loop turns that an intake may request after a stream."""
 KEYS: Final[ScramKeys] = derive("s3cret", bytes(16), 1)
 
 
@@ -43,7 +43,7 @@ KEYS: Final[ScramKeys] = derive("s3cret", bytes(16), 1)
 
 
 class Service:
-    """A hub's service that has landed at once what it is given."""
+    """Service of a hub that lands everything at once."""
 
     def has_room(self, intake: Intake) -> bool:
         return True
@@ -70,7 +70,7 @@ class Service:
         self._landed += [(intake, token) for token, _ in messages]
 
     def status_arrived(self, intake: Intake, document: dict[str, Any], gateway: str) -> None:
-        """Nothing is kept."""
+        """Discard the status."""
 
     def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
         self._landed.append((intake, token))
@@ -88,7 +88,7 @@ class Service:
 
 
 class HubEnd:
-    """An intake with its engine."""
+    """Intake with its engine."""
 
     def __init__(self) -> None:
         self.service = Service()
@@ -99,7 +99,7 @@ class HubEnd:
         self.intake = Intake(self.engine, self.service, self.shell)
 
     def receive(self, data: bytes) -> bytes:
-        """What the peer is told."""
+        """Process data for the peer."""
         for events in calls(self.engine, data, 0.0):
             self.intake.handle(events)
         for _ in range(TURNS_MAX):
@@ -110,7 +110,7 @@ class HubEnd:
         return self.engine.data_to_send()
 
     def end(self) -> None:
-        """The socket is gone: nothing is left of the connection."""
+        """Close the socket, and check that nothing is left of the connection."""
         self.intake.handle(self.engine.receive_eof(1.0))
         assert not self.service.connected
         assert not self.service.unread_bytes
@@ -130,7 +130,7 @@ def take_hub(data: bytes) -> None:
 
 
 class Forwarder:
-    """A subscription of an uplink, and how much of what it gave has its outcome."""
+    """Subscription of an uplink that counts deliveries and outcomes."""
 
     def __init__(self) -> None:
         self.settled = 0
@@ -139,11 +139,11 @@ class Forwarder:
         self.settled += last - first + 1
 
     def pump(self) -> None:
-        """There is no more."""
+        """Do nothing: the log is empty."""
 
 
 class GatewayEnd:
-    """A gateway's link with messages and reports to send."""
+    """Link of a gateway with messages and reports to send."""
 
     MESSAGES: Final = 6
 
@@ -162,12 +162,12 @@ class GatewayEnd:
         )
 
     def receive(self, data: bytes) -> bytes:
-        """What the hub is told."""
+        """Process data for the hub."""
         take_all(self.link, data, 0.0)
         return self.link.data_to_send()
 
     def end(self) -> None:
-        """The socket is gone. What has no outcome is the uplink's still."""
+        """Close the socket. The uplink keeps messages without an outcome."""
         self.link.receive_eof(1.0)
         waiting, _ = self.uplink.in_flight
         assert self.forwarder.settled <= self.MESSAGES
@@ -185,7 +185,7 @@ def take_link(data: bytes) -> None:
 
 
 def conversation() -> tuple[bytes, bytes]:
-    """What gateway and hub say to each other when all goes well."""
+    """Return the two sides of a conversation without errors."""
     gateway, hub = GatewayEnd(), HubEnd()
     up = down = b""
     said = gateway.link.data_to_send()
@@ -202,7 +202,7 @@ def conversation() -> tuple[bytes, bytes]:
 
 
 def take_http_head(data: bytes) -> None:
-    """Requests one after the other, as far as one ends before the next begins."""
+    """Parse a sequence of requests, as far as each ends before the next one begins."""
     framing = Framing(HTTP_HEAD_BYTES_MAX)
     site = Site(["gw"], exposed=True, machine="gw.example")
     for piece in filter(None, reads(data)):
@@ -232,7 +232,7 @@ def _look_at_site(site: Site, headers: Mapping[bytes, bytes]) -> None:
 
 
 class Echo:
-    """The machine inside a WebSocket: gives back what it gets."""
+    """Machine inside a WebSocket that echoes its input."""
 
     closed = False
     deadline: float | None = None
@@ -282,7 +282,7 @@ def take_websocket(data: bytes) -> None:
 
 
 class Credentials:
-    """Everybody's secret is known, and no token is good."""
+    """Knows the secret of every user, and refuses every token."""
 
     mechanisms = frozenset(("OAUTHBEARER", "SCRAM-SHA-256", "PLAIN"))
 
@@ -296,10 +296,10 @@ class Credentials:
         return ScramVerifier(bytes(16), 1, [KEYS])
 
     def failed(self, username: str) -> None:
-        """Nothing is counted."""
+        """Do nothing: failures are not counted."""
 
     def succeeded(self, username: str) -> None:
-        """Nothing is remembered."""
+        """Do nothing: successes are not recorded."""
 
 
 def take_sasl(data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What a target is (`parsers.py`, `machines.py`)."""
+"""Definition of a fuzzing target (`parsers.py`, `machines.py`)."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 SIZES: Final = (0, 1, 7, 100)
-"""Reads a stream is cut into, by its first byte; 0: one read."""
+"""Sizes of the reads that a stream is cut into, chosen by its first byte; 0: one read."""
 
 
 class Parser(NamedTuple):
-    """One target."""
+    """Fuzzing target."""
 
     take: Callable[[bytes], object]
     raises: tuple[type[Exception], ...]
-    """What it may raise; anything else is a finding."""
+    """Exceptions that it may raise; any other is a finding."""
     seeds: Sequence[bytes]
 
 
 def in_pieces(data: bytes, size: int) -> Iterator[bytes]:
-    """The stream as reads of `size` bytes; 0: one read."""
+    """Split the stream into reads of `size` bytes; 0: one read."""
     if not size:
         yield data
         return
@@ -28,5 +28,5 @@ def in_pieces(data: bytes, size: int) -> Iterator[bytes]:
 
 
 def reads(data: bytes) -> Iterator[bytes]:
-    """A stream whose first byte says how the rest is cut into reads."""
+    """Split a stream into reads as its first byte says."""
     return in_pieces(data[1:], SIZES[data[0] % len(SIZES)] if data else 0)

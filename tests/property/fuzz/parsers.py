@@ -1,6 +1,6 @@
-"""Parsers that are fed bytes by themselves: each with what it may raise, and streams it understands to begin with.
+"""Parsers that are fed bytes directly: each with the exceptions that it may raise, and valid seeds.
 
-`test_parsers.py` feeds them damaged seeds with Hypothesis, `atheris_parsers.py` follows coverage as long as it is told.
+`test_parsers.py` feeds them damaged seeds with Hypothesis; `harness.py` follows coverage with atheris.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ SECRET_KEYS: Final[ScramKeys] = derive("s3cret", bytes(16), 1)
 
 
 def take_message(data: bytes) -> None:
-    """A bare message, as everybody who looks at it does."""
+    """Parse a bare message with each of its readers."""
     for look in (payload_of, properties_of, plain.parse, plain.ends_of, plain.body_of, selectable_values, decode):
         try:
             look(data)  # type: ignore[operator]
@@ -78,7 +78,7 @@ def take_message(data: bytes) -> None:
 
 
 def take_batch(data: bytes) -> None:
-    """With a right checksum, to reach what is behind it."""
+    """Parse a batch with a valid checksum, to reach the code after the check."""
     sealed = data[:4] + zlib.crc32(data[8:]).to_bytes(4, "little") + data[8:]
     found = batch.decode(sealed)
     assert batch.cost(sealed) == found.size
@@ -136,13 +136,13 @@ def take_scram_challenge(data: bytes) -> None:
 
 
 def take_packet(data: bytes) -> None:
-    """One MQTT packet; the first byte chooses the version. What was understood is written so that it is read again."""
+    """Parse one MQTT packet, and encode it again; the first byte chooses the version."""
     if len(data) < 2:
         return
     version = 3 + data[0] % 3
     packet = packets.decode(data[1], data[2:], version)
     if isinstance(packet, FROM_SERVERS):
-        return  # nobody sends them to us
+        return  # only servers send these
     with contextlib.suppress(LocalError):
         written = packet.encode(version)
         start, _, _ = read_fixed_header(written, 0) or (0, 0, False)
@@ -150,8 +150,10 @@ def take_packet(data: bytes) -> None:
 
 
 def take_value(data: bytes) -> None:
-    """AMQP values one after the other, and each of them written and read again. Once: a symbol that is not ASCII, which
-    the standard has none of, is spelled with question marks."""
+    """Parse a sequence of AMQP values, and encode and parse each again.
+
+    Values are compared after one encoding: it replaces non-ASCII characters of a symbol, which the standard forbids.
+    """
     for value in decode_all(data):
         written = encode(value)
         again, end = decode(written)
@@ -166,7 +168,7 @@ def take_selector(data: bytes) -> None:
 
 
 def take_topics(data: bytes) -> None:
-    """A topic name and filters: the tree of filters says what one by one they say."""
+    """Compare the tree of filters with single matching, for a topic name and filters."""
     name, *lines = data.decode("utf-8", "replace").split("\n")
     filters = [line for line in lines if _is_filter(line)]
     tree = FilterTree[str]()
@@ -202,7 +204,7 @@ def take_hono(data: bytes) -> None:
 
 
 def take_landing(data: bytes) -> None:
-    """A batch all the way into rows: whatever a device may have sent."""
+    """Turn a batch into rows, with any bytes of a device."""
     sealed = data[:4] + zlib.crc32(data[8:]).to_bytes(4, "little") + data[8:]
     found = batch.decode(sealed)
     received = ReceivedBatch("default", "gw", found)
@@ -213,7 +215,7 @@ def take_landing(data: bytes) -> None:
 
 
 def _landing_seeds() -> list[bytes]:
-    """Every kind of message there is in one batch each."""
+    """Return batches with every kind of message."""
     amqp = [Run("a", "d", AMQP | 1, b"", [MESSAGE, b"\0\x53\x75\xa0\3abc"], 5)]
     mqtt = [Run("b", "d", 1, b"\x26\0\1a\0\1b\x03\0\x04text\x09\0\1x", [b"21.5", b""], 5)]
     return [batch.encode([Stored(-1, 0, run)], space="s", epoch="e") for run in (*amqp, *mqtt)]

@@ -1,9 +1,11 @@
-"""A whole broker in memory that is fed one byte stream after the other: what hypothesis and atheris have in common.
+"""A whole broker in memory that reads one byte stream after another: shared by hypothesis and atheris.
 
-A stream goes through the real listener's driver into the real session, router and store. What must hold for any bytes:
-no exception leaves a callback or is logged by the driver that caught it, a connection that has ended ends its socket,
-what we sent is well-formed, and another client that is connected all the time gets its own message back after every
-stream.
+A stream goes through the real listener's driver into the real session, router and store. For any bytes:
+
+- no exception leaves a callback or is logged by the driver that caught it;
+- a connection that has ended ends its socket;
+- output is well-formed;
+- another client, which is always connected, receives its own message after every stream.
 """
 
 from __future__ import annotations
@@ -28,14 +30,14 @@ from tests.unit.mqtt.client import split
 
 Protocol = Literal["mqtt", "amqp"]
 TURNS = 8
-"""Turns of the loop after each piece: read, commit, answer, write, and some to spare."""
+"""Turns of the loop after each piece: read, commit, answer, write, and some spare ones."""
 STREAMS_MAX = 400
-"""Streams one broker is fed: sessions that outlive their connection are meant to stay, so it is made anew then."""
+"""Streams for each broker: persistent sessions accumulate, so a new broker takes over after this number."""
 PACKET_BYTES_MAX = 4_096
 
 
 class Transport(asyncio.Transport):
-    """A socket whose other end keeps what is written."""
+    """Socket with an other end that keeps all output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +53,7 @@ class Transport(asyncio.Transport):
         self.written += data
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Everything is taken at once."""
+        """Do nothing: all output is taken at once."""
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -68,14 +70,14 @@ class Transport(asyncio.Transport):
     abort = close
 
     def pause_reading(self) -> None:
-        """The harness feeds all the same: a kernel may have a read under way."""
+        """Do nothing: the harness continues to feed, as a kernel may have a read under way."""
 
     def resume_reading(self) -> None:
-        """See `pause_reading`."""
+        """Do nothing; see `pause_reading`."""
 
 
 class LoggedErrors(logging.Handler):
-    """What the driver, the router and deliveries caught of a session."""
+    """Errors of a session that the driver, the router and deliveries caught."""
 
     def __init__(self, errors: list[object]) -> None:
         super().__init__(logging.ERROR)
@@ -86,7 +88,7 @@ class LoggedErrors(logging.Handler):
 
 
 class Target:
-    """Feeds streams to a broker and checks what must hold."""
+    """Feeds streams to a broker and checks the invariants."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -101,7 +103,7 @@ class Target:
         self._heard: Transport
 
     def feed(self, protocol: Protocol, pieces: Iterator[bytes]) -> bytes:
-        """One connection from beginning to end; what the peer was sent. AssertionError when something does not hold."""
+        """Run one connection from beginning to end; return its output. Raise AssertionError when an invariant fails."""
         self._begin_anew()
         driver, transport = self._connect(protocol)
         for piece in pieces:
@@ -110,7 +112,7 @@ class Target:
             transport.protocol.data_received(piece)
             self._turn()
             while slow_lane_of(self._loop).waiting:
-                self._turn()  # the machine has more, which it takes in slices
+                self._turn()  # the machine has more input, which it processes in slices
         self._turn()
         assert transport.ended or not driver.connection.closed, "the machine has ended and the socket is open"
         driver.connection_lost(None)
@@ -121,14 +123,14 @@ class Target:
         return sent
 
     def close(self) -> None:
-        """The loop is closed; call it at the end of a test."""
+        """Close the loop; call it at the end of a test."""
         logging.getLogger().removeHandler(self._logged)
         self._loop.close()
 
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _begin_anew(self) -> None:
-        """Another stream, of another broker where this one had its number."""
+        """Start another stream, with a new broker after every `STREAMS_MAX` streams."""
         if self._streams >= STREAMS_MAX:
             self._begin()
         self._streams += 1

@@ -1,4 +1,4 @@
-"""Every target by its name: what is fed by itself, and the streams of a whole broker."""
+"""All targets by name: machines and parsers that are fed directly, and the streams of a whole broker."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ NAMES: Final = (*BROKER, *LANES, *PARSERS)
 
 
 def target_of(name: str) -> Parser:
-    """Raises `KeyError` for a name there is not."""
+    """Return a target. Raise `KeyError` for an unknown name."""
     if name in LANES:
         return Parser(LaneTarget(LANES[name]).take, (), lane_seeds(LANES[name]))
     return _broker(BROKER[name]) if name in BROKER else PARSERS[name]
 
 
 def _broker(protocol: Protocol) -> Parser:
-    """One broker for all inputs; the first byte of each says how the rest is cut into reads."""
+    """Feed all inputs to one broker; the first byte of each chooses the sizes of its reads."""
     broker = Target()
     seeds = corpus.mqtt_seeds() if protocol == "mqtt" else corpus.amqp_seeds()
 

@@ -1,4 +1,4 @@
-"""What compiled loops receive of several connections at once: bytes changed, cut and glued (README of this folder)."""
+"""Compiled loops take changed, cut and joined bytes of several connections at once (README of this folder)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every parser, damaged seeds and random bytes: it raises what it promises, or takes them (README of this folder)."""
+"""Every parser, with damaged seeds and random bytes, raises only its documented exceptions (README of this folder)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ data = st.data()
 
 @pytest.mark.parametrize("name", PARSERS)
 def test_the_seeds_are_understood(name: str) -> None:
-    """One at least: the others may be refused."""
+    """Each parser understands at least one of its seeds; it may refuse the others."""
     parser = PARSERS[name]
     refused = 0
     for seed in parser.seeds:

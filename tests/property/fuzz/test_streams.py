@@ -1,4 +1,4 @@
-"""Any byte stream, against a whole broker; small here, for minutes with atheris (README of this folder)."""
+"""Any byte stream against a whole broker: briefly here, for minutes with atheris (README of this folder)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a device or an application sends: an answer in Hono's terms, and nothing else escapes."""
+"""Any request of a device or an application gets an answer in Hono's terms, and no other exception escapes."""
 
 from __future__ import annotations
 

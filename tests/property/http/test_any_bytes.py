@@ -1,4 +1,4 @@
-"""Whatever a peer sends: the WebSocket machine and the HTTP parsers raise nothing they do not promise."""
+"""The WebSocket machine and the HTTP parsers raise only documented exceptions, for any bytes of a peer."""
 
 from __future__ import annotations
 

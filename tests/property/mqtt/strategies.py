@@ -1,4 +1,4 @@
-"""Every packet a standard-abiding peer can send, as Hypothesis strategies."""
+"""Hypothesis strategies for every packet that a conforming peer can send."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 
 def properties(kind: PacketType, version: int, *, without: tuple[str, ...] = ()) -> st.SearchStrategy[Properties]:
-    """Properties this packet can have; none before MQTT 5."""
+    """Draw properties that this packet can have; none before MQTT 5."""
     if version < 5:
         return st.just(NONE)
     optional: dict[str, st.SearchStrategy[Any]] = {}
@@ -81,7 +81,7 @@ def wills(version: int) -> st.SearchStrategy[packets.WillMessage]:
 
 
 def _is_what_it_says(message: packets.WillMessage | packets.Publish) -> bool:
-    """Refused otherwise: the payload is text where it is said to be."""
+    """Return whether the payload is text if it is declared as text; brokers refuse other messages."""
     return message.properties.payload_format_indicator != 1 or is_text(message.payload)
 
 
@@ -91,7 +91,7 @@ def connects(draw: st.DrawFn, version: int, *, acceptable: bool = False) -> pack
     nameless = version == 5 or (version == 4 and clean_start)
     username = draw(st.none() | texts)
     password = draw(st.none() | blobs) if username is not None or version == 5 else None
-    # A client that takes small packets only is left by the server as soon as one of ours is larger.
+    # The server disconnects a client with a small packet limit as soon as one of its packets is larger.
     without = ("authentication_method", "authentication_data", "maximum_packet_size") if acceptable else ()
     block = draw(properties(PacketType.CONNECT, version, without=without))
     will = draw(st.none() | (wills(version).filter(_is_what_it_says) if acceptable else wills(version)))
@@ -168,7 +168,7 @@ def _of_server(version: int) -> list[st.SearchStrategy[Any]]:
 
 
 def any_packet(version: int) -> st.SearchStrategy[packets.Packet]:
-    """Any packet of this version, whoever sends it."""
+    """Draw any packet of this version, of client or server."""
     choices = [
         connects(version),
         publishes(version),
@@ -192,7 +192,7 @@ def any_packet(version: int) -> st.SearchStrategy[packets.Packet]:
 
 @st.composite
 def conversations(draw: st.DrawFn) -> tuple[int, list[packets.Packet]]:
-    """CONNECT and what a client may send behind it, in any order."""
+    """Draw CONNECT and packets that a client may send after it, in any order."""
     version = draw(versions)
     few = st.sampled_from(["a", "a/b", "c"])
     body = st.sampled_from([b"", b"x", b"y" * 150])

@@ -1,4 +1,4 @@
-"""Messages that C reads for all connections at once: to clients, logs and subscribers it makes no difference."""
+"""Messages that C reads for all connections at once: clients, logs and subscribers see no difference."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ BELOW = AccessRule(("plant/7/#", "a/b"), frozenset(Operation))
 
 
 class StillLoop(asyncio.SelectorEventLoop):
-    """No time passes: how long a read takes decides nothing."""
+    """Event loop in which no time passes: the duration of a read has no effect."""
 
     def time(self) -> float:
         return 1000.0
@@ -65,14 +65,14 @@ def run_still(what: Coroutine[Any, Any, T]) -> T:
 
 
 class Transport(asyncio.Transport):
-    """A socket whose other end is the test."""
+    """Socket with the test at its other end."""
 
     def __init__(self, protocol: Any) -> None:
         super().__init__()
         self.protocol = protocol
         self.written = b""
         self.stuck = b""
-        """What was written while the peer did not read."""
+        """Output while the peer did not read."""
         self.reads = True
         self.paused = self.lost = False
 
@@ -94,7 +94,7 @@ class Transport(asyncio.Transport):
         return len(self.stuck)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Nobody writes so much here."""
+        """Do nothing: output here stays small."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default
@@ -124,7 +124,7 @@ class Transport(asyncio.Transport):
         protocol.connection_lost(None)
 
     def receive(self, data: bytes) -> None:
-        """The peer sends this; nothing: it sends no more."""
+        """Receive this data of the peer; empty data is its end."""
         if data:
             self.protocol.data_received(data)
         elif not self.protocol.eof_received():
@@ -132,14 +132,14 @@ class Transport(asyncio.Transport):
 
 
 class Follower(RunConsumer):
-    """A live subscriber."""
+    """Live subscriber."""
 
     name = "follower"
     credit = 1 << 30
 
     def __init__(self) -> None:
         self.heard: list[tuple[Subscription, Run]] = []
-        """What each subscription delivers is in order; two of them have none between them."""
+        """Deliveries. Each subscription has its own order; two of them have no common order."""
 
     def deliver(self, subscription: Subscription, batch: Collection[Stored]) -> None:
         assert isinstance(batch, LiveBatch)
@@ -151,7 +151,7 @@ class Follower(RunConsumer):
 
 
 class World:
-    """A router with clients, whose commits end when the test says so."""
+    """Router with clients; the test decides when commits end."""
 
     def __init__(
         self,
@@ -221,18 +221,22 @@ class World:
             await asyncio.sleep(0)
 
     def subscribe(self, pattern: str) -> None:
-        """Behind what came before it in this turn, which lanes keep for the end: both are right, but not the same."""
+        """Subscribe after the earlier messages of this turn.
+
+        Lanes keep those messages for the end of the turn. Either order is correct, but the two worlds must use the
+        same.
+        """
         self.router.publish_collected()
         self.router.subscriptions.subscribe(self.follower, pattern, SubscribeOptions())
 
     def trace(self, client: str) -> None:
-        """Show what a client sends from now on, in place of what was shown; without lanes nothing is."""
+        """Trace a client from now on, instead of the former one; the world without lanes traces nothing."""
         self.untrace()
         if self.arrivals is not None:
             self.watch = self.tracer.watch(TraceFilter(client), lambda: None)
 
     def untrace(self) -> None:
-        """Show nothing more."""
+        """End the trace."""
         if self.watch is not None:
             self.tracer.leave(self.watch)
             self.watch = None
@@ -242,7 +246,7 @@ class World:
             self.grants[client].replace("joe", (rule,))
 
     async def finish(self) -> list[Any]:
-        """Commit everything; what clients, logs and subscribers have seen."""
+        """Commit everything; return the view of clients, logs and subscribers."""
         for transport in self.transports:
             transport.read_on(reads=True)
         await self.end_turn()
@@ -308,12 +312,12 @@ async def play(world: World, steps: Sequence[Step]) -> list[Any]:
 
 
 def both(version: int, steps: Sequence[Step], *, rights: bool = False, kept: str = "#") -> World:
-    """The world with lanes, after it did what the one without did."""
+    """Run the steps with and without lanes, and compare; return the world with lanes."""
 
     async def run() -> World:
         with_lanes, without = (World(lanes, version, rights=rights, kept=kept) for lanes in (True, False))
         for _ in range(3):
-            await asyncio.sleep(0)  # all are of one loop: each CONNACK is written before a peer stops to read
+            await asyncio.sleep(0)  # all share one loop: each CONNACK is written before a peer stops reading
         assert await play(with_lanes, steps) == await play(without, steps)
         return with_lanes
 
@@ -322,7 +326,7 @@ def both(version: int, steps: Sequence[Step], *, rights: bool = False, kept: str
 
 @st.composite
 def streams(draw: st.DrawFn, version: int) -> list[bytes]:
-    """What one client sends, cut anywhere; nearly always right."""
+    """Draw the nearly always valid stream of one client, cut anywhere."""
     pool = draw(st.lists(publishes(version, (*ADDRESSES, "queue/1", "anycast/1")), min_size=1, max_size=4))
     stream = bytearray(b"".join(draw(st.lists(st.sampled_from(pool), max_size=25))))
     if stream and draw(st.integers(0, 9)) == 0:
@@ -357,7 +361,7 @@ def test_a_lane_takes_nothing_while_its_connection_is_traced_and_goes_on_afterwa
             await asyncio.sleep(0)
 
         async def lane_takes(packet_id: int) -> bool:
-            """Send a message; True when the lane took it."""
+            """Send a message; return True when the lane took it."""
             world.take(0, packets.Publish("plant/7/temp", b"", 1, packet_id=packet_id).encode(5))
             lane = world.handlers[0]._lane
             takes = lane is not None and native.mqtt_waits(lane._lane)
@@ -394,7 +398,10 @@ def test_lanes_change_nothing(data: Any) -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_lanes_change_nothing_where_some_is_answered_at_once(data: Any) -> None:
-    """But whether what is not kept is answered before a connection ends, which nobody is promised."""
+    """Lanes change nothing where a part of the messages is answered at once.
+
+    The exception is unspecified: whether messages that are not stored are answered before a connection ends.
+    """
     topics = st.sampled_from(("a", "a/b", "a/b/c", "plant/7/temp", "plant/7/hum", "queue/1"))
     packet = st.builds(
         lambda topic, qos, retain, number: packets.Publish(topic, b"%d" % number, qos, retain, packet_id=number * qos),
@@ -427,7 +434,7 @@ class TestLanes:
             world = World(True, 4, rights=False)
             for data in (self.PUBLISH, self.NEXT, self.NEXT, self.NEXT):
                 world.take(0, data)
-            assert world.store.commits.gathered == 1  # the machine's: the lane is made by the first
+            assert world.store.commits.gathered == 1  # the machine's: the first message makes the lane
             await world.end_turn()
             await world.finish()
             assert [stored.run.bodies for _, stored in world.kept] == [[b"x"], [b"y"], [b"y"], [b"y"]]
@@ -458,7 +465,7 @@ class TestLanes:
             ("a/\x01", 1),
             ("a" + "/" * 127, 0),
             ("a/" + "b" * 252, 0),
-            ("a/" + "b" * 253, 2),  # too long to be remembered
+            ("a/" + "b" * 253, 2),  # too long for the cache
         ],
     )
     def test_a_topic_that_begins_as_one_before_need_not_be_taught(self, topic: str, machines: int) -> None:
@@ -466,7 +473,7 @@ class TestLanes:
             world = World(True, 4, rights=False)
             for number, name in enumerate(("a/b", "a/b", topic, topic), 1):
                 world.take(0, packets.Publish(name, b"x", 1, packet_id=number).encode(4))
-            # those, see above; behind what the lane took of them before
+            # those of the machine, see above; messages that the lane took before come first
             assert world.store.commits.gathered == (2 + machines if machines else 1)
             await world.end_turn()
             await world.finish()

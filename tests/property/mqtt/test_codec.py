@@ -1,4 +1,4 @@
-"""Packets: there and back, cut short, and the hot path against the packet structs."""
+"""Packets survive a round trip, handle truncation, and read the same on the hot path as through the packet structs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_round_trip(versioned: tuple[int, packets.Packet]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(any_versioned)
 def test_a_packet_cut_short_is_waited_for(versioned: tuple[int, packets.Packet]) -> None:
-    """Whatever packet it is: its beginning alone neither raises, nor emits, nor closes an open connection."""
+    """The beginning of any packet alone neither raises, nor emits, nor closes an open connection."""
     version, packet = versioned
     data = packet.encode(version)
     opening = packets.Connect("c", version).encode()
@@ -46,7 +46,7 @@ def test_a_packet_cut_short_is_waited_for(versioned: tuple[int, packets.Packet])
 @settings(max_examples=60, deadline=None)
 @given(any_versioned)
 def test_a_first_packet_cut_short(versioned: tuple[int, packets.Packet]) -> None:
-    """Nothing but CONNECT is waited for at the start."""
+    """Only a truncated CONNECT is waited for at the start."""
     version, packet = versioned
     data = packet.encode(version)
     for end in range(len(data)):
@@ -81,7 +81,7 @@ def test_variable_byte_integer(value: int) -> None:
 
 @given(st.lists(packet_ids, max_size=30), st.sampled_from([0x40, 0x50, 0x62, 0x70]))
 def test_rows_of_acknowledgements(ids: list[int], first: int) -> None:
-    """What C makes at once is what the packets say one by one."""
+    """Acknowledgements that C makes in one call equal the single packets."""
     data = encode_acknowledgements(first, ids)
     assert data == b"".join(bytes((first, 2)) + packet_id.to_bytes(2, "big") for packet_id in ids)
     assert encode_packet_ids(ids) == [packet_id.to_bytes(2, "big") for packet_id in ids]

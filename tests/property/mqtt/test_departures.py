@@ -1,4 +1,4 @@
-"""Many messages written at once for a subscriber in C are what each of them is by itself."""
+"""Messages that C writes at once for a subscriber equal the single messages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def outbound(
 
 
 def flying(state: SessionState) -> list[Any]:
-    """In the order they are to be sent again."""
+    """Return the messages in flight, in the order in which they are to be repeated."""
 
     def of(entry: InFlight) -> Any:
         delivery, place = entry

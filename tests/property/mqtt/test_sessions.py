@@ -1,7 +1,7 @@
-"""QoS 1 and 2 over connections that break at any moment, with commits that finish at any moment, both ways.
+"""QoS 1 and 2 over connections that break at any moment, with commits that finish at any moment, in both directions.
 
-A client as the standard has it talks to the machine over a wire that is cut now and then. What must hold in the end:
-every QoS 2 message came through exactly once, every QoS 1 message at least once, nobody waits for anything.
+A conforming client talks to the machine over a wire that is cut now and then. In the end every QoS 2 message has
+arrived exactly once, every QoS 1 message at least once, and neither side waits for anything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.unit.mqtt.client import split
 
 
 class Exchange(RuleBasedStateMachine):
-    """The client's state is kept here; the server's is the machine's."""
+    """Exchange with the client's state; the machine has the server's state."""
 
     @initialize(version=st.sampled_from((4, 5)))
     def start(self, version: int) -> None:
@@ -67,7 +67,7 @@ class Exchange(RuleBasedStateMachine):
                 case events.DisconnectedEvent():
                     assert not self.connection.closed or event.reason == "the network connection was closed"
 
-    # --- what may happen ----------------------------------------------------------------------------------------
+    # --- steps --------------------------------------------------------------------------------------------------
 
     @rule(qos=st.sampled_from((1, 2)))
     def client_publishes(self, qos: int) -> None:
@@ -134,7 +134,7 @@ class Exchange(RuleBasedStateMachine):
         self.take(self.connection.receive_eof(0.0))
         self.dial()
 
-    # --- what must hold -----------------------------------------------------------------------------------------
+    # --- invariants ---------------------------------------------------------------------------------------------
 
     @invariant()
     def exactly_once_is_never_twice(self) -> None:

@@ -1,4 +1,4 @@
-"""The machine on byte streams: the same events however they are split, the same as the packets say, and no crash."""
+"""The machine on byte streams: events do not depend on the splitting, and equal those of the packets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.mqtt.cases import CASES
 
 @st.composite
 def publishes(draw: st.DrawFn, version: int, topics: Sequence[str] = ("a", "a/b", "plant/7/temp")) -> bytes:
-    """A PUBLISH of few topic names, with or without properties, up to one that needs three bytes for its length."""
+    """Draw a PUBLISH of few topic names, with or without properties, up to one with three length bytes."""
     properties = NONE
     if version == 5:
         properties = draw(
@@ -51,7 +51,7 @@ def publishes(draw: st.DrawFn, version: int, topics: Sequence[str] = ("a", "a/b"
 
 
 class Session:
-    """Accepts, and acknowledges what came at the end of each turn; flattens runs to messages."""
+    """Session that accepts and acknowledges messages at the end of each turn; flattens runs to messages."""
 
     def __init__(self, *, limits: Limits | None = None, acknowledges: bool = True) -> None:
         self.connection = MqttConnection(limits or Limits(), 0.0)
@@ -151,7 +151,7 @@ def test_hot_path_says_what_the_packets_say(conversation: tuple[int, list[packet
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_what_was_read_before_is_read_as_the_first_time(data: Any) -> None:
-    """`PublishReceiver.read_known` skips checks and changes nothing, for good and damaged packets, over and over."""
+    """`PublishReceiver.read_known` skips checks and changes nothing, for repeated good and damaged packets."""
     version = data.draw(st.sampled_from((3, 4, 5)))
     pool = data.draw(st.lists(publishes(version), min_size=1, max_size=4))
     steps = data.draw(st.lists(st.sampled_from(pool), min_size=1, max_size=30))
@@ -183,7 +183,7 @@ def test_a_packet_of_type_0_is_none_that_is_known() -> None:
 
 
 def read_with_and_without(stream: bytes, cuts: list[int], limits: Limits) -> Session:
-    """Read a stream with `PublishReceiver.read_known` and without: the same comes out."""
+    """Read a stream with and without `PublishReceiver.read_known`, and compare the events."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PublishReceiver, "read_known", lambda _self, _data, pos, _events: pos)
         unknown = run(stream, cuts, limits=limits)
@@ -197,7 +197,7 @@ def read_with_and_without(stream: bytes, cuts: list[int], limits: Limits) -> Ses
 @settings(max_examples=60, deadline=None)
 @given(conversations(), st.sampled_from(CASES), st.data())
 def test_a_case_of_the_table_anywhere(conversation: Any, case: Any, data: Any) -> None:
-    """Good and bad packets between others: one Disconnected, last; and splitting changes nothing here either."""
+    """Good and bad packets between others give one Disconnected, last; and splitting changes nothing here either."""
     version, steps = conversation
     place = data.draw(st.integers(1, len(steps)))
     encoded = [packet.encode(version) for packet in steps]

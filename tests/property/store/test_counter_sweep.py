@@ -1,4 +1,4 @@
-"""Counters that are written a part a commit: whenever the gateway ends, every address and log goes on where it was."""
+"""Counters that each commit writes in part: every address and log continues correctly after a kill at any time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SPREAD = st.lists(st.tuples(st.sampled_from(LOGS), st.sampled_from(ADDRESSES), s
 
 
 class SweepMachine(RuleBasedStateMachine):
-    """`ends` and `sequences` are what the committed messages make of them."""
+    """Counters against a model; `ends` and `sequences` follow from the committed messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,12 +85,12 @@ class SweepMachine(RuleBasedStateMachine):
         assert self.rig.commit().error is not None
         other.execute("ROLLBACK")
         other.close()
-        self.rig.now += 10  # past the pause before trying again
+        self.rig.now += 10  # past the pause before the next attempt
 
     @precondition(lambda self: any(self.ends.values()))
     @rule(log=st.sampled_from(LOGS), count=st.integers(1, 20))
     def acknowledge(self, log: str, count: int) -> None:
-        """The oldest: they are deleted with some later commit."""
+        """Acknowledge the oldest messages; a later commit deletes them."""
         store = self.rig.store
         cursor = store.cursors.open("c", store.logs.open(log), 0)
         position = store.cursors.record(cursor).position
@@ -99,7 +99,7 @@ class SweepMachine(RuleBasedStateMachine):
 
     @rule()
     def die(self) -> None:
-        """Go on with a copy of the files as they are."""
+        """Continue with a copy of the present files."""
         place = self.directory / str(len(list(self.directory.iterdir())))
         place.mkdir()
         assert isinstance(self.rig.store.medium, SqliteMedium)
@@ -110,7 +110,7 @@ class SweepMachine(RuleBasedStateMachine):
 
     @rule()
     def rest(self) -> None:
-        """Of what everybody has nothing stays, whatever was counted when it was acknowledged."""
+        """Become idle: fully acknowledged messages are gone, whatever was counted at their acknowledgement."""
         store = self.rig.store
         self.rig.settle()
         for log, end in self.ends.items():
@@ -123,7 +123,7 @@ class SweepMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_medium_has_counters_of_what_is_counted(self) -> None:
-        """Whoever opens it reads again only what comes after."""
+        """The counters on the medium match the counted messages, so that opening reads only newer ones."""
         assert isinstance(self.rig.store.medium, SqliteMedium)
         with closing(sqlite3.connect(self.rig.store.medium.path)) as file:
             counted = dict(file.execute("SELECT name, next FROM log"))

@@ -1,4 +1,4 @@
-"""The loops of a commit do what their model does, with whatever comes."""
+"""The loops of a commit agree with their model on any input."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FORMS = (model, loops)
 
 
 def outcome(call: Any, *arguments: Any) -> Any:
-    """What it gives, or that it cannot be written."""
+    """Return the result, or a marker if it cannot be written."""
     try:
         return call(*arguments)
     except (struct.error, OverflowError, UnicodeEncodeError):

@@ -1,5 +1,7 @@
-"""Any use of logs that are kept in memory, with full rings and crashes at any moment: no name twice, nothing lost that
-the ledger does not name, and no cursor that waits for what is not there."""
+"""Logs in memory under any calls, with full rings and crashes at any moment.
+
+No name is given twice, the ledger names every loss, and no cursor waits for a missing message.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ Name = tuple[str, int]
 
 
 class MemoryMachine(RuleBasedStateMachine):
-    """`promised` is what senders were told is safe, `done` what each cursor has acknowledged of it."""
+    """`promised` has the messages reported as safe to senders, `done` those that each cursor has acknowledged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +60,7 @@ class MemoryMachine(RuleBasedStateMachine):
         self.given: set[Name] = set()
         self.done: dict[tuple[str, str], set[int]] = {}
         self.shared: set[str] = set()
-        """Addresses that came to both logs: which of them a number was reserved for is not known."""
+        """Addresses of both logs: it is unknown which log a number was reserved for."""
 
     @initialize()
     def start(self) -> None:
@@ -66,7 +68,7 @@ class MemoryMachine(RuleBasedStateMachine):
         self.begin()
 
     def begin(self, *, keep: bool = True) -> None:
-        """As a router does: logs and cursors first, then what a crash left, then how each log is kept."""
+        """Start as a router does: logs and cursors, then the remains of a crash, then the durability of each log."""
         store = self.rig.store
         for log in "ab":
             for cursor in "xy":
@@ -171,7 +173,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule(keep=st.booleans())
     def crash(self, keep: bool) -> None:
-        """Go on with a copy of the files as they are."""
+        """Continue with a copy of the present files."""
         place = self.directory / str(len(list(self.directory.iterdir())))
         place.mkdir()
         for path in self.path().parent.iterdir():

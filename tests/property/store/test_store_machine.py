@@ -1,4 +1,4 @@
-"""Any sequence of calls on the store on disk, with crashes and reopening, against dictionaries plainly right."""
+"""Any sequence of calls on the store on disk, with crashes and reopening, against a model of plain dictionaries."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Message = tuple[int, str, int, bytes]
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """`messages`, `cursors` and `state` are what must hold; `gathered` is what the next commit adds."""
+    """`messages`, `cursors` and `state` are the expected content; `gathered` is the addition of the next commit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class StoreMachine(RuleBasedStateMachine):
         shutil.rmtree(self.directory)
 
     def first_possible(self, log: str) -> int:
-        """No position from here on may be gone."""
+        """Return the first position that the store must still have."""
         done = [acknowledged for (_, name), acknowledged in self.cursors.items() if name == log]
         end = len(self.messages.get(log, []))
         return min((next((p for p in range(end) if p not in d), end) for d in done), default=end)
@@ -98,7 +98,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(log=LOGS, name=CURSORS)
     def rest(self, log: str, name: str) -> None:
-        """Make a cursor idle, where its row says all of it."""
+        """Make a cursor idle: its row then contains its whole state."""
         if (name, log) in self.cursors:
             self.rig.store.cursors.make_idle(self.rig.store.cursors.open(name, self.rig.store.logs.open(log), 0))
 
@@ -134,7 +134,10 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.gathered)
     @rule()
     def a_commit_fails(self) -> None:
-        """Another program holds the file; the messages are refused, all the rest is kept for the next commit."""
+        """Make a commit fail while another program locks the file.
+
+        The messages are refused; the next commit contains all the rest.
+        """
         assert isinstance(self.rig.store.medium, SqliteMedium)
         execute_on(self.rig.store.medium.writer, "PRAGMA busy_timeout = 0")
         other = sqlite3.connect(self.rig.store.medium.path, isolation_level=None)
@@ -147,7 +150,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.rig.commits[-1].error is not None
         assert self.rig.commits[-1].appended == ()
         self.gathered = []
-        self.rig.now += 10  # past the pause before trying again
+        self.rig.now += 10  # past the pause before the next attempt
 
     @rule()
     def reopen(self) -> None:
@@ -156,7 +159,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """Go on with a copy of the files; what was not committed is lost, and lazy moves may be."""
+        """Continue with a copy of the files; uncommitted data is lost, and lazy moves may be."""
         self.flush_all()
         place = self.directory / str(len(list(self.directory.iterdir())))
         place.mkdir()
@@ -171,7 +174,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.keep()
 
     def keep(self) -> None:
-        """The gathered is committed."""
+        """Record the gathered changes as committed."""
         for log, address, bodies in self.gathered:
             messages = self.messages.setdefault(log, [])
             for body in bodies:
