@@ -1,11 +1,11 @@
-"""SIGKILL of a pass, driver and JVM, amid what each job writes: no row is lost or there twice in any table.
+"""SIGKILL of a pass, driver and JVM, during the writes of each job: no row is lost or duplicated in any table.
 
-Each kill comes at a place: a job, one of its tables, and whether the table has a new data file or a new commit when the
-signal falls; or one of its queries, and whether its checkpoint says that a batch has begun, or is done. All places
-there are come job by job, then again: what has landed is taken up to the place of the kill, so that a pass has little
-to do but what it is killed at. Messages land when a job has taken all there is, and now and then amid what was begun;
-some of them are late or unreadable. The kills are in parts, of a lake each, as a pass costs more the longer the logs
-are. `WAYPOST_SEED=n` chooses the same again.
+Each kill has a place: a job and one of its tables, with a new data file or a new commit at the time of the signal; or a
+job and one of its queries, with a new start or a new end of a batch in its checkpoint. The test goes through all places
+job by job, then again. Landed messages are processed up to the place of the kill, so that a pass has little else to do.
+Messages land when a job has processed everything, and now and then during its work; some of them are late or
+unreadable. The kills are split into parts, with a lake each, as passes become slower with longer logs. `WAYPOST_SEED=n`
+makes the same choices again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SEED = 20_261_123
 PARTS = 4
 KILLS = 25
-"""Of each part: 100 in all."""
+"""Kills in each part: 100 in all."""
 WRITTEN: Final = {
     "readings": ("reject", "readings"),
     "rollups": ("rollup_1m",),
@@ -65,24 +65,24 @@ WRITTEN: Final = {
 }
 """Tables that each pass of a job writes."""
 QUERIES: Final = {job.name: [step.name for step in job.steps if isinstance(step, StreamStep)] for job in catalog.JOBS}
-"""Streaming queries of each job, which each pass takes a batch of."""
+"""Streaming queries of each job; each pass runs a batch of each."""
 JITTER_S = 0.05
-"""Up to so much later than the moment."""
+"""Maximum delay after the moment."""
 PASS_S_MAX = 900.0
 TRIES_MAX = 3
-"""Passes begun for each kill, on average: some are over before."""
+"""Average limit of passes for each kill: some end before it."""
 LANDS_AMID = 0.2
-"""Share of the kills before which messages land, whatever there is to be taken yet."""
+"""Share of kills before which messages land, whether or not others are pending."""
 
 Row = dict[str, Any]
 
 
 Moment = Literal["file", "commit", "offsets", "commits"]
-"""What is new: a data file of a table, a commit of it, the begin or the end of a batch in a query's checkpoint."""
+"""New item at the kill: a table's data file or commit, or the start or end of a batch in a query's checkpoint."""
 
 
 class Place(NamedTuple):
-    """Where a pass is killed. `written`: a table or a query of the job."""
+    """Place at which a pass is killed. `written` is a table or a query of the job."""
 
     job: str
     written: str
@@ -91,7 +91,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Campaign:
-    """A lake whose passes are killed. `killed`: how often where; a pass may be over before."""
+    """Lake with passes that are killed. `killed` counts the kills by place; a pass may end before its kill."""
 
     folder: Path
     chance: random.Random
@@ -104,7 +104,7 @@ class Campaign:
         return self.folder / "lake"
 
     def kill(self, place: Place) -> bool:
-        """Begin a pass of one job, and kill it amid what it writes. False: it was over before."""
+        """Start a pass of one job, and kill it during its writes. Return False when it ended before."""
         reached = _reached(self.lake, place)
         late_s = self.chance.random() * JITTER_S
         process = self._pass(("--job", place.job))
@@ -116,7 +116,7 @@ class Campaign:
             time.sleep(0.005)
         ended = process.poll()
         assert ended in (None, 0), (self.folder / "pass.txt").read_text()
-        with contextlib.suppress(ProcessLookupError):  # it was over before, and left nothing
+        with contextlib.suppress(ProcessLookupError):  # it ended before, and left nothing
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         if ended is None:
@@ -124,7 +124,7 @@ class Campaign:
         return ended is None
 
     def finish(self) -> None:
-        """A pass of every job that nobody kills."""
+        """Run a pass of every job to its end."""
         process = self._pass(())
         assert process.wait(PASS_S_MAX) == 0, (self.folder / "pass.txt").read_text()
 
@@ -136,11 +136,11 @@ class Campaign:
         lakes.write(self.lake, "telemetry", rows)
         lakes.write(self.lake, "ledger", [lakes.ledger(1_000 + number, 1_000 + number, gateway="gw0", epoch="e1")])
         lakes.write(self.lake, "manifests", [_statement(rows, now)])
-        waiting = number + 1  # its ledger names what is far ahead of what has landed: with none that wait it is missed
+        waiting = number + 1  # the ledger is far ahead of landed messages, and missed without waiting ones
         lakes.write(self.lake, "gateway_status", [lakes.status(now, waiting, gateway="gw0")])
 
     def _rows(self, number: int, now: Any) -> Iterator[Row]:
-        """60 messages of three gateways: the sequences of each go on where the landing before ended."""
+        """Return 60 messages of three gateways that continue the sequences of the last landing."""
         for gateway in range(3):
             for sequence in range(number * 20, number * 20 + 20):
                 values = {"t": self.chance.randrange(1_000) / 8, "h": sequence % 7}
@@ -164,7 +164,7 @@ def _statement(rows: list[Row], now: Any) -> Row:
 
 
 def _reached(lake: Path, place: Place) -> Callable[[], bool]:
-    """Return what tells whether the place has something new from now on."""
+    """Return a function that reports whether the place has something new from now on."""
     table = lake / place.written
     if place.moment == "commit":
         entry = table / "_delta_log" / f"{version(table) + 1:020}.json"
@@ -180,7 +180,8 @@ def _files(lake: Path, place: Place) -> set[Path]:
     return set((lake / "_checkpoints" / place.written).glob(f"*/{place.moment}/[0-9]*"))
 
 
-# --- the truth --------------------------------------------------------------------------------------------------------
+# --- expected results
+# ---------------------------------------------------------------------------------------------------
 
 _LANDED = ("telemetry", "ledger", "manifests")
 _VIEWS = """
@@ -239,7 +240,7 @@ TRUTHS: Final = {
 
 
 def places() -> list[Place]:
-    """All there are, each job's after those of the jobs it reads from: a job that is told to run lets these run."""
+    """Return all places, each job's after those of its input jobs: a job that runs lets these run."""
     found = []
     for job, tables in WRITTEN.items():
         moments: tuple[Moment, ...] = ("file", "commit")

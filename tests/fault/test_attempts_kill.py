@@ -1,4 +1,4 @@
-"""A message no consumer can take, and a gateway that is killed in between: it is dead-lettered at its last attempt."""
+"""A message that no consumer can process is dead-lettered at its last attempt, across a kill of the gateway."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RESOURCES = f"""
 
 
 def kept(gateway: Waypost) -> list[dict[int, int]]:
-    """How often messages failed, as the store has it."""
+    """Return the failure counts of messages in the store."""
     data = Path(gateway.arguments[gateway.arguments.index("--data") + 1])
     connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
     try:
@@ -46,7 +46,7 @@ def wait_for(gateway: Waypost, counts: list[dict[int, int]]) -> None:
 
 
 def fail_once(gateway: Waypost) -> int:
-    """Take the message and give it back as failed; its delivery count when it came."""
+    """Take the message and release it as failed; return its delivery count."""
     connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
     try:
         receiver = connection.create_receiver("jobs", credit=1)

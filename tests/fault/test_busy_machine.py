@@ -1,4 +1,4 @@
-"""Questions of health on a machine that is short of processor time, while slow HTTP clients keep connecting."""
+"""Health requests are answered on a machine with little processor time, while slow HTTP clients keep connecting."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def slow_clients(port: int, count: int) -> Iterator[None]:
 
 
 def ask(port: int) -> float:
-    """Return the seconds until `/healthz` has answered; an error where it has not in time."""
+    """Return the seconds until `/healthz` has answered; raise an error without an answer in time."""
     begun = time.monotonic()
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=ANSWER_S_MAX) as answer:
         assert answer.status == 200
@@ -87,7 +87,7 @@ def test_health_is_answered_while_programs_are_busy_and_http_clients_slow(tmp_pa
     server: Waypost = make(tmp_path)
     with server as running:
         port = running.port("http")
-        ask(port)  # what serves HTTP is loaded
+        ask(port)  # load the HTTP code
         threads = [int(each) for each in os.listdir(f"/proc/{running.pid}/task")]
         assert os.getpriority(os.PRIO_PROCESS, running.pid) == SERVING_NICE
         assert all(os.getpriority(os.PRIO_PROCESS, each) >= SERVING_NICE for each in threads)

@@ -1,4 +1,4 @@
-"""SIGKILL while messages expire that nobody reads: each is at the expiry address once, and once in the ledger."""
+"""SIGKILL while unread messages expire: each is at the expiry address once, and once in the ledger."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def publish(gateway: Waypost) -> None:
 
 
 def take(gateway: Waypost, count: int) -> list[int]:
-    """At least `count` messages of the expiry address, and those that come within a second more."""
+    """Take at least `count` messages of the expiry address, and those that arrive within a second more."""
     made, got = client(gateway), list[int]()
     made.on_message = lambda _client, _data, message: got.append(int(message.payload))
     made.connect("127.0.0.1", gateway.port("mqtt"))

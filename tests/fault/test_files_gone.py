@@ -1,5 +1,6 @@
-"""The files of a store are deleted under a serving gateway: it stops acknowledging within a second, and says so. When
-another data directory is put in the place of its own, it ends: it would serve the users and settings of that one.
+"""A gateway stops acknowledging within a second after its store's files are deleted, and reports it.
+
+It ends when another data directory replaces its own: it would serve the users and settings of that one.
 """
 
 from __future__ import annotations

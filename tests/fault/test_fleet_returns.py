@@ -1,4 +1,4 @@
-"""A hub that comes back after an outage, and the whole fleet with it: everybody is served, and nobody starves."""
+"""A hub that returns after an outage serves the whole fleet, and no gateway starves."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from edge.broker.router.connector_uplink import BACKOFF, UPLINK_LIMITS
 from tests.support.processes import free_port, hub
 
 SERVED_S: Final = 60.0
-"""Within which all of a fleet is served once its hub is back."""
+"""Time until the whole fleet is served after the hub's return."""
 DRAINED_S: Final = 300.0
 
 
 class Place:
-    """A forwarder's place in a log, behind one lane of an uplink."""
+    """Position of a forwarder in a log, behind one lane of an uplink."""
 
     def __init__(self, flow: SendFlow, gateway: str, address: str) -> None:
         self.settled = 0
         self.served_at: float | None = None
-        """When the first of what was kept last was accepted."""
+        """Time at which the first of the last kept messages was accepted."""
         self._flow = flow
         self._gateway = gateway
         self._address = address
@@ -44,7 +44,7 @@ class Place:
         flow.add(self)
 
     def keep(self, messages: int) -> None:
-        """So many more are in its log."""
+        """Add this many messages to its log."""
         self._end += messages
         self.served_at = None
         self.pump()
@@ -65,7 +65,7 @@ class Place:
 
 
 class Gateway:
-    """One gateway's uplink with its dialer: what it kept, and what it measures."""
+    """Uplink of one gateway with its dialer, its backlog and its measurements."""
 
     def __init__(self, number: int, port: int) -> None:
         self.name = f"gw{number:04d}"
@@ -98,16 +98,16 @@ async def _eventually(condition: Callable[[], bool], seconds: float) -> None:
 
 
 class Served(NamedTuple):
-    """Seconds from the hub's return until the first of each gateway's was accepted, sorted."""
+    """Seconds from the hub's return to the first acceptance of each gateway, sorted."""
 
     kept: list[float]
     live: list[float]
     drained: float
-    """Until all of it was."""
+    """Seconds until the whole backlog was accepted."""
 
 
 async def _return(folder: Path, gateways: int, left: int) -> Served:
-    """A hub with so many gateways is killed and comes back. Each has so many messages left, and measures."""
+    """Kill a hub with this many gateways and this many messages each, restart it, and measure."""
     serving = hub(folder, f"--amqp=127.0.0.1:{free_port()}")
     with serving:
         fleet = [Gateway(number, serving.port("amqp")) for number in range(gateways)]

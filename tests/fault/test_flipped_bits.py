@@ -1,4 +1,4 @@
-"""One bit of a store's file is another: everything is delivered, or named in the ledger to the message, or refused."""
+"""After a flipped bit in a store's file, everything is delivered, named in the ledger to the message, or refused."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.support.seeds import chosen_seed
 LOG_NAME = f"{FILE_NAME}-wal"
 RENAMED = {f"{RECOVERED} {number}": name for number, name in enumerate(LOGS, 1)}
 SEED = 1_746_504_113
-"""Of the bits that every run of the tests flips; ``WAYPOST_SEED=random``, or a number, flips others."""
+"""Seed of the bits that every run of the tests flips; ``WAYPOST_SEED=random``, or a number, flips others."""
 SAMPLES = 400
-"""Bits of a file that are flipped where not all of them are."""
+"""Number of bits in a sample of a file."""
 
 
 def _counters(path: Path) -> list[tuple[object, ...]]:
-    """What nothing else in the file says: how far consumer groups have come, and addresses silent for long."""
+    """Return data without redundancy in the file: progress of consumer groups, and addresses idle for long."""
     connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)  # closing another would delete the log
     try:
         rows = connection.execute("SELECT name, log, position, acknowledged FROM cursor ORDER BY cursor").fetchall()
@@ -56,7 +56,7 @@ class Walk:
         return flips.faults(self.sent, self.seen, self.seen)
 
     def repair(self, bits: Iterable[int]) -> dict[str, int]:
-        """What becomes of stores that are repaired where `verify` says that something is wrong."""
+        """Repair the stores in which `verify` finds an error; return the outcomes."""
         outcomes: dict[str, int] = {}
         for bit in bits:
             flips.flip(self.sound, self.data, self.name, bit)
@@ -69,12 +69,12 @@ class Walk:
             if not sound:
                 done = repair(self.data, write=True)
                 seen = flips.look(self.data)
-                # A log whose name is lost has a new one with its number in it, which the repair says.
+                # A log without a name gets a new one with its number, which the repair reports.
                 seen.delivered = {(group, RENAMED.get(log, log)): owed for (group, log), owed in seen.delivered.items()}
                 where = f"bit {bit} (page {bit // 8 // flips.PAGE_BYTES + 1}): {done.notes}"
                 assert (seen.refused, seen.stopped) == ("", set()), where
                 faults = flips.faults(self.sent, self.seen, seen)
-                if RECOVERED in {group for group, _ in seen.delivered}:  # it has what nobody knows the groups of
+                if RECOVERED in {group for group, _ in seen.delivered}:  # it has messages of unknown groups
                     faults = [fault for fault in faults if not fault.endswith("is gone")]
                 outcome = "believed" if faults and believed and believed != self.counters else "repaired"
                 assert outcome == "believed" or faults == [], where
@@ -82,7 +82,7 @@ class Walk:
         return outcomes
 
     def run(self, bits: Iterable[int]) -> dict[str, int]:
-        """How often what happened."""
+        """Count the outcomes."""
         outcomes: dict[str, int] = {}
         for bit in bits:
             flips.flip(self.sound, self.data, self.name, bit)
@@ -129,14 +129,14 @@ def test_a_repair_takes_every_durable_commit_of_a_damaged_log(tmp_path: Path) ->
 
 
 def _durable_bits(walk: Walk) -> int:
-    """Those of the log but for its last commit."""
+    """Return the bits of the log, without its last commit."""
     log = WalLog.of(walk.sound / LOG_NAME)
     assert log is not None
     return (max(log.synced_commits(0)) * (FRAME.size + log.page_bytes) + HEADER.size) * 8
 
 
 def test_some_bits_of_the_write_ahead_log(tmp_path: Path) -> None:
-    """Of all commits but the last: a wrong bit there looks as a commit does that was cut off before it was durable."""
+    """Bits of all commits but the last are flipped: a wrong bit in the last one looks like an unfinished commit."""
     walk = Walk(tmp_path, LOG_NAME, crashed=True)
     seed = chosen_seed(SEED)
     dice = random.Random(seed)

@@ -1,8 +1,8 @@
-"""The clock of a gateway jumps by ten years, while it runs and while it is down: nothing acknowledged goes by it.
+"""The clock of a gateway jumps by ten years, while it runs and while it is down: no acknowledged message is affected.
 
-A gateway in the field has no clock of its own to rely on: it starts with the time it last knew, or with 1970, and is
-set some time after. So sessions, retained messages, order, names and the uplink must not depend on it, and a time to
-live must not be taken for over because the clock was set.
+A gateway in the field has no reliable clock: it starts with its last known time, or with 1970, and is set some time
+later. So sessions, retained messages, order, names and the uplink must not depend on the clock, and setting it must not
+end a time to live.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RESOURCES = """
 """
 
 Jump = tuple[int, bool, bool]
-"""Years ahead, and whether the clock is known to be kept right before and after."""
+"""Years ahead, and whether the clock counts as reliable before and after."""
 JUMPS: list[Jump] = [
     (years, before, after) for years in (10, -10) for before, after in ((False, False), (True, False), (False, True))
 ]
@@ -83,7 +83,7 @@ def publish(client: Client, topic: str, body: bytes, *, expiry_s: int | None = N
 
 
 def fill(gateway: Waypost, first: int) -> None:
-    """So many messages from number `first` on for everybody who waits."""
+    """Send this many messages from number `first` on to all waiting consumers."""
     with Client(gateway, "publisher", version=5) as publisher:
         for number in range(first, first + COUNT):
             publish(publisher, "plant/kept", b"%d" % number)
@@ -109,7 +109,7 @@ def before(gateway: Waypost) -> None:
 
 
 def after(gateway: Waypost, data: Path) -> None:
-    """Everybody gets everything in order, what was sent before and after; and time goes on."""
+    """Check that all consumers get all messages in order, from before and after the jump; and that time continues."""
     fill(gateway, COUNT)
     wanted = [b"%d" % number for number in range(2 * COUNT)]
     for name in SESSIONS:
@@ -131,7 +131,7 @@ def after(gateway: Waypost, data: Path) -> None:
 
 
 def expires(gateway: Waypost, data: Path) -> None:
-    """What came after the jump lives as long as it should."""
+    """Check that a message from after the jump has its full life."""
     time.sleep(1.0)  # its life: there is nothing else to wait for
     amqp = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
     try:
@@ -142,7 +142,7 @@ def expires(gateway: Waypost, data: Path) -> None:
 
 
 def lost(data: Path) -> list[tuple[str, int, str]]:
-    """The ledger: address, messages, reason."""
+    """Return the ledger: address, messages, reason."""
     connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
     try:
         return connection.execute("SELECT address, messages, reason FROM ledger").fetchall()
@@ -166,7 +166,7 @@ def test_while_it_is_down(gateway: Waypost, clock: Clock, jump: Jump, tmp_path: 
 
 
 class TestUplink:
-    """Messages are named by their sequences, so the way to the hub does not ask for the time; certificates do."""
+    """The path to the hub uses sequences as names, and no time; certificates depend on the time."""
 
     @pytest.mark.parametrize("years", [10, -10])
     def test_it_goes_on(self, tmp_path: Path, years: int) -> None:
@@ -214,7 +214,7 @@ class TestUplink:
 
 
 def in_lake(folder: Path, address: str) -> list[bytes]:
-    """Bodies by sequence."""
+    """Return bodies by sequence."""
     table = folder / "hub" / "lake" / "telemetry"
     if not table.exists():
         return []

@@ -1,9 +1,9 @@
-"""SIGKILL of a gateway under mixed load: nothing acknowledged is lost, nothing is given twice beyond what was un-acked.
+"""SIGKILL of a gateway under mixed load: no acknowledged message is lost, and only un-acked ones are repeated.
 
-MQTT at QoS 1 and 2 and AMQP, into a topic with durable subscriptions of both protocols, a queue, a queue whose consumer
-rejects every third message (each becomes one dead letter), a queue that drops its oldest (the ledger has the rest), a
-topic whose commits wait for company, one in memory (each message is delivered or in the ledger), and a retained one.
-The seed is printed, ``WAYPOST_SEED=n`` replays the moments. The 1 000 kills of the promise:
+The load is MQTT at QoS 1 and 2 and AMQP. It goes into a topic with durable subscriptions of both protocols; a queue; a
+queue with a consumer that rejects every third message (each becomes one dead letter); a queue that drops its oldest
+(the ledger has the rest); a topic with commits that wait for more; a topic in memory (each message is delivered or in
+the ledger); and a retained one. The test prints the seed, and ``WAYPOST_SEED=n`` repeats the moments. The 1 000 kills:
 ``./waypost test tests/fault/test_gateway_kills.py -m slow -s`` (about 30 minutes; ``WAYPOST_KILLS=n`` for less).
 """
 
@@ -37,8 +37,11 @@ from tests.support.seeds import chosen_seed
 
 
 def kill(gateway: Waypost, load: Load, data: Path, count: int, chance: random.Random) -> list[Kill]:
-    """`count` kills at random moments: most after something was acked since the start, some within the start, and a few
-    after what is in memory was written, because a consumer is away."""
+    """Kill `count` times at random moments.
+
+    Most kills come after something was acked since the start, some during the start. A few come after messages in
+    memory were written because a consumer is offline.
+    """
     kills: list[Kill] = []
     for number in range(count):
         acked = load.acked()
@@ -95,7 +98,7 @@ def test_1000_kills(tmp_path: Path) -> None:
 
 
 class TestChecker:
-    """It sees what it is there to see."""
+    """The checker finds each kind of violation."""
 
     PRODUCED = Produced("a", [b"a:0", b"a:1"], 3)
 

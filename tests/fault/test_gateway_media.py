@@ -1,4 +1,4 @@
-"""The medium under a serving gateway fails and recovers: no acknowledgement meanwhile, service by itself afterwards."""
+"""The medium under a running gateway fails and recovers: no acknowledgement during the failure, service afterwards."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_service_resumes_by_itself(gateway: Waypost, medium: Medium, fault: str)
     wait_until(lambda: len(publisher.acked) > before + 50, timeout_s=WAIT_S, what="messages are acked again")
     over(gateway.port("http"), "store")
     publisher.end()
-    gateway.kill()  # what was acked must not depend on what this process remembers
+    gateway.kill()  # acked messages must not depend on this process's memory
     gateway.start()
     acked = set(publisher.acked)
     wait_until(
@@ -99,7 +99,7 @@ def test_a_backlog_that_cannot_be_read_is_said_for_as_long_as_it_lasts(gateway: 
     with Raw(gateway) as consumer:
         consumer.connect("consumer").send(packets.Subscribe(1, (SubscriptionRequest("queue/stuck", 0),)))
         said(http, "store", "read of log")
-        for _ in range(40):  # some 2 s, while it is tried again each second
+        for _ in range(40):  # some 2 s, with an attempt each second
             assert health(http)[0] == 503
             time.sleep(0.05)
         medium.heal()
@@ -113,7 +113,11 @@ def _acked(publisher: Publisher, count: int) -> bool:
 
 
 def test_figures_are_exact_once_there_is_room_again(tmp_path: Path, medium: Medium) -> None:
-    """Filled to the last byte under load and freed again, three times over, with a queue that drops its oldest."""
+    """Figures are exact after a full medium has room again.
+
+    The medium is filled to the last byte under load and freed, three times, with a queue that drops its oldest
+    messages.
+    """
     (tmp_path / "gateway.yaml").write_text(RESOURCES)
     mqtt, amqp = free_port(), free_port()
     listeners = (f"--mqtt=127.0.0.1:{mqtt}", f"--amqp=127.0.0.1:{amqp}")
@@ -160,7 +164,7 @@ def _more(everyone: list[AmqpProducer | Publisher], before: list[int]) -> bool:
 
 
 def bytes_on_disk(data: Path) -> dict[str, int]:
-    """Bytes of bodies by log, added up."""
+    """Return the sum of body bytes by log."""
     with Inspection.open(data / FILE_NAME) as inspection:
         return {
             log.name: sum(row.body_bytes for row in inspection.segments_inside(log.log)) for log in inspection.logs()
@@ -168,7 +172,7 @@ def bytes_on_disk(data: Path) -> dict[str, int]:
 
 
 def bodies_on_disk(data: Path, log: str) -> list[bytes]:
-    """Of a log, oldest first, as they were sent."""
+    """Return the bodies of a log, oldest first, as they were sent."""
     bodies: list[bytes] = []
     with Inspection.open(data / FILE_NAME) as inspection:
         facts = next(facts for facts in inspection.logs() if facts.name == log)

@@ -1,6 +1,6 @@
-"""What a peer sends is meant to hurt: sizes, garbage, filters and topics by the thousand.
+"""Malicious data of a peer: sizes, garbage, filters and topics by the thousand.
 
-The gateway answers what the standard says, and other clients feel nothing (`ROUND_TRIP_S_MAX`).
+The gateway answers as the standard requires, and other clients notice nothing (`ROUND_TRIP_S_MAX`).
 """
 
 from __future__ import annotations
@@ -38,10 +38,13 @@ from tests.support.processes import Waypost, edge, resident_mib
 
 ROUND_TRIP_S_MAX = 5.0
 RESIDENT_MIB_MAX = 100.0
-"""A gateway is at 35 MiB."""
+"""Limit of a gateway that starts at 35 MiB."""
 RESIDENT_AFTER_ALL_MIB_MAX = 200.0
-"""Of one gateway after everything in this module: no attack may add to what the largest of them needed (three packets
-of 16 MiB at once, 100 000 retained topics); the allocator keeps much of that."""
+"""Limit of one gateway after everything in this module.
+
+No attack may add to the peak of the largest ones (three packets of 16 MiB at once, 100 000 retained topics); the
+allocator keeps much of that.
+"""
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 
 
@@ -56,7 +59,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
 
 @pytest.fixture(autouse=True)
 def others_feel_nothing(gateway: Waypost, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Around every test here; its attribute `resident_mib_max` allows more memory, and says why."""
+    """Check others around every test; its attribute `resident_mib_max` allows more memory, with a reason."""
     allowed = getattr(request.function, "resident_mib_max", RESIDENT_MIB_MAX)
     with unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=allowed):
         yield
@@ -85,7 +88,7 @@ def send_a_lot(peer: FramePeer, flood: Callable[[], bytes]) -> None:
 
 
 def farewell(client: Raw) -> ReasonCode:
-    """The reason of the DISCONNECT the gateway ends with."""
+    """Return the reason of the DISCONNECT with which the gateway ends."""
     while not isinstance(packet := client.receive(), packets.Disconnect):
         assert packet is not None, "closed without a word"
     assert client.receive() is None
@@ -94,7 +97,7 @@ def farewell(client: Raw) -> ReasonCode:
 
 class TestSizes:
     def test_huge_connect(self, gateway: Waypost) -> None:
-        """Refused by its length, before it is read [MQTT 5 section 4.13]."""
+        """A huge CONNECT is refused by its length, before it is read [MQTT 5 section 4.13]."""
         with Raw(gateway, 5) as client:
             client.send(b"\x10" + encode_variable_byte_integer(CONNECT_BYTES_MAX + 1) + b"\x00\x04MQTT\x05")
             answer = client.receive()
@@ -106,7 +109,7 @@ class TestSizes:
             assert farewell(client) is ReasonCode.PACKET_TOO_LARGE
 
     def test_packets_at_the_maximum(self, gateway: Waypost) -> None:
-        """Three clients send the largest packet there may be at once; they are acknowledged."""
+        """Packets of the maximum size from three clients at once are acknowledged."""
         body = bytes(Limits().packet_bytes_max - 20)
         clients = [Raw(gateway).connect(f"large-{i}") for i in range(3)]
         for client in clients:
@@ -118,7 +121,7 @@ class TestSizes:
     test_packets_at_the_maximum.resident_mib_max = 260.0  # type: ignore[attr-defined]  # 48 MiB, and one copy of each
 
     def test_large_packet_that_never_ends(self, gateway: Waypost) -> None:
-        """20 clients announce 16 MiB and send 1 MiB: what is held is what came."""
+        """Announcing a large packet costs nothing: 20 clients announce 16 MiB and send 1 MiB, and only that is held."""
         clients = [Raw(gateway).connect(f"half-{i}") for i in range(20)]
         for client in clients:
             client.send(b"\x30" + encode_variable_byte_integer(15_000_000) + b"\x00\x01t" + bytes(1 << 20))
@@ -134,19 +137,19 @@ class TestSizes:
 
     @pytest.mark.parametrize("flood", [transfers_to_a_receiver, begins_on_one_channel, attaches_on_one_handle])
     def test_what_amqp_forbids_and_an_engine_would_keep(self, gateway: Waypost, flood: Callable[[], bytes]) -> None:
-        """50 MiB of it on each of two connections: nothing of it stays (`others_feel_nothing`)."""
+        """Nothing remains of 50 MiB of forbidden AMQP on each of two connections (`others_feel_nothing`)."""
         for i in range(2):
             with FramePeer(gateway.port("amqp"), f"flood-{i}") as peer:
                 peer.begin()
                 peer.attach("l", 0, RECEIVER, "queue/none").expect(ATTACH)
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it listens no more, or not for long
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it stops reading, or will soon
                     send_a_lot(peer, flood)
 
 
 class TestGarbage:
     @pytest.mark.parametrize("version", [3, 4, 5])
     def test_behind_connect(self, gateway: Waypost, version: int) -> None:
-        """Random bytes end in a DISCONNECT with a reason (MQTT 5) or a closed connection (before)."""
+        """Random bytes after CONNECT end in a DISCONNECT with a reason (MQTT 5) or a closed connection (before)."""
         source = random.Random(version)
         for i in range(60):
             with Raw(gateway, version).connect(f"garbage-{i}") as client:
@@ -179,7 +182,7 @@ class TestTopics:
             assert farewell(client) is ReasonCode.TOPIC_ALIAS_INVALID
 
     def test_aliases_with_the_longest_names(self, gateway: Waypost) -> None:
-        """50 clients set every alias to a name as long as may be."""
+        """Aliases for the longest names in 50 clients stay within the memory limit."""
         clients = [Raw(gateway, 5).connect(f"alias-{i}") for i in range(50)]
         for client in clients:
             for alias in range(1, TOPIC_ALIAS_MAXIMUM + 1):
@@ -201,7 +204,7 @@ class TestTopics:
             assert farewell(client).failed
 
     def test_filters_built_to_explode(self, gateway: Waypost) -> None:
-        """Every mix of ``+`` and a name over ten levels, and messages all of them match."""
+        """Every mix of ``+`` and a name over ten levels matches its messages without harm."""
         filters = ["/".join("+" if i >> level & 1 else "a" for level in range(10)) for i in range(1_000)]
         with Raw(gateway, 5).connect("exploder") as client, Raw(gateway, 5).connect("trigger") as trigger:
             for start in range(0, len(filters), 100):
@@ -217,7 +220,7 @@ class TestTopics:
 
     @pytest.mark.parametrize("topics", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
     def test_retained_topics_and_a_thousand_filters_over_them(self, gateway: Waypost, topics: int) -> None:
-        """All retained messages are asked for by 300 filters by clients that do not read."""
+        """300 filters over all retained messages, for clients that do not read, do no harm."""
         with Raw(gateway).connect("retainer") as retainer:
             batch = [packets.Publish(f"r/{i % 97}/{i}", b"kept", retain=True).encode(4) for i in range(topics)]
             for start in range(0, topics, 500):
@@ -244,7 +247,7 @@ class TestTopics:
 
     @pytest.mark.parametrize("topics", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
     def test_retained_topics_and_amqp_receivers_of_all(self, gateway: Waypost, topics: int) -> None:
-        """Three receivers ask for everything and do not read; one reads it all."""
+        """Three receivers request everything and do not read; a fourth one reads it all."""
         with Raw(gateway).connect("retainer") as retainer, contextlib.ExitStack() as stack:
             batch = [packets.Publish(f"r/{i % 97}/{i}", b"kept", retain=True).encode(4) for i in range(topics)]
             for start in range(0, topics, 500):

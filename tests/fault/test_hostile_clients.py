@@ -1,6 +1,6 @@
-"""Clients that read slowly or not at all, never acknowledge, come back all the time or in crowds.
+"""Clients that read slowly or not at all, never acknowledge, reconnect all the time or come in crowds.
 
-Each must leave others unharmed: their round trips stay below `ROUND_TRIP_S_MAX`, the gateway's memory below a figure.
+Each must leave others unharmed: their round trips stay below `ROUND_TRIP_S_MAX`, and the gateway's memory is bounded.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ from tests.support.hostile import WAIT_S, Raw, unharmed
 from tests.support.processes import Waypost, edge, resident_mib, wait_until
 
 ROUND_TRIP_S_MAX = 5.0
-"""Of a client that has nothing to do with the hostile one, on a machine with two busy cores; alone it takes 1 ms."""
+"""Longest round trip of an unrelated client, on a machine with two busy cores; alone it takes 1 ms."""
 RESIDENT_MIB_MAX = 220.0
-"""A gateway is at 35 MiB; all live subscribers may have 64 MiB waiting, 32 MiB may be gathered for the store and as
-much be on its way to the disk, and Python keeps some of what it freed."""
+"""Limit of a gateway that starts at 35 MiB.
+
+All live subscribers may have 64 MiB waiting, 32 MiB may be gathered for the store and as much be on its way to the
+disk, and Python keeps some freed memory.
+"""
 BODY = bytes(10_000)
 
 
@@ -37,7 +40,7 @@ def gateway(tmp_path: Path) -> Iterator[Waypost]:
 
 
 def publish_all(gateway: Waypost, name: str, topic: str, mib: int, *, qos: int = 0) -> float:
-    """Send so many MiB and wait until they have been taken; the seconds that took."""
+    """Send this many MiB and wait until they are taken; return the seconds."""
     with Raw(gateway).connect(name) as client:
         begin = time.monotonic()
         for i in range(mib * 100):
@@ -49,7 +52,7 @@ def publish_all(gateway: Waypost, name: str, topic: str, mib: int, *, qos: int =
 
 
 def pings() -> tuple[str, bytes, bytes]:
-    """Protocol, how a client begins, and 1 MiB of what it asks."""
+    """Return the protocol, the start of a client, and 1 MiB of its requests."""
     return "mqtt", packets.Connect("deaf", 4).encode(), packets.PingReq().encode(4) * (1 << 19)
 
 
@@ -66,7 +69,7 @@ def attaches() -> tuple[str, bytes, bytes]:
 
 
 def ask_and_ask(client: Raw, asked: bytes) -> None:
-    """60 MiB; each of them may take as long as the socket's timeout."""
+    """Send 60 MiB; each of them may take as long as the socket's timeout."""
     for _ in range(60):
         client.send(asked)
 
@@ -75,7 +78,7 @@ class TestReaders:
     """Subscribers that do not keep up."""
 
     def test_stalled_socket(self, gateway: Waypost) -> None:
-        """Reads nothing: its publisher waits for it once and not for long, then what is too much is dropped."""
+        """A subscriber that reads nothing delays its publisher once and briefly; then the excess is dropped."""
         with (
             unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=RESIDENT_MIB_MAX),
             Raw(gateway, receive_bytes=4096).connect("stalled") as stalled,
@@ -85,7 +88,7 @@ class TestReaders:
             assert took < LIVE_HOLD_S_MAX + WAIT_S / 2
 
     def test_many_stalled_sockets(self, gateway: Waypost) -> None:
-        """Together they hold what the pool allows, and no more."""
+        """Many stalled sockets together hold at most the memory of the pool."""
         with (
             unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=RESIDENT_MIB_MAX),
             contextlib.ExitStack() as stack,
@@ -97,7 +100,7 @@ class TestReaders:
                 publish_all(gateway, f"flooder-{i}", f"flood/{i}", 2)
 
     def test_slow_consumer_gets_everything_it_waits_for(self, gateway: Waypost) -> None:
-        """It reads all the time, slower than its publisher sends: the publisher is held back, nothing is lost."""
+        """A slow subscriber that keeps reading gets everything: its publisher is held back."""
         count = 3_000
         with (
             unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=RESIDENT_MIB_MAX),
@@ -118,7 +121,7 @@ class TestReaders:
 
     @pytest.mark.parametrize("kept", [False, True])
     def test_never_acknowledges(self, gateway: Waypost, kept: bool) -> None:
-        """In-flight messages are bounded by the window; the rest waits on disk, or is dropped where nothing is kept."""
+        """In-flight messages are bounded by the window; the rest waits on disk, or is dropped if it is not stored."""
         with (
             unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=RESIDENT_MIB_MAX),
             Raw(gateway).connect("mute", clean_start=not kept) as mute,
@@ -130,7 +133,7 @@ class TestReaders:
         "question", [attaches, *(pytest.param(each, marks=pytest.mark.slow) for each in (pings, subscribes))]
     )
     def test_reads_no_answers(self, gateway: Waypost, question: Callable[[], tuple[str, bytes, bytes]]) -> None:
-        """Asks and asks, and never reads what it is told: some MiB are kept for it, then nothing more is read of it."""
+        """Some MiB of answers are kept for a client that does not read them; then the gateway stops reading from it."""
         protocol, opening, asked = question()
         with (
             unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=RESIDENT_MIB_MAX),
@@ -142,7 +145,7 @@ class TestReaders:
                 ask_and_ask(deaf, asked)
 
     def test_unacknowledged_messages_go_with_their_session(self, gateway: Waypost) -> None:
-        """200 clients in turn leave 1.2 MB un-acknowledged each: what a session held is freed with it."""
+        """A session's messages are freed with it: 200 clients in turn leave 1.2 MB un-acknowledged each."""
         for i in range(200):
             with Raw(gateway).connect(f"leaver-{i}") as client:
                 client.subscribe("flood/#", qos=1)
@@ -156,7 +159,7 @@ class TestCrowds:
 
     @pytest.mark.parametrize("times", [2_000, pytest.param(10_000, marks=pytest.mark.slow)])
     def test_quick_reconnects(self, gateway: Waypost, times: int) -> None:
-        """The same hundred clients, subscribing each time, half of them without a word at the end."""
+        """A hundred clients reconnect and subscribe again and again, half of them without a DISCONNECT."""
         with unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=80):
             for i in range(times):
                 client = Raw(gateway, 5 if i % 3 else 4).connect(f"again-{i % 100}")
@@ -166,14 +169,17 @@ class TestCrowds:
                 client.close()
 
     def test_half_open_sockets(self, gateway: Waypost) -> None:
-        """500 connections that say nothing at all cost little, and are not in the way."""
+        """500 silent connections cost little, and are not in the way."""
         with unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=80), contextlib.ExitStack() as stack:
             for i in range(500):
                 stack.enter_context(Raw(gateway, protocol="mqtt" if i % 2 else "amqp"))
 
     def test_connections_max(self, tmp_path: Path) -> None:
-        """A flood of sockets that say nothing: the newest stay, may log in up to the places kept for others, and keep
-        out nobody who is in; there is room later."""
+        """A flood of silent sockets leaves room for other addresses.
+
+        The newest ones stay and may log in, up to the places reserved for other addresses. Connected clients stay
+        connected, and there is room later.
+        """
         with gateway_with(tmp_path, "connectionsMax: 50") as gateway:
             with (
                 unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=80),
@@ -195,7 +201,7 @@ def accepts(gateway: Waypost) -> bool:
 
 @contextlib.contextmanager
 def gateway_with(folder: Path, *limits: str) -> Iterator[Waypost]:
-    """A gateway with these limits, as YAML."""
+    """Return a gateway with these limits, as YAML."""
     lines = "".join(f"    {limit}\n" for limit in limits)
     file = folder / "gateway.yaml"
     file.write_text(
@@ -223,7 +229,7 @@ def is_ended(client: Raw) -> bool:
 
 
 def test_slow_loris(tmp_path: Path) -> None:
-    """Bytes of a CONNECT one by one do not extend the time there is for it."""
+    """Sending a CONNECT byte by byte does not extend its time limit."""
     with (
         gateway_with(tmp_path, "handshakeS: 1.0") as gateway,
         unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=80),
@@ -253,7 +259,7 @@ def test_slow_loris(tmp_path: Path) -> None:
 
 
 def test_backlog_of_accepts_is_bounded_memory(gateway: Waypost) -> None:
-    """1 MiB behind CONNECT is what may wait for its answer; a client that pipelines is served all the same."""
+    """Data after CONNECT waits for the answer up to 1 MiB; a client that pipelines is served nevertheless."""
     with Raw(gateway) as client:
         publish = packets.Publish("early/a", BODY).encode(4)
         client.send(packets.Connect("early", 4).encode() + publish * 90, packets.PingReq())

@@ -1,4 +1,4 @@
-"""What goes wrong at a hub is said: a disk that is full, deliveries it rejects or puts aside, a log nobody reads."""
+"""A hub reports its problems: a full disk, deliveries that it rejects or quarantines, a log that is not read."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A gateway that takes from a far side is killed while it takes: what the far side could forget is in the lake.
+"""A gateway that receives from a far side is killed: all messages that the far side could forget are in the lake.
 
-From a queue of another gateway (AMQP, each message with a message-id) and from a topic of Kafka: each of them once, in
-order. From Mosquitto, at QoS 1, where nothing names a message: none is missing, and what is there again was under way
+From a queue of another gateway (AMQP, each message with a message-id) and from a topic of Kafka, each message is in the
+lake once, in order. From Mosquitto, at QoS 1 and without names, no message is missing, and repeated ones were in flight
 at a kill.
 
-The seed is printed; ``WAYPOST_SEED=n`` replays the same moments.
+The test prints the seed; ``WAYPOST_SEED=n`` repeats the same moments.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KILLS = 3
 EACH = 1_500
 """Messages put into the queue before each kill."""
 WINDOW = 100
-"""Messages a connection to Mosquitto has under way (`max_inflight_messages`): what may come again after each kill."""
+"""In-flight limit of a connection to Mosquitto (`max_inflight_messages`): these may be repeated after each kill."""
 
 GATEWAY = """
 apiVersion: waypost/v1
@@ -66,7 +66,7 @@ spec:
 
 
 def gateway(folder: Path, **places: object) -> Waypost:
-    """One that takes from a far side, and forwards to a hub."""
+    """Run a gateway that receives from a far side, and forwards to a hub."""
     file, data = folder / "gateway.yaml", folder / "gw1"
     file.write_text(GATEWAY.format(**places))
     command = [sys.executable, "-m", "edge.appliance.main", "apply", "--data", str(data), "-f", str(file)]
@@ -75,14 +75,14 @@ def gateway(folder: Path, **places: object) -> Waypost:
 
 
 def connected(near: Waypost) -> bool:
-    """To the far side."""
+    """Return whether it is connected to the far side."""
     with urllib.request.urlopen(f"http://127.0.0.1:{near.port('http')}/api/v1/bridge", timeout=10) as answer:
         states = {each["name"]: each["state"] for each in json.load(answer)["connectors"]}
     return bool(states["far"] == "connected")
 
 
 def landed(folder: Path) -> list[bytes]:
-    """Bodies in the lake, in the order of their sequences."""
+    """Return the bodies in the lake, in the order of their sequences."""
     found = sorted(rows(folder / "hub" / "lake", "telemetry"), key=lambda row: (row["address"], row["sequence"]))
     assert len({row["epoch"] for row in found}) <= 1
     return [payload(row["body"]) for row in found]
@@ -93,7 +93,7 @@ def payload(body: bytes) -> bytes:
 
 
 def kill_while_it_takes(near: Waypost, feed: Callable[[], object]) -> None:
-    """Several times, at random moments."""
+    """Kill the gateway several times, at random moments."""
     chance = random.Random(chosen_seed())
     for _ in range(KILLS):
         wait_until(lambda: connected(near), timeout_s=60, what="it takes from the far side")

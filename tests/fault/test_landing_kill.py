@@ -1,8 +1,8 @@
-"""SIGKILL at random moments of a process that lands: what it acknowledged is in the lake, and nothing is there twice.
+"""SIGKILL of a landing process at random moments: acknowledged messages are in the lake, and none is duplicated.
 
-With its registry on PostgreSQL: at each step of a landing.
+With a registry on PostgreSQL, kills come at each step of a landing.
 
-The process that is killed is this module run as a program; workload, killing and checking are three parts of it.
+This module is also the program that is killed; workload, killing and checking are its three parts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ALIVE_S_MAX = 0.4
 
 
 def batch(seed: int, number: int) -> ReceivedBatch:
-    """Batch `number` of a workload: a piece of one of six (gateway, address), overlapping the one before by some."""
+    """Return batch `number` of a workload: a piece of one of six (gateway, address), which overlaps the one before."""
     chance = random.Random(seed * 1_000_003 + number)
     gateway, address, place = f"gw{number % 3}", f"a{number % 2}", number // 6
     first, count = max(0, place * 20 - chance.randrange(15)), 20 + chance.randrange(20)
@@ -51,9 +51,10 @@ def batch(seed: int, number: int) -> ReceivedBatch:
 
 
 def land(directory: Path, seed: int, start: int, url: str, die_at: str) -> None:
-    """Land from batch `start` on, a few at a time; after each landing print what is acknowledged, and how far it is.
+    """Land from batch `start` on, a few at a time; after each landing print the acknowledged number and the step.
 
-    `die_at`: a step; it is killed there in its second landing."""
+    `die_at` is a step; the process kills itself there in its second landing.
+    """
     chance = random.Random(seed + start)
     registry = Registry(parse(url), "a" * 32)
     done: Counter[str] = Counter()
@@ -75,13 +76,17 @@ def land(directory: Path, seed: int, start: int, url: str, die_at: str) -> None:
     registry.close()
 
 
-# --- the one who kills ------------------------------------------------------------------------------------------------
+# --- the killer
+# --------------------------------------------------------------------------------------------------------
 
 
 def life(
     directory: Path, seed: int, start: int, alive_s: float | None, url: str = "", die_at: str = ""
 ) -> tuple[int, str]:
-    """Run it, killed `alive_s` after it is up (None: not at all); how far it acknowledged, and its last step."""
+    """Run the process and kill it `alive_s` after it is up (None: not at all).
+
+    Return the acknowledged number, and its last step.
+    """
     url = url or f"sqlite:///{directory / 'registry.db'}"
     command = [
         sys.executable,
@@ -99,7 +104,7 @@ def life(
     killer: threading.Timer | None = None
     for line in process.stdout:
         if not line.endswith("\n"):
-            break  # the kill tore it
+            break  # the kill cut it off
         word, *rest = line.split()
         if word == "up" and alive_s is not None:
             killer = threading.Timer(alive_s, process.send_signal, (signal.SIGKILL,))
@@ -116,7 +121,8 @@ def life(
     return far, last
 
 
-# --- the one who checks -----------------------------------------------------------------------------------------------
+# --- the checker
+# -------------------------------------------------------------------------------------------------------
 
 
 def names(batches: list[ReceivedBatch]) -> set[tuple[str, bytes]]:
@@ -139,7 +145,7 @@ def test_killed_at_any_moment_it_lands_each_message_once(tmp_path: Path) -> None
     far = 0
     for kill in range(KILLS):
         alive_s = chance.uniform(0, ALIVE_S_MAX)
-        # a gateway that lost its connection sends from before the last acknowledgement it saw
+        # a gateway that lost its connection repeats from before the last acknowledgement it received
         reached, last = life(tmp_path, seed, max(0, far - chance.randrange(12)), alive_s)
         far = max(far, reached)
         found = rows(tmp_path)

@@ -1,10 +1,10 @@
-"""The promise over links that break, between ends that are killed, while certificates come and go.
+"""Messages over links that break, between ends that are killed, while certificates are renewed and revoked.
 
-Gateways that enrolled talk to a hub with mutual TLS through links that are cut (`tests/fault/flaps`). Their
-certificates are renewed again and again; one gateway is revoked on the way, and enrolled anew while its devices go on.
-What was acknowledged to a device is in the lake, once, and the manifests say the same.
+Enrolled gateways talk to a hub with mutual TLS through links that are cut (`tests/fault/flaps`). Their certificates are
+renewed again and again. One gateway is revoked on the way, and enrolled again while its devices continue. Messages that
+were acknowledged to a device are in the lake, once, and the manifests confirm it.
 
-The seed is printed; ``WAYPOST_SEED=n`` replays the same choice of flaps and moments.
+The test prints the seed; ``WAYPOST_SEED=n`` repeats the same choice of flaps and moments.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DRAINED_S = 180.0
 
 
 def proved(fleet: Fleet) -> Proof:
-    """The proof of the lake, once its manifests state everything that the gateways accepted."""
+    """Return the proof of the lake, once its manifests state everything that the gateways accepted."""
     found: list[Proof] = []
 
     def stated() -> bool:

@@ -1,4 +1,4 @@
-"""A gateway whose log nobody reads: a pipe that is full stops no device and no acknowledgement, and it is said."""
+"""A full pipe as a gateway's log stops no device and no acknowledgement, and is reported."""
 
 from __future__ import annotations
 

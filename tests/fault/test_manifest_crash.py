@@ -1,4 +1,4 @@
-"""A gateway that ends between any two commits states every message once: it goes on with the files each commit left."""
+"""A gateway that ends between any two commits states every message once: it continues with the files of each commit."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ ADDRESSES = ("plant/1", "plant/2", "plant/3")
 
 
 def hour_ends(bench: Bench) -> None:
-    """And all of its addresses are stated, in as many looks as that takes."""
+    """End an hour, and look until all of its addresses are stated."""
     bench.later(1)
     while bench.manifests.asked:
         bench.look()
 
 
 def live(bench: Bench) -> None:
-    """Six hours of a gateway: messages, hours that end, a hub that takes what is stated in some of them."""
+    """Run six hours of a gateway: messages, ends of hours, and a hub that takes the statements in some of them."""
     for hour in range(6):
         for address in ADDRESSES[: hour + 1]:
             bench.append(address, 2 + hour)
@@ -34,10 +34,10 @@ def live(bench: Bench) -> None:
 
 
 def held(statements: list[ManifestStatement]) -> dict[str, int]:
-    """How many messages are stated of each address; each statement follows on the one before, or this fails."""
+    """Return the number of stated messages by address; fail unless each statement follows the one before."""
     known: dict[str, ManifestStatement] = {}
     for one in statements:
-        known.setdefault(one.digest, one)  # the same statement again, after a crash, is the same
+        known.setdefault(one.digest, one)  # a statement that is repeated after a crash is the same
     ends: dict[str, tuple[int, str]] = {}
     for one in known.values():
         first, previous = ends.get(one.address, (0, GENESIS))
@@ -81,5 +81,5 @@ def test_every_message_is_stated_once_whatever_commit_was_the_last(
 
 
 def stated(bench: Bench) -> list[ManifestStatement]:
-    """What has left for the hub so far, which may have it all."""
+    """Return all statements sent to the hub so far."""
     return [statement for _, document in bench.wire.sent for statement in read(document)]

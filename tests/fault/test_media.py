@@ -17,7 +17,7 @@ from tests.support.medium import Files, Medium
 
 NAME = "queue jobs"
 COMMITS_BEFORE_A_PASS = LIMITS.checkpoint_bytes // (4 * 4_096)
-"""Of one message of a page, at the least: each writes three pages or four."""
+"""Minimum of commits with one message of a page each before a checkpoint: each writes three or four pages."""
 TEN_YEARS_NS = 10 * 365 * 86_400 * 1_000_000_000
 
 
@@ -38,7 +38,7 @@ def bodies(prefix: str, count: int, size: int = 200) -> list[str]:
 
 
 def shows(observed: Observed, expected: list[str]) -> None:
-    """Exactly these messages, in dense positions and sequences, and figures that say so."""
+    """Check that the store has exactly these messages, with dense positions and sequences, and the right figures."""
     first, end = observed.bounds[NAME]
     assert [body for *_, body in observed.messages[NAME]] == expected[first:]
     assert [position for position, *_ in observed.messages[NAME]] == list(range(first, end))
@@ -63,7 +63,7 @@ class TestFull:
                 if error:
                     assert error == "StoreFull"
                     refused_in_a_row += 1
-                else:  # also after a refusal: a checkpoint that ended meanwhile lets the log begin anew
+                else:  # also after a refusal: a checkpoint that ended during it lets the log restart
                     kept += more
                     refused_in_a_row = 0
                 if refused_in_a_row == 10:
@@ -93,7 +93,7 @@ class TestFull:
             assert store.bodies() == ["kept"]
 
     def test_a_full_medium_with_room_in_the_file(self, medium: Medium, start: Callable[[], Driven]) -> None:
-        """What was acknowledged makes room: the log is moved into it, and begun anew before its time."""
+        """Acknowledged messages make room on a full medium: the log is moved into the file, and restarted early."""
         with start() as store:
             kept = bodies("before", 200, 3_000)
             for at in range(0, 200, 5):
@@ -144,7 +144,7 @@ class TestFailing:
     def test_moving_the_log_into_the_file(
         self, medium: Medium, start: Callable[[], Driven], call: str, code: int
     ) -> None:
-        """The checkpoint fails; commits need the log only and go on, and a later checkpoint does all of it."""
+        """A failed checkpoint does not stop commits, which need only the log, and a later checkpoint completes it."""
         with start() as store:
             medium.fail(Files.DATABASE, **{call: code})  # type: ignore[arg-type]
             kept: list[str] = []
@@ -165,14 +165,17 @@ class TestFailing:
     def test_a_slow_medium_holds_up_its_checkpoints_and_no_commits(
         self, medium: Medium, start: Callable[[], Driven]
     ) -> None:
-        """A card takes seconds to write at random what it wrote in sequence in one."""
+        """A slow medium delays its checkpoints and no commits.
+
+        A card needs seconds for random writes that take one second in sequence.
+        """
         with start() as store:
             medium.stall(Files.DATABASE)
             kept: list[str] = []
             while not medium.count("asleep"):
                 kept += bodies(f"{len(kept)}:", 1, 4_000)
                 assert store.commit(kept[-1]) == ""
-                # a pass that began comes to its sync: commits do wait for one that the log has run far ahead of
+                # a started pass comes to its sync: commits wait for one when the log has run far ahead
                 until = time.monotonic() + (0.5 if len(kept) >= COMMITS_BEFORE_A_PASS else 0.0)
                 while time.monotonic() < until and not medium.count("asleep"):
                     time.sleep(0.005)
@@ -221,11 +224,11 @@ class TestFailing:
 
 
 class TestDamaged:
-    """Bytes that changed, files that went."""
+    """Bytes that changed, files that disappeared."""
 
     @pytest.fixture
     def closed(self, start: Callable[[], Driven], tmp_path: Path) -> Path:
-        """A store of 40 messages in 20 commits, closed."""
+        """Make a closed store of 40 messages in 20 commits."""
         with start() as store:
             for number in range(20):
                 assert store.commit(*bodies(f"{number}:", 2, 2_500)) == ""
@@ -237,7 +240,7 @@ class TestDamaged:
         return [body for number in range(20) for body in bodies(f"{number}:", 2, 2_500)]
 
     def test_a_torn_page_of_bodies(self, closed: Path, start: Callable[[], Driven]) -> None:
-        """The segment is skipped and reported; the others are delivered, and the log goes on."""
+        """A segment with a torn page is skipped and reported; the others are delivered, and the log continues."""
         path = closed / "store.sqlite"
         data = bytearray(path.read_bytes())
         at = data.index(b"7:1---") + 600
@@ -251,7 +254,7 @@ class TestDamaged:
             assert store.bodies() == [*expected, "more"]
 
     def test_a_torn_page_of_the_tree(self, closed: Path, start: Callable[[], Driven]) -> None:
-        """The first page of the file says what the file is: opening is refused, nothing is written."""
+        """A store with a torn first page, which identifies the file, does not open, and nothing is written."""
         path = closed / "store.sqlite"
         data = bytearray(path.read_bytes())
         data[:512] = bytes(512)
@@ -262,8 +265,11 @@ class TestDamaged:
 
     @pytest.mark.parametrize("keep", [0, 20, 32, 5_000, 60_000])
     def test_a_truncated_log(self, start: Callable[[], Driven], tmp_path: Path, keep: int) -> None:
-        """What the medium kept is there up to a whole commit, and the store goes on. No pass over it was under way: the
-        file has some pages of the newest commits then, and needs the log for the others."""
+        """A truncated log keeps whole commits, and the store continues.
+
+        No pass over the log was under way: then the file has some pages of the newest commits, and needs the log for
+        others.
+        """
         with start() as store:
             for number in range(6):
                 assert store.commit(*bodies(f"{number}:", 2, 2_500)) == ""
@@ -304,7 +310,7 @@ class TestDamaged:
 
 @pytest.mark.parametrize("jump", [TEN_YEARS_NS, -TEN_YEARS_NS])
 def test_the_clock_jumps(start: Callable[[], Driven], jump: int) -> None:
-    """Order, names and cursors come from counters: what time a message says it is changes none of them."""
+    """Order, names and cursors come from counters: the time of a message changes none of them."""
     now = 1_790_000_000_000_000_000
     with start() as store:
         assert store.commit("a", received_at=now) == ""

@@ -1,7 +1,7 @@
-"""The promise: SIGKILL gateway and hub at random moments under load; what was acknowledged is in the lake, once.
+"""SIGKILL of gateway and hub at random moments under load: acknowledged messages are in the lake, once.
 
-The seed is printed; ``WAYPOST_SEED=n`` replays the same choice of victims and moments. More kills than each run of the
-tests has time for: ``./waypost test tests/fault/test_path_kill.py -m slow -s``.
+The test prints the seed; ``WAYPOST_SEED=n`` repeats the same choice of victims and moments. For more kills than a usual
+run has time for: ``./waypost test tests/fault/test_path_kill.py -m slow -s``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def backlog(gateway: Waypost) -> int:
 
 
 def stated(lake: Path) -> bool:
-    """The manifest is of every message in the lake."""
+    """Return whether the manifest covers every message in the lake."""
     totals = prove(lake).totals
     return len(totals) == PUBLISHERS and not any(total.unstated for total in totals)
 

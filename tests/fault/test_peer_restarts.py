@@ -1,7 +1,7 @@
-"""The promise towards peers of others: 100 000 messages, the peer restarted twice, the gateway killed once meanwhile.
+"""100 000 messages to other vendors' peers, with two restarts of the peer and a kill of the gateway.
 
-Nothing that was acknowledged to its sender is missing at the peer, and what is there twice is named. Mosquitto and an
-HTTP server; Kafka where a broker can be had (Maven and Java).
+No message that was acknowledged to its sender is missing at the peer, and duplicates have names. The peers are
+Mosquitto and an HTTP server, and Kafka where a broker is available (Maven and Java).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ spec: {{address: "plant/#", type: topic, forwarders: [{{name: all, remoteAddress
 
 
 class Peer(Protocol):
-    """A peer that restarts, and what it has got."""
+    """Peer that restarts, and the messages that it has received."""
 
     port: int
 
@@ -67,7 +67,7 @@ def status(http: int) -> dict[str, object]:
 
 
 def crossed(folder: Path, kind: str, remote: str, peer: Peer) -> tuple[list[bytes], Counter[bytes]]:
-    """What was acknowledged to its senders, and what the peer has got in the end, how often."""
+    """Return the messages acknowledged to their senders, and the count of each at the peer in the end."""
     mqtt, http = free_port(), free_port()
     file, data = folder / "gateway.yaml", folder / "gw1"
     file.write_text(GATEWAY.format(mqtt=mqtt, http=http, type=kind, peer=peer.port, remote=remote))
@@ -133,7 +133,7 @@ def test_mosquitto(tmp_path: Path) -> None:
 
 
 class _Web:
-    """A server that drops a repeated request by its name, and a repeated message by its own."""
+    """Server that drops repeated requests and messages by their names."""
 
     def __init__(self) -> None:
         self.port = free_port()

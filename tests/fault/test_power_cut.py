@@ -1,7 +1,7 @@
-"""The power is cut at any moment: what was acknowledged is there or in the ledger, and no name is given twice.
+"""Power cuts at any moment: acknowledged messages are there or in the ledger, and no name is given twice.
 
-The seed is printed; ``WAYPOST_SEED=n`` replays the same workloads, threads (`store/schedule.py`) and cuts. The 10 000
-cuts of the promise: ``./waypost test tests/fault/test_power_cut.py -m slow -s`` (about 9 minutes).
+The test prints the seed; ``WAYPOST_SEED=n`` repeats the same workloads, threads (`store/schedule.py`) and cuts. For 10
+000 cuts: ``./waypost test tests/fault/test_power_cut.py -m slow -s`` (about 9 minutes).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.medium import Event, Files, Kind, Medium
 from tests.support.seeds import chosen_seed
 
 SEED = 20_261_122
-"""Of the cuts that every run of the tests makes; ``WAYPOST_SEED=random``, or a number, makes others."""
+"""Seed of the cuts that every run of the tests makes; ``WAYPOST_SEED=random``, or a number, makes others."""
 
 
 def cut(count: int, *, cuts_a_life: int, seed: int) -> Findings:
@@ -55,7 +55,7 @@ def test_10_000_power_cuts() -> None:
 
 
 def test_a_seed_is_one_order_of_events() -> None:
-    """Of the threads of the store, too: what is found once is found again."""
+    """One seed gives one order of events, also of the store's threads, so that each finding is reproducible."""
 
     def shape(folder: Path) -> list[tuple[Kind, int, int, int]]:
         root = folder / "disk"
@@ -74,7 +74,7 @@ def test_a_seed_is_one_order_of_events() -> None:
 
 
 class TestDisk:
-    """The model forgets what a disk may forget, and nothing else."""
+    """The model forgets only data that a disk may forget."""
 
     @staticmethod
     def disk(*events: Event) -> Disk:
@@ -111,7 +111,10 @@ class TestDisk:
 
 
 def test_an_error_that_a_sync_tells_late_is_no_second_failure(tmp_path: Path) -> None:
-    """Each open file of a name hears once of a sync that failed; what was written since then is not forgotten by it."""
+    """A sync error that is reported late is not a second failure.
+
+    Each open file of a name gets the error once; writes since then are not lost.
+    """
     program = """
 import os, sys
 one, other = (os.open(sys.argv[1], os.O_RDWR | os.O_CREAT) for _ in range(2))
@@ -135,7 +138,7 @@ for file in (one, other, other):
 
 
 class TestChecker:
-    """It sees what it is there to see."""
+    """The checker finds each kind of violation."""
 
     @staticmethod
     def history(*, answered: bool = True) -> History:
@@ -186,7 +189,7 @@ class TestChecker:
 
     @staticmethod
     def giving(group: Group, *, answered: bool) -> History:
-        """After a commit that gives something up."""
+        """Return the history after a commit with losses."""
         history = TestChecker.history()
         history.follow(Line("sealed", group=group))
         if answered:
@@ -235,13 +238,16 @@ class TestChecker:
 
 
 class TestCheckerOfLogsInMemory:
-    """The same of what `in_memory` says."""
+    """The checker of `in_memory` finds each kind of violation."""
 
     LOG = "queue memory"
     ADDRESS = "memory/0"
 
     def history(self) -> History:
-        """One message on disk, from before the log was kept in memory, and two in memory, of which one is settled."""
+        """Return a history of three messages.
+
+        One is on disk, from before the log was in memory. Two are in memory, and one of these is settled.
+        """
         history = History()
         opened = [("c", self.LOG, 0)]
         history.follow(
@@ -253,7 +259,7 @@ class TestCheckerOfLogsInMemory:
         return history
 
     def shown(self) -> Observed:
-        """After a crash: four numbers were reserved, and the three that may be gone are in the ledger."""
+        """Return the content after a crash with four reserved numbers and three possible losses in the ledger."""
         messages = {self.LOG: [(0, self.ADDRESS, 0, "1")]}
         cursors: list[tuple[str, str, int, list[tuple[int, int]]]] = [("c", self.LOG, 0, [(1, 3)])]
         shown = Observed("e", {self.LOG: (0, 4)}, messages, cursors, {}, {self.ADDRESS: 4}, (4, 1), 1)
@@ -264,7 +270,7 @@ class TestCheckerOfLogsInMemory:
         assert not self.history().problems(self.shown())
 
     def test_closed_in_order(self) -> None:
-        """Exactly what was lost is named, and no number is skipped."""
+        """After an orderly close, exactly the lost messages are in the ledger, and no number is skipped."""
         history, shown = self.history(), self.shown()
         history.follow(Line("closed"))
         shown.bounds, shown.sequences = {self.LOG: (0, 3)}, {self.ADDRESS: 3}
@@ -310,7 +316,10 @@ class TestCheckerOfLogsInMemory:
         assert self.history().problems(shown)
 
     def test_a_cursor_made_later_is_not_owed_what_everybody_had_taken(self) -> None:
-        """It begins at what is still on the medium; what came behind that may have left the memory by then."""
+        """A later cursor does not wait for messages that all earlier ones had taken.
+
+        It begins at the messages still on the medium; later ones may have left the memory by then.
+        """
         history = History()
         opened = [("c", self.LOG, 0)]
         made = Group([(self.LOG, 0)], [], [Append(self.LOG, self.ADDRESS, ["1"])], opened)

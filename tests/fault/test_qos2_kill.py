@@ -1,7 +1,7 @@
 """Exactly once through SIGKILL of the gateway: QoS 2 in both directions (MQTT 5 section 4.3.3, DESIGN section 6).
 
-The client is our own and of few lines, because it must be cut off at a chosen packet. It keeps what the standard has a
-session keep: as a receiver, the packet identifiers it has seen and not released; as a sender, what it has not released.
+The tests have a small client of their own, because it must be cut off at a chosen packet. It keeps the session state of
+the standard: as a receiver, the packet identifiers it has seen and not released; as a sender, those not released.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Wire:
     """One connection, packet by packet."""
 
     def __init__(self, gateway: Waypost, client_id: str, version: int = 5, *, lasting: bool = True) -> None:
-        """`lasting`: the session outlives the connection, and is taken up where there is one; else it begins anew."""
+        """Connect. With `lasting`, the session outlives the connection and is resumed; otherwise it is new."""
         self.version = version
         self._data = b""
         self._socket = socket.create_connection(("127.0.0.1", gateway.port("mqtt")), WAIT_S)
@@ -65,15 +65,17 @@ class Wire:
 
 
 class Receiver:
-    """A QoS 2 receiver that hands a message on when PUBLISH comes, the eager of the two ways section 4.3.3 allows."""
+    """QoS 2 receiver that processes a message when PUBLISH arrives, the eager of the two ways in section 4.3.3."""
 
     def __init__(self) -> None:
         self.seen: set[int] = set()
         self.bodies: list[bytes] = []
 
     def run(self, wire: Wire, *, until: int, stop_at: type | None = None, after: int = 0) -> None:
-        """Take packets until `until` bodies are there and nothing is open, or until this is packet `after` + 1 of
-        type `stop_at`, which is taken and not answered."""
+        """Process packets until `until` bodies are there and nothing is open, or until a stop.
+
+        The stop is packet `after` + 1 of type `stop_at`, which is processed and not answered.
+        """
         met = 0
         while len(self.bodies) < until or self.seen or stop_at is not None:
             packet = wire.next()
@@ -114,7 +116,7 @@ def publish(gateway: Waypost, bodies: list[bytes], version: int, topic: str = "t
 @pytest.mark.parametrize("stop_at", [p.Publish, p.PubRel])
 @pytest.mark.parametrize("after", [0, 7])
 def test_a_subscriber_gets_each_message_once(gateway: Waypost, version: int, stop_at: type, after: int) -> None:
-    """Killed when the receiver has PUBLISH but not answered it, and when it has PUBREL and forgot the identifier."""
+    """A subscriber gets each message once, across kills before its PUBREC and after its PUBREL."""
     subscribe(gateway, version)
     bodies = [b"%d" % i for i in range(20)]
     publish(gateway, bodies, version)
@@ -140,8 +142,10 @@ def test_a_subscriber_gets_each_message_once(gateway: Waypost, version: int, sto
 @pytest.mark.parametrize("pattern", ["$share/group/topic/once/#", "queue/once"])
 @pytest.mark.parametrize("stop_at", [p.Publish, p.PubRel])
 def test_one_of_several_gets_each_message_once(gateway: Waypost, pattern: str, stop_at: type) -> None:
-    """Of a queue or a shared subscription: after a restart its packet identifiers must not be given to other messages,
-    which it would take for those it has."""
+    """One of several consumers gets each message once, from a queue or a shared subscription.
+
+    After a restart its packet identifiers must not be given to other messages, which it would mistake for known ones.
+    """
     topic = "queue/once" if pattern == "queue/once" else "topic/once/a"
     subscribe(gateway, 5, pattern)
     bodies = [b"%d" % i for i in range(20)]
@@ -188,7 +192,7 @@ def test_what_another_of_the_group_got_instead_leaves_nothing_behind(gateway: Wa
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_publisher_that_sends_again_is_heard_once(gateway: Waypost, version: int) -> None:
-    """Killed after PUBREC: the sender does not know that, and sends PUBLISH again under the same identifier."""
+    """A publisher that repeats a PUBLISH after a kill, with the same identifier, publishes once."""
     subscribe(gateway, version)
     expected = [b"%d" % i for i in range(6)]
     for body, released in zip(expected, itertools.cycle((False, True)), strict=False):
@@ -215,8 +219,11 @@ def test_a_publisher_that_sends_again_is_heard_once(gateway: Waypost, version: i
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_an_identifier_is_free_when_it_is_said_to_be(gateway: Waypost, version: int) -> None:
-    """Killed after PUBCOMP: the sender uses the identifier for its next message, and sends that again, with DUP, as it
-    has had no answer. It must not be taken for the message before."""
+    """An identifier is free after PUBCOMP, also across a kill.
+
+    The sender uses it for its next message, and repeats that with DUP, without an answer. The gateway must not mistake
+    it for the former message.
+    """
     subscribe(gateway, version)
     expected = [b"%d" % i for i in range(6)]
     for number, body in enumerate(expected):
@@ -236,7 +243,7 @@ def test_an_identifier_is_free_when_it_is_said_to_be(gateway: Waypost, version: 
 
 
 def asked(gateway: Waypost) -> tuple[Wire, Wire, p.Publish]:
-    """A consumer, a sender, and what it asked at QoS 2 and the consumer has not answered."""
+    """Return a consumer, a sender, and a QoS 2 message that the consumer has not answered."""
     consumer = Wire(gateway, "consumer")
     consumer.send(p.Subscribe(1, (SubscriptionRequest("anycast/once", 1),)))
     assert isinstance(consumer.next(), p.SubAck)
@@ -248,7 +255,10 @@ def asked(gateway: Waypost) -> tuple[Wire, Wire, p.Publish]:
 
 
 def test_a_message_no_consumer_has_answered_for_is_not_taken(gateway: Waypost) -> None:
-    """Anycast stores nothing: killed while the consumer has not answered, the sender's message is delivered again."""
+    """An anycast message is not accepted before its consumer answers.
+
+    Anycast stores nothing: after a kill before the answer, the sender's message is delivered again.
+    """
     consumer, sender, _ = asked(gateway)
     sender.send(p.Publish("queue/else", b"commits", 2, packet_id=8))
     subscribe(gateway, 5)

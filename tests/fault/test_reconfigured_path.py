@@ -1,7 +1,8 @@
-"""The promise while the configuration changes: rules with forwarders come and go under load; what was acknowledged is
-in the lake, once, and a durable subscriber that is there all the time is given all of it.
+"""Forwarders that are added and removed under load: acknowledged messages are in the lake, once.
 
-The seed is printed; ``WAYPOST_SEED=n`` replays the same choice of rules and moments.
+A durable subscriber that stays connected gets all of them.
+
+The test prints the seed; ``WAYPOST_SEED=n`` repeats the same choice of rules and moments.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ spec: {{address: "plant/press/#", type: {type}, forwarders: [{{name: press, remo
 
 
 class Subscriber:
-    """A durable subscriber at QoS 1 that stays connected."""
+    """Durable subscriber at QoS 1 that stays connected."""
 
     def __init__(self, port: int) -> None:
         self.bodies: Counter[bytes] = Counter()

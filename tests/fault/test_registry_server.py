@@ -1,4 +1,4 @@
-"""The registry's server stops and comes back under a hub: what is sent is held and lands once."""
+"""The registry's server stops and returns under a hub: new messages are held and land once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.postgres import CAREFUL, PASSWORD, Postgres
 from tests.support.processes import Waypost, hub, wait_until
 
 MESSAGES = 5
-"""In a batch."""
+"""Messages in a batch."""
 
 
 def batch(number: int) -> bytes:
@@ -47,7 +47,7 @@ def stopped(server: Postgres, how: signal.Signals) -> Iterator[None]:
 
 
 def test_landing_holds_and_goes_on_with_the_server(tmp_path: Path, postgres: Postgres) -> None:
-    """And neither log nor status tells the password."""
+    """Landing waits for the server and continues with it, and neither log nor status contains the password."""
     config = tmp_path / "hub.yaml"
     url = postgres.url(postgres.schema(), CAREFUL)
     config.write_text(f"apiVersion: waypost/v1\nkind: Hub\nspec: {{registry: '{url}'}}\n")
@@ -59,7 +59,7 @@ def test_landing_holds_and_goes_on_with_the_server(tmp_path: Path, postgres: Pos
         sent = 0
         for how in (signal.SIGQUIT, signal.SIGINT):
             gateway.send(*(batch(number) for number in range(sent, sent + 20)))
-            with stopped(postgres, how):  # with some of these under way
+            with stopped(postgres, how):  # with some of these in flight
                 gateway.send(*(batch(number) for number in range(sent + 20, sent + 40)))
                 wait_until(lambda: bool(status(running)["landing"]["failing"]), timeout_s=60, what="landing fails")
                 shown.append(json.dumps(status(running)))

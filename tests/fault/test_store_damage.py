@@ -1,4 +1,4 @@
-"""Rot anywhere in the file: verification never fails itself, and it sees whatever a gateway would stumble over."""
+"""Damage anywhere in the file: verification does not fail itself, and finds everything that would affect a gateway."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.support.seeds import chosen_seed
 from tests.support.stores import make
 
 SEED = 1
-"""Of the bytes that every run of the tests flips; ``WAYPOST_SEED=random``, or a number, flips others."""
+"""Seed of the bytes that every run of the tests changes; ``WAYPOST_SEED=random``, or a number, changes others."""
 ROUNDS = 60
 
 Messages = dict[str, list[tuple[int, str, int, bytes]]]
 
 
 def read(data: Path) -> Messages | None:
-    """Everything a gateway would deliver; None when it refuses to start, or cannot read."""
+    """Return everything that a gateway would deliver, or None when it refuses to start or cannot read."""
     try:
         rig = sqlite_rig(data)
     except StoreError:
@@ -55,7 +55,7 @@ def test_flipped_bytes(sound: Path, tmp_path: Path) -> None:
     for number in range(ROUNDS):
         data = copy(sound, tmp_path / str(number))
         content = bytearray((data / "store.sqlite").read_bytes())
-        # Of a page's bytes those at its start matter most: header and cell pointers, then the cells from its end on.
+        # The first bytes of a page matter most: header and cell pointers, then the cells from its end on.
         start = dice.randrange(size // 4096) * 4096 + dice.choice((0, dice.randrange(40), dice.randrange(4096)))
         for offset in range(start, min(start + dice.choice((1, 1, 16, 600)), size)):
             content[offset] ^= dice.randrange(1, 256)
@@ -82,12 +82,12 @@ def test_a_truncated_file(sound: Path, tmp_path: Path, kept: float) -> None:
 
 
 def test_a_truncated_log_is_a_sound_store_with_less_in_it(tmp_path: Path) -> None:
-    """What SQLite's log lost at its end cannot be seen, and what is left holds together at every cut."""
+    """A truncated log is a valid store with fewer messages: losses at the end of SQLite's log are invisible."""
     made = make(tmp_path / "data", 15, crashed=True)
     wal = made.path.with_name("store.sqlite-wal")
     log = WalLog.of(wal)
     assert log is not None
-    frames = sum(1 for frame in log.frames() if frame.salts == log.salts)  # behind them is room
+    frames = sum(1 for frame in log.frames() if frame.salts == log.salts)  # the rest is free space
     content = wal.read_bytes()[: HEADER.size + frames * (FRAME.size + log.page_bytes)]
     counts = []
     for cut in range(len(content), 3 * len(content) // 4, -4096 - 11):

@@ -1,4 +1,4 @@
-"""The first page is torn or rotten: every other page is there, and so is every message, and the gateway goes on."""
+"""A torn or damaged first page: all other pages and all messages survive, and the gateway continues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.stores import AT, QUEUE, Made, change, key, make
 
 PAGES = (1024, 4096)
 LARGE = (500, 3_000, 90_000, 1_500_000)
-"""Bodies: in a page, larger than any, a segment of many pages, larger than any segment."""
+"""Bodies: in a page, larger than any page, a segment of many pages, larger than any segment."""
 
 
 @pytest.fixture(params=PAGES)
@@ -33,7 +33,7 @@ def size(request: pytest.FixtureRequest) -> int:
 
 
 def add_large(data: Path, *, crash_to: Path | None = None) -> None:
-    """Messages that do not fit into a page; a copy of the files as they are then, the log included."""
+    """Add messages that do not fit into a page; return a copy of the files at that time, including the log."""
     rig = sqlite_rig(data)
     dice = random.Random(1)
     for number, count in enumerate(LARGE):
@@ -47,7 +47,7 @@ def add_large(data: Path, *, crash_to: Path | None = None) -> None:
 
 
 def stored(data: Path, size: int) -> Made:
-    """A closed store with small and large messages."""
+    """Make a closed store with small and large messages."""
     made = make(data, 60, limits=StoreLimits(page_bytes=size))
     add_large(data)
     return made._replace(messages=made.messages + len(LARGE))
@@ -92,7 +92,7 @@ def page_size_of(path: Path) -> int:
 
 
 def logged_pages(path: Path, size: int) -> list[int]:
-    """Pages that the log of a store has."""
+    """Return the pages in the log of a store."""
     log = path.with_name(path.name + "-wal").read_bytes()
     return [struct.unpack_from(">I", log, at)[0] for at in range(32, len(log), size + 24)]
 
@@ -108,7 +108,7 @@ def test_nothing_is_lost(tmp_path: Path, size: int, way: Way) -> None:
     assert len(expected) == made.messages
     epoch = made.epoch
     way(made.path, size, before)
-    if way is not half_of_before:  # that one may be read, only not what came after it
+    if way is not half_of_before:  # that one may be read, but not later changes
         assert verify(made.path).damaged
     done = repaired(made)
     assert (done.messages, done.lost_messages, done.epoch, done.new_epoch) == (made.messages, 0, epoch, False)
@@ -121,7 +121,7 @@ def test_nothing_is_lost(tmp_path: Path, size: int, way: Way) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_log_that_has_the_page_is_enough(tmp_path: Path, size: int, way: Way) -> None:
-    """A cut while page 1 was moved from the log into the file: the log is still there, and counts."""
+    """A copy of the page in the log is enough, after a cut while page 1 was moved into the file."""
     data, first = tmp_path / "data", tmp_path / "first"
     make(first, 60, limits=StoreLimits(page_bytes=size))
     add_large(first, crash_to=data)
@@ -131,7 +131,7 @@ def test_a_log_that_has_the_page_is_enough(tmp_path: Path, size: int, way: Way) 
     expected = messages(tmp_path / "sound")
     way(made.path, size, made.path.read_bytes())
     shutil.copytree(data, tmp_path / "again")
-    assert messages(data) == expected  # opened as ever
+    assert messages(data) == expected  # opened normally
     done = repaired(Made(tmp_path / "again" / FILE_NAME, "", 0))
     assert (done.messages, done.new_epoch) == (len(expected), False)
     assert messages(tmp_path / "again") == expected
@@ -159,7 +159,10 @@ def test_a_log_without_the_page_is_kept(tmp_path: Path, size: int, way: Way) -> 
 
 
 def test_a_store_of_an_older_schema(tmp_path: Path, size: int) -> None:
-    """Its later tables begin behind the messages it had: in small pages the schema's other pages say where."""
+    """A store of an older schema is restored.
+
+    Its later tables begin after its messages: in small pages the schema's other pages contain their locations.
+    """
     data = tmp_path / "data"
     data.mkdir()
     run = segment.Stored(0, 0, Run("jobs", "d", 1, b"", [os.urandom(20_000)], AT))
@@ -190,7 +193,7 @@ def test_a_store_of_an_older_schema(tmp_path: Path, size: int) -> None:
 
 
 def test_tables_that_begin_elsewhere(tmp_path: Path, size: int) -> None:
-    """Somebody packed the file with a tool: the messages are found by going through every page."""
+    """Messages are found by going through every page, after another tool has packed the file."""
     made = stored(tmp_path / "data", size)
     change(made.path, "DELETE FROM segment WHERE key = ?", key(1, 0))  # none: it was acknowledged
     expected = messages(made.path.parent)
@@ -203,7 +206,7 @@ def test_tables_that_begin_elsewhere(tmp_path: Path, size: int) -> None:
 
 
 def test_what_was_acknowledged_does_not_come_back(tmp_path: Path, size: int) -> None:
-    """Free pages still hold it; a search through all pages must know."""
+    """Acknowledged messages do not return, although free pages still contain them."""
     made = stored(tmp_path / "data", size)
     rig = sqlite_rig(made.path.parent)
     (cursor,) = (cursor for cursor in rig.store.cursor_records() if cursor.name == "queue")

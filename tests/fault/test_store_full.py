@@ -1,4 +1,4 @@
-"""The medium is full: by a limit on the file's size, and by a file system with no room. Nothing committed is lost."""
+"""A full medium, by a limit on the file's size and by a full file system: no committed message is lost."""
 
 from __future__ import annotations
 

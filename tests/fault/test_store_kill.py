@@ -1,4 +1,4 @@
-"""SIGKILL at random moments: what was reported as committed is there, once, in dense sequences."""
+"""SIGKILL at random moments: messages reported as committed are there, once, in dense sequences."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def append_until_killed(directory: Path, seed: int, after_s: float) -> list[Line
         [sys.executable, "-c", APPENDER, str(directory), str(seed), *LOGS], stdout=subprocess.PIPE, env=os.environ
     )
     assert process.stdout is not None
-    lines = [process.stdout.readline()]  # it has begun to commit
+    lines = [process.stdout.readline()]  # it has started to commit
     until = time.monotonic() + after_s
     while time.monotonic() < until:
         lines.append(process.stdout.readline())
@@ -99,7 +99,7 @@ def test_what_was_committed_survives_sigkill(tmp_path: Path) -> None:
 
 
 def check(directory: Path, messages: dict[int, dict[int, tuple[str, int, bytes]]], floors: dict[int, int]) -> None:
-    """Everything reported is there unless its cursor passed it; what was committed but not reported joins."""
+    """Check that each reported message is there unless its cursor passed it; unreported commits are added."""
     rig = sqlite_rig(directory)
     for log, known in messages.items():
         first, end = rig.store.logs.bounds(log)
@@ -115,7 +115,7 @@ def check(directory: Path, messages: dict[int, dict[int, tuple[str, int, bytes]]
 
 
 def check_sequences(messages: dict[int, dict[int, tuple[str, int, bytes]]]) -> None:
-    """Dense from 0 for every address over both logs."""
+    """Check that the sequences of every address are dense from 0, over both logs."""
     sequences: dict[str, list[int]] = {}
     for known in messages.values():
         for position in sorted(known):
@@ -126,7 +126,10 @@ def check_sequences(messages: dict[int, dict[int, tuple[str, int, bytes]]]) -> N
 
 
 def test_the_log_does_not_grow_with_every_kill(tmp_path: Path) -> None:
-    """Each process writes a part of what starts a checkpoint; the next one goes on counting."""
+    """The log does not grow with every kill.
+
+    Each process writes a part of the checkpoint interval; the next one continues the count.
+    """
     data, sizes = tmp_path / "data", []
     for number in range(20):
         with Driven(data, dict(os.environ), tmp_path / "driver.log") as driven:

@@ -1,4 +1,4 @@
-"""Repair: what passes its checks is kept, what does not is in the ledger, and the gateway starts again."""
+"""Repair keeps valid data, puts the rest in the ledger, and lets the gateway start again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.stores import FORWARDER, Made, change, key, make, rot
 
 ROUNDS = 60
 SEED = 19
-"""Of the rot that every run of the tests makes; ``WAYPOST_SEED=random``, or a number, makes other."""
+"""Seed of the damage that every run of the tests makes; ``WAYPOST_SEED=random``, or a number, makes other."""
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def made(tmp_path: Path) -> Made:
 
 
 def messages(data: Path) -> dict[tuple[str, int], bytes]:
-    """Everything a gateway would deliver from the first position kept: (address, sequence) -> body."""
+    """Return everything that a gateway would deliver from the first kept position: (address, sequence) -> body."""
     rig = sqlite_rig(data)
     try:
         return {
@@ -49,7 +49,7 @@ def messages(data: Path) -> dict[tuple[str, int], bytes]:
 
 
 def owed(data: Path) -> set[tuple[str, int]]:
-    """(address, sequence) of what some consumer group has not acknowledged."""
+    """Return (address, sequence) of messages that a consumer group has not acknowledged."""
     rig = sqlite_rig(data)
     try:
         records = [rig.store.cursors.record(cursor.cursor) for cursor in rig.store.info().cursors]
@@ -64,7 +64,7 @@ def owed(data: Path) -> set[tuple[str, int]]:
 
 
 class Lost:
-    """What the ledger says is damaged."""
+    """Ledger entries about damaged messages."""
 
     def __init__(self, data: Path) -> None:
         connection = sqlite3.connect(data / FILE_NAME)
@@ -78,7 +78,7 @@ class Lost:
 
 
 def leftovers(data: Path) -> set[str]:
-    """Files that are neither the store's own nor the damaged one kept."""
+    """Return files that belong neither to the store nor to its damaged copy."""
     own = {"store.lock", "store.opened", FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm"}
     return {path.name for path in data.iterdir() if ".damaged-" not in path.name} - own
 
@@ -125,7 +125,7 @@ class TestKnown:
         assert Lost(made.path.parent).rows == [("queue", "jobs", 55, 59, 5)]
 
     def test_the_newest_messages_of_a_log_whose_row_is_lost(self, made: Made) -> None:
-        """Nobody says where it ended; the counter of its address says how many there were."""
+        """The newest messages of a log without a row are counted by the counter of its address."""
         change(made.path, "DELETE FROM segment WHERE key >> 44 = 1 AND key >= ?", key(1, 150))
         change(made.path, "DELETE FROM log WHERE log = 1")
         done = repaired(made)
@@ -341,7 +341,7 @@ class TestSafety:
 
 
 def test_rot_anywhere(tmp_path: Path) -> None:
-    """Whatever rots: repaired, the store is sound, holds nothing that was not in it, and accounts for the rest."""
+    """After damage anywhere, a repaired store is valid, contains only original messages, and accounts for the rest."""
     seed = chosen_seed(SEED)
     dice = random.Random(seed)
     make(tmp_path / "sound", 60)

@@ -1,5 +1,7 @@
-"""CONNACK, SUBACK and UNSUBACK of a session that outlives its connection mean: on disk (DESIGN section 6), and so does
-the answer to the attach of a durable subscription."""
+"""CONNACK, SUBACK and UNSUBACK of a session that outlives its connection wait for the disk (DESIGN section 6).
+
+So does the answer to the attach of a durable subscription.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from tests.support.frames import ATTACH, DETACH, RECEIVER, TRANSFER, FramePeer
 from tests.support.processes import Waypost, edge
 
 ROUNDS = 4
-"""The commit takes a millisecond or so: a gateway that answers before it is caught by most of them."""
+"""Number of rounds; most of them catch a gateway that answers early, as a commit takes a millisecond or so."""
 
 
 @pytest.fixture
@@ -26,7 +28,7 @@ def gateway(tmp_path: Path) -> Iterator[Waypost]:
 
 
 def after_the_kill(gateway: Waypost, *, subscribed: int, version: int) -> list[bytes]:
-    """What a client that was cut off at its answer gets of one message a topic, topics ``topic/0`` and on."""
+    """Return what a client that was cut off at its answer gets of one message a topic, topics ``topic/0`` and on."""
     gateway.kill()
     gateway.start()
     sender = Wire(gateway, "sender", version)
@@ -92,7 +94,7 @@ def test_a_subscription_outlives_a_kill_at_its_suback(gateway: Waypost, version:
 
 
 def attached(gateway: Waypost, number: int) -> FramePeer:
-    """A receiver that was answered: it has a durable subscription to ``topic/<number>``."""
+    """Attach a receiver with a durable subscription to ``topic/<number>``, and wait for the answer."""
     peer = FramePeer(gateway.port("amqp"), "receiver")
     peer.begin()
     durable = (Uint(2), Symbol("never"))  # unsettled-state, section 3.5.5; expiry policy, section 3.5.6

@@ -1,4 +1,4 @@
-"""SIGKILL while a durable subscription of AMQP that nobody uses is given up: each message is once in the ledger."""
+"""SIGKILL while an unused durable AMQP subscription is removed: each message is once in the ledger."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MESSAGES = 500
 BODY_BYTES = 8_000
 WAIT_S = 60.0
 FOR_A_SECOND = (Uint(2), Symbol("link-detach"), Uint(1))
-"""Of a source: durability, expiry policy and timeout (AMQP 1.0 section 3.5.3)."""
+"""Durability, expiry policy and timeout of a source (AMQP 1.0 section 3.5.3)."""
 
 
 def subscribe(gateway: Waypost) -> None:
-    """A client that does not come back."""
+    """Subscribe a client that does not return."""
     with FramePeer(gateway.port("amqp"), "client") as peer:
         peer.begin()
         peer.attach("link", 0, RECEIVER, "plant/1", source=FOR_A_SECOND)

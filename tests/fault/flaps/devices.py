@@ -1,4 +1,4 @@
-"""Devices that keep a journal of what was acknowledged to them, through any number of ends of their gateway."""
+"""Devices that record acknowledged messages across any number of restarts of their gateway."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ WAIT_S: Final = 60.0
 
 
 class Paho(paho.Client):
-    """Eclipse Paho's client, which publishes a message anew that it has sent PUBREL for, where it has tried to connect
-    twice since (2.2: a second reset finds `RESEND_PUBREL`, and knows it not): against [MQTT-4.3.3-1]."""
+    """Eclipse Paho's client without its violation of [MQTT-4.3.3-1].
+
+    Version 2.2 publishes a message again after its PUBREL if it has tried to connect twice since: a second reset finds
+    the state `RESEND_PUBREL`, which it does not know.
+    """
 
     def _messages_reconnect_reset_out(self) -> None:
         with self._out_message_mutex:
@@ -29,19 +32,21 @@ class Paho(paho.Client):
 
 
 class ExactlyOnce:
-    """A device with Eclipse Paho's client: MQTT 3.1.1 at QoS 2 in a session that is kept, so that each body is once
-    in the lake however often the client has to send it."""
+    """Device with Eclipse Paho's client: MQTT 3.1.1 at QoS 2 in a persistent session.
+
+    Each body is in the lake once, even if the client has to repeat it.
+    """
 
     def __init__(self, name: str, password: str, port: int, topic: str, *, pause_s: float) -> None:
         self.name = name
         self.acked: list[bytes] = []
-        """Bodies of which the exchange is over, in order."""
+        """Bodies with a complete exchange, in order."""
         self.sent = 0
         self._topic = topic
         self._pause_s = pause_s
         self._under_way: dict[int, bytes] = {}
         self._over: SimpleQueue[int] = SimpleQueue()
-        """Packet identifiers of those whose exchange is over."""
+        """Packet identifiers of complete exchanges."""
         self._connected = threading.Event()
         self._ended = threading.Event()
         self._client = Paho(paho.CallbackAPIVersion.VERSION2, name, clean_session=False)
@@ -57,7 +62,7 @@ class ExactlyOnce:
         self._thread.start()
 
     def end(self) -> None:
-        """Publish nothing more; all of it is acknowledged on return."""
+        """Stop publishing; return when all messages are acknowledged."""
         self._ended.set()
         self._thread.join(2 * WAIT_S)
         assert not self._thread.is_alive()
@@ -66,7 +71,7 @@ class ExactlyOnce:
         stop_loop(self._client)
 
     def _publish(self) -> None:
-        assert self._connected.wait(WAIT_S)  # what is published before, Paho sends after what comes later
+        assert self._connected.wait(WAIT_S)  # Paho sends earlier messages after later ones
         while not self._ended.wait(self._pause_s):
             if len(self._under_way) < WINDOW:
                 body, self.sent = f"{self.name}:{self.sent}".encode(), self.sent + 1
@@ -77,7 +82,7 @@ class ExactlyOnce:
             self._take_answers(0.1)
 
     def _take_answers(self, timeout_s: float) -> None:
-        """All there are; where there is none, the first within this time."""
+        """Process all pending answers; wait for the first one up to this time."""
         try:
             while True:
                 mid = self._over.get(timeout=timeout_s) if timeout_s else self._over.get_nowait()

@@ -1,4 +1,4 @@
-"""What happens to the links, and to both ends of them: each flap is one of `KINDS`, in an order drawn from a seed."""
+"""Failures of links and of both their ends: each flap is one of `KINDS`, in an order drawn from a seed."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tests.fault.flaps.fleet import Fleet, Gateway
 from tests.support.cut_link import End
 
 BATCH_BYTES: Final = 20_000
-"""Where a cut in the middle of a batch may be."""
+"""Range in which a batch is cut."""
 HANDSHAKE_BYTES: Final = 7_000
-"""Of both ways, until a link is up: TLS with both certificates, SASL, opening, attaching."""
+"""Bytes in both directions until a link is up: TLS with both certificates, SASL, opening, attaching."""
 SHORTEST_S, LONGEST_S = 0.05, 1.0
-"""How long something lasts, and how long it is quiet between two flaps."""
+"""Shortest and longest duration of a flap, and of the pause between two flaps."""
 LEFT_BROKEN: Final = 0.25
 """Share of flaps after which the next one does not wait until the link is up."""
 
 
 class Flaps:
-    """Strikes one after the other."""
+    """Strikes one flap after another."""
 
     def __init__(self, fleet: Fleet, chance: Random) -> None:
         self.struck: Counter[str] = Counter()
@@ -30,7 +30,7 @@ class Flaps:
         self._chance = chance
 
     def strike(self, count: int, between: Callable[[int], None]) -> None:
-        """So many flaps, each kind as often as the others. `between` is called before each, with its number."""
+        """Strike this many flaps, each kind equally often. `between` is called before each, with its number."""
         kinds: list[str] = []
         for number in range(count):
             between(number)
@@ -62,8 +62,11 @@ class Flaps:
         gateway.link.cut()
 
     def _half_open(self, gateway: Gateway) -> None:
-        """The hub still holds the old connection when the gateway comes again; or the gateway waits for answers of a
-        hub that knows nothing any more, until it is told."""
+        """Leave one end of the connection open.
+
+        Either the hub still holds the old connection when the gateway reconnects, or the gateway waits for answers of a
+        hub that has already closed the connection.
+        """
         told = self._chance.choice(list(End))
         gateway.link.half_open(told)
         self._wait()

@@ -1,4 +1,4 @@
-"""A hub that lets gateways in by their certificates, and gateways that enrolled, each behind a link of its own."""
+"""A hub that accepts gateways by certificate, and enrolled gateways, each behind its own link."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from tests.support.processes import Waypost, free_port, wait_until
 from tests.support.publisher import Publisher
 
 LIFE_S: Final = 300.0
-"""Of a gateway's certificate, by the hub's clock: longer than a busy machine lets everything stand."""
+"""Life of a gateway's certificate by the hub's clock: longer than a busy machine delays anything."""
 AHEAD_S: Final = 216
-"""The gateways' clocks: a new certificate is due for renewal at once (after two thirds of its life, and a twentieth
-more or less), and then once in a tenth of its life."""
+"""Offset of the gateways' clocks.
+
+A new certificate is due for renewal at once (after two thirds of its life, with a twentieth of jitter), and then once
+in a tenth of its life.
+"""
 UP_S: Final = 90.0
-"""A link on a busy machine that comes up again when asked to."""
+"""Time in which a link on a busy machine comes up again after a request."""
 
 _HUB: Final = f"""
 apiVersion: waypost/v1
@@ -35,7 +38,7 @@ spec:
 
 
 class Gateway:
-    """One that enrolled, with two devices, and the link it has to the hub."""
+    """Enrolled gateway with two devices, and its link to the hub."""
 
     def __init__(self, name: str, data: Path, link: CutLink, process: Waypost, mqtt: int, pause_s: float) -> None:
         self.name = name
@@ -51,7 +54,7 @@ class Gateway:
         ]
 
     def ask(self, what: str = "", method: str = "GET") -> dict[str, Any]:
-        """The connector to the hub, as ``/api/v1/bridge`` says."""
+        """Return the connector to the hub as ``/api/v1/bridge`` reports it."""
         token = (self.data / "operator.token").read_text().strip()
         url = f"http://127.0.0.1:{self.process.port('http')}/api/v1/bridge{what}"
         request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"}, method=method)
@@ -60,11 +63,11 @@ class Gateway:
         return dict(connector)
 
     def come_up(self) -> None:
-        """Somebody wants the link now, however often it broke."""
+        """Bring the link up now, however often it broke."""
         self.until(lambda said: said["state"] == "connected", "the link is up", nudged=True)
 
     def until(self, condition: Any, what: str, *, nudged: bool = False) -> None:
-        """The connector says what `condition` asks for."""
+        """Wait until `condition` holds for the connector."""
 
         def holds() -> bool:
             said = self.ask()
@@ -92,19 +95,19 @@ class Fleet:
         return self.folder / "hub" / "lake"
 
     def command(self, *words: str) -> str:
-        """What a `waypost fleet` command prints."""
+        """Return the output of a `waypost fleet` command."""
         done = forked.waypost("fleet", *words, "--data", str(self.folder / "hub"))
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
     def revoke(self, gateway: Gateway) -> None:
-        """It is out when this returns, whatever its link does."""
+        """Revoke the gateway's certificate; the hub refuses it on return, whatever the state of its link."""
         self.command("revoke", gateway.name)
         gateway.revoked = True
         gateway.until(lambda said: "was revoked" in (said["last_error"] or ""), "it is shut out", nudged=True)
 
     def enrol_again(self, gateway: Gateway) -> None:
-        """With a new token, while it runs."""
+        """Enrol with a new token while the gateway runs."""
         token = self.command("token", "create", "--gateway", gateway.name)
         done = forked.waypost("edge", "enrol", "--data", str(gateway.data), "--token", token)
         assert done.returncode == 0, done.stderr
@@ -118,7 +121,7 @@ class Fleet:
 
 @contextmanager
 def running(folder: Path, names: list[str], *, pause_s: float) -> Iterator[Fleet]:
-    """A fleet whose devices publish, each with `pause_s` between its messages."""
+    """Run a fleet of devices that publish, each with `pause_s` between its messages."""
     (folder / "hub.yaml").write_text(_HUB)
     amqp = free_port()
     places = (f"--amqp=127.0.0.1:{amqp}", "--http=127.0.0.1:0", "--config", str(folder / "hub.yaml"))

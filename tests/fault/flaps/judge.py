@@ -1,4 +1,4 @@
-"""What is in the lake, held against the devices' journals: a pure function."""
+"""Comparison of the lake with the devices' journals: a pure function."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COLUMNS = ("gateway", "epoch", "address", "sequence", "body")
 
 
 def faults(table: pa.Table, journals: Mapping[tuple[str, str], tuple[Sequence[bytes], int]]) -> Iterable[str]:
-    """Everything that is wrong. `journals`: bodies acknowledged and number sent, by (gateway, address)."""
+    """Return all faults. `journals`: bodies acknowledged and number sent, by (gateway, address)."""
     columns = [table.column(name).to_pylist() for name in COLUMNS]
     names = Counter(zip(*columns[:4], strict=True))
     yield from (f"{name} {count} times in the lake" for name, count in names.items() if count > 1)

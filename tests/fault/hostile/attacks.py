@@ -1,4 +1,4 @@
-"""What a hostile peer sends to make a gateway hold memory: each gives the bytes of one connection, by its number."""
+"""Attacks that make a gateway hold memory: each gives the bytes of one connection, by number."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ Stream = Callable[[int], Iterator[bytes]]
 FRAME_BYTES: Final = 30_000
 """Payload of an AMQP frame; a hub takes 32 KiB, a gateway 64."""
 WIDE: Final = Uint(2**31 - 1)
-"""A window that is never used up."""
+"""Window that is never used up."""
 
 
 def filler(size: int) -> Iterator[bytes]:
-    """So many bytes, a piece at a time."""
+    """Return this many bytes, a piece at a time."""
     piece = bytes(256 * 1024)
     while size > 0:
         yield piece[:size]
@@ -42,7 +42,7 @@ def filler(size: int) -> Iterator[bytes]:
 
 
 def half_messages(size: int) -> Stream:
-    """A PUBLISH of which the last byte never comes."""
+    """PUBLISH without its last byte."""
 
     def stream(number: int) -> Iterator[bytes]:
         yield packets.Connect(f"half-{number}", 4).encode(4)
@@ -54,7 +54,7 @@ def half_messages(size: int) -> Stream:
 
 
 def half_connects(size: int) -> Stream:
-    """A CONNECT of which the last byte never comes."""
+    """CONNECT without its last byte."""
 
     def stream(number: int) -> Iterator[bytes]:
         whole = packets.Connect(f"c{number}", 5, username="u" * 60_000, password=bytes(60_000)).encode(5)
@@ -64,13 +64,13 @@ def half_connects(size: int) -> Stream:
 
 
 def fat_connects(number: int) -> Iterator[bytes]:
-    """A client identifier of 1 KB, and a name and password of 60 KB, all of which the standard allows."""
+    """Client identifier of 1 KB, and a name and password of 60 KB, all of which the standard allows."""
     client_id = f"{number:06}".ljust(1_000, "x")
     yield packets.Connect(client_id, 5, username="u" * 60_000, password=bytes(60_000)).encode(5)
 
 
 def aliases(number: int) -> Iterator[bytes]:
-    """16 topic aliases that stand for 60 KB each."""
+    """16 topic aliases for names of 60 KB each."""
     yield packets.Connect(f"alias-{number}", 5).encode(5)
     for alias in range(1, 17):
         topic = f"{number}/{alias}/".ljust(60_000, "x")
@@ -78,7 +78,7 @@ def aliases(number: int) -> Iterator[bytes]:
 
 
 def packet_ids(number: int) -> Iterator[bytes]:
-    """QoS 2 messages, as many as there are packet identifiers, that are never released."""
+    """QoS 2 messages for all packet identifiers that are never released."""
     yield packets.Connect(f"ids-{number}", 4).encode(4)
     for first in range(1, 65_535, 500):
         ids = range(first, min(first + 500, 65_536))
@@ -86,7 +86,7 @@ def packet_ids(number: int) -> Iterator[bytes]:
 
 
 def byte_by_byte(size: int) -> Stream:
-    """A PUBLISH in pieces of one byte, each of which the gateway may read alone."""
+    """PUBLISH in pieces of one byte, which the gateway may read separately."""
 
     def stream(number: int) -> Iterator[bytes]:
         yield packets.Connect(f"bytes-{number}", 4).encode(4)
@@ -110,7 +110,7 @@ def never_reads(size: int) -> Stream:
 def amqp_opening(
     number: int, links: int, *, sessions: int = 1, role: bool = SENDER, address: str = "topic/a"
 ) -> Iterator[bytes]:
-    """Sessions with so many links each."""
+    """Sessions with this many links each."""
     yield HEADER + frame(OPEN, f"amqp-{number}")
     for channel in range(sessions):
         yield frame(BEGIN, None, Uint(0), WIDE, WIDE, channel=channel)
@@ -122,7 +122,7 @@ def amqp_opening(
 
 
 def half_deliveries(links: int, size: int, address: str = "topic/a") -> Stream:
-    """Deliveries on many links of one connection, of which the last frame never comes."""
+    """Deliveries without their last frame, on many links of one connection."""
 
     def stream(number: int) -> Iterator[bytes]:
         yield from amqp_opening(number, links, address=address)
@@ -136,18 +136,18 @@ def half_deliveries(links: int, size: int, address: str = "topic/a") -> Stream:
 
 
 def half_frames(number: int) -> Iterator[bytes]:
-    """A frame of 64 KiB of which the last byte never comes."""
+    """Frame of 64 KiB without its last byte."""
     yield HEADER + frame(OPEN, f"frames-{number}")
     yield (65_536).to_bytes(4, "big") + b"\x02\0\0\0" + bytes(65_000)
 
 
 def many_links(sessions: int, links: int) -> Stream:
-    """Sessions and links without end."""
+    """Endless sessions and links."""
     return lambda number: amqp_opening(number, links, sessions=sessions)
 
 
 def fat_links(links: int) -> Stream:
-    """Links whose source has a filter map of 20 000 values, which take 3 MB."""
+    """Links with a filter map of 20 000 values in the source, which take 3 MB."""
 
     def stream(number: int) -> Iterator[bytes]:
         yield HEADER + frame(OPEN, f"fat-{number}") + frame(BEGIN, None, Uint(0), WIDE, WIDE)
@@ -160,22 +160,22 @@ def fat_links(links: int) -> Stream:
 
 
 def half_sasl(number: int) -> Iterator[bytes]:
-    """A SASL frame of which the last byte never comes."""
+    """SASL frame without its last byte."""
     yield b"AMQP\x03\x01\0\0" + (8_000).to_bytes(4, "big") + b"\x02\x01\0\0" + bytes(7_900)
 
 
 def silent(number: int) -> Iterator[bytes]:
-    """Nothing at all."""
+    """No data at all."""
     yield from ()
 
 
 def logs_in(number: int) -> Iterator[bytes]:
-    """CONNECT, and nothing more."""
+    """CONNECT, and nothing else."""
     yield packets.Connect(f"idle-{number}", 4).encode(4)
 
 
 def in_half_a_frame(inner: Stream) -> Stream:
-    """Over WebSocket: one frame that is never complete holds all of it."""
+    """Put everything into one incomplete WebSocket frame."""
 
     def stream(number: int) -> Iterator[bytes]:
         yield (
@@ -192,7 +192,7 @@ def in_half_a_frame(inner: Stream) -> Stream:
 
 
 def many_filters(number: int) -> Iterator[bytes]:
-    """SUBSCRIBE and UNSUBSCRIBE with as many filters as a session may have, over and over."""
+    """SUBSCRIBE and UNSUBSCRIBE with the maximum number of filters, over and over."""
     yield packets.Connect(f"filters-{number}", 5).encode(5)
     filters = [f"filters/{number}/{i}" for i in range(FILTERS_MAX)]
     wanted = packets.Subscribe(1, tuple(SubscriptionRequest(each, 1) for each in filters)).encode(5)
@@ -203,21 +203,21 @@ def many_filters(number: int) -> Iterator[bytes]:
 
 
 def new_addresses(number: int) -> Iterator[bytes]:
-    """Small messages, each to an address nobody has sent to before."""
+    """Small messages, each to a new address."""
     yield packets.Connect(f"addresses-{number}", 4).encode(4)
     for first in itertools.count(0, 1_000):
         yield b"".join(packets.Publish(f"new/{number}/{i}", b"").encode(4) for i in range(first, first + 1_000))
 
 
 def pings(number: int) -> Iterator[bytes]:
-    """The smallest packet there is."""
+    """The smallest packet of the protocol."""
     yield packets.Connect(f"pings-{number}", 4).encode(4)
     while True:
         yield packets.PingReq().encode(4) * 32_768
 
 
 def attaches(number: int) -> Iterator[bytes]:
-    """Links that come and go, as many as there may be in one read."""
+    """Links that are attached and detached, as many as fit into one read."""
     yield HEADER + frame(OPEN, f"attaches-{number}") + frame(BEGIN, None, Uint(0), WIDE, WIDE)
     for round_ in itertools.count():
         parts = []

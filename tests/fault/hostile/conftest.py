@@ -1,4 +1,4 @@
-"""What attacks did to others and to memory, as a table at the end of a run."""
+"""Effects of attacks on other clients and on memory, as a table at the end of a run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ PROPERTY = "figures of an attack"
 
 @pytest.fixture
 def figures(record_property: Callable[[str, object], None]) -> Callable[[Figures], None]:
-    """Keeps them for the table."""
+    """Return a function that adds figures to the table."""
     return lambda seen: record_property(PROPERTY, (seen.attack, tuple(seen.felt), *seen[2:]))
 
 
 @pytest.fixture(scope="session")
 def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    """A gateway that nobody attacks."""
+    """Run a gateway that is not attacked."""
     with edge(tmp_path_factory.mktemp("control"), "control") as running:
         yield running
 

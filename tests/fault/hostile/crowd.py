@@ -1,4 +1,4 @@
-"""Many sockets that send what they are told to as fast as they are let, and read nothing unless they are told to."""
+"""Many sockets that send given data as fast as possible, and read only on request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ class Crowd:
     """Sockets of one attacker."""
 
     def __init__(self, port: int, *, receive_bytes: int = 0) -> None:
-        """`receive_bytes`: of the kernel's buffer of each socket, where they are to stop reading early."""
+        """Create the crowd.
+
+        `receive_bytes` is the size of each socket's kernel buffer, for sockets that stop reading early.
+        """
         self._port = port
         self._receive_bytes = receive_bytes
         self.sockets: list[socket.socket] = []
@@ -35,8 +38,10 @@ class Crowd:
         return self
 
     def send(self, what: Callable[[int], Iterator[bytes]], *, seconds: float, rejoin: bool = False) -> int:
-        """Each socket sends what its number gives, all at the same time, for so long at most; how many were cut off.
-        `rejoin`: who is cut off connects again and begins anew."""
+        """Send the data of each socket's number, all in parallel, for at most this time; return how many were cut off.
+
+        With `rejoin`, a socket that was cut off reconnects and starts again.
+        """
         left = {number: what(number) for number in range(len(self.sockets))}
         pending: dict[int, memoryview] = {}
         cut = 0
@@ -67,7 +72,7 @@ class Crowd:
         return cut
 
     def _send_some(self, number: int, what: Iterator[bytes], pending: dict[int, memoryview]) -> bool:
-        """False when there is nothing more. Raises OSError."""
+        """Send a piece; return False at the end of the data. Raise OSError."""
         data = pending.pop(number, None)
         if data is None:
             following = next(what, None)
@@ -81,11 +86,11 @@ class Crowd:
         return True
 
     def _rejoin(self, number: int) -> None:
-        """In the place of a socket that was cut off."""
+        """Replace a socket that was cut off."""
         [self.sockets[number]] = Crowd(self._port, receive_bytes=self._receive_bytes).open(1).sockets
 
     def wait_for(self, answer: bytes) -> None:
-        """Until each socket was sent this."""
+        """Wait until each socket has received this."""
         deadline = time.monotonic() + WAIT_S
         for number, each in enumerate(self.sockets):
             seen = b""
@@ -99,7 +104,7 @@ class Crowd:
                 time.sleep(0.005)
 
     def drain(self) -> None:
-        """Read what has come, so that nothing is in the way of what is to come."""
+        """Read and discard all received data, so that it does not block later data."""
         for each in self.sockets:
             with contextlib.suppress(OSError):
                 while each.recv(1 << 16):

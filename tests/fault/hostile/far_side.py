@@ -1,4 +1,4 @@
-"""Whom a gateway dials with TLS: decent, and then whatever a test wants."""
+"""TLS server that a gateway dials: friendly at first, then an attacker on the test's request."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from tests.support.tls_peer import TlsPeer, TrafficKeys
 
 WAIT_S: Final = 20.0
 SEND_S: Final = 1.0
-"""How long an attacker waits for who does not read."""
+"""Time that an attacker waits for a peer that does not read."""
 
 Attack = Callable[[TlsPeer, Path], None]
-"""What it does with a connection, given what its context logged of the keys."""
+"""Function that attacks a connection, given the key log of its TLS context."""
 
 
 class FarSide:
-    """Listens with a certificate the gateway trusts; passes connections on in the clear to a server of this machine,
-    or attacks who connects."""
+    """TLS server with a trusted certificate.
+
+    It forwards connections in the clear to a server of this machine, or attacks its clients.
+    """
 
     def __init__(self, folder: Path, authority: Authority, target_port: int) -> None:
         self.attack: Attack | None = None
         self.attacked = 0
-        """Connections that were, to their end."""
+        """Number of completed attacks."""
         self._issued = authority.issue("far", file=folder.name)
         self._folder = folder
         self._target_port = target_port
@@ -47,7 +49,7 @@ class FarSide:
         self.cut()
 
     def cut(self) -> None:
-        """Every connection there is."""
+        """Cut all connections."""
         for each in list(self._open):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -62,7 +64,7 @@ class FarSide:
         keys = self._folder / f"keys-{next(self._numbers)}"
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self._issued.certificate, self._issued.key)
-        context.num_tickets = 0  # the first record behind the handshake is the attack's
+        context.num_tickets = 0  # the first record after the handshake belongs to the attack
         context.keylog_filename = str(keys)
         connection.settimeout(WAIT_S)
         self._open.add(connection)
@@ -100,5 +102,5 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 
 
 def keys_of(log: Path) -> TrafficKeys:
-    """Those a server writes with."""
+    """Return the keys with which a server writes."""
     return TrafficKeys(log, "SERVER")

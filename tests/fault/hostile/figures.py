@@ -1,4 +1,4 @@
-"""What an attack did to others and to memory."""
+"""Effect of an attack on other clients and on memory."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tests.fault.hostile.neighbours import Felt
 
 
 class Figures(NamedTuple):
-    """Of one attack."""
+    """Figures of one attack."""
 
     attack: str
     felt: Felt
-    """By clients that have nothing to do with it."""
+    """Round trips of unrelated clients."""
     before_mib: float
     most_mib: float
     given_back_s: float
-    """After the attacker's end."""
+    """Time after the attacker's end until the memory was returned."""

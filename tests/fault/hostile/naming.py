@@ -1,4 +1,4 @@
-"""A client that makes names as fast as it can: queues by publishing, durable filters by subscribing."""
+"""Client that creates names as fast as it can: queues by publishing, durable filters by subscribing."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.support.hostile import Raw, Witness
 from tests.support.processes import Waypost, resident_mib
 
 WINDOW: Final = 500
-"""Publishes under way at once."""
+"""Number of publications in flight."""
 FILTERS_EACH: Final = 1_000
-"""Filters of one session."""
+"""Number of filters in one session."""
 EXPIRY_S: Final = 3_600
 
 
 class TimedWitness(Witness):
-    """A witness that keeps every round trip."""
+    """Witness that keeps every round trip."""
 
     def __init__(self, gateway: Waypost) -> None:
         super().__init__(gateway)
@@ -34,7 +34,7 @@ class TimedWitness(Witness):
 
 
 class Figures(NamedTuple):
-    """What an attack did to a gateway."""
+    """Effect of an attack on a gateway."""
 
     made: int
     refused: int
@@ -48,7 +48,7 @@ class Figures(NamedTuple):
 def queue_names(
     gateway: Waypost, count: int, *, prefix: str = "queue/", body: bytes = b"x", retain: bool = False
 ) -> tuple[int, int]:
-    """(taken, refused) of `count` messages, each for a queue of its own."""
+    """Return (taken, refused) of `count` messages, each for its own queue."""
     taken = refused = 0
     with Raw(gateway, version=5).connect("namer") as client:
         names = iter(range(count))
@@ -68,12 +68,12 @@ def queue_names(
 
 
 def retained_names(gateway: Waypost, count: int, *, prefix: str = "retained/") -> tuple[int, int]:
-    """As `queue_names`, of retained messages."""
+    """Return (taken, refused) of `count` retained messages, like `queue_names`."""
     return queue_names(gateway, count, prefix=prefix, retain=True)
 
 
 def session_names(gateway: Waypost, count: int, *, prefix: str = "session-") -> tuple[int, int]:
-    """As `queue_names`, of sessions without a subscription that outlive their connections."""
+    """Return (taken, refused) of `count` sessions without a subscription that outlive their connections."""
     taken = 0
     for number in range(count):
         with Raw(gateway, version=5) as client:
@@ -86,7 +86,7 @@ def session_names(gateway: Waypost, count: int, *, prefix: str = "session-") -> 
 
 
 def durable_filters(gateway: Waypost, count: int, *, prefix: str = "filters") -> tuple[int, int]:
-    """(taken, refused) of `count` filters of sessions that outlive their connections."""
+    """Return (taken, refused) of `count` filters of sessions that outlive their connections."""
     taken = refused = 0
     for session in range(-(-count // FILTERS_EACH)):
         with Raw(gateway, version=5) as client:
@@ -110,7 +110,7 @@ def durable_filters(gateway: Waypost, count: int, *, prefix: str = "filters") ->
 
 
 def figures(gateway: Waypost, attack, count: int) -> Figures:  # type: ignore[no-untyped-def]
-    """Run an attack beside a client that sends itself messages."""
+    """Run an attack next to a client that sends messages to itself."""
     before = resident_mib(gateway.pid)
     with TimedWitness(gateway) as witness:
         begin = time.monotonic()

@@ -1,7 +1,7 @@
-"""A client that has nothing to do with an attack, in a process of its own, and how long its round trips take.
+"""Client unrelated to an attack, in its own process, and the duration of its round trips.
 
-``python -m tests.fault.hostile.neighbour PORT`` sends itself a QoS 1 message over and over, from another address than
-the attackers, and writes a line for each: when it came back, and how long it took (seconds, the monotonic clock).
+``python -m tests.fault.hostile.neighbour PORT`` repeatedly sends itself a QoS 1 message, from an address other than the
+attackers'. It writes a line for each: time of return and duration (seconds, the monotonic clock).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
 
 ADDRESS: Final = "127.0.0.2"
-"""Where the neighbour lives; attackers have 127.0.0.1."""
+"""Address of the neighbour; attackers have 127.0.0.1."""
 PACE_S: Final = 0.005
-"""Between two round trips."""
+"""Pause between two round trips."""
 WAIT_S: Final = 30.0
 
 
 class Neighbour:
-    """The process, and what it has told."""
+    """The process, and its reported round trips."""
 
     def __init__(self, port: int) -> None:
         self.samples: list[tuple[float, float]] = []
@@ -36,7 +36,7 @@ class Neighbour:
         self._reader.start()
 
     def p99_s(self, begin: float, end: float) -> float:
-        """Of the round trips that began in this time; one that is still under way counts with the time it has taken."""
+        """Return the p99 of the round trips that began in this time, or the whole time without any."""
         took = sorted(took for at, took in self.samples if begin <= at - took <= end)
         if not took:
             return end - begin
@@ -47,7 +47,7 @@ class Neighbour:
         return self._process.poll() is None
 
     def wait(self, count: int) -> None:
-        """Until it has made so many round trips more."""
+        """Wait until this many further round trips are complete."""
         wanted, deadline = len(self.samples) + count, time.monotonic() + WAIT_S
         while len(self.samples) < wanted:
             assert self.alive, "the neighbour was not served"
@@ -58,7 +58,7 @@ class Neighbour:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if not line.endswith("\n"):
-                return  # it was killed while it wrote this
+                return  # a kill interrupted this line
             at, took = line.split()
             self.samples.append((float(at), float(took)))
 

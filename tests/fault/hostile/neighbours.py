@@ -1,8 +1,8 @@
-"""Two clients that have nothing to do with an attack: one of the gateway that is attacked, and one of another gateway,
-on the same machine at the same moment, that is not: the control.
+"""Two clients unrelated to an attack: one of the attacked gateway, and one of another gateway as a control.
 
-Attackers are processes too, and take cores. What the control's client feels of that is the machine's doing, and no
-gateway could change it; what the other one feels beyond it is the gateway's.
+The control runs on the same machine at the same time. Attackers are processes too, and take cores. The effect on the
+control's client is due to the machine, and no gateway could change it. Only the additional effect on the other client
+is due to the gateway.
 """
 
 from __future__ import annotations
@@ -15,28 +15,30 @@ from tests.fault.hostile.neighbour import Neighbour
 from tests.support.processes import Waypost
 
 IDLE_S: Final = 1.0
-"""For so long nothing happens, and is measured."""
+"""Duration of the measurement without an attack."""
 SLOWER_MAX: Final = 3
-"""How many times as long as without the attack others may wait during it."""
+"""Limit of the slow-down of other clients during an attack."""
 ROUND_TRIPS: Final = 20
-"""That each of the two makes after an attack began, and before it ends."""
+"""Round trips of each client after an attack began, and before it ends."""
 BEGINNING: Final = 100
-"""Round trips before anything is measured: what a first message loads."""
+"""Round trips before the measurement, as the first message loads code."""
 
 
 class Felt(NamedTuple):
     """p99 of round trips, seconds."""
 
     idle_s: float
-    """At the gateway that is attacked, before."""
+    """Round trips at the attacked gateway before the attack."""
     control_s: float
-    """At the gateway that is not, meanwhile."""
+    """Round trips at the control gateway during the attack."""
     attacked_s: float
-    """At the gateway that is, meanwhile."""
+    """Round trips at the attacked gateway during the attack."""
 
     def bearable(self, floor_s: float) -> bool:
-        """Nobody waits longer than three times what it takes without the attack, on this machine at this moment, or
-        than `floor_s`."""
+        """Return whether the p99 stayed below three times its value without the attack, or below `floor_s`.
+
+        The comparison is with the same machine at the same time.
+        """
         return self.attacked_s <= max(SLOWER_MAX * max(self.idle_s, self.control_s), floor_s)
 
     def __str__(self) -> str:
@@ -45,7 +47,7 @@ class Felt(NamedTuple):
 
 
 class Neighbours:
-    """Both, for as long as they are entered."""
+    """Both clients, running within the context."""
 
     def __init__(self, attacked: Waypost, control: Waypost) -> None:
         self._attacked = Neighbour(attacked.port("mqtt"))
@@ -54,14 +56,14 @@ class Neighbours:
         self._resting = (0.0, 0.0)
 
     def rest(self) -> None:
-        """Nothing happens, and it is measured how long round trips take then."""
+        """Measure round trips without an attack."""
         begin = time.monotonic()
         time.sleep(IDLE_S)  # the time that is measured
         self._attacked.wait(ROUND_TRIPS)
         self._resting = (begin, time.monotonic())
 
     def felt(self, since: float) -> Felt:
-        """What they felt since then, by the monotonic clock; both are served to the end."""
+        """Return the round trips since then, by the monotonic clock; both clients are served to the end."""
         self._attacked.wait(ROUND_TRIPS)
         self._control.wait(ROUND_TRIPS)
         end = time.monotonic()

@@ -1,4 +1,4 @@
-"""A gateway that has nothing to do with an attack on its hub, and how long its batches take to be acknowledged."""
+"""Gateway unrelated to an attack on its hub, and the time until its batches are acknowledged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.processes import Waypost, wait_until
 
 
 class OtherGateway:
-    """One that sends a small batch over and over, and notes how long each takes."""
+    """Gateway that repeatedly sends a small batch, and records the duration of each."""
 
     def __init__(self, hub: Waypost, name: str) -> None:
         self.longest_s = 0.0
@@ -39,7 +39,7 @@ class OtherGateway:
     def __enter__(self) -> Self:
         self._thread.start()
         wait_until(lambda: self.rounds > 0 or self.failure is not None, timeout_s=30, what="a first answer")
-        self.longest_s = 0.0  # the first landing of a hub loads what it lands with
+        self.longest_s = 0.0  # the first landing of a hub loads code
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,7 @@
-"""Runs the program with calls that raise: each of the named ones at its second and fifth call, with what it was given.
+"""Run the program with calls that raise: each named call at its second and fifth time.
 
 ``python -m tests.fault.hostile.raising FILE MODULE:NAME… -- ARGUMENTS``; FILE gets a line for each call that raised.
-What is raised quotes the customers' message as badly as any library's exception could.
+The exception quotes the customers' message as badly as any library's exception could.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 MARKER: Final = "marker-b64f-17"
-"""Stands in every body, property and password of the test."""
+"""Marker in every body, property and password of the test."""
 AT: Final = (2, 5)
 
 

@@ -1,7 +1,7 @@
-"""Peers that make a gateway hold memory: others do not feel it, it stays bounded, and it is given back.
+"""Peers that make a gateway hold memory: others do not notice, memory stays bounded, and it is returned.
 
-The limits are configured down, so that a few seconds cross them; `TestFullSize` has the attacks as they were measured,
-against the limits as they are by default.
+The limits are configured down, so that a few seconds exceed them. `TestFullSize` has the attacks in their measured
+size, against the default limits.
 """
 
 from __future__ import annotations
@@ -47,25 +47,31 @@ metadata: {{name: default}}
 spec: {{authenticationService: {{name: none}}}}
 """
 ROUNDS = 3
-"""A machine with other work delays everybody now and then: one round that shows that others are not harmed will do."""
+"""Number of attempts: other work on the machine delays clients, so one round without harm is enough."""
 FLOOR_S = 0.2
-"""What no machine with two busy cores can tell from nothing: an attacker takes one of them, and other tests the other
-(0.02 to 0.13 s were seen then, and 0.17 s without any attack). Attacks whose work comes in one piece (the end of a
-connection with 1 000 links, a large message to 400 at once) have more."""
+"""Floor below which differences do not count on a machine with two busy cores.
+
+An attacker takes one core, and other tests take the other: 0.02 to 0.13 s were measured then, and 0.17 s without any
+attack. Attacks with indivisible work have a higher floor (the end of a connection with 1 000 links, a large message to
+400 clients at once).
+"""
 FULL_SIZE_FLOOR_S = 0.02
-"""For the attacks at full size, on a machine that does nothing else: some turns of two cores."""
+"""Floor for the attacks at full size, on a machine without other work: some turns of two cores."""
 GIVEN_BACK_S = 30.0
-"""10 s, on a machine that does nothing else: what a peer had sent before it went is taken first."""
+"""Time until memory is returned. Without other work it takes 10 s: data that a peer sent before its end comes first."""
 GIVEN_BACK_MIB = 24
-"""What an attack may leave: code it made us load, and pieces the allocator keeps."""
+"""Memory that an attack may leave: loaded code, and fragments of the allocator."""
 LOGINS = 10
 LOGIN_S = 90.0
-"""A login has its turn behind all that came before it: 4 000 that log in and get a large message each take a gateway
-2.2 s of processor time; beside 25 other programs that is 11 s, and was more than 20 s at times."""
+"""Timeout of a login, which waits for its turn behind all earlier ones.
+
+When 4 000 clients log in and get a large message each, they take 2.2 s of a gateway's processor time. Next to 25 other
+programs this takes 11 s, and sometimes more than 20 s.
+"""
 
 
 class Attack(NamedTuple):
-    """So many connections that all send the same kind of thing."""
+    """Attack with this many connections that all send the same kind of data."""
 
     name: str
     stream: Stream
@@ -112,8 +118,7 @@ def status(running: Waypost) -> Any:
 
 
 def refused_logins(running: Waypost, count: int) -> list[str]:
-    """Of so many clients, from the attackers' own address, while the attack stands: what kept those out who do not get
-    in, and after how many seconds."""
+    """Log clients in from the attackers' address during the attack; describe each refusal and its time."""
     found = []
     for number in range(count):
         began = time.monotonic()
@@ -132,7 +137,7 @@ def publish_large(running: Waypost, size: int) -> None:
 
 
 def withstand(running: Waypost, attack: Attack, neighbours: Neighbours) -> tuple[Felt, list[str]]:
-    """One round: what others felt, and which logins failed."""
+    """Run one round; return the round trips of other clients, and the logins that failed."""
     neighbours.rest()
     attacked = time.monotonic()
     with Crowd(running.port(attack.protocol), receive_bytes=attack.receive_bytes).open(attack.connections) as crowd:
@@ -142,7 +147,7 @@ def withstand(running: Waypost, attack: Attack, neighbours: Neighbours) -> tuple
 
 
 def best_round(running: Waypost, attack: Attack, neighbours: Neighbours) -> tuple[Felt, list[str]]:
-    """The first round that others can bear; the last of `ROUNDS` where there is none."""
+    """Return the first acceptable round, or else the last of `ROUNDS`."""
     for _ in range(ROUNDS):
         felt, refused = withstand(running, attack, neighbours)
         if felt.bearable(attack.floor_s):
@@ -151,7 +156,7 @@ def best_round(running: Waypost, attack: Attack, neighbours: Neighbours) -> tupl
 
 
 def given_back(running: Waypost, before_mib: float, *, kept_mib: float = GIVEN_BACK_MIB) -> float:
-    """After how many seconds it is, but for `kept_mib`."""
+    """Wait until all memory but `kept_mib` is returned; return the seconds."""
     began = time.monotonic()
 
     def is_it() -> bool:
@@ -163,7 +168,7 @@ def given_back(running: Waypost, before_mib: float, *, kept_mib: float = GIVEN_B
 
 
 def is_said(running: Waypost) -> None:
-    """Connections that were closed for what they held are a problem, wherever somebody looks."""
+    """Check that connections that were closed for their memory appear as a problem."""
     if status(running)["memory"]["shed"]:
         said(running.port("http"), "memory", "because they held too much memory", severity="warning")
 
@@ -172,7 +177,7 @@ def is_said(running: Waypost) -> None:
 def test_attack(tmp_path: Path, control: Waypost, attack: Attack, figures: Callable[[Figures], None]) -> None:
     raise_file_limit(attack.connections + SPARE_FILES)
     with gateway(tmp_path) as running:
-        status(running)  # what the first request loads
+        status(running)  # the first request loads code
         if attack.stream.__qualname__.startswith("never_reads"):
             publish_large(running, 200_000)
         with Watch(running) as watch, Neighbours(running, control) as neighbours:
@@ -193,7 +198,7 @@ class TestPlaces:
     """Many connections from one address."""
 
     def test_idle_ones_keep_nobody_out(self, tmp_path: Path) -> None:
-        """More than there are places for, that say nothing: the oldest give way to who comes."""
+        """Idle connections beyond the limit keep no client out: the oldest ones are closed for new clients."""
         raise_file_limit(2 * CONNECTIONS + SPARE_FILES)
         with gateway(tmp_path) as running, Crowd(running.port("mqtt")) as crowd:
             crowd.open(CONNECTIONS + 200)
@@ -224,7 +229,7 @@ def default_size(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
 
 @pytest.mark.slow
 class TestFullSize:
-    """The attacks as they were measured, with the limits as they are by default."""
+    """Attacks in their measured size, with the default limits."""
 
     @pytest.mark.parametrize(
         "attack",

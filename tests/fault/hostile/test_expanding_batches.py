@@ -1,7 +1,7 @@
-"""Batches that are small on the wire and vast once they are expanded, or contradict themselves, at a real hub.
+"""Batches that are small on the wire and huge when expanded, or inconsistent, at a real hub.
 
-Each is landed, or kept raw in quarantine, and acknowledged. The hub's memory and its other gateway feel little of it,
-and the memory is given back.
+Each lands, or is kept raw in quarantine, and is acknowledged. The effect on the hub's memory and on its other gateway
+is small, and the memory is returned.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from tests.support.processes import Waypost, hub, peak_mib, resident_mib, wait_u
 from tests.support.said import said
 
 RESIDENT_MIB_MAX = 768.0
-"""The hub is at 140 MiB; the promise for any attack is 1 GiB."""
+"""Limit of the hub's memory, which starts at 140 MiB; the guarantee for any attack is 1 GiB."""
 KEPT_MIB_MAX = 100.0
-"""What may stay of it: libraries that were first used, and fragments."""
+"""Memory that may remain: libraries that were loaded, and fragments."""
 GIVEN_BACK_S = 10.0
 ANSWER_S_MAX = 10.0
-"""For another gateway to have its batch landed meanwhile, where two cores are busy; alone it takes 0.6 s."""
+"""Time for another gateway's batch to land during the attack, with two busy cores; alone it takes 0.6 s."""
 
 MESSAGES = 4_000
 PROPERTIES = b"\x26\0\1a\xff\xf0" + b"x" * 0xFFF0
-"""A User Property of 64 KiB."""
+"""User Property of 64 KiB."""
 
 
 class Attacked:
-    """One hub for all attacks of this module: what one of them leaves behind adds up."""
+    """One hub for all attacks of this module, so that their remains add up."""
 
     def __init__(self, folder: Path, hub: Waypost) -> None:
         self.hub = hub
         self.name = ""
-        """Of the gateway that attacks now."""
+        """Name of the attacking gateway."""
         self._folder = folder
         self._before_mib = 0.0
 
     @contextlib.contextmanager
     def by(self, name: str) -> Iterator[HostileGateway]:
-        """Whatever this gateway sends, the hub stays small, serves another one, and gives back what it took."""
+        """Attack as this gateway; check that the hub stays small, serves another gateway, and returns the memory."""
         self.name = name
         with OtherGateway(self.hub, f"beside {name}") as other:
             self._before_mib = self._before_mib or resident_mib(self.hub.pid)
@@ -69,7 +69,7 @@ class Attacked:
         )
 
     def rows(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
-        """Of the gateway that attacked last."""
+        """Return rows of the last attacking gateway."""
         found: list[tuple[Any, ...]] = []
         for file in DeltaTable(self._folder / "hub" / "lake" / table).file_uris():
             part = pq.read_table(file, columns=list(columns), filters=[("gateway", "=", self.name)], partitioning=None)
@@ -85,19 +85,19 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
 
 
 def expanding(count: int) -> bytes:
-    """The same 64 KiB of properties for so many messages: some 200 bytes."""
+    """Return a batch of some 200 bytes with the same 64 KiB of properties for this many messages."""
     columns = columns_of([count], properties=PROPERTIES)
     return sealed(table_of("a", 0, count), columns, messages=count, ranges=1)
 
 
 def lists(count: int) -> bytes:
-    """An AMQP message that is a list of so many empty lists."""
+    """Return an AMQP message with a list of this many empty lists."""
     return b"\0\x53\x77\xd0" + (count + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + b"\x45" * count
 
 
 @pytest.mark.parametrize("count", [MESSAGES, BATCH_MESSAGES_MAX, BATCH_MESSAGES_MAX * 4])
 def test_a_dictionary_said_once_for_all(request: pytest.FixtureRequest, attacked: Attacked, count: int) -> None:
-    """9 GB at a hub that expands it: kept as it came."""
+    """A batch that would expand to 9 GB at the hub is kept as received."""
     batch = expanding(count)
     assert len(batch) < 400
     with attacked.by(request.node.name) as gateway:
@@ -109,7 +109,10 @@ def test_a_dictionary_said_once_for_all(request: pytest.FixtureRequest, attacked
 
 
 def test_as_much_as_a_batch_may_expand_to(request: pytest.FixtureRequest, attacked: Attacked) -> None:
-    """60 MB of properties, written as 360 MB of JSON, in 160 bytes: landed, in parts, each message once."""
+    """A batch with the maximum expansion lands in parts, each message once.
+
+    Properties of 60 MB, written as 360 MB of JSON, take 160 bytes.
+    """
     properties = b"\x26\0\1a\xea\x60" + b"\x01" * 60_000
     batch = sealed(table_of("a", 0, 1_000), columns_of([1_000], properties=properties), messages=1_000, ranges=1)
     with attacked.by(request.node.name) as gateway:
@@ -120,7 +123,7 @@ def test_as_much_as_a_batch_may_expand_to(request: pytest.FixtureRequest, attack
 
 
 def test_a_topic_name_said_once_for_all(request: pytest.FixtureRequest, attacked: Attacked) -> None:
-    """What a gateway that took 64 KiB of topic behind an alias could send."""
+    """Batches with a topic name of 64 KiB, which a client may send behind an alias, go to quarantine."""
     batches = [
         sealed(table_of("t" * 65_000, i * MESSAGES, MESSAGES), columns_of([MESSAGES]), messages=MESSAGES, ranges=1)
         for i in range(8)
@@ -132,7 +135,7 @@ def test_a_topic_name_said_once_for_all(request: pytest.FixtureRequest, attacked
 
 @pytest.mark.parametrize("mib", [2, pytest.param(15, marks=pytest.mark.slow)])
 def test_a_list_of_empty_lists(request: pytest.FixtureRequest, attacked: Attacked, mib: int) -> None:
-    """A value of more values than are translated lands as it came, and says so."""
+    """A value with more values than the limit of translation lands raw, with a note."""
     body = lists(mib << 20)
     columns = columns_of([2], flags=1 | AMQP, bodies=[body, lists(VALUES_MAX)])
     batch = sealed(table_of("a", 0, 2), columns, messages=2, ranges=1)
@@ -145,7 +148,7 @@ def test_a_list_of_empty_lists(request: pytest.FixtureRequest, attacked: Attacke
 
 
 def test_many_batches_at_once(request: pytest.FixtureRequest, attacked: Attacked) -> None:
-    """As many as there is credit for, each of as many messages as there may be, in 200 bytes."""
+    """The maximum number of messages in each of as many batches as the credit allows lands."""
     count = BATCH_MESSAGES_MAX
     batches = [
         sealed(table_of("a", i * count, count), columns_of([1] * count), messages=count, ranges=1) for i in range(10)
@@ -168,7 +171,7 @@ def without_size(columns: bytes) -> bytes:
 
 
 def large_window(columns: bytes) -> bytes:
-    """A frame whose header asks for a window of 2 GiB."""
+    """Return a frame with a window of 2 GiB in its header."""
     return b"\x28\xb5\x2f\xfd\x00\xa8" + b"\x01\0\0"
 
 
@@ -183,7 +186,7 @@ def test_frames_of_other_kinds(
 
 
 def test_batches_that_contradict_themselves(request: pytest.FixtureRequest, attacked: Attacked) -> None:
-    """Each is kept as it came, and the connection goes on."""
+    """Each inconsistent batch is kept as received, and the connection continues."""
     last = (1 << 63) - 1
     wrong = [
         sealed(table_of("a", 0, 2), columns_of([1]), messages=1, ranges=1),
@@ -206,7 +209,7 @@ def test_batches_that_contradict_themselves(request: pytest.FixtureRequest, atta
 
 
 def test_text_that_grows(request: pytest.FixtureRequest, attacked: Attacked) -> None:
-    """A list of control characters, each six bytes of JSON: translated up to a bound, raw beyond it."""
+    """A list of control characters, each six bytes of JSON, is translated up to a limit, and lands raw beyond it."""
     text = b"\xb1" + (JSON_BYTES_MAX - 100).to_bytes(4, "big") + b"\x01" * (JSON_BYTES_MAX - 100)
     body = b"\0\x53\x77\xd0" + (len(text) + 4).to_bytes(4, "big") + (1).to_bytes(4, "big") + text
     columns = columns_of([20], flags=1 | AMQP, bodies=[body] * 20)

@@ -1,6 +1,6 @@
-"""Messages that are more than they look, at a real gateway: what they expand to is bounded, and others do not wait.
+"""Messages that expand, at a real gateway: their expansion is bounded, and other clients do not wait.
 
-The subscriber they go to gets every one of them, in order: what is too large to be translated as the message it is.
+Their subscriber gets each of them, in order; messages that are too large to translate arrive untranslated.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ from tests.support.processes import Waypost, edge, resident_mib, wait_until
 
 GIVEN_BACK_S = 10.0
 FLOOR_S = 0.5
-"""For the p99 of another client, where two cores are busy: a message of 16 MiB is copied in one piece."""
+"""Floor for the p99 of another client, with two busy cores: a message of 16 MiB is copied in one piece."""
 RESIDENT_MIB_MAX = 256.0
-"""The promise for any attack."""
+"""The guarantee for any attack."""
 ROUND_TRIP_S_MAX = 3.0
-"""The longest of another client, where two cores are busy with other tests: alone it is some 30 ms, and it was 48 s."""
+"""Longest round trip of another client, with two cores busy with other tests.
+
+Alone it is some 30 ms, and it once was 48 s.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +50,7 @@ def before_mib(gateway: Waypost) -> float:
 
 @pytest.fixture(autouse=True)
 def given_back(gateway: Waypost, before_mib: float) -> Iterator[None]:
-    """What an attack took, and what all of them left together."""
+    """Check that each attack, and all together, return their memory."""
     yield
     wait_until(
         lambda: resident_mib(gateway.pid) < before_mib + GROWTH_MIB_MAX,
@@ -57,12 +60,12 @@ def given_back(gateway: Waypost, before_mib: float) -> Iterator[None]:
 
 
 def lists(count: int) -> bytes:
-    """An AMQP message that is a list of so many empty lists."""
+    """Return an AMQP message with a list of this many empty lists."""
     return b"\0\x53\x77\xd0" + (count + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + b"\x45" * count
 
 
 def received(client: Raw, count: int) -> list[packets.Publish]:
-    """The next messages."""
+    """Return the next messages."""
     found: list[packets.Publish] = []
     while len(found) < count:
         packet = client.receive()
@@ -82,7 +85,7 @@ def attacked(gateway: Waypost) -> Iterator[None]:
 def test_a_list_of_empty_lists(
     gateway: Waypost, control: Waypost, figures: Callable[[Figures], None], mib: int
 ) -> None:
-    """The loop stood for 48 s."""
+    """A large list of empty lists does not block the loop, which it once did for 48 s."""
     body, attack = lists(mib << 20), f"a list of {mib} Mi empty lists"
     with (
         attacked(gateway),
@@ -99,7 +102,10 @@ def test_a_list_of_empty_lists(
 
 
 def test_many_lists_to_many_subscribers(gateway: Waypost) -> None:
-    """Each as large as is translated, a million values in all, to ten: in parts, each once, in order."""
+    """Lists up to the limit of translation reach ten subscribers in parts, once and in order.
+
+    They have a million values in all.
+    """
     count, readers = 250, 10
     bodies = [b"\0\x53\x77" + encode([i, *[[]] * (VALUES_MAX - 1)]) for i in range(count)]
     with attacked(gateway):
@@ -117,7 +123,10 @@ def test_many_lists_to_many_subscribers(gateway: Waypost) -> None:
 def test_a_long_topic_name_behind_an_alias(
     gateway: Waypost, control: Waypost, figures: Callable[[Figures], None]
 ) -> None:
-    """Said once, it would be written out 100 000 times to each of five clients that do not read: 500 MB."""
+    """A long topic name behind an alias is not written out for each message.
+
+    It would expand 100 000 times for each of five clients that do not read: 500 MB.
+    """
     name = "topic/" + "x" * (ADDRESS_BYTES_MAX - 6)
     first = packets.Publish(name, b"", properties=Properties(topic_alias=1)).encode(5)
     others = packets.Publish("", b"", properties=Properties(topic_alias=1)).encode(5)
@@ -137,7 +146,7 @@ def test_a_long_topic_name_behind_an_alias(
 
 
 def publish(topic: bytes, user_properties: int) -> bytes:
-    """A PUBLISH of QoS 1 with so many empty User Properties."""
+    """Return a PUBLISH of QoS 1 with this many empty User Properties."""
     block = encode_variable_byte_integer(5 * user_properties) + b"\x26\0\0\0\0" * user_properties
     content = len(topic).to_bytes(2, "big") + topic + b"\0\1" + block
     return b"\x32" + encode_variable_byte_integer(len(content)) + content
@@ -152,7 +161,7 @@ def publish(topic: bytes, user_properties: int) -> bytes:
     ],
 )
 def test_refused_at_the_door(gateway: Waypost, topic: bytes, user_properties: int, reason: ReasonCode) -> None:
-    """With the protocol's own reason, and without an acknowledgement."""
+    """The gateway refuses the message with the protocol's own reason, and without an acknowledgement."""
     with attacked(gateway), Raw(gateway, 5).connect("writer") as writer:
         writer.send(publish(topic, user_properties))
         answer = writer.receive()
@@ -161,7 +170,7 @@ def test_refused_at_the_door(gateway: Waypost, topic: bytes, user_properties: in
 
 
 def test_sections_without_end(gateway: Waypost) -> None:
-    """3 million empty data sections in one message are rejected; those that the limit allows are joined."""
+    """A message of 3 million empty data sections is rejected; allowed numbers of sections are joined."""
     section = b"\0\x53\x75\xa0\0"
     with (
         attacked(gateway),
@@ -175,7 +184,7 @@ def test_sections_without_end(gateway: Waypost) -> None:
 
 
 def test_properties_without_end(gateway: Waypost) -> None:
-    """They are looked at when a message comes in: it is rejected, and says why."""
+    """A message with too many properties is rejected on arrival, with a reason."""
     fields = lists(1 << 20)[3:]
     message = b"\0\x53\x73" + fields + b"\0\x53\x75\xa0\1x"
     with attacked(gateway), AmqpSender(gateway.port("amqp"), "writer", "topic/d") as sender:
@@ -183,7 +192,7 @@ def test_properties_without_end(gateway: Waypost) -> None:
 
 
 def test_a_restart_keeps_nothing_of_it(gateway: Waypost, before_mib: float) -> None:
-    """It is the last one: whatever the others of this module left in the store."""
+    """A restart frees the memory of all attacks; this test runs last, with the store that the others left."""
     assert gateway.stop() == 0
     gateway.start()
     with Raw(gateway, 5).connect("after") as client:

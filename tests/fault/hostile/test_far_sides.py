@@ -1,4 +1,4 @@
-"""Whom a gateway dials attacks it: its hub, an MQTT broker. Devices are served meanwhile, and the link comes back."""
+"""Peers that a gateway dials attack it: its hub, an MQTT broker. Devices are served, and the link returns."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.support.processes import Waypost, hub, wait_until
 from tests.support.tls_peer import TlsPeer
 
 FLOOR_S: Final = 0.2
-"""As in `test_budgets`."""
+"""Floor of `test_budgets`."""
 FLOOD_BYTES: Final = 256 * 1024
 FLOODS: Final = 6
 PART_BYTES: Final = 64 * 1024
 SILENT_S: Final = 2.0
-"""Nothing comes of a message's other half, before its connection ends."""
+"""Silence before the connection of a half message ends."""
 BACK_S: Final = 60.0
-"""Until a link is there again: the longest backoff is 30 s."""
+"""Time until a link is up again: the longest backoff is 30 s."""
 HUB, BROKER = "hub", "broker"
 
 AMQP: Final = b"AMQP\3\1\0\0"
@@ -40,7 +40,7 @@ PING_ANSWER: Final = b"\xd0\0"
 
 
 def new_keys(peer: TlsPeer, log: Path) -> None:
-    """Requests for new keys; the answers are read, so that it goes on."""
+    """Send requests for new keys; read the answers, so that the attack can continue."""
     keys = keys_of(log)
     for _ in range(FLOODS):
         flood = keys.key_updates(FLOOD_BYTES // 27)
@@ -50,7 +50,7 @@ def new_keys(peer: TlsPeer, log: Path) -> None:
 
 
 def new_keys_unread(peer: TlsPeer, log: Path) -> None:
-    """The same, and nothing is read."""
+    """Send requests for new keys, and read nothing."""
     peer.socket.sendall(keys_of(log).key_updates(FLOOD_BYTES // 27))
 
 
@@ -61,19 +61,19 @@ def read_what_is_there(peer: TlsPeer) -> None:
 
 
 def amqp_bytes_each(peer: TlsPeer, _log: Path) -> None:
-    """Empty frames, a byte in each record."""
+    """Send empty frames, with one byte in each record."""
     data = AMQP + EMPTY_FRAME * (FLOOD_BYTES // 30 // 8)
     peer.socket.sendall(peer.encrypted(*(bytes([each]) for each in data)))
 
 
 def mqtt_bytes_each(peer: TlsPeer, _log: Path) -> None:
-    """Answers to pings nobody sent, a byte in each record."""
+    """Send answers to pings that were never sent, with one byte in each record."""
     data = SUBSCRIBED + PING_ANSWER * (FLOOD_BYTES // 30 // 2)
     peer.socket.sendall(peer.encrypted(*(bytes([each]) for each in data)))
 
 
 def small_packets(peer: TlsPeer, _log: Path) -> None:
-    """The same in whole records: what costs is to decode them."""
+    """Send small packets in whole records: the cost is in decoding."""
     peer.send(SUBSCRIBED + PING_ANSWER * (FLOOD_BYTES // 2))
 
 
@@ -86,14 +86,14 @@ def huge_frame(peer: TlsPeer, _log: Path) -> None:
 
 
 def half_message(peer: TlsPeer, _log: Path) -> None:
-    """Of the largest size; then nothing more."""
+    """Send half a message of the maximum size, and then nothing."""
     packet = packets.Publish("far/1", bytes(16 << 20), qos=1, packet_id=1).encode(4)
     peer.send(SUBSCRIBED + packet[: len(packet) // 2])
-    time.sleep(SILENT_S)  # it is the attack that nothing comes
+    time.sleep(SILENT_S)  # the attack is the silence
 
 
 def without_end(peer: TlsPeer, _log: Path) -> None:
-    """Messages, and never an answer to the subscription."""
+    """Send messages, and never an answer to the subscription."""
     message = packets.Publish("far/1", bytes(1 << 10), qos=0).encode(4)
     peer.send(SUBSCRIBED[:4])
     for _ in range(64):
@@ -116,13 +116,13 @@ IN_EACH_RUN: Final = ("new keys of a hub", "a broker's records of a byte")
 
 
 class Site(NamedTuple):
-    """A gateway with a hub and a broker, either of which may turn."""
+    """Gateway with a hub and a broker, either of which may turn hostile."""
 
     gateway: Waypost
     far: dict[str, FarSide]
 
     def linked(self, name: str) -> bool:
-        """There is a link to it."""
+        """Return whether the link to it is up."""
         found: Any = ask(self.gateway.port("http"), "GET", "/api/v1/status").document
         (each,) = (each for each in found["bridge"]["connectors"] if each["name"] == name)
         return bool(each["state"] == "connected")

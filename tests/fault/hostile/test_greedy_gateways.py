@@ -1,4 +1,4 @@
-"""Gateways that send the largest batches there may be, to a real hub: another one's small batches land all the same."""
+"""Gateways that send the largest possible batches to a real hub do not delay another one's small batches."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support.processes import Waypost, hub, peak_mib, resident_mib, wait_u
 
 GREEDY = 3
 BATCHES = 4
-"""Each of them takes the landing some seconds."""
+"""Number of batches, each of which takes the landing some seconds."""
 SLOWER_MAX = 3
-"""How many times its longest answer while the hub is idle another gateway may wait."""
+"""Limit of the slow-down of another gateway, compared with its longest answer while the hub is idle."""
 FLOOR_S = 2.0
-"""What a machine with two busy cores takes on top of it."""
+"""Additional time on a machine with two busy cores."""
 ROUNDS = 3
-"""A machine with other work delays everybody now and then: one round that shows that others are not harmed will do."""
+"""Number of attempts: other work on the machine delays gateways, so one round without harm is enough."""
 ANSWERS = 4
 RESIDENT_MIB_MAX = 1_024.0
 KEPT_MIB_MAX = 100.0
@@ -33,13 +33,16 @@ GIVEN_BACK_S = 10.0
 
 
 def said_once_for_all() -> list[bytes]:
-    """60 MB of properties each, that are written as 360 MB of JSON."""
+    """Return batches with 60 MB of properties each, written as 360 MB of JSON."""
     columns = columns_of([1_000], properties=b"\x26\0\1a\xea\x60" + b"\x01" * 60_000)
     return [sealed(table_of("a", 1_000 * i, 1_000), columns, messages=1_000, ranges=1) for i in range(BATCHES)]
 
 
 def many_values() -> list[bytes]:
-    """8 MB of AMQP lists each, of as many values as are translated: 8 million, half a microsecond each."""
+    """Return batches with 8 MB of AMQP lists each.
+
+    They have the maximum number of translated values: 8 million, half a microsecond each.
+    """
     body = b"\0\x53\x77" + encode([[]] * (VALUES_MAX - 1))
     columns = columns_of([2_000], flags=1 | AMQP, bodies=[body] * 2_000)
     return [sealed(table_of("a", 2_000 * i, 2_000), columns, messages=2_000, ranges=1) for i in range(BATCHES)]
@@ -47,7 +50,7 @@ def many_values() -> list[bytes]:
 
 @contextlib.contextmanager
 def greedy(running: Waypost, batches: list[bytes]) -> Iterator[None]:
-    """Some gateways that send all of it, as far as they are let."""
+    """Run some gateways that send all batches, as far as the hub lets them."""
     gateways = [HostileGateway(running.port("amqp"), f"greedy {number}") for number in range(GREEDY)]
 
     def send(gateway: HostileGateway) -> None:
@@ -69,7 +72,7 @@ def greedy(running: Waypost, batches: list[bytes]) -> Iterator[None]:
 
 
 def longest_s(other: OtherGateway, answers: int) -> float:
-    """The longest wait for so many answers from now on."""
+    """Return the longest wait for this many answers from now on."""
     seen, other.longest_s = other.rounds, 0.0
     wait_until(lambda: other.rounds >= seen + answers or other.failure is not None, timeout_s=90, what="answers")
     assert other.failure is None, other.failure
@@ -88,7 +91,7 @@ def test_a_small_batch_does_not_wait_for_large_ones(tmp_path: Path, made: Callab
             idle_s = longest_s(other, ANSWERS)
             before = resident_mib(running.pid)
             with greedy(running, batches):
-                longest_s(other, 1)  # until theirs are there
+                longest_s(other, 1)  # until the large batches have arrived
                 busy_s = longest_s(other, ANSWERS)
             assert peak_mib(running.pid) < RESIDENT_MIB_MAX
             worst.append((idle_s, busy_s))

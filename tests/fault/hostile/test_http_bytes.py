@@ -1,4 +1,4 @@
-"""Bytes over HTTP that two programs could read in two ways, or nobody can: refused, and the next client is served."""
+"""Ambiguous or invalid HTTP bytes are refused, and the next client is served."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.processes import Waypost, edge, hub
 from tests.unit.listeners.web.test_framing import AMBIGUOUS
 
 QUIET_S = 1.0
-"""What was refused has been answered, and closed, long before."""
+"""Time in which a refused request has long been answered and closed."""
 
 SMUGGLED = b"GET /c/queue/secret HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 HOST = b"Host: 127.0.0.1\r\n"
@@ -38,7 +38,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.mark.parametrize("name", AMBIGUOUS)
 def test_smuggling(served: Waypost, name: str) -> None:
-    """One refusal, and what stands behind is not read as a request: neither at once nor as what somebody else sends."""
+    """One refusal; the bytes after it are not read as a request, neither at once nor for another client."""
     port = served.port("http")
     data = AMBIGUOUS[name].replace(b"Host: x", b"Host: 127.0.0.1")
     answer = told(port, data + SMUGGLED, timeout_s=QUIET_S)
@@ -56,7 +56,7 @@ def test_bodies(served: Waypost, name: str) -> None:
 
 
 def test_pipelining(served: Waypost) -> None:
-    """Each request behind another one is looked at like the first."""
+    """Each pipelined request is checked like the first."""
     port = served.port("http")
     good, foreign = (
         b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n",
@@ -104,7 +104,7 @@ def test_targets_that_are_no_paths(served: Waypost, target: str) -> None:
 
 
 def test_nothing_of_it_fills_the_log(tmp_path: Path) -> None:
-    """A thousand requests that are none, and upgrades to what is not spoken, leave a few lines at most."""
+    """A thousand invalid requests, and upgrades to unknown protocols, leave at most a few log lines."""
     with edge(tmp_path, "gw") as running:
         before = len(running.log.read_text().splitlines())
         upgrade = b"GET /healthz HTTP/1.1\r\n" + HOST + b"Connection: upgrade\r\nUpgrade: h2c\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Connections that make a hub hold memory: it stays bounded, another gateway is served, and it is given back."""
+"""Connections that make a hub hold memory: it stays bounded, another gateway is served, and it is returned."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support.processes import hub, peak_mib, resident_mib, wait_until
 from tests.support.said import said
 
 GREW_MIB_MAX = HELD_HALF_SENT_BYTES_MAX / MIB + 200
-"""What may be held, and beside it: a message takes its size once more while it is put together, and a landing some."""
+"""Limit of held data, and an allowance: assembling a message doubles its size, and a landing takes some."""
 KEPT_MIB_MAX = 100.0
 BEGIN = b"\x00S\x11"
-"""How the performative starts (AMQP 1.0 part 2, 2.7.2)."""
+"""Start of the performative (AMQP 1.0 part 2, 2.7.2)."""
 GIVEN_BACK_S = 10.0
 ANSWER_S_MAX = 10.0
-"""For another gateway's batch meanwhile, where two cores are busy; alone it takes 0.6 s."""
+"""Time for another gateway's batch during the attack, with two busy cores; alone it takes 0.6 s."""
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,10 @@ ANSWER_S_MAX = 10.0
     ids=["one large message of many connections", "many messages of some connections"],
 )
 def test_messages_that_are_never_complete(tmp_path: Path, links: int, size: int, connections: int) -> None:
-    """600 and 720 MB of them. No transfer comes before the hub's begin: that would violate the session's window."""
+    """600 and 720 MB of incomplete messages do not exceed the hub's memory.
+
+    No transfer comes before the hub's begin, which would violate the session's window.
+    """
     attack = [half_deliveries(links, size, TELEMETRY)(number) for number in range(connections)]
     with hub(tmp_path) as running, OtherGateway(running, "other") as other:
         before = resident_mib(running.pid)

@@ -1,4 +1,4 @@
-"""In development mode a hub asks nobody who he is: its own pages may ask it, and under names of this machine."""
+"""A hub in development mode has no authentication: it accepts only its own pages, under names of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SCRAM as an attacker speaks it: replayed, downgraded, bent; and what one user reaches of another's."""
+"""SCRAM under attack: replay, downgrade, modification; and isolation between users."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def block(data: bytes) -> Properties:
 
 
 class Exchange:
-    """One connection that begins SCRAM with bytes of the attacker's choice."""
+    """Connection that starts SCRAM with bytes of the attacker's choice."""
 
     def __init__(self, gateway: Waypost, first: bytes) -> None:
         self.peer = Raw(gateway, 5)
@@ -76,7 +76,7 @@ def let_in(answer: packets.Packet | None) -> bool:
 
 
 class TestScram:
-    """RFC 5802 against somebody who has listened."""
+    """RFC 5802 against an eavesdropper."""
 
     def test_it_works_at_all(self, gateway: Waypost) -> None:
         client = scram.ScramClient("alice", "alice")
@@ -110,13 +110,17 @@ class TestScram:
     )  # fmt: skip
     def test_bent_beginnings(self, gateway: Waypost, first: bytes) -> None:
         with Exchange(gateway, first) as exchange:
-            if isinstance(exchange.answer, packets.Auth):  # a long nonce is one all the same
+            if isinstance(exchange.answer, packets.Auth):  # a long nonce is valid too
                 assert not let_in(exchange.go_on(b"c=biws,r=abc,p=AAAA"))
             else:
                 assert not let_in(exchange.answer)
 
     def test_channel_binding_cannot_be_talked_away(self, gateway: Waypost) -> None:
-        """Who said `y` (the client could, the server cannot) must not claim `n` at the end, nor another binding."""
+        """The channel binding flag cannot be changed.
+
+        A client that began with `y` (the client supports it, the server does not) must not end with `n` or another
+        binding.
+        """
         for binding in (b"n,,", b"p=tls-unique,,"):
             client = scram.ScramClient("alice", "alice")
             with Exchange(gateway, client.first().replace(b"n,,", b"y,,", 1)) as exchange:
@@ -157,7 +161,7 @@ def amqp(gateway: Waypost, name: str) -> BlockingConnection:
 
 
 class TestOthers:
-    """Bob has alice's names, ids, queues and reply addresses, and rights to none of them."""
+    """Bob has alice's names, ids, queues and reply addresses, but no rights to them."""
 
     @pytest.fixture
     def alice(self, gateway: Waypost) -> Iterator[Raw]:

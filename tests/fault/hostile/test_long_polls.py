@@ -1,4 +1,4 @@
-"""Long polls without end: one user, or one address, has its share of the places, and a clear answer beyond it."""
+"""Endless long polls: a user or an address has a share of the places, and gets a clear answer beyond it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from tests.support.processes import Waypost, resident_mib, wait_until
 BEYOND = 50
 STEP = 100
 FLOOR_S = 0.2
-"""As in `test_budgets`."""
+"""Floor of `test_budgets`."""
 MEMORY_MIB = 256
 GROWN_MIB = 64
-"""What 3 000 connections and the code of HTTP leave."""
+"""Memory of 3 000 connections and the code of HTTP."""
 GIVEN_BACK_S = 10.0
 WAIT_S = 20.0
 
 
 def polling(running: Waypost) -> int:
-    """Requests that wait, as the gateway counts them."""
+    """Return the number of waiting requests, by the gateway's count."""
     return int(
         json.loads(ask(running.port("http"), "GET", "/api/v1/status", user="carol:carol").body)["clients"]["http"]
     )
@@ -39,8 +39,10 @@ def polling(running: Waypost) -> int:
 
 @contextlib.contextmanager
 def polls(running: Waypost, count: int, headers: str = "") -> Iterator[list[socket.socket]]:
-    """So many connections that wait for a message that never comes. A connection that has asked for nothing yet has a
-    place of its own, and gives way when there are many of those."""
+    """Open this many connections that wait for a message which never comes.
+
+    A connection without a request has a place of its own, and is closed when there are many of those.
+    """
     request = f"GET /c/jobs?wait=60 HTTP/1.1\r\nHost: 127.0.0.1\r\n{headers}\r\n".encode()
     with contextlib.ExitStack() as stack:
         peers: list[socket.socket] = []
@@ -54,7 +56,7 @@ def polls(running: Waypost, count: int, headers: str = "") -> Iterator[list[sock
 
 
 def answers(peers: list[socket.socket], count: int) -> list[bytes]:
-    """What so many of them are told; the others wait."""
+    """Return the answers to this many polls; the others wait."""
     found: list[bytes] = []
 
     def heard() -> bool:
@@ -84,7 +86,7 @@ def test_of_one_user(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [300, pytest.param(3_000, marks=pytest.mark.slow)])
 def test_of_one_address(tmp_path: Path, control: Waypost, count: int, figures: Callable[[Figures], None]) -> None:
-    """Where nobody has to say who he is."""
+    """Polls of one address have a limit where no login is required."""
     raise_file_limit(count + SPARE_FILES)
     with gateway_with(tmp_path, gateway_of(authentication="{name: none}")) as running:
         attack = f"{count} long polls"

@@ -1,4 +1,4 @@
-"""What the machine does to a gateway, and peers do through it: read-only media, no descriptors, floods of log lines."""
+"""Problems of the machine and attacks through it: read-only media, no descriptors, floods of log lines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MS_RDONLY, MS_REMOUNT = 1, 32
 
 
 def mount(source: str, target: Path, kind: str, flags: int, options: str = "") -> None:
-    """mount(2). Raises OSError."""
+    """Call mount(2). Raise OSError."""
     library = ctypes.CDLL(None, use_errno=True)
     if library.mount(source.encode(), bytes(target), kind.encode(), flags, options.encode()) != 0:
         code = ctypes.get_errno()
@@ -42,7 +42,7 @@ def mount(source: str, target: Path, kind: str, flags: int, options: str = "") -
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, which may be remounted."""
+    """Mount a separate file system that can be remounted."""
     folder = tmp_path / "gw"
     folder.mkdir(mode=0o700)
     try:
@@ -56,7 +56,10 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_its_disk_is_remounted_read_only(tmp_path: Path, disk: Path) -> None:
-    """EBUSY is what the kernel says while files are open for writing: then its force is asked for, as errors do."""
+    """A gateway on a disk that becomes read-only acknowledges nothing, and resumes when it is writable.
+
+    The kernel may return EBUSY while files are open for writing; the test is then skipped.
+    """
     with edge(tmp_path, "gw") as gateway:
         publisher = Publisher("sender", gateway.port("mqtt"), "queue/jobs", window=5)
         publisher.start()
@@ -80,7 +83,7 @@ def test_its_disk_is_remounted_read_only(tmp_path: Path, disk: Path) -> None:
 
 
 FILES = 120
-"""Descriptors the process may have: its own are some 40."""
+"""Limit of descriptors of the process, which needs some 40 itself."""
 
 
 def cpu_s(pid: int) -> float:
@@ -90,7 +93,10 @@ def cpu_s(pid: int) -> float:
 
 @pytest.mark.parametrize("listener", ["mqtt", "mqtts"])
 def test_descriptors_run_out(tmp_path: Path, listener: str) -> None:
-    """Who is connected is served, it is said, nothing spins, and who comes when some are free again is let in."""
+    """Without free descriptors, connected clients are served, the problem is reported, and the CPU stays idle.
+
+    New clients get in when descriptors are free again.
+    """
     authority = Authority(tmp_path / "ca")
     server = authority.issue("gw1")
     tls = f'{{certificate: "{server.certificate}", key: "{server.key}"}}'
@@ -142,7 +148,7 @@ def test_the_limit_of_files_is_what_the_test_thinks() -> None:
 
 
 def test_a_peer_cannot_flood_the_log(tmp_path: Path) -> None:
-    """2 000 refused logins in a second or two are a few lines and a count."""
+    """2 000 refused logins within a second or two give a few log lines and a count."""
     with gateway_with(tmp_path, gateway_of(extra=user("joe", "view, send, recv"))) as gateway:
         tries = 2_000
         for number in range(tries):
@@ -162,5 +168,5 @@ def test_a_peer_cannot_flood_the_log(tmp_path: Path) -> None:
 
 
 def quiet(gateway: Waypost) -> bool:
-    """So little was logged that there was nothing to leave out."""
+    """Return whether the log is so short that no line was suppressed."""
     return len(gateway.log.read_text().splitlines()) < REPETITION_OF_ALL_MAX

@@ -1,4 +1,4 @@
-"""One client makes names without end: it is stopped at its quota, others do not notice, and it leaves nothing."""
+"""One client creates names without end: its quota stops it, other clients do not notice, and no name remains."""
 
 from __future__ import annotations
 
@@ -22,28 +22,30 @@ from tests.support.hostile import WAIT_S, Raw
 from tests.support.processes import Waypost, edge, resident_mib, wait_until
 
 RESIDENT_MIB_MAX = 256.0
-"""Half of what a small Pi has."""
+"""Half of the memory of a small Pi."""
 WORST_S_MAX = 5.0
-"""A round trip of another client, on a machine with other work; the figures are in the report of the slow tests."""
+"""Longest round trip of another client, on a machine with other work; the slow tests report the figures."""
 RESTART_S_MAX = 10.0
-"""As above; alone it is 1.6 s for 20 000 queues."""
+"""Longest restart on a machine with other work; alone it is 1.6 s for 20 000 queues."""
 
 SETTLED_S = 10.0
-"""After this long everything is given back that a burst took in passing."""
+"""Time after which a burst has returned its temporary memory."""
 
 NAME_BYTES_MAX = 300
-"""Resident memory for a name, at most: 20 000 of them are 6 MB of a small Pi."""
+"""Limit of resident memory for a name: 20 000 of them are 6 MB of a small Pi."""
 FIRST, MORE = 20_000, 40_000
 ONCE_MIB_MAX = 9.0
-"""What a burst takes once, however many names it makes: first traffic, caches of SQLite, and pieces that the thousand
-filters of a session leave in the allocator."""
+"""Memory that a burst takes once, independent of the number of names.
+
+It consists of first traffic, caches of SQLite, and allocator fragments of a session's thousand filters.
+"""
 LARGE = {"queuesMax": 100_000, "subscriptionsMax": 100_000, "sessionsMax": 100_000, "retainedMax": 100_000}
 
 SMALL = {"queuesMax": 300, "subscriptionsMax": 200, "sessionsMax": 8, "retainedMax": 250, "queueUnusedS": 1}
 
 
 def limited(folder: Path, limits: dict[str, int]) -> Waypost:
-    """A gateway with other limits than the usual ones."""
+    """Create a gateway with changed limits."""
     gateway = {"apiVersion": "waypost/v1", "kind": "Gateway", "metadata": {"name": "g"}, "spec": {"limits": limits}}
     queues = {"address": "queue/#", "type": "queue"}
     address = {"apiVersion": "waypost/v1", "kind": "Address", "metadata": {"name": "default.queues"}, "spec": queues}
@@ -53,7 +55,7 @@ def limited(folder: Path, limits: dict[str, int]) -> Waypost:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Waypost]:
-    """A gateway with small limits."""
+    """Run a gateway with small limits."""
     with limited(tmp_path, SMALL) as running:
         yield running
 
@@ -106,7 +108,7 @@ def test_sessions_stop_at_the_quota(small: Waypost) -> None:
             answer = late.receive()
             assert isinstance(answer, packets.ConnAck)
             assert answer.reason is expected
-    Raw(small, version=5).connect("c0").close()  # whose session is there comes in
+    Raw(small, version=5).connect("c0").close()  # an existing session is accepted
     for client in clients:
         client.close()
 
@@ -129,7 +131,7 @@ def test_retained_messages_stop_at_the_quota(small: Waypost) -> None:
 
 
 def test_a_filter_of_many_levels_that_nobody_holds(small: Waypost) -> None:
-    """The next message to a topic like it kept the loop for ever."""
+    """A message next to an idle filter of many levels is processed; it once blocked the loop for ever."""
     levels = ["a"] * (TOPIC_LEVELS_MAX - 1)
     with Raw(small, version=5) as client:
         expiry = Properties(session_expiry_interval_s=3_600)
@@ -137,7 +139,7 @@ def test_a_filter_of_many_levels_that_nobody_holds(small: Waypost) -> None:
         assert isinstance(client.receive(), packets.ConnAck)
         assert client.subscribe("/".join([*levels, "b"]), qos=1) == [1]
     small.kill()
-    small.start()  # it is at rest
+    small.start()  # the session is idle now
     with Raw(small, version=5).connect("writer") as writer:
         writer.send(packets.Publish("/".join([*levels, "c"]), b"x", qos=1, packet_id=1))
         assert isinstance(writer.receive(), packets.PubAck)
@@ -162,7 +164,7 @@ def test_http_and_amqp_say_so_too(small: Waypost) -> None:
 
 
 def test_it_is_said(small: Waypost) -> None:
-    """In the list of problems, and `/healthz` fails meanwhile."""
+    """A refused name is in the list of problems, and `/healthz` fails while it is there."""
     queue_names(small, 301)
     with pytest.raises(urllib.error.HTTPError) as failing:
         urllib.request.urlopen(f"http://127.0.0.1:{small.port('http')}/healthz")
@@ -179,8 +181,10 @@ def test_it_is_said(small: Waypost) -> None:
 def test_the_most_names_there_may_be(  # type: ignore[no-untyped-def]
     tmp_path: Path, attack, refused: int, each_max: int, restarted_each_max: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody configured anything. The figures in bytes have all in them that the process takes more than when it did
-    nothing, also what is taken once for all names (`ONCE_MIB_MAX`)."""
+    """The maximum number of names of the default configuration stays within the limits.
+
+    The figures in bytes include all growth since the idle process, also the memory taken once (`ONCE_MIB_MAX`).
+    """
     with edge(tmp_path, "gw") as gateway:
         time.sleep(SETTLED_S)
         fresh = resident_mib(gateway.pid)

@@ -1,4 +1,4 @@
-"""Nobody reads or changes anything over HTTP without the right to, and no page does so by its visitor's browser."""
+"""HTTP reads and changes require rights, and no page gets them through its visitor's browser."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ USERS = "".join(
 
 
 class Guarded(NamedTuple):
-    """A gateway whose clients say who they are."""
+    """Gateway with authentication."""
 
     process: Waypost
     data: Path
@@ -45,7 +45,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 
 class TestRights:
-    """Who may do what over HTTP where clients say who they are."""
+    """Rights over HTTP at a gateway with authentication."""
 
     @pytest.mark.parametrize("path", PAGES)
     def test_view(self, guarded: Guarded, path: str) -> None:
@@ -86,7 +86,10 @@ class TestRights:
         assert ask(guarded.port, "GET", "/c/jobs?wait=10", user="pump7:pump7").body == b"x"
 
     def test_the_operator_at_the_machine(self, guarded: Guarded) -> None:
-        """Who may read the data directory has its token; it does not open what devices do, nor from elsewhere."""
+        """A reader of the data directory has the operator token.
+
+        The token opens neither the devices' paths nor any path from elsewhere.
+        """
         file = guarded.data / "operator.token"
         assert file.stat().st_mode & 0o777 == 0o600
         token = file.read_text().strip()
@@ -109,7 +112,7 @@ class TestRights:
 
 
 class TestPages:
-    """Pages of other sites, with everything a browser adds by itself: credentials it remembers, and its own names."""
+    """Pages of other sites, with everything a browser adds by itself: stored credentials, and its own names."""
 
     @pytest.mark.parametrize(
         "headers",
@@ -153,7 +156,7 @@ class TestPages:
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    """In development mode."""
+    """Run a gateway in development mode."""
     with edge(tmp_path_factory.mktemp("dev"), "gw", "--mqtt-ws", "127.0.0.1:0") as running:
         yield running
 
@@ -168,7 +171,7 @@ def upgrade(host: str, origin: str = "") -> bytes:
 
 
 class TestDevelopment:
-    """`--dev` asks nobody who he is: what a browser says of the page is all there is."""
+    """`--dev` has no authentication: the page as named by the browser is the only evidence."""
 
     def test_the_browser_and_curl_on_this_machine(self, gateway: Waypost) -> None:
         port = gateway.port("http")

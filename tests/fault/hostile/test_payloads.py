@@ -1,4 +1,4 @@
-"""What customers send shows nowhere but where they sent it, whatever raises, and wherever somebody looks."""
+"""Customers' data appears only where they sent it, whatever raises, in every output that an operator can see."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ HUB = (
 
 
 def program(process: Waypost, told: Path, targets: tuple[str, ...]) -> Waypost:
-    """The same program, in which these raise."""
+    """Make these calls of the program raise."""
     module = [sys.executable, "-m", "tests.fault.hostile.raising", str(told), *targets, "--"]
     process.arguments = [*module, *process.arguments[3:]]
     return process
 
 
 def publish_all(gateway: Waypost, number: int) -> None:
-    """A message over each protocol; who is cut off comes again."""
+    """Send a message over each protocol; reconnect if the gateway closes the connection."""
     properties = Properties(user_property=((MARKER, MARKER),), correlation_data=SECRET, content_type="text/plain")
     with contextlib.suppress(OSError, AssertionError), Raw(gateway, 5) as reader:
         reader.connect("reader", clean_start=False).subscribe("topic/#", qos=1)
@@ -84,7 +84,7 @@ def publish_all(gateway: Waypost, number: int) -> None:
 
 
 async def unreadable(lake: Waypost) -> None:
-    """A gateway's deliveries that nobody can read: they are put into quarantine, with a reason."""
+    """Send unreadable deliveries of a gateway, which go to quarantine with a reason."""
     client = await Client("gw2").connect(lake.endpoints["amqp"])
     client.send("telemetry", 0, data_section(SECRET * 3))
     client.send("ledger", 1, data_section(b'{"' + SECRET + b'": ["' + SECRET + b'"'))
@@ -114,7 +114,7 @@ def over_amqp(gateway: Waypost) -> None:
             receiver.receive(timeout=1)
             receiver.accept()
         connection.close()
-    except Exception:  # it is cut off: what it was told is none of this test's
+    except Exception:  # the connection was closed; this test does not check the reason
         time.sleep(0.05)
 
 

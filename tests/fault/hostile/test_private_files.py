@@ -1,4 +1,4 @@
-"""What gateways send is for the hub's own user: no other user of the machine reads it, whoever made the file."""
+"""Only the hub's own user can read what gateways send, even if another user created the file."""
 
 from __future__ import annotations
 

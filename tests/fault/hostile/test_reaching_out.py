@@ -1,7 +1,7 @@
-"""Clients name hosts wherever a name may stand: the gateway dials none of them (server-side request forgery).
+"""Clients name hosts in every possible field: the gateway dials none of them (server-side request forgery).
 
-Whom a gateway connects to is what its resources say, and those are written by who may write them. Tokens and their
-issuers are `test_tokens`' business.
+A gateway connects only to hosts in its resources, which are written by authorised users. `test_tokens` covers tokens
+and their issuers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
 
 @pytest.fixture
 def trap() -> Iterator[socket.socket]:
-    """Nobody has a reason to connect here."""
+    """Listen where no connection may arrive."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(0.5)
         yield listening

@@ -1,4 +1,4 @@
-"""Thousands of TLS handshakes that are begun and never ended: others get theirs, and it costs little."""
+"""Thousands of TLS handshakes that start and never end: other clients complete theirs, and the cost is small."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ HALF_A_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200)
 MEMORY_MIB = 256
 GIVEN_BACK_MIB = 24
 GIVEN_BACK_S = 30.0
-"""As in `test_budgets`."""
+"""Timeout of `test_budgets`."""
 LOGIN_S_MAX = 5.0
-"""Of a client elsewhere: some 10 ms of handshake, where the machine does nothing else."""
+"""Login time of a client elsewhere: some 10 ms of handshake, on a machine without other work."""
 LOGINS = 5
 WAIT_S = 20.0
 
@@ -38,7 +38,7 @@ def half_handshakes(number: int) -> Iterator[bytes]:
 
 
 def login_s(port: int, context: ssl.SSLContext) -> float:
-    """How long a client at another address takes to get in."""
+    """Return the login time of a client at another address."""
     begin = time.monotonic()
     with (
         socket.create_connection(("127.0.0.1", port), WAIT_S, source_address=(ADDRESS, 0)) as raw,

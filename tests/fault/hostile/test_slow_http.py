@@ -1,4 +1,4 @@
-"""Thousands of clients that send their request byte by byte, never end it, or never read: everybody else is served."""
+"""Thousands of clients that send byte by byte, never end a request, or never read: all others are served."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tests.support.processes import Waypost, edge, hub, resident_mib, wait_until
 CROWD = 3_000
 HEALTH_TRIES = 20
 HEALTH_S_MAX = 10.0
-"""The first answer comes when the crowd has been accepted, on a machine that does other things."""
+"""Time to the first answer, after the crowd was accepted, on a machine with other work."""
 SERVED_S_MAX = 0.25
-"""Half of the answers: some 1 ms, where the machine does nothing else."""
+"""Median of answers: some 1 ms, on a machine without other work."""
 ASKING_S_MAX = 1.5
-"""The same where the crowd keeps asking: every one of it has its turn, too."""
+"""Median of answers while the crowd keeps sending requests, each of which has its turn."""
 FLOOR_S = 0.5
-"""For the p99 of a device meanwhile, where two cores are busy."""
+"""Floor for the p99 of a device during the attack, with two busy cores."""
 GROWTH_MIB_MAX = 60.0
-"""256 places of some 40 KiB, their sockets, and what Python keeps."""
+"""Memory of 256 places with some 40 KiB, their sockets, and Python's own reserve."""
 GIVEN_BACK_S = 10.0
 
 HEAD = b"POST /t/queue/a HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -49,7 +49,7 @@ USUAL = ("half a head", "half a body", "no answer read")
 
 @contextlib.contextmanager
 def crowd(port: int, opening: bytes, size: int = CROWD) -> Iterator[list[socket.socket]]:
-    """So many connections that have sent the opening, and nothing more."""
+    """Open this many connections that have sent the opening, and nothing else."""
     with contextlib.ExitStack() as stack:
         peers = []
         for _ in range(size):
@@ -67,13 +67,13 @@ def health_s(port: int) -> float:
 
 
 def sockets_of(pid: int) -> int:
-    """And other files, of which there are few."""
+    """Return the number of descriptors, nearly all of which are sockets."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 @pytest.fixture(autouse=True)
 def many_files() -> None:
-    """Of this process, which is the crowd."""
+    """Raise the limit of descriptors of this process, which is the crowd."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < CROWD + 200:
         pytest.skip(f"a process may have {hard} files here, {CROWD + 200} are needed")
@@ -112,7 +112,7 @@ def test_a_crowd_of_strangers_at_a_hub(tmp_path: Path) -> None:
 
 
 def test_devices_keep_their_place(tmp_path: Path) -> None:
-    """Who has shown who it is keeps its connection, whatever crowd comes after it."""
+    """A device that has logged in keeps its connection when a crowd arrives."""
     with gateway_with(tmp_path, gateway_of(extra=user("pump7", "send"))) as gateway:
         port = gateway.port("http")
         device = KeepAlive(gateway, "pump7")
@@ -123,7 +123,7 @@ def test_devices_keep_their_place(tmp_path: Path) -> None:
 
 
 class KeepAlive:
-    """One connection of one device."""
+    """Connection of one device."""
 
     def __init__(self, gateway: Waypost, name: str) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", gateway.port("http"), timeout=20)

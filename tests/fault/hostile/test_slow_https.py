@@ -1,4 +1,4 @@
-"""Crowds over TLS whose handshakes are done: half requests, silence, records of a byte, requests for new keys."""
+"""Crowds over TLS after their handshakes: half requests, silence, records of a byte, requests for new keys."""
 
 from __future__ import annotations
 
@@ -27,10 +27,13 @@ from tests.support.processes import Waypost, wait_until
 from tests.support.tls_peer import TlsPeer, TrafficKeys
 
 FLOOR_S: Final = 0.2
-"""As in `test_budgets`."""
+"""Floor of `test_budgets`."""
 CROWD_FLOOR_S: Final = 0.1
-"""A handshake takes 2 ms of a processor at each end, one of 3 000 after the other: beside 10 other programs 21 to 70 ms
-were seen in the one round there is."""
+"""Floor for the arrival of a crowd.
+
+A handshake takes 2 ms of a processor at each end, for 3 000 in sequence. Next to 10 other programs 21 to 70 ms were
+measured in the only round.
+"""
 WAIT_S: Final = 20.0
 HEALTH_TRIES: Final = 5
 FLOODS: Final = 40
@@ -38,12 +41,12 @@ FLOOD_BYTES: Final = 256 * 1024
 
 
 class Site:
-    """A gateway with TLS, and clients of it."""
+    """Gateway with TLS, and its clients."""
 
     def __init__(self, gateway: Waypost, authority: Authority, folder: Path) -> None:
         self.gateway = gateway
         self.keys = folder / "keys"
-        """What a client's context logs."""
+        """Key log of a client's context."""
         self._authority = authority
 
     @functools.cached_property
@@ -65,7 +68,7 @@ class Site:
             raise
 
     def health_s(self) -> float:
-        """Of a client that comes new."""
+        """Return the seconds until a new client has its health answer."""
         begin = time.monotonic()
         client = http.client.HTTPSConnection(
             "127.0.0.1", self.gateway.port("https"), timeout=WAIT_S, context=self.context
@@ -85,13 +88,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     listeners = f', mqtts: "127.0.0.1:0", https: "127.0.0.1:0", tls: {tls}'
     with gateway_with(folder, gateway_of(authentication="{name: none}", listeners=listeners)) as running:
         made = Site(running, authority, folder)
-        made.health_s()  # what the first request loads
+        made.health_s()  # the first request loads code
         yield made
 
 
 @contextlib.contextmanager
 def crowd(site: Site, opening: bytes, size: int) -> Iterator[None]:
-    """So many connections that have said this after their handshake, and say nothing more."""
+    """Open this many connections that have sent this after their handshake, and send nothing else."""
     with contextlib.ExitStack() as stack:
         for _ in range(size):
             peer = site.connect("https")
@@ -102,7 +105,7 @@ def crowd(site: Site, opening: bytes, size: int) -> Iterator[None]:
 
 
 def sizes(name: str) -> list[object]:
-    """In each run a few of the usual ones; all of them at full size by themselves."""
+    """Return the attack's size: a few of the usual ones in each run, all of them at full size only by themselves."""
     slow = pytest.param(name, 3_000, CROWD_FLOOR_S, marks=[pytest.mark.slow, pytest.mark.timeout(300)])
     return [slow, (name, 200, FLOOR_S)] if name == "half a head" else [slow]
 
@@ -123,7 +126,7 @@ def test_a_crowd_that_says(
 
 
 def bytes_each(peer: TlsPeer, site: Site) -> bytes:
-    """An MQTT client's requests for life signs, a byte in each record."""
+    """Send an MQTT client's ping requests, with a byte in each record."""
     connect = packets.Connect("bytes", 4).encode(4)
     pings = packets.PingReq().encode(4) * (FLOOD_BYTES // 60)
     return peer.encrypted(connect) + peer.encrypted(*(bytes([each]) for each in pings))
@@ -149,7 +152,7 @@ def test_floods(
     size: int,
     floor_s: float,
 ) -> None:
-    """Whoever does not read what it makes us say is ended, or waits; others have their turns."""
+    """A peer that does not read its answers is disconnected or held back; others have their turns."""
     attack = f"TLS flood: {flood.__name__}, {size}"
     with contextlib.ExitStack() as stack:
         peers = []

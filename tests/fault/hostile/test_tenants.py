@@ -54,7 +54,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TenantHub]:
 
 
 def landed(hub: TenantHub, table: str, *columns: str, gateway: str) -> set[tuple[Any, ...]]:
-    """Rows of gateways of this name, by tenant."""
+    """Return rows of gateways of this name, by tenant."""
     return {
         (tenant, *rest) for name, tenant, *rest in rows(hub.data.parent / "hub", table, "gateway", "tenant", *columns)
         if name == gateway
@@ -63,7 +63,7 @@ def landed(hub: TenantHub, table: str, *columns: str, gateway: str) -> set[tuple
 
 class TestGateways:
     def test_the_same_names_are_others(self, hub: TenantHub) -> None:
-        """Also where the header of the batch names a space of the other one's name."""
+        """Equal names in two tenants are separate, also if the header of a batch names the other one's space."""
         found = landed(hub, "telemetry", "sequence", "body", gateway="gw1")
         assert found == {(tenant, i, f"of {tenant}".encode()) for tenant in ("alpha", "beta") for i in range(3)}
 
@@ -76,7 +76,7 @@ class TestGateways:
             assert "the certificate names gateway 'gw1'" in gateway.condition.description
 
     def test_by_annotation(self, hub: TenantHub) -> None:
-        """In one's own name it may be anything else that is plain AMQP; in no other's."""
+        """A gateway may send any plain AMQP in its own name, and nothing in the name of another one."""
         run = Run("plain/1", "device-1", 1, b"", [b"x"], time.time_ns())
         with hub.gateway("alpha", "gw-plain", capabilities=()) as gateway:
             gateway.send(plain.messages(plain.Hop("gw1", EPOCH), 7, run)[0])
@@ -101,7 +101,7 @@ class TestGateways:
         assert {tenant for tenant, *_ in rows(hub.data.parent / "hub", "ledger", "tenant", "gateway")} <= {"alpha"}
 
     def test_by_manifest(self, hub: TenantHub) -> None:
-        """What another gateway is to have accepted is said in one's own name only."""
+        """A gateway can state only what it has accepted itself."""
         said = ManifestStatement(EPOCH, "plant/1", 0, HOUR_NS, 0, 99, 100, {}, "good", EPOCH, 1, 1, GENESIS).sealed(
             "gw1"
         )
@@ -114,7 +114,7 @@ class TestGateways:
         assert found == {("alpha", "gw-claims")}
 
     def test_what_is_the_applications(self, hub: TenantHub) -> None:
-        """A gateway receives nothing."""
+        """A gateway cannot receive the messages of applications."""
         with hub.gateway("alpha", "gw-curious") as gateway:
             link = gateway.engine.attach_receiver("in", "#")
             gateway.until(lambda: link.closed, "refusal of the link")
@@ -187,7 +187,7 @@ class TestApplications:
             hub.application("leaver@alpha")
 
     def test_who_is_added_comes_in(self, hub: TenantHub) -> None:
-        """Of a tenant that had nobody before, too."""
+        """A new user gets in, also the first of its tenant."""
         command = ["add", "first@gamma", "--data", str(hub.data), "--allow", "recv:#", "--password-stdin"]
         assert CliRunner().invoke(user, command, input="opensesame\n").exit_code == 0
 
@@ -338,7 +338,7 @@ class TestDesiredConfigurations:
 
 
 class TestQuotas:
-    """Every bound of a tenant is crossed, and said to who crosses it; tenants beside it feel nothing."""
+    """Crossing a limit of a tenant is reported to the sender; other tenants notice nothing."""
 
     @staticmethod
     def said(hub: TenantHub, bound: str) -> bool:
@@ -393,7 +393,7 @@ class TestQuotas:
         application.close()
 
     def test_bytes_a_second(self, hub: TenantHub) -> None:
-        """What is more waits, and lands; another tenant's gateway is answered meanwhile."""
+        """Data beyond the rate waits and then lands, while another tenant's gateway is answered."""
         count = 24
         bodies = [random.Random(seed).randbytes(64 << 10) for seed in range(count)]
         with hub.gateway("small", "gw1") as gateway, hub.gateway("beta", "gw-fast") as fast:
@@ -404,7 +404,7 @@ class TestQuotas:
             assert gateway.settled() == [DeliveryState.ACCEPTED] * count
             took = time.monotonic() - started
         too_much = count * (64 << 10) - RATE * RATE_AHEAD_S
-        assert took > 0.25 * too_much / RATE  # what a busy hub finds in its socket in one turn is let through
+        assert took > 0.25 * too_much / RATE  # data in the socket of a busy hub passes within one turn
         assert self.said(hub, "bytesPerSecond")
         found = rows(hub.data.parent / "hub", "telemetry", "tenant", "gateway", "sequence", "address")
         assert {row[2] for row in found if row[0] == "small" and row[3] == "plant/fast"} == set(range(count))

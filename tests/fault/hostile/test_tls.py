@@ -1,4 +1,4 @@
-"""TLS as an attacker wants it: old versions, renegotiation, compression, certificates that prove nothing."""
+"""TLS under attack: old versions, renegotiation, compression, invalid certificates."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 
 def mqtt(guarded: Guarded, context: ssl.SSLContext) -> packets.Packet | None:
-    """The answer to a CONNECT over TLS; None when there is no connection."""
+    """Return the answer to a CONNECT over TLS, or None without a connection."""
     connect = packets.Connect("sensor-7", 5).encode()
     with (
         contextlib.suppress(OSError),
@@ -83,7 +83,7 @@ def test_a_certificate_of_the_right_kind_lets_in(guarded: Guarded) -> None:
 
 
 class TestCertificates:
-    """They prove nothing when they have ended, are of somebody else, or for something else."""
+    """Certificates that have expired, or are for another name or another purpose, are refused."""
 
     def test_none(self, guarded: Guarded) -> None:
         assert not let_in(mqtt(guarded, guarded.authority.context()))
@@ -105,7 +105,7 @@ class TestCertificates:
         assert not let_in(mqtt(guarded, guarded.authority.context(Issued(own.certificate, str(tmp_path / "ca.key")))))
 
     def test_one_of_a_device_that_signs_others(self, guarded: Guarded, tmp_path: Path) -> None:
-        """A leaf is no authority, whatever it signs."""
+        """A device certificate that signs others does not count as an authority."""
         key, request, forged = (str(tmp_path / name) for name in ("f.key", "f.csr", "f.pem"))
         made = ("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=sensor-7", "-keyout", key, "-out", request)
         signed = ("x509", "-req", "-in", request, "-CA", guarded.device.certificate, "-CAkey", guarded.device.key,
@@ -122,7 +122,7 @@ class TestCertificates:
 
 
 class TestProtocol:
-    """RFC 8996, RFC 9325."""
+    """Requirements of RFC 8996 and RFC 9325."""
 
     @pytest.mark.parametrize("listener", ["mqtts", "amqps", "https"])
     @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
@@ -153,7 +153,10 @@ class TestProtocol:
 
     @pytest.mark.parametrize("listener", ["mqtts", "amqps", "https"])
     def test_no_renegotiation_and_no_compression(self, guarded: Guarded, listener: str) -> None:
-        """`R` asks openssl's client to renegotiate: TLS 1.2 without OP_NO_RENEGOTIATION would go along."""
+        """TLS renegotiation and compression are off.
+
+        `R` makes openssl's client renegotiate: TLS 1.2 without OP_NO_RENEGOTIATION would comply.
+        """
         address = f"127.0.0.1:{guarded.gateway.port(listener)}"
         with subprocess.Popen(
             ["openssl", "s_client", "-connect", address, "-tls1_2", "-legacy_renegotiation"],
@@ -170,7 +173,7 @@ class TestProtocol:
             client.stdin.flush()
             try:
                 after, _ = client.communicate(timeout=5)
-            except subprocess.TimeoutExpired:  # it waits for ever: nothing was agreed anew
+            except subprocess.TimeoutExpired:  # it waits for ever: there was no new handshake
                 client.kill()
                 after, _ = client.communicate()
         assert "Compression: NONE" in said_first or "compression: NONE" in said_first.lower()
@@ -178,7 +181,7 @@ class TestProtocol:
         assert "verify return" not in after, "no second handshake"
 
     def test_no_early_data(self, guarded: Guarded, tmp_path: Path) -> None:
-        """What comes before the handshake's end can be replayed by whoever recorded it (RFC 8446 section 8)."""
+        """Early data is refused, as an eavesdropper could replay it (RFC 8446 section 8)."""
         session, early = tmp_path / "session", tmp_path / "early"
         early.write_bytes(packets.Connect("sensor-7", 5).encode())
         address = f"127.0.0.1:{guarded.port}"

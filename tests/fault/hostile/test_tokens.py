@@ -1,4 +1,4 @@
-"""Bearer tokens and issuers that mean harm: over HTTP and `$cbs` nobody gets in, nor has us ask somebody else."""
+"""Malicious tokens and issuers over HTTP and `$cbs`: no login succeeds, and the gateway dials no host for them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def part(document: object) -> str:
 
 
 class Elsewhere:
-    """A server nobody has a reason to ask; says where to go on, or whatever it is told to."""
+    """Server that must not receive requests; answers with a redirect or given data."""
 
     def __init__(self, location: str = "") -> None:
         self.asked = 0
@@ -123,10 +123,13 @@ BAD: dict[str, Callable[[Site], str]] = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_tokens(site: Site, name: str) -> None:
-    """401 over HTTP and `$cbs`, with what a token names never asked for; the next good one is taken."""
+    """A bad token gets 401 over HTTP and `$cbs`.
+
+    Hosts in the token receive no request, and the next good token is accepted.
+    """
     port = site.gateway.port("http")
     bad, good = BAD[name](site), site.issuer.token("ann", RIGHTS)
-    # a head of 16 KiB is refused before the token in it is looked at
+    # a head of 16 KiB is refused before its token is checked
     assert ask(port, "POST", "/t/jobs", token=bad, body=b"x").status in (400, 401)
     assert ask(port, "GET", "/metrics", token=bad).status in (400, 401)
     assert ask(port, "POST", "/t/jobs", token=good, body=b"x").status == 202
@@ -145,7 +148,7 @@ def test_bad_tokens(site: Site, name: str) -> None:
 
 
 class TestIssuers:
-    """What an issuer says of where its keys are."""
+    """Location of keys as an issuer announces it."""
 
     def test_a_redirect(self) -> None:
         with Elsewhere() as target, Elsewhere(target.url) as issuer:
@@ -164,7 +167,7 @@ class TestIssuers:
                 fetch_keys(TokenIssuer(issuer=issuer.url, audience=AUDIENCE))
 
     def test_keys_of_another_host(self) -> None:
-        """Not even another port of this machine, unless it is listed."""
+        """Keys are not fetched from another host, nor from an unlisted port of this machine."""
         with TestIssuer() as issuer, Elsewhere() as inside:
             for place in (
                 inside.url,
@@ -180,10 +183,10 @@ class TestIssuers:
 
 
 def test_a_wait_ends_with_the_token(site: Site) -> None:
-    """A request that waits for a message is not answered with one when its token has expired meanwhile."""
+    """A waiting request gets no message after its token has expired."""
     port = site.gateway.port("http")
     while ask(port, "GET", "/c/jobs?wait=1", token=site.issuer.token("ann", RIGHTS)).status == 200:
-        pass  # what other tests have left
+        pass  # messages of other tests
     begin = time.monotonic()
     answer = ask(port, "GET", "/c/jobs?wait=15", token=site.issuer.token("ann", RIGHTS, 2.0))
     assert (answer.status, "expired" in answer.document["error"]) == (401, True)

@@ -1,4 +1,4 @@
-"""WebSocket clients that send what costs much to take: closed by the standard's code, with others served meanwhile."""
+"""WebSocket clients that send expensive data: the standard's code closes them, and others are served."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.processes import Waypost, edge, resident_mib
 
 WAIT_S = 20.0
 FLOOR_S = 0.5
-"""For the p99 of another client, where two cores are busy."""
+"""Floor for the p99 of another client, with two busy cores."""
 GROWTH_MIB_MAX = 40.0
 REQUEST = (
     b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -31,7 +31,7 @@ CONNECT = packets.Connect("bomber", 4).encode(4)
 
 
 def frame(first: int, data: bytes = b"", *, size: int | None = None, masked: bool = True) -> bytes:
-    """A frame whose mask is zero; `size` says another length than the data has."""
+    """Return a frame with a zero mask; `size` overrides the length of the data."""
     length, mark = len(data) if size is None else size, 0x80 if masked else 0
     if length < 126:
         head = bytes([first, mark | length])
@@ -57,7 +57,7 @@ ENDED = {
     "an opcode nobody knows": (frame(FIN | 0x3, b"x"), 1002),
     "a frame of 2^63 bytes": (frame(FIN | BINARY, b"x", size=1 << 63), 1002),
 }
-"""What ends a connection, and the code it is told (RFC 6455 section 7.4.1)."""
+"""Frames that end a connection, with the close code (RFC 6455 section 7.4.1)."""
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
 
 @contextlib.contextmanager
 def opened(gateway: Waypost) -> Iterator[socket.socket]:
-    """A WebSocket that has been accepted, without an extension."""
+    """Return an accepted WebSocket without an extension."""
     with socket.create_connection(("127.0.0.1", gateway.port("mqtt-ws")), timeout=WAIT_S) as peer:
         peer.sendall(REQUEST)
         head = b""
@@ -80,7 +80,7 @@ def opened(gateway: Waypost) -> Iterator[socket.socket]:
 
 
 def rest(peer: socket.socket) -> bytes:
-    """Everything up to the gateway's end."""
+    """Return all data up to the gateway's end."""
     found = b""
     with contextlib.suppress(ConnectionError):
         while data := peer.recv(1 << 16):
@@ -111,7 +111,7 @@ FLOODS = {
 
 @pytest.mark.parametrize("name", FLOODS)
 def test_floods(gateway: Waypost, control: Waypost, figures: Callable[[Figures], None], name: str) -> None:
-    """Tens of MiB that mean nothing: memory stays where it was, the round trips of others short."""
+    """Tens of MiB of meaningless frames leave memory unchanged, and other round trips short."""
     before = resident_mib(gateway.pid)
     with watched(gateway, control, f"WebSocket: {name}", figures, floor_s=FLOOR_S, grown_mib=GROWTH_MIB_MAX):
         with opened(gateway) as peer, contextlib.suppress(ConnectionError, TimeoutError):
@@ -122,7 +122,7 @@ def test_floods(gateway: Waypost, control: Waypost, figures: Callable[[Figures],
 
 
 def test_nothing_is_said_of_it(tmp_path: Path) -> None:
-    """No traceback for any of it."""
+    """The attacks leave no traceback in the log."""
     with edge(tmp_path, "gw", "--mqtt-ws", "127.0.0.1:0") as running:
         for data, _ in ENDED.values():
             with opened(running) as peer:

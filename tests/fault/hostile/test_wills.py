@@ -1,4 +1,4 @@
-"""Clients with a will each that go together, as with their network: others do not feel it, and every will comes."""
+"""Clients with a will each that vanish together, with their network: others do not notice, and every will arrives."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ from tests.support.processes import Waypost
 ACCEPTED = packets.ConnAck().encode(4)
 MEMORY_MIB = 256
 KEPT_MIB = 48
-"""What the allocator keeps of 4 000 connections and addresses nobody had sent to: 22 after the first round, 39 from
-the fourth on, and no more."""
+"""Allocator reserve for 4 000 connections and new addresses.
+
+It was 22 MiB after the first round, 39 from the fourth on, and then constant.
+"""
 
 
 def with_wills(number: int) -> Iterator[bytes]:
-    """A will for an address nobody has sent to before."""
+    """Return a will for a new address."""
     will = WillMessage(f"wills/{number}", bytes(1_000), qos=1)
     yield packets.Connect(f"mortal-{number}", 4, will=will).encode(4)
 
 
 def gone(running: Waypost, neighbours: Neighbours, watching: Raw, count: int) -> Felt:
-    """What others feel while so many clients go; every will comes once."""
+    """Let all clients vanish; return the round trips of others, and check that every will arrives once."""
     neighbours.rest()
     with Crowd(running.port("mqtt")).open(count) as crowd:
         crowd.send(with_wills, seconds=20)
@@ -51,7 +53,10 @@ def gone(running: Waypost, neighbours: Neighbours, watching: Raw, count: int) ->
 def test_clients_that_go_together(
     tmp_path: Path, control: Waypost, count: int, floor_s: float, figures: Callable[[Figures], None]
 ) -> None:
-    """`floor_s`: the loop tells of the end of 4 000 connections in one turn, wills or none."""
+    """Many clients with wills that vanish together do not disturb others.
+
+    `floor_s`: the loop reports the end of 4 000 connections in one turn, with or without wills.
+    """
     raise_file_limit(count + SPARE_FILES)
     with gateway(tmp_path, MEMORY_MIB, 16, 10_000) as running, Raw(running) as watching:
         watching.connect("watching", keep_alive_s=0).subscribe("wills/#")

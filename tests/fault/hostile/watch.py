@@ -1,4 +1,4 @@
-"""A client and the memory of a gateway, watched while something happens to it."""
+"""Watch a client and the memory of a gateway during an attack."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.fault.hostile.neighbours import Neighbours
 from tests.support.processes import Waypost, resident_mib, wait_until
 
 GIVEN_BACK_S: Final = 15.0
-"""The promise is 10 s; other tests may have both cores."""
+"""Time until memory is returned. The guarantee is 10 s; other tests may use both cores."""
 
 
 class Watch:
-    """The largest resident memory of a process meanwhile."""
+    """Largest resident memory of a process within the context."""
 
     def __init__(self, running: Waypost) -> None:
         self.before_mib = self.most_mib = resident_mib(running.pid)
@@ -49,8 +49,10 @@ def watched(
     floor_s: float,
     grown_mib: float,
 ) -> Iterator[None]:
-    """Whatever happens inside is bearable for others (`Felt.bearable`); and of the memory it took all but `grown_mib`
-    is given back."""
+    """Check that others can bear the attack inside (`Felt.bearable`), and that the gateway returns the memory.
+
+    It may keep `grown_mib`.
+    """
     with Watch(running) as watch, Neighbours(running, control) as neighbours:
         neighbours.rest()
         attacked = time.monotonic()

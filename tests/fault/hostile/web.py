@@ -1,4 +1,4 @@
-"""Requests over HTTP that say what they like of Host, Origin and who they are."""
+"""HTTP requests with arbitrary Host, Origin and credentials."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.configured_gateway import encoded
 from tests.support.http_client import WAIT_S, Answer, read_answer
 
 FOREIGN: Final = {"Host": "evil.example", "Origin": "http://evil.example"}
-"""What a browser says when a name was made to mean this machine (DNS rebinding)."""
+"""Headers of a browser after DNS rebinding, when a foreign name was made to resolve to this machine."""
 
 
 def ask(
@@ -25,7 +25,7 @@ def ask(
     token: str = "",
     body: bytes = b"",
 ) -> Answer:
-    """One request; `user` is ``name:password``. Without a Host in `headers` it is the address asked."""
+    """Send one request; `user` is ``name:password``. Without a Host in `headers` it is the address of the server."""
     said = dict(headers or {})
     if user:
         said["Authorization"] = f"Basic {encoded(user)}"
@@ -42,7 +42,7 @@ def ask(
 
 
 def told(port: int, *data: bytes, timeout_s: float = WAIT_S) -> bytes:
-    """Everything the server says to these bytes until it closes, or says nothing more for the time."""
+    """Return everything the server sends until it closes, or until it is silent for this time."""
     with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as peer:
         found = b""
         with contextlib.suppress(TimeoutError, ConnectionError):
@@ -54,13 +54,13 @@ def told(port: int, *data: bytes, timeout_s: float = WAIT_S) -> bytes:
 
 
 def statuses(answer: bytes) -> list[int]:
-    """The status of each answer in what a server said."""
+    """Return the status of each answer in a server's output."""
     lines = [line for line in answer.split(b"\r\n") if b"HTTP/1.1 " in line]
     return [int(line.partition(b"HTTP/1.1 ")[2][:3]) for line in lines]
 
 
 def gateway_of(*, authentication: str = "{name: standard}", listeners: str = "", extra: str = "") -> str:
-    """Resources of a gateway that asks who its clients are."""
+    """Return resources of a gateway with authentication."""
     return f"""
 apiVersion: waypost/v1
 kind: Gateway

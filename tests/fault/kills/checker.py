@@ -1,4 +1,4 @@
-"""What a gateway owes through any number of kills: a pure checker over what producers and consumers wrote down."""
+"""Guarantees of a gateway across any number of kills: a pure checker of the records of producers and consumers."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 GRACE_S = 0.5
-"""An acknowledgement of a consumer is lazy: written within 50 ms of its arrival, and a commit on a busy machine. One
-sent this long before a kill is durable."""
+"""Time before a kill after which an acknowledgement of a consumer is durable.
+
+Acknowledgements are lazy: the gateway writes them within 50 ms of their arrival, plus a commit on a busy machine.
+"""
 GRACE_RESTARTS = 2
-"""Or as long as so many starts take, where a busy machine gives the gateway its turn more rarely."""
+"""Alternative grace in numbers of restarts, for a busy machine that rarely schedules the gateway."""
 
 
 class Kill(NamedTuple):
-    """When the gateway was killed and when it served again, monotonic seconds."""
+    """Times at which the gateway was killed and served again, monotonic seconds."""
 
     at: float
     over: float
 
     @property
     def grace_s(self) -> float:
-        """An acknowledgement sent this long before may have been taken by the kill."""
+        """Return the time before the kill within which it may have lost an acknowledgement."""
         return max(GRACE_S, GRACE_RESTARTS * (self.over - self.at))
 
 
 @dataclass
 class Produced:
-    """What a producer sent: bodies ``name:0``, ``name:1`` and so on, each once."""
+    """Messages that a producer sent: bodies ``name:0``, ``name:1`` and so on, each once."""
 
     name: str
     acked: Sequence[bytes]
@@ -36,7 +38,7 @@ class Produced:
 
 @dataclass
 class Consumed:
-    """What a consumer was given, in order, and when its acknowledgement was sent (monotonic seconds)."""
+    """Messages that a consumer received, in order, with the times of its acknowledgements (monotonic seconds)."""
 
     name: str
     exactly_once: bool = False
@@ -44,39 +46,42 @@ class Consumed:
     acked: dict[bytes, float] = field(default_factory=dict)
     """First acknowledgement of each body."""
     came_on: dict[bytes, float] = field(default_factory=dict)
-    """When the connection was made that first brought each body, where that is known."""
+    """Start of the connection that first delivered each body, where it is known."""
 
 
 class Given(NamedTuple):
-    """What a store at rest says of an address."""
+    """Content of a closed store for an address."""
 
     messages: int
-    """Ever stored under it."""
+    """Count of all messages ever stored."""
     ledger: Sequence[tuple[int, int, int, str]]
     """First, last, messages, reason."""
 
 
 class Death(NamedTuple):
-    """When the gateway was dead (monotonic seconds), and the next sequence of an address in memory on its medium."""
+    """Time of a kill (monotonic seconds), and the next sequence on the medium of an address in memory."""
 
     at: float
     next: int
 
 
 class Lives(NamedTuple):
-    """What it takes to say which sequences the messages of one producer have: it sends each once, they are named in the
-    order of arrival, and in each life of the gateway the first one's is the next that its medium had."""
+    """Input for the sequences of one producer's messages.
+
+    The producer sends each message once, and sequences follow the order of arrival. In each life of the gateway the
+    first message gets the next sequence of the medium.
+    """
 
     connections: Sequence[tuple[float, int]]
-    """When each was made, and how many messages had been sent by then."""
+    """Start of each connection, and the number of messages sent before it."""
     deaths: Sequence[Death]
     ledger: Sequence[tuple[int, int, str]]
     """First, last, reason, for one subscription."""
 
     def sequences(self, acked: Sequence[int]) -> dict[int, int]:
-        """By number of the message: of those acked, and all before them that came in the same life.
+        """Return sequences by message number, for acked messages and all earlier ones of the same life.
 
-        AssertionError when two messages may have one, or when it cannot be told.
+        Raise AssertionError when two messages may share a sequence, or when the sequences are ambiguous.
         """
         found: dict[int, int] = {}
         lives: set[int] = set()
@@ -97,16 +102,16 @@ class Lives(NamedTuple):
 
 @dataclass
 class Verdict:
-    """`problems` is empty when every promise was kept."""
+    """Result of a check; `problems` is empty when every guarantee was kept."""
 
     acked: int = 0
     got: int = 0
     again: int = 0
-    """Messages given to a consumer a second time: all of them within its un-acked window, or `problems` says so."""
+    """Messages that a consumer received twice: all were in its un-acked window, otherwise `problems` reports them."""
     unanswered: int = 0
-    """Messages whose acknowledgement the kill took, found all the same."""
+    """Messages that were kept although the kill lost their acknowledgement."""
     named: int = 0
-    """Acked, taken by a kill, and in the ledger."""
+    """Messages that were acked, lost in a kill, and named in the ledger."""
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -118,7 +123,7 @@ class Verdict:
 
 
 def judge(producers: Sequence[Produced], consumers: Sequence[Consumed], kills: Sequence[Kill]) -> Verdict:
-    """Every consumer should have all of every producer."""
+    """Check that every consumer has all messages of every producer."""
     verdict = Verdict(acked=sum(len(producer.acked) for producer in producers))
     for consumer in consumers:
         verdict.got += len(consumer.got)
@@ -129,7 +134,7 @@ def judge(producers: Sequence[Produced], consumers: Sequence[Consumed], kills: S
 
 
 def judge_ring(producers: Sequence[Produced], left: Consumed, given: Given) -> Verdict:
-    """Nobody took anything before `left` took what was there in the end: the newest. The ledger has all the others."""
+    """Check a ring: `left` took the newest messages in the end, and the ledger has all others."""
     kept = [body for _, body in left.got]
     verdict = Verdict(acked=sum(len(producer.acked) for producer in producers), got=len(kept))
     sent = {b"%s:%d" % (producer.name.encode(), n) for producer in producers for n in range(producer.sent)}
@@ -155,7 +160,7 @@ def judge_ring(producers: Sequence[Produced], left: Consumed, given: Given) -> V
 
 
 def judge_memory(producer: Produced, consumer: Consumed, lives: Lives, kills: Sequence[Kill]) -> Verdict:
-    """Each acked message came to the consumer, or the ledger names it with reason ``memory``."""
+    """Check that each acked message reached the consumer, or is in the ledger with reason ``memory``."""
     verdict = Verdict(acked=len(producer.acked), got=len(consumer.got))
     sent = {b"%s:%d" % (producer.name.encode(), number) for number in range(producer.sent)}
     there = {body for _, body in consumer.got}
@@ -183,7 +188,7 @@ def judge_memory(producer: Produced, consumer: Consumed, lives: Lives, kills: Se
 def judge_dead(
     worker: Consumed, undertaker: Consumed, rejected: Callable[[bytes], bool], given: Given, kills: Sequence[Kill]
 ) -> Verdict:
-    """What `worker` rejected became one dead letter each, which `undertaker` took; the ledger counts as many."""
+    """Check that each message that `worker` rejected became one dead letter for `undertaker`, and is in the ledger."""
     wanted = dict.fromkeys(body for _, body in worker.got if rejected(body))
     dead = {body for _, body in undertaker.got}
     verdict = Verdict(acked=len(wanted), got=len(undertaker.got))
@@ -221,9 +226,9 @@ def _unexplained_repeats(consumer: Consumed, kills: Sequence[Kill], verdict: Ver
             continue
         verdict.again += 1
         acked = consumer.acked.get(body, float("inf"))
-        # A kill came between the first time and now, and took the acknowledgement or met none. The first time may be
-        # after the kill: what the gateway had sent was still on its way,
-        # and is read when a busy machine gives the consumer its turn, so what counts is the connection it came on.
+        # A kill came between the first delivery and now, and lost the acknowledgement or met none. The first delivery
+        # may be after the kill: data of the gateway was still in flight, and the consumer reads it when a busy machine
+        # schedules it. So the connection of the delivery counts.
         began = consumer.came_on.get(body, first[body])
         explained = any(kill.at <= at and began < kill.over and acked > kill.at - kill.grace_s for kill in kills)
         if consumer.exactly_once or not explained:
@@ -232,7 +237,7 @@ def _unexplained_repeats(consumer: Consumed, kills: Sequence[Kill], verdict: Ver
 
 
 def _disorder(consumer: Consumed) -> Iterator[str]:
-    """Each producer's messages come in its order, the first time."""
+    """Check that each producer's messages first arrive in its order."""
     last: dict[bytes, int] = {}
     seen: set[bytes] = set()
     for _, body in consumer.got:

@@ -1,4 +1,4 @@
-"""Producers and consumers that live through kills of their gateway and write down what they know."""
+"""Producers and consumers that survive kills of their gateway and record what they know."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ RETRY_S = 0.1
 TICK_S = 0.1
 AMQP_WINDOW = 5
 PACE_S = 0.002
-"""Between two messages of a producer: the machine is to be busy with the gateway."""
+"""Pause between two messages of a producer, which leaves the machine to the gateway."""
 
 
 class Client(threading.Thread):
-    """Connects again and again until told to end; `failure` is what it did not expect."""
+    """Client that reconnects until it is stopped; `failure` is an unexpected error."""
 
     def __init__(self, name: str, port: int) -> None:
         super().__init__(name=name, daemon=True)
         self.port = port
         self.ready = threading.Event()
-        """Subscribed, or connected once."""
+        """Set when it has subscribed, or connected once."""
         self.ended = threading.Event()
         self._failure: BaseException | None = None
 
     @abstractmethod
     def connection(self) -> None:
-        """One connection's life; returns when `ended`."""
+        """Use one connection; return when `ended`."""
 
     def run(self) -> None:
         while not self.ended.is_set():
@@ -48,7 +48,7 @@ class Client(threading.Thread):
                 self.connection()
             except (OSError, ProtonException):
                 self.ended.wait(RETRY_S)
-            except BaseException as failure:  # told in `end`
+            except BaseException as failure:  # reported in `end`
                 self._failure = failure
                 return
 
@@ -61,7 +61,7 @@ class Client(threading.Thread):
 
 
 class Wire:
-    """An MQTT connection of a kept session, packet by packet."""
+    """An MQTT connection of a persistent session, packet by packet."""
 
     def __init__(self, port: int, client_id: str) -> None:
         self._data = b""
@@ -79,7 +79,7 @@ class Wire:
         self._socket.sendall(b"".join(packet.encode(VERSION) for packet in packets))
 
     def next(self, timeout_s: float) -> p.Packet:
-        """The next packet; TimeoutError, which is an OSError, when there is none in time."""
+        """Return the next packet; raise TimeoutError, which is an OSError, without one in time."""
         self._socket.settimeout(timeout_s)
         while True:
             header = read_fixed_header(self._data, 0)
@@ -100,8 +100,10 @@ class Wire:
 
 
 class MqttPublisher(Client):
-    """One message at a time: at QoS 2 exactly once, after a break it takes up where the session stands; at QoS 1 one
-    that was not acked is given up."""
+    """Publishes one message at a time.
+
+    At QoS 2 it continues the session after a disconnect, exactly once. At QoS 1 it drops a message that was not acked.
+    """
 
     def __init__(self, name: str, port: int, topic: str, qos: int, *, retain: bool = False) -> None:
         super().__init__(name, port)
@@ -109,11 +111,11 @@ class MqttPublisher(Client):
         self._qos = qos
         self._retain = retain
         self._released = True
-        """The last one was answered with PUBREC."""
+        """The last message was answered with PUBREC."""
         self.sent = 0
         self.acked: list[bytes] = []
         self.connections: list[tuple[float, int]] = []
-        """When each was made (monotonic seconds), and how many had been sent by then."""
+        """Start of each connection (monotonic seconds), and the number of messages sent before it."""
 
     def connection(self) -> None:
         with Wire(self.port, self.name) as wire:
@@ -139,7 +141,7 @@ class MqttPublisher(Client):
 
 
 class MqttConsumer(Client):
-    """A kept session's subscription, QoS 1 and 2 as the messages were sent."""
+    """Subscription of a persistent session, for messages of QoS 1 and 2."""
 
     def __init__(self, name: str, port: int, pattern: str, qos: int) -> None:
         super().__init__(name, port)
@@ -181,7 +183,7 @@ class MqttConsumer(Client):
 
 
 class AmqpClient(Client, MessagingHandler):  # type: ignore[misc]  # Proton has no types
-    """A connection of Proton's own client, a container each."""
+    """Connection of Proton's own client, with one container each."""
 
     def __init__(self, name: str, port: int, address: str, **options: Any) -> None:
         Client.__init__(self, name, port)
@@ -196,7 +198,7 @@ class AmqpClient(Client, MessagingHandler):  # type: ignore[misc]  # Proton has 
         try:
             container.run()
         finally:
-            for selectable in self._selectables:  # Proton leaves one open now and then, and select() ends at 1 024
+            for selectable in self._selectables:  # Proton sometimes leaves one open, and select() ends at 1 024
                 selectable.close()
             self._selectables.clear()
         self.ended.wait(RETRY_S)
@@ -218,7 +220,7 @@ class AmqpClient(Client, MessagingHandler):  # type: ignore[misc]  # Proton has 
             event.container.schedule(TICK_S, self)
 
     def idle(self) -> bool:
-        """Nothing is under way, so the connection may end."""
+        """Return whether nothing is in flight, so that the connection may end."""
         return True
 
     def on_transport_error(self, event: Any) -> None:
@@ -229,10 +231,10 @@ class AmqpClient(Client, MessagingHandler):  # type: ignore[misc]  # Proton has 
 
 
 class AmqpProducer(AmqpClient):
-    """Sends as credit and a small window allow; acked is what was accepted."""
+    """Sends as credit and a small window allow; `acked` has the accepted messages."""
 
     def __init__(self, name: str, port: int, address: str, *, may_be_full: bool = False) -> None:
-        """`may_be_full`: messages may be refused because there is no room."""
+        """Create a producer. `may_be_full`: the gateway may refuse messages when it is full."""
         super().__init__(name, port, address)
         self._may_be_full = may_be_full
         self.sent = 0
@@ -270,7 +272,7 @@ class AmqpProducer(AmqpClient):
 
 
 class AmqpConsumer(AmqpClient):
-    """Takes from a queue, or from a durable subscription of its own; will not have what it `rejects`."""
+    """Takes from a queue, or from its own durable subscription; rejects messages that match `rejects`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The mixed load of the kill campaign: its addresses, who sends to them, who takes from them, and what is owed then."""
+"""Mixed load of the kill campaign: addresses, producers, consumers, and the guarantees for each."""
 
 from __future__ import annotations
 
@@ -50,23 +50,26 @@ RESOURCES: Final = """
 {apiVersion: waypost/v1, kind: Address, metadata: {name: default.memory},
   spec: {address: memory/kill, type: topic, durability: memory}}
 """
-"""Everything else is a topic."""
+"""Address rules; all other addresses are topics."""
 
 ADDRESSES: Final = ("topic/kill", "queue/kill", "topic/once", "work/kill", "batch/kill")
-"""All of what is sent there is to be taken; of `RING` the newest, of `RETAINED` the last, of `MEMORY` what the ledger
-does not name as lost."""
+"""Addresses with complete delivery.
+
+Of `RING` the newest messages are delivered, of `RETAINED` the last one, of `MEMORY` those that the ledger does not
+report as lost.
+"""
 MEMORY: Final = "memory/kill"
 RING: Final = "ring/kill"
 RETAINED: Final = "topic/retained"
 
 
 def rejected(body: bytes) -> bool:
-    """Whether the consumer of ``work/kill`` will not have this message: every third one."""
+    """Return whether the consumer of ``work/kill`` rejects this message: every third one."""
     return int(body.partition(b":")[2]) % 3 == 0
 
 
 class Load:
-    """Producers of every kind and their consumers, and the judgement of what they saw."""
+    """Producers of every kind and their consumers, and the check of their records."""
 
     def __init__(self, mqtt: int, amqp: int) -> None:
         self._mqtt, self._amqp = mqtt, amqp
@@ -112,24 +115,27 @@ class Load:
         late = self._late()
         late.start()
         assert late.ready.wait(WAIT_S), late.name
-        late.end()  # what is in memory waits for it until the end
+        late.end()  # messages in memory wait for it until the end
         for producer in self._producers.values():
             producer.start()
 
     def _late(self) -> AmqpConsumer:
-        """A durable subscription to `MEMORY` that is away most of the time."""
+        """Return a durable subscription to `MEMORY` that is offline most of the time."""
         return AmqpConsumer("late", self._amqp, MEMORY, durable=True)
 
     def died(self, data: Path) -> None:
-        """The gateway was killed and does not run; `data` is its directory."""
+        """Record that the gateway was killed and does not run; `data` is its directory."""
         self._deaths.append(Death(time.monotonic(), given(data, MEMORY, MEMORY).messages))
 
     def acked(self) -> int:
-        """Messages acked so far, of all producers."""
+        """Return the number of messages acked so far, of all producers."""
         return sum(len(producer.acked) for producer in self._producers.values())
 
     def end(self, data: Path) -> None:
-        """Producers stop; consumers take what is left, and stop. `data`: the directory of the gateway, which runs."""
+        """Stop producers; let consumers take the rest, and stop them.
+
+        `data` is the directory of the running gateway.
+        """
         acked = len(self._memory.acked)
         wait_until(lambda: len(self._memory.acked) > acked, timeout_s=DRAINED_S, what="it serves", every_s=0.01)
         for producer in self._producers.values():
@@ -153,7 +159,7 @@ class Load:
         self._left = left.consumed
 
     def verdicts(self, kills: Sequence[Kill], data: Path) -> dict[str, Verdict]:
-        """By address. The gateway has stopped."""
+        """Return the verdict of each address, after the gateway has stopped."""
         assert self._left is not None
         verdicts = {address: judge(*self._parts(address), kills) for address in ADDRESSES}
         worker, undertaker = self._consumers["worker"].consumed, self._consumers["undertaker"].consumed
@@ -197,12 +203,12 @@ class Load:
         return all(body in dead for _, body in self._consumers["worker"].consumed.got if rejected(body))
 
     def _has_last(self, consumed: Consumed) -> bool:
-        """The last one acknowledged in memory, which no kill came after."""
+        """Return whether the consumer has the last acknowledged message in memory, after which no kill came."""
         return any(body == self._memory.acked[-1] for _, body in consumed.got)
 
 
 def lost(data: Path, address: str, client: str) -> list[tuple[int, int, str]]:
-    """First, last and reason of the ledger's entries for the subscriptions of a client."""
+    """Return first, last and reason of the ledger's entries for the subscriptions of a client."""
     connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
     try:
         rows = connection.execute("SELECT first, last, reason, subscription FROM ledger WHERE address = ?", (address,))
@@ -212,7 +218,7 @@ def lost(data: Path, address: str, client: str) -> list[tuple[int, int, str]]:
 
 
 def given(data: Path, address: str, into: str) -> Given:
-    """What the store at rest says: messages ever given to `into`, and the ledger of `address`."""
+    """Return the number of messages ever stored under `into`, and the ledger of `address`."""
     connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
     try:
         row = connection.execute("SELECT next FROM address WHERE name = ?", (into,)).fetchone()
@@ -223,7 +229,7 @@ def given(data: Path, address: str, into: str) -> Given:
 
 
 def behind(data: Path, queue: str) -> int:
-    """Messages of a queue that are not acknowledged, as far as it is on disk."""
+    """Return the number of unacknowledged messages of a queue on disk."""
     connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
     try:
         return int(

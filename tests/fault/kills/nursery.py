@@ -1,7 +1,7 @@
 """Gateways that start in a tenth of the time: forked from a process that has imported everything already.
 
-A thousand restarts are mostly a thousand times Python's imports. What is forked is the same program with the same
-arguments in a process of its own, and SIGKILL ends it the same way; some start in full nevertheless (`FULL_EVERY`).
+Python's imports dominate the time of a thousand restarts. A fork runs the same program with the same arguments in a
+process of its own, and SIGKILL ends it the same way. Some starts are full ones nevertheless (`FULL_EVERY`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FULL_EVERY: Final = 25
 
 
 class Nursery(Waypost):
-    """A `Waypost` whose starts are forks; a context manager like it."""
+    """`Waypost` with forked starts; a context manager like it."""
 
     def __init__(self, log: Path, *arguments: str) -> None:
         super().__init__(log, *arguments)
@@ -80,7 +80,7 @@ class Nursery(Waypost):
 
 
 def main() -> None:
-    """Fork a gateway for every line of the input; say its process id, and how it ended."""
+    """Fork a gateway for every line of the input; print its process id, and how it ended."""
     import edge.appliance.gateway  # noqa: F401, PLC0415 - what a start would import
     from edge.appliance.main import main as program  # noqa: PLC0415
 

@@ -1,9 +1,9 @@
-"""Cutting the power: one life of a store after the other, each recorded, cut at many points, and gone on with from one.
+"""Power cuts: a sequence of store lives, each recorded, cut at many points, and continued from one of them.
 
-A life is the workload run on a disk, killed at a random sync and started again a few times; some lives have syncs that
-fail, or a medium that is full for a while. Its trace is then cut: before and after every sync first of all, else
-anywhere. Each cut gives a disk as it may be found (`disk`), on which the store is opened, read, held against the
-history (`history`) and used.
+A life is the workload on a disk, killed at a random sync and restarted a few times. In some lives syncs fail, or the
+medium is full for a while. The campaign then cuts the trace: first before and after every sync, else anywhere. Each cut
+gives a possible state of the disk (`disk`). The store is opened on it, read, checked against the history (`history`)
+and used.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ from tests.fault.store.workload import REFUSED
 from tests.support.medium import Event, Files, Kind, Medium, fast_folder
 
 COMMITS = 60
-"""At most, of each process of a life."""
+"""Limit for each process of a life."""
 PROCESSES = 3
 _decode = msgspec.json.Decoder(Line).decode
 
 
 @dataclass
 class Findings:
-    """What the cuts gave."""
+    """Results of the cuts."""
 
     cuts: int = 0
     lives: int = 0
     hows: Counter[str] = field(default_factory=Counter)
     in_flight: int = 0
-    """Cuts with a commit begun and not answered."""
+    """Cuts with a commit that was started and not answered."""
     joined: int = 0
-    """Of these, the ones where it was found complete."""
+    """Number of these in which the commit was complete."""
     refused: int = 0
-    """Commits refused because a sync failed or there was no room."""
+    """Commits refused because a sync failed or the medium was full."""
     reopened: int = 0
     waited: int = 0
-    """Groups that waited for company: nothing in them hurried."""
+    """Groups that waited for more: they contained nothing urgent."""
     taken: int = 0
     """Messages taken in memory."""
     messages: int = 0
     """Messages read and compared."""
     giving: int = 0
-    """Cuts within a commit that was to enter something into the ledger."""
+    """Cuts within a commit that adds to the ledger."""
     lost: Counter[str] = field(default_factory=Counter)
-    """Messages in the ledgers that were compared, by reason."""
+    """Messages in the compared ledgers, by reason."""
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class Findings:
 
 
 class Campaign:
-    """Cuts until there are enough; `folder` is scratch space, best in memory."""
+    """Runs until there are enough cuts; `folder` is scratch space, best in memory."""
 
     def __init__(self, seed: int, *, cuts_a_life: int, folder: Path) -> None:
         self.seed = seed
@@ -127,7 +127,7 @@ class Campaign:
             self.findings.problems.append(f"seed {self.seed}, life {self.findings.lives}: refused by a sound medium")
 
     def _cut_up(self, seed: int, root: str, events: list[Event]) -> None:
-        """Play the trace, cutting on the way; the last but one cut is where the next life begins."""
+        """Play the trace and cut on the way; the next life starts from one of the cuts."""
         dice = random.Random(seed)
         points = _points(events, self._cuts_a_life, dice)
         disk = Disk({f"{root}/{name}": data for name, data in self._files.items()}, {root, *self._absolute(root)}, seed)
@@ -179,7 +179,7 @@ class Campaign:
         place = self._folder / "found"
         _write(place, image, folders)
         if (place / "data" / "store.sqlite").exists() and findings.cuts % 4 == 0:
-            # The log's index is not durable, so anything may be found in its place.
+            # The log's index is not durable, so it may have any content.
             (place / "data" / "store.sqlite-shm").write_bytes(random.Random(where).randbytes(32_768))
         try:
             observed = _look(place / "data", again=findings.cuts % 8 == 0)
@@ -196,13 +196,13 @@ class Campaign:
         findings.joined += bool(history.uncertain) and any(
             observed.bounds[log][1] != end
             for log, end in history.committed.ends.items()
-            if log in observed.bounds and log not in ADDRESSES  # which may be reserved further
+            if log in observed.bounds and log not in ADDRESSES  # their ends may be reserved further
         )
         return observed
 
 
 def work(medium: Medium, root: Path, seed: int, commits: int) -> subprocess.CompletedProcess[str]:
-    """Run the workload below `root` until it ends, or dies as `medium` says."""
+    """Run the workload below `root` until it ends, or dies on a failure of `medium`."""
     command = [sys.executable, "-m", "tests.fault.store.workload", str(root / "data"), str(root / "history")]
     environment = {**medium.environment, "PYTHONHASHSEED": str(seed % (1 << 32))}
     return subprocess.run(
@@ -211,13 +211,13 @@ def work(medium: Medium, root: Path, seed: int, commits: int) -> subprocess.Comp
 
 
 def _refused(root: Path) -> int:
-    """Commits refused so far in a life."""
+    """Return the number of refused commits so far in a life."""
     history = root / "history"
     return history.read_bytes().count(b'{"what":"refused"') if history.exists() else 0
 
 
 class _Lines:
-    """The history, as its file is written in the trace."""
+    """Parser of the history from the writes to its file in the trace."""
 
     def __init__(self) -> None:
         self._paths: dict[int, str] = {}
@@ -234,7 +234,7 @@ class _Lines:
 
 
 def _look(directory: Path, *, again: bool) -> Observed:
-    """Open the store as it was found, read it, use it; `again`: and once more, with SQLite's own check and ours."""
+    """Open the store as found, read and use it. With `again`, open it once more, and run SQLite's check and ours."""
     rig = open_store(directory)
     try:
         assert account(rig), "nothing can be committed"
@@ -259,7 +259,10 @@ def _look(directory: Path, *, again: bool) -> Observed:
 
 
 def _points(events: list[Event], count: int, dice: random.Random) -> list[int]:
-    """Where to cut: around every sync while that is at most two thirds of `count`, the rest anywhere; ascending."""
+    """Return ascending cut points.
+
+    They are around every sync, as long as these make up at most two thirds of `count`, and else anywhere.
+    """
     syncs = [index + after for index, event in enumerate(events) if event.kind is Kind.SYNCED for after in (0, 1)]
     chosen = dice.sample(syncs, min(len(syncs), 2 * count // 3))
     return sorted([*chosen, *(dice.randrange(len(events) + 1) for _ in range(count - len(chosen)))])

@@ -1,9 +1,9 @@
-"""What a disk may hold after the power went: a pure model, fed with the trace of `tests.support.medium`.
+"""Possible content of a disk after a power cut: a pure model, fed with the trace of `tests.support.medium`.
 
-Durable is what was synced: a file's bytes and size by a sync of the file, a name (made, removed, renamed) by a sync of
-its folder. What came after the last sync may be there or not, in any order, in whole sectors; a file may have grown
-without the bytes that were to fill it. A sync that failed makes nothing durable and lets the kernel forget: what was
-written before it may be lost although a later sync succeeds (Linux since 4.13 marks such pages clean).
+Synced data is durable: a file's bytes and size after a sync of the file, a name (made, removed, renamed) after a sync
+of its folder. Later changes may be there or not, in any order, in whole sectors. A file may have grown without its new
+bytes. A failed sync makes nothing durable and lets the kernel forget: earlier writes may be lost although a later sync
+succeeds (Linux since 4.13 marks such pages clean).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import NamedTuple
 from tests.support.medium import Event, Kind
 
 SECTORS = (512, 4096)
-"""What a medium writes whole, bytes: a disk's sector, a flash page."""
+"""Units that a medium writes as a whole, in bytes: a disk's sector, a flash page."""
 HOWS = ("nothing", "all", "prefix", "scatter", "scatter")
 
 
 class Change(NamedTuple):
-    """A write at `offset`, or with `data` None a change of the size to `offset`."""
+    """Write at `offset`, or with `data` None a change of the size to `offset`."""
 
     offset: int
     data: bytes | None
@@ -29,7 +29,7 @@ class Change(NamedTuple):
 
 @dataclass(eq=False)
 class File:
-    """A file's bytes as synced, and what happened to it since."""
+    """Synced bytes of a file, and the changes since then."""
 
     durable: bytearray = field(default_factory=bytearray)
     pending: list[Change] = field(default_factory=list)
@@ -40,12 +40,12 @@ class File:
         self.pending.clear()
 
     def forget(self, dice: random.Random) -> None:
-        """A sync failed: any of what was to be synced may never be."""
+        """Handle a failed sync: any of its data may be lost for good."""
         kept = 0.0 if dice.random() < 0.5 else 0.5
         self.pending = [change for change in self.pending if dice.random() < kept]
 
     def after_cut(self, how: str, dice: random.Random) -> bytes:
-        """One of the states the medium may be in; `how` much of what is pending got there."""
+        """Return a possible state after a cut, and `how` much of the pending changes it has."""
         content = bytearray(self.durable)
         sector = dice.choice(SECTORS)
         if how == "all":
@@ -72,7 +72,7 @@ class File:
             for piece in _pieces(change, sector):
                 if dice.random() < share:
                     _apply(content, piece)
-        if grown > len(content) and dice.random() < 0.5:  # the size is durable, the bytes are what was there before
+        if grown > len(content) and dice.random() < 0.5:  # the size is durable, the bytes are the former ones
             gap = grown - len(content)
             content += dice.randbytes(gap) if dice.random() < 0.5 else bytes(gap)
 
@@ -81,7 +81,7 @@ class Disk:
     """Files and folders below one folder; paths are as in the trace."""
 
     def __init__(self, files: dict[str, bytes], folders: set[str], seed: int) -> None:
-        """What is durable at the beginning."""
+        """Create a disk with durable content."""
         self._now = {path: File(bytearray(data)) for path, data in files.items()}
         self._names: dict[str, list[File | None]] = {path: [file] for path, file in self._now.items()}
         self._folders = dict.fromkeys(folders, True)
@@ -89,7 +89,7 @@ class Disk:
         self._dice = random.Random(seed)
 
     def apply(self, event: Event) -> None:
-        """The next call of the trace."""
+        """Apply the next call of the trace."""
         kind, file, offset, data = event
         if kind in {Kind.OPENED, Kind.CREATED}:
             path = data.decode()
@@ -111,7 +111,7 @@ class Disk:
             self._change(kind, *self._open[file], Change(offset, data if kind is Kind.WRITTEN else None))
 
     def cut(self, dice: random.Random) -> tuple[dict[str, bytes], set[str], str]:
-        """(files, folders, how) after the power went now."""
+        """Return (files, folders, how) after a power cut now."""
         how = dice.choice(HOWS)
         folders = {path for path, durable in self._folders.items() if durable or _happened(how, dice)}
         lost = {path for path in self._folders if path not in folders}

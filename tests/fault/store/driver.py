@@ -1,4 +1,4 @@
-"""A store in a process of its own, on a medium that fails, driven line by line: ``driver DIR``, JSON in and out."""
+"""A store in a process of its own, on a failing medium, driven line by line: ``driver DIR``, JSON in and out."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ READ_BYTES = 1 << 24
 
 
 class Answer(msgspec.Struct):
-    """What a command led to."""
+    """Result of a command."""
 
     error: str = ""
-    """Class of the StoreError, or nothing."""
+    """Class of the StoreError, or empty."""
     text: str = ""
     observed: Observed | None = None
     bodies: list[str] = []
@@ -40,7 +40,7 @@ class Command(msgspec.Struct):
 
 
 class Driven:
-    """The other side: commands to the process. A context manager."""
+    """Client of the driver process. A context manager."""
 
     def __init__(self, directory: Path, environment: dict[str, str], log: Path) -> None:
         self._log = log
@@ -55,11 +55,11 @@ class Driven:
         self.opened = self._answer()
 
     def commit(self, *bodies: str, received_at: int = 1) -> str:
-        """Append to the queue and commit; the error's class, or nothing."""
+        """Append to the queue and commit; return the error's class, or nothing."""
         return self._ask("commit", bodies=list(bodies), received_at=received_at).error
 
     def acknowledge(self, upto: int) -> str:
-        """All positions up to this one, and a commit for it."""
+        """Acknowledge all positions up to this one, and commit."""
         return self._ask("acknowledge", upto=upto).error
 
     def observe(self) -> Observed:
@@ -68,11 +68,11 @@ class Driven:
         return observed
 
     def bodies(self) -> list[str]:
-        """What a consumer that begins at the front is given; nothing where reading fails, then `answered` has it."""
+        """Return the bodies for a consumer that begins at the front, or nothing after a failed read; see `answered`."""
         return self._ask("read").bodies
 
     def answered(self) -> list[str]:
-        """What the last `bodies` is given in the end, a while later."""
+        """Return the final result of the last `bodies`, a while later."""
         return self._ask("answered").bodies
 
     def close(self) -> str:

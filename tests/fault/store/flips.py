@@ -1,7 +1,8 @@
-"""Every bit of a small store, one at a time: what a gateway makes of the file then, and whether that is right.
+"""Single bit errors at every position of a small store, and whether the gateway reacts correctly.
 
-Right is, for each consumer group: every message it is owed is delivered as it was, or the ledger names it, or the
-gateway says aloud that it cannot read on (it refuses to start, or the log is among the problems of the store).
+A correct gateway handles each pending message of each consumer group in one of three ways. It delivers the message
+unchanged, it names it in the ledger, or it reports that it cannot read on: it refuses to start, or the log is among the
+problems of the store.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.contract.store.rig import Rig, flat, sqlite_rig
 
 AT: Final = 1_790_000_000_000_000_000
 PAGE_BYTES: Final = 512
-"""Small, so that a small store has trees with several levels and not much of it is empty."""
+"""Small page, so that a small store has trees with several levels and few empty bytes."""
 LOGS: Final[dict[str, tuple[str, ...]]] = {
     "queue jobs": ("jobs",),
     "topic plant/#": ("plant/1/temp", "plant/2/temp"),
@@ -35,21 +36,21 @@ Message = tuple[int, str, int, bytes]
 
 @dataclass
 class Seen:
-    """What a gateway did with a store."""
+    """Observed behaviour of a gateway with a store."""
 
     refused: str = ""
     delivered: dict[tuple[str, str], list[Message]] = field(default_factory=dict)
-    """By group and log."""
+    """Messages by group and log."""
     stopped: set[str] = field(default_factory=set)
-    """Logs that are said to be unreadable."""
+    """Logs that are reported as unreadable."""
     entries: list[tuple[str, str, int, int, int]] = field(default_factory=list)
-    """Of the ledger, reason ``damaged``: (group, address, first, last, messages)."""
+    """Ledger entries with reason ``damaged``: (group, address, first, last, messages)."""
     given: dict[str, int] = field(default_factory=dict)
-    """By address, the first sequence given to a new message."""
+    """First sequence of a new message, by address."""
 
 
 def make(data: Path, *, crashed: bool = False) -> dict[str, set[Message]]:
-    """Some hundred messages, returned by log. `crashed`: the files as they are while a gateway runs."""
+    """Make a store with some hundred messages; return them by log. `crashed` keeps the files of a running gateway."""
     home = data.with_name(data.name + "-open") if crashed else data
     rig = sqlite_rig(home, StoreLimits(page_bytes=PAGE_BYTES, counted_commits_max=8))
     store = rig.store
@@ -83,7 +84,7 @@ def make(data: Path, *, crashed: bool = False) -> dict[str, set[Message]]:
 
 
 def look(data: Path) -> Seen:
-    """Open the store, give each group everything it is owed, commit, append one message to each address."""
+    """Open the store, deliver everything pending to each group, commit, append one message to each address."""
     seen = Seen()
     try:
         rig = sqlite_rig(data)
@@ -144,7 +145,7 @@ def _read_on(rig: Rig, seen: Seen, name: str, log: int, position: int) -> Iterat
 
 
 def faults(sent: dict[str, set[Message]], sound: Seen, seen: Seen) -> list[str]:
-    """What is wrong with `seen` of a damaged copy of what `sound` was seen of."""
+    """Return the errors of `seen`, from a damaged copy, compared with `sound`, from the original."""
     if seen.refused:
         return []
     found = []
@@ -185,7 +186,7 @@ def _of(address: str, log: str) -> bool:
 
 
 def flip(sound: Path, data: Path, name: str, bit: int, width: int = 1) -> None:
-    """A copy of the store with so many bits changed in one of its files."""
+    """Copy the store and change this many bits in one of its files."""
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir()
     for path in sound.iterdir():

@@ -1,13 +1,13 @@
-"""What a store owes after a fault: a pure checker over the recorded history of what was asked of it and answered.
+"""Guarantees of a store after a fault: a pure checker of the recorded history of requests and answers.
 
-A workload records, one JSON line each and before or after the fact as named: ``sealed`` (a group is handed to the
-writer) and perhaps ``unsealed`` (it waits for company), ``ok`` or ``refused`` (its commit ended), ``took`` (messages
-were taken in memory, see `in_memory`), ``acked`` (a cursor is about to move), ``shown`` (all that is read after an
-eviction) and ``opened`` (the same), ``forking`` (a new epoch is to begin), ``closed``. The checker knows no file and no
-SQLite, and what it is given was read through `edge.broker.store.contract.Store`.
+A workload records JSON lines. ``sealed``: a group is about to go to the writer, and perhaps ``unsealed``: it waits for
+more. ``ok`` or ``refused``: its commit ended. ``took``: messages were taken in memory, see `in_memory`. ``acked``: a
+cursor is about to move. ``shown``: the content as read after an eviction. ``opened``: the same. ``forking``: a new
+epoch is about to begin. ``closed``: the store was closed. The checker knows neither files nor SQLite: its input was
+read through `edge.broker.store.contract.Store`.
 
-Which messages an eviction takes is the store's affair. What is owed is that each message that is gone was acknowledged,
-or stands in the ledger once for each consumer group that had not, and that the ledger says nothing else.
+The store decides which messages an eviction takes. Each missing message has to be acknowledged, or be in the ledger
+once for each consumer group that has not acknowledged it; and the ledger has no other entries.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Message = tuple[str, int, str]
 Key = tuple[str, str]
 
 FILTERED = "fast"
-"""Cursor that is not owed everything. It stays at what it does not want, also where that was never written."""
+"""Cursor with a filter. It may stay at unwanted positions, including ones that were never written."""
 
 
 class Append(msgspec.Struct):
@@ -38,7 +38,10 @@ class Append(msgspec.Struct):
 
 
 class Given(msgspec.Struct):
-    """Positions ``first..last`` a cursor gives up; `if_kept`: only with the dead letter appended to the same group."""
+    """Positions ``first..last`` that a cursor gives up.
+
+    With `if_kept` they leave only together with the dead letter that is appended to the same group.
+    """
 
     cursor: Key
     first: int
@@ -48,34 +51,34 @@ class Given(msgspec.Struct):
 
 
 class Group(msgspec.Struct):
-    """What one commit is to make durable."""
+    """Changes that one commit makes durable."""
 
     logs: list[tuple[str, int]] = []
-    """Made: name, and where it begins, which is where another one ended that had its number."""
+    """New logs: name and start, which is the end of the former log with that number."""
     freed: list[str] = []
-    """Logs that nobody has any more."""
+    """Logs without a user."""
     appends: list[Append] = []
     opened: list[tuple[str, str, int]] = []
-    """Cursors: name, log, position."""
+    """New cursors: name, log, position."""
     dropped: list[Key] = []
     puts: dict[str, str] = {}
     deletes: list[str] = []
     given: list[Given] = []
     evicted: list[str] = []
-    """Logs the oldest of which is to go."""
+    """Logs that evict their oldest messages."""
     thinned: list[str] = []
-    """Logs that are to be summed up, and evicted from where that is not enough."""
+    """Logs that are summarised, and evict if that is not enough."""
     at_s: float = 0.0
-    """When it was sealed, by the store's clock."""
+    """Time at which it was sealed, by the store's clock."""
 
     def without_appends(self) -> Group:
-        """What is kept of it for the next group when its commit failed."""
+        """Return the part that moves to the next group when its commit failed."""
         given = [given for given in self.given if not given.if_kept]
         return msgspec.structs.replace(self, appends=[], given=given, evicted=[], thinned=[])
 
 
 class Cursor(msgspec.Struct):
-    """Done with: everything below `position`, and the positions `above`."""
+    """Progress of a cursor: everything below `position`, and the positions `above`."""
 
     position: int
     above: set[int] = msgspec.field(default_factory=set)
@@ -90,75 +93,78 @@ class Cursor(msgspec.Struct):
         return position < self.position or position in self.above
 
     def within(self, other: Cursor) -> bool:
-        """True when `other` has all that is done here."""
+        """Return whether `other` includes this progress."""
         beyond = range(other.position, self.position)
         return all(p in other for p in (*beyond, *self.above))
 
 
 class Observed(msgspec.Struct):
-    """All a store shows when it is opened."""
+    """Complete content of an opened store."""
 
     epoch: str
     bounds: dict[str, tuple[int, int]]
     messages: dict[str, list[tuple[int, str, int, str]]]
-    """By log: position, address, sequence, body."""
+    """Position, address, sequence and body, by log."""
     cursors: list[tuple[str, str, int, list[tuple[int, int]]]]
     """Name, log, position, ranges above."""
     state: dict[str, str]
     sequences: dict[str, int]
     figures: tuple[int, int]
-    """Messages and bytes as `info` counts them."""
+    """Messages and bytes as counted by `info`."""
     true_bytes: int
     """Bytes of the bodies that were read."""
     ledger: list[Row] = []
     running: bool = False
-    """What was acknowledged and is not on the medium yet is in none of it."""
+    """Set while the store runs: recent acknowledgements that are not on the medium are missing."""
 
 
 class Line(msgspec.Struct):
-    """One line of the history."""
+    """Line of the history."""
 
     what: str
     group: Group | None = None
     appended: list[tuple[str, int, str, int, list[str]]] = []
     taken: list[tuple[str, int, str, int, list[str]]] = []
-    """In memory, at `at_s`."""
+    """Messages taken in memory, at `at_s`."""
     at_s: float = 0.0
     cursor: tuple[str, str, int, int] | None = None
     observed: Observed | None = None
 
 
 class Birth(NamedTuple):
-    """Of a cursor: of what had come before it, only what somebody else waited for was there for certain. The rest may
-    have left the memory, and is not owed to it."""
+    """State of a log at the creation of a cursor.
+
+    Of the earlier messages, only those that other cursors waited for are certain. The others may have left the memory,
+    and need not be delivered to the new cursor.
+    """
 
     end: int
-    """Of its log when it was made."""
+    """End of its log at that time."""
     there: frozenset[int]
-    """Positions below that were there."""
+    """Positions below the end that were there."""
 
     def owed(self, position: int) -> bool:
         return position >= self.end or position in self.there
 
 
 class Model:
-    """What is there after some groups were committed."""
+    """Content after some groups were committed."""
 
     def __init__(self) -> None:
         self.messages: dict[str, dict[int, Message]] = {}
         self.ends: dict[str, int] = {}
         self.sequences: dict[str, int] = {}
         self.cursors: dict[Key, int] = {}
-        """Position each was opened at."""
+        """Position at which each cursor was opened."""
         self.state: dict[str, str] = {}
         self.ledger = Ledger.of(())
         self.named: set[in_memory.Name] = set()
-        """What the ledger names as lost with the memory, for good."""
+        """Names that the ledger finally reports as lost with the memory."""
         self.born: dict[Key, Birth] = {}
         self.tails = Tails()
 
     def after(self, sealed: Sealed) -> Model:
-        """The model with a group committed; what was evicted and thinned is still in it."""
+        """Return the model with a group committed, before its evictions and summaries."""
         group = sealed.group
         then = copy.copy(self)
         then.tails, then.born = self.tails.copy(), dict(self.born)
@@ -191,11 +197,11 @@ class Model:
 
     @staticmethod
     def wants(cursor: str, address: str) -> bool:
-        """What each cursor is owed of its log: one has a filter."""
+        """Return whether the cursor with this name has to get messages of the address: one has a filter."""
         return cursor != FILTERED or address[-1] not in "13"
 
     def owes(self, cursor: Key, position: int) -> bool:
-        """It was there for the cursor, which wants it."""
+        """Return whether the position was there for the cursor, which has to get it."""
         message = self.messages[cursor[1]].get(position)
         wanted = message is None or self.wants(cursor[0], message[0])
         return wanted and self.born[cursor].owed(position)
@@ -213,7 +219,7 @@ class Model:
             self.ends[append.log] += 1
 
     def take(self, line: Line) -> None:
-        """Messages taken in memory. AssertionError when their numbers do not follow on."""
+        """Take messages in memory. Raise AssertionError when their numbers are not consecutive."""
         for log, position, address, sequence, bodies in line.taken:
             expected = self.ends[log], self.sequences.get(address, 0)
             assert (position, sequence) == expected, f"{log}: took {address} {sequence} at {position}, not {expected}"
@@ -222,7 +228,7 @@ class Model:
 
 
 class Sealed(NamedTuple):
-    """A group whose commit was begun, what its cursors were done with then, and where the logs ended."""
+    """Group with a started commit, its cursors' progress then, and the ends of the logs."""
 
     group: Group
     asked: dict[Key, Cursor]
@@ -230,36 +236,36 @@ class Sealed(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A content the store may have: everything but which messages an eviction took is known."""
+    """Possible content of the store, known but for the messages that an eviction took."""
 
     model: Model
     asked: dict[Key, Cursor]
     before: dict[Key, Cursor]
-    """`asked` when the group was sealed: an eviction sees no more."""
+    """`asked` when the group was sealed: an eviction sees nothing later."""
     given: Sequence[Given] = ()
     evicted: Sequence[str] = ()
     thinned: Sequence[str] = ()
 
 
 class History:
-    """Follows the lines; `problems` says how what a store shows contradicts them."""
+    """Follows the lines; `problems` returns the contradictions between them and a store's content."""
 
     def __init__(self) -> None:
         self.epoch: str | None = None
         self.beginning = False
-        """A new epoch may have begun."""
+        """A new epoch may have started."""
         self.committed = Model()
         self.uncertain: list[Sealed] = []
-        """Groups whose commit was begun after the last one that succeeded; at most one of them may be there."""
+        """Groups with a commit started after the last successful one; at most one of them may be there."""
         self.unseen: Sealed | None = None
-        """The group committed last, while it is not known what went by its evictions."""
+        """The last committed group, until the effect of its evictions is known."""
         self.asked: dict[Key, Cursor] = {}
-        """Acknowledgements asked for."""
+        """Requested acknowledgements."""
         self.kept: dict[Key, Cursor] = {}
-        """Acknowledgements that were promised to be durable."""
+        """Acknowledgements that the store reported as durable."""
 
     def follow(self, line: Line) -> None:
-        """The next line. AssertionError when the store contradicted the history while it ran."""
+        """Process the next line. Raise AssertionError when the running store contradicted the history."""
         if line.what == "sealed":
             assert line.group is not None
             for name, log, position in line.group.opened:
@@ -311,7 +317,7 @@ class History:
         self.committed.take(line)
 
     def _see(self, observed: Observed) -> None:
-        """What went by evictions is known now: it is as good as promised that it stays so, ledger and all."""
+        """Record the effect of the evictions: it is final from now on, including the ledger."""
         self.unseen = None
         self.committed.ledger = Ledger.of(observed.ledger)
         for log, (first, _) in observed.bounds.items():
@@ -323,7 +329,7 @@ class History:
                     asked.add(0, first - 1)
 
     def adopt(self, observed: Observed) -> None:
-        """What a store showed when it was opened is from then on as good as promised."""
+        """Make the content of an opened store the starting point."""
         self.epoch, self.beginning = observed.epoch, False
         model = Model()
         for log, (_, end) in observed.bounds.items():
@@ -347,7 +353,7 @@ class History:
             self.kept.pop(gone, None)
 
     def possible(self) -> Iterator[Candidate]:
-        """Every content the store may have now."""
+        """Yield every possible content of the store."""
         unseen, before, _ = self.unseen or Sealed(Group(), self.asked, {})
         before = _with(before, unseen.given)
         yield Candidate(self.committed, self.asked, before, unseen.given, unseen.evicted, unseen.thinned)
@@ -357,7 +363,7 @@ class History:
             yield Candidate(self.committed.after(sealed), done, done, group.given, group.evicted, group.thinned)
 
     def problems(self, observed: Observed) -> list[str]:
-        """Why `observed` is none of what is possible; empty when all is well."""
+        """Return the contradictions between `observed` and each possible content; empty when one matches."""
         if self.epoch not in {None, observed.epoch} and not self.beginning:
             return [f"epoch {observed.epoch}, was {self.epoch}"]
         found = [list(self._differences(candidate, observed)) for candidate in self.possible()]
@@ -385,7 +391,10 @@ class History:
             yield f"counted {observed.figures}, there are {kept} of {observed.true_bytes} bytes"
 
     def _log_differences(self, log: str, candidate: Candidate, observed: Observed, lost: list[Lost]) -> Iterator[str]:
-        """Also finds what is missing and some cursor is owed: it is to be in the ledger, if it may be `lost` at all."""
+        """Compare a log.
+
+        Missing messages that a cursor has to get must be in the ledger, if they may be `lost` at all.
+        """
         model = candidate.model
         first, end = observed.bounds[log]
         if not model.ends[log] <= end <= model.ends[log] + model.tails.ahead(log):
@@ -447,7 +456,7 @@ class History:
 
 
 def _with(asked: dict[Key, Cursor], given: Iterable[Given]) -> dict[Key, Cursor]:
-    """What cursors are done with when they have given something up, too."""
+    """Return the progress of cursors, including the positions that they give up."""
     done = copy.deepcopy(asked)
     for part in given:
         if part.cursor in done:
@@ -456,31 +465,31 @@ def _with(asked: dict[Key, Cursor], given: Iterable[Given]) -> dict[Key, Cursor]
 
 
 def shorten(body: bytes) -> str:
-    """A body of the workload as text that says its number and length; any other in full."""
+    """Return the body of a workload as text with its number and length, or any other body in full."""
     number, _, rest = body.partition(b".")
     return f"{number.decode()}+{len(body)}" if number.isdigit() and not rest.strip(b".t") else body.decode("latin-1")
 
 
 def size_of(body: str) -> int:
-    """Length of what `shorten` shortened."""
+    """Return the original length of the result of `shorten`."""
     number, plus, length = body.partition("+")
     return int(length) if plus and number.isdigit() else len(body)
 
 
 def _stands_for(body: str) -> tuple[str, int]:
-    """(number, how many messages): a summary is ``number~count``, of the last one's number."""
+    """Return (number, count of messages): a summary is ``number~count``, with the number of the last one."""
     number, _, count = body.partition("~")
     return (number, int(count)) if count.isdigit() else (body.partition("+")[0], 1)
 
 
 def _sums_up(shown: Message, wanted: Message) -> bool:
-    """`shown` may be a summary in the place of `wanted`, the last of those it stands for."""
+    """Return whether `shown` may be a summary that replaces `wanted`, its last message."""
     (number, count), (before, less) = _stands_for(shown[2]), _stands_for(wanted[2])
     return shown[:2] == wanted[:2] and number == before and count > less
 
 
 def _weights(messages: dict[int, Message]) -> Counter[str]:
-    """How many messages those of each address stand for."""
+    """Return the number of messages that those of each address represent."""
     weights: Counter[str] = Counter()
     for address, _, body in messages.values():
         weights[address] += _stands_for(body)[1]

@@ -1,19 +1,19 @@
-"""What a store owes of a log that is kept in memory (``durability: memory``) after a kill or a power cut.
+"""Guarantees for a log in memory (``durability: memory``) after a kill or a power cut.
 
-*Owed*, of each message the store named (took, or told as committed):
+*Required*, for each message that the store named (as taken, or as committed):
 
-- while the store is open it is there, under its name and at its position, or it was dropped by a full ring;
-- once the store is opened again, none that was taken in memory is there, and each cursor that was owed it and had not
-  acknowledged it has it in the ledger, with reason ``memory`` or ``evicted``;
-- one that was told as committed while its log went by the medium is there as of any log;
-- no position and no sequence is given twice. While the store is open they are dense; what a crash skips (at most
-  `RESERVE_MAX` of each) is in the ledger for each cursor of the log, and every cursor has passed it;
-- a cursor is done with what it acknowledged, what is in the ledger for it, and nothing else; and it waits for nothing
-  that is not there, unless that was gone before the cursor was made.
+- While the store is open, the message is there, with its name and position, or a full ring dropped it.
+- After reopening, no message that was taken in memory is there. Each cursor that had to get it and had not
+  acknowledged it has it in the ledger, with reason ``memory`` or ``evicted``.
+- A message that was reported as committed while its log used the medium is there as in any log.
+- No position and no sequence is given twice. While the store is open they are dense. A crash may skip numbers (at most
+  `RESERVE_MAX` of each); they are in the ledger for each cursor of the log, and every cursor has passed them.
+- A cursor has passed the messages that it acknowledged, those in the ledger for it, and no others. It never waits for a
+  missing message, unless the message was gone before the cursor was made.
 
-*Allowed*: the ledger may name more than was lost. Reason ``memory``, each message once for a cursor, and only
+*Allowed*: the ledger may name more messages than were lost, with reason ``memory``, each once for a cursor:
 
-- messages that were taken since the store was opened, and numbers that were never given;
+- only messages taken since the store was opened, and numbers that were never given;
 - never a message that is there, nor one that is in the ledger for another reason.
 """
 
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from tests.fault.store.history import Candidate, Observed
 
 ADDRESSES: Final = {"queue memory": ("memory/0", "memory/1", "memory/2"), "topic ring/#": ("ring/0", "ring/1")}
-"""Of each log in memory; no other log has them."""
+"""Addresses of each log in memory; no other log has them."""
 LOG_OF: Final = {address: log for log, addresses in ADDRESSES.items() for address in addresses}
 RESERVE_MAX: Final = 2 * LIMITS.memory_reserve_max
-"""What is reserved at once, beyond what waits for it."""
+"""Limit of numbers reserved at once, beyond those of waiting messages."""
 
 Name = tuple[str, str, int]
 """Subscription, address, sequence."""
 
 
 class Tails:
-    """What of the logs in memory is not on the medium."""
+    """Content of the logs in memory that is not on the medium."""
 
     def __init__(self) -> None:
         self.taken: dict[str, set[int]] = {log: set() for log in ADDRESSES}
-        """Positions of what was taken in memory since the store was opened, by log."""
+        """Positions taken in memory since the store was opened, by log."""
         self.reserving = True
         """The store was not closed in order."""
 
@@ -60,20 +60,20 @@ class Tails:
         self.taken[log].update(range(position, position + count))
 
     def close(self) -> None:
-        """It was closed in order: nothing is reserved."""
+        """Close in order: nothing remains reserved."""
         self.reserving = False
 
     def ahead(self, log: str) -> int:
-        """How far the end of a log may be reserved beyond what was given."""
+        """Return how far the end of a log may be reserved beyond the given numbers."""
         return RESERVE_MAX if self.reserving and log in ADDRESSES else 0
 
     def ahead_of(self, address: str) -> int:
-        """The same of an address."""
+        """Return the same limit for an address."""
         return RESERVE_MAX if self.reserving and address in LOG_OF else 0
 
 
 def named(rows: Sequence[Row], *, reason: str | None = None) -> Counter[Name]:
-    """What the ledger names as lost with the memory or dropped by a ring, and how often."""
+    """Count the names that the ledger reports as lost with the memory or dropped by a ring."""
     names: Counter[Name] = Counter()
     for _, subscription, address, first, last, _, _, why in rows:
         if is_of_ring(address, why) and reason in {None, why}:
@@ -82,11 +82,11 @@ def named(rows: Sequence[Row], *, reason: str | None = None) -> Counter[Name]:
 
 
 def log_differences(log: str, candidate: Candidate, observed: Observed) -> Iterator[str]:
-    """Of one log in memory: what is missing is owed to nobody, or in the ledger."""
+    """Compare one log in memory: each missing message is in the ledger or has no cursor that has to get it."""
     model, names = candidate.model, named(observed.ledger)
     taken, shown = model.tails.taken[log], {position for position, *_ in observed.messages[log]}
     if observed.running:
-        return  # what a ring dropped goes into the ledger some seconds later
+        return  # messages dropped by a ring go into the ledger some seconds later
     if still := taken & shown:
         yield f"{log}: {sorted(still)[:5]} were in memory, and are on the medium"
     told = Ledger.of(observed.ledger).messages
@@ -104,7 +104,7 @@ def log_differences(log: str, candidate: Candidate, observed: Observed) -> Itera
 
 
 def ledger_differences(candidate: Candidate, observed: Observed) -> Iterator[str]:
-    """What the ledger says was lost with the memory, held against what may be said."""
+    """Compare the ledger's entries for messages lost with the memory with the allowed ones."""
     model, names = candidate.model, named(observed.ledger)
     for name, count in names.items():
         if count > 1:
@@ -121,14 +121,14 @@ def ledger_differences(candidate: Candidate, observed: Observed) -> Iterator[str
     for subscription, address, sequence in sorted(names.keys() - model.named):
         log = LOG_OF[address]
         _, position = places.get((address, sequence), ("", None))
-        held = position is not None or (subscription, log) in holders  # else what may have been given
+        held = position is not None or (subscription, log) in holders  # else a message that may have been given
         if not (model.wants(subscription, address) and held):
             yield f"ledger: {subscription} is not owed {address}"
         elif sequence >= observed.sequences.get(address, 0):
             yield f"ledger: {address} {sequence} is named and may be given yet"
         elif position is None and ((subscription, address, sequence) in lost) == (
             sequence < model.sequences.get(address, 0)
-        ):  # what was evicted is known no more, and what was never given cannot be evicted
+        ):  # evicted messages are unknown, and numbers that were never given cannot be evicted
             yield f"ledger: {address} {sequence} is named and was settled long ago, or never given"
         elif position is not None and any(position == at for at, *_ in observed.messages[log]):
             yield f"ledger: {address} {sequence} is named and is there at {position}"
@@ -138,7 +138,7 @@ def ledger_differences(candidate: Candidate, observed: Observed) -> Iterator[str
 
 
 def _unexplained(candidate: Candidate, observed: Observed, names: Counter[Name]) -> Iterator[str]:
-    """Sequences that were skipped, and that some cursor of the log could still wait for."""
+    """Yield sequences that were skipped while a cursor of the log could wait for them."""
     for name, log, *_ in observed.cursors:
         for address in filter(partial(candidate.model.wants, name), ADDRESSES.get(log, ())):
             skipped = range(candidate.model.sequences.get(address, 0), observed.sequences.get(address, 0))

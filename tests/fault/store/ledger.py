@@ -1,4 +1,4 @@
-"""What a loss ledger says, message by message."""
+"""Loss ledger, message by message."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from edge.broker.store.eviction import EVICTED
 from edge.broker.store.reservation import MEMORY
 
 IN_RINGS: Final = ("memory/", "ring/")
-"""Addresses of logs in memory begin so: what a full ring drops depends on when, so that only `in_memory` says of it."""
+"""Prefixes of addresses in memory: the timing decides what a full ring drops, so only `in_memory` checks them."""
 
 Row = tuple[int, str, str, int, int, int, int, str]
 """Entry, subscription, address, first, last, messages, bytes, reason."""
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """One message given up for one consumer group."""
+    """Message that was dropped for one consumer group."""
 
     subscription: str
     address: str
@@ -29,10 +29,10 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Ledger(NamedTuple):
-    """What was given up, message by message, and how often: once is right. Not what rings dropped or a crash took."""
+    """Count of dropped messages by name: one is correct. Excludes messages dropped by rings or lost in a crash."""
 
     messages: Counter[tuple[str, str, int]]
-    """By subscription, address, sequence."""
+    """Messages by subscription, address, sequence."""
     reasons: Counter[tuple[str, str]]
     """Messages by subscription and reason."""
     sizes: Counter[str]
@@ -58,7 +58,7 @@ class Ledger(NamedTuple):
         return then
 
     def differences(self, rows: Sequence[Row], *, loose: bool) -> Iterator[str]:
-        """`loose`: what was summed up first and evicted then, in one commit, counts as the one or the other."""
+        """Compare with another ledger. With `loose`, messages summarised and then evicted may have either reason."""
         shown = Ledger.of(rows)
         if shown.messages != self.messages:
             yield f"ledger {difference(shown.messages, self.messages)}"
@@ -70,11 +70,11 @@ class Ledger(NamedTuple):
 
 
 def is_of_ring(address: str, reason: str) -> bool:
-    """The entry is about what was in memory only; of an address that is not always there it may be on the medium."""
+    """Return whether the entry is about messages in memory; some addresses may also be on the medium."""
     return reason == MEMORY or (reason == EVICTED and address.startswith(IN_RINGS))
 
 
 def difference(shown: dict[Any, Any], wanted: dict[Any, Any]) -> str:
-    """Where two tables differ, in short."""
+    """Describe briefly where two tables differ."""
     keys = sorted(key for key in shown.keys() | wanted.keys() if shown.get(key) != wanted.get(key))
     return "; ".join(f"{key}: {shown.get(key)}, expected {wanted.get(key)}" for key in keys[:5]) + f" ({len(keys)})"

@@ -1,4 +1,4 @@
-"""Limits of the store the workload works on."""
+"""Limits of the store for the workload."""
 
 from __future__ import annotations
 
@@ -28,4 +28,4 @@ LIMITS = StoreLimits(
     memory_reserve_max=40,
     memory_addresses_max=6,
 )
-"""Small enough for every background work of the store to happen every few commits."""
+"""Limits that make all background work of the store happen every few commits."""

@@ -1,4 +1,4 @@
-"""Open a store and read all it shows, through its contract and nothing else."""
+"""Open a store and read its whole content, through its contract alone."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tests.fault.store.limits import LIMITS
 
 KIND = "session"
 ATTEMPTS = 40
-"""At a commit, on a medium that may be in trouble for a while."""
+"""Attempts for a commit, on a medium that may fail for a while."""
 
 
 def open_store(directory: Path, *, page_bytes: int = LIMITS.page_bytes, summary: Summary | None = None) -> Rig:
-    """`page_bytes`: of a store that is not there yet."""
+    """Open the store. `page_bytes` applies to a new store."""
     return sqlite_rig(directory, msgspec.structs.replace(LIMITS, page_bytes=page_bytes), summary)
 
 
 def account(rig: Rig) -> bool:
-    """Let the store say what of its logs in memory a crash took; False when the medium will not have it."""
+    """Account for messages in memory that a crash took; return False when the medium refuses."""
     for cursor in rig.store.cursor_records():
         select(rig, cursor.cursor, cursor.name)
     rig.store.ledger.account_for_crash()
@@ -38,12 +38,12 @@ def account(rig: Rig) -> bool:
 
 
 def select(rig: Rig, cursor: int, name: str) -> None:
-    """Say which messages a cursor is owed."""
+    """Select the messages that a cursor has to get."""
     rig.store.cursors.set_filter(cursor, lambda run: Model.wants(name, run.address))
 
 
 def observe(rig: Rig) -> Observed:
-    """All there is. `rig` has nothing uncommitted."""
+    """Read the whole content. `rig` has nothing uncommitted."""
     store = rig.store
     info = store.info()
     names = {log.log: log.name for log in info.logs}
@@ -60,13 +60,13 @@ def observe(rig: Rig) -> Observed:
         sequences={name: number for name, number in store.lineage.sequences() if number},
         figures=(info.messages, info.bytes),
         true_bytes=sum(len(body) for all_of_it in messages.values() for *_, body in all_of_it),
-        # Not `losses`, which takes it that the entries are passed on from here: they may go on growing.
+        # Not `losses`, which assumes that the entries are passed on from here: they may still grow.
         ledger=[entry[:8] for entry in store.medium.ledger(0, 1 << 30, "")],
     )
 
 
 def use(rig: Rig, observed: Observed) -> None:
-    """The store goes on: each address is given the next sequence, and what is appended can be read."""
+    """Use the store: each address gets the next sequence, and appended messages can be read."""
     store = rig.store
     log = store.logs.open("probe")
     store.cursors.open("probe", log, 0)

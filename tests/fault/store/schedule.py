@@ -1,8 +1,8 @@
-"""Which thread of a store runs when: one at a time, and a seed decides which.
+"""Deterministic order of a store's threads: one runs at a time, and a seed chooses which.
 
-A store has threads of its own: one writes, one reads, one moves the log. Here they hand on to one another, and to the
-loop's thread, before each call that changes a file and wherever one waits for another. So one seed is one order of
-events, and a fault that needs a certain one is found again.
+A store has threads of its own: one writes, one reads, one moves the log. Here they pass control to each other, and to
+the loop's thread, before each call that changes a file and at each wait. One seed thus gives one order of events, and
+reproduces each fault.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tests.contract.store import rig
 T = TypeVar("T")
 
 STAYS: Final = (0.0, 0.5, 0.9, 0.98)
-"""How likely a thread goes on where it could hand on: from hardly a step at a time to a whole commit."""
+"""Probabilities that a thread continues at a switch point: from hardly one step to a whole commit."""
 TICK_S: Final = 0.01
-"""By which the clock of the threads goes on each time it is read."""
+"""Step of the threads' clock at each reading."""
 
 
 class Turn:
-    """A thread's, to run."""
+    """Right of a thread to run."""
 
     def __init__(self) -> None:
         self.until: Callable[[], bool] | None = None
-        """What it waits for; None: it could run."""
+        """Condition that it waits for, or None if it can run."""
         self._given = threading.Semaphore(0)
 
     @property
@@ -49,7 +49,7 @@ class Turn:
 
 
 class Schedule:
-    """Made on the loop's thread, which runs first. `begin` is called before the store is opened."""
+    """Created on the loop's thread, which runs first. `begin` is called before the store is opened."""
 
     def __init__(self, seed: int) -> None:
         self._dice = random.Random(seed)
@@ -57,11 +57,11 @@ class Schedule:
         self._running = Turn()
         self._turns = [self._running]
         self._now = 0.0
-        self._called = ctypes.CFUNCTYPE(None)(self.pause)  # kept: C has its address
+        self._called = ctypes.CFUNCTYPE(None)(self.pause)  # C has its address, so this reference keeps it alive
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Inside, stores are opened with threads that take turns."""
+        """Let stores that are opened in this context use scheduled threads."""
         threads = SimpleNamespace(
             Thread=lambda target, **_: ScheduledThread(self, target),
             Lock=lambda: ScheduledLock(self),
@@ -78,12 +78,12 @@ class Schedule:
             yield
 
     def pause(self) -> None:
-        """Another thread may run now."""
+        """Let another thread run."""
         if self._dice.random() >= self._stays:
             self._hand_to(self._dice.choice([turn for turn in self._turns if turn.ready]))
 
     def wait(self, until: Callable[[], bool]) -> None:
-        """Others run until that is so."""
+        """Let others run until the condition holds."""
         turn = self._running
         turn.until = until
         while not until():
@@ -94,7 +94,7 @@ class Schedule:
         self._turns.append(turn)
 
     def end(self, turn: Turn) -> None:
-        """The running thread ends."""
+        """End the running thread."""
         self._turns.remove(turn)
         self._running = self._next()
         self._running.give()
@@ -116,7 +116,7 @@ class Schedule:
 
 
 class ScheduledThread:
-    """In the place of `threading.Thread`."""
+    """Replaces `threading.Thread`."""
 
     def __init__(self, schedule: Schedule, target: Callable[[], object]) -> None:
         self._schedule = schedule
@@ -146,7 +146,7 @@ class ScheduledThread:
 
 
 class ScheduledQueue(Generic[T]):
-    """In the place of `queue.SimpleQueue`."""
+    """Replaces `queue.SimpleQueue`."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
@@ -161,7 +161,7 @@ class ScheduledQueue(Generic[T]):
 
 
 class ScheduledLock:
-    """In the place of `threading.Lock`."""
+    """Replaces `threading.Lock`."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
@@ -182,7 +182,7 @@ class ScheduledLock:
 
 
 class ScheduledEvent:
-    """In the place of `threading.Event`, for who waits with a timeout: it is over at any time."""
+    """Replaces `threading.Event`; a wait with a timeout may end at any time."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule

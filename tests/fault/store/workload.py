@@ -1,10 +1,10 @@
-"""A program that works a store hard and writes down what it asked and was told: ``workload DIR HISTORY SEED COMMITS``.
+"""A program that uses a store heavily and records its requests and answers: ``workload DIR HISTORY SEED COMMITS``.
 
-Several logs and cursors, appends of all sizes, acknowledgements in and out of order, small state, dropped cursors; a
-log with a quota that drops its oldest messages, one that sums them up, one whose commits may wait for company; two that
-are kept in memory, one of them with a quota, which also take messages and acknowledgements while a commit runs; dead
-letters, messages rejected without one, and purges; closing and opening in between. It ends by ending (without closing),
-as if killed, at the latest after COMMITS.
+It uses several logs and cursors, appends of all sizes, acknowledgements in and out of order, small state, and dropped
+cursors. One log has a quota and drops its oldest messages, one summarises them, and commits of one may wait for more.
+Two logs are in memory, one of them with a quota; they also take messages and acknowledgements during a commit. There
+are dead letters, messages rejected without one, and purges; and the store is closed and reopened in between. The
+program ends without closing, as if killed, at the latest after COMMITS.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ LOGS = ("queue jobs", "topic plant/#", "topic other", "queue late")
 IN_MEMORY = tuple(in_memory.ADDRESSES)
 DROPS_OLDEST = {"queue jobs": 70_000, "topic ring/#": 15_000}
 THINS = {"topic plant/#": 60_000}
-"""Bytes each may keep."""
+"""Bytes that each of these logs may keep."""
 WAITS_S = {"queue late": 0.2}
 PAGES = (PAGE_BYTES_WAITING, 4096)
-"""Of the database."""
+"""Page sizes of the database."""
 DEADLETTERS = "queue dead"
 CURSORS = ("slow", "fast", "uplink")
 QUEUES = ("queue job 1", "queue job 2", "queue job 3")
-"""Logs that come and go; they have one cursor."""
+"""Logs that are created and removed; they have one cursor."""
 QUEUE = "queue"
 REFUSED = 3
-"""Exit code: the store would not open."""
+"""Exit code when the store does not open."""
 ADDRESSES = tuple(f"plant/{number}" for number in range(9))
 NUMBERS = 100_000
-"""Of messages of one process; the next one's begin elsewhere."""
+"""Range of message numbers for each process; the next process has another range."""
 READING_NS = 2_000_000_000
-"""Between two readings of the workload: 30 of them a minute, which thinning sums up."""
+"""Interval of the workload's readings: 30 of them a minute, which thinning summarises."""
 
 
 def kind(_: Run, body: bytes) -> str | None:
-    """Readings (``number.ttt``) and summaries of them (``number~count``)."""
+    """Match readings (``number.ttt``) and summaries of them (``number~count``)."""
     return "reading" if body.partition(b".")[2][:1] == b"t" or b"~" in body else None
 
 
 def summarise(messages: Sequence[tuple[Run, bytes]]) -> Run:
-    """One message under the last one's number that says for how many it stands."""
+    """Return one message with the last one's number and the count of all."""
     run, last = messages[-1]
     count = sum(int(body.partition(b"~")[2] or 1) for _, body in messages)
     number = int(last.partition(b".")[0].partition(b"~")[0])
@@ -70,12 +70,12 @@ class Workload:
         self.number = seed % 1_000_000 * NUMBERS
         self.group = Group()
         self.sealed = Group()
-        """On its way to the medium."""
+        """The group on its way to the medium."""
         self.refused = False
         self.unseen = False
-        """The commit that just ended evicted: what went is to be told."""
+        """The last commit evicted messages: the result has to be recorded."""
         self.leaving: dict[Key, list[tuple[int, int]]] = {}
-        """Positions that leave with the open group, each cursor's."""
+        """Positions that each cursor gives up in the open group."""
         self.rig = open_store(directory, page_bytes=self.dice.choice(PAGES), summary=Summary(kind, summarise))
         self.opened()
 
@@ -85,7 +85,7 @@ class Workload:
     def opened(self) -> None:
         store = self.rig.store
         self.names = {log.log: log.name for log in store.info().logs}
-        if self.dice.random() < 0.1:  # before any commit: it would wait for one that waits for its turn
+        if self.dice.random() < 0.1:  # before any commit, which could wait for one that waits for its turn
             self.tell(Line("forking"))
             store.lineage.begin_epoch()
         configured_first = self.dice.random() < 0.3
@@ -101,7 +101,10 @@ class Workload:
         self.tell(Line("opened", observed=observe(self.rig)))
 
     def configure(self) -> None:
-        """Say of each log for memory whether it is kept there; most are. What waits for numbers then is refused."""
+        """Choose for each log in memory whether it is kept there; most are.
+
+        Messages that wait for numbers are refused then.
+        """
         for number, name in self.names.items():
             if name in IN_MEMORY:
                 self.rig.store.logs.keep_in_memory(number, keep=self.dice.random() < 0.9)
@@ -158,7 +161,7 @@ class Workload:
         self.append_to(self.log(self.dice.choice(LOGS)), self.dice.choice(ADDRESSES))
 
     def take(self) -> None:
-        """To a log in memory; most find numbers reserved and are taken at once."""
+        """Append to a log in memory; most messages find reserved numbers and are taken at once."""
         name = self.dice.choice(IN_MEMORY)
         self.append_to(self.log(name), self.dice.choice(in_memory.ADDRESSES[name]))
 
@@ -173,7 +176,7 @@ class Workload:
         stored = self.rig.store.logs.append(log, Run(address, "device", 1, b"", bodies, self.received_at()))
         if isinstance(stored, Stored):
             self.tell(Line("took", taken=[self.told(log, stored)], at_s=self.rig.now))
-        elif not self.rig.store.logs.in_memory(log):  # else a commit tells of it once there are numbers for it
+        elif not self.rig.store.logs.in_memory(log):  # else a commit reports it once there are numbers for it
             self.group.appends.append(Append(self.names[log], address, list(map(shorten, bodies))))
 
     def received_at(self) -> int:
@@ -183,7 +186,7 @@ class Workload:
         store, name = self.rig.store, self.names[log]
         quota = DROPS_OLDEST.get(name) or THINS.get(name)
         missing = 0 if quota is None else store.retention.log_bytes(log) + size - quota
-        at_most = self.dice.choice((None, missing + 500))  # to the message, as for others: segments are cut in two
+        at_most = self.dice.choice((None, missing + 500))  # to the message, as for others: segments are split
         if missing > 0 and name in THINS:
             store.retention.thin(log, missing, at_most)
             self.group.thinned.append(name)
@@ -206,7 +209,7 @@ class Workload:
         select(self.rig, cursor, name)
 
     def queue(self) -> None:
-        """Messages for a log of its own, made when it is not there: where there is a free one, that one."""
+        """Append messages to a log of its own, which is created if needed, preferably from a free one."""
         name = self.dice.choice(QUEUES)
         if name in {*self.group.freed, *self.sealed.freed}:
             return
@@ -217,7 +220,7 @@ class Workload:
         self.append_to(log, self.dice.choice(ADDRESSES))
 
     def free(self) -> None:
-        """Nobody wants such a log any more, and all of it is done with."""
+        """Free a log that has no user and no pending messages."""
         logs = [log for log, name in self.names.items() if name in QUEUES and self.committed_cursor(QUEUE, name)]
         if not logs:
             return
@@ -232,7 +235,7 @@ class Workload:
         return not any((name, log) == opened[:2] for opened in (*self.group.opened, *self.sealed.opened))
 
     def any_cursor(self) -> CursorRecord | None:
-        """One that is committed."""
+        """Return a cursor that is committed."""
         known = [c for c in self.rig.store.info().cursors if self.committed_cursor(c.name, self.names[c.log])]
         return self.rig.store.cursors.record(self.dice.choice(known).cursor) if known else None
 
@@ -245,7 +248,7 @@ class Workload:
         self.done_with(cursor, first, min(first + self.dice.choice((0, 4, 30, 200)), end - 1))
 
     def keep_up(self) -> None:
-        """Consumers of a log in memory that are there, and take what has come."""
+        """Acknowledge new messages of a log in memory for its connected consumers."""
         name = self.dice.choice(IN_MEMORY)
         for record in list(self.rig.store.info().cursors):
             if self.names[record.log] == name and self.committed_cursor(record.name, name) and self.dice.random() < 0.8:
@@ -262,13 +265,13 @@ class Workload:
             self.rig.store.cursors.acknowledge(cursor.cursor, first, last)
 
     def reject(self) -> None:
-        """A consumer will not have some messages, and there is no address for dead letters."""
+        """Reject some messages of a consumer without an address for dead letters."""
         cursor = self.any_cursor()
         if cursor is not None:
             self.give_up(cursor, cursor.position + self.dice.randrange(4), self.dice.randrange(1, 5), "rejected")
 
     def bury(self) -> None:
-        """The same with such an address: a dead letter takes the place of each, in the same commit."""
+        """Reject messages with such an address: the same commit replaces each by a dead letter."""
         cursor = self.any_cursor()
         if cursor is None or self.names[cursor.log] == DEADLETTERS:
             return
@@ -280,7 +283,7 @@ class Workload:
             self.group.appends.append(Append(DEADLETTERS, "dead", list(map(shorten, bodies))))
 
     def purge(self) -> None:
-        """All of one log, for everybody who waits for it."""
+        """Purge one log for all its cursors."""
         if not self.names:
             return
         log = self.dice.choice([*self.names])
@@ -291,7 +294,7 @@ class Workload:
     def give_up(
         self, cursor: CursorRecord, first: int, count: int, reason: str, *, if_kept: bool = False
     ) -> list[bytes]:
-        """The bodies of what of these positions is there and not acknowledged: it leaves."""
+        """Give up these positions; return the bodies of those that are there and not acknowledged."""
         key = (cursor.name, self.names[cursor.log])
         progress = CursorProgress(cursor.position)
         for low, high in (*cursor.acknowledged, *self.leaving.get(key, ())):
@@ -339,11 +342,11 @@ class Workload:
         self.rig.now += self.dice.choice((0.001, 0.05, 2.0))
         self.seal()
         if not self.rig.store.commits.flush():
-            # Nothing but acknowledgements that may wait, and messages that wait for company: the next group has them.
+            # The group has only acknowledgements and messages that may wait: they move to the next group.
             self.tell(Line("unsealed"))
             self.sealed, self.group = Group(), self.sealed
             return
-        if {*IN_MEMORY} <= {*self.names.values()}:  # no log is made meanwhile: it would be shown before it is committed
+        if {*IN_MEMORY} <= {*self.names.values()}:  # a log created now would be shown before its commit
             for _ in range(self.dice.randrange(4)):
                 self.dice.choice((self.take, self.keep_up))()
         while self.rig.store.commits.committing:
@@ -372,7 +375,7 @@ def main() -> None:
     try:
         with Schedule(int(seed)).on():
             Workload(Path(directory), Path(history), int(seed)).run(int(commits))
-    except StoreError as error:  # the medium failed when the store was opened: nothing is told to anybody
+    except StoreError as error:  # the medium failed when the store was opened: no client learns of it
         print(error, file=sys.stderr)
         os._exit(REFUSED)
     os._exit(0)
