@@ -136,7 +136,7 @@ class Campaign:
         lakes.write(self.lake, "telemetry", rows)
         lakes.write(self.lake, "ledger", [lakes.ledger(1_000 + number, 1_000 + number, gateway="gw0", epoch="e1")])
         lakes.write(self.lake, "manifests", [_statement(rows, now)])
-        waiting = number + 1  # the ledger is far ahead of landed messages, and missed without waiting ones
+        waiting = number + 1  # the gap before the ledger's sequences is waiting, not missing
         lakes.write(self.lake, "gateway_status", [lakes.status(now, waiting, gateway="gw0")])
 
     def _rows(self, number: int, now: Any) -> Iterator[Row]:

@@ -103,7 +103,7 @@ class SimulatedLake:
         return len(self._tables[table]) - 1
 
     def gateways(self) -> set[tuple[str, str]]:
-        """Return nothing: only a registry that is an older copy needs this, and no run has one."""
+        """Raise NotImplementedError: only a registry that is an older copy needs this, and no run has one."""
         raise NotImplementedError
 
     def landed(self, tenant: str, gateway: str) -> Iterator[Sequence[SequenceRange]]:

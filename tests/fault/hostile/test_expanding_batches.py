@@ -135,7 +135,7 @@ def test_a_topic_name_said_once_for_all(request: pytest.FixtureRequest, attacked
 
 @pytest.mark.parametrize("mib", [2, pytest.param(15, marks=pytest.mark.slow)])
 def test_a_list_of_empty_lists(request: pytest.FixtureRequest, attacked: Attacked, mib: int) -> None:
-    """A value with more values than the limit of translation lands raw, with a note."""
+    """A value that exceeds the limit of translation lands raw, with a note."""
     body = lists(mib << 20)
     columns = columns_of([2], flags=1 | AMQP, bodies=[body, lists(VALUES_MAX)])
     batch = sealed(table_of("a", 0, 2), columns, messages=2, ranges=1)
@@ -148,7 +148,7 @@ def test_a_list_of_empty_lists(request: pytest.FixtureRequest, attacked: Attacke
 
 
 def test_many_batches_at_once(request: pytest.FixtureRequest, attacked: Attacked) -> None:
-    """The maximum number of messages in each of as many batches as the credit allows lands."""
+    """The hub lands all batches within the credit, each with the maximum number of messages in 200 bytes."""
     count = BATCH_MESSAGES_MAX
     batches = [
         sealed(table_of("a", i * count, count), columns_of([1] * count), messages=count, ranges=1) for i in range(10)

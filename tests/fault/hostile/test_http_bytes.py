@@ -38,7 +38,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.mark.parametrize("name", AMBIGUOUS)
 def test_smuggling(served: Waypost, name: str) -> None:
-    """One refusal; the bytes after it are not read as a request, neither at once nor for another client."""
+    """An ambiguous request gets one refusal; the bytes after it never count as a request."""
     port = served.port("http")
     data = AMBIGUOUS[name].replace(b"Host: x", b"Host: 127.0.0.1")
     answer = told(port, data + SMUGGLED, timeout_s=QUIET_S)

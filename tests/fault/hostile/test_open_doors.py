@@ -88,7 +88,7 @@ class TestRights:
     def test_the_operator_at_the_machine(self, guarded: Guarded) -> None:
         """A reader of the data directory has the operator token.
 
-        The token opens neither the devices' paths nor any path from elsewhere.
+        The token opens neither the devices' paths nor any path through a proxy.
         """
         file = guarded.data / "operator.token"
         assert file.stat().st_mode & 0o777 == 0o600

@@ -1,4 +1,4 @@
-"""Customers' data appears only where they sent it, whatever raises, in every output that an operator can see."""
+"""Customers' data appears only where they sent it, and in no output for operators, whichever call raises."""
 
 from __future__ import annotations
 

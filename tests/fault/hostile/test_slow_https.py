@@ -105,7 +105,7 @@ def crowd(site: Site, opening: bytes, size: int) -> Iterator[None]:
 
 
 def sizes(name: str) -> list[object]:
-    """Return the attack's size: a few of the usual ones in each run, all of them at full size only by themselves."""
+    """Return the sizes of an attack: the full one for slow runs, and a small one of the most usual attack."""
     slow = pytest.param(name, 3_000, CROWD_FLOOR_S, marks=[pytest.mark.slow, pytest.mark.timeout(300)])
     return [slow, (name, 200, FLOOR_S)] if name == "half a head" else [slow]
 

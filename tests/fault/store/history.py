@@ -391,10 +391,7 @@ class History:
             yield f"counted {observed.figures}, there are {kept} of {observed.true_bytes} bytes"
 
     def _log_differences(self, log: str, candidate: Candidate, observed: Observed, lost: list[Lost]) -> Iterator[str]:
-        """Compare a log.
-
-        Missing messages that a cursor has to get must be in the ledger, if they may be `lost` at all.
-        """
+        """Compare a log; add to `lost` the missing messages of each cursor, which must be in the ledger."""
         model = candidate.model
         first, end = observed.bounds[log]
         if not model.ends[log] <= end <= model.ends[log] + model.tails.ahead(log):
