@@ -1,1 +1,4 @@
 """Tests, and what they share."""
+
+DEFAULT_MARKS = "not slow and not images"
+"""Marks that `addopts` in pyproject.toml selects."""

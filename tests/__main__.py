@@ -11,12 +11,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
-from tests.conftest import DEFAULT_MARKS
+from tests import DEFAULT_MARKS
 
 EXTENDED = "extended"
-"""Marker of tests that `./waypost test` leaves out: they are many, or take many seconds."""
+"""Marker of tests that `./waypost test` leaves out."""
 
 
 def arguments_of(words: Sequence[str]) -> list[str]:
@@ -32,4 +30,5 @@ def arguments_of(words: Sequence[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(pytest.main(arguments_of(sys.argv[1:])))
+    # A process of its own: pytest has to be the first to import what it rewrites.
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", *arguments_of(sys.argv[1:])])

@@ -11,6 +11,7 @@ import pytest
 from _pytest.terminal import TerminalReporter
 from hypothesis import HealthCheck, settings
 
+from tests import DEFAULT_MARKS
 from tests.support.postgres import Postgres, binaries
 
 ROOT = Path(__file__).parent.parent
@@ -48,8 +49,6 @@ def postgres() -> Iterator[Postgres]:
         yield server
 
 
-DEFAULT_MARKS = "not slow and not images"
-"""Marks that `addopts` in pyproject.toml selects."""
 DURATION = (
     "all tests take under 30 minutes on two idle cores; collecting takes 10 s, "
     "the first time half a minute of processor time, as tests are compiled then"

@@ -46,5 +46,5 @@ COMMANDS: Final[dict[str, LazyCommand]] = {
 BRIDGE_PROVE: Final = LazyCommand("cloud.proof.cli:prove", "Prove that a lake has what its gateways accepted.", "cloud")
 """`waypost bridge prove`: needs the hub's packages, and is loaded when it is used."""
 
-FROM_A_CHECKOUT: Final = ("demo", "test", "bench", "docs", "lock")
+FROM_A_CHECKOUT: Final = ("demo", "test", "bench", "docs")
 """Commands that the launcher of a checkout runs itself."""

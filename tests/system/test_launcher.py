@@ -17,8 +17,9 @@ from launcher.debian import has_java, install, missing_packages
 from launcher.environment import Environment
 from launcher.package_sets import PackageSet, sets_of
 from launcher.steps import SetUpError, Steps
+from tests import DEFAULT_MARKS
 from tests.__main__ import arguments_of
-from tests.conftest import DEFAULT_MARKS, ROOT
+from tests.conftest import ROOT
 
 GATEWAY, HUB = PackageSet.GATEWAY, PackageSet.HUB
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import DEFAULT_MARKS, DURATION, ROOT
+from tests import DEFAULT_MARKS
+from tests.conftest import DURATION, ROOT
 
 TESTS = """
 import pytest
