@@ -140,7 +140,7 @@ class Campaign:
         lakes.write(self.lake, "gateway_status", [lakes.status(now, waiting, gateway="gw0")])
 
     def _rows(self, number: int, now: Any) -> Iterator[Row]:
-        """Return 60 messages of three gateways that continue the sequences of the last landing."""
+        """Yield 60 messages of three gateways that continue the sequences of the last landing."""
         for gateway in range(3):
             for sequence in range(number * 20, number * 20 + 20):
                 values = {"t": self.chance.randrange(1_000) / 8, "h": sequence % 7}

@@ -129,7 +129,7 @@ def test_a_repair_takes_every_durable_commit_of_a_damaged_log(tmp_path: Path) ->
 
 
 def _durable_bits(walk: Walk) -> int:
-    """Return the bits of the log, without its last commit."""
+    """Return the number of bits in the log, without its last commit."""
     log = WalLog.of(walk.sound / LOG_NAME)
     assert log is not None
     return (max(log.synced_commits(0)) * (FRAME.size + log.page_bytes) + HEADER.size) * 8

@@ -131,7 +131,7 @@ def after(gateway: Waypost, data: Path) -> None:
 
 
 def expires(gateway: Waypost, data: Path) -> None:
-    """Check that a message from after the jump has its full life."""
+    """Check that a message from after the jump expires at the end of its life, and no other one does."""
     time.sleep(1.0)  # its life: there is nothing else to wait for
     amqp = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
     try:

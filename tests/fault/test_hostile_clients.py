@@ -201,7 +201,7 @@ def accepts(gateway: Waypost) -> bool:
 
 @contextlib.contextmanager
 def gateway_with(folder: Path, *limits: str) -> Iterator[Waypost]:
-    """Return a gateway with these limits, as YAML."""
+    """Run a gateway with these limits, as YAML."""
     lines = "".join(f"    {limit}\n" for limit in limits)
     file = folder / "gateway.yaml"
     file.write_text(

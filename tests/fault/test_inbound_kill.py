@@ -66,7 +66,7 @@ spec:
 
 
 def gateway(folder: Path, **places: object) -> Waypost:
-    """Run a gateway that receives from a far side, and forwards to a hub."""
+    """Configure a gateway that receives from a far side, and forwards to a hub."""
     file, data = folder / "gateway.yaml", folder / "gw1"
     file.write_text(GATEWAY.format(**places))
     command = [sys.executable, "-m", "edge.appliance.main", "apply", "--data", str(data), "-f", str(file)]

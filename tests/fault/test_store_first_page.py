@@ -33,7 +33,7 @@ def size(request: pytest.FixtureRequest) -> int:
 
 
 def add_large(data: Path, *, crash_to: Path | None = None) -> None:
-    """Add messages that do not fit into a page; return a copy of the files at that time, including the log."""
+    """Add messages that do not fit into a page; copy the files of the open store to `crash_to`, with the log."""
     rig = sqlite_rig(data)
     dice = random.Random(1)
     for number, count in enumerate(LARGE):

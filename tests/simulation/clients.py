@@ -42,7 +42,7 @@ class RouterOrigin(Origin):
 
     @property
     def waiting(self) -> int:
-        """Return the messages without an answer."""
+        """Return the number of messages without an answer."""
         return len(self._waiting)
 
     def _started(self) -> None:

@@ -39,7 +39,7 @@ class CommandTable:
 
     @property
     def waiting(self) -> int:
-        """Return the commands that the gateway has not confirmed to the hub."""
+        """Return the number of commands that the gateway has not confirmed to the hub."""
         return sum(each.state in DOWN for each in self.rows.values())
 
 
@@ -119,7 +119,7 @@ class Application:
 
     @property
     def waiting(self) -> int:
-        """Return the commands that are not known to be at the gateway."""
+        """Return the number of commands that are not known to be at the gateway."""
         return self._table.waiting
 
     def _later(self) -> None:

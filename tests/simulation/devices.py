@@ -62,7 +62,7 @@ class Device:
 
     @property
     def waiting(self) -> int:
-        """Return the messages without an answer."""
+        """Return the number of messages without an answer."""
         return len(self._waiting)
 
     # --- the stream -------------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ class FarSide:
 
     @property
     def waiting(self) -> int:
-        """Return the messages that have not been taken."""
+        """Return the number of messages that have not been taken."""
         return sum(len(queue.ready) + len(queue.sent) for queue in self.queues.values())
 
     def crash(self) -> None:

@@ -46,7 +46,7 @@ def show(world: World, violations: Sequence[Violation]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Return exit status 1 when a seed fails."""
+    """Run the seeds; exit with status 1 when one fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--seeds", type=int, default=1, help="how many (default: 1)")

@@ -34,7 +34,7 @@ WIDE: Final = Uint(2**31 - 1)
 
 
 def filler(size: int) -> Iterator[bytes]:
-    """Return this many bytes, a piece at a time."""
+    """Yield this many bytes, a piece at a time."""
     piece = bytes(256 * 1024)
     while size > 0:
         yield piece[:size]

@@ -68,7 +68,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
 
 @contextlib.contextmanager
 def opened(gateway: Waypost) -> Iterator[socket.socket]:
-    """Return an accepted WebSocket without an extension."""
+    """Open a WebSocket without an extension."""
     with socket.create_connection(("127.0.0.1", gateway.port("mqtt-ws")), timeout=WAIT_S) as peer:
         peer.sendall(REQUEST)
         head = b""

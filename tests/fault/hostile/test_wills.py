@@ -28,7 +28,7 @@ It was 22 MiB after the first round, 39 from the fourth on, and then constant.
 
 
 def with_wills(number: int) -> Iterator[bytes]:
-    """Return a will for a new address."""
+    """CONNECT with a will for a new address."""
     will = WillMessage(f"wills/{number}", bytes(1_000), qos=1)
     yield packets.Connect(f"mortal-{number}", 4, will=will).encode(4)
 

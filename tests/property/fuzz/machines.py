@@ -99,7 +99,7 @@ class HubEnd:
         self.intake = Intake(self.engine, self.service, self.shell)
 
     def receive(self, data: bytes) -> bytes:
-        """Process data for the peer."""
+        """Process data of the peer; return the answer."""
         for events in calls(self.engine, data, 0.0):
             self.intake.handle(events)
         for _ in range(TURNS_MAX):
@@ -162,7 +162,7 @@ class GatewayEnd:
         )
 
     def receive(self, data: bytes) -> bytes:
-        """Process data for the hub."""
+        """Process data of the hub; return the answer."""
         take_all(self.link, data, 0.0)
         return self.link.data_to_send()
 
