@@ -1,4 +1,4 @@
-"""A full space, seen from outside: telemetry is thinned and pictures go so that events are taken, and all adds up."""
+"""A full address space thins telemetry and drops pictures so that events are accepted; the counts add up."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def rooms(gateway: Waypost) -> dict[str, dict[str, Any]]:
 
 
 def ledger(gateway: Waypost) -> dict[tuple[str, str], int]:
-    """Messages given up, by address and reason."""
+    """Dropped messages, by address and reason."""
     data = Path(gateway.arguments[gateway.arguments.index("--data") + 1])
     connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
     try:

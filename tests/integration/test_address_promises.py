@@ -1,4 +1,4 @@
-"""What addresses promise, seen by clients nobody here wrote: Paho and Proton's own Python API, over one gateway."""
+"""Guarantees of addresses on one gateway, checked with independent clients: Paho and Proton's Python API."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def connect(gateway: Waypost, **options: Any) -> BlockingConnection:
 
 
 def test_a_password_nobody_asks_for_does_no_harm(gateway: Waypost) -> None:
-    """Many AMQP clients say PLAIN whenever they have a user: where there are none it is believed, as over MQTT."""
+    """Many AMQP clients use PLAIN whenever they have a user; a gateway without users accepts it, as over MQTT."""
     connection = connect(gateway, user="joe", password="whatever", allowed_mechs="PLAIN", allow_insecure_mechs=True)
     try:
         connection.create_sender("queue/anybody").send(Message(body="in"))
@@ -66,7 +66,7 @@ def test_amqp_asks_amqp_over_a_dynamic_address(gateway: Waypost) -> None:
 
 
 def test_amqp_asks_mqtt(gateway: Waypost) -> None:
-    """Dynamic reply-to becomes a response topic, and the answer comes back with its correlation id."""
+    """Dynamic reply-to becomes a response topic; the answer returns with its correlation id."""
     asking = connect(gateway)
     try:
         with Client(gateway, "mqtt-service", version=5) as service:
@@ -103,7 +103,7 @@ def test_mqtt_asks_amqp(gateway: Waypost) -> None:
             message = requests.receive(timeout=WAIT_S)
             requests.accept()
             assert message.reply_to == "topic/replies/asker"
-            correlation = bytes(message.correlation_id)  # Proton gives a view, and takes none
+            correlation = bytes(message.correlation_id)  # Proton returns a view but does not accept one
             reply = Message(address=message.reply_to, body=b"pong", correlation_id=correlation)
             serving.create_sender(None).send(reply)
             answer: Any = asker.received.get(timeout=WAIT_S)
@@ -300,7 +300,7 @@ def test_configured_attempts_and_consumers(tmp_path: Path) -> None:
 
 
 def test_a_subscription_is_no_place_to_send_to(tmp_path: Path) -> None:
-    """It gets what comes to its topic: what was sent to its own name was acknowledged, and nobody could get it."""
+    """Sending to a subscription is refused: no consumer could receive such a message."""
     (tmp_path / "addresses.yaml").write_text(RESOURCES)
     with edge(tmp_path, "gw", "--config", str(tmp_path / "addresses.yaml")) as gateway:
         connection = connect(gateway)

@@ -25,7 +25,7 @@ from tests.support.processes import Waypost, edge
 WAIT_S = 20.0
 
 OPEN = b"\x00\x00\x00\x12\x02\x00\x00\x00\x00\x53\x10\xc0\x05\x01\xa1\x02me"
-"""An open (AMQP 1.0 section 2.7.1) of container `me`, and nothing more."""
+"""Open frame (AMQP 1.0 section 2.7.1) of container `me`, without further fields."""
 
 GATEWAY = """
 apiVersion: waypost/v1
@@ -90,7 +90,7 @@ class Modes(LinkOption):
 
 
 def count(connection: BlockingConnection, address: str) -> int:
-    """Messages of a queue, by browsing it to the end."""
+    """Count the messages of a queue by browsing it."""
     browser = connection.create_receiver(address, credit=0, options=Copy(), name=f"browse {address}")
     browser.link.drain(100)
     connection.wait(lambda: browser.link.credit == 0 or not browser.link.draining(), timeout=WAIT_S)
@@ -100,7 +100,7 @@ def count(connection: BlockingConnection, address: str) -> int:
 
 
 def delivery_of(receiver: BlockingReceiver) -> Any:
-    """The delivery of the message received last."""
+    """Return the delivery of the last message."""
     return receiver.fetcher.unsettled[-1]
 
 
@@ -110,7 +110,7 @@ def answer(connection: BlockingConnection, receiver: BlockingReceiver, state: in
         setattr(delivery.local, name, value)
     delivery.update(state)
     delivery.settle()
-    connection.create_sender("queue/round-trip").close()  # what was said before has been heard
+    connection.create_sender("queue/round-trip").close()  # earlier frames have been read
 
 
 class TestSettlement:
@@ -209,7 +209,7 @@ class TestOutcomes:
 
 
 class TestPoison:
-    """A message that its consumers die of ends in the dead letter address after `maximumDeliveryAttempts`."""
+    """A message goes to the dead letter address after `maximumDeliveryAttempts` failures of its consumers."""
 
     def test_over_amqp(self, connect: Any, gateway: Waypost) -> None:
         connect().create_sender("queue/poison-amqp").send(Message(body="poison", durable=True))
@@ -298,7 +298,7 @@ class TestConnections:
         assert transport.remote_max_frame_size == 65_536
 
     def test_heartbeats_keep_an_idle_connection_and_silence_ends_it(self, tmp_path: Path) -> None:
-        """Both ways: the gateway wants to hear something every second, and so does the peer."""
+        """Both sides expect a frame every second."""
         (tmp_path / "gateway.yaml").write_text(GATEWAY.replace("1048576", "1048576, idleTimeoutS: 1"))
         with edge(tmp_path, "gw", "--config", str(tmp_path / "gateway.yaml")) as gateway:
             connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S, heartbeat=1)
@@ -341,7 +341,7 @@ class TestTermini:
         data.rewind()
         data.next()
         policy = data.get_dict()[symbol("lifetime-policy")]
-        assert policy.descriptor == 0x2B  # delete-on-close: what is in place, not what was asked for
+        assert policy.descriptor == 0x2B  # delete-on-close: the effective policy, not the requested one
         other.create_sender(address).send(Message(body="hello"))
         assert receiver.receive(timeout=WAIT_S).body == "hello"
 
@@ -366,7 +366,7 @@ class TestTermini:
 
 class TestRecovery:
     def test_a_detached_durable_subscription_keeps_what_was_not_settled(self, connect: Any) -> None:
-        """Proton's engine carries no unsettled map, so what was not settled is delivered again."""
+        """Proton's engine carries no unsettled map, so unsettled messages are delivered again."""
 
         class Durable(LinkOption):
             def apply(self, link: Any) -> None:
@@ -384,7 +384,7 @@ class TestRecovery:
         assert receiver.receive(timeout=WAIT_S).body == 1  # not settled
         receiver.link.detach()
         first.create_sender("queue/round-trip").close()
-        receiver.link.free()  # or Proton takes the old end for the new one
+        receiver.link.free()  # otherwise Proton takes the old end for the new one
         sender.send(Message(body=4, durable=True))
         assert first.conn.container == container_id
         again = first.create_receiver("topic/recovery", credit=10, name="link", options=Durable())

@@ -1,4 +1,4 @@
-"""Proton's own Python client, over sockets, against the broker's AMQP side: engine, driver, session and router."""
+"""Proton's Python client over sockets, against the broker's AMQP side: engine, driver, session and router."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def authenticate(mechanism: str, identity: str, secret: bytes) -> str | None:
 
 
 class Server:
-    """The broker's AMQP side on a loop of its own, in a thread of its own; clients block in the test's thread."""
+    """The broker's AMQP side on its own loop and thread; clients block in the test's thread."""
 
     def __init__(self, sasl: Callable[[], SaslServer]) -> None:
         self.url = ""
@@ -208,7 +208,7 @@ def test_refused_links_say_why(server: Server) -> None:
         with pytest.raises(LinkDetached) as caught:
             connection.create_sender("topic/#")
         assert caught.value.condition == "amqp:invalid-field"
-        assert connection.create_sender("queue/a")  # the connection is none the worse for it
+        assert connection.create_sender("queue/a")  # the connection still works
 
 
 def test_plain_authentication(server: Server) -> None:

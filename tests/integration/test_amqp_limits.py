@@ -1,4 +1,4 @@
-"""Limits and rules of AMQP that no client library breaks, broken by hand: what the gateway answers and when it ends."""
+"""Limits and rules of AMQP that no client library breaks: the gateway's answers and when it closes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HANDLE_MAX = 0x7FFF_FFFF
 FRAME_BYTES_MAX = 65_536
 LINKS_MAX = 1_024
 DURABLE = (Uint(2), Symbol("never"))
-"""Of a source: terminus durability and expiry policy (section 3.5.3)."""
+"""Terminus durability and expiry policy of a source (section 3.5.3)."""
 NO_STATE_YET = None
 ACCEPTED, REJECTED = 0x24, 0x25
 """Descriptors of outcomes (section 3.4)."""
@@ -106,7 +106,7 @@ def test_the_connection_ends(peer: FramePeer, condition: str, crime: Callable[[F
 
 
 def test_more_links_than_one_may_have(peer: FramePeer) -> None:
-    """Each beyond is refused; who does not end what was refused, and goes on, is cut off."""
+    """Each link beyond the limit is refused; a peer that goes on using refused links is disconnected."""
     peer.begin()
     for i in range(2 * LINKS_MAX + 1):
         peer.attach(f"l{i}", i, SENDER, "queue/many")
@@ -123,7 +123,7 @@ def test_more_links_than_one_may_have(peer: FramePeer) -> None:
 
 
 def test_answers_to_what_was_settled_are_no_crime(peer: FramePeer) -> None:
-    """Deliveries that are over are not taken for messages of the peer's."""
+    """Dispositions of settled deliveries are not counted as messages of the peer."""
     peer.begin()
     peer.attach("in", 0, RECEIVER, "topic/settled").grant(0, 50)
     peer.attach("out", 1, SENDER, "topic/settled")
@@ -171,7 +171,7 @@ def durable(peer: FramePeer, *rest: object) -> FramePeer:
     ],
 )  # fmt: skip
 def test_a_malformed_message_is_rejected_and_the_next_one_is_not(peer: FramePeer, message: bytes) -> None:
-    """Part 3, section 3.2: consumers get only the good one, and the link goes on."""
+    """Consumers get only the valid message, and the link goes on (part 3, section 3.2)."""
     peer.begin()
     peer.attach("out", 0, SENDER, "queue/malformed").expect(ATTACH)
     peer.attach("in", 1, RECEIVER, "queue/malformed").grant(1, 10).expect(ATTACH)
@@ -204,7 +204,7 @@ def test_a_message_to_a_last_will_over_the_anonymous_relay_is_refused(peer: Fram
 
 
 class TestStolenLink:
-    """A link is attached once between two containers, whatever connection or session it is on (section 2.6.1)."""
+    """A link name is attached once between two containers, on any connection or session (section 2.6.1)."""
 
     @pytest.mark.parametrize(("role", "address"), [(RECEIVER, "topic/s"), (RECEIVER, "queue/s"), (SENDER, "queue/s")])
     def test_by_another_connection_of_the_container(self, gateway: Waypost, role: bool, address: str) -> None:
@@ -215,7 +215,7 @@ class TestStolenLink:
             new.attach("one", 0, role, address).expect(ATTACH)
             assert old.expect(DETACH).error == "amqp:link:stolen"
             old.send(DETACH, Uint(0), True)
-            old.attach("two", 1, role, address).expect(ATTACH)  # the connection goes on
+            old.attach("two", 1, role, address).expect(ATTACH)  # the connection continues
 
     def test_by_another_session_of_the_connection(self, peer: FramePeer) -> None:
         peer.begin()
@@ -238,7 +238,7 @@ class TestStolenLink:
 
 
 class TestDurableSubscription:
-    """A link that is detached and attached again, by the same peer or over another connection (section 2.6.3)."""
+    """A link is detached and attached again by the same container, perhaps on another connection (section 2.6.3)."""
 
     def test_stolen_by_the_same_container(self, gateway: Waypost) -> None:
         with FramePeer(gateway.port("amqp"), "thief") as old, FramePeer(gateway.port("amqp"), "thief") as new:
@@ -250,13 +250,13 @@ class TestDurableSubscription:
             assert detached.error == "amqp:link:stolen"
             assert not detached.fields[1:2] or not detached.fields[1], "closed would end the subscription"
             old.send(DETACH, Uint(0), False)
-            new.grant(0, 10).attach("out", 1, SENDER, "topic/kept").expect(ATTACH)  # the credit is there with it
+            new.grant(0, 10).attach("out", 1, SENDER, "topic/kept").expect(ATTACH)  # the credit is already granted
             new.transfer(1, 0, b"for the new one")
             assert new.expect(TRANSFER).payload.endswith(b"for the new one")
             new.send(DETACH, Uint(0), True)
 
     def test_unsettled_deliveries_come_again(self, gateway: Waypost) -> None:
-        """The peer may say in `unsettled` what it remembers; nothing is claimed to be remembered here."""
+        """The peer may list remembered deliveries in `unsettled`; the gateway claims to remember none."""
         with FramePeer(gateway.port("amqp"), "resumes") as peer:
             peer.begin()
             durable(peer).grant(0, 10).expect(ATTACH)

@@ -1,4 +1,4 @@
-"""Addresses made, changed and deleted over AMQP on a running gateway, and there after a restart."""
+"""Addresses are created, changed and deleted over AMQP on a running gateway, and survive a restart."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ QDSTAT_ADDRESS = (
     "name", "distribution", "inProcess", "subscriberCount", "remoteCount", "containerCount", "deliveriesIngress",
     "deliveriesEgress", "deliveriesTransit", "deliveriesToContainer", "deliveriesFromContainer",
 )  # fmt: skip
-"""Attributes that qdstat reads of each row; it ends where one is missing."""
+"""Attributes that qdstat reads of each row; qdstat fails if one is missing."""
 
 
 def query(connection: BlockingConnection, kind: str, *names: str) -> list[dict[str, Any]]:
@@ -103,7 +103,7 @@ def test_connections_links_and_addresses_as_qdstat_reads_them(tmp_path: Path) ->
             device.create_sender(address, name=address).send(Message(body="kept", durable=True))
         worker = BlockingConnection(f"127.0.0.1:{port}", timeout=WAIT_S)
         receiver = worker.create_receiver("queue/stock", credit=5)
-        assert receiver.receive(timeout=WAIT_S).body == "kept"  # and not settled
+        assert receiver.receive(timeout=WAIT_S).body == "kept"  # received but not settled
         live = worker.create_receiver("topic/live", credit=3)
         admin = BlockingConnection(f"127.0.0.1:{port}", timeout=WAIT_S)
 

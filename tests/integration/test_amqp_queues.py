@@ -1,4 +1,4 @@
-"""Selectors, priorities and groups on queues, over a running gateway and Proton's own Python API."""
+"""Selectors, priorities and groups on queues of a running gateway, with Proton's Python API."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def take(receiver: BlockingReceiver, count: int) -> list[Any]:
     for _ in range(count):
         message = receiver.receive(timeout=WAIT_S)
         body = message.body
-        got.append(bytes(body) if isinstance(body, memoryview) else body)  # a view of what goes with the message
+        got.append(bytes(body) if isinstance(body, memoryview) else body)  # a view into the message's memory
         receiver.accept()
     return got
 

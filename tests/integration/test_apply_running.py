@@ -1,4 +1,4 @@
-"""`apply` and `delete` beside a running gateway say what it takes up only at its next start."""
+"""`apply` and `delete` on a running gateway name the changes that wait for its next start."""
 
 from __future__ import annotations
 

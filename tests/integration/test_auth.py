@@ -1,4 +1,4 @@
-"""A gateway that asks who its clients are, and clients nobody here wrote: Paho, Mosquitto's, Proton's Python API."""
+"""Authentication of a gateway, with independent clients: Paho, Mosquitto's and Proton's Python API."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 class Client:
-    """A Paho client; what happened to it is in queues."""
+    """Paho client with its callbacks in queues."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Client:
         return self.subscribed.get(timeout=WAIT_S)
 
     def publish(self, topic: str, body: bytes = b"x", qos: int = 1) -> int:
-        """The reason code; -1 when the gateway closed in place of an answer."""
+        """Publish; return the reason code, or -1 when the gateway closed instead of an answer."""
         self.client.publish(topic, body, qos)
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
@@ -194,12 +194,12 @@ def test_allowed_is_served(site: Site, version: int) -> None:
         for qos in (1, 2):
             assert client.publish("plant/7/temp", b"%d" % qos, qos) == 0
             assert client.received.get(timeout=WAIT_S).payload == b"%d" % qos
-        assert client.publish(f"devices/a{version}/state") in (0, 16)  # %c; 16: nobody listens
+        assert client.publish(f"devices/a{version}/state") in (0, 16)  # %c; 16: no subscriber
 
 
 @pytest.mark.parametrize(("qos", "code"), [(1, 0x87), (2, 0x92)])
 def test_denied_publish_is_said_by_mqtt_5(site: Site, qos: int, code: int) -> None:
-    # Paho answers a PUBREC that says 0x87 with PUBREL all the same, and gives the reason of the PUBCOMP it gets for it
+    # Paho answers a PUBREC with 0x87 with PUBREL all the same, and reports the reason of the next PUBCOMP
     with Client(site, "five", "alice", "wonderland", version=5) as client:
         assert client.publish("secret/x", qos=qos) == code
         assert client.publish("devices/another/state", qos=qos) == code
@@ -305,7 +305,7 @@ def test_amqp_plain_refused(site: Site, user: str, password: str) -> None:
 
 
 def test_amqp_management_is_for_who_has_the_right(site: Site) -> None:
-    """A rule without addresses is about the space as a whole, its management included; it gives no other right."""
+    """A rule without addresses covers the whole address space, including its management; it gives no other right."""
     question = Message(properties={"operation": "READ", "type": "io.waypost.address", "name": "jobs"})
     connection = amqp(site, "alice", "wonderland", "PLAIN")
     with pytest.raises(LinkDetached, match="unauthorized-access"):
@@ -330,7 +330,7 @@ class DynamicTarget(LinkOption):
 
 
 class EngineClient:
-    """Our own client engine over a socket: Proton's has SCRAM only when it is built with Cyrus SASL."""
+    """Our own client engine over a socket; Proton has SCRAM only when it is built with Cyrus SASL."""
 
     def __init__(self, site: Site, sasl: SaslClient) -> None:
         self.engine = Engine(container_id="engine", server=False, sasl=sasl)
@@ -379,7 +379,7 @@ def test_amqp_relay_is_held_against_the_rules(site: Site) -> None:
 
 
 def test_amqp_temporary_destinations_are_their_makers(site: Site) -> None:
-    """As JMS clients do: a link they send on makes the node, and others receive from it."""
+    """JMS clients create a temporary node by sending to it, and other clients receive from it."""
     connection = amqp(site, "alice", "wonderland", "PLAIN")
     made = connection.create_sender(None, options=DynamicTarget())
     address = made.link.remote_target.address
@@ -393,7 +393,7 @@ def test_amqp_temporary_destinations_are_their_makers(site: Site) -> None:
     connection.close()
 
 
-# --- users come and go -----------------------------------------------------------------------------------------------
+# --- users are added and removed -------------------------------------------------------------------------------------
 
 
 def test_a_device_is_added_rotated_and_removed_while_the_gateway_runs(site: Site) -> None:
@@ -487,7 +487,7 @@ def test_a_storm_of_wrong_passwords_leaves_others_alone(site: Site) -> None:
         client.subscribe("plant/storm")
         connected = client.client.socket()
         assert isinstance(connected, socket.socket)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else what is measured is Nagle's 40 ms
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # otherwise the figure is Nagle's 40 ms
         quiet = latencies(client, 200)
         threads = [threading.Thread(target=storm, args=(i,)) for i in range(20)]
         for thread in threads:
@@ -501,12 +501,12 @@ def test_a_storm_of_wrong_passwords_leaves_others_alone(site: Site) -> None:
     assert 0x89 in answers  # more than may wait for one user
     figures = [statistics.median(stormy) * 1e3, max(stormy) * 1e3, statistics.median(quiet) * 1e3, max(quiet) * 1e3]
     print("ms, storm median/max, quiet median/max: " + " ".join(f"{figure:.1f}" for figure in figures), len(answers))
-    # A verification takes 30 ms, and 4 of them wait at any time: on the loop's thread the median would be 100 ms
+    # A verification takes 30 ms, and 4 of them always wait: on the loop's thread the median would be 100 ms
     assert statistics.median(stormy) < 0.03
 
 
 class Patient(Client):
-    """Publishes and waits for its own message to come back, without a timer in between."""
+    """Publish and wait until its own message returns, without a timer in between."""
 
     def publish_and_wait(self, topic: str, body: bytes) -> float:
         start = time.perf_counter()

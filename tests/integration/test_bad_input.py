@@ -1,4 +1,4 @@
-"""What a person or a peer gets wrong ends in one clear line and leaves everything else running."""
+"""Wrong input of a person or a peer ends in one clear line and leaves everything else running."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ spec: {address: jobs, type: queue}
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command that is expected to end by itself."""
+    """Run a command that is expected to end by itself."""
     command = [sys.executable, "-m", "edge.appliance.main", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def clear(done: subprocess.CompletedProcess[str], code: int) -> str:
-    """The error of a command that ended with `code`, printed as one line and its hint, without a traceback."""
+    """Check that a command ended with `code` and without a traceback; return its error and hint as one line."""
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
@@ -65,7 +65,7 @@ def test_unknown_key_names_file_line_and_path(tmp_path: Path) -> None:
 
 
 def test_apply_get_and_run(tmp_path: Path) -> None:
-    """The whole way of a configuration: applied, listed, served."""
+    """A configuration is applied, listed and served."""
     data = str(tmp_path / "gw")
     file = tmp_path / "gateway.yaml"
     file.write_text(GATEWAY.replace("listners", "listeners"))
@@ -80,7 +80,7 @@ def test_apply_get_and_run(tmp_path: Path) -> None:
 
 
 def test_applied_while_running(tmp_path: Path) -> None:
-    """A queue that is applied while the gateway runs is one from the next message on."""
+    """A queue applied to a running gateway stores the next message."""
     file = tmp_path / "queue.yaml"
     file.write_text(QUEUE)
     with edge(tmp_path, "gw") as gateway:
@@ -156,7 +156,7 @@ def test_dev_is_for_this_machine_only(tmp_path: Path) -> None:
 
 
 def garbage(port: int, data: bytes) -> None:
-    """Send it and read until the other side closes, or a moment has shown that it waits for more."""
+    """Send the data and read until the server closes, or until a pause shows that it waits for more."""
     with socket.create_connection(("127.0.0.1", port), timeout=5) as sock:
         try:
             sock.sendall(data)

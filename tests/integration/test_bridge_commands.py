@@ -1,4 +1,4 @@
-"""`waypost bridge` against a gateway and a hub that run: cut, taken up, probed, drained, and then proved."""
+"""`waypost bridge` with a running gateway and hub: cut, resume, probe, drain, and verify."""
 
 from __future__ import annotations
 

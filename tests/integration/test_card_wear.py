@@ -1,4 +1,4 @@
-"""What a gateway says it wrote to its card: while it runs, across restarts, and beside it stopped."""
+"""Bytes that a gateway reports to have written to its card: while it runs, after restarts, and when stopped."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ask(gateway: Waypost, path: str) -> bytes:
 
 
 def counted(gateway: Waypost, payload_bytes: int) -> None:
-    """Wait until the status has so many bytes of bodies."""
+    """Wait until the status has this many bytes of bodies."""
 
     def there() -> bool:
         status: dict[str, Any] = json.loads(ask(gateway, "/api/v1/status"))
@@ -53,7 +53,7 @@ def command(*arguments: str) -> str:
 
 
 def publish(gateway: Waypost, messages: int) -> int:
-    """Bytes of bodies the gateway has acknowledged."""
+    """Publish messages; return the bytes of bodies that the gateway has acknowledged."""
     publisher = Publisher("device", gateway.port("mqtt"), "plant/1")
     publisher.start()
     try:
@@ -93,7 +93,7 @@ def test_many_bytes_written_for_few_messages_is_said_with_what_helps(tmp_path: P
     config.write_text(RESOURCES.replace("DURABILITY", "fsync"))
     assert "ready" in command("edge", "init", "--data", data)
     with contextlib.closing(sqlite3.connect(tmp_path / "gw" / "store.sqlite")) as store, store:
-        row = (0, 720.0, 720_000, 50_400_000, 435_000_000_000)  # 12 minutes of 20 messages a second; others wrote more
+        row = (0, 720.0, 720_000, 50_400_000, 435_000_000_000)  # 12 minutes of 20 messages/s; others wrote more
         store.execute(
             "INSERT INTO wear (hour, seconds, payload_bytes, process_bytes, device_bytes) VALUES (?,?,?,?,?)", row
         )

@@ -1,4 +1,4 @@
-"""Devices whose certificates are revoked while a gateway runs: with a list of openssl, over every listener with TLS."""
+"""Device certificates revoked by an openssl list on a running gateway, over every listener with TLS."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def connected(site: Site, pump: Issued, protocol: str) -> ssl.SSLSocket | None:
-    """A connection that has been answered; None: it was not let in."""
+    """Connect and read an answer; None when the gateway refuses the certificate."""
     request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     if protocol == "mqtts":
         request = packets.Connect(Path(pump.certificate).stem, 5).encode()
@@ -84,7 +84,7 @@ def lets_in(site: Site, pump: Issued, protocol: str = "mqtts") -> bool:
 
 
 def is_over(peer: ssl.SSLSocket) -> bool:
-    """Its other end has ended it."""
+    """Return True once the gateway has closed the connection."""
     peer.settimeout(0.05)
     try:
         return not peer.recv(65_536)
@@ -95,7 +95,7 @@ def is_over(peer: ssl.SSLSocket) -> bool:
 
 
 def said(site: Site, words: str, severity: str) -> None:
-    """It is in the list of problems."""
+    """Wait until the problem is listed."""
     port = site.gateway.port("http")
     wait_until(lambda: found(port, "revocations", words) is not None, timeout_s=WAIT_S, what=f"{words} is said")
     assert (found(port, "revocations", words) or {})["severity"] == severity

@@ -1,4 +1,4 @@
-"""A gateway starts with a wrong clock and learns the time later: the lake can tell when each message was received."""
+"""A gateway starts with a wrong clock and gets the time later: the lake can compute each time of receipt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.processes import edge, free_port, hub, wait_until
 
 WAIT_S = 40.0
 EXACT = timedelta(seconds=3)
-"""The clock is taken for set from two seconds on; one is for the way of a message."""
+"""Two seconds that a clock may be off before it counts as set, and one second for the transfer."""
 
 
 def told(lake: Path) -> list[dict[str, Any]]:
@@ -22,12 +22,12 @@ def told(lake: Path) -> list[dict[str, Any]]:
 
 
 def whole(lake: Path) -> set[int]:
-    """Stretches all of which is known."""
+    """Return the clock stretches with a complete offset."""
     return {row["stretch"] for row in told(lake) if row["whole"]}
 
 
 def times(lake: Path) -> dict[bytes, datetime]:
-    """When each message was received, by its body: by its stamp, or by that and how far the clock was off."""
+    """Return the time of receipt by body: the stamp, corrected by the clock offset where it is known."""
     found = {}
     offsets = told(lake)
     for row in rows(lake, "telemetry"):
@@ -55,7 +55,7 @@ def publish(client: Client, sent: dict[bytes, datetime], *bodies: bytes) -> None
 
 
 def test_times_are_known_whenever_the_clock_is_set_right(tmp_path: Path) -> None:
-    """Messages land with stamps of decades ago, before it is set right and after; another gateway's are not touched."""
+    """Messages with stamps of decades ago land before and after the clock is set; another gateway's stay unchanged."""
     lake, port, sent = tmp_path / "hub" / "lake", free_port(), dict[bytes, datetime]()
     with Clock(tmp_path, synchronized=False) as clock:
         clock.set(-30 * YEAR_S, synchronized=False)
@@ -74,7 +74,7 @@ def test_times_are_known_whenever_the_clock_is_set_right(tmp_path: Path) -> None
                 off = announced[0]["heard_at"] - announced[0]["told_at"]
                 assert timedelta(seconds=30 * YEAR_S) <= off < timedelta(seconds=30 * YEAR_S) + 2 * EXACT
                 clock.set(30 * YEAR_S, synchronized=False)
-                time.sleep(0.01)  # it shows that time for a moment
+                time.sleep(0.01)  # the clock shows that time for a moment
                 publish(client, sent, b"from the future", b"this too")
                 clock.set(0, synchronized=True)
                 publish(client, sent, b"right", b"and right")

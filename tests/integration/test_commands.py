@@ -1,4 +1,4 @@
-"""Commands end to end: a hub, a gateway, and clients of other people, with either side killed between any two steps."""
+"""Commands end to end with independent clients: hub or gateway is killed between any two steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ JSON = "application/json"
 
 
 class Fleet:
-    """A hub, and a gateway of it."""
+    """A hub and one of its gateways."""
 
     def __init__(self, folder: Path) -> None:
         port, http = free_port(), free_port()
@@ -64,7 +64,7 @@ class Fleet:
         return found
 
     def up(self) -> None:
-        """Both run, and the gateway is known and connected."""
+        """Start both and wait until the gateway is known and connected."""
 
         def connected() -> bool:
             return any(one["connected"] for one in self.ask("GET", "gateways")["gateways"])
@@ -73,7 +73,7 @@ class Fleet:
 
 
 class Device:
-    """A client of paho's that answers when it is told to."""
+    """Paho client that answers commands on demand."""
 
     def __init__(self, gateway: Waypost, name: str = "pump7") -> None:
         self.received: queue.Queue[paho.MQTTMessage] = queue.Queue()
@@ -167,7 +167,7 @@ def test_a_command_rejected_over_http(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("level", ["+", "#"])
 def test_a_device_of_mqtt_3_1_1_gets_the_name_in_the_topic(fleet: Fleet, level: str) -> None:
-    """Such a client has no user properties."""
+    """MQTT 3.1.1 clients have no user properties, so the topic names the command."""
     received: queue.Queue[paho.MQTTMessage] = queue.Queue()
     device = f"old{ord(level)}"
     client = paho.Client(paho.CallbackAPIVersion.VERSION2, f"device-{device}", protocol=paho.MQTTv311)
@@ -215,7 +215,7 @@ def test_a_session_for_one_name_gets_what_came_while_its_client_was_away(fleet: 
 
 @pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="mosquitto-clients is not installed")
 def test_a_device_that_is_away_gets_its_command_when_it_comes(fleet: Fleet) -> None:
-    """mosquitto_sub, which speaks MQTT 3.1.1, knows nothing of all this."""
+    """mosquitto_sub speaks MQTT 3.1.1 and knows nothing about commands."""
     text, raw = (
         fleet.send("valve1", payload="open"),
         fleet.send("valve1", payload_base64=base64.b64encode(b"\0\xff").decode()),
@@ -235,7 +235,7 @@ def test_a_device_that_is_away_gets_its_command_when_it_comes(fleet: Fleet) -> N
 
 
 def test_what_no_device_takes_in_time_is_given_up_and_reported(fleet: Fleet) -> None:
-    """At the gateway, which has it in its ledger; and at the hub, where its gateway does not come for it."""
+    """An expired command is in the ledger of the gateway; the hub reports one that its gateway never fetched."""
     at_gateway = fleet.send(device="absent", ttl_s=1)
     assert fleet.wait(at_gateway, "expired")["reason"] == "expired"
     fleet.edge.stop()
@@ -304,7 +304,7 @@ def gateway_killed(fleet: Fleet) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("kill", [gateway_killed, pytest.param(hub_killed, marks=pytest.mark.slow)])
 def test_either_side_is_killed_between_any_two_steps(tmp_path: Path, kill: Callable[[Fleet], None]) -> None:
-    """A command is delivered, once where its device was there and acknowledged it, and never forgotten."""
+    """A command is never forgotten; it is delivered once if its device was connected and acknowledged it."""
     fleet = Fleet(tmp_path)
     with fleet.hub, fleet.edge:
         fleet.up()
@@ -338,7 +338,7 @@ def killed_between(fleet: Fleet, kill: Callable[[Fleet], None]) -> None:
 
 
 class TestApplications:
-    """Over AMQP, with the C library of Qpid Proton."""
+    """Applications over AMQP, with the C library of Qpid Proton."""
 
     def test_a_command_and_what_became_of_it(self, fleet: Fleet) -> None:
         with application(fleet) as connection, Device(fleet.edge, "fan1") as device:
@@ -413,7 +413,7 @@ def application(fleet: Fleet) -> Iterator[BlockingConnection]:
 
 
 def command(fleet: Fleet, *words: str, code: int = 0) -> Any:
-    """What `waypost fleet command` prints as JSON."""
+    """Run `waypost fleet command`; return its JSON."""
     done = forked.waypost("fleet", "command", *words, "--data", str(fleet.data), "--json")
     assert done.returncode == code, done.stdout + done.stderr
     return json.loads(done.stdout) if done.stdout else done.stderr

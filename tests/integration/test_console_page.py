@@ -1,4 +1,4 @@
-"""The pages as a browser shows them: Debian's headless chromium runs their scripts and prints what there is then."""
+"""Pages in a browser: headless chromium of Debian runs their scripts and prints the resulting document."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ setInterval(() => { const page = document.getElementById("phone").contentDocumen
   document.body.dataset.overflow = page.documentElement.scrollWidth - page.documentElement.clientWidth;
   document.body.dataset.text = page.body.innerText; }, 200);
 </script></body>"""
-"""Frame of a phone's width around a page: a window of headless chromium has 500 pixels at least."""
+"""Frame of a phone's width around a page; a window of headless chromium has at least 500 pixels."""
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian package chromium)")
 
 
 def shown(port: int, profile: Path, who: str = "") -> str:
-    """The document after some seconds of the page's own time. `who`: name and password in its address."""
+    """Return the document after some seconds of the page's own time; `who` is a name and password for its address."""
     assert CHROMIUM is not None
     flags = ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--virtual-time-budget=6000")
     done = subprocess.run(
@@ -55,7 +55,7 @@ def shown(port: int, profile: Path, who: str = "") -> str:
 
 
 def element(page: str, name: str) -> str:
-    """The element with an id, as far as its first closing tag."""
+    """Return the element with an id, up to its first closing tag."""
     found = re.search(rf'<\w+[^>]* id="{name}"[^>]*>[^<]*', page)
     assert found is not None, name
     return found[0]
@@ -84,7 +84,7 @@ def test_a_gateway_to_try_without_a_hub(tmp_path: Path) -> None:
 
 
 class FromElsewhere:
-    """The console as somebody at another machine reaches it, who presses Pause."""
+    """The console at another machine, by an operator who presses Pause."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -113,7 +113,7 @@ async def phone(_request: Request) -> HTMLResponse:
 
 
 def gateway_page(more: str = "", *, path: str = "/") -> Route:
-    """The gateway's page with `more` at its end."""
+    """Serve the gateway's page with `more` at its end."""
 
     async def page(_request: Request) -> HTMLResponse:
         text = resources.files("edge.appliance.console").joinpath("page.html").read_text(encoding="utf-8")
@@ -143,7 +143,7 @@ def test_a_pause_that_is_refused_says_why_and_a_problem_is_red(tmp_path: Path) -
 
 
 def test_the_gateway_s_page_fits_a_phone_and_shows_a_notice_as_a_note(tmp_path: Path) -> None:
-    """The two pills of `--dev` and a notice are wider than a phone."""
+    """The two labels of `--dev` and a notice are wider than a phone."""
     notice = {**FULL, "name": "no subscriber", "what": "messages reach no subscriber", "severity": "notice"}
     console = make_app(StatusHistory(lambda: {**STATUS, "dev": True, "problems": [notice]}), HttpAccess(), Control())
     routes = [Route("/", phone), gateway_page(path="/page"), Mount("/", console)]
@@ -181,7 +181,7 @@ def at_the_hub(name: str, waiting: int, rate: float, *, connected: bool = True) 
 
 
 def hub_page(more: str = "") -> Callable[[Request], Awaitable[HTMLResponse]]:
-    """The hub's page with `more` at its end."""
+    """Serve the hub's page with `more` at its end."""
 
     async def page(_request: Request) -> HTMLResponse:
         text = resources.files("cloud.console").joinpath("index.html").read_text(encoding="utf-8")
@@ -191,7 +191,7 @@ def hub_page(more: str = "") -> Callable[[Request], Awaitable[HTMLResponse]]:
 
 
 def hub(gateways: Callable[[Request], Awaitable[JSONResponse]], more: str = "") -> Starlette:
-    """A hub's page over made-up answers, with `more` at its end."""
+    """Serve the hub's page with prepared answers and `more` at its end."""
 
     async def status(_request: Request) -> JSONResponse:
         return JSONResponse(HUB)
@@ -204,7 +204,7 @@ CHOICE = """<script>$("filter").value = " gw-07 "; $("offline").checked = true;<
 
 
 def test_the_hub_looks_for_a_gateway_that_is_on_no_page_yet(tmp_path: Path) -> None:
-    """The page has the first 500 gateways of a fleet, and the one to be found may be behind them."""
+    """The page shows the first 500 gateways of a fleet; a search also finds a later one."""
 
     async def gateways(request: Request) -> JSONResponse:
         query = request.query_params

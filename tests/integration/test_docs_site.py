@@ -1,4 +1,4 @@
-"""The docs site is built without a warning, has no dead link, and asks nothing of other hosts when it is read."""
+"""The docs site builds without a warning, has no dead link, and requests nothing from other hosts."""
 
 from __future__ import annotations
 

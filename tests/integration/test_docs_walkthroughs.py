@@ -1,6 +1,6 @@
-"""Every command that the README or a page of the documentation shows is run, and prints what the page says.
+"""Every command in the README and on a page of the documentation runs, and prints what the page shows.
 
-See `tests.support.walkthrough` for what of a page is run.
+`tests.support.walkthrough` documents which parts of a page are run.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ ALWAYS = [ROOT / "README.md", *(path for path in (ROOT / "docs/tutorials").glob(
 PAGES = sorted({*ALWAYS, *(path for path in (ROOT / "docs").rglob("*.md") if is_transcript(path))})
 TLS = ROOT / "docs/tutorials/first-gateway.md"
 FIRST_READING_S_MAX = 60.0
-"""Most time until the readings of a gateway with TLS are in the lake; some 15 s on an idle machine."""
+"""Longest time until readings of a gateway with TLS are in the lake; about 15 s on an idle machine."""
 SILENT = ("mosquitto_pub",)
 """Programs that print nothing when they succeed."""
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to type in."""
+    """Change to an empty working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -56,7 +56,7 @@ def test_commands_print_what_the_page_says(page: Path, folder: Path) -> None:
 
 
 def assert_consoles_open(reader: Reader, authority: Path) -> None:
-    """Both consoles are where the page says, for the users it adds, and for no one else."""
+    """Both consoles are at the documented address, and only for the users that the page adds."""
     text = TLS.read_text()
     users = re.findall(r"^# (\S+): added\n# password: (\S+)", text, re.MULTILINE)[-2:]
     consoles = re.findall(r"Open <(http\S+)>", text)

@@ -1,4 +1,4 @@
-"""`waypost doctor` beside real gateways: sound ones, and ones broken on purpose, each with its next step."""
+"""`waypost doctor` on real gateways: healthy ones, and ones broken on purpose, each with its next step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Found = dict[str, list[dict[str, Any]]]
 
 
 def doctor(data: Path, *options: str) -> tuple[int, Found]:
-    """(exit code, results by name)."""
+    """Run the doctor; return its exit code and its results by name."""
     done = subprocess.run(
         [sys.executable, "-m", "edge.appliance.main", "doctor", "--data", str(data), "--json", "--timeout=3", *options],
         capture_output=True, text=True, timeout=100, check=False,
@@ -70,7 +70,7 @@ spec:
 
 
 def expired(folder: Path) -> tuple[str, str]:
-    """A certificate that ended yesterday, with its key."""
+    """Issue a certificate that ended yesterday; return its files."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "late")])
     now = datetime.datetime.now(datetime.UTC)
@@ -156,5 +156,5 @@ def test_people_get_eighty_columns(tmp_path: Path) -> None:
     assert done.stderr == ""
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert "\x1b" not in done.stdout
-    assert "not found" in " ".join(done.stdout.split())  # wrapped where the path is long
+    assert "not found" in " ".join(done.stdout.split())  # long paths are wrapped
     assert " warnings, " in done.stdout.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""A first gateway as a technician makes it: asked on a terminal, or told by options; then the commands it names."""
+"""Set-up of a first gateway, by questions on a terminal or by options; then the commands that it names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def on_a_terminal(answers: list[str], *arguments: str) -> tuple[int, str]:
-    """The exit code, and everything the terminal showed; each question is answered when it is there."""
+    """Run on a terminal and answer each question; return the exit code and the output."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen([*PROGRAM, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True)
     os.close(theirs)
@@ -37,7 +37,7 @@ def on_a_terminal(answers: list[str], *arguments: str) -> tuple[int, str]:
     while select.select([ours], [], [], WAIT_S)[0]:
         try:
             shown += os.read(ours, 4096).decode()
-        except OSError:  # the terminal of a process that has ended
+        except OSError:  # the process has ended and closed the terminal
             break
         if asked < len(answers) and len(re.findall(r"\]: ", shown)) > asked:
             os.write(ours, f"{answers[asked]}\n".encode())

@@ -20,7 +20,7 @@ REFUSED_S_MAX = 60.0
 
 
 def waits_longest(log: Path) -> None:
-    """Return when the gateway has just started one of its longest waits."""
+    """Wait until the gateway has just started one of its longest waits."""
 
     def waits() -> list[float]:
         return [float(each) for each in re.findall(r"next attempt in (\d+\.\d) s", log.read_text())]
@@ -36,7 +36,7 @@ def waits_longest(log: Path) -> None:
 
 
 def connected_after(data: Path, gateway: Waypost) -> float:
-    """Seconds until it is connected, at most 10 times what is allowed."""
+    """Return the seconds until the gateway is connected, at most 10 times the limit."""
     begun = time.monotonic()
 
     def connected() -> dict[str, Any] | None:

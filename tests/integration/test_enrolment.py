@@ -1,4 +1,4 @@
-"""From an empty hub and an empty gateway to mutual TLS, and out again: with the program, over sockets."""
+"""Enrolment from an empty hub and gateway to mutual TLS, and revocation: the real program, over sockets."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ DAY_S = 86_400
 
 
 def hub(folder: Path, *arguments: str, amqps: int = 0) -> Waypost:
-    """A hub that lets gateways in by their certificates."""
+    """Start a hub that accepts gateways by their certificates."""
     places = (f"--amqp=127.0.0.1:{amqps}", "--http=127.0.0.1:0")
     return Waypost(folder / "hub.log", "hub", "run", "--data", str(folder / "hub"), *places, *arguments)
 
 
 def fleet(folder: Path, *words: str) -> str:
-    """What a `waypost fleet` command prints."""
+    """Run a `waypost fleet` command; return its output."""
     done = forked.waypost("fleet", *words, "--data", str(folder / "hub"))
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 def init(folder: Path, url: str, token: str, *, name: str = "hall") -> tuple[int, str]:
-    """`edge init`: its exit code, and what it said."""
+    """Run `edge init`; return its exit code and output."""
     places = ("--mqtt", "127.0.0.1:0", "--amqp", "none", "--http", "127.0.0.1:0")
     told = ("--name", name, "--hub", url, "--token", token, "--forward", "plant/#")
     done = forked.waypost("edge", "init", "--data", str(folder / name), *told, *places)
@@ -61,7 +61,7 @@ def init(folder: Path, url: str, token: str, *, name: str = "hall") -> tuple[int
 
 
 class Device:
-    """One of a gateway, with a password."""
+    """Device of a gateway, with a password."""
 
     def __init__(self, data: Path, port: int) -> None:
         added = forked.waypost("device", "add", "pump7", "--data", str(data), "--allow", "send:plant/#", "--json")
@@ -71,7 +71,7 @@ class Device:
         self._client.loop_start()
 
     def publish(self, first: int, last: int) -> None:
-        """Every one of them is acknowledged on return."""
+        """Publish messages; every one is acknowledged on return."""
         for each in [self._client.publish("plant/7", b"%d" % i, qos=1) for i in range(first, last)]:
             each.wait_for_publish(WAIT_S)
             assert each.is_published()
@@ -95,7 +95,7 @@ def landed(folder: Path) -> list[tuple[str, str, int]]:
 
 
 def test_in_and_out_and_in_again(tmp_path: Path) -> None:
-    """Nothing of a gateway's store is lost or sent twice while it is shut out, and the hub killed meanwhile."""
+    """A revoked gateway loses and repeats no message, although the hub is killed in between."""
     port = free_port()
     data = tmp_path / "hall"
     with hub(tmp_path, amqps=port) as far:
@@ -130,7 +130,9 @@ def test_in_and_out_and_in_again(tmp_path: Path) -> None:
 
 
 def test_a_registry_of_before_the_gateway_enrolled(tmp_path: Path) -> None:
-    """The gateway connects by its certificate, is listed and can be revoked; the hub says that its registry is old."""
+    """A gateway older than the hub's registry connects by its certificate, is listed and can be revoked; the hub
+    reports the old registry.
+    """
     port, data, notice = free_port(), tmp_path / "hall", tmp_path / "hub" / "registry.older"
     registry = tmp_path / "hub" / "registry.db"
     near = Waypost(tmp_path / "hall.log", "edge", "run", "--data", str(data))
@@ -162,21 +164,21 @@ spec: {tenantQuota: {gateways: 1}}
 
 
 def fails(folder: Path, *words: str) -> str:
-    """What a `waypost fleet` command says that does not do it."""
+    """Run a `waypost fleet` command that fails; return its error."""
     done = forked.waypost("fleet", *words, "--data", str(folder / "hub"))
     assert done.returncode == 1, done.stdout
     return done.stderr
 
 
 def forgotten(folder: Path, name: str) -> bool:
-    """It is now; false while the hub has it connected."""
+    """Forget a gateway; return False while the hub has it connected."""
     done = forked.waypost("fleet", "forget", name, "--json", "--data", str(folder / "hub"))
     assert done.returncode == 0 or "is connected" in done.stderr, done.stderr
     return done.returncode == 0 and json.loads(done.stdout)["gateway"] == name
 
 
 def test_forgotten_and_back_in(tmp_path: Path) -> None:
-    """The place of a gateway goes to another and comes back; what it sent before is not taken for new."""
+    """Another gateway takes the place of a forgotten one, which later returns; its old messages are not new again."""
     port = free_port()
     (tmp_path / "hub.yaml").write_text(QUOTA)
     data = tmp_path / "hall"
@@ -222,7 +224,7 @@ def test_forgotten_and_back_in(tmp_path: Path) -> None:
 
 
 def test_what_a_person_gets_wrong(tmp_path: Path) -> None:
-    """Each time one clear line, the exit code, and nothing that is made by halves."""
+    """Each mistake gives one clear line and the exit code; nothing is created by halves."""
     with hub(tmp_path, "--amqp=0.0.0.0:0") as far:
         url = f"amqps://localhost:{far.port('amqps')}"
         token = fleet(tmp_path, "token", "create")
@@ -253,7 +255,7 @@ def test_what_a_person_gets_wrong(tmp_path: Path) -> None:
 
 
 def test_a_hundred_gateways(tmp_path: Path) -> None:
-    """They come at once, each with its token."""
+    """A hundred gateways enrol at the same time, each with its token."""
     with hub(tmp_path) as far:
         tokens = [EnrolmentToken.parse(text) for text in fleet(tmp_path, "token", "create", "--count", "100").split()]
         exchange = HubEnrolmentClient(ListenEndpoint("localhost", far.port("amqps")), WAIT_S)
@@ -273,7 +275,7 @@ def test_a_hundred_gateways(tmp_path: Path) -> None:
 
 
 def at(clock: Clock, *words: str) -> str:
-    """What a command prints that has this clock."""
+    """Run a command with this clock; return its output."""
     command = [sys.executable, "-m", "edge.appliance.main", *words]
     done = subprocess.run(command, env=clock.environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == 0, done.stderr
@@ -285,7 +287,7 @@ def serial(data: Path) -> int:
 
 
 def test_renewed_while_it_sends_and_enrolled_anew_when_all_has_ended(tmp_path: Path) -> None:
-    """Clocks go ahead, at first the gateway's. The link stands while it renews; the store lives through the rest."""
+    """Clocks advance, first the gateway's. The link survives the renewal, and the store survives a new enrolment."""
     data, port = tmp_path / "hall", free_port()
     with Clock(tmp_path, synchronized=True) as clock, hub(tmp_path, amqps=port) as far:
         url = f"amqps://localhost:{port}"
@@ -323,7 +325,7 @@ def test_renewed_while_it_sends_and_enrolled_anew_when_all_has_ended(tmp_path: P
 
 @pytest.fixture(scope="module")
 def enrolled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, int]:
-    """(folder, amqps port, https port) of a hub that runs while the tests of this file that need one do."""
+    """Start a hub for the tests of this file that need one; yield (folder, amqps port, https port)."""
     folder = tmp_path_factory.mktemp("enrolled")
     with hub(folder) as far:
         code, said = init(folder, f"amqps://localhost:{far.port('amqps')}", fleet(folder, "token", "create"))
@@ -383,19 +385,19 @@ class TestDoors:
 
 
 def shown_at(port: int) -> str:
-    """The certificate a hub shows, PEM."""
+    """Return the hub's current certificate as PEM."""
     return ssl.get_server_certificate(("127.0.0.1", port), timeout=WAIT_S)
 
 
 class Impostor:
-    """Whoever has the key of a hub's certificate, at the hub's place; in a thread."""
+    """Attacker with the key of a hub's certificate, on the hub's port; runs in a thread."""
 
     def __init__(self, port: int, stolen: Path) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(stolen, stolen)
         self.handshakes = 0
         self.heard: list[bytes] = []
-        """What came after a handshake."""
+        """Bytes received after a handshake."""
         self._context = context
         self._listening = socket.create_server(("127.0.0.1", port))
         self._thread = threading.Thread(target=self._serve)
@@ -423,7 +425,7 @@ class Impostor:
 
 
 def test_whoever_has_a_stolen_key_of_the_hub_gets_nothing(tmp_path: Path) -> None:
-    """The hub makes another certificate while its links stand; those that know the list send nothing to the old one."""
+    """The hub replaces its certificate while links are open; gateways with the new list reject the stolen one."""
     port = free_port()
     data, stolen, log = tmp_path / "hall", tmp_path / "stolen.pem", tmp_path / "hall.log"
     with hub(tmp_path, amqps=port) as running:

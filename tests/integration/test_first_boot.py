@@ -1,4 +1,4 @@
-"""From a card's file to a gateway that has enrolled, with the program and a real hub, and kills at any moment."""
+"""First boot from the card's file to an enrolled gateway, with the real program and hub, and kills at any moment."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WAIT_S = 60.0
 
 
 class Machine:
-    """A gateway from a card, below a folder."""
+    """Gateway installed from a card, inside a folder."""
 
     def __init__(self, fleet: EnrolledFleet, name: str, **hub: object) -> None:
         self.places = CardPaths(fleet.folder / name)
@@ -58,13 +58,13 @@ class Machine:
         return ("edge", "first-boot", "enrol", "--data", str(self.data), "--root", str(self.places.root), *more)
 
     def make(self) -> None:
-        """What the service does before its first start."""
+        """Run the step that the service takes before its first start."""
         places = ("--mqtt", "127.0.0.1:0", "--amqp", "none", "--http", "127.0.0.1:0")
         done = forked.waypost("edge", "init", "--data", str(self.data), "--name", "waypost", *places)
         assert done.returncode == 0, done.stderr
 
     def status(self, port: int) -> dict[str, Any]:
-        """What the gateway that runs says."""
+        """Return the status of the running gateway."""
         words = ("edge", "status", "--data", str(self.data), "--http", f"127.0.0.1:{port}", "--json")
         return dict(json.loads(self.run(*words)))
 
@@ -85,7 +85,7 @@ def token(fleet: EnrolledFleet) -> str:
 
 
 def certificates(fleet: EnrolledFleet, name: str) -> list[str]:
-    """Serials of a gateway's, those that were revoked too."""
+    """Return the serials of a gateway's certificates, including revoked ones."""
     with closing(Enrolments(sqlite_url(fleet.folder / "hub" / "registry.db"))) as registry:
         return [each.serial for each in registry.certificates() if each.gateway == name]
 
@@ -114,12 +114,12 @@ def test_it_enrols_while_it_serves_and_attests_everywhere(fleet: EnrolledFleet) 
     assert state_of(machine.data).summary()["certificate"] == serial
     assert "settings unchanged" in machine.run(*machine.settings())
     machine.places.card.rename(machine.places.card.with_name("away"))
-    machine.places.card.mkdir()  # where the first partition would be mounted
+    machine.places.card.mkdir()  # mount point of the first partition
     assert "the card's first partition cannot be read: it is not mounted" in machine.run(*machine.settings(), code=1)
     assert (machine.places.root / "run/waypost/light").read_text() == "waiting\n"
     machine.run(*machine.enrol())
     assert certificates(fleet, "hall") == [serial], "what is done is not done again"
-    for build in ("a" * 64, "b" * 64):  # as it is known after each start; the second one is an update
+    for build in ("a" * 64, "b" * 64):  # the build of each start; the second one is an update
         (machine.places.root / "run/waypost-root").mkdir(parents=True, exist_ok=True)
         (machine.places.root / "run/waypost-root/sha256").write_text(build)
         machine.run(*machine.enrol("--once"))
@@ -127,7 +127,7 @@ def test_it_enrols_while_it_serves_and_attests_everywhere(fleet: EnrolledFleet) 
 
 
 def test_through_a_proxy_at_the_url_that_is_let_out(fleet: EnrolledFleet) -> None:
-    """The first URL's port is not let out; the password of the proxy is where it is needed, and nowhere people look."""
+    """The first URL's port is blocked; the proxy's password is where it is needed and in no public place."""
     with HttpProxy([fleet.hub_port], "plant:hidden") as proxy:
         machine = Machine(fleet, "behind")
         own = {"host": "127.0.0.1", "port": proxy.port}
@@ -173,7 +173,7 @@ def test_what_keeps_it_from_enrolling_is_said_in_the_same_places(fleet: Enrolled
 
 
 def test_other_settings_with_the_token_that_was_used(fleet: EnrolledFleet) -> None:
-    """Who changes the network only gives the same file again."""
+    """A file with other network settings may repeat the used token."""
     machine = Machine(fleet, "again", token=token(fleet))
     text = machine.places.file.read_text()
     machine.run(*machine.settings())
@@ -187,7 +187,7 @@ def test_other_settings_with_the_token_that_was_used(fleet: EnrolledFleet) -> No
 
 
 def test_a_second_card_with_the_same_settings_gets_nothing(fleet: EnrolledFleet) -> None:
-    """Name and token are those of a gateway that has enrolled: that one stays what it is."""
+    """Name and token belong to an enrolled gateway, which keeps its place."""
     first, second = Machine(fleet, "twin", token=token(fleet)), Machine(fleet, "other-card")
     second.name = first.name
     second.places.file.write_bytes(first.places.file.read_bytes())
@@ -224,7 +224,7 @@ def test_with_a_clock_in_1970_it_enrols_and_attests_once_that_is_right(fleet: En
 
 
 def test_it_serves_devices_over_tls_with_the_certificate_of_the_hub(fleet: EnrolledFleet) -> None:
-    """`image run` promises it, for a gateway that has enrolled."""
+    """`image run` promises TLS for a gateway that has enrolled."""
     machine = Machine(fleet, "tls", token=token(fleet))
     settings = machine.places.file.read_text()
     machine.run(*machine.settings())
@@ -285,7 +285,7 @@ def test_killed_at_any_moment_it_ends_enrolled_once(fleet: EnrolledFleet, kills:
 
 
 def test_a_hub_that_comes_later(fleet: EnrolledFleet) -> None:
-    """It asks until it is there, and says meanwhile what it waits for."""
+    """The gateway retries until the hub answers, and reports what it waits for."""
     machine = Machine(fleet, "late", token=token(fleet))
     machine.run(*machine.settings())
     machine.make()

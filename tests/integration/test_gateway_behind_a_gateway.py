@@ -1,4 +1,4 @@
-"""A gateway that forwards to another gateway: the lake names the lower one and its device, if the user may relay."""
+"""A gateway forwards to another gateway: the lake names the first gateway and its device, if the user may relay."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def landed_rows(folder: Path, kind: str, *, relay: str = RELAY) -> list[dict[str
 
 
 def assert_proved(folder: Path) -> None:
-    """Compare the lake with the lower gateway's store, whole and with a row taken away and one put there twice."""
+    """Compare the lake with the sending gateway's store: complete, with a missing row, and with a duplicate."""
     file, lake = folder / "lower.json", folder / "hub" / "lake"
     assert run("store", "account", "--data", str(folder / "lower"), "--out", str(file)).returncode == 0
     assert [(one["address"], one["first"], one["last"]) for one in json.loads(file.read_text())["addresses"]] == [
@@ -125,7 +125,7 @@ def test_a_user_without_relay_is_not_believed(kind: str, tmp_path: Path) -> None
 
 
 def test_an_account_says_what_waits_and_asks_which_forwarder(tmp_path: Path) -> None:
-    """The gateway runs, and its upper gateway is away."""
+    """The gateway runs while its upstream gateway is away."""
     more = "remoteAddress: hall/plant/line/#}}, {{name: more, remoteAddress: hall/b/#}}"
     two = LOWER.replace("remoteAddress: hall/plant/line/#}}", more)
     (tmp_path / "lower.yaml").write_text(two.format(kind="amqp", port=free_port()))

@@ -1,4 +1,4 @@
-"""A gateway and clients nobody here wrote: Mosquitto's, Paho, and Proton's own Python API."""
+"""A gateway with independent clients: Mosquitto's, Paho, and Proton's Python API."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_queue_consumers_compete_over_both_protocols(gateway: Waypost) -> None:
         deadline = time.monotonic() + WAIT_S
         while len(over_amqp) + len(over_mqtt) < 40 and time.monotonic() < deadline:
             while receiver.fetcher.has_message:
-                message = receiver.receive(timeout=WAIT_S)  # held: its body is a view into it
+                message = receiver.receive(timeout=WAIT_S)  # keep a reference: its body is a view into it
                 over_amqp.append(bytes(message.body))
                 receiver.accept()
             amqp.container.do_work(0.05)
@@ -244,7 +244,7 @@ def test_anycast_settles_end_to_end(gateway: Waypost) -> None:
         mqtt.subscribe("anycast/work", 1)
         sender = sending.create_sender("anycast/work")
         for i in range(5):
-            sender.send(Message(body=b"%d" % i))  # returns once the consumer's PUBACK came back as accepted
+            sender.send(Message(body=b"%d" % i))  # returns after the consumer's PUBACK has arrived as accepted
         assert mqtt.bodies(5) == [b"%d" % i for i in range(5)]
     sending.close()
 
@@ -285,7 +285,7 @@ def test_status_counts(gateway: Waypost) -> None:
         url = f"http://127.0.0.1:{gateway.port('http')}/api/v1/status"
         status: dict[str, Any] = {}
 
-        def is_counted() -> bool:  # what is written to the medium is, now and then
+        def is_counted() -> bool:  # written bytes are counted at intervals
             with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
                 status.update(json.load(answer))
             return bool(status["store"]["wear"]["payload_bytes"] >= 1)

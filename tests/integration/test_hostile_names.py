@@ -1,4 +1,4 @@
-"""Client ids, topics and users called what an attacker would call them: over every command, page, log and file."""
+"""Client ids, topics and users with hostile names: over every command, page, log and file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def plain(text: str) -> str:
-    """`text`, which steers no terminal."""
+    """Assert that `text` has no terminal control characters, and return it."""
     for line in text.split("\n"):
         assert line.isprintable(), ascii(line)
     return text
@@ -43,7 +43,7 @@ def page(gateway: Waypost, path: str) -> str:
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    """Messages of hostile clients to hostile topics wait in its store."""
+    """Gateway with stored messages of hostile clients on hostile topics."""
     with edge(tmp_path_factory.mktemp("names"), "gw") as running:
         for number, name in enumerate(TOPICS):
             with Raw(running, 5).connect(f"reader {name}", clean_start=False) as reader:
@@ -52,7 +52,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
                 body = f"{name}{number}".encode()
                 writer.send(packets.Publish(f"queue/{name}", body, qos=1, packet_id=1, retain=True))
                 assert isinstance(writer.receive(), packets.PubAck)
-                writer.send(b"\xf0\xff\xff\xff\xff")  # and ends with bytes that are no packet
+                writer.send(b"\xf0\xff\xff\xff\xff")  # and ends with bytes that are not a packet
                 writer.rest()
         yield running
 

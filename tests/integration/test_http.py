@@ -1,4 +1,4 @@
-"""The HTTP device API of a running gateway, with Python's own HTTP client and with curl."""
+"""HTTP device API of a running gateway, with Python's own HTTP client and with curl."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
 
 
 class Subscriber:
-    """A Paho client that holds what it received."""
+    """Paho client that keeps received messages without an acknowledgement."""
 
     def __init__(self, gateway: Waypost, pattern: str) -> None:
         self.received: queue.Queue[paho.MQTTMessage] = queue.Queue()
@@ -197,7 +197,7 @@ class TestPoll:
 
     @pytest.mark.parametrize("content_type", ["text/html", "image/svg+xml", "application/xhtml+xml"])
     def test_what_a_device_wrote_is_no_page_of_the_gateway(self, gateway: Waypost, content_type: str) -> None:
-        """A browser that opens the address runs nothing of it (stored cross-site scripting)."""
+        """A browser that opens the address runs no script from it (stored cross-site scripting)."""
         script = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
         assert ask(gateway, "POST", "/t/queue/page", script, {"Content-Type": content_type}).status == 202
         answer = ask(gateway, "GET", "/c/queue/page?settle=auto&wait=10")
@@ -206,7 +206,7 @@ class TestPoll:
 
     @pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/api/v1/status", "/c/queue/no", "/nowhere"])
     def test_a_browser_guesses_no_type(self, gateway: Waypost, path: str) -> None:
-        """Documents and metrics quote names that devices chose."""
+        """Documents and metrics quote names chosen by devices."""
         answer = ask(gateway, "GET", path)
         assert answer.headers["x-content-type-options"] == "nosniff"
 
@@ -263,7 +263,7 @@ class TestPoll:
 
 
 def polls(gateway: Waypost, count: int) -> None:
-    """Wait until as many requests wait for a message."""
+    """Wait until this many requests wait for a message."""
 
     def there() -> bool:
         found: int = ask(gateway, "GET", "/api/v1/status").document["clients"]["http"]

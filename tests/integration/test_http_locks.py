@@ -1,4 +1,4 @@
-"""`GET /c/…` locks a message for its client: only what the client settles, or its TCP took whole, leaves the queue."""
+"""`GET /c/…` locks a message for its client; it leaves the queue once it is settled or fully received by TCP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
 
 
 def connect(gateway: Waypost) -> socket.socket:
-    """Connect as a client with little room for what it has not read."""
+    """Connect a client with a small receive buffer."""
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     made.settimeout(WAIT_S)
@@ -45,7 +45,7 @@ def send(gateway: Waypost, address: str, *bodies: bytes) -> None:
 
 
 class TestLocks:
-    """A lock, and how it ends."""
+    """Locks and how they end."""
 
     def test_what_is_settled_is_on_disk(self, tmp_path: Path) -> None:
         with edge(tmp_path, "killed") as running:
@@ -133,7 +133,7 @@ class TestLocks:
 
 
 class TestConnectionsThatEnd:
-    """The answer did not reach the client."""
+    """Connections that end before the answer has reached the client."""
 
     def test_pipelined_requests_of_a_connection_that_is_reset(self, gateway: Waypost) -> None:
         send(gateway, "queue/pipelined", b"1", b"2")

@@ -1,4 +1,4 @@
-"""A gateway over HTTPS: devices with a certificate publish, those without are told what is missing."""
+"""A gateway over HTTPS: devices with a certificate publish; those without learn what is missing."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ spec: {{address: jobs, type: queue}}
 
 
 def reset_after_the_beginning(port: int, context: ssl.SSLContext) -> None:
-    """Fetch a message over TLS, read some of it, and reset the connection."""
+    """Fetch a message over TLS, read part of it, and reset the connection."""
     plain = socket.socket()
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     plain.settimeout(WAIT_S)

@@ -1,4 +1,4 @@
-"""A hub process as its peers see it: gateways over AMQP, people over HTTP, and those who mean it no good."""
+"""A hub process and its peers: gateways over AMQP, people over HTTP, and hostile clients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DEADLINE_S = 20.0
 
 
 class HubProcess:
-    """`waypost hub run` in a process of its own."""
+    """`waypost hub run` as a process."""
 
     def __init__(self, data: Path, *options: str) -> None:
         self.data = data
@@ -64,7 +64,7 @@ class HubProcess:
         return json.loads(body) if answer.headers["content-type"] == "application/json" else body.decode()
 
     def stop(self) -> tuple[int, str]:
-        """SIGTERM; (exit code, what it logged)."""
+        """Send SIGTERM; return the exit code and the log."""
         self.process.send_signal(signal.SIGTERM)
         out, errors = self.process.communicate(timeout=DEADLINE_S)
         assert out == "", "exactly one line on stdout"
@@ -83,7 +83,7 @@ def hub(data: Path, *options: str) -> Iterator[HubProcess]:
 
 
 class Client:
-    """A gateway on the engine alone: sends what a test gives it and remembers what became of it."""
+    """Gateway built on the engine alone: sends the given batches and records their outcome."""
 
     def __init__(self, name: str, *, batching: bool = True) -> None:
         self.engine = Engine(container_id=name, server=False, sasl=SaslClient())
@@ -152,7 +152,9 @@ def rows(data: Path, table: str, *columns: str) -> list[tuple[Any, ...]]:
 
 
 def test_from_a_gateway_to_the_lake(tmp_path: Path) -> None:
-    """Batches, an overlap, a status, a ledger range; a new connection in between; SIGTERM; again after a restart."""
+    """Batches, an overlap, a status and a ledger range land; again over a new connection, and after SIGTERM and a
+    restart.
+    """
 
     async def first(running: HubProcess) -> None:
         client = await Client("gw1").connect(running.amqp)
@@ -234,14 +236,14 @@ def test_plain_messages_land_under_their_names(tmp_path: Path) -> None:
 
 
 def test_connections_that_come_and_go_do_not_keep_landing_from_going_on(tmp_path: Path) -> None:
-    """One that comes and goes as fast as it can, each time leaving a batch behind, beside a gateway that stays."""
+    """Landing continues while connections open and close quickly, each leaving a batch behind; one gateway stays."""
 
     async def come_and_go(running: HubProcess, over: asyncio.Event, sent: list[int]) -> None:
         while not over.is_set():
             client = await Client("restless").connect(running.amqp)
             client.batch(0, "a", len(sent), 1)
             sent.append(len(sent))
-            await asyncio.sleep(0)  # the batch leaves
+            await asyncio.sleep(0)  # the batch is sent
             assert client.driver is not None
             client.engine.close()
             client.driver.flush_soon()
@@ -275,7 +277,7 @@ def test_connections_that_come_and_go_do_not_keep_landing_from_going_on(tmp_path
 
 
 def quick(tmp_path: Path) -> Path:
-    """A configuration under which a batch waits for company as shortly as may be."""
+    """Configuration in which a batch waits as briefly as possible for others."""
     path = tmp_path / "hub.yaml"
     path.write_text("apiVersion: waypost/v1\nkind: Hub\nspec:\n  gatherMilliseconds: 20\n")
     return path
@@ -314,7 +316,7 @@ def test_the_api_refuses_what_is_too_much_or_not_there(tmp_path: Path) -> None:
             ("/api/v1/gateways?connected=maybe", 400),
             ("/api/v1/gateways/nobody", 404),
             ("/nothing", 404),
-            ("/api/v1/commands/a%00b", 400),  # PostgreSQL takes no NUL: it is no trouble of the registry
+            ("/api/v1/commands/a%00b", 400),  # PostgreSQL rejects NUL; the registry is fine
             ("/api/v1/commands?gateway=a%00b", 400),
             ("/api/v1/gateways/a%00b", 400),
         ):
@@ -330,7 +332,7 @@ def test_the_api_refuses_what_is_too_much_or_not_there(tmp_path: Path) -> None:
 
 
 def refused(*options: str, cwd: Path = ROOT) -> tuple[int, str]:
-    """(exit code, stderr) of a hub that does not start."""
+    """Start a hub that refuses to run; return the exit code and stderr."""
     done = subprocess.run(
         [sys.executable, "-m", "edge.appliance.main", "hub", "run", *options],
         cwd=cwd,

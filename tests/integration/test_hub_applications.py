@@ -1,4 +1,4 @@
-"""Cloud applications at a hub: live copies of what gateways send, and what they send to one another."""
+"""Cloud applications at a hub: live copies of gateway messages, and messages between applications."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ def test_frames_are_small_however_large_a_message_is(running: Waypost) -> None:
 
 
 def test_what_is_the_gateways_is_no_address_of_applications(running: Waypost) -> None:
-    """A link of a gateway to something else is refused."""
+    """A gateway's link to an address of applications is refused."""
     with AmqpSender(running.port("amqp"), "gw-lost", "telemetry", ("waypost:batch/1",)) as sender:
         link = sender.engine.attach_sender("other", "plant/1")
         sender.until(lambda: link.closed, "refusal of the link")
 
 
 def test_a_slow_application_stops_nothing(running: Waypost) -> None:
-    """It gives no credit; what there is no room for is counted, and all of it lands."""
+    """An application without credit stops no landing; copies beyond its limit are dropped and counted."""
     application = connected(running)
     slow = application.create_receiver("flood/#", credit=1)
     quick = connected(running)

@@ -1,4 +1,4 @@
-"""Configuration from the hub, with the program, over sockets: confirmed, refused, rolled back, rolled out."""
+"""Configuration from the hub, with the real program over sockets: confirmed, refused, rolled back, rolled out."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def fleet(tmp_path: Path) -> Iterator[EnrolledFleet]:
 
 
 def address(fleet: EnrolledFleet, name: str, connector: str = "hub") -> str:
-    """A file with an address that is forwarded."""
+    """Write a file with an address that is forwarded."""
     return fleet.written(f"{name}.yaml", ADDRESS.format(name=name, address=name, connector=connector))
 
 
 def applied(fleet: EnrolledFleet, gateway: str) -> list[str]:
-    """Kind/name of what is in force at a gateway."""
+    """Return kind/name of the resources in force at a gateway."""
     return [f"{each['kind']}/{each['metadata']['name']}" for each in json.loads(fleet.here(gateway, "get", "--json"))]
 
 
 class Sender:
-    """A device that publishes, with a password."""
+    """Device that publishes with a password."""
 
     def __init__(self, fleet: EnrolledFleet, gateway: str) -> None:
         data = str(fleet.folder / gateway)
@@ -66,7 +66,7 @@ class Sender:
         self.sent = 0
 
     def publish(self, count: int) -> None:
-        """Every one of them is acknowledged on return."""
+        """Publish messages; every one is acknowledged on return."""
         for each in [self._client.publish("plant/7", b"%d" % i, qos=1) for i in range(count)]:
             each.wait_for_publish(WAIT_S)
             assert each.is_published()
@@ -174,7 +174,7 @@ def test_restarts_and_changes_at_the_gateway(fleet: EnrolledFleet) -> None:
 
 @pytest.mark.slow
 def test_a_roll_out_halts_at_the_gateway_it_does_not_fit(fleet: EnrolledFleet) -> None:
-    """Five gateways in waves of one, two and two; of the second wave one refuses."""
+    """Five gateways in waves of one, two and two; one of the second wave refuses."""
     names = [f"g{number}" for number in range(1, 6)]
     for name in names:
         fleet.enrol(name).start()
@@ -206,7 +206,7 @@ def test_a_roll_out_halts_at_the_gateway_it_does_not_fit(fleet: EnrolledFleet) -
 
 
 def test_over_http(fleet: EnrolledFleet) -> None:
-    """Who may; what is said of mistakes; a version as YAML; labels and selectors."""
+    """Rights, errors, a version as YAML, labels and selectors over HTTP."""
     nobody = ("config", "apply", "-l", "site=nowhere", "-f", address(fleet, "nobody"), "--json")
     assert json.loads(fleet.fleet(*nobody)) == [], "it is for who gets the label later"
     fleet.enrol("hall", "site=berlin", "ring=canary").start()
@@ -248,7 +248,7 @@ def test_over_http(fleet: EnrolledFleet) -> None:
 
 
 def selectors_over_http(fleet: EnrolledFleet, ops: str, eve: str) -> None:
-    """The hub's roll-out to `hall` is on its way: it is over when its gateway has confirmed version 2."""
+    """A roll-out to `hall` is under way; it ends when that gateway has confirmed version 2."""
     labels, configurations = "/api/v1/labels", "/api/v1/configurations"
     shown = {"tenant": "default", "gateway": "hall", "labels": {"ring": "canary", "site": "berlin"}}
     assert ask(fleet, labels, ops)[1] == {"gateways": [shown]}
@@ -287,7 +287,7 @@ def rollout_states(fleet: EnrolledFleet, ops: str) -> list[str]:
 def ask(
     fleet: EnrolledFleet, path: str, user: str | None, body: str | None = None, method: str | None = None
 ) -> tuple[int, dict[str, Any]]:
-    """(status, document) of the hub's HTTPS."""
+    """Send a request over the hub's HTTPS; return status and document."""
     context = ssl.create_default_context(cafile=str(fleet.folder / "hub" / "authority" / "ca.pem"))
     url = f"https://localhost:{fleet.hub.port('https')}{path}"
     request = urllib.request.Request(url, data=body.encode() if body is not None else None, method=method)

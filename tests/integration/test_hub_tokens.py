@@ -1,4 +1,4 @@
-"""A hub whose applications and people have bearer tokens of an issuer, as a gateway's clients may."""
+"""A hub with bearer tokens of an issuer for applications and people, as gateways have them for clients."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Site:
         return ssl.create_default_context(cafile=str(self.authority))
 
     def connect(self, token: str) -> BlockingConnection:
-        """Proton's client, with the token as its password."""
+        """Connect with Proton's client and the token as its password."""
         domain = SSLDomain(SSLDomain.MODE_CLIENT)
         domain.set_trusted_ca_db(str(self.authority))
         domain.set_peer_authentication(SSLDomain.VERIFY_PEER)
@@ -51,7 +51,7 @@ class Site:
         )
 
     def ask(self, token: str) -> int:
-        """The status of the list of gateways."""
+        """Request the list of gateways; return the status."""
         request = urllib.request.Request(f"https://localhost:{self.hub.port('https')}/api/v1/gateways")
         request.add_header("Authorization", f"Bearer {token}")
         try:
@@ -82,7 +82,7 @@ def test_an_application_sends_and_receives(site: Site) -> None:
 
 
 def test_a_tenant_whose_first_user_comes(site: Site) -> None:
-    """Its space is opened then; until it is, who comes is told to come again."""
+    """A tenant's address space opens for its first user; until then clients are asked to retry."""
 
     def let_in() -> bool:
         try:
@@ -101,7 +101,7 @@ def test_who_is_of_no_tenant_is_not_let_in(site: Site, user: str) -> None:
 
 
 def opened(site: Site, token: str) -> tuple[list[Any], str | None]:
-    """Connect with OAUTHBEARER; what happened until the connection was closed, and why there was none."""
+    """Connect with OAUTHBEARER; return the events until the close, and the reason of a refusal."""
     with (
         socket.create_connection(("localhost", site.hub.port("amqps")), WAIT_S) as plain,
         site.context.wrap_socket(plain, server_hostname="localhost") as connection,
@@ -110,7 +110,7 @@ def opened(site: Site, token: str) -> tuple[list[Any], str | None]:
 
 
 def test_oauthbearer_until_it_expires(site: Site) -> None:
-    for life_s in (2.0, 8.0, 30.0):  # on a busy machine it may be over before it is shown
+    for life_s in (2.0, 8.0, 30.0):  # on a busy machine the token may expire before it is used
         found, failure = opened(site, site.issuer.token("app@acme", SCOPE, life_s))
         if failure is None:
             break

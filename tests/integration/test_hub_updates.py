@@ -1,6 +1,6 @@
-"""Systems from the hub: a roll-out in waves, which halts where a gateway goes back; with the program, over sockets.
+"""System updates from the hub: a roll-out in waves halts where a gateway falls back; real program over sockets.
 
-Cards and RAUC are `tests.support.slots`; the bundle is fetched from a server by the command of an image's service.
+`tests.support.slots` simulates cards and RAUC; the command of an image's service fetches the bundle.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def fleet(tmp_path: Path) -> Iterator[EnrolledFleet]:
 
 
 class Box:
-    """A gateway from a card: its machine is a folder, its slots are in memory."""
+    """Gateway from a card: its machine is a folder, its slots are in memory."""
 
     def __init__(self, fleet: EnrolledFleet, name: str) -> None:
         self._fleet, self.name = fleet, name
@@ -65,12 +65,12 @@ class Box:
         (self.root / ROOT).write_text(f"{held.build}\n")
 
     def fetch(self) -> str:
-        """What the service of an image does."""
+        """Run the service of an image that fetches a bundle."""
         wait_until(lambda: WantedFiles(self.data).wanted() is not None, timeout_s=WAIT_S, what="it is handed on")
         return self._fleet.here(self.name, "edge", "update", "fetch")
 
     def install(self, *, well: bool) -> UpdateVerdict:
-        """The other service, and the start after it."""
+        """Run the service that installs, and the start after it."""
         files = WantedFiles(self.data)
         wanted = files.wanted()
         assert wanted is not None

@@ -1,4 +1,4 @@
-"""`waypost hub user`: who may use a hub, as commands make it."""
+"""`waypost hub user` adds, lists and removes users of a hub."""
 
 from __future__ import annotations
 

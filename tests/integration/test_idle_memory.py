@@ -1,6 +1,7 @@
-"""What a connection that does nothing costs a gateway, so that it does not creep back.
+"""Memory of an idle connection stays bounded.
 
-`./waypost bench idle` has the figure that counts (8 000 connections); this looks at the growth per connection only.
+`./waypost bench idle` measures the figure that counts (8 000 connections); this test checks only the growth per
+connection.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from tests.support.certificates import Authority
 from tests.support.processes import Waypost, edge, resident_mib
 
 WARM = 200
-"""Connections before the first look: they load what only a connection loads."""
+"""Connections before the first measurement; they load the code that only a connection needs."""
 COUNT = 1_500
 COUNT_TLS = 300
-"""A handshake takes both ends milliseconds."""
+"""Connections with TLS; a handshake costs both ends milliseconds."""
 TLS_RESOURCES = """
 {{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: gw}},
   spec: {{listeners: {{mqtts: "127.0.0.1:0", tls: {{certificate: {certificate}, key: {key}}}}}}}}}
@@ -30,11 +31,11 @@ TLS_RESOURCES = """
 
 
 REST_MIB_MAX = 50
-"""Of a gateway without connections; 46 were measured, with all parts imported at its start."""
+"""Most memory of a gateway without connections; 46 were measured, with all parts imported at its start."""
 
 
 def growth_kib(folder: Path, *, keep_alive_s: int, subscribed: bool) -> float:
-    """Resident memory a gateway takes for each of `COUNT` connections, KiB."""
+    """Return the resident memory that a gateway needs for each of `COUNT` connections, in KiB."""
     raise_file_limit(WARM + COUNT + SPARE_FILES)
     with edge(folder, "gateway") as gateway, ExitStack() as stack:
         port = gateway.port("mqtt")
@@ -50,7 +51,7 @@ def growth_kib(folder: Path, *, keep_alive_s: int, subscribed: bool) -> float:
 
 def test_a_gateway_that_does_nothing(tmp_path: Path) -> None:
     with edge(tmp_path, "gateway"):
-        pass  # the first start compiles what the next ones read
+        pass  # the first start compiles bytecode for the next ones
     with edge(tmp_path, "gateway") as gateway:
         assert resident_mib(gateway.pid) < REST_MIB_MAX
 
@@ -87,5 +88,5 @@ def test_what_closed_connections_leave_is_used_again(tmp_path: Path) -> None:
             with ExitStack() as stack:
                 connect(stack, gateway.port("mqtt"), COUNT)
                 rounds.append(resident_mib(gateway.pid))
-        # The second round warms up, too. Two more add 3 MiB for each KiB that a closed connection leaves unused.
+        # The second round still warms up. Two more add 3 MiB for each KiB that a closed connection leaks.
         assert rounds[-1] - rounds[1] < 1.5, rounds

@@ -1,4 +1,4 @@
-"""What one AMQP session raises ends its connection alone: a broker on a real socket, and sessions made to raise."""
+"""An exception in one AMQP session ends only its connection: a broker on a real socket, and failing sessions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECRET = b"the pressure of vessel 7"
 
 
 class Fault(Exception):
-    """What the tests raise."""
+    """Exception that the tests raise."""
 
 
 async def eventually(condition: Callable[[], object]) -> None:
@@ -37,7 +37,7 @@ async def eventually(condition: Callable[[], object]) -> None:
 
 
 class Client:
-    """Sends to the queue and receives from it; every delivery is accepted."""
+    """Send to the queue and receive from it; accept every delivery."""
 
     def __init__(self, name: str, *, receives: bool = False) -> None:
         self.engine = Engine(container_id=name, server=False, sasl=SaslClient(), idle_timeout_s=0.4)
@@ -81,7 +81,7 @@ class Client:
 
 
 def only(name: str, wrapped: Callable[..., Any], name_of: Callable[[Any], str]) -> Callable[..., Any]:
-    """Raise in place of a method, for one device."""
+    """Raise instead of calling a method, for one device."""
 
     def method(self: Any, *arguments: Any, **named: Any) -> Any:
         if name_of(self) == name:
@@ -112,7 +112,7 @@ def on_timer(patch: pytest.MonkeyPatch) -> None:
 
 
 def server_side_of(name: str) -> Callable[[Engine], str]:
-    """Whose the broker's end is."""
+    """Return a function that names the broker's engine which has a link of this client."""
 
     def name_of(engine: Engine) -> str:
         return name if any(getattr(link.context, "name", "") == name for link in engine.links) else ""
@@ -138,7 +138,7 @@ def test_the_others_go_on(
         for client in (sender, receiver, faulty):
             await client.connect(port)
         provoke(monkeypatch)
-        for tag in range(20):  # in one turn: they are of one commit
+        for tag in range(20):  # in one turn, so they share a commit
             faulty.send(tag)
             sender.send(tag)
         await eventually(lambda: faulty.over and broker.listeners.connections == 2)

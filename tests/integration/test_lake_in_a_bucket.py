@@ -1,4 +1,4 @@
-"""A lake on an object store: the same hub, the same proof, and what is said when the store does not do its part."""
+"""A lake on an object store: the same hub, the same proof, and errors when the store breaks its contract."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
 
 @pytest.fixture
 def lake(store: ObjectStore, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Bucket:
-    """An empty place in the bucket, another one for each test."""
+    """Yield an empty prefix in the bucket for each test."""
     for name, value in store.environment().items():
         if name.startswith("AWS_"):
             monkeypatch.setenv(name, value)
@@ -116,7 +116,7 @@ class TestTable:
         found = lake.at("gateway_status").delta()
         assert (len(found.file_uris()), found.count()) == (1, FILES)
         assert place_of_table(found) == lake.at("gateway_status")
-        # The other writer has not seen it, and follows.
+        # The other writer has not seen that version yet, and commits the next one.
         assert table.append(state(FILES), TransactionId("app", FILES + 1)) == found.version() + 1
         gateways = [
             name for rows in again.read(["gateway"], {"gateway": "gw7"}) for name in rows["gateway"].to_pylist()
@@ -126,7 +126,7 @@ class TestTable:
     def test_a_put_that_was_done_and_answered_with_an_error_counts(
         self, store: ObjectStore, lake: Bucket, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The client sends it again by itself, and is refused: the entry it finds there is its own."""
+        """The client retries by itself and is refused; the entry that it then finds is its own."""
         for module in (tables, compaction):
             monkeypatch.setattr(module, "COMPACTED_FILES_MIN", 2)
         with PutGate(store.port) as gate:
@@ -143,7 +143,7 @@ class TestTable:
         assert (len(found.file_uris()), found.to_pyarrow_table().num_rows) == (1, 2)
 
     def test_what_was_not_committed_in_time_never_is(self, lake: Bucket) -> None:
-        """An entry that a hub had sent comes to be there after the next one has looked: it is refused."""
+        """An entry that arrives after the next hub has looked is refused."""
         table = LakeTable.open(lake, "gateway_status")
         assert not table.settled(TransactionId("app", 1))
         assert not lake.put_new(f"gateway_status/_delta_log/{1:020}.json", b'{"txn":{"appId":"app","version":1}}\n')
@@ -157,7 +157,7 @@ class TestTable:
 
 
 class TestRefused:
-    """One line that says what it is and what to do; no key in it."""
+    """The error is one line with the cause and the next step, without a key."""
 
     def refused(self, tmp_path: Path, place: str, environment: dict[str, str]) -> str:
         command = [sys.executable, "-m", "edge.appliance.main", "hub", "run", "--data", str(tmp_path / "hub"), "--dev"]
@@ -211,7 +211,7 @@ def test_sparks_jobs_without_their_client_of_object_stores_name_the_command(
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     said = CliRunner().invoke(analytics, ["run", "--lake", lake.uri, "--master", "spark://127.0.0.1:9"])
     assert (said.exit_code, "-m spark.setup install s3" in said.output) == (2, True)
-    # The store was asked whether it knows conditional writes, and nothing is left of that.
+    # The probe for conditional writes leaves nothing behind in the store.
     assert lake.names("_probe") == []
 
 

@@ -1,4 +1,4 @@
-"""A client reads why it is refused, also when it is still sending, and half-closed requests are answered."""
+"""A client that is still sending reads why it is refused, and half-closed requests are answered."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_client_that_closes_its_half_gets_its_answer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_client_that_sends_through_its_backlog_reads_what_it_was_answered(tmp_path: Path, version: int) -> None:
-    """The client breaks the standard, sends all it has, and reads only then, as Paho's test flow_control2."""
+    """The client sends everything before it reads, against the standard, as Paho's test flow_control2 does."""
     backlog = b"".join(packets.Publish("queue/a", bytes(2_000), 0).encode(version) for _ in range(2_000))
     with edge(tmp_path, "gw") as gateway, Raw(gateway, version) as client:
         client.connect("eager")
@@ -114,7 +114,7 @@ def test_open_requests_are_answered_when_the_hub_stops_and_one_line_counts_them(
 
 
 def _require_one_line(stopped: Waypost, broken_off: int) -> None:
-    """The log counts the requests that were broken off, once, and has no traceback."""
+    """The log counts the aborted requests once and has no traceback."""
     text = stopped.log.read_text()
     assert "Traceback" not in text
     assert "Exception" not in text

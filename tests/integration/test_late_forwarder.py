@@ -1,4 +1,4 @@
-"""A forwarder that begins when messages were stored already: the lake says why their sequences are missing."""
+"""A forwarder starts after messages were stored: the lake explains their missing sequences."""
 
 from __future__ import annotations
 

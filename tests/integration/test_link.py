@@ -1,4 +1,4 @@
-"""The crossing over real sockets: dialer, driver, uplink and intake, with hubs that die, refuse and come back."""
+"""The crossing over real sockets: dialer, driver, uplink and intake, with hubs that die, refuse and return."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def eventually(condition: Callable[[], object]) -> None:
 
 
 class Hub:
-    """A hub on a real socket. Its marks and lake outlive `kill`."""
+    """Hub on a real socket; its marks and lake survive `kill`."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -61,7 +61,7 @@ class Hub:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def kill(self) -> None:
-        """As a crash does it: listening and established sockets gone at once."""
+        """Close listening and established sockets at once, as a crash does."""
         assert self._server is not None
         await close(self._server)
         for driver in list(self._drivers):
@@ -81,7 +81,7 @@ class Hub:
         return True
 
     def unread_changed(self, intake: Intake, by: int) -> None:
-        """Nothing is counted."""
+        """Ignore the count."""
 
     def batch_arrived(self, intake: Intake, token: int, batch: Batch, ends: Mapping[int, int], gateway: str) -> None:
         self.arrived += len(batch)
@@ -109,7 +109,7 @@ class Hub:
 
 
 class Gateway:
-    """An uplink with one forwarder's log behind it."""
+    """Uplink with the log of one forwarder."""
 
     def __init__(self, ports: Sequence[int], *, connect_timeout_s: float = 5.0, tls: bool = False) -> None:
         self.uplink = Uplink("uplink", Hop("gw1", EPOCH), space="s", outcomes=Outcomes("accepted", "rejected"))
@@ -151,7 +151,7 @@ class Gateway:
 
 
 def scenario(test: Callable[[Hub], Any]) -> Callable[[], None]:
-    """Run an async scenario with a hub of its own, and leave nothing behind."""
+    """Run an async scenario with its own hub, and clean up."""
 
     def run() -> None:
         async def with_hub() -> None:
@@ -310,7 +310,7 @@ def test_closing_a_dialer_that_cannot_connect() -> None:
 
 
 def test_closing_a_dialer_whose_peer_is_silent_waits_for_nobody() -> None:
-    """A peer that takes the connection and never speaks TLS would hold up whoever changes a connector."""
+    """A peer that accepts the connection but never speaks TLS does not delay a change of connector."""
 
     async def run() -> None:
         taken = asyncio.Event()

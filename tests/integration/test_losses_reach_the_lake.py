@@ -1,4 +1,4 @@
-"""What a gateway gave up while its uplink was down is in the lake's ledger, and nothing else is missing."""
+"""Messages that a gateway dropped while its uplink was down are in the lake's ledger; no others are missing."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ def publish(broker: Mosquitto, topic: str, payload: bytes) -> None:
 
 
 def _reaches_the_lake(broker: Mosquitto, lake: Path) -> bool:
-    """Send something small until the connector's subscription is there."""
+    """Send a small message; return True once the connector's subscription has it."""
     publish(broker, "far/small", b"before")
     return bool(rows(lake, "telemetry"))
 
 
 @installed
 def test_a_message_too_large_for_a_connector_is_in_the_ledger(tmp_path: Path) -> None:
-    """Mosquitto takes it, is acknowledged it, and forgets it."""
+    """Mosquitto accepts and acknowledges the message, then drops it."""
     lake, port = tmp_path / "hub" / "lake", free_port()
     broker = Mosquitto(tmp_path / "mosquitto")
     gateway = gateway_with(tmp_path, CONNECTED.format(port=port, broker=broker.port))

@@ -1,4 +1,4 @@
-"""A gateway's manifest is in the lake: signed, chained, and of what is there."""
+"""A gateway's manifests land in the lake, signed and chained, and match the landed messages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_what_was_accepted_is_stated_in_the_lake(tmp_path: Path) -> None:
     found = sorted(rows(lake, "manifests"), key=lambda row: (row["address"], row["first_sequence"]))
     assert {row["address"] for row in found} == {f"load/{number}" for number in range(3)}
     newest: dict[str, tuple[int, str]] = {}
-    for row in found:  # one of each address, or two where an hour has ended meanwhile
+    for row in found:  # one for each address, or two if an hour has ended
         told = statement(row)
         assert (told.first_sequence, told.previous) == newest.get(told.address, (0, GENESIS))
         assert told.count == told.last_sequence + 1 - told.first_sequence

@@ -1,5 +1,7 @@
-"""An address with `durability: memory`: nothing of it reaches the card, and the lake says what became of every message
-that was acknowledged: after a kill, after a stop, and where the ring overflows."""
+"""Messages of an address with `durability: memory` never reach the card.
+
+The lake accounts for every acknowledged message: after a kill, after a stop, and after an overflow of the ring.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ RESOURCES = """
 
 
 class Gateway:
-    """A gateway whose addresses are in memory, and the hub it forwards to when there is one."""
+    """Gateway with addresses in memory, and the hub that it forwards to, if any."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.hub_port = folder, free_port()
@@ -56,7 +58,7 @@ class Gateway:
             connection.close()
 
     def written_bytes(self) -> int:
-        """Bytes the process has written to files so far."""
+        """Return the bytes that the process has written to files so far."""
         lines = Path(f"/proc/{self.process.pid}/io").read_text().splitlines()
         return int(dict(line.split(": ") for line in lines)["write_bytes"])
 

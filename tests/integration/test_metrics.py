@@ -1,4 +1,4 @@
-"""Metrics of a real gateway, read as Prometheus reads them."""
+"""Metrics of a real gateway, parsed as Prometheus parses them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def gateway(tmp_path: Path) -> Iterator[Waypost]:
 
 
 def series(gateway: Waypost) -> dict[Series, float]:
-    """Every sample; a series that comes twice makes the exposition invalid."""
+    """Return every sample; a duplicate series makes the exposition invalid."""
     with urllib.request.urlopen(f"http://127.0.0.1:{gateway.port('http')}/metrics", timeout=20) as answer:
         families = list(text_string_to_metric_families(answer.read().decode()))
     found = [((each.name, tuple(sorted(each.labels.items()))), each.value) for one in families for each in one.samples]
@@ -70,7 +70,7 @@ def test_addresses(gateway: Waypost) -> None:
         pass
     deadline = time.monotonic() + 20
     while of(found := series(gateway), "waypost_address_settled_total", "queue/jobs") != [1]:
-        assert time.monotonic() < deadline  # it is settled with a later commit
+        assert time.monotonic() < deadline  # a later commit settles it
         time.sleep(0.02)
     assert of(found, "waypost_address_received_total", "queue/jobs") == [3]
 

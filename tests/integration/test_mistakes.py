@@ -1,10 +1,10 @@
-"""Mistakes a person makes: each is answered with what is wrong, where, and the next step; nothing is made or changed.
+"""User mistakes: each answer names the error, its place and the next step; nothing is created or changed.
 
-The table is the list. A row is a command line, its exit code (0 done, 1 failed, 2 wrong usage or configuration, 3
-unreachable peer, 4 data integrity) and what the answer has to say. After each the folders are as they were.
+The table has a row for each mistake: command line, exit code (0 done, 1 failed, 2 wrong usage or configuration, 3
+unreachable peer, 4 data integrity) and texts of the answer. After each, the folders are unchanged.
 
-Every line runs in a process of its own, most of them forked from one that has the program in memory; some are started
-as the launcher starts it, one of each kind.
+Every line runs in its own process. Most are forked from one with the program in memory; one of each kind starts as the
+launcher starts it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ from tests.support.processes import Waypost, edge, free_port, hub
 PROGRAM = "./waypost"
 SECONDS_MAX = 60.0
 PATIENCE_S = (1, 8, 40)
-"""What a device waits for an answer: longer where the gateway was too slow to give it, on a busy machine."""
+"""Time that a device waits for an answer; longer on a busy machine, after the gateway was too slow."""
 OF_SQLITE = ("-shm", "-wal")
-"""Beside a database while it is read."""
+"""Files next to an SQLite database while it is read."""
 
 
 class Mistake(NamedTuple):
-    """`line`: what the person types, with names of the scene between braces; `says`: parts of the answer; `started`:
-    as the launcher starts it."""
+    """`line`: the command line, with names of the scene in braces; `says`: texts of the answer; `started`: run as the
+    launcher starts it.
+    """
 
     what: str
     line: str
@@ -93,7 +94,7 @@ MISTAKES = (
     Mistake(
         "a lake that is not there", "analytics report --lake {typo} --out {typo}.html", 2, ("{typo} is not a lake",)
     ),
-    # --- whose data
+    # --- wrong data directory
     Mistake(
         "a store that is a text",
         "edge run --dev --data {text}",
@@ -362,15 +363,15 @@ MISTAKES = (
 
 
 class Scene(NamedTuple):
-    """`names`: what stands between braces; `folder`: what must stay as it is."""
+    """`names`: values of the names in braces; `folder`: the folder that must stay unchanged."""
 
     names: Mapping[str, str]
     folder: Path
     left_out: tuple[Path, ...]
-    """Of processes that run: they change by themselves."""
+    """Files of running processes, which change by themselves."""
 
     def state(self) -> dict[str, str]:
-        """Every file with its content; a lock's is the number of who had it last."""
+        """Return every file with its content; for a lock, the number of its last owner."""
         found = {}
         for path in sorted(self.folder.rglob("*")):
             if path.name.endswith(OF_SQLITE) or any(path.is_relative_to(out) for out in self.left_out):
@@ -381,7 +382,7 @@ class Scene(NamedTuple):
 
 
 def typed(line: str, stdin: str = "", *, started: bool = False) -> subprocess.CompletedProcess[str]:
-    """What a person types after `./waypost`; `!NAME=VALUE` in front is put into the environment."""
+    """Run a line typed after `./waypost`; a leading `!NAME=VALUE` goes into the environment."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "WAYPOST_PROGRAM": PROGRAM, "COLUMNS": "200"}
     words = line.split()
     if words[0].startswith("!"):
@@ -401,7 +402,7 @@ def made(line: str, stdin: str = "") -> None:
 
 
 def texts(folder: Path) -> dict[str, str]:
-    """Files of YAML and others, by name."""
+    """Write files of YAML and other types; return their paths by name."""
     address = "apiVersion: enmasse.io/v1beta1\nkind: Address\nmetadata: {name: default.jobs}\nspec: "
     files = {
         "file": "some text\n",
@@ -419,7 +420,7 @@ def texts(folder: Path) -> dict[str, str]:
 
 
 def stores(folder: Path, gateway: Path) -> dict[str, str]:
-    """Directories whose store is none of ours, or not whole."""
+    """Create directories with a damaged store or a foreign one."""
     names = ("text", "other", "half", "newer", "ancient", "badaccounts", "badresources")
     for name in names:
         shutil.copytree(gateway, folder / name)
@@ -443,7 +444,7 @@ def stores(folder: Path, gateway: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """A gateway that is stopped, one that runs, one with accounts, a hub, a lake, and files of all kinds."""
+    """Prepare a stopped gateway, a running one, one with accounts, a hub, a lake, and files of all kinds."""
     folder = tmp_path_factory.mktemp("scene")
     guarded, gateway = folder / "guarded", folder / "gw"
     for data in (gateway, guarded):
@@ -453,7 +454,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     (folder / "foreign").mkdir()
     (folder / "foreign" / "thesis.txt").write_text("mine")
     full = Path("/dev/full")
-    if os.geteuid() == 0:  # root could replace the machine's own
+    if os.geteuid() == 0:  # root could replace the machine's real files
         full = folder / "full"
         os.mknod(full, 0o600 | stat.S_IFCHR, Path("/dev/full").stat().st_rdev)
     lakes.write(folder / "lake", "telemetry", [lakes.message(0)])

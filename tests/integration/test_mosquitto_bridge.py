@@ -1,5 +1,4 @@
-"""A Mosquitto that is bridged to a gateway with the settings it has by default: the commonest way to move to another
-broker."""
+"""A Mosquitto bridge to a gateway with its default settings: the most common way to migrate to another broker."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ class Seen(NamedTuple):
 
 
 class Watcher:
-    """Paho with MQTT 5 and a kept session: retain as published, so that the flag of every message is seen."""
+    """Paho with MQTT 5, a kept session and retain-as-published, so that the flag of every message is visible."""
 
     def __init__(self, port: int, *filters: str, name: str = "watcher") -> None:
         self.seen: list[Seen] = []
@@ -65,7 +64,7 @@ class Watcher:
         return [each.payload for each in self.seen if each.topic == topic]
 
     def sees(self, *wanted: Seen) -> None:
-        """Wait until all of these have come."""
+        """Wait until all of these messages have arrived."""
         wait_until(lambda: set(wanted) <= set(self.seen), timeout_s=WAIT_S, what=f"{wanted} among {self.seen}")
 
     def _on_connect(self, client: paho.Client, *_: Any) -> None:
@@ -78,7 +77,7 @@ class Watcher:
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[Waypost]:
-    """On a port it has again after a restart."""
+    """Run a gateway on a port that it keeps over a restart."""
     with edge(tmp_path, "gw", f"--mqtt=127.0.0.1:{free_port()}") as running:
         yield running
 
@@ -97,15 +96,16 @@ def bridge(folder: Path, gateway: Waypost, *settings: str) -> Mosquitto:
 
 @contextlib.contextmanager
 def both(gateway: Waypost, mosquitto: Mosquitto) -> Iterator[tuple[Watcher, Watcher]]:
-    """Give a watcher of each side."""
+    """Yield a watcher for each side."""
     there, here = Watcher(mosquitto.port, "br/#"), Watcher(gateway.port("mqtt"), "br/#", "$SYS/broker/connection/#")
     with there.watching(), here.watching():
         yield there, here
 
 
 def exchange(there: Watcher, here: Watcher, mark: bytes) -> None:
-    """Publish a message each way, and a retained one: each arrives with its flag, and never comes back. A retained
-    message may arrive twice, when the bridge subscribes again."""
+    """Publish a message and a retained one each way; each arrives with its flag and never returns. A retained message
+    may arrive twice, when the bridge subscribes again.
+    """
     for watcher, other, name in ((there, here, "there"), (here, there, "here")):
         wait_until(lambda w=watcher, o=other, n=name: reaches(w, o, f"br/first/{n}", mark), timeout_s=WAIT_S, what="up")
         watcher.publish(f"br/{name}", mark)
@@ -114,7 +114,7 @@ def exchange(there: Watcher, here: Watcher, mark: bytes) -> None:
         other.sees(*wanted)
         watcher.sees(*wanted)
     for watcher, other, name in ((there, here, "there"), (here, there, "here")):
-        watcher.publish(f"br/last/{name}", mark)  # behind any echo
+        watcher.publish(f"br/last/{name}", mark)  # published after any echo
         other.sees(Seen(f"br/last/{name}", mark, False))
         watcher.sees(Seen(f"br/last/{name}", mark, False))
     for watcher, name in ((there, "there"), (here, "here")):
@@ -124,7 +124,7 @@ def exchange(there: Watcher, here: Watcher, mark: bytes) -> None:
 
 
 def reaches(watcher: Watcher, other: Watcher, topic: str, mark: bytes) -> bool:
-    """The bridge is up in this direction."""
+    """Return True when the bridge forwards in this direction."""
     watcher.publish(topic, mark)
     return mark in other.payloads(topic)
 
@@ -169,7 +169,7 @@ def test_with_default_settings_over_restarts_of_either_side(tmp_path: Path, gate
 
 
 class TestStates:
-    """Take and give the states of bridges."""
+    """Receive and publish the states of bridges."""
 
     STATE = "$SYS/broker/connection/{}/state"
 

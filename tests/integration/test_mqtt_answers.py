@@ -1,4 +1,4 @@
-"""What a gateway answers over real sockets when it has to say no: in which order, in which words, per version."""
+"""Negative answers of a gateway over real sockets: their order and texts, by protocol version."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def joe(gateway: Waypost, client_id: str, version: int = 5, **fields: object) ->
 
 
 def test_a_refusal_waits_for_the_answers_before_it(gateway: Waypost) -> None:
-    """Those wait for their commit, the refusal would not have to [MQTT-4.6.0-2] [MQTT-4.6.0-3]."""
+    """A refusal follows earlier answers, which wait for their commit [MQTT-4.6.0-2] [MQTT-4.6.0-3]."""
     with joe(gateway, "order") as client, joe(gateway, "keeper", properties=KEPT) as keeper:
         assert keeper.subscribe("plant/#", qos=1) == [1]
         for qos, answer in ((1, packets.PubAck), (2, packets.PubRec)):
@@ -52,7 +52,7 @@ def test_a_refusal_waits_for_the_answers_before_it(gateway: Waypost) -> None:
 
 
 def test_later_answers_wait_for_the_consumer_of_an_anycast_message(gateway: Waypost) -> None:
-    """The consumer answers when it likes; until then the client gets no answer to its later messages."""
+    """Until the consumer answers, the client gets no answer to its later messages."""
     with (
         joe(gateway, "order") as client,
         joe(gateway, "taker") as merged_subscription,
@@ -64,7 +64,7 @@ def test_later_answers_wait_for_the_consumer_of_an_anycast_message(gateway: Wayp
         client.send(*(packets.Publish(topic, b"x", 1, packet_id=i + 1) for i, topic in enumerate(topics)))
         jobs = [merged_subscription.receive(), merged_subscription.receive()]
         assert client.receive() == packets.PubAck(1)
-        kept = [keeper.receive(), keeper.receive()]  # all of the others are on disk, and could be answered
+        kept = [keeper.receive(), keeper.receive()]  # all others are on disk and could be answered
         client.send(packets.PingReq())
         assert isinstance(client.receive(), packets.PingResp)
         for job in reversed(jobs):
@@ -77,7 +77,7 @@ def test_later_answers_wait_for_the_consumer_of_an_anycast_message(gateway: Wayp
 
 
 def test_the_close_of_an_older_client_waits_for_them_too(gateway: Waypost) -> None:
-    """MQTT 3.1.1 is told by the end of its connection; what was taken before is acknowledged first."""
+    """MQTT 3.1.1 has only the end of its connection as a refusal; earlier messages are acknowledged first."""
     with joe(gateway, "keeper-4", 4, clean_start=False) as keeper, joe(gateway, "older", 4) as client:
         assert keeper.subscribe("plant/#", qos=1) == [1]
         client.send(packets.Publish("plant/a", b"x", 1, packet_id=7), packets.Publish("no", b"x", 1, packet_id=8))
@@ -86,7 +86,7 @@ def test_the_close_of_an_older_client_waits_for_them_too(gateway: Waypost) -> No
 
 
 def test_words_for_who_wants_them(gateway: Waypost) -> None:
-    """Reason Strings in PUBACK, SUBACK and DISCONNECT; none when the client did not ask [MQTT-3.1.2-29]."""
+    """PUBACK, SUBACK and DISCONNECT carry Reason Strings only if the client allows them [MQTT-3.1.2-29]."""
     refused = packets.Subscribe(3, (SubscriptionRequest("plant/a", 1), SubscriptionRequest("#", 1)))
     for asked in (1, 0):
         with joe(gateway, "words", properties=Properties(request_problem_information=asked)) as client:
@@ -108,7 +108,7 @@ def test_words_for_who_wants_them(gateway: Waypost) -> None:
 @pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="mosquitto-clients is not installed")
 @pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv5"])
 def test_mosquitto_lives_with_a_refused_subscription(gateway: Waypost, version: str) -> None:
-    """One filter of two is refused, as its version has it (MQTT 3.1 reads QoS 0): the other works."""
+    """One filter of two is refused in the way of its version (MQTT 3.1 reads QoS 0); the other works."""
     with joe(gateway, "retainer") as client:
         client.send(packets.Publish("plant/works", b"heard", 1, retain=True, packet_id=1))
         assert client.receive() == packets.PubAck(1)

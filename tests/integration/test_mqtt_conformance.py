@@ -1,4 +1,4 @@
-"""The conformance corpus against a live gateway: packets in, packets out, over sockets."""
+"""The conformance corpus against a running gateway: packets in, packets out, over sockets."""
 
 from __future__ import annotations
 

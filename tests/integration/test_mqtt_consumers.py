@@ -1,4 +1,4 @@
-"""MQTT clients as consumers that take turns: what becomes of messages when one of them stops, or none is there."""
+"""MQTT clients as competing consumers: messages after one of them stops, or while none is connected."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
 
 
 def consumer(gateway: Waypost, pattern: str) -> Raw:
-    """A client with a kept session that takes its turn at QoS 2."""
+    """Connect a client with a kept session that consumes in turn at QoS 2."""
     client = Raw(gateway, 5).connect(f"consumer-{next(_names)}", properties=KEPT)
     assert client.subscribe(pattern, qos=2) == [2]
     return client
 
 
 def publish(gateway: Waypost, address: str, *bodies: bytes) -> None:
-    """Taken by the gateway, one after another."""
+    """Publish the bodies in order; the gateway takes each one."""
     with Raw(gateway, 5).connect("publisher") as client:
         for packet_id, body in enumerate(bodies, 1):
             client.send(p.Publish(address, body, 2, packet_id=packet_id))
@@ -52,7 +52,7 @@ def take(client: Raw) -> p.Publish:
 
 
 def finish(client: Raw, packet_id: int, *, received: bool = False) -> None:
-    """The rest of a QoS 2 exchange."""
+    """Complete a QoS 2 exchange."""
     if not received:
         client.send(p.PubRec(packet_id))
         assert client.receive() == p.PubRel(packet_id)
@@ -60,13 +60,13 @@ def finish(client: Raw, packet_id: int, *, received: bool = False) -> None:
 
 
 def quiet(client: Raw) -> bool:
-    """Nothing comes before the answer to a ping."""
+    """Return True when nothing arrives before the answer to a ping."""
     return isinstance(client.send(p.PingReq()).receive(), p.PingResp)
 
 
 @pytest.mark.parametrize("pattern", ["queue/unsubscribed", "$share/group/topic/unsubscribed"])
 def test_what_is_in_flight_to_one_that_unsubscribes_is_its_own(gateway: Waypost, pattern: str) -> None:
-    """It may have a QoS 2 message already, and completes it [MQTT-3.10.4-3]: nobody is to have that as well."""
+    """A client may complete a QoS 2 message after it unsubscribes [MQTT-3.10.4-3]; no other client gets it."""
     address = pattern.removeprefix("$share/group/")
     with consumer(gateway, pattern) as leaving, consumer(gateway, pattern) as staying:
         publish(gateway, address, *(b"%d" % i for i in range(4)))
@@ -104,8 +104,10 @@ def test_what_an_ended_session_did_not_receive_goes_to_others_though_it_had_unsu
 @pytest.mark.parametrize("version", [3, 4])
 @pytest.mark.parametrize("qos", [1, 2])
 def test_an_anycast_message_waits_for_its_first_consumer(gateway: Waypost, version: int, qos: int) -> None:
-    """MQTT 5 has a reason for a missing consumer. An older client would read each answer as success, so its message
-    waits, and later answers with it [MQTT-4.6.0-2]."""
+    """MQTT 5 has a reason code for a missing consumer.
+
+    An older client would read each answer as success, so its message waits, and later answers with it [MQTT-4.6.0-2].
+    """
     address, answer = f"anycast/first/{version}/{qos}", p.PubAck if qos == 1 else p.PubRec
     with Raw(gateway, version).connect(f"older-{version}-{qos}") as client:
         client.send(p.Publish(address, b"x", qos, packet_id=1))
@@ -123,7 +125,9 @@ def test_an_anycast_message_waits_for_its_first_consumer(gateway: Waypost, versi
 
 
 def test_a_session_whose_client_is_away_is_no_consumer_of_a_multicast_address(gateway: Waypost) -> None:
-    """Nothing is stored for it there, so publishers over each protocol learn that no consumer is there."""
+    """A multicast address stores nothing for an absent session, so publishers of each protocol learn that no consumer
+    is connected.
+    """
     address = "multicast/away"
     url = f"http://127.0.0.1:{gateway.port('http')}/t/{address}"
 
@@ -159,7 +163,7 @@ def test_a_session_whose_client_is_away_is_no_consumer_of_a_multicast_address(ga
 
 @pytest.mark.parametrize("version", [3, 4])
 def test_more_than_may_wait_for_a_consumer_end_the_connection(gateway: Waypost, version: int) -> None:
-    """The client sends them again on its next connection [MQTT-4.3.2-2]."""
+    """The client sends the messages again on its next connection [MQTT-4.3.2-2]."""
     with Raw(gateway, version).connect(f"many-{version}") as client:
         client.send(*(p.Publish("anycast/many", b"x", 1, packet_id=i) for i in range(1, ANYCAST_HELD_MAX + 2)))
         assert client.receive() is None

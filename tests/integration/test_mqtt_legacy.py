@@ -1,4 +1,4 @@
-"""MQTT 3.1 with a client of its time: Mosquitto's, told to speak it (`-V mqttv31`)."""
+"""MQTT 3.1 with a client of its time: Mosquitto's with `-V mqttv31`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    """A gateway that takes wildcards of MQTT 3.1 as that version has them."""
+    """Run a gateway that accepts wildcards as MQTT 3.1 defines them."""
     with gateway_with(tmp_path_factory.mktemp("wide"), WIDE) as running:
         yield running
 
@@ -61,7 +61,7 @@ def test_retained_messages_and_every_qos(gateway: Waypost, qos: str) -> None:
 
 
 def test_a_long_client_identifier_and_a_kept_session(gateway: Waypost) -> None:
-    """MQTT 3.1 section 3.1 allows 23 characters; nobody kept to it, so it is not enforced."""
+    """The 23 characters of MQTT 3.1 section 3.1 are not enforced, as in other brokers."""
     arguments = ("-i", LONG_ID, "-c", "-t", "legacy/session", "-q", "1")
     command = mosquitto(gateway, "mosquitto_sub", *arguments, "-E")  # until SUBACK
     assert subprocess.run(command, timeout=WAIT_S, check=False).returncode == 0
@@ -72,7 +72,7 @@ def test_a_long_client_identifier_and_a_kept_session(gateway: Waypost) -> None:
 
 
 def test_the_codes_of_a_refusal(gateway: Waypost) -> None:
-    """A thousand subscriptions are what a session may have; what is beyond is QoS 0 for MQTT 3.1, 0x80 for 3.1.1."""
+    """A session may have a thousand subscriptions; the next one gets QoS 0 for MQTT 3.1 and 0x80 for 3.1.1."""
     for version, code in ((3, 0), (4, 0x80)):
         with Raw(gateway, version).connect(f"many-{version}") as client:
             for start in range(0, 1_000, 100):
@@ -99,7 +99,7 @@ def test_a_will_of_an_older_client(gateway: Waypost) -> None:
 
 
 def named(client: Raw, *topics: str) -> set[str]:
-    """Publish to each of these, and see which come back."""
+    """Publish to each topic; return those that arrive."""
     client.send(*(packets.Publish(topic, b"x") for topic in (*topics, "end")))
     found = set()
     while True:
@@ -112,7 +112,7 @@ def named(client: Raw, *topics: str) -> set[str]:
 
 
 class TestDollarTopics:
-    """Names that begin with ``$``: MQTT 3.1 does not set them apart, MQTT 3.1.1 and 5 do [MQTT-4.7.2-1]."""
+    """Topics that begin with ``$`` are ordinary in MQTT 3.1 and special in MQTT 3.1.1 and 5 [MQTT-4.7.2-1]."""
 
     def test_apart_unless_the_gateway_says_otherwise(self, gateway: Waypost) -> None:
         with Raw(gateway, 3).connect("apart") as client:

@@ -1,4 +1,4 @@
-"""What MQTT sessions promise beyond one connection's packets, seen through Paho's client and a live gateway."""
+"""Guarantees of MQTT sessions across connections, with Paho's client and a running gateway."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
 
 
 class Client:
-    """Paho's client at MQTT 5, its callbacks as queues."""
+    """Paho's client for MQTT 5 with its callbacks as queues."""
 
     def __init__(
         self, gateway: Waypost, client_id: str, *, expiry_s: int = 0, clean: bool = True, keep_alive: int = 30
@@ -69,7 +69,7 @@ class Client:
         return self.received.get(timeout=WAIT_S)
 
     def bodies(self, until: bytes) -> list[bytes]:
-        """What came before this one, which is sent last."""
+        """Return the messages before this one, which is published last."""
         found: list[bytes] = []
         while (body := self.get().payload) != until:
             found.append(body)
@@ -90,7 +90,7 @@ class Client:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("expiry_s", [0, 600])
 def test_overlapping_subscriptions(gateway: Waypost, qos: int, expiry_s: int) -> None:
-    """One copy, at the highest QoS and with every identifier, whether the session is kept or not."""
+    """One copy arrives, at the highest QoS and with every identifier, for kept sessions and others."""
     base = f"topic/overlap/{qos}/{expiry_s}"
     with Client(gateway, f"overlap{qos}{expiry_s}", expiry_s=expiry_s) as client:
         client.subscribe((f"{base}/+", 0), identifier=1)
@@ -134,7 +134,7 @@ def test_message_expiry_is_counted_down(gateway: Waypost, retain: bool) -> None:
         writer.publish(topic + "a", b"short", 1, expiry_s=1, retain=retain)
         writer.publish(topic + "b", b"long", 1, expiry_s=100, retain=retain)
         writer.publish(topic + "c", b"for ever", 1, retain=retain)
-        time.sleep(1.5)  # what is tested is the gateway's clock
+        time.sleep(1.5)  # this tests the gateway's own clock
     with Client(gateway, "sleeper", expiry_s=600, clean=False) as client:
         if retain:
             client.subscribe((topic + "#", 1))
@@ -146,7 +146,7 @@ def test_message_expiry_is_counted_down(gateway: Waypost, retain: bool) -> None:
 
 
 def test_a_shared_subscription_has_kept_and_passing_members(gateway: Waypost) -> None:
-    """One group for all; what a member leaves un-acknowledged goes to another one."""
+    """All members form one group; unacknowledged messages of a member go to another one."""
     shared = "$share/g/topic/shared/#"
     kept = Client(gateway, "kept", expiry_s=600)
     passing = Client(gateway, "passing")
@@ -158,7 +158,7 @@ def test_a_shared_subscription_has_kept_and_passing_members(gateway: Waypost) ->
         got = [client.get().payload for client in (kept, passing) for _ in range(1)]
         passing.close()
         stop_loop(kept.client)
-        kept.client._reset_sockets()  # gone without a DISCONNECT
+        kept.client._reset_sockets()  # drop the connection without a DISCONNECT
         for i in range(100, 150):
             writer.publish("topic/shared/a", b"%d" % i, 1)
     with Client(gateway, "kept", expiry_s=600, clean=False) as again:
@@ -187,7 +187,7 @@ def test_retain_options(gateway: Waypost) -> None:
 
 
 def test_what_one_retained_is_not_for_it_either_with_no_local(gateway: Waypost) -> None:
-    """[MQTT-3.8.3-3] makes no difference between messages that come and those that were there."""
+    """[MQTT-3.8.3-3] covers new messages and retained ones alike."""
     with Client(gateway, "talker") as talker, Client(gateway, "other") as other:
         talker.publish("topic/own/1", b"mine", 1, retain=True)
         other.publish("topic/own/2", b"theirs", 1, retain=True)
@@ -235,13 +235,13 @@ def test_shutdown_is_announced(tmp_path: Path) -> None:
 
 
 def test_a_will_outlives_the_gateway(tmp_path: Path) -> None:
-    """Its clients were connected when it was killed: who comes back is not gone, of the others the will comes."""
+    """A kill disconnects all clients: those that reconnect keep their will, the wills of the others are published."""
     with edge(tmp_path, "gw") as gateway:
         clients = []
         for name, version in (("lost", 5), ("older", 4), ("back", 5)):
             will = WillMessage(f"topic/state/{name}", b"gone", 1, retain=True)
             clients.append(Raw(gateway, version).connect(name, will=will))
-        with Client(gateway, "publisher") as publisher:  # acknowledged by a commit behind theirs
+        with Client(gateway, "publisher") as publisher:  # acknowledged by a commit after theirs
             publisher.publish("topic/state/publisher", b"x", 1, retain=True)
         gateway.kill()
         for client in clients:

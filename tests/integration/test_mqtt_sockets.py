@@ -1,4 +1,4 @@
-"""Sockets of MQTT clients that send what they sent before: received and answered together, and each as it is."""
+"""Sockets of MQTT clients that repeat earlier packets: handled in one batch, each answered correctly."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
 
 @pytest.fixture(scope="module", autouse=True)
 def keeper(gateway: Waypost) -> None:
-    """Somebody who is away, for whom messages are kept."""
+    """Create a session of an absent client for which messages are stored."""
     client = Raw(gateway).connect("keeper", clean_start=False)
     client.subscribe("#", qos=1)
     client.send(packets.Disconnect()).rest()
@@ -46,7 +46,7 @@ def answered(client: Raw, packet_id: int) -> None:
 
 
 def taught(gateway: Waypost, name: str, packet_id: int = 1) -> Raw:
-    """A client whose next message is like those before."""
+    """Return a client that the gateway handles on the fast path from its next message on."""
     client = Raw(gateway).connect(name)
     for _ in range(2):
         client.send(publish(packet_id))
@@ -61,8 +61,10 @@ def reset(client: Raw) -> None:
 
 @pytest.mark.parametrize(("count", "rounds"), [(3, 40), (24, 5)], ids=["few", "many"])
 def test_nobody_gets_the_answers_of_who_is_gone(gateway: Waypost, count: int, rounds: int) -> None:
-    """Whoever comes next has the number of the socket that was closed. `count`: few are served with the interpreter
-    lock held, many without."""
+    """The next client reuses the number of the closed socket.
+
+    `count`: few sockets are handled with the interpreter lock, many without it.
+    """
     neighbour = taught(gateway, f"neighbour-{count}", 7)
     for number in range(rounds):
         gone = [taught(gateway, f"gone-{number}-{each}", 100 + each) for each in range(count)]
@@ -107,7 +109,7 @@ def test_large_messages_between_small_ones(gateway: Waypost) -> None:
 
 
 def test_who_does_not_read_is_answered_when_it_does(gateway: Waypost) -> None:
-    """More answers than sockets take: what is left goes by the transport, in order."""
+    """Answers beyond the socket's buffer leave by the transport, in order."""
     client = Raw(gateway, receive_bytes=4096).connect("deaf")
     count = 60_000
     for first in range(1, count, 1000):

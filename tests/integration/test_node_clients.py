@@ -1,4 +1,4 @@
-"""What clients of Node.js found: MQTT.js and rhea, where ``NODE_PATH`` has them (npm install mqtt rhea)."""
+"""Clients of Node.js: MQTT.js and rhea, if ``NODE_PATH`` has them (npm install mqtt rhea)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
 
 
 def run(script: str, *arguments: object) -> list[str]:
-    """What it prints, by line; it ends with "done"."""
+    """Run a script; return its output by line, up to "done"."""
     done = subprocess.run(
         ["node", "-e", script, *map(str, arguments)], check=False, capture_output=True, text=True, timeout=WAIT_S
     )
@@ -55,7 +55,7 @@ client.on('connect', () => {
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("qos", [1, 2])
 def test_mqtt_js_sends_bursts_of_ten_thousand(gateway: Waypost, version: int, qos: int) -> None:
-    """It does not count what is under way (MQTT 5 section 4.9)."""
+    """MQTT.js does not limit its messages in flight (MQTT 5 section 4.9)."""
     run(BURST, gateway.port("mqtt"), version, qos, 10_000)
 
 

@@ -1,4 +1,4 @@
-"""Certificates of a company's own authorities: one the hub's is subordinate to, and one it asks over EST (RFC 7030)."""
+"""Certificates of a company's authorities: a superior of the hub's own, and one that it uses over EST (RFC 7030)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def written(folder: Path, spec: str) -> str:
 
 
 def asking(server: EstServer) -> str:
-    """`est` of a configuration."""
+    """Return the `est` section of a configuration."""
     tls = server.tls
     return f"est: {{url: {server.url}, caCert: {tls.ca}, clientCert: {tls.certificate}, clientKey: {tls.key}}}"
 
@@ -52,7 +52,7 @@ def token(folder: Path, config: str) -> str:
 
 
 def sends(folder: Path, url: str, config: str, count: int = 20) -> None:
-    """A gateway enrols, and what its device sends is in the lake."""
+    """Enrol a gateway and check that messages of its device reach the lake."""
     data = folder / "hall"
     done = init(folder, url, token(folder, config))
     assert done[0] == 0, done[1]
@@ -66,7 +66,7 @@ def sends(folder: Path, url: str, config: str, count: int = 20) -> None:
 
 
 def test_an_authority_subordinate_to_another(tmp_path: Path) -> None:
-    """The gateways know the one the token names, and not the company's root above it."""
+    """Gateways trust the authority that the token names, and not the company's root above it."""
     root = Authority(tmp_path / "company")
     own = root.subordinate(tmp_path / "fleet", "fleet authority")
     port = free_port()
@@ -79,7 +79,7 @@ def test_an_authority_subordinate_to_another(tmp_path: Path) -> None:
 
 
 def goes_through(folder: Path, server: EstServer, issuer: str) -> None:
-    """Enrolled, renewed, and shut out by the hub, with certificates of another authority."""
+    """Enrol, renew and revoke a gateway with certificates of another authority."""
     port, data = free_port(), folder / "hall"
     config = written(folder, asking(server))
     checked = forked.waypost("hub", "check", config)
@@ -108,7 +108,7 @@ def test_a_server_of_ours(tmp_path: Path) -> None:
 
 @contextmanager
 def globalsign(folder: Path, program: str) -> Iterator[EstServer]:
-    """GlobalSign's server, with the authority for trying things out that it has."""
+    """Run GlobalSign's server with its demonstration authority."""
     authority = Authority(folder, "company authority")
     shown, mine = authority.issue("localhost", usage="serverAuth"), authority.issue("hub", usage="clientAuth")
     port = free_port()
@@ -140,7 +140,7 @@ def globalsign(folder: Path, program: str) -> Iterator[EstServer]:
 
 
 def test_globalsigns_server(tmp_path: Path) -> None:
-    """`go install github.com/globalsign/est/cmd/estserver@v1.0.6`."""
+    """Needs `go install github.com/globalsign/est/cmd/estserver@v1.0.6`."""
     if (program := shutil.which("estserver")) is None:
         pytest.skip("estserver is not installed")
     with globalsign(tmp_path / "company", program) as server:

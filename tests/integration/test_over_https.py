@@ -1,5 +1,7 @@
-"""Where only HTTPS gets out: enrolment, renewal and messages over one port of the hub, through a proxy that asks who
-one is, while the link is cut and the hub is killed."""
+"""Networks that allow only HTTPS: enrolment, renewal and messages over one port of the hub.
+
+The way leads through a proxy with authentication, while the link is cut and the hub is killed.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ WAIT_S = 60.0
 
 
 def test_enrolled_and_sent_over_https_alone(tmp_path: Path) -> None:
-    """The port of AMQP is not let out: the next URL is taken. Nothing is lost or there twice over cuts and a kill."""
+    """The AMQP port is blocked, so the next URL is used. No message is lost or doubled over cuts and a kill."""
     amqps, https = free_port(), free_port()
     data = tmp_path / "hall"
     places = (f"--amqp=127.0.0.1:{amqps}", f"--http=127.0.0.1:{https}")

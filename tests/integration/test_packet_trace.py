@@ -51,7 +51,7 @@ def within(condition: Callable[[], bool], what: str) -> None:
 
 
 class Trace:
-    """`waypost edge trace`, its events as they come."""
+    """`waypost edge trace` with its events in order."""
 
     def __init__(self, gateway: Waypost, *arguments: str) -> None:
         call = ["edge", "trace", "--data", data_of(gateway), *arguments]
@@ -183,7 +183,7 @@ class TestMqtt:
         assert shown.wait_for("closed by the gateway")
 
     def test_a_bad_password(self, gateway: Waypost, trace: Callable[..., Trace]) -> None:
-        shown = trace("--client", "alice", "--json")  # by its user
+        shown = trace("--client", "alice", "--json")  # found by its user
         publish(gateway, "liar", "jobs", password="wrong-secret")
         assert "wrong password" in shown.wait_for("login refused")["text"]
         assert shown.named("CONNACK")[0]["code"] == 4

@@ -1,4 +1,4 @@
-"""A queue that is full is a problem wherever somebody looks, and none any more once it was emptied."""
+"""A full queue is a problem in every view, and disappears after the queue is emptied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses that change while clients are there: nobody waits at one that is no more, and nothing kept is lost."""
+"""Addresses change while clients are connected: no client waits at a deleted one, and no stored message is lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAIT_S = 20.0
 
 
 class Site:
-    """A gateway that follows what is applied."""
+    """Gateway that follows applied changes."""
 
     def __init__(self, folder: Path) -> None:
         self.gateway: Waypost = edge(folder, "gw")
@@ -27,7 +27,7 @@ class Site:
         self._changes = 0
 
     def put(self, types: dict[str, str], extra: str = "") -> None:
-        """Addresses and their types; a resource is called as the first level of its address."""
+        """Apply addresses and their types; a resource is named after the first level of its address."""
         file = self._folder / "addresses.yaml"
         file.write_text(
             "---\n".join(
@@ -44,7 +44,7 @@ class Site:
             self._change("delete", "Address", f"default.{name}")
 
     def _change(self, command: str, *arguments: str) -> None:
-        """Made, and the gateway has followed."""
+        """Run a command and wait until the gateway has followed."""
         program = [sys.executable, "-m", "edge.appliance.main", command, "--data", str(self._folder / "gw")]
         done = subprocess.run([*program, *arguments], capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -79,7 +79,7 @@ def test_mqtt_subscriptions_follow_their_address(site: Site, clean: bool) -> Non
 
 
 def test_amqp_links_end_when_their_address_does(site: Site) -> None:
-    """With a condition, so that clients attach anew; links to what has not changed stay."""
+    """Links end with a condition so that clients attach again; links to unchanged addresses stay."""
     site.put({"jobs": "queue"})
     connection = BlockingConnection(f"127.0.0.1:{site.gateway.port('amqp')}", timeout=WAIT_S)
     try:
@@ -103,7 +103,7 @@ def test_amqp_links_end_when_their_address_does(site: Site) -> None:
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("becomes", ["topic", "queue"])
 def test_what_was_kept_under_an_older_rule_is_delivered(site: Site, becomes: str, restarted: bool) -> None:
-    """The rule a message came by may be gone, or its address a queue now: what was acknowledged comes all the same."""
+    """An acknowledged message is delivered although its rule was deleted or its address became a queue."""
     site.put({"plant/#": "topic"})
     with Client(site.gateway, "keeper", version=5, clean=False) as keeper:
         keeper.subscribe("plant/1", 1)
@@ -125,7 +125,7 @@ def test_what_was_kept_under_an_older_rule_is_delivered(site: Site, becomes: str
 
 
 def test_a_session_comes_back_though_its_place_is_taken(site: Site) -> None:
-    """A queue that has as many consumers as it may have by then costs the subscription, not the connection."""
+    """At the consumer limit of a queue the subscription fails but the connection stays."""
     site.put({"jobs": "queue"}, ", maxConsumers: 1")
     with Client(site.gateway, "first", version=5, clean=False) as first:
         first.subscribe("jobs", 1)

@@ -1,4 +1,4 @@
-"""An older copy of a gateway's data is put back: it goes on under a new epoch, and the lake has every message once."""
+"""A gateway resumes from an older copy of its data under a new epoch; the lake has every message once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IN_MEMORY = """
 
 
 class Fleet:
-    """A hub and a gateway that forwards to it; both are started by the test."""
+    """A hub and a gateway that forwards to it; the test starts both."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -72,7 +72,9 @@ class Fleet:
         wait_until(lambda: set(self.acked) <= set(self.bodies()), timeout_s=60, what="all that was acked has landed")
 
     def unexplained(self) -> set[tuple[str, str, int]]:
-        """Sequences below the highest that landed of an epoch and address, and neither landed nor in the ledger."""
+        """Return the sequences below the highest landed one, by epoch and address, that neither landed nor are in the
+        ledger.
+        """
         there = {(row["epoch"], row["address"], row["sequence"]) for row in self.rows("telemetry")}
         given = {
             (row["epoch"], row["address"], number)
@@ -95,10 +97,10 @@ def stopped(gateway: Waypost) -> None:
 
 
 def test_the_whole_directory(fleet: Fleet) -> None:
-    """Messages of before the copy, of between copy and return, of after it with and without the hub."""
+    """Restore with messages of before and after the copy, and after the restore with and without the hub."""
     gateway, copy = fleet.gateway, fleet.folder / "copy"
     with gateway:
-        fleet.publish("not-yet-sent")  # there is no hub yet: the copy has these, and the card sends them later
+        fleet.publish("not-yet-sent")  # no hub runs yet: the copy has these, and the original card sends them later
         stopped(gateway)
     shutil.copytree(fleet.data, copy)
     with fleet.hub:
@@ -136,7 +138,7 @@ def test_the_whole_directory(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("durability", ["fsync", "memory"])
 def test_a_copy_made_while_it_ran(fleet: Fleet, durability: str) -> None:
-    """A snapshot of a running gateway, which goes on and forwards; the snapshot is put back before it starts again."""
+    """A snapshot of a running gateway, which goes on forwarding, is restored before its next start."""
     if durability == "memory":
         fleet.keep_in_memory()
     gateway, copy = fleet.gateway, fleet.folder / "copy"
@@ -145,7 +147,7 @@ def test_a_copy_made_while_it_ran(fleet: Fleet, durability: str) -> None:
             fleet.publish("before")
             fleet.arrived()
             snapshot(fleet.data, copy)
-            for number in range(4):  # beyond what is reserved ahead, too
+            for number in range(4):  # more than the reserved ones
                 fleet.publish(f"after-the-copy-{number}")
             fleet.arrived()
             gateway.kill()
@@ -170,7 +172,7 @@ def test_a_copy_made_while_it_ran(fleet: Fleet, durability: str) -> None:
 
 
 def test_a_copy_that_has_reserved_positions_for_longer_than_sequences(fleet: Fleet) -> None:
-    """In memory, a log's positions may last when one of its addresses has had its sequences reserved anew."""
+    """An in-memory log may still have reserved positions when one of its addresses reserves sequences again."""
     fleet.keep_in_memory()
     gateway, copy = fleet.gateway, fleet.folder / "copy"
     with fleet.hub:
@@ -215,7 +217,7 @@ def test_a_gateway_that_is_killed_is_no_copy(fleet: Fleet, durability: str) -> N
 
 
 def snapshot(data: Path, copy: Path) -> None:
-    """As a file system or a volume takes one: the database as it is at one moment, with what is beside it."""
+    """Copy the database at one moment with the files next to it, as a file system or a volume does."""
     shutil.copytree(data, copy, ignore=shutil.ignore_patterns(f"{FILE_NAME}*"))
     source, target = sqlite3.connect(data / FILE_NAME), sqlite3.connect(copy / FILE_NAME)
     with contextlib.closing(source), contextlib.closing(target):
@@ -239,7 +241,7 @@ def test_restarts_and_broken_connections_are_no_copies(fleet: Fleet) -> None:
 
 
 def test_the_store_s_file_alone(fleet: Fleet) -> None:
-    """Noticed without a hub, by the file beside it."""
+    """The file next to the store reveals the restore without a hub."""
     gateway = fleet.gateway
     with gateway:
         fleet.publish("one")

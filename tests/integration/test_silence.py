@@ -1,5 +1,7 @@
-"""A peer is silent only while we listen: a broker on real sockets that does not read, or does nothing, for longer than
-a peer may say nothing."""
+"""A peer counts as silent only while the gateway reads.
+
+A broker on real sockets does not read, or is busy, for longer than a peer may stay silent.
+"""
 
 from __future__ import annotations
 
@@ -35,25 +37,25 @@ from tests.support.processes import edge, standing_still
 WAIT_S: Final = 20.0
 KEEP_ALIVE_S: Final = 1
 IDLE_S: Final = 0.4
-"""AMQP's, which MQTT has in whole seconds only."""
+"""Idle time-out of AMQP; MQTT has whole seconds only."""
 PAUSE: Final = "a test reads nothing"
 
 EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
-"""AMQP's heartbeat (section 2.4.5)."""
+"""Heartbeat of AMQP (section 2.4.5)."""
 OPEN: Final = b"\x00\x00\x00\x18\x02\x00\x00\x00\x00\x53\x10\xc0\x0b\x05\xa1\x02me\x40\x40\x40\x70"
-"""An open (section 2.7.1) of container `me` up to the idle time-out, in ms, which follows."""
+"""Open frame (section 2.7.1) of container `me` up to the idle time-out, in ms, which follows."""
 
 
 class Spoken(NamedTuple):
-    """What a peer says."""
+    """Bytes of one protocol that a peer sends."""
 
     protocol: Protocol
     hello: bytes
     welcome: bytes
-    """In the answer to it."""
+    """Bytes in the gateway's answer to the opening."""
     heartbeat: bytes
     silence_s: float
-    """So long it may say nothing."""
+    """Longest silence that the gateway allows."""
 
 
 MQTT: Final = Spoken(
@@ -64,11 +66,11 @@ MQTT: Final = Spoken(
     KEEP_ALIVE_S * KEEP_ALIVE_GRACE,
 )
 PUBLISHER: Final = MQTT._replace(heartbeat=packets.Publish("queue/a", b"x", 1, packet_id=1).encode(4))
-"""It need not ask: what it publishes is a sign of life. It is read in C, where that is there."""
+"""Publisher without pings: each message is a sign of life. The fast path in C reads it, if it is built."""
 
 
 def amqp(idle_ms: int) -> Spoken:
-    """`idle_ms`: what the peer wants to hear something within."""
+    """Build the AMQP peer; `idle_ms` is the time in which it expects a frame."""
     frame = bytearray(OPEN + struct.pack(">I", idle_ms))
     frame[3] = len(frame)
     frame[12] = len(frame) - 13
@@ -79,7 +81,7 @@ AMQP: Final = amqp(int(IDLE_S * 1000))
 
 
 class Peer:
-    """Over a socket that blocks."""
+    """Peer over a blocking socket."""
 
     def __init__(self, spoken: Spoken, way: str, port: int) -> None:
         self.spoken = spoken
@@ -105,7 +107,7 @@ class Peer:
         self.send(self.spoken.heartbeat)
 
     def heard(self) -> bytes:
-        """What has come since. EOFError or ConnectionError where it is thrown out."""
+        """Return the bytes received since the last call. Raises EOFError or ConnectionError after a disconnect."""
         self.connection.setblocking(False)
         found = bytearray()
         with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError):
@@ -116,7 +118,7 @@ class Peer:
         return bytes(found)
 
     def vanish(self) -> None:
-        """Nothing that comes reaches it, nothing answers: a filter of the socket drops it (socket(7))."""
+        """Drop all incoming data by a socket filter (socket(7)), so that the peer never answers."""
         drop = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF_RET | BPF_K: 0 bytes pass
         program = struct.pack("HL", 1, ctypes.addressof(drop))
         self.connection.setsockopt(socket.SOL_SOCKET, 26, program)  # SO_ATTACH_FILTER
@@ -141,13 +143,13 @@ class Served(NamedTuple):
         return self.driver.transport is None or self.driver.connection.closed
 
     async def until_ended(self, within_s: float) -> None:
-        """It is thrown out by then. Heartbeats of ours have their time while nobody reads."""
+        """Wait for the disconnect. Heartbeats of the gateway have their time while the peer is not read."""
         async with asyncio.timeout(within_s):
             while not self.ended:
                 await asyncio.sleep(0.01)
 
     def limited(self, **options: int) -> None:
-        """Have the kernel be as quick with our socket as a test is: options of tcp(7)."""
+        """Set options of tcp(7) so that the kernel's time-outs are as short as the test needs."""
         assert self.driver.transport is not None
         with socket_of(self.driver.transport.get_extra_info("descriptor")) as ours:
             for name, value in options.items():
@@ -164,7 +166,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> DeviceTls | None:
 
 @contextlib.asynccontextmanager
 async def served(spoken: Spoken, way: str, tls: DeviceTls | None) -> AsyncIterator[Served]:
-    """A peer that is connected to a broker, in this loop, and has been heard."""
+    """Yield a peer that is connected to a broker in this loop and known to it."""
     if way == "tls" and tls is None:
         pytest.skip("openssl is not installed")
     listener = Listener(spoken.protocol, ListenEndpoint("127.0.0.1", 0), way == "websocket", way == "tls")
@@ -193,7 +195,7 @@ async def served(spoken: Spoken, way: str, tls: DeviceTls | None) -> AsyncIterat
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
-    """In the loop that programs run in: its timers come before what can be read."""
+    """Run in the production event loop, which handles timers before readable sockets."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(scenario)
 
@@ -206,13 +208,14 @@ WAYS: Final = [
         *(("publisher", PUBLISHER, way) for way in ("tcp", "tls")),
     ]
 ]
-"""How each peer connects."""
+"""Connections of peers: protocol, way and TLS."""
 
 
 @pytest.mark.parametrize(("spoken", "way"), WAYS)
 def test_who_is_not_read_is_not_silent(spoken: Spoken, way: str, tls: DeviceTls | None) -> None:
-    """For longer than it may say nothing, three times; it has said something all along, and has heard of us where the
-    protocol has a heartbeat both ways."""
+    """A peer that is not read for three times its limit stays: it has sent all along, and receives heartbeats where the
+    protocol has them both ways.
+    """
 
     async def scenario() -> None:
         async with served(spoken, way, tls) as it:
@@ -237,12 +240,12 @@ def test_who_is_not_read_is_not_silent(spoken: Spoken, way: str, tls: DeviceTls 
 
 @pytest.mark.parametrize(("spoken", "way"), WAYS)
 def test_what_lies_in_the_socket_is_heard(spoken: Spoken, way: str, tls: DeviceTls | None) -> None:
-    """What somebody else has sent keeps the loop busy for longer than a peer may say nothing; timers come next."""
+    """The loop is busy for longer than the limit; data in the socket counts although timers run first."""
 
     async def scenario() -> None:
         async with served(spoken, way, tls) as it:
             loop = asyncio.get_running_loop()
-            await asyncio.sleep(0.6 * spoken.silence_s)  # AMQP notes what came when it looks next
+            await asyncio.sleep(0.6 * spoken.silence_s)  # AMQP checks for received data at its next tick
             somebody, ours = socket.socketpair()
             taken = asyncio.Event()
 
@@ -279,7 +282,7 @@ def test_who_vanished_while_it_was_not_read_is_found_when_it_is(spoken: Spoken, 
 
 @pytest.mark.parametrize("spoken", [AMQP, MQTT], ids=["amqp", "mqtt"])
 def test_who_hangs_up_while_it_is_not_read_is_not_kept(spoken: Spoken, tls: DeviceTls | None) -> None:
-    """What it left is lost with it, as of each connection that breaks."""
+    """Unread data of a closed connection is lost, as in each connection that breaks."""
 
     async def scenario() -> None:
         async with served(spoken, "tcp", tls) as it:
@@ -293,7 +296,7 @@ def test_who_hangs_up_while_it_is_not_read_is_not_kept(spoken: Spoken, tls: Devi
 
 
 def test_who_vanishes_while_it_is_not_read_does_not_answer_our_heartbeats(tls: DeviceTls | None) -> None:
-    """Which the kernel finds, in its own time (tcp_retries2 of tcp(7): 15 minutes), and not in a test's."""
+    """The kernel detects this in its own time (tcp_retries2 of tcp(7): 15 minutes), which the test shortens."""
 
     async def scenario() -> None:
         async with served(AMQP, "tcp", tls) as it:
@@ -307,7 +310,7 @@ def test_who_vanishes_while_it_is_not_read_does_not_answer_our_heartbeats(tls: D
 
 @pytest.mark.parametrize("spoken", [amqp(0), MQTT], ids=["amqp", "mqtt"])
 def test_who_vanishes_while_it_is_not_read_and_hears_nothing(spoken: Spoken, tls: DeviceTls | None) -> None:
-    """The kernel asks for it, in its own time (tcp_keepalive_time of tcp(7): 2 hours)."""
+    """The kernel probes the peer in its own time (tcp_keepalive_time of tcp(7): 2 hours), which the test shortens."""
 
     async def scenario() -> None:
         async with served(spoken, "tcp", tls) as it:
@@ -321,7 +324,7 @@ def test_who_vanishes_while_it_is_not_read_and_hears_nothing(spoken: Spoken, tls
 
 @pytest.mark.parametrize("spoken", [AMQP, MQTT], ids=["amqp", "mqtt"])
 def test_who_does_not_read_our_answers_is_silent_all_the_same(spoken: Spoken, tls: DeviceTls | None) -> None:
-    """It decides itself whether it is read."""
+    """A peer that does not read the answers decides itself that it is not read, so it counts as silent."""
 
     async def scenario() -> None:
         async with served(spoken, "tcp", tls) as it:

@@ -1,4 +1,4 @@
-"""What a full address says in each protocol, what dropOldest drops, and when a batched acknowledgement leaves."""
+"""Answers of each protocol at a full address, messages that dropOldest drops, and batched acknowledgements."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
 
 
 class Publisher:
-    """A Paho client that tells what each PUBACK said, and when it was cut off."""
+    """Paho client that records the code of each PUBACK, and the disconnect."""
 
     def __init__(self, gateway: Waypost, version: int) -> None:
         self.answers: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -102,7 +102,7 @@ def test_a_full_queue_refuses_in_every_protocol_and_takes_again(gateway: Waypost
 
 
 def number_in(message: Message) -> int:
-    return int(bytes(message.body))  # its memory is the message's, which the caller still holds
+    return int(bytes(message.body))  # its memory belongs to the message, which the caller still holds
 
 
 def test_drop_oldest_keeps_the_newest_and_the_ledger_names_the_rest(gateway: Waypost) -> None:

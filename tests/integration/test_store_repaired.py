@@ -1,4 +1,4 @@
-"""A store that rots, while it is in use or repaired by hand: the gateway serves on, the lake explains the rest."""
+"""A store damaged in use, or repaired by hand: the gateway keeps running, and the lake accounts for the losses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SENT = 200
 
 
 def names(lake: Path) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
-    """(address, sequence) of what is in the lake, and of what its ledger explains as damaged."""
+    """Return (address, sequence) of landed messages, and of those that the ledger lists as damaged."""
     landed = [(row["address"], row["sequence"]) for row in rows(lake, "telemetry")]
     lost = [
         (row["address"], number)
@@ -39,7 +39,7 @@ def largest(path: Path) -> tuple[int, int]:
 
 
 def messages_in(path: Path, log: int, position: int) -> int:
-    """Of one segment."""
+    """Return the number of messages in one segment."""
     with sqlite3.connect(path) as connection:
         key = log << POSITION_BITS | position
         (count,) = connection.execute("SELECT messages FROM segment WHERE key = ?", (key,)).fetchone()
@@ -56,7 +56,7 @@ def verified(path: Path) -> tuple[int, int]:
 
 
 def filled(folder: Path, hub_port: int) -> Waypost:
-    """A gateway that was stopped with messages its hub, which was away, has not had."""
+    """Return a stopped gateway with messages that never reached its hub."""
     gateway = edge(folder, "gw1", f"--hub=amqp://127.0.0.1:{hub_port}", "--gateway=gw1", "--forward=load/#")
     with gateway, Client(gateway, "d") as client:
         for number in range(SENT):
@@ -95,7 +95,7 @@ def test_it_rots_while_the_gateway_runs(tmp_path: Path) -> None:
         where = largest(path)
         rotten = messages_in(path, *where)
         rot(path, *where)
-        # The gateway may find it before we look, and then has given it up already.
+        # The gateway may find the damage first, and then has dropped the segment already.
         assert verified(path) in {(4, rotten), (0, 0)}
         with hub(tmp_path, f"--amqp=127.0.0.1:{port}"):
             wait_until(
@@ -111,7 +111,7 @@ def test_it_rots_while_the_gateway_runs(tmp_path: Path) -> None:
 
 
 def test_its_first_page_is_gone(tmp_path: Path) -> None:
-    """Everything is there after the repair: the gateway delivers it, each message once and under its own name."""
+    """The repair restores every message: the gateway delivers each once and under its own name."""
     port, lake, path = free_port(), tmp_path / "hub" / "lake", tmp_path / "gw1" / FILE_NAME
     gateway = filled(tmp_path, port)
     with path.open("r+b") as file:

@@ -1,4 +1,4 @@
-"""The store's tools beside a real gateway: under load, after SIGKILL, and what they agree on with it."""
+"""Tools for a store next to a running gateway: under load, after SIGKILL, and in agreement with it."""
 
 from __future__ import annotations
 

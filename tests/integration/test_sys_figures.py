@@ -1,4 +1,4 @@
-"""Counters of `$SYS/broker`, by real traffic of three protocols, under the names that Mosquitto has for them."""
+"""Counters of `$SYS/broker` under Mosquitto's names, for real traffic of three protocols."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_messages_bytes_and_their_averages_are_those_of_the_traffic(gateway: Way
         shown_before += len(after)
     assert int(after["messages/received"]) - int(before["messages/received"]) == received
     assert after["publish/messages/received"] == after["messages/received"]
-    # The figures that watchers were sent count too, those of the last one as far as a tick came while it was at it.
+    # Figures sent to watchers count too; those of the last tick may arrive during the test.
     shown = shown_before + len(after)
     assert sent <= int(after["messages/sent"]) - int(before["messages/sent"]) <= sent + shown
     name = "load/messages/received/1min"

@@ -1,4 +1,4 @@
-"""A gateway that takes bearer tokens of a real issuer, over every protocol, and lets go when they expire."""
+"""A gateway with bearer tokens of a real issuer, over every protocol; it disconnects when they expire."""
 
 from __future__ import annotations
 
@@ -112,10 +112,10 @@ class TestMqtt:
 
 
 class BearerClient(SaslClient):
-    """SASL's client side with OAUTHBEARER."""
+    """Client side of SASL OAUTHBEARER."""
 
     def __init__(self, token: str, older_as: str | None = None) -> None:
-        """`older_as`: the user to be, with XOAUTH2."""
+        """`older_as`: the user name for XOAUTH2."""
         super().__init__("token", "")
         self._token = token
         self._older_as = older_as
@@ -210,9 +210,9 @@ class TestAmqp:
         assert put(site.issuer.token("ann", SCOPE, 60.0)) == 202
         sender = connection.create_sender("jobs")
         sender.send(Message(body="two"))
-        assert put(site.issuer.token("bob", SCOPE, 60.0)) == 401  # the connection is ann's
+        assert put(site.issuer.token("bob", SCOPE, 60.0)) == 401  # the connection belongs to ann
         assert put(site.issuer.token("ann", "recv:jobs", 4.0)) == 202
-        with pytest.raises(LinkDetached, match="unauthorized-access"):  # what it may not do any more is detached
+        with pytest.raises(LinkDetached, match="unauthorized-access"):  # a link without the right is detached
             sender.send(Message(body="three"), timeout=WAIT_S)
         with pytest.raises(ConnectionException, match="expired"):
             connection.wait(lambda: False, timeout=WAIT_S)

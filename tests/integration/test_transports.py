@@ -1,4 +1,4 @@
-"""The other ways in, with clients nobody here wrote: TLS and WebSocket for MQTT and AMQP."""
+"""TLS and WebSocket for MQTT and AMQP, with independent clients."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def device(authority: Authority) -> Issued:
 
 
 class Client:
-    """A Paho client over any transport, with what it received in a queue."""
+    """Paho client over any transport, with received messages in a queue."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Client:
 
 
 class TestPaho:
-    """MQTT: what goes in one way comes out every way."""
+    """MQTT: each transport delivers to all others."""
 
     @pytest.mark.parametrize("listener", ["mqtts", "mqtt-ws", "mqtt-wss"])
     def test_publish_and_subscribe(self, gateway: Waypost, authority: Authority, listener: str) -> None:
@@ -164,7 +164,7 @@ class TestPaho:
                 return secure.recv(100)
 
         said = b""
-        with contextlib.suppress(ssl.SSLError):  # an alert, where it arrives before the end of the connection
+        with contextlib.suppress(ssl.SSLError):  # an alert, if it arrives before the end of the connection
             said = answer()
         assert said == b""
 
@@ -209,7 +209,7 @@ class TestProton:
 
 
 class WebSocketClient:
-    """RFC 6455 by wsproto on a socket: what arrives is in `received`, frames joined."""
+    """RFC 6455 by wsproto on a socket; `received` has the messages with their frames joined."""
 
     def __init__(self, port: int, subprotocol: str, path: str = "/") -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), WAIT_S)
@@ -261,7 +261,7 @@ class TestWebSocket:
     def test_fragments_and_ping(self, gateway: Waypost) -> None:
         with WebSocketClient(gateway.port("mqtt-ws"), "mqtt", "/mqtt") as client:
             assert client.accepted == "mqtt"
-            for byte in CONNECT[:-1]:  # one message of fragments, with a ping inside it
+            for byte in CONNECT[:-1]:  # one fragmented message with a ping inside
                 client.send(events.BytesMessage(bytes((byte,)), message_finished=False))
             client.send(events.Ping(b"there?"))
             client.send(events.BytesMessage(CONNECT[-1:]))
@@ -301,7 +301,7 @@ class TestWebSocket:
             client.until(lambda: client.received.startswith(b"AMQP\x00\x01\x00\x00"))
 
     def test_silence_ends(self, gateway: Waypost) -> None:
-        """`handshakeS` bounds who sends nothing, at every stage."""
+        """`handshakeS` bounds the silence of a client at every stage."""
         for name in ("mqtt-ws", "mqtts"):
             with socket.create_connection(("127.0.0.1", gateway.port(name)), WAIT_S) as silent:
                 while silent.recv(1000):
@@ -309,7 +309,7 @@ class TestWebSocket:
 
 
 class TestRenewal:
-    """Certificate files that change count for the next client."""
+    """Changed certificate files apply to the next client."""
 
     def test_new_files_and_bad_files(self, gateway: Waypost, authority: Authority) -> None:
         def presented() -> str:
@@ -347,7 +347,7 @@ client.on('message', (topic, body) => {
 
 
 def has_module(name: str) -> bool:
-    """A package of Node.js where `NODE_PATH` says; none is a dependency of ours."""
+    """Return True when `NODE_PATH` has this package; the project depends on none of them."""
     node = shutil.which("node")
     command = [node or "", "-e", f"require('{name}')"]
     return node is not None and subprocess.run(command, check=False, capture_output=True).returncode == 0

@@ -1,4 +1,4 @@
-"""A gateway with as many connections as it may have: who comes now is told, in the words of its protocol."""
+"""A gateway at its connection limit refuses the next client in the terms of the client's protocol."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def small(folder: Path, authentication: str) -> Waypost:
 
 @pytest.fixture(scope="module", params=["none", "standard"])
 def full(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Waypost]:
-    """A gateway with all its room taken by clients that have said who they are, and say nothing more."""
+    """Gateway with all connections taken by idle clients that have authenticated."""
     with small(tmp_path_factory.mktemp("small"), request.param) as gateway, contextlib.ExitStack() as stack:
         for i in range(ROOM):
             client = stack.enter_context(Raw(gateway))
@@ -59,7 +59,7 @@ def full(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 
 @pytest.mark.parametrize("version", [3, 4, 5])
 def test_mqtt(full: Waypost, version: int) -> None:
-    """CONNACK 0x97 with the reason in words, or return code 3 [MQTT-3.1.4-2]; and the connection ends."""
+    """CONNACK with 0x97 and a reason, or return code 3 [MQTT-3.1.4-2]; then the connection ends."""
     with Raw(full, version) as client:
         client.send(packets.Connect("late", version, username="x", password=b"y"), packets.PingReq())
         answer = client.receive()
@@ -71,7 +71,7 @@ def test_mqtt(full: Waypost, version: int) -> None:
 
 @pytest.mark.parametrize("user", [None, "joe"])
 def test_amqp(full: Waypost, user: str | None) -> None:
-    """A client nobody here wrote reads amqp:resource-limit-exceeded in the close."""
+    """An independent client reads amqp:resource-limit-exceeded in the close."""
     host = f"127.0.0.1:{full.port('amqp')}"
     password = "secret" if user else None
     with pytest.raises(ConnectionException, match=f"amqp:resource-limit-exceeded.*{NO_ROOM}"):
@@ -93,7 +93,7 @@ def test_there_is_room_again(tmp_path: Path) -> None:
 
 
 def test_sockets_that_say_nothing_keep_nobody_out(tmp_path: Path) -> None:
-    """The oldest of them gives way, however long it may take to say who it is."""
+    """The oldest silent socket gives way, even before its handshake time-out."""
     with small(tmp_path, "none") as gateway, contextlib.ExitStack() as stack:
         silent = [stack.enter_context(Raw(gateway)) for _ in range(ROOM)]
         stack.enter_context(Raw(gateway, 5).connect("late"))
@@ -101,7 +101,7 @@ def test_sockets_that_say_nothing_keep_nobody_out(tmp_path: Path) -> None:
 
 
 def test_so_many_are_told_and_for_so_long(full: Waypost) -> None:
-    """The flood beyond the second limit is closed without a word; who says nothing waits for nobody."""
+    """Beyond the second limit connections close without an answer; a silent client keeps no other waiting."""
     with contextlib.ExitStack() as stack:
         flood = [stack.enter_context(Raw(full)) for _ in range(TURNED_AWAY_MAX + 40)]
         begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""A topic without a subscriber keeps nothing, and every protocol, the status and the problems say so."""
+"""A topic without a subscriber stores nothing; every protocol, the status and the problems report it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway that dials with TLS: its hub with certificates of both, a peer nobody vouches for, a password."""
+"""Uplinks with TLS: mutual certificates with the hub, a peer of an unknown authority, and a password."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ spec: {{address: "plant/#", type: topic, forwarders: [{{name: up, remoteAddress:
 
 
 def uplinked(folder: Path, *, gateway: str = "", space: str = "{}", connector: str = "hub") -> Waypost:
-    """A gateway that forwards `plant/#` over a connector."""
+    """Start a gateway that forwards `plant/#` over a connector."""
     config = folder / "uplinked.yaml"
     config.write_text(UPLINK.format(gateway=gateway, space=space, connector=connector))
     return Waypost(folder / "uplinked.log", "edge", "run", "--data", str(folder / "uplinked"), "--config", str(config))
@@ -68,7 +68,7 @@ def uplink_status(running: Waypost) -> dict[str, Any]:
 
 
 class TestUplink:
-    """The other end: a gateway that dials with TLS."""
+    """The dialing side of TLS."""
 
     def test_gateway_to_hub_with_certificates_of_both(self, tmp_path: Path, authority: Authority) -> None:
         ours, theirs = authority.issue("gw-tls"), authority.issue("hub")
@@ -107,7 +107,7 @@ class TestUplink:
                 assert uplink_status(near)["state"] == "connecting"
 
     def test_a_hub_that_does_not_take_our_certificate(self, tmp_path: Path, authority: Authority) -> None:
-        """It says so after the handshake is over for us (TLS 1.3), and the status has its reason and the next step."""
+        """With TLS 1.3 the refusal arrives after the handshake; the status has its reason and the next step."""
         ours, theirs = Authority(tmp_path / "other", "somebody else").issue("gw-tls"), authority.issue("hub")
         settings = tmp_path / "hub.yaml"
         settings.write_text(
@@ -143,7 +143,7 @@ class TestUplink:
 
 
 class PasswordPeer:
-    """An AMQP server with TLS in a thread of its own; it hears what the client says of itself, and refuses it."""
+    """AMQP server with TLS in its own thread; records the client's SASL response and refuses it."""
 
     def __init__(self, issued: Issued, heard: Callable[[str, str, bytes], None]) -> None:
         self.port = 0
@@ -181,7 +181,7 @@ class PasswordPeer:
 
 
 class Nobody:
-    """An owner that does nothing."""
+    """Owner that ignores every event."""
 
     def handle(self, events: Sequence[object]) -> None:
         pass

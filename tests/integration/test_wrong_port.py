@@ -1,4 +1,4 @@
-"""A client that speaks another protocol than the listener leaves a line with the right port; a flood leaves few."""
+"""A client with the wrong protocol for a listener leads to a log line with the right port; a flood leads to few."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ ADDRESSES = tuple(
 
 
 async def eventually(condition: Callable[[], object], what: str = "") -> None:
-    """Return once it holds."""
+    """Wait until the condition holds."""
     try:
         async with asyncio.timeout(DEADLINE_S):
             while not condition():
@@ -51,7 +51,7 @@ async def eventually(condition: Callable[[], object], what: str = "") -> None:
 
 
 class Sender(Origin):
-    """Publishes at the router, and knows what was acknowledged."""
+    """Publish at the router and track acknowledgements."""
 
     name = "dev"
 
@@ -94,7 +94,7 @@ class Receiver(RunConsumer):
 
 
 class Gateway:
-    """A broker with its uplinks; `configure` as often as needed."""
+    """Broker with its uplinks; `configure` may be called again."""
 
     def __init__(self, name: str) -> None:
         loop = asyncio.get_running_loop()
@@ -121,7 +121,7 @@ class Gateway:
         self.store.close()
 
     async def configure(self, peer: Connector | None, *forwarders: Forwarder, **fields: Any) -> None:
-        """Connect to a peer, and forward; without a peer to nobody."""
+        """Configure the forwarders, and a connector if there is a peer."""
         self.configuration = msgspec.structs.replace(
             self.configuration, connectors=(peer,) if peer is not None else (), forwarders=forwarders, **fields
         )
@@ -130,21 +130,21 @@ class Gateway:
             await gone.dialer.close()
 
     def connector(self, name: str = "peer") -> PeerConnector:
-        """The running one."""
+        """Return the running connector."""
         (found,) = [one for one in self.uplinks if one.connector.name == name]
         assert isinstance(found, PeerConnector)
         return found
 
 
 def amqp_to(*ports: int, name: str = "peer") -> Connector:
-    """A connector to whoever speaks AMQP on these ports."""
+    """Build a connector to AMQP peers on these ports."""
     hosts = tuple(EndpointHost(host="127.0.0.1", port=port) for port in ports)
     return Connector(name=name, type=ConnectorType.AMQP, hosts=hosts)
 
 
 @asynccontextmanager
 async def gateways(*names: str) -> AsyncIterator[list[Gateway]]:
-    """Running gateways, stopped at the end."""
+    """Yield running gateways and stop them at the end."""
     made = [Gateway(name) for name in names]
     for gateway in made:
         await gateway.start()

@@ -20,7 +20,7 @@ from tests.support.processes import free_port
 
 
 def scenario(run: Callable[[], Coroutine[object, object, None]]) -> Callable[[], None]:
-    """A test on a loop of its own."""
+    """Run a test on its own event loop."""
 
     @wraps(run)
     def test() -> None:
@@ -67,7 +67,7 @@ async def test_in_from_a_queue_of_the_peer() -> None:
 
 @scenario
 async def test_names_and_kinds_survive_the_way_over_a_queue() -> None:
-    """Each message says where it came from; a forwarder with a pattern has it in its own place again."""
+    """Each message carries its origin; a forwarder with a pattern writes it to the same address again."""
     async with gateways("gw1", "broker", "gw2") as (one, broker, two):
         reader = Receiver(two.broker, "plant/#", "reader")
         await one.configure(amqp_to(broker.port), out("f", "plant/#", "queue/all"))

@@ -1,4 +1,4 @@
-"""Connectors to Azure Service Bus and Event Hubs, at a peer that keeps the rules they document."""
+"""Connectors to Azure Service Bus and Event Hubs, against a peer that follows their documented rules."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ async def test_a_wrong_key_sends_nothing_and_loses_nothing() -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
-    """What a busy peer is left alone, in a test: longer than the first backoff."""
+    """Shorten the pause after a busy answer; it stays longer than the first backoff."""
     monkeypatch.setattr(conditions, "_PASSING", {"com.microsoft:server-busy": 1.0})
     return 1.0
 
 
 def test_what_is_throttled_goes_again_later(impatient: float) -> None:
-    """It is rejected, which says that a message is at fault; the error says that none is."""
+    """A throttled message is rejected, but its error condition leads to a later retry."""
 
     @scenario
     async def run() -> None:

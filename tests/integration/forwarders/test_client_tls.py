@@ -1,4 +1,4 @@
-"""Connectors to MQTT brokers and HTTP endpoints over TLS: whom they trust, and what they show."""
+"""Connectors to MQTT brokers and HTTP endpoints over TLS: trusted authorities and client certificates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def connector(kind: ConnectorType, port: int, tls: TlsFiles) -> Connector:
 
 
 async def outcome(peer: Connector) -> str | None:
-    """Forward one message; the error that keeps it here, None when it has crossed."""
+    """Forward one message; return the error that keeps it here, or None after delivery."""
     async with gateways("gw1") as (near,):
         await near.configure(peer, out("f", "plant/#", "cloud/#"))
         Sender(near.broker).publish("plant/7", b"1")

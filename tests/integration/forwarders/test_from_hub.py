@@ -1,4 +1,4 @@
-"""What an application leaves at a hub's address comes in over a connector of type `amqp` to the hub."""
+"""A connector of type `amqp` fetches messages that an application left at an address of the hub."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MESSAGES = 100
 
 
 def leave(port: int, first: int) -> None:
-    """Messages for whoever takes them, acknowledged by the hub."""
+    """Send messages to an address of the hub; the hub acknowledges them."""
     application = BlockingConnection(f"127.0.0.1:{port}", timeout=60)
     sender = application.create_sender("queue/orders")
     for number in range(first, first + MESSAGES):

@@ -25,7 +25,7 @@ def http_to(*ports: int, **settings: object) -> Connector:
 
 
 class Collector:
-    """Takes batches as a careful receiver does: one it has seen, by its name, it does not take twice."""
+    """Endpoint that takes batches and drops duplicates by their name."""
 
     def __init__(self) -> None:
         self.items: list[tuple[int, str]] = []
@@ -39,7 +39,7 @@ class Collector:
         if name not in self._seen:
             self._seen.add(name)
             self.items += [(item["sequence"], item["body"]) for item in json.loads(request.body)]
-        return self.failures.pop() if self.failures else Reply()  # taken, and the answer is lost
+        return self.failures.pop() if self.failures else Reply()  # the batch is taken, but the answer is lost
 
 
 @scenario
@@ -90,7 +90,7 @@ async def test_the_second_endpoint_serves_while_the_first_is_away() -> None:
 
 @scenario
 async def test_a_connector_that_is_taken_away_leaves_its_messages_in_the_store() -> None:
-    """And the answer to what was under way comes too late."""
+    """A removed connector ignores the late answer to a request in flight."""
     held: list[Request] = []
 
     def answer(request: Request) -> Reply:

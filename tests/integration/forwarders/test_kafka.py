@@ -1,4 +1,4 @@
-"""Connectors to a real Kafka broker: TLS and SASL, what comes from a topic, and members of one consumer group."""
+"""Connectors to a real Kafka broker: TLS and SASL, incoming topics, and members of one consumer group."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_broker_of_an_authority_nobody_trusts(broker: Kafka, tmp_path: Path) -
 
 
 def test_a_topic_of_somebody_else_to_one_address(broker: Kafka) -> None:
-    """From its first record on; another connection goes on where this one was."""
+    """A new connector reads a topic from its first record; the next connection resumes there."""
     broker.create("orders")
     first, second = [b"%d" % i for i in range(MESSAGES)], [b"again %d" % i for i in range(MESSAGES)]
     broker.send(first)
@@ -119,7 +119,7 @@ def test_a_topic_of_somebody_else_to_one_address(broker: Kafka) -> None:
 
 
 def test_members_of_one_group_take_over_from_one_another(broker: Kafka) -> None:
-    """A second gateway joins while records come, and leaves again: nobody misses one, and none is taken twice."""
+    """A second gateway joins and leaves the group during traffic: no record is lost, none is taken twice."""
     broker.create("shared", partitions=4)
     sent: list[bytes] = []
 

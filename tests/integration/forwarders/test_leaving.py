@@ -1,4 +1,4 @@
-"""Connectors that are taken away, changed, paused and given back while messages come in: each arrives once."""
+"""Connectors that are removed, changed, paused and restored during traffic: each message arrives once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.integration.forwarders.test_mqtt import mqtt_to
 ROUNDS = 3
 RUN = 200
 WAITING_MAX = 2_000
-"""Messages at the peer that nobody has taken: no more are published meanwhile."""
+"""Most messages that wait at the peer; publishing pauses above it."""
 
 Leave = Callable[[Gateway, Connector, Forwarder], Awaitable[None]]
 
@@ -31,20 +31,20 @@ async def removed(near: Gateway, peer: Connector, forwarder: Forwarder) -> None:
 
 
 async def changed(near: Gateway, peer: Connector, forwarder: Forwarder) -> None:
-    """The connector; the next one dials at once."""
+    """Replace the connector; the next one dials immediately."""
     now = next(one.connector for one in near.uplinks)
     await near.configure(msgspec.structs.replace(peer, container=None if now.container else "other"), forwarder)
 
 
 async def changed_settings(near: Gateway, peer: Connector, forwarder: Forwarder) -> None:
-    """As `changed`, for a connector that has to keep its name at the peer."""
+    """Change settings, as `changed` does, for a connector that has to keep its name at the peer."""
     now = next(one.connector for one in near.uplinks)
     mqtt = MqttSettings(keep_alive_s=30.0 if now.mqtt else 20.0)
     await near.configure(msgspec.structs.replace(peer, mqtt=None if now.mqtt else mqtt), forwarder)
 
 
 async def another_forwarder(near: Gateway, peer: Connector, forwarder: Forwarder) -> None:
-    """Its forwarder; the connector stays, and makes its connection anew."""
+    """Replace the forwarder; the connector stays and reconnects."""
     (now,) = near.connector().inboxes
     await near.configure(peer, msgspec.structs.replace(forwarder, qos=None if now.forwarder.qos else 1))
     near.connector().dialer.resume()
@@ -64,7 +64,7 @@ async def each_once(
     forwarder: Forwarder,
     leave: Leave,
 ) -> None:
-    """The first of `members` leaves and comes back in the midst of messages, again and again."""
+    """Remove and restore the first of `members` during traffic, several times; each message arrives once."""
     readers = [Receiver(member.broker, forwarder.filter) for member in members]
     for member in members:
         await member.configure(peer, forwarder)
@@ -113,7 +113,7 @@ def test_a_queue_over_amqp_that_two_gateways_share(leave: Leave) -> None:
 
 @pytest.mark.parametrize("leave", [removed, changed_settings, another_forwarder, paused])
 def test_a_session_over_mqtt(leave: Leave) -> None:
-    """Its messages have no names: what comes again is kept twice."""
+    """Messages of an MQTT session have no names, so a repeated one is stored twice."""
 
     @scenario
     async def run() -> None:

@@ -63,7 +63,7 @@ def test_out_while_the_broker_restarts(mosquitto: Mosquitto) -> None:
 
 @installed
 def test_in_while_the_broker_restarts(mosquitto: Mosquitto) -> None:
-    """The session is kept at the broker: what comes while the gateway is away is there when it returns."""
+    """The broker keeps the session: messages that it took while the gateway was away arrive later."""
 
     async def run() -> list[bytes]:
         async with gateways("gw1") as (near,):
@@ -88,7 +88,7 @@ def test_in_while_the_broker_restarts(mosquitto: Mosquitto) -> None:
 
 @installed
 def test_a_message_larger_than_is_taken_is_read_past(mosquitto: Mosquitto, caplog: pytest.LogCaptureFixture) -> None:
-    """Mosquitto takes messages of up to 256 MB, and would send it again at each connection."""
+    """Mosquitto takes messages of up to 256 MB, and would redeliver a large one on each connection."""
 
     async def run(listener: Listener) -> None:
         async with gateways("gw1") as (near,):
@@ -120,14 +120,14 @@ def test_a_message_larger_than_is_taken_is_read_past(mosquitto: Mosquitto, caplo
 
 @pytest.fixture
 def dialects(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have connectors begin with an older version: Mosquitto speaks the newest."""
+    """Let connectors start with an older MQTT version; Mosquitto speaks the newest."""
     monkeypatch.setitem(MqttClient.__init__.__kwdefaults__, "dialects", DIALECTS[request.param :])
 
 
 @installed
 @pytest.mark.parametrize("dialects", [0, 1], indirect=True, ids=["MQTT 5", "bridge of MQTT 3.1.1"])
 def test_what_is_retained_follows_the_peer(mosquitto: Mosquitto, dialects: None) -> None:
-    """Updates and deletions arrive as retained, and a reconnect makes no new messages of old values."""
+    """Updates and deletions arrive as retained; a reconnect creates no new messages from old values."""
 
     async def run() -> None:
         async with gateways("gw1") as (near,):
@@ -176,7 +176,7 @@ def test_what_is_retained_follows_the_peer(mosquitto: Mosquitto, dialects: None)
 
 @installed
 def test_what_comes_again_is_found_by_its_name(mosquitto: Mosquitto) -> None:
-    """Forward from gateway to gateway over a broker that restarts: each message is there once, with its device."""
+    """Gateways forward over a broker that restarts: each message arrives once, with its device."""
 
     async def run() -> list[Run]:
         async with gateways("gw1", "gw2") as (near, far):
@@ -216,7 +216,7 @@ def test_what_comes_again_is_found_by_its_name(mosquitto: Mosquitto) -> None:
 
 @scenario
 async def test_to_a_gateway_and_back() -> None:
-    """Waypost's own listener as the peer."""
+    """Forward to Waypost's own listener and back."""
     async with gateways("gw1", "gw2") as (near, far):
         there, here = Receiver(far.broker, "site/#", name="there"), Receiver(near.broker, "queue/back")
         await near.configure(

@@ -1,4 +1,4 @@
-"""RabbitMQ and ActiveMQ Artemis as the peer of two gateways: what is left after the broker has died."""
+"""RabbitMQ and ActiveMQ Artemis between two gateways: no message is lost when the broker is killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Peer = RabbitMQ | Artemis
 
 MESSAGES = 100_000
 RESTART_AT = (25_000, 60_000)
-"""Messages at the second gateway when the peer is killed."""
+"""Counts of messages at the second gateway at which the peer is killed."""
 FEW = 2_000
 
 
@@ -43,9 +43,10 @@ def artemis() -> Iterator[Artemis]:
 
 
 async def carry(peer: Peer, messages: int, restart_at: tuple[int, ...] = (), timeout_s: float = 120.0) -> None:
-    """From one gateway to the other over a queue of the peer; asserts that each is there once, in order.
+    """Carry messages between the gateways over a queue of the peer; each arrives once, in order.
 
-    `timeout_s` is for the gateways: how long the peer takes to come back does not count."""
+    `timeout_s` bounds the gateways: the restart of the peer does not count.
+    """
     async with gateways("gw1", "gw2") as (one, two):
         reader = Receiver(two.broker, "plant/#", "reader")
         port, queue = peer.port("amqp"), peer.queue(0)
@@ -71,7 +72,7 @@ async def carry(peer: Peer, messages: int, restart_at: tuple[int, ...] = (), tim
                 counters = await asyncio.to_thread(peer.counters) if isinstance(peer, RabbitMQ) else ""
                 raise AssertionError(f"{said(one, two, reader)}\n{counters}")
             await asyncio.sleep(0.002 if sent < messages else 0.05)
-        await asyncio.sleep(0.5)  # what comes twice comes now
+        await asyncio.sleep(0.5)  # duplicates arrive now
         got = payloads(reader)
         names = Counter(plain.parse(body).name for run in reader.runs for body in run.bodies)
         print(said(one, two, reader))
@@ -82,14 +83,14 @@ async def carry(peer: Peer, messages: int, restart_at: tuple[int, ...] = (), tim
 
 
 def said(one: Gateway, two: Gateway, reader: Receiver) -> str:
-    """For people, when it does not end."""
+    """Describe the progress in the error of a timeout."""
     inbound, outlet = two.connector().inboxes[0], one.connector().outbox.outlets[0]
     states = [gateway.connector().dialer.state for gateway in (one, two)]
     return f"{sum(map(len, reader.runs))} there; {outlet.figures}; {inbound.figures}; {states}"
 
 
 async def keep(peer: RabbitMQ) -> None:
-    """What was accepted of a sender that did not say durable is still there after a restart in good order."""
+    """Messages that were accepted from a sender without durable survive a clean restart."""
     port, queue = peer.port("amqp"), peer.queue(1)
     unsaid = [plain.data_section(b"%d" % i) for i in range(FEW)]
     async with gateways("gw1", "gw2") as (one, two):

@@ -1,4 +1,4 @@
-"""A gateway with the device API, one a module, and an application at it."""
+"""Fixtures: a gateway with the device API for each module, and an application connected to it."""
 
 from __future__ import annotations
 

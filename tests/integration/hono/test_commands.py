@@ -76,7 +76,7 @@ class TestCommands:
             flush(application.connection)
             assert (answer.correlation_id, answer.properties["status"]) == (7, 503)
             device.send(f"c//lamp/s/{request}/200", b"", 1)
-            device.ended.get(timeout=WAIT_S)  # a response to somebody else's command
+            device.ended.get(timeout=WAIT_S)  # a response to another application's command
 
     def test_device_goes_before_its_gateway(self, gateway: Waypost, application: Application) -> None:
         with Device(gateway, "hub") as general:
@@ -117,7 +117,7 @@ class TestCommands:
 
 
 class AmqpDevice:
-    """A device as Hono's AMQP adapter has them: one anonymous sender, a receiver for commands."""
+    """Device of Hono's AMQP adapter: one anonymous sender, one receiver for commands."""
 
     def __init__(self, gateway: Waypost, auth_id: str) -> None:
         self.connection = BlockingConnection(
@@ -160,7 +160,7 @@ class TestAmqpDevice:
     @pytest.mark.parametrize(
         ("message", "condition"),
         [
-            (Message(body=b"x", address="t//4712"), "amqp:unauthorized-access"),  # as for a device of others
+            (Message(body=b"x", address="t//4712"), "amqp:unauthorized-access"),  # addressed to another device
             (Message(body=b"x", address="t//lamp"), "amqp:unauthorized-access"),
             (Message(body=b"x", address="t/OTHER/4711"), "amqp:unauthorized-access"),
             (Message(body=b"", address="telemetry", inferred=True), "hono:bad-request"),
@@ -231,7 +231,7 @@ def test_command_that_was_not_acknowledged_comes_again(gateway: Waypost, applica
 
 
 class TestNotDelivered:
-    """An application that waits for a response hears why there is none."""
+    """An application that waits for a response gets the reason why none arrives."""
 
     def failure(self, receiver: BlockingReceiver, application: Application) -> tuple[Any, int, dict[str, str]]:
         message = receiver.receive(WAIT_S)
@@ -254,7 +254,7 @@ class TestNotDelivered:
     def test_expired(self, gateway: Waypost, application: Application) -> None:
         replies = application.receiver(f"command_response/{TENANT}/app-5")
         application.command("4711", "late", b"", reply="app-5", correlation="c-5", ttl_s=0.001)
-        time.sleep(0.01)  # its whole life
+        time.sleep(0.01)  # longer than the command lives
         with Device(gateway, "sensor1") as device:
             device.subscribe("c///q/#", 1)
             assert self.failure(replies, application) == ("c-5", 503, {"error": "expired"})

@@ -1,4 +1,4 @@
-"""Devices made for Hono's HTTP adapter on a gateway: Python's own HTTP client, and curl as in Hono's manual."""
+"""Devices made for Hono's HTTP adapter: Python's own HTTP client, and curl as in Hono's manual."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ JSON = {"Content-Type": "application/json"}
 def ask(
     gateway: Waypost, method: str, path: str, body: bytes, headers: dict[str, str], auth_id: str | None = "sensor1"
 ) -> Answer:
-    """Send a request as a device of the tenant, or without credentials."""
+    """Send a request as a device of the tenant; without `auth_id` it has no credentials."""
     if auth_id is not None:
         told = base64.b64encode(f"{auth_id}@{TENANT}:{auth_id}-secret".encode()).decode()
         headers = {"Authorization": f"Basic {told}", **headers}
@@ -186,7 +186,7 @@ class TestCommands:
 
 
 class TestNobodyAsked:
-    """A space without authentication, as Hono's adapters with it switched off."""
+    """An address space without authentication, as Hono's adapters with it switched off."""
 
     def test_devices_name_themselves(self, tmp_path: Path) -> None:
         with site(tmp_path, authentication="none") as gateway, Application(gateway, None) as application:
@@ -208,7 +208,7 @@ class TestNobodyAsked:
 
 
 class TestWebPages:
-    """Pages of other origins (CORS), where the space lists them."""
+    """Pages of other origins (CORS), where the address space lists them."""
 
     PAGE = "https://page.example"
     PREFLIGHT: ClassVar = {

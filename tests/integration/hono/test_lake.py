@@ -1,4 +1,4 @@
-"""What devices made for Hono publish, in the lake: under Hono's addresses, each message with its device."""
+"""Messages of devices made for Hono reach the lake under Hono's addresses, with their device."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ mosquitto = pytest.mark.skipif(shutil.which("mosquitto_pub") is None, reason="mo
 
 
 class TestTelemetry:
-    """`t`, `telemetry`, on behalf of others, property bags."""
+    """`t`, `telemetry`, gateways that publish for other devices, property bags."""
 
     @pytest.mark.parametrize("version", [4, 5])
     @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ class TestTelemetry:
         receiver = application.receiver(f"telemetry/{TENANT}")
         with Device(gateway, "sensor1", version=version) as device:
             device.publish(f"{topic}/?content-type=application%2Fjson", b'{"temp": 5}', qos)
-        message = receiver.receive(WAIT_S)  # settled already, as a receiver that does not insist gets QoS 0
+        message = receiver.receive(WAIT_S)  # already settled: a receiver that does not insist gets QoS 0
         assert message.properties == {
             "device_id": "4711",
             "orig_adapter": "hono-mqtt",
@@ -88,7 +88,7 @@ class TestTelemetry:
 
 
 class TestEvents:
-    """`e`, `event`: kept until an application takes them."""
+    """`e`, `event`: stored until an application takes them."""
 
     def test_event_waits_for_its_application_over_a_kill(self, tmp_path: Path) -> None:
         with site(tmp_path) as gateway:
@@ -112,11 +112,11 @@ class TestEvents:
 
 
 class TestConnection:
-    """What is different for a device made for Hono."""
+    """Connection rules that differ for a device made for Hono."""
 
     @pytest.mark.parametrize("version", [4, 5])
     def test_no_session_is_kept(self, gateway: Waypost, version: int) -> None:
-        """A device that is told its session is there would not subscribe to its commands again."""
+        """A device that learns of a kept session would not subscribe to its commands again."""
         options: dict[str, Any] = {"client_id": f"kept-{version}"}
         if version == 4:
             options["clean_session"] = False
