@@ -1,8 +1,7 @@
-"""Bodies of messages with the values that they are known to carry: what decoding must find, without a decoder.
+"""Bodies of messages with their known values: the expected result of decoding, without a decoder.
 
-Each form is a function of a random generator and of when the message was sent. The rules are those of
-`docs/explanation/analytics.md`
-("What is read"); reasons are spelt out here, as queries of users compare them.
+Each form is a function of a random generator and the time of the message. The rules are those of
+`docs/explanation/analytics.md` ("What is read"); reasons are written out here, because queries of users compare them.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ import cbor2
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 AHEAD_MAX: Final = timedelta(minutes=5)
-"""A device's clock is believed up to this long after the message has landed."""
+"""Longest time that a device's clock may be ahead of the landing of its message."""
 IN_2038: Final = datetime(2038, 1, 19, 3, 14, 7, tzinfo=UTC)
-"""The last second of 32 bits."""
+"""Last second of a signed 32-bit clock."""
 FIRST_BELIEVED: Final = datetime(2020, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 HOUR: Final = timedelta(hours=1)
 NOT_FINITE: Final = "not a finite number"
 ZONES: Final = tuple(timezone(timedelta(minutes=minutes)) for minutes in (60, 120, -240, 330, 0))
-"""Berlin before and after the change of its clocks, New York, Kolkata, UTC."""
+"""Berlin in winter and summer, New York, Kolkata, UTC."""
 BERLIN_CHANGES: Final = datetime(2026, 3, 29, 1, 0, tzinfo=UTC)
 
 
 class Known(NamedTuple):
-    """One value of a body, or one `reason` why a value could not be read; `metric` "": of the whole message.
+    """Value of a body, or `reason` why a value could not be read; `metric` is empty for the whole message.
 
-    `device`: named by the message, where that is not its sender. `alias`, `datatype`: of a Sparkplug birth.
+    `device`: device named by the message, if it is not the sender. `alias`, `datatype`: of a Sparkplug birth.
     """
 
     metric: str
@@ -48,7 +47,7 @@ class Known(NamedTuple):
 
 
 class Body(NamedTuple):
-    """Bytes, their content type, and what they say."""
+    """Bytes of a body, their content type, and their values."""
 
     content: bytes
     content_type: str | None
@@ -92,7 +91,7 @@ def bare(randoms: random.Random, sent: Sent) -> Body:
 
 
 def flat(randoms: random.Random, _: Sent) -> Body:
-    """An object with numbers, words, true, false and null; with names outside ASCII, and one that comes twice."""
+    """Object with numbers, words, true, false and null; with names outside ASCII, and a duplicate name."""
     first, second, on = _number(randoms), _number(randoms), randoms.random() < 0.5
     document = {"t": first, "größe": second, "on": on, "state": "läuft", "spare": None, "n": 3}
     known = [
@@ -105,14 +104,14 @@ def flat(randoms: random.Random, _: Sent) -> Body:
     ]
     body = json.dumps(document, ensure_ascii=False).encode()
     if randoms.random() < 0.2:
-        body = b'{"t": -1, ' + body[1:]  # a name twice: the last value counts
+        body = b'{"t": -1, ' + body[1:]  # a duplicate name: the last value counts
     if randoms.random() < 0.2:
         body = b"\xef\xbb\xbf" + body
     return Body(body, randoms.choice((None, "application/json", "application/x-www-form-urlencoded")), known)
 
 
 def nested(randoms: random.Random, _: Sent) -> Body:
-    """Objects and arrays in each other; compressed at times."""
+    """Nested objects and arrays, sometimes compressed."""
     values = [_number(randoms) for _ in range(4)]
     document = {"air": {"humidity": values[0], "p": {"abs": values[1]}}, "cells": values[2:], "rows": [[1, True]]}
     known = [
@@ -128,7 +127,7 @@ def nested(randoms: random.Random, _: Sent) -> Body:
 
 
 def timed(randoms: random.Random, sent: Sent) -> Body:
-    """An object with its own time, in one of the ways devices write times."""
+    """Object with its own time, in one of the formats of devices."""
     field, written, measured_at = randoms.choice(_times(randoms, sent.at))
     value = _number(randoms)
     inner = _number(randoms)
@@ -139,7 +138,7 @@ def timed(randoms: random.Random, sent: Sent) -> Body:
 
 
 def _times(randoms: random.Random, at: datetime) -> Sequence[tuple[str, object, datetime]]:
-    """Field, what it says, and which time that is."""
+    """Yield a field, its value, and the time that it means."""
     micros = (at - EPOCH) // MICROSECOND
     second, milli = at.replace(microsecond=0), EPOCH + timedelta(milliseconds=micros // 1_000)
     in_zone = at.astimezone(randoms.choice(ZONES))
@@ -159,16 +158,16 @@ def _times(randoms: random.Random, at: datetime) -> Sequence[tuple[str, object, 
 
 
 def zoned(randoms: random.Random, sent: Sent) -> Body:
-    """A local time of Berlin with its offset, as it is before and after the change of clocks."""
+    """Local time of Berlin with its offset, before and after the change to summer time."""
     zone = ZONES[1] if sent.at >= BERLIN_CHANGES else ZONES[0]
     value = _number(randoms)
     return _json({"ts": sent.at.astimezone(zone).isoformat(), "t": value}, Known("t", value, measured_at=sent.at))
 
 
 def wrong_clock(randoms: random.Random, sent: Sent) -> Body:
-    """A device with a wrong clock, or one at the very edge of what is believed."""
+    """Time of a device with a wrong clock, or a time at the limit of what is accepted."""
     value, ahead = _number(randoms), sent.ingested + AHEAD_MAX
-    # The boundary is sent in one epoch only: no rule orders two values with one time and one sequence.
+    # The limit is sent in one epoch only: two values with one time and one sequence have no order.
     early = FIRST_BELIEVED if sent.at < BERLIN_CHANGES - HOUR else FIRST_BELIEVED + (sent.at - EPOCH) % (24 * HOUR)
     choices: Sequence[tuple[object, datetime]] = (
         (5_000, EPOCH + timedelta(seconds=5_000)),
@@ -186,7 +185,7 @@ def wrong_clock(randoms: random.Random, sent: Sent) -> Body:
 
 
 def not_a_time(randoms: random.Random, _: Sent) -> Body:
-    """Fields with the name of a time that say none: values like any other."""
+    """Fields named like a time that hold ordinary values."""
     value = _number(randoms)
     return _json(
         {"time": 12, "ts": "soon", "t": value}, Known("time", 12.0), Known("ts", text="soon"), Known("t", value)
@@ -194,7 +193,7 @@ def not_a_time(randoms: random.Random, _: Sent) -> Body:
 
 
 def records(randoms: random.Random, sent: Sent) -> Body:
-    """A list of records with a time each. Where one has no time, the position in the list is part of the name."""
+    """List of records with a time each. A record without a time has its list position in the name."""
     times = [sent.at - timedelta(seconds=10 * back) for back in (2, 1, 0)]
     values = [_number(randoms) for _ in times]
     document: list[dict[str, Any]] = [
@@ -208,7 +207,7 @@ def records(randoms: random.Random, sent: Sent) -> Body:
 
 
 def senml(randoms: random.Random, sent: Sent) -> Body:
-    """A pack with base fields, units, all kinds of values, a sum, relative times; in JSON or CBOR."""
+    """Pack with base fields, units, all kinds of values, a sum and relative times; in JSON or CBOR."""
     first, second, total = _number(randoms), _number(randoms), abs(_number(randoms))
     second_us = (sent.at - EPOCH) // timedelta(seconds=1)
     base = EPOCH + timedelta(seconds=second_us)
@@ -238,7 +237,7 @@ def senml(randoms: random.Random, sent: Sent) -> Body:
 
 
 def senml_relative(randoms: random.Random, sent: Sent) -> Body:
-    """A pack with times relative to the gateway's reception."""
+    """Pack with times relative to the gateway's reception."""
     first, second = _number(randoms), _number(randoms)
     known = [
         Known("a", first, measured_at=sent.received - timedelta(seconds=90), unit="K"),
@@ -274,7 +273,7 @@ def binary(randoms: random.Random, sent: Sent) -> Body:
 
 
 def plain_text(randoms: random.Random, sent: Sent) -> Body:
-    """Texts, and numbers and documents that were sent as text."""
+    """Texts, and numbers and documents sent as text."""
     value = _number(randoms)
     choices: Sequence[tuple[str, Known]] = (
         ("ok", Known(sent.name, text="ok")),
@@ -289,7 +288,7 @@ def plain_text(randoms: random.Random, sent: Sent) -> Body:
 
 
 def whole_numbers(randoms: random.Random, _: Sent) -> Body:
-    """Whole numbers at and beyond what a double holds exactly; those keep their digits."""
+    """Integers at and beyond the exact range of a double; those beyond keep their digits as text."""
     exact = 2**53
     document = {"even": exact, "odd": exact + 1, "less": -exact - 1, "id": 2**63 + randoms.randrange(1, 1_000) * 2 + 1}
     document["huge"] = 10**30
@@ -304,7 +303,7 @@ def whole_numbers(randoms: random.Random, _: Sent) -> Body:
 
 
 def not_finite(randoms: random.Random, sent: Sent) -> Body:
-    """Numbers that are none; the other values of the message are read."""
+    """Values that are not finite numbers; the other values of the message are read."""
     value = _number(randoms)
     spelt = randoms.choice(("NaN", "nan", "-nan", "Infinity", "-inf", "1e999", "9" * 400, "1.#QNAN"))
     bad = Known("bad", reason=NOT_FINITE)
@@ -318,7 +317,7 @@ def not_finite(randoms: random.Random, sent: Sent) -> Body:
 
 
 def unreadable(randoms: random.Random, _: Sent) -> Body:
-    """A body that is rejected as a whole, with the reason."""
+    """Body that is rejected as a whole, with the reason."""
     content, content_type, reason = randoms.choice(_UNREADABLE)
     return Body(content, content_type, [Known("", reason=reason)])
 
@@ -354,9 +353,9 @@ TOO_LARGE: Final = Body(b"1" * 262_145, None, [Known("", reason="a body of more 
 
 
 def machine(randoms: random.Random, sent: Sent) -> Body:
-    """Battery, uptime and signal strength, from which device health follows."""
+    """Battery, uptime and signal strength, the input of device health."""
     up = (sent.at - datetime(2026, 3, 28, tzinfo=UTC)) // timedelta(seconds=1)
-    if sent.at > BERLIN_CHANGES:  # it has started again
+    if sent.at > BERLIN_CHANGES:  # the device has restarted
         up -= 25 * 3_600
     volts, rssi = round(3.9 - up / 1e6 + randoms.uniform(-0.01, 0.01), 4), -randoms.randrange(60, 90)
     document = {"ts": sent.at.isoformat(), "batt": volts, "uptime_ms": up * 1_000, "radio": {"rssi": rssi}}

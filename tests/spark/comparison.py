@@ -1,4 +1,4 @@
-"""Rows of a table held against those it must have, value by value; a line says where and how one differs."""
+"""Comparison of a table's rows with the expected rows, value by value; each line describes a difference."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Row = dict[str, Any]
 Key = tuple[Any, ...]
 
 SHOWN_MAX: Final = 8
-"""Differences of a table that are listed; the others are counted."""
+"""Most differences of a table that are listed; the others are counted."""
 _RELATIVE, _ABSOLUTE = 1e-9, 1e-6
-"""Tolerance of a sum of doubles, as their order is free."""
+"""Tolerances of a sum of doubles, because the order of addition is free."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table as it must be. `sql` may have columns `NAME_low` and `NAME_high` in place of column NAME.
+    """Expected content of a table. `sql` may have columns `NAME_low` and `NAME_high` instead of column NAME.
 
-    `key`: rows with the same values in it are compared in some order, as a message may be there twice. `near`: columns
-    of sums. `unseen`: columns of the table that are not compared.
+    `key`: rows with equal values in it are compared in any order, because a message may occur twice. `near`: columns of
+    sums. `unseen`: columns of the table that are not compared.
     """
 
     name: str
@@ -35,14 +35,14 @@ class Table:
 
 
 class _Column(NamedTuple):
-    """A column and the way to compare it."""
+    """Column and the way to compare it."""
 
     name: str
     bounds: tuple[str, str] | None
     near: bool
 
     def shown(self, row: Row) -> Any:
-        """Return what is expected of it in a row."""
+        """Return the expected value of this column in a row."""
         return row[self.name] if self.bounds is None else tuple(row[bound] for bound in self.bounds)
 
     def is_as(self, expected: Row, found: Row) -> bool:
@@ -57,7 +57,7 @@ class _Column(NamedTuple):
 
 
 def compared(table: Table, expected: pa.Table, found: pa.Table) -> Iterator[str]:
-    """Say what differs, a row or column a line."""
+    """Yield one line for each difference in rows or columns."""
     columns = list(_columns(table, expected.column_names))
     names = {column.name for column in columns} | table.unseen
     if names != set(found.column_names):

@@ -1,4 +1,4 @@
-"""One session, one JVM, for every test that needs Spark."""
+"""Fixtures: one session and one JVM for all tests that need Spark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Make = Callable[..., "DataFrame"]
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A quick local session; skipped where set-up has brought no connector or no Java."""
+    """Yield a small local session; skip if the connector or Java is not set up."""
     try:
         DELTA.paths()
         java.find()
@@ -38,7 +38,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 def _bucket() -> Bucket | None:
-    """Tests of buckets name theirs later; here it makes the session one that can reach them."""
+    """Return a bucket, so that the session can reach buckets; tests name their own later."""
     try:
         S3.paths()
     except ConnectorMissing:
@@ -54,7 +54,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> SparkLake:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    """An object store, which the environment names; skipped where set-up has brought no client of one."""
+    """Yield an object store that the environment names; skip if its client is not set up."""
     try:
         S3.paths()
     except ConnectorMissing as missing:
@@ -68,7 +68,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
 
 @pytest.fixture
 def frame(spark: SparkSession) -> Make:
-    """Rows, by dictionaries, as a frame with a table's schema; columns not named are null."""
+    """Return a function that builds a frame from dictionaries with a table's schema; missing columns are null."""
 
     def make(table: str, *rows: Mapping[str, Any]) -> DataFrame:
         columns = (schemas.LANDED.get(table) or schemas.DERIVED[table]).columns
@@ -79,6 +79,6 @@ def frame(spark: SparkSession) -> Make:
 
 
 def forget_clients(spark: SparkSession) -> None:
-    """Close Hadoop's clients of stores that other tests started: it keeps one for each name of a bucket."""
+    """Close Hadoop's clients of stores from other tests; Hadoop keeps one for each bucket name."""
     java: Any = spark.sparkContext._jvm
     java.org.apache.hadoop.fs.FileSystem.closeAll()

@@ -1,7 +1,7 @@
-"""Derived tables without Spark: rows by override for small lakes, and the tables of a fleet of any size.
+"""Derived tables without Spark: rows by override for small lakes, and tables of a fleet of any size.
 
-`python -m tests.spark.gold DIR [--gateways 200]` writes such a fleet's to look at. Everything is a pure
-function of the arguments.
+`python -m tests.spark.gold DIR [--gateways 200]` writes such tables for inspection. Everything is a pure function of
+the arguments.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EMPTY: dict[pa.DataType, Any] = {pa.int64(): 0, pa.int32(): 0, pa.float64(): 0.
 
 
 def arrow_schema(name: str) -> pa.Schema:
-    """Columns of a derived table."""
+    """Return the columns of a derived table."""
     return pa.schema(deltalake.Schema.from_json(schemas.DERIVED[name].columns.json()).to_arrow())
 
 
@@ -40,9 +40,9 @@ def put(
     beside: str | None = None,
     source: str | None = None,
 ) -> None:
-    """Write a derived table, made of version `made_of` of telemetry.
+    """Write a derived table from version `made_of` of telemetry.
 
-    `beside`, `source`: tables whose newest version it names as written with it, or as what it was made of.
+    `beside`, `source`: tables that its lineage names by their newest version, as written together or as input.
     """
     data = table(name, rows)
     sources, others = {}, {}
@@ -56,13 +56,13 @@ def put(
 
 
 def table(name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """Rows of a derived table; what a row does not name is null."""
+    """Build rows of a derived table; missing columns are null."""
     schema = arrow_schema(name)
     return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema=schema)
 
 
 def write(root: Path, name: str, data: pa.Table, made_of: lineage.TableLineage | None) -> None:
-    """The table is these rows, in one commit."""
+    """Replace the table with these rows in one commit."""
     told = {"userMetadata": made_of.text()} if made_of is not None else {}
     deltalake.write_deltalake(
         root / name,
@@ -74,7 +74,7 @@ def write(root: Path, name: str, data: pa.Table, made_of: lineage.TableLineage |
 
 
 def bucket(second: int, received: int, ingested: int, **override: Any) -> dict[str, Any]:
-    """A row of `throughput`."""
+    """Build a row of `throughput`."""
     at = START + timedelta(seconds=second)
     row: dict[str, Any] = {"tenant": "default", "gateway": "gw1", "lane": "live", "bucket": at, "bucket_s": 10}
     row["event_date"] = at.date()
@@ -82,14 +82,14 @@ def bucket(second: int, received: int, ingested: int, **override: Any) -> dict[s
 
 
 def outage(began: float, until: float, drained: float, **override: Any) -> dict[str, Any]:
-    """A row of `outages`; seconds after START. Its drain begins with `until`."""
+    """Build a row of `outages`, in seconds after START; its drain begins at `until`."""
     times = {"began": began, "until": until, "drain_began": until, "drained": drained}
     row: dict[str, Any] = {name: START + timedelta(seconds=second) for name, second in times.items()}
     return {"tenant": "default", "gateway": "gw1", "messages": 1, "lag_max_s": drained - began} | row | override
 
 
 def window(minute: int, low: float, high: float, **override: Any) -> dict[str, Any]:
-    """A row of a rollup."""
+    """Build a row of a rollup."""
     at = START + timedelta(minutes=minute)
     row: dict[str, Any] = {"tenant": "default", "gateway": "gw1", "device": "dev1"}
     row |= {"address": "load/cpu", "metric": "load"}
@@ -100,7 +100,7 @@ def window(minute: int, low: float, high: float, **override: Any) -> dict[str, A
 
 
 def fresh(device: str | None, **override: Any) -> dict[str, Any]:
-    """A row of `gateway_freshness`."""
+    """Build a row of `gateway_freshness`."""
     row: dict[str, Any] = {"tenant": "default", "gateway": "gw1", "device": device, "rows": 4, "late_rows": 0}
     row |= dict.fromkeys(("first_event_time", "last_event_time", "last_ingested_at"), START)
     row |= {"late_share": 0.0, "suspect_rows": 0, "lag_p50_s": 1.0, "lag_p95_s": 2.0, "lag_max_s": 3.0}
@@ -108,14 +108,14 @@ def fresh(device: str | None, **override: Any) -> dict[str, Any]:
 
 
 def address(**override: Any) -> dict[str, Any]:
-    """A row of `completeness`, or of `gaps`."""
+    """Build a row of `completeness` or `gaps`."""
     row = dict.fromkeys(("missing", "explained", "unexplained", "duplicates"), 0)
     names = {"tenant": "default", "gateway": "gw1", "epoch": "e1", "address": "load/cpu"}
     return names | {"first_sequence": 0, "last_sequence": 3, "rows": 4, "distinct_sequences": 4} | row | override
 
 
 def device(name: str, **override: Any) -> dict[str, Any]:
-    """A row of `device_health`."""
+    """Build a row of `device_health`."""
     row: dict[str, Any] = {"tenant": "default", "gateway": "gw1", "device": name, "first_at": START, "last_at": START}
     return (
         row | {"messages": 100, "suspect": 0, "interval_s": 10.0, "silent_s": 0.0, "missed": 0, "boots": 0} | override
@@ -123,7 +123,7 @@ def device(name: str, **override: Any) -> dict[str, Any]:
 
 
 def slo(width_s: int, start: datetime = START, **override: Any) -> dict[str, Any]:
-    """A row of `delivery_slo`."""
+    """Build a row of `delivery_slo`."""
     row: dict[str, Any] = {
         "tenant": "default",
         "gateway": "gw1",
@@ -136,7 +136,7 @@ def slo(width_s: int, start: datetime = START, **override: Any) -> dict[str, Any
 
 
 def anomaly(minute: int, value: float, **override: Any) -> dict[str, Any]:
-    """A row of `anomalies`."""
+    """Build a row of `anomalies`."""
     at = START + timedelta(minutes=minute)
     row: dict[str, Any] = {"tenant": "default", "gateway": "gw1", "device": "dev1"}
     row |= {"address": "load/cpu", "metric": "load"}
@@ -145,7 +145,7 @@ def anomaly(minute: int, value: float, **override: Any) -> dict[str, Any]:
 
 
 def _columns(name: str, size: int, **given: Any) -> pa.Table:
-    """`size` rows, of arrays by column; a column not named has what is nothing of its type, or is null."""
+    """Build `size` rows from arrays by column; a missing column has its type's zero value, or null."""
     arrays = []
     for column in arrow_schema(name):
         if column.name in given:
@@ -159,7 +159,9 @@ def _columns(name: str, size: int, **given: Any) -> pa.Table:
 
 
 def fleet(root: Path, gateways: int) -> None:
-    """A day of a fleet: each tenth gateway was cut off, one lost messages, one is silent, some devices are not well."""
+    """Write a day of a fleet: a tenth of the gateways had an outage, one lost messages, one is silent, some devices are
+    unhealthy.
+    """
     names = [f"gw{number:05}" for number in range(gateways)]
     made_of = lineage.TableLineage({"telemetry": lineage.TableState("t", 0, START)})
     lakes.write(root, "telemetry", [message(0)])
@@ -222,7 +224,7 @@ def _of_gateways(names: list[str]) -> dict[str, pa.Table]:
 
 
 def _over_time(names: list[str]) -> dict[str, pa.Table]:
-    """Hours of every gateway; each tenth was cut off for three of them."""
+    """Build hours of every gateway; a tenth had an outage of three hours."""
     size = len(names) * HOURS
     hour = np.tile(np.arange(HOURS), len(names))
     number = np.repeat(np.arange(len(names)), HOURS)
@@ -362,7 +364,7 @@ def _of_devices(names: list[str]) -> dict[str, pa.Table]:
 
 
 def main() -> None:
-    """Write one fleet."""
+    """Write the tables of one fleet."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("root", type=Path)
     parser.add_argument("--gateways", type=int, default=200)

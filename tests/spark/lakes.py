@@ -1,7 +1,7 @@
-"""Synthetic lakes, written the way the hub writes them: delta-rs commits of a second or two of traffic each.
+"""Synthetic lakes, written as the hub does: delta-rs commits with a second or two of traffic each.
 
-`python -m tests.spark.lakes DIR [--gateways 2 --devices 4 --seconds 150 --hertz 2 --outage gw1:40:60]` writes one to
-look at. Everything is a pure function of the arguments.
+`python -m tests.spark.lakes DIR [--gateways 2 --devices 4 --seconds 150 --hertz 2 --outage gw1:40:60]` writes one for
+inspection. Everything is a pure function of the arguments.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 
 def write(root: Somewhere, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append `rows` to landed table `name` in one commit; columns a row does not name are null."""
+    """Append `rows` to landed table `name` in one commit; missing columns are null."""
     table = schemas.LANDED[name]
     columns = table.arrow
     names = table.columns.names
@@ -42,7 +42,7 @@ def write(root: Somewhere, name: str, rows: Iterable[Mapping[str, Any]]) -> None
 
 
 def message(sequence: int = 0, **override: Any) -> Row:
-    """One telemetry row; name what matters, the rest is plausible."""
+    """Build a telemetry row; fields without an override are plausible."""
     at = override.pop("at", START + timedelta(seconds=sequence))
     row = {
         "tenant": "default",
@@ -66,7 +66,7 @@ def message(sequence: int = 0, **override: Any) -> Row:
 
 
 def ledger(first: int, last: int, **override: Any) -> Row:
-    """One ledger row: sequences `first`..`last` given up."""
+    """Build a ledger row of dropped sequences `first`..`last`."""
     row = {
         "tenant": "default",
         "gateway": "gw1",
@@ -84,7 +84,7 @@ def ledger(first: int, last: int, **override: Any) -> Row:
 
 
 def clock_offset(first: int | None = None, last: int | None = None, **override: Any) -> Row:
-    """What a gateway tells of a stretch of its clock, or with sequences `first`..`last` of messages stamped in it."""
+    """Build a gateway's report about a stretch of its clock, or about sequences `first`..`last` stamped in it."""
     row = {
         "tenant": "default",
         "gateway": "gw1",
@@ -109,7 +109,7 @@ def clock_offset(first: int | None = None, last: int | None = None, **override: 
 
 
 def manifest(first: int, last: int, **override: Any) -> Row:
-    """One manifest row: sequences `first`..`last` accepted."""
+    """Build a manifest row: sequences `first`..`last` accepted."""
     row = {
         "tenant": "default",
         "gateway": "gw1",
@@ -136,7 +136,7 @@ def manifest(first: int, last: int, **override: Any) -> Row:
 
 
 def status(at: datetime, backlog: int | None, **override: Any) -> Row:
-    """One status row: what a gateway says of itself, landed at once."""
+    """Build a status row of a gateway that landed at once."""
     row: Row = {"tenant": "default", "gateway": "gw1", "epoch": "e1", "reported_at": at, "state": "running"}
     row |= {"backlog_messages": backlog, "clock_quality": "good", "ingested_at": at, "ingest_date": at.date()}
     return row | override
@@ -144,7 +144,7 @@ def status(at: datetime, backlog: int | None, **override: Any) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a synthetic fleet does. `outages`: gateway -> (from, until) in seconds, when its uplink is cut."""
+    """Traffic of a synthetic fleet. `outages`: gateway -> (from, until) in seconds, while its uplink is cut."""
 
     gateways: int = 2
     devices: int = 4
@@ -154,7 +154,7 @@ class Plan:
 
 
 def fleet(root: Somewhere, plan: Plan) -> int:
-    """Write a lake that `plan` would leave behind; returns the number of telemetry rows."""
+    """Write the lake of `plan`; return the number of telemetry rows."""
     rows: list[Row] = []
     status: list[Row] = []
     for number in range(1, plan.gateways + 1):

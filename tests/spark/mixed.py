@@ -1,7 +1,7 @@
-"""A mixed fleet: messages of every form with their known values, and what else the hub lands of it.
+"""A mixed fleet: messages of every form with known values, and all other rows that the hub lands.
 
 Everything is a pure function of a seed. Two gateways are always connected, one was offline for a week, one has wrong
-clocks. It all happens around the hour in which Berlin changes its clocks.
+clocks. All of it happens around the hour in which Berlin changes to summer time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.spark.sparkplug_node import Node
 
 BEGIN: Final = datetime(2026, 3, 28, 22, 20, tzinfo=UTC)
 END: Final = datetime(2026, 3, 29, 2, 40, tzinfo=UTC)
-"""The clocks of Berlin change between them, at 01:00 UTC."""
+"""End of the messages; Berlin changes to summer time before it, at 01:00 UTC."""
 WEEK: Final = timedelta(days=7)
 HOUR: Final = timedelta(hours=1)
 SECOND: Final = timedelta(seconds=1)
@@ -37,10 +37,10 @@ Address = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """A gateway's stamp of a message, and what is known of it once its clock was judged.
+    """A gateway's stamp of a message, and the result after its clock was judged.
 
-    `received`: as it is written. `judged`, `quality`: reception and clock quality in `readings`. `delivered`: reception
-    in delivery times; None where it is unknown.
+    `received`: as written. `judged`, `quality`: reception and clock quality in `readings`. `delivered`: reception in
+    delivery times; None if unknown.
     """
 
     received: datetime
@@ -52,7 +52,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A row of `telemetry` and what is known of it. `said_at`: when the message says that it was made, if it does."""
+    """A row of `telemetry` and its known values. `said_at`: the time in the message, if it has one."""
 
     tenant: str
     gateway: str
@@ -96,16 +96,17 @@ class Landing:
     """Rows of other landed tables."""
 
     def parts(self, count: int = 2) -> Sequence[Landing]:
-        """Divide it by time. The first part has the rows of other tables.
+        """Split the rows by time; the first part has the rows of other tables.
 
-        A birth stays before the data that follows it: data that lands first keeps the names of the birth before.
+        A birth stays before the data that follows it, because data that lands first uses the names of the earlier
+        birth.
         """
         size = -(-len(self.messages) // count)
         parts = [self.messages[number * size : (number + 1) * size] for number in range(count)]
         return [Landing(part, {} if number else self.others) for number, part in enumerate(parts)]
 
     def write(self, lake: Path) -> None:
-        """Append it to a lake, a commit a table."""
+        """Append the rows to a lake, with one commit for each table."""
         messages = {"telemetry": [message.row() for message in self.messages]}
         for name, rows in (*self.others.items(), *messages.items()):
             if rows:
@@ -126,7 +127,7 @@ class _Device:
 
 
 def landings(seed: int, count: int, scale: float = 1.0) -> Sequence[Landing]:
-    """Return all that the fleet lands, in `count` parts; `scale` times as many messages."""
+    """Return everything that the fleet lands, in `count` parts; `scale` multiplies the messages."""
     randoms = random.Random(seed)
     of_devices = [*_connected(randoms, scale), *_offline(randoms, scale), *_wrong_clocks(randoms, scale)]
     sent = _numbered([*of_devices, *_sparkplug(randoms, scale)])
@@ -152,7 +153,7 @@ def landings(seed: int, count: int, scale: float = 1.0) -> Sequence[Landing]:
 
 
 def _connected(randoms: random.Random, scale: float) -> Iterator[Message]:
-    """Two gateways of one name and different tenants; the second was reinstalled half way."""
+    """Two gateways of one name and different tenants; the second is reinstalled halfway."""
     for tenant in ("acme", "globex"):
         half = BEGIN + (END - BEGIN) / 2
         for form in bodies.FORMS.values():
@@ -200,7 +201,7 @@ def _sent(
 
 
 def _landed(randoms: random.Random, device: _Device) -> Callable[[datetime], tuple[datetime, str]]:
-    """Soon, unless the uplink is down; some take longer than a minute, though live."""
+    """Return a function for landing times: soon unless the uplink is down; some live messages take over a minute."""
 
     def land(at: datetime) -> tuple[datetime, str]:
         for began, until in _OUTAGES if device.tenant == "acme" else ():
@@ -213,7 +214,7 @@ def _landed(randoms: random.Random, device: _Device) -> Callable[[datetime], tup
 
 
 def _offline(randoms: random.Random, scale: float) -> Iterator[Message]:
-    """A week of a gateway, which lands within ten minutes."""
+    """A week of an offline gateway that lands within ten minutes."""
     began, back = BEGIN - WEEK, BEGIN + 150 * MINUTE
 
     def land(at: datetime) -> tuple[datetime, str]:
@@ -225,7 +226,7 @@ def _offline(randoms: random.Random, scale: float) -> Iterator[Message]:
 
 
 def _sparkplug(randoms: random.Random, scale: float) -> Iterator[Message]:
-    """Nodes and a device: one with births now and then, one with a late birth, one without."""
+    """Nodes and a device: one with occasional births, one with a late birth, one without."""
     for name, kind, late in (
         ("press", "N", False),
         ("press/motor", "D", False),
@@ -256,7 +257,7 @@ def _sparkplug(randoms: random.Random, scale: float) -> Iterator[Message]:
 
 
 def _wrong_clocks(randoms: random.Random, scale: float) -> Iterator[Message]:
-    """Gateways with clocks at 1970 or 2038. The offset is measured, within bounds, unknown, or was never reported."""
+    """Gateways with clocks in 1970 or 2038; the offset is measured, bounded, unknown, or never reported."""
 
     def measured(at: datetime, _: datetime) -> Stamp:
         return Stamp(at - _MEASURED, at, at, "unknown", "measured")
@@ -266,7 +267,7 @@ def _wrong_clocks(randoms: random.Random, scale: float) -> Iterator[Message]:
         return Stamp(stamp, stamp + _BOUNDS[0], None, "unknown", "bounded")
 
     def untold(at: datetime, ingested: datetime) -> Stamp:
-        if randoms.random() < 0.2:  # near enough
+        if randoms.random() < 0.2:  # close enough
             return Stamp(at, at, at if ingested - at <= MINUTE else None, "unknown", "unknown")
         stamp = EPOCH + (at - BEGIN) if at.minute % 2 else IN_2038 + (at - BEGIN)
         return Stamp(stamp, stamp, None, "unknown", "unknown")
@@ -300,7 +301,7 @@ def _offsets() -> Sequence[Row]:
     told = [lakes.clock_offset(**base | {"told_at": IN_2038})]
     for form in ("bare", "timed"):
         of: Row = {"address": f"clock/measured/{form}", "offset_low_us": measured, "offset_high_us": measured}
-        told += [lakes.clock_offset(0, 10**6, known="measured", **base | of)] * 2  # once more, after a crash of the hub
+        told += [lakes.clock_offset(0, 10**6, known="measured", **base | of)] * 2  # repeated after a crash of the hub
         of = {"address": f"clock/bounded/{form}", "offset_low_us": low, "offset_high_us": high, "stretch": 2}
         told.append(lakes.clock_offset(0, 10**6, known="never", **base | of))
     return told
@@ -311,7 +312,7 @@ def _address(message: Message) -> Address:
 
 
 def _numbered(messages: Iterable[Message]) -> list[Message]:
-    """Give each address its sequences, in the order its gateway received them."""
+    """Number the messages of each address in the order of their reception."""
     streams: dict[Address, list[Message]] = defaultdict(list)
     for message in messages:
         streams[_address(message)].append(message)
@@ -319,7 +320,7 @@ def _numbered(messages: Iterable[Message]) -> list[Message]:
 
 
 def _lost(randoms: random.Random, sent: Sequence[Message]) -> dict[tuple[str, str, str, str, int], str | None]:
-    """Choose messages that never land, with the reason that the ledger has of them; None: it has none."""
+    """Choose messages that never land, with their reason in the ledger or None."""
     lost: dict[tuple[str, str, str, str, int], str | None] = {}
     for message in sent:
         if message.address == "plant/flat" and 20 <= message.sequence < 28:
@@ -330,7 +331,7 @@ def _lost(randoms: random.Random, sent: Sequence[Message]) -> dict[tuple[str, st
 
 
 def _copies(randoms: random.Random, landed: Sequence[Message]) -> Iterator[Message]:
-    """Messages that the hub lands again after a crash: at once, or long after."""
+    """Messages that the hub lands again after a crash, immediately or much later."""
     for message in landed:
         if message.address.endswith(("NDATA/lost", "NDATA/late")):
             continue  # rows of a message without a birth depend on the passes between its copies: see `test_oracle`
@@ -347,14 +348,14 @@ def _ledger(lost: Mapping[tuple[str, str, str, str, int], str | None]) -> Sequen
             of: Row = {"tenant": tenant, "gateway": gateway, "epoch": epoch, "address": address, "reason": reason}
             of |= {"ingested_at": BEGIN + HOUR, "ingest_date": BEGIN.date()}
             rows += [lakes.ledger(sequence, sequence, **of)] * (1 + sequence % 2)
-    # Ranges that overlap, of both reasons, and of messages that have landed as well.
+    # Overlapping ranges of both reasons, some with messages that have landed.
     of = {"tenant": "acme", "gateway": "gw1", "address": "plant/flat", "ingested_at": BEGIN + 2 * HOUR}
     rows += [lakes.ledger(18, 22, **of), lakes.ledger(22, 24, **of | {"reason": "evicted"})]
     return rows
 
 
 def _manifests(randoms: random.Random, sent: Sequence[Message]) -> Sequence[Row]:
-    """Return statements of gateways by hour: of all that landed, of more, missing, or repeated."""
+    """Return hourly statements of gateways: correct ones, ones with too many messages, missing and repeated ones."""
     hours: dict[tuple[Address, datetime], list[int]] = defaultdict(list)
     for message in sent:
         if message.gateway not in ("clock", "silent") and message.address != "plant/senml":
@@ -366,7 +367,7 @@ def _manifests(randoms: random.Random, sent: Sequence[Message]) -> Sequence[Row]
             continue
         first, last = min(sequences), max(sequences)
         if hour > END - HOUR and randoms.random() < 0.5:
-            last += 4  # accepted, and still there
+            last += 4  # accepted, and still at the gateway
         stated = max(hour + HOUR, BEGIN + 10 * MINUTE) + 5 * SECOND
         of: Row = {"tenant": tenant, "gateway": gateway, "epoch": epoch, "address": address, "hour": hour}
         of |= {"until": hour + HOUR, "ingested_at": stated, "ingest_date": stated.date(), "store_epoch": epoch}
@@ -375,7 +376,7 @@ def _manifests(randoms: random.Random, sent: Sequence[Message]) -> Sequence[Row]
 
 
 def _statuses() -> Sequence[Row]:
-    """`gw1` of `acme` has nothing left, of `globex` it has some; `gw2` was asked too early, and others say nothing."""
+    """Backlogs: `gw1` of `acme` has none, that of `globex` has some; `gw2` reported too early, others never."""
     at, later = BEGIN + 30 * MINUTE, END + 2 * HOUR
     return [
         lakes.status(at, 900, tenant="acme"),

@@ -1,7 +1,7 @@
-"""The expected rows of every derived table, from messages with known values: SQL of DuckDB, without code of `spark/`.
+"""Expected rows of every derived table from messages with known values: SQL of DuckDB, without code of `spark/`.
 
-The rules are those of `docs/explanation/analytics.md` and of the columns in `spark/schemas.py`. Nothing is computed in
-parts: each table follows from all that has landed, so it does not matter in how many passes a job took it.
+The rules are those of `docs/explanation/analytics.md` and of the columns in `spark/schemas.py`. Each table is computed
+from everything that has landed, so the number of passes of a job does not matter.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.spark.mixed import Landing, Message
 Row = dict[str, Any]
 
 _EXACT_UP_TO: Final = 200
-"""Values of a window of which a sketch is exact; beyond it a quantile may be off by `_RANK` of them."""
+"""Most values of a window for which a sketch is exact; above it a quantile may be off by a share `_RANK` of them."""
 _RANK: Final = 0.03
 
 
@@ -149,11 +149,13 @@ _THROUGHPUT: Final = """
         day_of(to_timestamp(floor(epoch(moment) / bucket_s) * bucket_s)) AS event_date
     FROM roles, width GROUP BY ALL
 """
-"""The width of buckets depends on the history of passes; all that is in a bucket must be right whatever it is."""
+"""Throughput; the width of buckets depends on the history of passes, but the content of each bucket must be correct."""
 
 
 def _islands(rows: str, key: str, more: str = "") -> str:
-    """Runs of consecutive sequences among `rows` (a query with columns of `key`, and `sequence`, each once)."""
+    """Return runs of consecutive sequences among `rows`, a query with columns `key` and `sequence`, without
+    duplicates.
+    """
     return f"""
         SELECT {key}, min(sequence) AS first_sequence, max(sequence) AS last_sequence {more}
         FROM (SELECT *, sequence - row_number() OVER (PARTITION BY {key} ORDER BY sequence) AS island FROM ({rows}))
@@ -333,7 +335,7 @@ TABLES: Final[Sequence[Table]] = (
         "readings",
         (*_ADDRESS, "sequence", "metric", "event_time", "ingested_at"),
         f"SELECT {_READINGS} FROM reading",
-        unseen=frozenset(("replay",)),  # whether a birth landed before the pass that read its data is not known here
+        unseen=frozenset(("replay",)),  # depends on whether a birth landed before the pass that read its data
     ),
     Table(
         "reject",
@@ -370,7 +372,7 @@ TABLES: Final[Sequence[Table]] = (
         "landed_ranges",
         (*_ADDRESS, "first_sequence"),
         _islands(f"SELECT {_KEY}, sequence FROM landed", _KEY),
-        unseen=frozenset(("rows",)),  # which range a repeated sequence counts for is left open; see `completeness`
+        unseen=frozenset(("rows",)),  # a repeated sequence may count for either range; see `completeness`
     ),
     Table(
         "given_up_ranges",
@@ -403,9 +405,9 @@ TABLES: Final[Sequence[Table]] = (
 def differences(
     lake: Path, landed: Sequence[Landing], wrong: Mapping[str, frozenset[str]] = MappingProxyType({})
 ) -> list[str]:
-    """Return what in the tables of a lake differs from what has landed there: a line each; none where all is right.
+    """Return the differences between a lake's tables and its landed messages, one per line.
 
-    `wrong`: columns of tables that are known to be wrong, and are not compared.
+    `wrong`: columns with known errors, which are not compared.
     """
     found = {table.name: DeltaTable(lake / table.name).to_pyarrow_table() for table in TABLES}
     found_wrong: list[str] = []
@@ -424,7 +426,7 @@ def differences(
 
 
 def _facts(landed: Sequence[Landing]) -> Mapping[str, pa.Table]:
-    """Tables `message` and `known`, and what else has landed."""
+    """Build the tables `message` and `known`, and those of the other landed rows."""
     messages = [message for landing in landed for message in landing.messages]
     time = pa.timestamp("us", tz="UTC")
     known = [{"n": number, **one._asdict()} for number, message in enumerate(messages) for one in message.body.known]
@@ -444,7 +446,7 @@ def _facts(landed: Sequence[Landing]) -> Mapping[str, pa.Table]:
 
 
 def _judged(number: int, message: Message) -> Row:
-    """A message as it is known once its gateway's clock was judged."""
+    """Build the row of a message after its gateway's clock was judged."""
     stamp = message.stamp
     return message.row() | {
         "n": number,

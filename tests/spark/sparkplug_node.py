@@ -1,7 +1,7 @@
-"""Sparkplug B messages of a node with what is known of them: births, data by alias, deaths.
+"""Sparkplug B messages of a node with their known values: births, data by alias, deaths.
 
-Payloads are put together from the specification's field numbers (6.4.1). What data says follows from the birth before
-it, which the node remembers.
+Payloads are built from the specification's field numbers (6.4.1). The node remembers its birth, which gives data its
+names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _UNITS: Final[Mapping[str, str]] = {"temperature": "Cel", "offset": "mm"}
 
 
 class Said(NamedTuple):
-    """A value as it is on the wire, and as it is read."""
+    """A value on the wire and after decoding."""
 
     wire: tuple[int, bytes | str | float]
     value: float | None
@@ -45,7 +45,7 @@ def _said(randoms: random.Random, name: str) -> Said:
 
 
 class Node:
-    """A node, or a device of one, named `subject`; `is_born`: what it says can be read, as its births land."""
+    """Node, or device of one, named `subject`; `is_born`: its births land, so its data can be read."""
 
     def __init__(self, subject: str, *, is_born: bool = True) -> None:
         self._subject = subject
@@ -53,7 +53,7 @@ class Node:
         self._aliases: Sequence[str] = _NAMES
 
     def birth(self, randoms: random.Random, at: datetime) -> Body:
-        """Give each metric another alias."""
+        """Give each metric a new alias."""
         self._aliases = randoms.sample(_NAMES, len(_NAMES))
         measured_at = _milliseconds(at)
         known = [Known("online", 1.0, "true", measured_at=measured_at, device=self._subject)]
@@ -69,7 +69,7 @@ class Node:
         return Body(_payload(at, metrics), None, known)
 
     def data(self, randoms: random.Random, at: datetime) -> Body:
-        """Some metrics by alias, each with a time of its own."""
+        """Some metrics by alias, each with its own time."""
         measured_at, metrics, known = _milliseconds(at), [], []
         for alias in sorted(randoms.sample(range(len(_NAMES)), 3)):
             name = self._aliases[alias]

@@ -1,4 +1,4 @@
-"""The anomaly job: the same as the detector on the same values, however they come and in however many passes."""
+"""The anomaly job equals the detector on the same values, in any order and number of passes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def value(i: int) -> float:
 
 
 def land(lake: SparkLake, begin: int, end: int, **override: Any) -> None:
-    """Append readings `begin` to `end`, ingested as they came, as job `readings` does."""
+    """Append readings `begin` to `end` as job `readings` does, ingested when they were received."""
     found = []
     for i in range(begin, end):
         at = START + i * STEP
@@ -41,7 +41,7 @@ def land(lake: SparkLake, begin: int, end: int, **override: Any) -> None:
 
 
 def rows(lake: SparkLake, name: str) -> list[dict[str, Any]]:
-    """A table, read without Spark."""
+    """Read a table without Spark."""
     found: list[dict[str, Any]] = deltalake.DeltaTable(lake.path(name)).to_pyarrow_table().to_pylist()
     return found
 

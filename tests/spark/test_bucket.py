@@ -1,4 +1,4 @@
-"""A lake on an object store, through Spark: of several who commit the same version one does, and nothing is lost."""
+"""A lake on an object store, through Spark: one of several concurrent commits wins, and no row is lost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OF_DELTA = "io.delta.storage.S3SingleDriverLogStore"
 
 @pytest.fixture(scope="module")
 def gate(spark: SparkSession, store: ObjectStore) -> Iterator[PutGate]:
-    """What the session reaches the store through."""
+    """Proxy between the session and the store."""
     with PutGate(store.port) as gate:
         forget_clients(spark)
         object_store.reach(spark, Bucket(BUCKET, "", from_environment(store.environment(gate.port))))
@@ -44,7 +44,7 @@ def gate(spark: SparkSession, store: ObjectStore) -> Iterator[PutGate]:
 
 @pytest.fixture
 def lake(spark: SparkSession, store: ObjectStore, gate: PutGate, request: pytest.FixtureRequest) -> SparkLake:
-    """An empty lake in the bucket. delta-rs reaches it beside the gate."""
+    """Empty lake in the bucket; delta-rs does not use the proxy."""
     return SparkLake(spark, Bucket(BUCKET, request.node.originalname, from_environment(store.environment())))
 
 
@@ -70,7 +70,7 @@ def write_job(lake: SparkLake, rows: DataFrame, version: int) -> None:
 
 
 def held(lake: SparkLake) -> list[int]:
-    """What delta-rs and Spark find alike."""
+    """Return the rows that delta-rs and Spark both find."""
     found = sorted(lake.at("reject").delta().to_pyarrow_table(columns=["sequence"])["sequence"].to_pylist())
     assert sorted(each["sequence"] for each in lake.read("reject").collect()) == found
     return found
@@ -78,7 +78,7 @@ def held(lake: SparkLake) -> list[int]:
 
 class TestTwoWriters:
     def test_delta_rs_commits_before_spark(self, lake: SparkLake, gate: PutGate, frame: Make) -> None:
-        """Spark commits only what it deletes: of the rows that came in between none is lost."""
+        """Spark deletes only the files that it read, so rows committed in between survive."""
         lake.ensure("reject")
         write_job(lake, frame("reject", row(1), row(2)), 1)
         gate.before_put_of(entry(2), lambda: by_delta_rs(lake, 7))
@@ -93,7 +93,7 @@ class TestTwoWriters:
     def test_which_entry_stays(
         self, spark: SparkSession, lake: SparkLake, gate: PutGate, log_store: str, wins: bytes
     ) -> None:
-        """With Delta's own store both writers are told that they have committed, and one commit is gone."""
+        """With Delta's own store both writers see a successful commit, and one commit is lost."""
         place, name = lake.at(log_store), entry(1).removeprefix("/")
         gate.before_put_of(entry(1), lambda: place.put_new(name, b"theirs\n"))
         if log_store == CONDITIONAL:
@@ -105,7 +105,7 @@ class TestTwoWriters:
 
 
 def write(spark: SparkSession, log_store: str, path: str, *actions: str) -> None:
-    """An entry of a log, as Delta's connector has it written."""
+    """Write an entry of a log as Delta's connector does."""
     context = spark.sparkContext
     java, hadoop = context._jvm, context._jsc.hadoopConfiguration()
     assert java is not None
@@ -119,7 +119,7 @@ def write(spark: SparkSession, log_store: str, path: str, *actions: str) -> None
 
 
 def test_an_answer_that_is_lost_is_no_conflict(spark: SparkSession, lake: SparkLake, gate: PutGate) -> None:
-    """The client asks again and is refused: the entry that is there is its own."""
+    """The client retries and is refused; the existing entry is its own."""
     place, name = lake.at("lost"), entry(1).removeprefix("/")
     gate.lose_answer_to_put_of(entry(1))
     write(spark, CONDITIONAL, f"{place.spark_uri}/{name}", "ours")
@@ -129,7 +129,7 @@ def test_an_answer_that_is_lost_is_no_conflict(spark: SparkSession, lake: SparkL
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_what_is_read_and_folded_and_looked_after(lake: SparkLake, frame: Make) -> None:
-    """Appended, merged, put together, made anew: with both clients of the same tables by turns."""
+    """Both clients append, merge, compact and rebuild the same tables in turn."""
     for version in range(1, 4):
         lake.ensure("reject")
         write_job(lake, frame("reject", row(version)), version)

@@ -1,4 +1,4 @@
-"""The command as a user runs it."""
+"""Commands of `waypost analytics` as a user runs them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def invoke(*arguments: object) -> tuple[int, str]:
 
 
 def landed(root: Path) -> Path:
-    """Make a lake with one message, which the next pass takes."""
+    """Create a lake with one message for the next pass."""
     lakes.write(root, "telemetry", [message(0)])
     return root
 
@@ -45,7 +45,7 @@ def starts_not(*_: object) -> SparkSession:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    """A lake as far as a command looks before it starts."""
+    """Create the parts of a lake that a command checks before it starts."""
     (tmp_path / "lake" / "telemetry" / "_delta_log").mkdir(parents=True)
     return tmp_path / "lake"
 
@@ -210,7 +210,7 @@ class TestUsage:
     def test_a_page_without_the_landed_table_of_which_a_file_is_damaged(
         self, tmp_path: Path, table: str, harm: str
     ) -> None:
-        """It was said to start the hub, which takes torn ends of logs away: the log is as it should be."""
+        """The hint must not suggest to start the hub, which repairs torn logs: this log is intact."""
         lake, out = tmp_path / "lake", tmp_path / "r.html"
         gold.fleet(lake, 3)
         kept = {"tenant": "default", "gateway": "gw00001", "ingested_at": START, "ingest_date": START.date()}
@@ -263,7 +263,7 @@ class TestUsage:
             assert "restore a landed table from a copy; `waypost analytics rebuild` rebuilds a derived one" in output
 
     def test_a_page_without_the_table_in_which_numbers_became_texts(self, tmp_path: Path) -> None:
-        """It ended in a traceback: a text does not take a thousands separator."""
+        """A text column once ended in a traceback, because text takes no thousands separator."""
         lake = tmp_path / "lake"
         gold.fleet(lake, 3)
         waits = {"tenant": ["default"], "gateway": ["gw00001"], "waiting": ["3"]}
@@ -323,7 +323,7 @@ class TestUsage:
         )
 
     def test_a_link_that_a_page_is_written_to_stays_one(self, tmp_path: Path) -> None:
-        """As root, a page written to /dev/stdout while that was a file took the link's place."""
+        """Run as root, the page once replaced the link /dev/stdout of a redirected output."""
         lakes.write(tmp_path / "lake", "telemetry", [message(0)])
         (tmp_path / "kept.html").touch()
         (tmp_path / "r.html").symlink_to("kept.html")
@@ -376,7 +376,7 @@ class TestUsage:
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_a_pass_and_its_report_without_a_network(tmp_path: Path) -> None:
-    """A process of its own, in which every proxy and every resolver leads nowhere."""
+    """A process without network: every proxy and every resolver leads nowhere."""
     lake = tmp_path / "lake"
     lakes.write(lake, "telemetry", [message(n) for n in (0, 1, 3)])
     lake.chmod(0o700)
@@ -424,7 +424,7 @@ def test_a_session_that_does_not_start_says_why(tmp_path: Path, arguments: list[
 
 
 class TestSchema:
-    """Without a JVM."""
+    """`waypost analytics schema`, without a JVM."""
 
     def test_add_list_remove(self, lake: Path) -> None:
         assert invoke("schema", "add", "env/+", "--format", "json", "--unit", "t=Cel", "--lake", lake) == (0, "")

@@ -1,4 +1,4 @@
-"""Stamps of wrong clocks: held, put right, bounded or taken as they are; every message once."""
+"""Stamps of wrong clocks: held, corrected, bounded or used unchanged; every message counts once."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 DAY = timedelta(days=1)
 BEHIND = timedelta(days=10)
-"""The clock of the gateway."""
+"""Lag of the gateway's clock."""
 OFF_US = int(BEHIND.total_seconds()) * 1_000_000
 MEASURED: dict[str, Any] = {"known": "measured", "offset_low_us": OFF_US, "offset_high_us": OFF_US}
 ANNOUNCED: dict[str, Any] = {"told_at": START - BEHIND, "heard_at": START}
 
 
 def stamped(sequence: int, at: datetime, body: object = None, **override: Any) -> dict[str, Any]:
-    """A message received at that time, and stamped by a clock that is `BEHIND`."""
+    """Build a message received at that time and stamped by a clock that lags by `BEHIND`."""
     row = message(sequence, at=at - BEHIND, clock_quality="unknown", body=json.dumps(body or {"t": sequence}).encode())
     return row | {"ingested_at": START + timedelta(minutes=5), "ingest_date": START.date()} | override
 
@@ -42,7 +42,7 @@ def test_what_becomes_of_a_stamp(frame: Make) -> None:
     told = [
         clock_offset(**ANNOUNCED),
         clock_offset(0, 9, **MEASURED),
-        clock_offset(0, 9, **MEASURED, heard_at=START + DAY),  # once more, after a crash of the hub
+        clock_offset(0, 9, **MEASURED, heard_at=START + DAY),  # repeated after a crash of the hub
         clock_offset(10, 19, **MEASURED, stamped_until=at - BEHIND),
         clock_offset(10, 19, stretch=2, known="measured", offset_low_us=7, offset_high_us=7, stamped_after=at - BEHIND),
         clock_offset(20, 20, **never, offset_low_us=3 * minute, offset_high_us=5 * minute),
@@ -111,7 +111,7 @@ def test_what_becomes_of_a_stamp(frame: Make) -> None:
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Sets the time at which the jobs run, so long after `START`."""
+    """Return a function that sets the clock of the jobs, relative to `START`."""
 
     def set_to(after: timedelta) -> None:
         monkeypatch.setattr(clocks, "now", lambda: START + after)
@@ -130,7 +130,7 @@ def readings(lake: SparkLake) -> list[tuple[Any, ...]]:
 
 
 def take(lake: SparkLake) -> int:
-    """Take what has landed, and read again what is due; readings that were written."""
+    """Process new messages and those due for another try; return the number of readings written."""
     stream, again, *_ = readings_job.JOB.steps
     return stream.run(lake).rows_out + again.run(lake).rows_out
 
@@ -150,7 +150,7 @@ def test_messages_are_held_and_come_back_at_their_time(lake: SparkLake, later: A
 
     twice = clock_offset(0, 99, **MEASURED)
     offsets(lake, clock_offset(**MEASURED), twice, twice, clock_offset(**MEASURED, whole=True))
-    land(lake, *wrong[2:])  # by now the time is known when they land
+    land(lake, *wrong[2:])  # their time is already known when they land
     take(lake)
     assert table(lake, "reject", "sequence") == []
     expected = [("gw1", number, "t", at, "measured", False) for number, at in enumerate(minutes)]

@@ -1,4 +1,4 @@
-"""Jobs on a cluster: a master and two workers of Spark's own kind, lake and progress on an object store."""
+"""Jobs on a Spark standalone cluster: a master, two workers, with lake and progress on an object store."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 LAKE = f"s3://{BUCKET}/lake"
 RUN_S = 900
-"""A pass on a busy machine of two cores, with five JVMs."""
+"""Longest pass on a busy machine of two cores, with five JVMs."""
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def packed(tmp_path: Path) -> Path:
-    """An archive with a Python that has other people's packages, and none of ours."""
+    """Build an archive with a Python that has third-party packages but none of ours."""
     folder = tmp_path / "environment"
     venv.create(folder, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
@@ -47,7 +47,7 @@ def packed(tmp_path: Path) -> Path:
 
 
 class Seen:
-    """Every command line of this machine while something runs."""
+    """Every command line of this machine during a run."""
 
     def __init__(self) -> None:
         self.lines: set[bytes] = set()
@@ -84,7 +84,7 @@ def read() -> list[tuple[int, float]]:
 
 
 def lines() -> list[str]:
-    """The commands of the README's section, each on a line of its own."""
+    """Return the commands of the README's section, one on each line."""
     section = (ROOT / "docs" / "how-to" / "run-analytics.md").read_text().partition("## On a cluster")[2]
     (block, *_) = re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     return str(block).replace("\\\n", " ").splitlines()
@@ -115,7 +115,7 @@ def test_the_readmes_lines_by_its_address_and_by_spark_submit(store: ObjectStore
         options = " ".join(f"--conf '{setting}'" for setting in settings)
 
         def run(line: str) -> None:
-            """As it is written, but for where the cluster is, and only one of the jobs."""
+            """Run the command of the README, except for the cluster's address and only one job."""
             here = line.replace("spark://HOST:7077", cluster.master).replace(" run ", " run --job readings ")
             program = 'waypost() { python -m edge.appliance.main "$@"; }\n'
             done = subprocess.run(
@@ -161,7 +161,7 @@ session.stop(started)
 
 
 def executors(cluster: Path) -> list[int]:
-    """The processes of a cluster's executors, each worker's in its own folder."""
+    """Return the processes of a cluster's executors, each worker's in its own folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -176,7 +176,7 @@ def executors(cluster: Path) -> list[int]:
 
 @pytest.mark.timeout(RUN_S)
 def test_what_was_kept_outlives_an_executor(tmp_path: Path) -> None:
-    """A pass over a cluster whose machine went away ended with 1: each job that had kept rows there."""
+    """A pass survives the loss of an executor with cached rows."""
     with StandaloneCluster(tmp_path / "cluster") as cluster:
         environment = {
             "SPARK_CONF_DIR": str(cluster.configuration),
@@ -209,5 +209,5 @@ def test_submitted_without_its_jars_it_says_so(store: ObjectStore) -> None:
     command = [str(HOME / "bin" / "spark-submit"), "--master", "local[1]", str(submit.__file__), "run", "--lake", LAKE]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=RUN_S, check=False)
     assert done.returncode == 2
-    # spark-submit writes what its program says to its own standard output.
+    # spark-submit prints its program's output on its own standard output
     assert "spark.setup jars s3` prints" in done.stdout

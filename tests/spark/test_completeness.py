@@ -1,4 +1,4 @@
-"""accepted = landed + given up + waiting, over whole tables: the cases that hold for `waypost bridge prove` as well."""
+"""accepted = landed + dropped + waiting, over whole tables: the cases also hold for `waypost bridge prove`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def judged(frame: Make, cases: dict[str, Case]) -> DataFrame:
-    """Each case is a gateway of its own."""
+    """Give each case its own gateway."""
     telemetry, given_up, stated, statuses = list[Any](), list[Any](), list[Any](), list[Any]()
     for name, said in cases.items():
         of = {"gateway": name}
@@ -73,7 +73,7 @@ def test_golden_cases(frame: Make) -> None:
 
 
 def run(lake: SparkLake) -> str | None:
-    """Run the job `gaps` and that of the landed ranges; why it failed, if it did."""
+    """Run the jobs `gaps` and landed ranges; return the error, if any."""
     _, step = runner.run_pass(lake, [messages.JOB, gaps.JOB], lambda _: None)
     return step.error
 
@@ -90,7 +90,7 @@ def opened(lake: SparkLake) -> list[tuple[int, int]]:
 
 @pytest.mark.slow
 def test_statements_are_judged_until_all_of_them_has_landed(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever comes first, comes twice, or dies on the way, the accounts are those of all statements at once."""
+    """The accounts do not depend on order, repetition or crashes: they equal those of all statements at once."""
     landed, stated = [message(n) for n in range(15)], [manifest(0, 9), manifest(10, 19, hour=START + HOUR)]
     lakes.write(lake.place, "telemetry", landed)
     lakes.write(lake.place, "manifests", stated)
@@ -121,7 +121,7 @@ def test_statements_are_judged_until_all_of_them_has_landed(lake: SparkLake, mon
     versions = {name: lake.state(name) for name in ("open_statements", "settled_ranges", "completeness_hourly")}
     assert run(lake) is None
     assert {name: lake.state(name) for name in versions} == versions
-    shutil.rmtree(lake.path("landed_ranges"))  # what was settled by it is judged anew
+    shutil.rmtree(lake.path("landed_ranges"))  # statements that it settled are judged again
     assert run(lake) is None
     assert lines(lake) == [(0, 9, 10, True), (10, 19, 10, True), (20, 29, 2, False), (30, 31, 1, False)]
     assert {name: lake.state(name) for name in versions} != versions
@@ -131,7 +131,7 @@ def test_statements_are_judged_until_all_of_them_has_landed(lake: SparkLake, mon
 def test_a_statement_that_comes_while_others_are_settled_is_not_lost(
     lake: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another pass appends it when this one has read the open ones, and is about to write those that stay open."""
+    """Another pass appends a statement between this pass's read of the open ones and its write."""
     lakes.write(lake.place, "telemetry", [message(n) for n in range(10)])
     lakes.write(lake.place, "manifests", [manifest(0, 9), manifest(10, 19, hour=START + HOUR)])
     overwrite = Sink.overwrite

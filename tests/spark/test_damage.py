@@ -1,4 +1,4 @@
-"""Damage to a lake: a job that meets it fails and names it, what was made before stays, and there is a way back."""
+"""Damage to a lake: the job that reads it fails and names it; derived rows stay, and a repair exists."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def _take(batch: MicroBatch) -> None:
 
 
 COUNTING = StreamStep("counting", "telemetry", ("gateway_backlog",), revision=1, process=_take)
-"""Counts messages of each gateway; as little work as a job can be."""
+"""Count messages of each gateway: the smallest possible job."""
 
 
 def land(lake: SparkLake, *rows: dict[str, Any]) -> Path:
-    """One commit as the hub writes it; returns its data file."""
+    """Write one commit as the hub does; return its data file."""
     root = Path(lake.place.uri)
     root.mkdir(exist_ok=True)
     table = landed.LakeTable.open(root, "telemetry")
@@ -55,7 +55,7 @@ def count(lake: SparkLake) -> runner.JobStatus:
 
 
 def counted(lake: SparkLake) -> dict[str, int]:
-    """Messages of each gateway that were counted."""
+    """Return the counted messages by gateway."""
     rows = deltalake.DeltaTable(lake.path("gateway_backlog")).to_pyarrow_table().to_pylist()
     return {row["gateway"]: row["waiting"] for row in rows}
 
@@ -65,7 +65,7 @@ def steps(lake: SparkLake, *names: str) -> dict[str, runner.JobStatus]:
 
 
 def fresh(lake: SparkLake) -> dict[str, int]:
-    """Rows of each gateway, as `gateway_freshness` has them."""
+    """Return the rows of `gateway_freshness` by gateway."""
     rows = deltalake.DeltaTable(lake.path("gateway_freshness")).to_pyarrow_table().to_pylist()
     return {row["gateway"]: row["rows"] for row in rows if row["device"] is None}
 
@@ -114,7 +114,7 @@ def test_a_damaged_derived_table_is_named_and_made_anew(lake: SparkLake) -> None
     runner.empty_tables(lake, catalog.select(["messages"]))
     assert steps(lake, "messages")["messages"].state == "done"
     assert fresh(lake) == {"gw1": 2}
-    # Its log, too.
+    # Damage its log as well.
     log = Path(lake.path("gateway_freshness")) / "_delta_log"
     max(log.glob("*.json")).write_text('{"add":{"pa')
     land(lake, message(2))
@@ -203,7 +203,7 @@ def cleaned(lake: SparkLake) -> None:
     ],
 )
 def test_a_log_that_is_not_what_it_should_be(lake: SparkLake, harm: Callable[[SparkLake], None], words: str) -> None:
-    """Version 1 was taken, 2 has landed since."""
+    """Version 1 was processed; version 2 has landed since."""
     land(lake, message(0))
     assert count(lake).error is None
     land(lake, message(1))
@@ -225,7 +225,7 @@ def test_after_its_log_was_cleaned_a_rebuild_takes_the_table_as_it_is(lake: Spar
 
 
 def test_progress_that_is_a_batch_older_than_the_table_is_refused(lake: SparkLake, tmp_path: Path) -> None:
-    """The next batch would be taken for the one that the table has, and its messages be skipped."""
+    """The next batch would count as already processed, and its messages would be skipped."""
     land(lake, message(0))
     count(lake)
     progress = Path(lake.path("_checkpoints"))
@@ -244,7 +244,7 @@ def test_progress_that_is_a_batch_older_than_the_table_is_refused(lake: SparkLak
 
 
 def test_rows_that_somebody_deletes_are_taken_once_and_stay(lake: SparkLake) -> None:
-    """Derived rows of them leave with a rebuild, as those of dropped files do."""
+    """Derived rows of deleted rows leave with a rebuild, as those of dropped files do."""
     land(lake, message(0), message(1))
     count(lake)
     deltalake.DeltaTable(lake.path("telemetry")).delete("sequence = 1")

@@ -1,4 +1,4 @@
-"""`verify --drop`: damaged files leave landed tables, nothing is lost in between, and the loss is reported. No JVM."""
+"""`verify --drop` removes damaged files from landed tables without other loss, and reports the loss. No JVM."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GATEWAYS = 5
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """Simulates the end of the process."""
 
 
 def invoke(*arguments: object) -> Result:
@@ -54,7 +54,7 @@ def land(lake: Path, gateway: str, first: int = 0) -> None:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    """A lake with a landed file of each gateway."""
+    """Lake with one landed file for each gateway."""
     root = tmp_path / "lake"
     root.mkdir()
     for number in range(GATEWAYS):
@@ -67,12 +67,12 @@ def files(lake: Path | LakePlace, table: str = "telemetry") -> list[DataFile]:
 
 
 def paths(lake: Path, table: str = "telemetry") -> list[Path]:
-    """Data files, those of the gateways in their order."""
+    """Return data files in the order of the gateways."""
     return [lake / table / file.path for file in files(lake, table)]
 
 
 def counted(lake: Path | LakePlace) -> dict[str, int]:
-    """Count the rows of each gateway that can be read."""
+    """Count the readable rows of each gateway."""
     rows = place_of(lake).at("telemetry").delta().to_pyarrow_table(columns=["gateway"])
     counts = rows.group_by("gateway").aggregate([("gateway", "count")]).to_pylist()
     return {row["gateway"]: row["gateway_count"] for row in counts}
@@ -89,14 +89,14 @@ def truncate(path: Path) -> None:
 
 
 def flip(path: Path) -> None:
-    """Change a bit in the middle of a file."""
+    """Flip a bit in the middle of a file."""
     content = bytearray(path.read_bytes())
     content[len(content) // 3] ^= 0x10
     path.write_bytes(content)
 
 
 def miscount(path: Path) -> None:
-    """Let the log say that the file has a row more."""
+    """Make the log claim one more row than the file has."""
     log = path.parents[1] / "_delta_log"
     (entry,) = (entry for entry in log.glob("*.json") if path.name in entry.read_text())
     was, now = f'\\"numRecords\\": {ROWS},', f'\\"numRecords\\": {ROWS + 1},'
@@ -189,7 +189,7 @@ class TestDamages:
         }
 
     def test_what_the_log_says_of_partitions_with_special_characters(self, tmp_path: Path) -> None:
-        """Only the missing file goes; the others are found under the names that the log escapes."""
+        """Only the missing file is dropped; the log escapes the names of the others."""
         names = ["a b", "ü/x%", "p=1:2", "plain"]
         for name in names:
             data = pa.table({"place": [name], "n": [1]})
@@ -203,7 +203,7 @@ class TestDamages:
             assert (out.file.path, len(files(tmp_path, "ledger"))) == (path, 3 - number), gone
 
     def test_its_commit_says_that_rows_are_gone(self, lake: Path) -> None:
-        """Readers that follow the commits of a table have to skip it."""
+        """Readers that follow the commits of a table have to skip this commit."""
         path = paths(lake)[0]
         path.unlink()
         drop(lake)
@@ -214,13 +214,13 @@ class TestDamages:
 
 
 class TestInterrupted:
-    """Killed between any two steps, and run again."""
+    """The command is killed between any two steps and run again."""
 
     STEPS = ("record_losses", "move_away", "remove_missing", "add_empty_files")
 
     @pytest.fixture
     def damaged(self, lake: Path) -> Path:
-        """A lake with a file that is missing and two that are damaged."""
+        """Lake with one missing file and two damaged ones."""
         for path, reason in zip(paths(lake), ("missing", "truncated", "damaged"), strict=False):
             HARMS[reason](path)
         return lake
@@ -354,7 +354,7 @@ class TestRefused:
 
     @pytest.mark.parametrize("content", [b"", b'{"add":{"pa'])
     def test_a_table_with_a_damaged_log(self, lake: Path, content: bytes) -> None:
-        """Nothing says any more which files it has."""
+        """A damaged log lists no files any longer, so the command refuses."""
         path = paths(lake)[0]
         path.unlink()
         entry = lake / "telemetry" / "_delta_log" / f"{2:020}.json"
@@ -372,7 +372,7 @@ class TestRefused:
         assert (done.exit_code, "another pass" in done.stderr, (lake / "set_aside").exists()) == (1, True, False)
 
     def test_notes_that_cannot_be_written(self, lake: Path) -> None:
-        """Nothing is taken out that is not recorded."""
+        """No file is dropped before it is recorded."""
         paths(lake)[0].unlink()
         (lake / "set_aside" / "_delta_log").mkdir(parents=True)
         (lake / "set_aside" / "_delta_log" / f"{0:020}.json").write_text("half")
@@ -397,7 +397,7 @@ class TestRefused:
         assert sum(counted(lake).values()) == GATEWAYS * ROWS
 
     def test_a_medium_that_has_lost_a_file(self, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It is damaged, and stays in the table as long as it cannot be moved."""
+        """A damaged file stays in the table until it can be moved."""
 
         def lost(*_: object) -> Path:
             raise OSError(errno.EIO, "Input/output error")
@@ -408,7 +408,7 @@ class TestRefused:
 
 
 class TestBeside:
-    """The hub, upkeep and readers, beside it."""
+    """Concurrent hub, maintenance and readers."""
 
     def test_the_hub_goes_on(self, lake: Path) -> None:
         hub = landed.LakeTable.open(lake, "telemetry")
@@ -434,7 +434,7 @@ class TestBeside:
     def test_files_that_go_missing_meanwhile_are_recorded_too(
         self, lake: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """delta-rs takes every missing file out, whoever has deleted it and when."""
+        """delta-rs drops every missing file, including ones deleted during the run."""
         first, second, third = paths(lake)[:3]
         truncate(first)
         (found,) = verification.verify(lake, ["telemetry"])
@@ -454,7 +454,7 @@ class TestBeside:
     def test_a_commit_that_takes_files_away_at_the_same_moment(
         self, lake: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """delta-rs refuses to commit the repair. Nothing is lost, and the next run does it."""
+        """delta-rs refuses to commit the repair; no row is lost, and the next run repairs the table."""
         paths(lake)[0].unlink()
         second = paths(lake)[1]
         real = deltalake.DeltaTable.repair
@@ -545,7 +545,7 @@ def test_an_old_table_is_checked_without_the_entries_that_a_checkpoint_has(lake:
 
 
 def test_entries_beyond_the_newest_are_not_read(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table with a commit a second has 600 000 of them."""
+    """A table with a commit each second has 600 000 entries."""
     monkeypatch.setattr(verification, "LOG_ENTRIES_MAX", 3)
     read: list[str] = []
     real = Folder.read

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 @pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.slow)])
 def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> LakePlace:
-    """An empty lake that the session reaches."""
+    """Empty lake that the session can reach."""
     if request.param == "folder":
         return Folder(tmp_path / "lake")
     store: ObjectStore = request.getfixturevalue("store")
@@ -37,14 +37,14 @@ def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) ->
 
 
 def land(lake: LakePlace, *gateways: str) -> None:
-    """Write a commit of each gateway. Its file is larger than one without rows."""
+    """Write one commit for each gateway. Its file is larger than an empty one."""
     for gateway in gateways:
         rows = [message(number, gateway=gateway, body=b"%d" % number * 99) for number in range(300)]
         lakes.write(lake, "telemetry", rows)
 
 
 def streamed(spark: SparkSession, lake: LakePlace, checkpoint: Path) -> dict[str, int]:
-    """Rows of each gateway that a stream takes which goes on from a checkpoint."""
+    """Return the rows by gateway that a stream reads when it resumes from a checkpoint."""
     found: dict[str, int] = {}
 
     def take(rows: DataFrame, _: int) -> None:

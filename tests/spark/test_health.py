@@ -1,4 +1,4 @@
-"""Health of devices and delivery times: against sums worked out by hand, and the same however the messages land."""
+"""Device health and delivery times: equal to sums computed by hand, and independent of landing order."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def reading(metric: str, value: float, at: datetime, **override: Any) -> dict[st
 
 
 def utc(at: datetime) -> datetime:
-    """Collected timestamps are naive in this process' zone; the same moment with its zone."""
+    """Return a naive timestamp of this process's time zone with its zone."""
     return at.astimezone(UTC)
 
 
 def test_what_readings_say_of_a_device(frame: Make) -> None:
     rows = [reading("status.battery", 4.0 - 0.01 * n, START + n * DAY) for n in range(6)]
-    rows += [reading("status.battery", 1.0, START - 60 * DAY)]  # another battery, long ago
+    rows += [reading("status.battery", 1.0, START - 60 * DAY)]  # another battery, long before
     rows += [reading("uptime", 100.0, START + timedelta(seconds=second)) for second in (100, 130)]
     rows += [reading("uptime", 160.5, START + timedelta(seconds=160)), reading("uptime", 5.0, START + DAY)]
     rows += [reading("net.rssi", -60.0, START), reading("net.rssi", -70.0, START + 2 * DAY)]
@@ -65,7 +65,7 @@ def test_what_readings_say_of_a_device(frame: Make) -> None:
 
 
 def test_a_battery_that_is_sent_days_later_falls_as_it_did(frame: Make) -> None:
-    """A device keeps what it measured and sends it at once: all received on one day, each at its own time."""
+    """A device stores measurements and sends them at once: received on one day, each with its own time."""
     at = START + 6 * DAY
     rows = [
         reading("battery", 4.0 - 0.01 * n, at, event_time=START + n * DAY, sequence=n, time_source="device")
@@ -90,7 +90,7 @@ def test_the_highest_sequence_there_is_joins_what_touches_it(frame: Make) -> Non
 
 
 def test_a_day_that_has_not_come_is_none(frame: Make) -> None:
-    """A gateway whose clock was in 2038, or in 1970, for a while."""
+    """A day in the future does not count: the gateway's clock was in 2038, or in 1970, for a while."""
     wrong = (datetime(2038, 1, 19, tzinfo=UTC), datetime(1970, 1, 2, tzinfo=UTC))
     rows = [reading("t", 1.0, START + n * DAY, ingested_at=START + n * DAY) for n in range(3)]
     rows += [reading("t", 1.0, START, sequence=90 + n, received_at=at) for n, at in enumerate(wrong)]
@@ -131,7 +131,7 @@ def test_delivery_times(frame: Make) -> None:
 
 @pytest.mark.slow
 def test_in_parts_as_at_once(lake: Any, frame: Make) -> None:
-    """Messages that land in two passes, in no order, with nothing new in a third."""
+    """Messages land in two passes, out of order; a third pass has none."""
     source = random.Random(11)
     rows = []
     for n in range(90):

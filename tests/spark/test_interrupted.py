@@ -1,4 +1,4 @@
-"""A pass that is interrupted ends at once, whatever it is at, and nothing of it goes on."""
+"""An interrupted pass ends immediately at any point, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 AT_ONCE_S = 20.0
-"""What a busy machine may take for a twentieth of a second; all that is interrupted here would go on for ever."""
+"""Time that a busy machine may need for a twentieth of a second; every interrupted command would run forever."""
 WORDS = "interrupted: the tables are consistent, and the next run continues\n"
 PROGRAM = """
 import os, sqlite3, sys
@@ -62,19 +62,21 @@ if __name__ == "__main__":
 
 
 def is_running(process: psutil.Process) -> bool:
-    """A zombie has ended; its parent may not have looked yet."""
+    """Return False for a zombie, which its parent has not reaped yet."""
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def is_at_work(process: psutil.Process) -> Callable[[], bool]:
-    """It has worked for half a second from now on, which nothing else of it does."""
+    """Return a check that the process has used half a second more of processor time, as only real work does."""
     before = process.cpu_times().user
     return lambda: process.cpu_times().user > before + 0.5
 
 
 def interrupted(folder: Path, number: int, what: str, *arguments: str) -> tuple[int, str]:
-    """The exit code of a command on the lake in a folder, and what it has said, which gets a signal once it is at
-    work; its processes have ended as well."""
+    """Signal a command on the lake once it is at work; return its exit code and output.
+
+    Its processes must have ended as well.
+    """
     (folder / "program.py").write_text(PROGRAM)
     command = [sys.executable, str(folder / "program.py"), what, *arguments, "--lake", str(folder / "lake")]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

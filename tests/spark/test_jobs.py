@@ -1,4 +1,4 @@
-"""Jobs on lakes: streams equal plain Python, running again changes nothing, late data corrects history."""
+"""Jobs on lakes: streams equal plain Python, a second run changes nothing, late data corrects history."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def table(lake: SparkLake, name: str, *columns: str) -> list[tuple[Any, ...]]:
-    """A table's rows, read without Spark, in a fixed order."""
+    """Read a table's rows without Spark, in a fixed order."""
     found = deltalake.DeltaTable(lake.path(name)).to_pyarrow_table().to_pylist()
     keys = columns or tuple(found[0]) if found else ()
     return sorted((tuple(row[key] for key in keys) for row in found), key=repr)
@@ -50,7 +50,7 @@ def reading(sequence: int, value: float, at: datetime, **override: Any) -> dict[
 
 
 def plain_rollup(rows: list[dict[str, Any]]) -> dict[tuple[str, datetime], tuple[int, float, float, float]]:
-    """What `rollup_1m` has to say of messages `{"t": value}`, in plain Python."""
+    """Compute `rollup_1m` for messages `{"t": value}` in plain Python."""
     windows: dict[tuple[str, datetime], list[float]] = {}
     for row in rows:
         window = row["event_time"].replace(second=0, microsecond=0)
@@ -81,7 +81,7 @@ def test_several_commits_and_passes_equal_plain_python(lake: SparkLake) -> None:
     }
     assert batch == rollup(lake)
 
-    # Nothing new: nothing is read, nothing is written.
+    # Without new messages the jobs read and write nothing.
     versions = {name: lake.state(name) for name in ("readings", "rollup_1m", "rollup_1h")}
     third = run(lake, "rollups", "hours")
     assert all((step.rows_in, step.rows_out) == (0, 0) for step in third.values())
@@ -89,8 +89,10 @@ def test_several_commits_and_passes_equal_plain_python(lake: SparkLake) -> None:
 
 
 def test_whatever_a_device_sends_becomes_a_reject_with_its_reason(lake: SparkLake) -> None:
-    """As large, deep, long and wrong as a gateway lets through. Nothing fails the batch or is left out, and what others
-    sent is read."""
+    """Bodies as large, deep, long and wrong as a gateway accepts become rejects.
+
+    They fail no batch, each has its reject, and messages of other devices are read.
+    """
     large = 16 << 20
     bodies = {
         b"0" * large: reasons.NOT_FINITE,
@@ -161,7 +163,7 @@ def test_a_crash_between_two_outputs_and_a_replayed_batch(lake: SparkLake, monke
 def test_a_batch_that_reached_one_table_only_is_finished_with_the_rows_it_had(
     lake: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever has landed meanwhile: folding a row twice, or never, would be wrong for ever."""
+    """Messages that landed in the meantime do not change the batch: a row must be folded exactly once."""
     rows = [reading(n, n + 0.5, START + timedelta(seconds=20 * n)) for n in range(30)]
     land(lake, *rows[:10])
     run(lake, "readings")
@@ -205,7 +207,7 @@ def test_snapshots_follow_the_lake_and_are_written_once(lake: SparkLake) -> None
     first = run(lake, *names)
     assert (first["messages"].rows_in, first["gaps"].rows_in) == (11, 1)  # messages, and a range of the ledger
     columns = ("first_sequence", "last_sequence", "explained")
-    assert table(lake, "gaps", *columns) == [(10, 10, True)]  # 11 is not stated: it may be at the gateway
+    assert table(lake, "gaps", *columns) == [(10, 10, True)]  # no statement covers 11: it may be at the gateway
     versions = {name: lake.state(name) for name in ("gateway_freshness", "gaps", "completeness", "throughput")}
     assert {step.rows_out for step in run(lake, *names).values()} == {0}
     assert {name: lake.state(name) for name in versions} == versions
@@ -225,7 +227,7 @@ def test_snapshots_follow_the_lake_and_are_written_once(lake: SparkLake) -> None
 
 
 def test_the_page_has_one_total_whatever_lands_during_a_pass(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong clock, a message that is no reading, and maintenance count alike."""
+    """Messages with a wrong clock, messages without readings, and maintenance all leave one total."""
     land(lake, *(message(n) for n in range(5)), message(5, received_at=datetime(1970, 1, 1, tzinfo=UTC)))
     landed = iter(range(6, 40))
 
@@ -259,7 +261,7 @@ def test_the_page_has_one_total_whatever_lands_during_a_pass(lake: SparkLake, mo
 
 
 def drawn(lake: SparkLake) -> set[int]:
-    """Every total on the page; AssertionError where it has something to say of them."""
+    """Return every total on the page; fail if the page has a remark about them."""
     known = queries.read(lake.place.path)
     assert (known.mixed, known.readings_at, known.tracks_at) == (False, None, None)
     (flow,) = known.flows
@@ -273,7 +275,7 @@ def drawn(lake: SparkLake) -> set[int]:
 
 
 def sources(lake: SparkLake) -> set[int]:
-    """The versions of telemetry that the newest tables were made of."""
+    """Return the versions of telemetry from which the newest tables were derived."""
     names = ("gateway_freshness", "gaps", "completeness", "throughput", "readings")
     found = (lake.lineage(name) for name in names)
     return {made_of.telemetry.version for made_of in found if made_of is not None and made_of.telemetry is not None}
@@ -292,8 +294,10 @@ def test_a_landed_table_that_breaks_the_contract_is_named(lake: SparkLake) -> No
 
 
 def test_times_that_nobody_believes_are_kept_in_one_place(lake: SparkLake) -> None:
-    """Of a device that names one day after the other before 2020, every reading counts once, also when it comes in
-    several passes."""
+    """Implausible times share one partition.
+
+    Every reading counts once for a device that names one day after the other before 2020, also over several passes.
+    """
     days = [datetime(1971, 1, 1, tzinfo=UTC) + timedelta(days=977 * n) for n in range(18)]
     assert days[-1] < PLAUSIBLE_FROM
     rows = [reading(n, n + 0.5, START) | {"event_time": at} for n, at in enumerate([*days, *days, START])]

@@ -1,4 +1,4 @@
-"""Sparkplug's data named by the last births and those since: as by all, which are read where data came late."""
+"""Sparkplug data gets names from the last births and newer ones; late data reads all births. The result is the same."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ YEAR_S = 365 * 24 * 3600
 
 
 def take(lake: SparkLake, *messages: Row) -> None:
-    """Run the step that takes messages, without the one that reads rejects again."""
+    """Run the step that reads messages, without the one that retries rejects."""
     lakes.write(lake.place, "telemetry", messages)
     step = catalog.select(["readings"])[0].steps[0]
     assert isinstance(step, StreamStep)
@@ -43,19 +43,19 @@ def take(lake: SparkLake, *messages: Row) -> None:
 
 
 def is_born(lake: SparkLake, *seconds: int, **override: Any) -> None:
-    """A birth each, in commits of their own."""
+    """Land births, each in its own commit."""
     for second in seconds:
         take(lake, sparkplug(second, "NBIRTH", second, born(f"m{second}", 1), **override))
 
 
 def named(lake: SparkLake) -> dict[int, str]:
-    """What data is called, by its sequence."""
+    """Return the names of data by sequence."""
     found = table(lake, "readings", "sequence", "metric", "address")
     return {sequence: name for sequence, name, address in found if "NDATA" in address}
 
 
 def last_of(rows: list[Row]) -> set[tuple[Any, ...]]:
-    """The last births, in plain Python: from the last that can be believed on."""
+    """Find the last births in plain Python, from the last plausible one on."""
     subjects: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         subjects.setdefault((row["tenant"], row["gateway"], row["device"]), []).append(row)
@@ -92,7 +92,7 @@ def test_data_that_came_late_has_all_read(lake: SparkLake, frame: Make) -> None:
     is_born(lake, 1, 3)
     STEP.run(lake)
     is_born(lake, 5)
-    for second, count in ((6, 4), (2, 6)):  # of each birth the metric, and `online`
+    for second, count in ((6, 4), (2, 6)):  # one metric for each birth, and `online`
         known = last_births.read_births(
             lake, frame("telemetry", sparkplug(0, "NDATA", second, DATA)), lake.version(BIRTHS)
         )
@@ -124,7 +124,7 @@ def _births_anew(lake: SparkLake) -> None:
 
 
 def _of_another(lake: SparkLake) -> None:
-    """Of a program that computes otherwise, in between."""
+    """Simulate a run of another program version."""
     nothing = {LAST_BIRTHS: lake.read(LAST_BIRTHS).limit(0)}
     replace(STEP, revision=99, frames=lambda _: nothing).run(lake)
 

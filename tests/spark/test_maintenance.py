@@ -1,4 +1,4 @@
-"""Upkeep changes no row, and nobody who follows a table's commits sees it. No JVM."""
+"""Maintenance changes no row, and readers that follow a table's commits do not see it. No JVM."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_table_is_due_once_in_so_many_commits(tmp_path: Path) -> None:
     assert (done.files_before, done.files_after, done.deleted) == (DUE_COMMITS + 1, 1, 0)
     assert not maintenance.is_due(tmp_path, "readings")
 
-    # The same rows, a commit that changes none, and older versions are still there for those who follow.
+    # Rows are unchanged, the commit is marked so, and older versions remain for followers.
     table = deltalake.DeltaTable(tmp_path / "readings")
     assert table.count() == 2 * (DUE_COMMITS + 1)
     versions = range(DUE_COMMITS + 1, table.version() + 1)

@@ -1,5 +1,7 @@
-"""A part of a large fleet was offline for a week and sends all of it at once: the windows are right, and little else is
-written anew."""
+"""Part of a large fleet was offline for a week and sends everything at once.
+
+The windows are correct, and the jobs rewrite little else.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,16 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_800)]
 GATEWAYS, OFFLINE = 1_000, 25
 BEGIN = START.replace(minute=0)
 EVERY, PAIR = timedelta(hours=4), timedelta(minutes=20)
-"""Each gateway sends two messages, `PAIR` apart, and again after `EVERY`."""
+"""Each gateway sends two messages, `PAIR` apart, and repeats this every `EVERY`."""
 DAYS, PASSES = 8, 2
-"""Of what went on before the backlog came, and the passes it was taken in."""
+"""Days of traffic before the backlog, and the passes that processed it."""
 LOST = BEGIN + EVERY + timedelta(minutes=18)
-"""When the uplinks are cut: between two messages of one hour, amid a day."""
+"""Time when the uplinks are cut: between two messages of one hour, within a day."""
 FOUND = LOST + timedelta(days=7)
 DRAIN_PASSES = 3
-"""Passes that the backlog is spread over, each gateway's oldest first."""
+"""Passes that process the backlog, each gateway's oldest messages first."""
 REWRITTEN_MAX = 3.0
-"""Bytes written by those passes, in times of the bytes of the windows that the backlog touches, alone."""
+"""Most bytes that those passes write, relative to the affected windows alone."""
 VALUES = (
     "CREATE VIEW truth AS SELECT *, 't' AS metric, CAST(decode(body)::JSON->>'t' AS DOUBLE) AS value FROM telemetry"
 )
@@ -40,7 +42,7 @@ Row = dict[str, Any]
 
 
 def rows(gateways: Iterable[int], begin: datetime, end: datetime) -> Iterator[Row]:
-    """What gateways receive in that time; each has its own second."""
+    """Yield messages that gateways receive in that time; each gateway has its own second."""
     for number in gateways:
         first = BEGIN + timedelta(seconds=number)
         sequence = 2 * max(0, (begin - first) // EVERY)
@@ -52,13 +54,13 @@ def rows(gateways: Iterable[int], begin: datetime, end: datetime) -> Iterator[Ro
 
 
 def late(backlog: Iterable[Row]) -> list[Row]:
-    """As it lands once the uplinks are back."""
+    """Return the backlog as it lands once the uplinks are back."""
     landed = FOUND + timedelta(minutes=10)
     return [row | {"ingested_at": landed, "ingest_date": landed.date(), "lane": "backlog"} for row in backlog]
 
 
 def run(lake: SparkLake) -> delta_commits.Written:
-    """A pass; what it wrote of windows."""
+    """Run a pass; return its writes to windows."""
     before = {name: delta_commits.version(Path(lake.path(name))) for name in ROLLUPS}
     steps = runner.run_pass(lake, catalog.select(["rollups", "hours"]), lambda _: None)
     assert [step.error for step in steps] == [None] * len(steps)
@@ -73,7 +75,7 @@ def run(lake: SparkLake) -> delta_commits.Written:
 def test_their_week_is_in_the_windows_and_the_others_are_left_alone(
     lake: SparkLake, lake_of_the_offline: SparkLake
 ) -> None:
-    """25 of 1 000. What is live comes first; the backlog follows in its own lane."""
+    """25 of 1 000 gateways were offline. Live messages land first; the backlog follows in its own lane."""
     offline = range(0, GATEWAYS, GATEWAYS // OFFLINE)
     online = sorted(set(range(GATEWAYS)) - set(offline))
     for number in range(PASSES):
@@ -98,5 +100,5 @@ def test_their_week_is_in_the_windows_and_the_others_are_left_alone(
 
 @pytest.fixture
 def lake_of_the_offline(lake: SparkLake) -> SparkLake:
-    """Where there is nothing but the backlog."""
+    """Lake with only the backlog."""
     return SparkLake(lake.session, Path(lake.place.uri).with_name("offline"))

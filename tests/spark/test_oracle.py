@@ -1,9 +1,9 @@
-"""Every value of every table is that of an oracle which shares no code with the jobs, however the passes ended.
+"""Every value of every table equals that of an oracle without shared code, also after killed passes.
 
-Not compared are copies of Sparkplug data that waits for its birth. A copy within a batch gives one reject, in another
-batch a second one; where a copy lands after the birth, the replay of the first one reads both again.
+Not compared: copies of Sparkplug data that waits for its birth. A copy within a batch gives one reject, in another
+batch a second one; if a copy lands after the birth, the replay of the first one reads both again.
 
-The seed is printed; ``WAYPOST_SEED=n`` replays the messages and the moments. The 100 kills of the promise:
+The seed is printed; ``WAYPOST_SEED=n`` replays the messages and the moments. The promised 100 kills:
 ``WAYPOST_KILLS=100 ./waypost test tests/spark/test_oracle.py -m slow -s`` (ten without; about half a minute each).
 """
 
@@ -36,20 +36,21 @@ from tests.support.seeds import chosen_seed
 ROOT: Final = Path(__file__).parents[2]
 SEED: Final = 20_261_128
 PASS_S_MAX: Final = 600.0
-"""Seconds of one pass on a busy machine."""
+"""Longest pass on a busy machine."""
 ORPHAN_S_MAX: Final = 60.0
-"""Seconds that JVM and workers may live on without the command, on a busy machine."""
+"""Longest time that JVM and workers may outlive the command, on a busy machine."""
 MARKER: Final = "WAYPOST_TEST_PASS"
-"""Names the pass in the environment of each of its processes, wherever they end up."""
+"""Marks the pass in the environment of each of its processes."""
 VICTIMS: Final = ("driver", "jvm", "worker")
 HELD_S_MAX: Final = 3.0
-"""Seconds a process may live on once it is there, where it was not at the moment that was chosen."""
+"""Longest delay of a kill after the process starts, if it did not run at the chosen moment."""
 COUNTED_AGAIN: Final = {
     "device_days": frozenset(("messages",)),
     "device_health": frozenset(("messages", "interval_s", "missed")),
 }
-"""Columns that are known to be wrong: the fold of `device_days` counts a copy of a message again if it lands after a
-pass. To be emptied with that fold."""
+"""Columns with known errors: the fold of `device_days` counts a copy of a message again if it lands after a pass. Empty
+this table when that fold is fixed.
+"""
 
 
 class Pass:
@@ -57,14 +58,14 @@ class Pass:
 
     def __init__(self, lake: Path, log: Path) -> None:
         self._name = f"{uuid.uuid4()}"
-        # Tables do not depend on the zone of the machine.
+        # Tables must not depend on the machine's time zone.
         environment = os.environ | {"PYTHONPATH": str(ROOT), "TZ": "Europe/Berlin", MARKER: self._name}
         command = [sys.executable, "-P", "-m", "edge.appliance.main", "analytics", "run", "--lake", str(lake)]
         with log.open("a") as said:
             self.driver = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=said)
 
     def processes(self) -> Iterator[psutil.Process]:
-        """Yield each process of it that runs."""
+        """Yield each of its running processes."""
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 running = process.status() != psutil.STATUS_ZOMBIE
@@ -86,13 +87,13 @@ class Pass:
         return "jvm" if process.name() == "java" else "worker" if "pyspark" in " ".join(process.cmdline()) else "other"
 
     def end(self) -> int:
-        """Wait until it has ended with all its processes; return the exit code of the command."""
+        """Wait until all its processes have ended; return the exit code of the command."""
         code = self.driver.wait(PASS_S_MAX)
         wait_until(lambda: not any(self.processes()), timeout_s=ORPHAN_S_MAX, what="the end of all its processes")
         return code
 
     def clear(self) -> None:
-        """Kill what is left of it, where a test has failed."""
+        """Kill remaining processes after a failed test."""
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -101,7 +102,7 @@ class Pass:
 
 
 def run(lake: Path, log: Path) -> float:
-    """Make an undisturbed pass; return its seconds. Skips where set-up has brought no connector or no Java."""
+    """Run an undisturbed pass; return its seconds. Skips if the connector or Java is not set up."""
     try:
         DELTA.paths()
         java.find()
@@ -152,7 +153,7 @@ def test_every_value_is_that_of_the_oracle_after_kills(tmp_path: Path) -> None:
 
 
 def killed(one: Pass, victim: str, moment_s: float, held_s: float, land: Callable[[], None]) -> str:
-    """Kill a process of a pass at this moment, or `held_s` after it is there; return what came of it.
+    """Kill a process of a pass at this moment, or `held_s` after its start; return the result.
 
     `land` is called while the pass runs.
     """
@@ -182,7 +183,7 @@ def _ends_within(one: Pass, seconds: float) -> bool:
 
 
 class TestComparison:
-    """Each kind of difference is found."""
+    """The comparison finds each kind of difference."""
 
     TABLE: Final = comparison.Table("made", ("k",), "", frozenset(("sum",)), frozenset(("sketch",)))
     EXPECTED: Final[Sequence[Mapping[str, object]]] = (

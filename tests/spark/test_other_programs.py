@@ -1,4 +1,4 @@
-"""The statements for other programs, in spark/query/README.md, say what `waypost analytics query` says."""
+"""Statements for other programs in spark/query/README.md give the results of `waypost analytics query`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lake(tmp_path: Path) -> Path:
 
 
 def run(title: str, lake: Path, **given: Any) -> dict[str, Any]:
-    """Run the Python below a heading, as its reader would."""
+    """Run the Python block below a heading."""
     section = re.split(r"^## ", PAGE.partition(f"## {title}")[2], flags=re.MULTILINE)[0]
     (block,) = re.findall(r"^ *```python\n(.*?)^ *```$", section, re.MULTILINE | re.DOTALL)
     names = dict(given)

@@ -1,4 +1,4 @@
-"""The job `outages`: when messages of the backlog lane waited, against plain Python, in one pass and in several."""
+"""The job `outages` equals plain Python on waiting times of the backlog lane, in one pass and in several."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ COLUMNS = ("gateway", "began", "until", "drain_began", "drained", "messages", "l
 
 
 def waited(received: float, landed: float, gateway: str = "gw1", **override: Any) -> dict[str, Any]:
-    """A message that came over the backlog lane; seconds after START."""
+    """Build a message of the backlog lane; times are seconds after START."""
     at, landed_at = START + timedelta(seconds=received), START + timedelta(seconds=landed)
     return message(int(received), at=at, ingested_at=landed_at, gateway=gateway, lane="backlog") | override
 
 
 def plain(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """What table `outages` has to say of messages of the backlog lane whose clocks are right."""
+    """Compute table `outages` from messages of the backlog lane with correct clocks."""
     found: list[list[Any]] = []
     for row in sorted(rows, key=lambda row: (row["gateway"], row["received_at"])):
         received, landed, pause = row["received_at"], row["ingested_at"], timedelta(seconds=PAUSE_SECONDS)
@@ -94,7 +94,7 @@ def test_several_passes_equal_one_whatever_dies_between(lake: SparkLake, monkeyp
         (step,) = runner.run_pass(lake, [JOB], lambda _: None)
         assert "power cut" in (step.error or "")
     assert table(lake, "outages", *COLUMNS) == plain(rows[80:])
-    rows.append(waited(10_000, 10_300))  # makes the last two of those one
+    rows.append(waited(10_000, 10_300))  # merges the last two outages
     land(lake, *rows[:80], rows[-1])
     assert run(lake, "messages")["messages"].rows_in == len(rows) + 1
     found = table(lake, "outages", *COLUMNS)

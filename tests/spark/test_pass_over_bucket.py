@@ -1,4 +1,4 @@
-"""A pass over a lake in a bucket: killed on the way and run again, it leaves what one over a folder does."""
+"""A killed and repeated pass over a lake in a bucket gives the result of a pass over a folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.s3 import BUCKET, ObjectStore
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 RUN_S = 1200
-"""A first pass of every job takes 60 s of processor time."""
+"""Longest run; a first pass of every job takes 60 s of processor time."""
 ROOT = Path(__file__).parents[2]
 PLAN = lakes.Plan(gateways=2, seconds=20, outages={"gw1": (5.0, 10.0)})
 
@@ -40,7 +40,7 @@ def versions(lake: Somewhere, name: str) -> int:
 
 
 def rows(lake: Somewhere) -> Iterator[tuple[str, list[str]]]:
-    """Every derived table's, in an order of their own."""
+    """Yield the rows of each derived table in a fixed order."""
     for name in sorted(set(place_of(lake).tables()) & set(schemas.DERIVED)):
         found = place_of(lake).at(name).delta().to_pyarrow_table().to_pylist()
         yield name, sorted(str(sorted(row.items())) for row in found)

@@ -1,4 +1,4 @@
-"""`waypost analytics query`: what is asked of real Delta tables, in every form of output, and what is refused."""
+"""`waypost analytics query` on real Delta tables: results in every output format, and refusals."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from tests.support.processes import wait_until
 from tests.support.s3 import BUCKET, ObjectStore
 
 ESC = "\x1b]0;owned\x07"
-"""Sets the title of a terminal."""
+"""Escape sequence that sets the title of a terminal."""
 HOSTILE = f"=HYPERLINK(1){ESC}\u202e"
 AT_ONCE_S = 20.0
-"""Seconds that a busy machine may take for a twentieth of a second; what is interrupted here takes hours."""
+"""Seconds that a busy machine may need for a twentieth of a second; interrupted queries take hours."""
 
 
 def ask(lake: Path | str, *arguments: str, stdin: str | None = None) -> Result:
@@ -55,7 +55,7 @@ def rows(lake: Path | str, sql: str) -> list[dict[str, Any]]:
 
 
 def gap(missing: int) -> dict[str, Any]:
-    """A row of `gaps`."""
+    """Build a row of `gaps`."""
     return gold.address(missing=missing, explained=False)
 
 
@@ -69,7 +69,7 @@ def one_line(result: Result) -> str:
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Messages of three days, windows, two gateways of which one is silent, and names that attack."""
+    """Lake with messages of three days, windows, a silent gateway of two, and hostile names."""
     root = tmp_path_factory.mktemp("query") / "lake"
     for day in range(3):
         at = START + timedelta(days=day)
@@ -91,7 +91,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestValues:
-    """The same values as another program reads."""
+    """Results equal those of another program."""
 
     def test_every_row_and_column(self, lake: Path) -> None:
         expected = deltalake.DeltaTable(lake / "telemetry").to_pyarrow_table().to_pylist()
@@ -164,7 +164,7 @@ class TestValues:
             copy.execute("SET TimeZone = 'UTC'")
             whole = deltalake.DeltaTable(tmp_path / "readings").to_pyarrow_table()
             copy.register("whole", whole)
-            copy.execute("CREATE TABLE readings AS FROM whole")  # DuckDB's own columns: nothing is handed down
+            copy.execute("CREATE TABLE readings AS FROM whole")  # DuckDB's own columns, without Arrow
             expected = copy.execute(asked).fetchall()
         database = QueryDatabase(Folder(tmp_path))
         try:
@@ -275,7 +275,7 @@ class TestTables:
 
 
 class TestReadOnly:
-    """Nothing but the tables is read, and nothing is written."""
+    """Queries read only the tables and write nothing."""
 
     @pytest.mark.parametrize(
         "sql",
@@ -375,7 +375,7 @@ class TestReadOnly:
 
 
 class TestOutput:
-    """Texts of peers are text in every form."""
+    """Texts of peers stay plain text in every format."""
 
     ASKED = "SELECT device, body FROM telemetry WHERE device <> 'dev1'"
 
@@ -436,7 +436,7 @@ class TestOutput:
 
 
 class TestLimits:
-    """Each bound is crossed."""
+    """Each limit is exceeded."""
 
     def test_rows_shown(self, lake: Path) -> None:
         found = ask(lake, f"FROM range({limits.ROWS_SHOWN + 5})")
@@ -492,7 +492,7 @@ class TestLimits:
 
 
 class TestDamage:
-    """A table that cannot be read is named."""
+    """The error names a table that cannot be read."""
 
     @pytest.fixture
     def hurt(self, tmp_path: Path) -> Path:
@@ -543,7 +543,7 @@ class TestDamage:
 
 
 class TestCommand:
-    """Arguments, input, and the end."""
+    """Arguments, input and interruption."""
 
     @pytest.mark.parametrize(
         "arguments",

@@ -1,4 +1,4 @@
-"""Sparkplug's births, and rejects that become readings: once, wherever it stops."""
+"""Sparkplug births and rejects: a reject becomes readings exactly once, despite crashes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NOW = datetime(2026, 3, 14, tzinfo=UTC)
 
 
 def sparkplug(sequence: int, kind: str, second: int, *metrics: bytes, **override: Any) -> dict[str, Any]:
-    """A message of one node, received at that second."""
+    """Build a message of one node, received at that second."""
     at = START + timedelta(seconds=second)
     return message(sequence, at=at, address=NODE.format(kind), epoch=kind, body=b"".join(metrics), **override)
 
@@ -87,7 +87,7 @@ def of(lake: SparkLake, name: str) -> list[tuple[Any, ...]]:
 
 @contextmanager
 def cut_after(monkeypatch: pytest.MonkeyPatch, commits: int) -> Iterator[None]:
-    """Let what is done meanwhile die when it has written so many commits."""
+    """Fail inside the block after this many commits."""
     written = 0
 
     def dying(write: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,7 +110,7 @@ def cut_after(monkeypatch: pytest.MonkeyPatch, commits: int) -> Iterator[None]:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_what_could_not_be_read_is_read_once_when_it_can(lake: SparkLake) -> None:
-    """A birth that lands after its data, and a schema that is registered after its messages."""
+    """A birth lands after its data, and a schema is registered after its messages."""
     land(
         lake,
         sparkplug(0, "NDATA", 5, metric(None, (13, 1.0), alias=1)),
@@ -144,8 +144,8 @@ def test_what_could_not_be_read_is_read_once_when_it_can(lake: SparkLake) -> Non
 
 
 def _mixed(lake: SparkLake, count: int) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-    """Messages of which a value can be read, and one cannot, once they are known for CBOR; what becomes of each."""
-    body = b"\xa2\x61t\x01\x61u\xf9\x7c\x00"  # {"t": 1, "u": infinity} without the tag that says it is CBOR
+    """Land messages with one readable value and one unreadable value, once they count as CBOR; return the results."""
+    body = b"\xa2\x61t\x01\x61u\xf9\x7c\x00"  # {"t": 1, "u": infinity} without the tag of CBOR
     sent = (message(number, address=f"a/{number}", body=body, content_type="x/y") for number in range(count))
     land(lake, *sent)
     _take(lake)
@@ -156,12 +156,12 @@ def _mixed(lake: SparkLake, count: int) -> tuple[list[tuple[Any, ...]], list[tup
 
 
 def _take(lake: SparkLake) -> None:
-    """Take what has landed, and read no rejects again."""
+    """Process new messages without a retry of rejects."""
     readings_job.JOB.steps[0].run(lake)
 
 
 def _whole(lake: SparkLake) -> list[str]:
-    """Addresses of messages that are rejected as a whole."""
+    """Return the addresses of messages that were rejected as a whole."""
     return sorted(row[0] for row in of(lake, "reject") if not row[2])
 
 
@@ -175,7 +175,9 @@ def _values(lake: SparkLake) -> list[tuple[Any, ...]]:
 def test_a_replay_that_dies_between_any_two_commits_moves_each_message_once(
     lake: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the rejects of values, the readings, each removal; and what then ends it dies at every place as well."""
+    """The replay writes rejects of values, then readings, then each removal; its repetition may crash at every step
+    too.
+    """
     good, bad = _mixed(lake, 4)
     moved: list[int] = []
     for commits in (1, 2, 3, 4):
@@ -203,7 +205,7 @@ def test_a_replay_that_dies_between_any_two_commits_moves_each_message_once(
 def test_a_message_with_the_numbers_of_one_that_has_moved_stays(
     lake: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It lands, on another address, while the replay is stopped before it has removed what has moved."""
+    """A message with the same numbers lands on another address while the replay has not removed its moved rejects."""
     good, bad = _mixed(lake, 1)
     with cut_after(monkeypatch, 2):
         replay.replay(lake, RejectFilter())
@@ -243,7 +245,7 @@ def _more_rejects(lake: SparkLake) -> None:
 def test_of_two_replays_at_once_one_does_it(
     lake: SparkLake, monkeypatch: pytest.MonkeyPatch, table_name: str, other: Callable[[SparkLake], None]
 ) -> None:
-    """The other one comes while this one is about to write the rejects of values, or the readings."""
+    """The other replay runs just before this one writes the rejects of values, or the readings."""
     good, bad = _mixed(lake, 1)
     append = Sink.append
 
@@ -265,7 +267,7 @@ def test_of_two_replays_at_once_one_does_it(
 
 @contextmanager
 def cut_before_readings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let what is done meanwhile die when it comes to its readings."""
+    """Fail inside the block before the readings are written."""
     append = Sink.append
 
     def dies(self: Sink, name: str, *arguments: Any, **named: Any) -> bool:
@@ -285,7 +287,7 @@ def cut_before_readings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_batch_that_died_before_its_readings_is_read_as_it_was_rejected(
     lake: SparkLake, monkeypatch: pytest.MonkeyPatch, replayed: bool
 ) -> None:
-    """A schema is registered between the two attempts, and another one removed; a replay by hand may come first."""
+    """Between two attempts one schema is registered and another removed; a manual replay may come first."""
     registry.register(lake.at("payload_schemas"), PayloadSchema("b/+", "text"), NOW)
     land(lake, message(0, address="a/x", body=b"up"), message(1, address="b/x", body=b"down"), message(2, body=b"7"))
     with cut_before_readings(monkeypatch):
@@ -306,7 +308,7 @@ def test_a_batch_that_died_before_its_readings_is_read_as_it_was_rejected(
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_messages_without_a_schema_are_read_again_when_it_comes_back(lake: SparkLake) -> None:
-    """The second time it is registered counts as much as the first, though the schemas are the same."""
+    """A second registration counts as much as the first, although the schemas are equal."""
     for second in (0, 10):
         land(lake, message(second, address="b/x", body=b"up"))
         run(lake, "readings")
@@ -338,7 +340,7 @@ def test_rejects_of_a_damaged_file_stay_until_a_copy_is_back(lake: SparkLake, tm
 
 
 class TestRegistry:
-    """Without a JVM."""
+    """Registry of schemas, without a JVM."""
 
     def test_the_newest_of_a_tenant_and_pattern_holds(self, tmp_path: Path) -> None:
         path = str(tmp_path / "payload_schemas")

@@ -1,4 +1,4 @@
-"""The report: what it reads, how it writes numbers, and that the page stands on its own."""
+"""The report: the tables that it reads, its number formats, and a page without external files."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from tests.spark.lakes import START, message
 from tests.support.names import HOSTILE
 
 _MORE_TAGS = {"a", "li", "ol", "ul", "i", "h3", "wbr", "nav"}
-"""Tags of a page that has more to say than the plain one."""
+"""Additional tags of a page with more content than the plain one."""
 
 
 NOW = START + timedelta(minutes=2)
-"""The clock of the pages, where a test sets no other: shortly after what the small lake has."""
+"""Default clock of the pages: shortly after the messages of the small lake."""
 
 
 def figures(lake: Path, now: datetime = NOW) -> queries.LakeFigures:
-    """Return the figures of a lake, as at `now`."""
+    """Return the figures of a lake at `now`."""
     return queries.read(lake, now)
 
 
 def reader(lake: Path, now: datetime = NOW) -> queries.ReportReader:
-    """Return a reader of a lake for pages as at `now`."""
+    """Return a reader of a lake for pages at `now`."""
     return queries.ReportReader(lake, now)
 
 
 def values(count: int) -> list[dict[str, Any]]:
-    """Rows of `readings`."""
+    """Build rows of `readings`."""
     row: dict[str, Any] = {"tenant": "default", "gateway": "gw1", "epoch": "e1", "address": "load/cpu"}
     row |= {"device": "dev1", "metric": "load", "clock_quality": "good", "suspect": False, "lane": "live", "value": 1.0}
     row |= dict.fromkeys(("event_time", "received_at", "ingested_at"), START) | {"event_date": START.date()}
@@ -57,7 +57,7 @@ def values(count: int) -> list[dict[str, Any]]:
 
 
 def following(root: Path, telemetry: int, readings: int, rejects: int) -> None:
-    """What the jobs `readings` and `rollups` leave of a version of telemetry."""
+    """Write the output of the jobs `readings` and `rollups` for a version of telemetry."""
     row = values(1)[0] | {"reason": "no values", "body": b"", "ingest_date": START.date()}
     put(root, "reject", *[row] * rejects)
     put(root, "readings", *values(readings), made_of=telemetry, beside="reject")
@@ -65,7 +65,7 @@ def following(root: Path, telemetry: int, readings: int, rejects: int) -> None:
 
 
 def whole_pass(root: Path, telemetry: int, rows: int, *, following_too: bool = True) -> None:
-    """Messages land, and every job runs over the `rows` there are then."""
+    """Land messages, then run every job over all `rows`."""
     there = deltalake.DeltaTable(root / "telemetry").count()
     lakes.write(root, "telemetry", [message(n) for n in range(there, rows)])
     if following_too:
@@ -79,7 +79,7 @@ def whole_pass(root: Path, telemetry: int, rows: int, *, following_too: bool = T
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    """A small lake as the jobs leave it, with an outage in it."""
+    """Small lake with an outage, as the jobs leave it."""
     root = tmp_path / "lake"
     lakes.write(root, "telemetry", [message(n) for n in range(4)])
     put(
@@ -103,7 +103,7 @@ def lake(tmp_path: Path) -> Path:
 
 
 class Reader(HTMLParser):
-    """Text, tags, and whatever could make a browser fetch something."""
+    """Text, tags, and everything that could make a browser fetch a file."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ def read(content: bytes) -> tuple[Reader, str]:
 
 
 def drawn(content: bytes, title: str) -> list[dict[str, Any]]:
-    """The data of the charts of a section."""
+    """Return the data of the charts of a section."""
     (section,) = re.findall(rf'<section id="{title}".*?</section>', content.decode(), re.DOTALL)
     return [json.loads(text) for text in re.findall(r'class="chart">(.*?)</script>', section)]
 
@@ -256,7 +256,7 @@ class TestPage:
 
 
 class TestContent:
-    """Each part says what its table has, whatever else is there."""
+    """Each section shows its table, independent of the others."""
 
     def test_the_balance_is_that_of_the_tables(self, lake: Path) -> None:
         rows = [
@@ -306,7 +306,7 @@ class TestContent:
 
         monkeypatch.setattr(ReportTables, "read", reads)
         reader(tmp_path).fleet()
-        # As large as the fleet is, and as limits of their own allow.
+        # tables as large as the fleet, which have their own limits
         of_fleet = {"completeness", "gateway_freshness", "gateway_backlog", "device_health"}
         assert read_whole == of_fleet | {"throughput", "rollup_1m", "delivery_slo"}
         reader(tmp_path).gateway(("default", "gw00001"))
@@ -328,7 +328,7 @@ class TestContent:
         assert text.count("1 more, none of them worse, are in the lake.") == 2
 
     def test_hours_of_years_are_not_read(self, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Only days are drawn of them: ten years of 10 000 gateways are 876 M rows of hours."""
+        """Charts use only days: ten years of 10 000 gateways are 876 M rows of hours."""
         days = [START.replace(hour=0, minute=0) + timedelta(days=n) for n in range(16)]
         asked: list[Any] = []
         found = ReportTables.parts
@@ -417,7 +417,7 @@ class TestContent:
         assert marks["notes"] == ["spike 0.80, expected 2", "several rules 0.80"]
 
     def test_how_far_an_anomaly_is_from_what_was_expected(self, lake: Path) -> None:
-        """24.2 G, expected 24.2 G: three digits did not show what was unusual."""
+        """With three digits, 24.2 G and expected 24.2 G looked equal."""
         put(lake, "anomalies", anomaly(0, 24_240_000_000.0, expected=24_160_000_000.0), anomaly(1, 3.0, expected=None))
         content = page.render(figures(lake), facts.Facts())
         section = content.decode().partition('id="anomalies"')[2].partition("</section>")[0]
@@ -464,7 +464,7 @@ class TestOutages:
     def test_more_than_are_held_are_counted_and_said_to_be_left_out(
         self, lake: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A lake of years may have millions: each was an object of Python's, and a line of JSON."""
+        """Years of outages may be millions of rows; the page counts those beyond its limit."""
         days = [START - timedelta(days=n) for n in range(3)]
         ended = [outage(0, 10, 20 + n) | {"drained": day} for n, day in enumerate((*days, days[0]))]
         put(lake, "outages", *ended, outage(0, 10, 90) | {"gateway": "gw2", "drained": days[0]}, made_of=0)
@@ -524,7 +524,7 @@ class TestFleet:
         rows = [row for number in range(20) for row in held(number)]
         put(lake, "throughput", *rows, made_of=0)
         flows_of = [figures(lake).flows]
-        monkeypatch.setattr(limits, "HELD_CELLS_MAX", 25)  # stretches of six buckets in place of single ones
+        monkeypatch.setattr(limits, "HELD_CELLS_MAX", 25)  # buckets are merged six at a time
         flows_of.append(figures(lake).flows)
         put(lake, "throughput", *rows[:31], made_of=0)
         told = deltalake.DeltaTable(lake / "throughput").history(1)[0]["userMetadata"]
@@ -542,7 +542,7 @@ class TestFleet:
     def test_what_is_kept_of_a_large_fleet_at_once_is_bounded(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Ten thousand gateways with 1 200 buckets each took 2.3 GB: all rows were in memory, some times over."""
+        """Ten thousand gateways with 1 200 buckets each once took 2.3 GB, with several copies of all rows."""
         gateways = [f"gw{number:03}" for number in range(500)]
         for number in range(60):
             rows = gold.table("throughput", [bucket(number, 1, 1, gateway=gateway) for gateway in gateways])
@@ -637,7 +637,7 @@ class TestFleet:
 
 
 class TestOneState:
-    """One gateway had three totals on one page: in throughput, in freshness and in completeness."""
+    """One page shows one total: throughput, freshness and completeness once differed."""
 
     @staticmethod
     def totals(known: queries.LakeFigures) -> set[int]:
@@ -678,7 +678,7 @@ class TestOneState:
     def test_data_lands_and_jobs_run_between_the_reads(
         self, lake: Path, monkeypatch: pytest.MonkeyPatch, before: int
     ) -> None:
-        """A whole pass over new messages runs before each table is opened in turn, and after the last."""
+        """A whole pass over new messages runs before each table is opened in turn, and after the last one."""
         following(lake, 0, readings=3, rejects=1)
         opened, opening = 0, deltalake.DeltaTable
 
@@ -737,7 +737,7 @@ class TestOneState:
             kept.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
         known = figures(lake)
         assert notices.list_notices(known) == []
-        # Older versions are gone: nothing is left of them to draw.
+        # Older versions are deleted, so the page cannot draw them.
         whole_pass(lake, 1, 7)
         put(lake, "completeness", address(), made_of=0)
         for name in ("readings", "rollup_1m", "reject"):
@@ -768,7 +768,7 @@ class TestOneState:
         assert figures(lake).tracks[0].last == 2.0
 
     def test_of_what_a_gateway_reported_each_bucket_has_the_last(self, lake: Path) -> None:
-        """All of it was drawn: a month of a report each five seconds is half a million points a page."""
+        """Each bucket has the last report: a report every five seconds is half a million points a month."""
         row = {"tenant": "default", "gateway": "gw1", "state": "running", "ingest_date": START.date()}
         for second in (3, 1, 9, 2, 12, 11):
             at = START + timedelta(seconds=second)
@@ -789,7 +789,7 @@ class TestOneState:
 
 
 def test_of_an_old_lake_a_chart_begins_with_the_windows_it_draws(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two months of hours stood in the last sixth of an axis of a year."""
+    """Two months of hours once filled only the last sixth of a one-year axis."""
     put(lake, "rollup_1m", *(window(minute, 1.0, 3.0) for minute in range(5)), made_of=0)
     for most, begins in ((5, 0), (4, 60), (3, 120)):
         monkeypatch.setattr(limits, "WINDOWS_DRAWN", most)
@@ -802,11 +802,11 @@ def test_of_an_old_lake_a_chart_begins_with_the_windows_it_draws(lake: Path, mon
 
 
 class TestUnits:
-    """Of readings, in the charts of their metrics."""
+    """Units of readings in the charts of their metrics."""
 
     @staticmethod
     def chart(lake: Path) -> tuple[str, str, dict[str, Any]]:
-        """The caption, what is said, and the data of the only metric's chart."""
+        """Return the caption, the text and the data of the only metric's chart."""
         content = page.render(figures(lake), facts.Facts())
         (section,) = re.findall(r'<section id="metrics".*?</section>', content.decode(), re.DOTALL)
         caption = re.search(r'<span class="note">(.*?)</span>', section)

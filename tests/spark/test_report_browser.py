@@ -1,4 +1,4 @@
-"""The report as its reader sees it, in Debian's Chromium: nothing is loaded, nothing fails."""
+"""The report in Debian's Chromium: the page loads nothing else, and no script fails."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not instal
 
 @dataclass
 class Reading:
-    """A page that is open, and what went wrong with it."""
+    """Open page and its errors."""
 
     page: Page
     wrong: list[str] = field(default_factory=list)
 
     def rows(self, section: str) -> list[list[str]]:
-        """Cells of the first table of a section."""
+        """Return the cells of the first table of a section."""
         script = "s => [...s.querySelector('tbody').rows].map(row => [...row.cells].map(cell => cell.textContent))"
         found: list[list[str]] = self.page.locator(f"#{section}").evaluate(script)
         return found
@@ -51,7 +51,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of a fleet of 120."""
+    """Page of a fleet of 120 gateways."""
     folder = tmp_path_factory.mktemp("report")
     gold.fleet(folder / "lake", 120)
     page.write(queries.read(folder / "lake", START + timedelta(days=1, minutes=1)), folder / "report.html")
@@ -59,7 +59,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(browser: Browser, path: Path, *, init: str = "", **options: Any) -> Reading:
-    """`init`: a script that runs before those of the page."""
+    """Open the page; `init` is a script that runs before those of the page."""
     context = browser.new_context(**options)
     context.add_init_script(init)
     context.set_default_timeout(WITHIN_MS)
@@ -125,7 +125,7 @@ def test_a_unit_follows_the_value_under_the_cursor(browser: Browser, tmp_path: P
     gold.fleet(tmp_path / "lake", 1)
     known = queries.read(tmp_path / "lake")
     for track in known.tracks:
-        track.unit = "s"  # no duration in words: it is the unit somebody sent
+        track.unit = "s"  # not a duration in words: a device sent this unit
     page.write(known, tmp_path / "r.html")
     reading = opened(browser, tmp_path / "r.html")
     figure = reading.page.locator("#metrics figure").first
@@ -140,7 +140,7 @@ def test_a_unit_follows_the_value_under_the_cursor(browser: Browser, tmp_path: P
 
 
 def test_no_text_of_a_chart_is_cut_at_its_edge(browser: Browser, tmp_path: Path) -> None:
-    """The last time of an axis was: it stands in the middle below the end of the drawing."""
+    """The last time of an axis, centred below the end of the drawing, was once cut."""
     inked = """canvas => {
         const {width, height} = canvas;
         const {data} = canvas.getContext("2d").getImageData(width - 1, 0, 1, height);
@@ -159,7 +159,7 @@ def test_no_text_of_a_chart_is_cut_at_its_edge(browser: Browser, tmp_path: Path)
 
 
 def test_axes_have_steps_that_a_person_counts_in(browser: Browser, tmp_path: Path) -> None:
-    """0.01, 0.01, 0 messages a second; 0.25 messages; 99.8, 99.5, 99.3 %."""
+    """Bad steps were 0.01, 0.01, 0 messages a second; 0.25 messages; 99.8, 99.5, 99.3 %."""
     gold.fleet(tmp_path / "lake", 1)
     page.write(queries.read(tmp_path / "lake"), tmp_path / "r.html")
     reading = opened(browser, tmp_path / "r.html", init="""
@@ -202,7 +202,7 @@ def test_on_a_phone_no_value_lies_over_another(browser: Browser, tmp_path: Path)
 
 
 def test_a_long_name_hides_nothing(browser: Browser, tmp_path: Path) -> None:
-    """An address of 300 letters pushed every other column out of sight, a metric of 200 its chart."""
+    """An address of 300 letters once hid every other column, and a metric of 200 its chart."""
     put(tmp_path, "throughput", gold.bucket(0, 4, 4))
     put(tmp_path, "completeness", address(address="a" * 300))
     put(tmp_path, "rollup_1m", window(0, 1.0, 3.0, metric="m" * 200))
@@ -293,7 +293,7 @@ def test_the_script_has_the_words_of_the_page(browser: Browser, report: Path) ->
 
 
 def test_colours_can_be_told_apart() -> None:
-    """WCAG 2.2, 1.4.3: text has a contrast of 4.5 to what it stands on; 1.4.11: lines of charts have 3."""
+    """WCAG 2.2, 1.4.3: text has a contrast of 4.5 to its background; 1.4.11: lines of charts have 3."""
     style = (Path(page.__file__).parent / "assets" / "page.css").read_text()
     blocks = re.findall(r"--paper:.*?(?=\n\s*\})", style, re.DOTALL)
     assert len(blocks) == 3
@@ -322,7 +322,7 @@ def _luminance(colour: str) -> float:
 
 
 def _open(reading: Reading) -> dict[str, bool]:
-    """Sections of the page, and whether each is open."""
+    """Return the sections of the page, and whether each is open."""
     script = "all => Object.fromEntries(all.map(each => [each.parentElement.id, each.open]))"
     found: dict[str, bool] = reading.page.locator("details.fold").evaluate_all(script)
     return found
@@ -383,7 +383,7 @@ def test_print_opens_what_is_folded_and_folds_it_again(browser: Browser, report:
 
 
 def _downloaded(reading: Reading, name: str) -> tuple[str, bytes]:
-    """Name and content of the file that the CSV button of a table gives."""
+    """Return name and content of the file that a table's CSV button downloads."""
     with reading.page.expect_download(timeout=WITHIN_MS) as expected:
         reading.page.get_by_role("button", name=f"Download {name} as CSV").click()
     return expected.value.suggested_filename, expected.value.path().read_bytes()

@@ -1,4 +1,4 @@
-"""The head of the report: the worst of all sections, ages counted from now, and what no job has made is unknown."""
+"""Head of the report: the worst finding of all sections, current ages, and unknown figures of jobs that never ran."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.spark.lakes import START, message
 
 NOW = START + timedelta(minutes=2)
 DEAD = START + timedelta(days=58, minutes=1)
-"""A clock 58 days after the last message."""
+"""A time 58 days after the last message."""
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    """A lake of two gateways with three devices of which nothing needs a look."""
+    """Lake of two gateways and three devices without findings."""
     root = tmp_path / "lake"
     lakes.write(root, "telemetry", [message(0, ingested_at=START)])
     for name in (*missing_tables.MADE_BY, "gaps"):
@@ -39,12 +39,12 @@ def lake(tmp_path: Path) -> Path:
 
 
 def at(lake: Path, now: datetime = NOW) -> queries.LakeFigures:
-    """What the lake has at that time."""
+    """Return the figures of the lake at that time."""
     return queries.read(lake, now)
 
 
 def headline(known: queries.LakeFigures, told: facts.Facts | None = None) -> tuple[str, str]:
-    """Colour and words of the head of the page."""
+    """Return colour and text of the headline."""
     content = page.render(known, told or facts.Facts()).decode()
     found = re.search(r'class="verdict (\w+)" role="status">(.*?)</div>', content)
     assert found is not None
@@ -53,7 +53,7 @@ def headline(known: queries.LakeFigures, told: facts.Facts | None = None) -> tup
 
 
 def tiles(known: queries.LakeFigures) -> dict[str, tuple[str, str]]:
-    """Value and mark of the tiles at the head of the page, by name."""
+    """Return value and mark of the tiles at the head of the page, by name."""
     content = page.render(known, facts.Facts()).decode()
     head = content.partition('<div class="tiles">')[2].partition("<section")[0].partition("<h2>")[0]
     found = re.findall(r'class="tile (\w*)"[^>]*><b>(.*?)</b><span>(.*?)</span>', head)
@@ -61,7 +61,7 @@ def tiles(known: queries.LakeFigures) -> dict[str, tuple[str, str]]:
 
 
 def first(known: queries.LakeFigures) -> list[ReportFinding]:
-    """What the page lists, in its order."""
+    """Return the findings in the order of the page."""
     return page.list_problems(known, facts.Facts())
 
 
@@ -193,7 +193,7 @@ class TestAges:
         assert found.worst[0]["silent_s"] == 121 * 3600
 
     def test_jobs_that_have_not_run_lately_make_no_gateway_silent(self, lake: Path) -> None:
-        """What landed after the tables may be of any of them."""
+        """Messages that landed after the last job run may belong to any gateway."""
         late = START + timedelta(hours=2)
         lakes.write(lake, "telemetry", [message(1, at=late, ingested_at=late)])
         known = at(lake, late + timedelta(minutes=1))
@@ -242,7 +242,7 @@ HEAD = {
     "readings": ("readings", "readings"),
     "gateway_freshness": ("messages", "gateways"),
 }
-"""Job and figures at the head of the page of each table."""
+"""Job and figures at the head of the page, by table."""
 
 
 class TestUnmade:

@@ -1,4 +1,4 @@
-"""Names of gateways: what a page shows is what somebody types to get the page of that gateway."""
+"""Gateway names: the name on a page also selects the page of that gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report over time: strips and sparks of gateways, last week against the week before it, expected values."""
+"""The report over time: strips and sparklines of gateways, the last two weeks compared, expected values."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MIDNIGHT = START.replace(hour=0, minute=0)
 
 
 def hour(number: int, messages: int = 4, **override: Any) -> dict[str, Any]:
-    """A row of `delivery_slo`, so many hours after the first."""
+    """Build a row of `delivery_slo`, this many hours after the first."""
     counts = {"messages": messages, "timed": messages, "within": messages}
     return slo(3600, HOUR + timedelta(hours=number), **(counts | override))
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    """A lake of one gateway, without hours."""
+    """Lake of one gateway without hours."""
     lakes.write(tmp_path, "telemetry", [message(0, ingested_at=START)])
     put(tmp_path, "gateway_freshness", fresh(None, first_event_time=START - timedelta(days=30)), made_of=0)
     put(tmp_path, "completeness", address(), made_of=0)
@@ -36,12 +36,12 @@ def lake(tmp_path: Path) -> Path:
 
 
 def at(lake: Path, now: datetime) -> queries.LakeFigures:
-    """What the lake has at that time."""
+    """Return the figures of the lake at that time."""
     return queries.read(lake, now)
 
 
 def cells(known: queries.LakeFigures, gateway: str = "gw1") -> str:
-    """The strip of a gateway as the page has it, from its first hour with messages on."""
+    """Return the strip of a gateway on the page, from its first hour with messages."""
     content = page.render(known, facts.Facts()).decode()
     (section,) = re.findall(r'<section id="hours".*?</section>', content, re.DOTALL)
     (told,) = re.findall(r'class="rows">(.*?)</script>', section)
@@ -114,7 +114,7 @@ class TestWeeks:
 
     @staticmethod
     def days(numbers: dict[int, int], **override: Any) -> list[dict[str, Any]]:
-        """Rows of days before today's, by how many."""
+        """Build rows of earlier days by their distance from today."""
         return [
             slo(86_400, MIDNIGHT - timedelta(days=back), **({"messages": n, "timed": n, "within": n} | override))
             for back, n in numbers.items()

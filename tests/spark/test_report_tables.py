@@ -1,4 +1,4 @@
-"""Numbers of a report, as they are added up. No JVM."""
+"""Sums of a report's numbers. No JVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passes without end: each rhythm at its own pace, and what takes long holds no other up. No JVM."""
+"""Endless passes: each rhythm runs at its own interval, and a slow job delays no other. No JVM."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_former_names_of_jobs_choose_the_job_that_has_their_tables() -> None:
 
 @dataclass
 class _Work:
-    """A step without tables. `begun`: when it was run; it fails where `error` is set, once it `may_end`."""
+    """Step without tables that records the times of its runs; it fails once it `may_end` if `error` is set."""
 
     name: str
     error: str | None = None
@@ -72,7 +72,7 @@ class _Work:
     outputs: Sequence[str] = ()
 
     def run(self, _lake: SparkLake) -> JobResult:
-        """Wait, and fail where it is to."""
+        """Wait, then fail if configured."""
         self.begun.append(time.monotonic())
         assert self.may_end.wait(WAIT_S)
         time.sleep(self.seconds)
@@ -81,11 +81,11 @@ class _Work:
         return JobResult(0, 0)
 
     def forget(self, _lake: SparkLake) -> None:
-        """Have no tables."""
+        """Forget nothing: the step has no tables."""
 
 
 def test_a_job_that_takes_long_does_not_hold_up_another_rhythm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # On a slow machine a rest as long as the first pass is minutes.
+    # On a slow machine a rest as long as the first pass takes minutes.
     monkeypatch.setattr(rhythms, "REST", AT_ONCE)
     slow, quick = _Work("slow", "the disk is broken"), _Work("quick")
     quick.may_end.set()

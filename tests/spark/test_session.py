@@ -1,4 +1,4 @@
-"""Settings of a streaming query's batches, and the end of a JVM that does not answer."""
+"""Settings of a streaming query's batches, and termination of a JVM that does not answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS: Final = ("spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled")
 
 
 def test_batches_have_the_settings_of_the_session_whatever_the_checkpoint_says(lake: SparkLake) -> None:
-    """A lake that has grown is not taken by the one task that it began with."""
+    """A grown lake is not processed by the single task of its first checkpoint."""
     found: list[tuple[str | None, ...]] = []
 
     def take(batch: MicroBatch) -> None:
@@ -42,7 +42,7 @@ def test_batches_have_the_settings_of_the_session_whatever_the_checkpoint_says(l
 
 
 def test_a_file_in_a_folder_with_a_space_is_found(lake: SparkLake, tmp_path: Path) -> None:
-    """A checkout may be in one: Spark opens `session.POOLS` by such a URL at its start."""
+    """A checkout may be in a folder with a space; Spark opens `session.POOLS` by a URL at its start."""
     file = tmp_path / "a new place" / "pools.xml"
     file.parent.mkdir()
     file.write_text("one line\n")
@@ -52,24 +52,24 @@ def test_a_file_in_a_folder_with_a_space_is_found(lake: SparkLake, tmp_path: Pat
 
 
 class _Gateway:
-    """Py4J's, as far as it is ended."""
+    """Py4J's gateway with its shutdown."""
 
     def __init__(self, *command: str) -> None:
         self.proc = subprocess.Popen(command, stdin=subprocess.PIPE)
 
     def shutdown(self) -> None:
-        """It says nothing to the process."""
+        """Do not reach the process."""
 
 
 class _Broken:
-    """A session whose JVM does not answer."""
+    """Session with a JVM that does not answer."""
 
     def stop(self) -> None:
         raise ConnectionError("the JVM does not answer")
 
 
 def ended_by_stop(monkeypatch: pytest.MonkeyPatch, *command: str) -> int | None:
-    """The code of a process in the JVM's place, of which the session cannot be stopped."""
+    """Return the exit code of a process that replaces the JVM of a session that cannot stop."""
     gateway = _Gateway(*command)
     monkeypatch.setattr(SparkContext, "_gateway", gateway)
     monkeypatch.setattr(SparkContext, "_jvm", None)

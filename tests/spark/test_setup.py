@@ -1,4 +1,4 @@
-"""Set-up: the connector's jars, Java, the class archive. No network and no JVM of Spark's."""
+"""Set-up: the connector's jars, Java and the class archive, without a network and without Spark's JVM."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ THING = JarSet("thing", "the thing", (Jar("org.example", "thing", "1", hashlib.s
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An environment of its own, and a folder with the one jar that is wanted."""
+    """Empty environment, and a folder with the one required jar."""
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "env"))
     source = tmp_path / "source"
     source.mkdir()

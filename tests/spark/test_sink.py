@@ -1,4 +1,4 @@
-"""Writing into tables: what is appended, folded and replaced, once, and what is refused."""
+"""Writes to tables: rows are appended, folded and replaced once, and conflicts are refused."""
 
 from __future__ import annotations
 
@@ -41,11 +41,14 @@ HOW = {
 Make = Callable[..., "DataFrame"]
 
 
-# --- what a log says --------------------------------------------------------------------------------------------------
+# --- statistics of a log
+# -----------------------------------------------------------------------------------------------
 
 
 def added(name: str, low: str, high: str, first: str, last: str, day: date = DAY) -> AddAction:
-    """A file of gateways from `low` to `high`, of the seconds from `first` to `last`; of the others nothing is said."""
+    """Build a file of gateways from `low` to `high` and seconds from `first` to `last`; other columns have no
+    statistics.
+    """
     ends = f'"minValues":{{"gateway":"{low}","bucket":"{first}"}},"maxValues":{{"gateway":"{high}","bucket":"{last}"}}'
     return AddAction(name, 10, {"event_date": str(day)}, 0, True, f'{{"numRecords":5,{ends},"nullCount":{{}}}}')
 
@@ -92,7 +95,7 @@ def test_files_whose_ends_are_elsewhere_cannot_hold_a_key_and_one_that_says_noth
 
 
 def test_what_a_log_leaves_out_of_a_time_is_no_reason_to_pass_a_file_over(logged: deltalake.DeltaTable) -> None:
-    """Milliseconds: the latest row of file `late` may be up to one later than is said."""
+    """Statistics have milliseconds: the latest row of file `late` may be up to one later."""
     moment = START + timedelta(seconds=119, microseconds=999)
     ends = {"tenant": "default", "lane": "live", "gateway": "gw2", "bucket": moment}
     held = folding.find_candidates(logged, schemas.DERIVED[TABLE], Extent(1, frozenset({(DAY,)}), ends, ends))
@@ -111,7 +114,7 @@ def test_a_table_without_files_holds_nothing(tmp_path: Path) -> None:
 
 
 def written(tmp_path: Path, table: schemas.TableSchema, rows: Sequence[pa.RecordBatch]) -> list[tuple[str, int]]:
-    """Folder and rows of each file that a task writes, as the driver is told."""
+    """Return folder and rows of each file that a task reports to the driver."""
     writer = TaskWriter(place_of(tmp_path), table.arrow, table.partition_by, table.split_by)
     told = [row for batch in writer(rows) for row in batch.to_pylist()]
     for row in told:
@@ -153,7 +156,7 @@ def test_a_task_writes_early_only_the_largest_part(tmp_path: Path, monkeypatch: 
 
 
 def line(first: int, settled: bool) -> dict[str, Any]:
-    """A row of `completeness_hourly`."""
+    """Build a row of `completeness_hourly`."""
     key = dict.fromkeys(("tenant", "gateway", "epoch", "address"), "x") | {"first_sequence": first}
     counts = dict.fromkeys(("last_sequence", "accepted", "landed", "waiting", "unexplained"), 1)
     return key | counts | {"given_up": "{}", "settled": settled, "hour": START}
@@ -196,7 +199,8 @@ def test_large_files_of_windows_end_between_two(tmp_path: Path, monkeypatch: pyt
     assert kept == [[5, 6], [7, 8]], "no file is smaller than a split, and no window is in two"
 
 
-# --- what a fold does -------------------------------------------------------------------------------------------------
+# --- folds
+# -------------------------------------------------------------------------------------------------------------
 
 
 def rows(seconds: range, gateway: str = "gw1", **override: Any) -> list[dict[str, Any]]:
@@ -208,7 +212,7 @@ def sink(lake: SparkLake, version: int) -> Sink:
 
 
 def fold(lake: SparkLake, frame: Make, version: int, *buckets: dict[str, Any]) -> delta_commits.Written:
-    """Fold in one task; return what was written."""
+    """Fold in one task; return the result."""
     lake.ensure(TABLE)
     path = Path(lake.path(TABLE))
     before = delta_commits.version(path)
@@ -225,7 +229,7 @@ def found(lake: SparkLake) -> dict[tuple[str, datetime], tuple[int, int]]:
 
 @pytest.fixture
 def no_file_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are rewritten only where they hold a key."""
+    """Rewrite files only if they hold a key."""
     monkeypatch.setattr("spark.sink.SMALL_BYTES", 0)
 
 
@@ -234,13 +238,13 @@ def no_file_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_file_is_small")
 def test_only_files_that_hold_such_a_row_are_rewritten(lake: SparkLake, frame: Make) -> None:
     assert fold(lake, frame, 1, *rows(range(0, 40, 10)), *rows(range(0, 40, 10), "gw2")).removed == 0
-    # Later than all there is: nothing is read, nothing is rewritten.
+    # Rows later than all others: no file is read or rewritten.
     assert fold(lake, frame, 2, *rows(range(40, 80, 10)), *rows(range(40, 80, 10), "gw2")).removed == 0
-    # Between two that are there, by their times in both files, and a row of neither.
+    # Rows between two others: the times of both files match, but neither has such a row.
     assert fold(lake, frame, 3, *rows(range(25, 26)), *rows(range(45, 46))).removed == 0
-    # One row of one file.
+    # Change one row of one file.
     assert fold(lake, frame, 4, bucket(40, 10, 20)).removed == 1
-    # The same again is not taken, nor an earlier batch.
+    # A repeated batch or an earlier one is ignored.
     assert fold(lake, frame, 4, bucket(40, 10, 20)) == fold(lake, frame, 3, bucket(40, 10, 20))
     expected = {(gateway, START + timedelta(seconds=second)): (1, 2) for gateway in ("gw1", "gw2")
                 for second in range(0, 80, 10)}  # fmt: skip
@@ -297,7 +301,7 @@ def test_a_note_is_taken_once_and_is_no_change_of_rows(tmp_path: Path) -> None:
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
-    """Do something after a write has looked at its table, and before it commits."""
+    """Act after a write has read its table and before it commits."""
     write = file_writer.write
 
     def writes(*arguments: Any) -> Any:
@@ -433,7 +437,7 @@ def test_a_row_without_what_has_to_be_there_is_refused_and_leaves_nothing(lake: 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_table_whose_files_are_not_its_rows_is_not_folded_into(lake: SparkLake, frame: Make) -> None:
-    """Another program has marked rows as deleted, in files of their own."""
+    """Another program has marked rows as deleted, in separate files."""
     fold(lake, frame, 1, *rows(range(0, 40, 20)))
     lake.session.sql(
         f"ALTER TABLE delta.`{lake.path(TABLE)}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"

@@ -1,4 +1,4 @@
-"""Whether a table is damaged. Only then is it deleted; one that cannot be reached stays. No JVM."""
+"""Damage check: only a damaged table is deleted, and one that cannot be reached stays. No JVM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TABLE = "gateway_backlog"
 
 @pytest.fixture
 def lake(tmp_path: Path) -> SparkLake:
-    """A table of three commits and a checkpoint, and the entry before that is gone."""
+    """Table of three commits and a checkpoint, without the log entries before it."""
     lake = SparkLake(None, tmp_path)
     lake.ensure(TABLE)
     commit(lake, "a")

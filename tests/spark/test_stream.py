@@ -1,5 +1,7 @@
-"""Steps that follow a table: each row once, whatever is interrupted, and a fresh start where tables do not belong
-together."""
+"""Steps that follow a table read each row once despite interruptions.
+
+They start over if their tables do not belong together.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 FIRST, LAST = "open_statements", "given_up_ranges"
-"""Two outputs: a row a message each."""
+"""Two outputs with one row for each message."""
 BESIDE = "landed_ranges"
 NOW = datetime(2026, 3, 14, tzinfo=UTC)
 
@@ -48,7 +50,7 @@ def given_up(rows: DataFrame) -> DataFrame:
 
 @dataclass
 class Follower:
-    """A step with two outputs; `before_last` is called between them, `at_end` after them. Counts its batches."""
+    """Step with two outputs; counts its batches. `before_last` runs between the outputs, `at_end` after them."""
 
     before_last: Callable[[MicroBatch], object] = lambda _: None
     at_end: Callable[[MicroBatch], object] = lambda _: None
@@ -74,7 +76,7 @@ def land(lake: SparkLake, *sequences: int, **override: Any) -> None:
 
 
 def held(lake: SparkLake) -> list[list[int]]:
-    """Sequences of both outputs."""
+    """Return the sequences of both outputs."""
     tables = (lake.at(name).delta().to_pyarrow_table() for name in (FIRST, LAST))
     return [sorted(table["first_sequence"].to_pylist()) for table in tables]
 
@@ -111,7 +113,7 @@ def test_each_row_is_taken_once(lake: SparkLake) -> None:
     made_of = lake.lineage(LAST)
     assert made_of is not None
     assert made_of.sources["telemetry"].is_same(lake.state("telemetry"))
-    # One that follows an output knows where that comes from.
+    # A step that follows an output knows its source.
     following = StreamStep(
         "second", FIRST, ("gateway_backlog",), 1, lambda batch: batch.sink.commit_empty("gateway_backlog")
     )
@@ -119,7 +121,7 @@ def test_each_row_is_taken_once(lake: SparkLake) -> None:
     second = lake.lineage("gateway_backlog")
     assert second is not None
     assert second.sources == {FIRST: lake.dated_state(FIRST, 2), "telemetry": lake.dated_state("telemetry", 2)}
-    # Nothing new, and maintenance: no query is started, nothing is committed.
+    # Maintenance and no new rows: no query starts, no commit is written.
     before = versions(lake)
     assert follower.step().run(lake) == JobResult(0, 0)
     lake.at("telemetry").delta().optimize.compact()
@@ -147,7 +149,7 @@ def test_a_batch_that_reached_one_output_is_finished_with_the_rows_it_had(lake: 
 
 
 def test_a_first_batch_that_was_interrupted_is_run_again(lake: SparkLake) -> None:
-    """Before its last output has it, and before Spark has noted that it is done."""
+    """The crash is before the last output, and before Spark has recorded the batch."""
     land(lake, 0)
     for dying in (Follower(before_last=die), Follower(at_end=die)):
         with pytest.raises(RuntimeError, match="power cut"):
@@ -169,7 +171,7 @@ def test_a_batch_is_bounded(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) ->
     follower = Follower(before_last=lambda batch: seen.append(batch.lineage))
     follower.step().run(lake)
     assert (held(lake), dying.batches, follower.batches) == ([[0, 1, 2]] * 2, [0, 1], [1, 2])
-    # The first version of the source is taken whole by the last batch alone.
+    # Only the last batch covers the first version of the source completely.
     assert [made_of is not None for made_of in seen] == [False, True]
 
 
@@ -212,7 +214,7 @@ def test_outputs_that_do_not_belong_together_are_rebuilt(lake: SparkLake) -> Non
 def test_outputs_are_recreated_together_wherever_that_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The outputs have batches of a checkpoint that is gone. The session is not needed before they are recreated."""
+    """The outputs have batches of a lost checkpoint. They are recreated before the session is used."""
     lake, recreate = SparkLake(None, tmp_path), SparkLake.recreate
     land(lake, 0)
     for name in (FIRST, LAST):

@@ -1,4 +1,4 @@
-"""Each transform on a few rows, against results worked out by hand or by plain Python."""
+"""Each transform on a few rows, against results computed by hand or in plain Python."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rows(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def utc(at: datetime) -> datetime:
-    """Collected timestamps are naive in this process' zone; the same moment with its zone."""
+    """Return a naive timestamp of this process's time zone with its zone."""
     return at.astimezone(UTC)
 
 
@@ -77,7 +77,7 @@ class TestReadings:
         assert found[2]["event_date"].isoformat() == "1970-01-01"
 
     def test_whose_clock_a_reading_goes_by(self, frame: Make) -> None:
-        """The device's where it tells a time that can be, else the message's or the gateway's; with its unit."""
+        """A plausible time of the device wins, else that of the message or the gateway; the unit is kept."""
         landed = START + timedelta(seconds=10)
         measured = START - timedelta(hours=3)
         schema = PayloadSchema("load/+", "json", units={"t": "Cel"})

@@ -1,4 +1,4 @@
-"""Windows are what plain Python finds, of whatever readings, and however many batches they come in."""
+"""Windows equal those of plain Python for any readings in any number of batches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def found(windows: DataFrame) -> dict[tuple[Any, ...], Row]:
 
 
 def expected(rows: Sequence[Row], width: timedelta) -> dict[tuple[Any, ...], Row]:
-    """Days and hours are in no folder of an hour."""
+    """Compute the windows; days and hours have no hour partition."""
     windows = plain(rows, width)
     return windows if width == MINUTE else {key: _without_hour(row) for key, row in windows.items()}
 
@@ -47,7 +47,7 @@ def _without_hour(row: Row) -> Row:
 
 
 def mixed(randoms: random.Random, count: int, repeated: Sequence[int] = ()) -> list[Row]:
-    """Of some series, in and out of order, with equal times, texts between, clocks of 1969, sums that cancel out.
+    """Build readings of some series: out of order, equal times, texts in between, clocks of 1969, sums that cancel out.
 
     `repeated`: sequences that some readings share.
     """

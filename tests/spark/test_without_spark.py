@@ -1,4 +1,4 @@
-"""What spark's README and its notebook do with DuckDB and polars works, and says what the report says."""
+"""Examples with DuckDB and polars in spark's README and notebook work, and agree with the report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(cells: list[str]) -> dict[str, Any]:
-    """Each as its reader would, one after the other; a last line without a name is evaluated."""
+    """Run the cells in order as a reader would; evaluate a last line without an assignment."""
     names: dict[str, Any] = {}
     for text in cells:
         exec(compile(text, "cell", "exec"), names)

@@ -1,4 +1,4 @@
-"""Derived tables held against what DuckDB makes of the landed ones."""
+"""Comparison of derived tables with DuckDB's results from the landed ones."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from deltalake import DeltaTable
 
 
 class Truth(NamedTuple):
-    """Two queries with the same rows: of landed tables, and of a derived one."""
+    """Two queries with equal results: one on landed tables, one on a derived table."""
 
     landed: str
     derived: str
 
 
 def windows(table: str, unit: str) -> Truth:
-    """Of a rollup, where view `truth` has every value: gateway, metric, event_time, value."""
+    """Return the check of a rollup; view `truth` has every value: gateway, metric, event_time, value."""
     return Truth(
         f"SELECT gateway, metric, date_trunc('{unit}', event_time), count(*), min(value), max(value), sum(value) "
         "FROM truth GROUP BY ALL",
@@ -32,9 +32,9 @@ ROLLUPS = {
 
 
 def differences(lake: Path, landed: Iterable[str], views: str, truths: Mapping[str, Truth]) -> dict[str, int]:
-    """Rows that a derived table lacks, has twice, or has and should not; of those that have such.
+    """Count missing, duplicate and wrong rows of derived tables; return only tables with differences.
 
-    `views`: SQL that makes of the `landed` tables what the queries ask.
+    `views`: SQL that derives the queries' views from the `landed` tables.
     """
     found = {}
     with duckdb.connect() as connection:

@@ -1,4 +1,4 @@
-"""Windows as plain Python makes them, a reading at a time."""
+"""Windows in plain Python, one reading at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def reading(sequence: int, at: datetime, value: float | None, **override: Any) -
 
 
 def plain(rows: Sequence[Row], width: timedelta) -> dict[tuple[Any, ...], Row]:
-    """The same, a row at a time."""
+    """Compute the same windows row by row."""
     held: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         if row["value"] is not None:

@@ -1,4 +1,4 @@
-"""Bodies in gzip, whatever protocol brought them."""
+"""Bodies compressed with gzip, from any protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Protobuf by a registered descriptor, which patterns match, and which schema wins."""
+"""Protobuf by registered descriptors: matching patterns, and precedence of schemas."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AT_US = 1_773_480_360_000_000
 
 
 def descriptors() -> bytes:
-    """What `protoc --include_imports` makes of a message `plant.Sample` with a bit of everything."""
+    """Return the output of `protoc --include_imports` for a message `plant.Sample` with fields of all kinds."""
     files = descriptor_pb2.FileDescriptorSet()
     timestamp_pb2.DESCRIPTOR.CopyToProto(files.file.add())
     file = files.file.add(name="plant.proto", package="plant", syntax="proto3")
@@ -93,13 +93,13 @@ def test_an_empty_message_is_its_defaults_and_other_bytes_are_none() -> None:
 
 
 def test_defaults_that_are_written_out_are_values() -> None:
-    """An encoder may send a 0.0 that it need not send (Protobuf's encoding, "Default Values")."""
+    """An encoder may write a 0.0 that it could omit (Protobuf's encoding, "Default Values")."""
     assert [one.metric for one in read(b"\x09" + bytes(8))] == ["temperature", "mode", "raw"]
     assert read(b"\x09" + bytes(8) + b"\xf8\x06\x01")[0].reason == reasons.NOT_PROTOBUF
 
 
 def test_wrappers_and_keys_are_as_in_json() -> None:
-    """https://protobuf.dev/programming-guides/json/."""
+    """Wrappers and map keys follow https://protobuf.dev/programming-guides/json/."""
     files = descriptor_pb2.FileDescriptorSet()
     wrappers_pb2.DESCRIPTOR.CopyToProto(files.file.add())
     file = files.file.add(name="w.proto", package="w", syntax="proto3", dependency=["google/protobuf/wrappers.proto"])

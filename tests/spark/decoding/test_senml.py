@@ -127,7 +127,7 @@ def test_a_pack_that_is_none_says_why(pack: Any, reason: str) -> None:
 
 
 def test_a_unit_that_no_column_holds_is_a_reject() -> None:
-    """JSON can spell half a character; a batch that had one ended the job, for all gateways, at each try."""
+    """JSON can encode half a surrogate pair; one such unit must not end the job for all gateways."""
     for label in ("u", "bu"):
         assert read([{"n": "x", label: "\ud800", "v": 1}]) == [Value("", reason=reasons.NOT_UNICODE)]
 

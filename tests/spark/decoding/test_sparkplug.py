@@ -1,4 +1,4 @@
-"""Sparkplug B: payloads put together byte by byte from the specification's field numbers, not by what reads them."""
+"""Sparkplug B payloads, built byte by byte from the specification's field numbers, without the decoder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def varint(number: int) -> bytes:
 
 
 def field(number: int, said: bytes | str | float) -> bytes:
-    """One field on the wire: texts, bytes and messages by length, integers as varints, floats as doubles."""
+    """Encode one field: texts, bytes and messages with their length, integers as varints, floats as doubles."""
     if isinstance(said, float):
         return varint(number << 3 | 1) + struct.pack("<d", said)
     if isinstance(said, int):
@@ -54,7 +54,7 @@ def read(body: bytes, address: str) -> list[Value]:
 
 
 def test_numbers_are_what_their_columns_hold() -> None:
-    """Whoever may publish says of an alias 64 bits and of a data type 32; one message must not end the job of all."""
+    """A publisher may send a 64-bit alias or data type where 32 bits are specified; it must not end the job."""
     body = payload(metric("a", (4, (1 << 32) - 1), (13, 1.0), alias=(1 << 64) - 1), metric("b", (4, 34), (13, 2.0)))
     columns = [pa.array([each]) for each in (body, NODE.format("NBIRTH"), None, AT_US, "tenant")]
     columns[2] = columns[2].cast(pa.string())
@@ -64,7 +64,7 @@ def test_numbers_are_what_their_columns_hold() -> None:
 
 
 def test_a_birth_names_what_data_leaves_out() -> None:
-    """Specification 6.4.20 (NBIRTH) and 6.4.23 (DDATA)."""
+    """Specification 6.4.20 (NBIRTH) and 6.4.23 (DDATA): data omits names, and the birth supplies them."""
     unit = field(9, field(1, "engUnit") + field(2, field(1, 12) + field(8, "rpm")))
     speed = field(2, field(1, "Speed") + field(2, 7) + field(4, 3) + unit + field(10, 1500))
     birth = payload(metric("bdSeq", (4, 8), (11, 5)), speed, metric("Running", (4, 11), (14, 1)))
@@ -81,7 +81,7 @@ def test_a_birth_names_what_data_leaves_out() -> None:
     large = payload(metric(None, (11, 2**64 - 1), alias=7), metric(None, (11, 2**53 + 1), alias=7))
     found = read(large, DEVICE.format("DDATA"))
     assert [(one.value, one.text, one.signed) for one in found] == [
-        (2.0**64, None, -1.0),  # which of the two it is, and its digits, the birth says
+        (2.0**64, None, -1.0),  # the birth decides the type and the exact digits
         (2.0**53, str(2**53 + 1), 2.0**53),
     ]
 

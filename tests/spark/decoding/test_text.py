@@ -1,4 +1,4 @@
-"""JSON, numbers and text; and what holds for every format. No JVM."""
+"""JSON, numbers and text, and rules for every format. No JVM."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_hostile_bodies_end_soon_and_are_bounded(name: str) -> None:
 
 
 def check(found: list[Value]) -> None:
-    """What holds for whatever was sent."""
+    """Check the rules for every decoded value."""
     assert found
     for value in found:
         assert value.reason is None or value.reason in REASONS

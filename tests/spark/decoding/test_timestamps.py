@@ -1,4 +1,4 @@
-"""Times as devices write them."""
+"""Formats of times that devices write."""
 
 from __future__ import annotations
 

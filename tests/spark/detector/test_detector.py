@@ -1,4 +1,4 @@
-"""The detector on series made for each rule, on hostile values, and its promise not to look ahead."""
+"""Detector on series made for each rule and on hostile values; it never uses later values."""
 
 from __future__ import annotations
 
@@ -19,60 +19,60 @@ from spark.detector.running import MeasureRecords, Numbers
 
 INTERVAL_S = 300.0
 DAY = 288
-"""Values a day."""
+"""Values in a day."""
 BEGIN_S = 1_700_000_000.0
 
 
 def findings(values: list[float], interval_s: float = INTERVAL_S) -> list[DetectorFinding]:
-    """What the detector says of `values`, one each `interval_s`."""
+    """Return the detector's findings for `values`, with one value each `interval_s`."""
     return judged(Detector(), [(BEGIN_S + i * interval_s, value) for i, value in enumerate(values)])
 
 
 def judged(detector: Detector, rows: Sequence[tuple[float, float]]) -> list[DetectorFinding]:
-    """What `detector` says of these times and values."""
+    """Return the findings of `detector` for these times and values."""
     times_s, values = np.array(rows, dtype=float).reshape(-1, 2).T
     return list(detector.judge(times_s, values))
 
 
 def reported(found: list[DetectorFinding], begin: int = 0, end: int | None = None) -> list[int]:
-    """Positions of anomalies in a stretch."""
+    """Return the positions of anomalies within a range."""
     return [i for i in range(begin, len(found) if end is None else end) if found[i].score >= REPORTED]
 
 
 def daily(days: int, *, seed: int = 1, noise: float = 0.5) -> list[float]:
-    """A temperature of 20 ± 5 that goes by the day."""
+    """Return temperatures of 20 ± 5 with a daily cycle."""
     randomness = random.Random(seed)
     return [20 + 5 * math.sin(2 * math.pi * i / DAY) + randomness.gauss(0, noise) for i in range(days * DAY)]
 
 
 def spike(values: list[float], at: int) -> None:
-    """One value far away."""
+    """Make one value an outlier."""
     values[at] += 40
 
 
 def shift(values: list[float], at: int) -> None:
-    """Another level from here on."""
+    """Change the level from this position on."""
     values[at:] = [value + 12 for value in values[at:]]
 
 
 def flatline(values: list[float], at: int) -> None:
-    """A sensor that hangs for half a day."""
+    """Repeat one value for half a day, as a stuck sensor does."""
     values[at : at + DAY // 2] = [values[at]] * (DAY // 2)
 
 
 def dropout(values: list[float], at: int) -> None:
-    """A sensor that says nothing but 0 for an hour."""
+    """Set the values to 0 for an hour."""
     values[at : at + 12] = [0.0] * 12
 
 
 def storm(values: list[float], at: int) -> None:
-    """Noise of ten times its size for six hours."""
+    """Multiply the noise by ten for six hours."""
     randomness = random.Random(3)
     values[at : at + 72] = [value + randomness.gauss(0, 5) for value in values[at : at + 72]]
 
 
 def other_hour(values: list[float], at: int) -> None:
-    """A day that runs against its clock, within the usual range."""
+    """Reverse the daily cycle of a day, within the usual range."""
     values[at : at + DAY // 2] = [40 - value for value in values[at : at + DAY // 2]]
 
 
@@ -134,7 +134,7 @@ def test_what_follows_a_report_stays_below_one_unless_it_is_much_stronger() -> N
 
 
 def cut(rows: list[tuple[float, float]], sizes: Sequence[int]) -> list[DetectorFinding]:
-    """What a detector says that gets `rows` in stretches of these sizes, over and over."""
+    """Return the findings of a detector that gets `rows` in parts of these sizes, over and over."""
     detector, found, size = Detector(), list[DetectorFinding](), itertools.cycle(sizes)
     while len(found) < len(rows):
         found += judged(detector, rows[len(found) : len(found) + next(size)])
@@ -233,7 +233,7 @@ def test_each_family_says_as_many_amounts_as_it_counts() -> None:
     said: list[tuple[int, int]] = []
 
     class Listening(MeasureRecords):
-        """Keeps how many amounts came."""
+        """Count the recorded amounts."""
 
         def __init__(self, count: int) -> None:
             super().__init__(count)

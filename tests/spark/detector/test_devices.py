@@ -1,4 +1,4 @@
-"""Series as devices send them: healthy ones are let be, faults are seen."""
+"""Realistic series of devices: healthy ones give no findings, faults are found."""
 
 from __future__ import annotations
 

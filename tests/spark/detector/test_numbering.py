@@ -1,4 +1,4 @@
-"""What only numbers readings, told from what was measured."""
+"""Counters of readings are distinguished from measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark.detector.state import dumps, loads
 
 
 def numbers(values: list[float]) -> list[bool]:
-    """What is said after each value."""
+    """Return the decision after each value."""
     numbering = Numbering()
     return [numbering.add(value) for value in values]
 

@@ -1,4 +1,4 @@
-"""The parts of a detector against what their words say, computed the long way."""
+"""Parts of a detector against direct computations of their definitions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MEMORY = 10_000
 
 
 def stretches(values: Numbers, size: int) -> Iterator[Numbers]:
-    """`values` in stretches of `size` at most, none of which crosses the end of a block."""
+    """Split `values` into parts of at most `size` that do not cross the end of a block."""
     begin = 0
     while begin < len(values):
         end = min(len(values), begin + size, (begin // BLOCK_VALUES + 1) * BLOCK_VALUES)
@@ -46,7 +46,7 @@ def test_any_window_has_the_mean_and_spread_of_its_values(count: int, stretch: i
     for values_ in stretches(values, stretch):
         windows = history.add(values_)
     for size, back in ((1, 0), (3, 0), (36, 6), (72, 12), (864, 144), (HISTORY_VALUES, 0), (HISTORY_VALUES, 24)):
-        # A window that would reach further back than there are values has those that there are.
+        # A window longer than the history covers the existing values.
         end = max(1, count - back)
         window = values[max(0, end - min(size, HISTORY_VALUES - back)) : end]
         assert windows.mean(size, back)[-1] == pytest.approx(window.mean(), abs=1e-9), (size, back)

@@ -1,4 +1,4 @@
-"""`waypost analytics detect`: files in, scores out, and what is said of files that are no series."""
+"""`waypost analytics detect`: files in, scores out, and errors for invalid files."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from spark.detector.series_file import SeriesError, judge_file, parse_seconds
 
 
 def written(path: Path, rows: list[tuple[str, str]], header: str = "timestamp,value") -> Path:
-    """A CSV file of `rows`."""
+    """Write `rows` to a CSV file."""
     path.write_text("\n".join([header, *(f"{time},{value}" for time, value in rows)]) + "\n")
     return path
 
 
 def series(path: Path, count: int = 600) -> Path:
-    """A file with a spike in its 501st row."""
+    """Write a file with a spike in its 501st row."""
     rows = [
         (f"2026-01-{1 + i // 288:02d} {i // 12 % 24:02d}:{i % 12 * 5:02d}:00", f"{math.sin(i / 46):.4f}")
         for i in range(count)
@@ -133,7 +133,7 @@ def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_depend_on_the_length(tmp_path: Path) -> None:
-    """Twenty thousand rows more may take the memory of twenty thousand rows in no case."""
+    """Twenty thousand more rows must not need memory for twenty thousand rows."""
     source = tmp_path / "in.csv"
     with source.open("w") as file:
         file.write("timestamp,value\n")

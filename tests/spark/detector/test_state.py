@@ -1,4 +1,4 @@
-"""The state of a detector as bytes: goes on as if nothing had happened, and builds nothing else."""
+"""State of a detector as bytes: it continues unchanged and creates no other objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spark.detector.state import FORMAT, STATE_BYTES_MAX, StateError, dumps, loa
 
 
 def value(i: int) -> float:
-    """A sine with a spike now and then."""
+    """Sine with occasional spikes."""
     return math.sin(i / 46) + (8 if i % 997 == 0 else 0)
 
 
