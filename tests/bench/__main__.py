@@ -1,4 +1,4 @@
-"""`./waypost bench [NAME…]`: how fast this gateway is on this machine, beside its peers in the same run."""
+"""`./waypost bench [NAME…]`: speed of this gateway on this machine, compared with its peers in the same run."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ WIDTH = 80
 def bench(
     names: tuple[str, ...], rounds: int, full: bool, as_json: bool, markdown: bool, plot: Path | None, listing: bool
 ) -> None:
-    """Run the benchmarks named, or all of them.
+    """Run the named benchmarks, or all of them.
 
-    Exits 1 when a goal is missed or a load does not come through, 2 when there is no benchmark of that name, 3 when a
-    peer of a benchmark that was named is not installed. A peer that is missing is passed over when nothing was named.
+    Exits 1 when a goal is missed or a load fails, 2 when there is no benchmark of that name, 3 when a peer of a named
+    benchmark is not installed. Without names, a missing peer is skipped.
     """
     if listing:
         for case in CASES.values():
@@ -53,7 +53,7 @@ def bench(
     if unknown:
         raise click.UsageError(f"no benchmark called {', '.join(unknown)}; there are {', '.join(CASES)}")
     Path("build").mkdir(exist_ok=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that no broker is left behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that no broker keeps running
     chosen = [CASES[name] for name in dict.fromkeys(names or CASES)]
     results, failed = measure(chosen, Settings(rounds, full), named=bool(names))
     if as_json:
@@ -68,7 +68,7 @@ def bench(
 
 
 def measure(cases: list[Benchmark], settings: Settings, *, named: bool) -> tuple[list[Result], bool]:
-    """The results, and whether a load did not come through. A peer that is missing is passed over unless `named`."""
+    """Return the results, and True if a load failed. Skips a missing peer unless `named`."""
     minutes = sum(case.seconds for case in cases) * (settings.rounds + 1) / (ROUNDS + 1) / 60
     say(f"{len(cases)} benchmarks, about {max(1, round(minutes))} min; keep the machine quiet meanwhile")
     say(python())
@@ -96,26 +96,26 @@ def measure(cases: list[Benchmark], settings: Settings, *, named: bool) -> tuple
 
 
 def progress() -> Progress:
-    """A bar below what is said, where a person is watching."""
+    """Show a progress bar below the text on a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left:"))
     watched = sys.stderr.isatty()
     return Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True, disable=not watched)
 
 
 def python() -> str:
-    """What runs the gateway that is measured: Pythons differ by a tenth."""
+    """Return the Python of the measured gateway: Pythons differ by a tenth."""
     build = "optimized" if "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "") else "plain"
     return f"Python {platform.python_version()} ({build} build, {sys.executable})"
 
 
 def document(result: Result) -> dict[str, object]:
-    """A result for JSON."""
+    """Convert a result for JSON."""
     goal = None if result.goal is None else result.goal._asdict()
     return {**result._asdict(), "goal": goal, "met": result.met, "python": python()}
 
 
 def rows(results: list[Result]) -> list[str]:
-    """A table in Markdown."""
+    """Format the results as a table in Markdown."""
     lines = ["| benchmark | load | Waypost | beside | ratio |", "|---|---|---|---|---|"]
     for each in results:
         unit = each.unit.partition(",")[0]
@@ -126,7 +126,7 @@ def rows(results: list[Result]) -> list[str]:
 
 
 def show(results: list[Result]) -> None:
-    """A table that fits a terminal of 80 columns."""
+    """Print the results as a table of 80 columns."""
     table = Table(
         box=SIMPLE_HEAD,
         padding=0,

@@ -1,4 +1,4 @@
-"""A hub that accepts what arrives at once, and knows when each message did: what crossing takes without landing."""
+"""A hub that accepts messages immediately and records their arrival: the crossing without landing."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _WRITE_BYTES_MAX = 1 << 20
 
 
 class AcceptingHub:
-    """Listens on a port of the loopback, on a thread of its own; a context manager."""
+    """Listens on a loopback port in its own thread; a context manager."""
 
     def __init__(self) -> None:
         self.arrived: dict[bytes, float] = {}
-        """When each body arrived first; monotonic seconds."""
+        """First arrival of each body, in monotonic seconds."""
         self.port = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="hub", daemon=True)
@@ -69,16 +69,16 @@ class AcceptingHub:
         intake.accept((token,))
 
     def status_arrived(self, intake: Intake, document: dict[str, Any], gateway: str) -> None:
-        """Nobody asks for it."""
+        """Ignore statuses."""
 
     def gateway_connected(self, gateway: str, intake: Intake) -> None:
-        """It may come."""
+        """Ignore connections."""
 
     def gateway_disconnected(self, gateway: str, intake: Intake) -> None:
-        """It may come again."""
+        """Ignore disconnections."""
 
     def has_room(self, _intake: Intake) -> bool:
         return True
 
     def unread_changed(self, intake: Intake, by: int) -> None:
-        """All of it is read at once."""
+        """Ignore the count: all input is read immediately."""

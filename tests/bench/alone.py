@@ -1,7 +1,7 @@
-"""One message at a time over one connection: how long its PUBACK takes, beside what the medium takes to keep a page.
+"""One message at a time over one connection: time to its PUBACK, compared with the medium's time to store a page.
 
-The medium's part is measured in the same rounds, in a file of the same folder: a page written into room that is there,
-and a sync of it. No broker that answers after the disk did can take less.
+The medium is measured in the same rounds, with a file in the same folder: a page written into allocated space, and a
+sync. No broker that syncs before it answers can be faster.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tests.bench.sessions import absent_session
 from tests.bench.unlike import UNLIKE
 
 TIMES_MAX: Final = 1.3
-"""Of a write and a sync that a PUBACK may take."""
+"""Longest PUBACK, relative to one write and sync."""
 _LOAD: Final = ("-c", "1", "-w", "1", "-n", "2000", "-q", "1", *UNLIKE)
 _PAGE: Final = bytes(4096)
 _PAGES: Final = 500
 
 
 def medium_us(folder: Path) -> float:
-    """The median of a write of one page and its fdatasync there."""
+    """Return the median time of one page's write and fdatasync in this folder."""
     times = []
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         number = file.fileno()

@@ -1,8 +1,8 @@
-"""Questions to a lake's readings: Spark as the jobs use it, beside DuckDB and polars on the same files.
+"""Queries on a lake's readings: Spark as the jobs use it, compared with DuckDB and polars on the same files.
 
-The questions have the shapes of public benchmarks: the windows our own rollup makes, TSBS' IoT queries (last reading,
-average load, daily activity, breakdown frequency) and RIoTBench's statistics. All three read the Parquet files of one
-Delta table, with every core, and make all rows of the answer; who answers with other rows ends the run.
+The queries follow public benchmarks: the windows of our own rollup, TSBS' IoT queries (last reading, average load,
+daily activity, breakdown frequency) and RIoTBench's statistics. All engines read the Parquet files of one Delta table
+on every core and produce all result rows. A result with other rows ends the run.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ FILE_ROWS: Final = 1_000_000
 GATEWAYS, DEVICES, METRICS = 40, 5, ("temperature", "humidity", "pressure", "load")
 START: Final = datetime(2026, 3, 14, tzinfo=UTC)
 EVERY_S: Final = 5
-"""Between two readings of a series."""
+"""Seconds between two readings of a series."""
 THRESHOLD: Final = 70.0
 GOAL_ROWS: Final = 10_000_000
 ROLLUP_ROWS_PER_S: Final = 4_000_000
-"""What windows of a minute have to be made at, of so many readings or more."""
+"""Least rate of one-minute windows, from the given number of readings on."""
 
 _SERIES = "gateway, device, metric"
 _MINUTES = f"""
@@ -63,7 +63,7 @@ Answer = TypeVar("Answer")
 
 
 class Question(NamedTuple):
-    """One question in SQL, which Spark and DuckDB both read, and as polars has it."""
+    """A query in SQL for Spark and DuckDB, and its polars version."""
 
     name: str
     about: str
@@ -136,13 +136,13 @@ QUESTIONS: Final = (
 
 
 def write(table: Path, rows: int) -> None:
-    """A table of readings: a fleet's series in the order of time, as many files as a hub that compacts has."""
+    """Write a table of readings: a fleet's series in time order, in as many files as a hub with compaction leaves."""
     for _ in commits(table, rows):
         pass
 
 
 def commits(table: Path, rows: int) -> Iterator[int]:
-    """The same commit by commit: goes on with the next one when it is asked for it. How many rows each has."""
+    """Write the same table commit by commit, one for each value taken; yield the rows of each commit."""
     import deltalake  # noqa: PLC0415
     import numpy as np  # noqa: PLC0415
     import pyarrow as pa  # noqa: PLC0415
@@ -189,12 +189,12 @@ def _of_spark(spark: SparkSession, question: Question) -> int:
 
     seen = Observation()
     found = spark.sql(question.sql).observe(seen, F.count(F.lit(1)).alias("rows"))
-    found.write.format("noop").mode("overwrite").save()  # every row is made, and none is kept
+    found.write.format("noop").mode("overwrite").save()  # every row is computed, and none is stored
     return int(seen.get["rows"])
 
 
 def of_duckdb(files: Sequence[str], question: Question) -> int:
-    """Rows of the answer."""
+    """Run the query; return the number of rows."""
     import duckdb  # noqa: PLC0415
 
     with duckdb.connect() as connection:
@@ -204,14 +204,14 @@ def of_duckdb(files: Sequence[str], question: Question) -> int:
 
 
 def of_polars(files: Sequence[str], question: Question) -> int:
-    """Rows of the answer."""
+    """Run the query; return the number of rows."""
     import polars as pl  # noqa: PLC0415
 
     return question.frame(pl.scan_parquet(list(files), hive_partitioning=True)).collect().height
 
 
 def taken(ask: Callable[[], Answer]) -> tuple[float, Answer]:
-    """Seconds, and the answer."""
+    """Return the seconds that the call took, and its result."""
     begin = time.perf_counter()
     answer = ask()
     return time.perf_counter() - begin, answer
@@ -224,7 +224,7 @@ def _asked(spark: SparkSession, files: Sequence[str], rows: int, rounds: int) ->
             "duckdb": partial(of_duckdb, files, question),
             "polars": partial(of_polars, files, question),
         }
-        answers = {name: taken(each)[1] for name, each in ask.items()}  # once for nothing: Java compiles
+        answers = {name: taken(each)[1] for name, each in ask.items()}  # a first run warms up: Java compiles
         if len(set(answers.values())) != 1:
             raise LoadFailed(f"{question.name}: the answers differ in their rows: {answers}")
         rates: dict[str, list[float]] = {name: [] for name in ask}

@@ -1,13 +1,13 @@
-"""`python -m tests.bench.anomalies FOLDER`: the detector on the Numenta Anomaly Benchmark, beside published ones.
+"""`python -m tests.bench.anomalies FOLDER`: the detector on the Numenta Anomaly Benchmark, compared with others.
 
-FOLDER is a checkout of the benchmark (public, github.com/numenta/NAB): data, labels, and the scores that others
-published. Scored as its `sweeper.py` does: the first 15 % of a file (750 rows at most) do not count; of a labelled
-window the earliest hit counts, the earlier the more; a false report costs 0.11 (`low-fp` 0.22), a window missed 1
-(`low-fn` 2). 0 is reporting nothing, 100 is perfect. Published detectors have their best threshold over all files;
-ours has the one it ships with, 0.5.
+FOLDER is a checkout of the benchmark (public, github.com/numenta/NAB): data, labels, and the scores of published
+detectors. Scores follow its `sweeper.py`: the first 15 % of a file (750 rows at most) do not count. The earliest hit of
+a labelled window counts, and more the earlier it is; a false report costs 0.11 (`low-fp` 0.22), a missed window 1
+(`low-fn` 2). No reports at all score 0, perfect reports 100. Published detectors use their best threshold over all
+files; ours uses its default, 0.5.
 
-`--held-out`: what the detector's numbers are worth on files they were not chosen on. For each half of the files the
-numbers are chosen that are best on the other one, with their neighbours in a grid around those it ships with.
+`--held-out`: scores of the detector's numbers on files that they were not chosen on. For each half of the files, the
+best numbers of the other half are chosen, with their neighbours in a grid around the default.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PROBATION_ROWS_MAX = 750
 
 
 class Profile(NamedTuple):
-    """What a false report and a missed window cost, where a hit gives 1."""
+    """Costs of a false report and of a missed window, relative to the value 1 of a hit."""
 
     false_report: float
     missed: float
@@ -54,14 +54,14 @@ PROFILES = {"standard": Profile(0.11, 1), "low-fp": Profile(0.22, 1), "low-fn": 
 
 
 class Place(NamedTuple):
-    """What a report in one row is worth. `window`: its label; None outside of all."""
+    """Value of a report in one row. `window`: its label; None outside of all windows."""
 
     worth: float
     window: str | None
 
 
 class Series(NamedTuple):
-    """One file. `places`: its rows after the first `probation`; `windows`: the labels among them."""
+    """One file. `places`: its rows after the first `probation`; `windows`: their labels."""
 
     name: str
     times: Sequence[datetime]
@@ -106,7 +106,7 @@ def main(folder: Path, as_json: bool, held_out: bool) -> None:
 
 
 def load(folder: Path) -> list[Series]:
-    """Every file of the benchmark with its labels."""
+    """Read every file of the benchmark with its labels."""
     windows = json.loads((folder / "labels" / "combined_windows.json").read_text())
     found = []
     for name, labelled in sorted(windows.items()):
@@ -122,38 +122,38 @@ def load(folder: Path) -> list[Series]:
 
 
 def judged(series: Series) -> list[float]:
-    """Our scores of a file's rows."""
+    """Return our scores of a file's rows."""
     return Detector().judge(*columns(series)).scores.tolist()
 
 
 def columns(series: Series) -> tuple[Column, Column]:
-    """Seconds since 1970, and values."""
+    """Return seconds since 1970, and values."""
     return np.array([time_.replace(tzinfo=UTC).timestamp() for time_ in series.times]), np.array(series.values)
 
 
 def published(folder: Path, peer: str, name: str) -> list[float]:
-    """What a detector's authors published for a file."""
+    """Return the published scores of a detector for a file."""
     path = folder / "results" / peer / Path(name).parent / f"{peer}_{Path(name).name}"
     with path.open(newline="") as file:
         return [float(row["anomaly_score"]) for row in csv.DictReader(file)]
 
 
 def score(corpus: Iterable[Series], scores: Scores, threshold: float, profile: Profile) -> float:
-    """From 0 (nothing is reported) to 100, of reports at `threshold`."""
+    """Return the score of reports at `threshold`, from 0 (no reports) to 100."""
     corpus = list(corpus)
     reports = {each.name: [row for row, value in enumerate(scores[each.name]) if value >= threshold] for each in corpus}
     return score_of(corpus, reports, profile)
 
 
 def score_of(corpus: Iterable[Series], reports: Mapping[str, Iterable[int]], profile: Profile) -> float:
-    """The same of reports in these rows."""
+    """Return the score of reports in these rows."""
     corpus = list(corpus)
     points = sum(points_of(series, reports[series.name], profile) for series in corpus)
     return scaled(points, sum(len(series.windows) for series in corpus), profile)
 
 
 def points_of(series: Series, reports: Iterable[int], profile: Profile) -> float:
-    """What reports in these rows of one file are worth, in hits."""
+    """Return the value of reports in these rows of one file, in hits."""
     hits = dict.fromkeys(series.windows, -profile.missed)
     total = 0.0
     for row in reports:
@@ -168,12 +168,12 @@ def points_of(series: Series, reports: Iterable[int], profile: Profile) -> float
 
 
 def scaled(points: float, windows: int, profile: Profile) -> float:
-    """From 0, where nothing is reported, to 100, where each of so many windows is hit at once."""
+    """Scale from 0 (no reports) to 100 (each window hit immediately)."""
     return 100 * (points + profile.missed * windows) / ((1 + profile.missed) * windows)
 
 
 def best_score(corpus: Iterable[Series], scores: Scores, profile: Profile) -> float:
-    """The score at the best threshold of all: rows are taken from the highest value on down."""
+    """Return the score at the best threshold: rows are reported from the highest value down."""
     rows: list[tuple[float, Place]] = []
     for series in corpus:
         rows += zip(scores[series.name][series.probation :], series.places, strict=True)
@@ -191,11 +191,12 @@ def best_score(corpus: Iterable[Series], scores: Scores, profile: Profile) -> fl
     return 100 * (best - nothing) / (len(hits) - nothing)
 
 
-# --- numbers chosen on one half, judged on the other ----------------------------------------------------------------
+# --- numbers chosen on one half and evaluated on the other
+# --------------------------------------------------------------
 
 
 class Numbers(NamedTuple):
-    """Of `spark.detector.limits`, those of which records and reports are made."""
+    """Numbers of `spark.detector.limits` that create records and reports."""
 
     memory_values: int
     margin: float
@@ -205,7 +206,7 @@ class Numbers(NamedTuple):
 
 
 class _Grid(NamedTuple):
-    """All of which combinations are tried."""
+    """Values of each number; all combinations are tried."""
 
     memory_values: Sequence[int]
     margin: Sequence[float]
@@ -222,14 +223,15 @@ _GRID = _Grid(
     (50, 100, 200),
 )
 _SMOOTHED = (1, 2, 3)
-"""Margin, votes, learning: numbers are chosen by their score and those of their neighbours in these, as one window
-more or less makes single ones lucky."""
+"""Margin, votes, learning: numbers are chosen by their score and those of their neighbours in these, because a single
+combination may be lucky by one window.
+"""
 _SPLITS = 20
-"""Halves of the files at random, beside those that are named."""
+"""Random halves of the files, in addition to the named ones."""
 
 
 class _Amounts(MeasureRecords):
-    """Keeps what the measures of one family said."""
+    """Collects the amounts of one family of measures."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
@@ -241,7 +243,7 @@ class _Amounts(MeasureRecords):
 
 
 def amounts(series: Series) -> NDArray[np.float64]:
-    """What every measure said of every row."""
+    """Return the amount of every measure for every row."""
     families: list[_Amounts] = []
 
     def listening(count: int) -> MeasureRecords:
@@ -253,7 +255,7 @@ def amounts(series: Series) -> NDArray[np.float64]:
 
 
 def voted(said: Column, records: Sequence[tuple[int, float]]) -> Column:
-    """The votes of every row, for records of each memory and margin: as `Records`, all at once."""
+    """Return the votes of every row for records of each memory and margin, as `Records` does, for all rows at once."""
     fading = np.array([0.5 ** (1 / memory) for memory, _ in records])[:, None]
     margin = np.array([margin for _, margin in records])[:, None]
     highest = np.zeros((len(records), said.shape[1]))
@@ -272,7 +274,7 @@ def voted(said: Column, records: Sequence[tuple[int, float]]) -> Column:
 
 
 def reported(votes: Column, numbers: Numbers) -> list[int]:
-    """Rows that are reported, as `Detector` says."""
+    """Return the rows that `Detector` reports."""
     count = np.arange(1, len(votes) + 1)
     strength = votes / (numbers.votes * (1 + np.exp(-count / numbers.learning_values)))
     found: list[int] = []
@@ -286,7 +288,7 @@ def reported(votes: Column, numbers: Numbers) -> list[int]:
 
 
 class Tried:
-    """What each of all numbers is worth on each file."""
+    """Value of each combination of numbers on each file."""
 
     def __init__(self, corpus: Sequence[Series]) -> None:
         self._windows = sum(len(series.windows) for series in corpus)
@@ -303,7 +305,7 @@ class Tried:
 
     @staticmethod
     def numbers(place: tuple[int, ...]) -> Numbers:
-        """Those at a place of the grid."""
+        """Return the numbers at a place of the grid."""
         memory, margin, votes, learning, quiet = place
         return Numbers(
             _GRID.memory_values[memory],
@@ -314,7 +316,7 @@ class Tried:
         )
 
     def best(self, files: NDArray[np.bool_]) -> tuple[int, ...]:
-        """The place of the numbers that are best on these files, by the standard profile."""
+        """Return the place of the best numbers on these files, by the standard profile."""
         points = self._points[files, 0].sum(axis=0)
         for axis in _SMOOTHED:
             padded = np.pad(points, [(int(axis == each),) * 2 for each in range(points.ndim)], constant_values=np.nan)
@@ -322,7 +324,7 @@ class Tried:
         return tuple(int(at) for at in np.unravel_index(np.argmax(points), points.shape))
 
     def scores(self, half: NDArray[np.bool_]) -> dict[str, float]:
-        """Of all files, by profile, each half with the numbers that are best on the other one."""
+        """Return the scores of all files by profile; each half uses the best numbers of the other one."""
         here, there = (slice(None), *self.best(half)), (slice(None), *self.best(~half))
         points = sum(each[there] for each in self._points[half]) + sum(each[here] for each in self._points[~half])
         return {
@@ -362,12 +364,12 @@ def _places(name: str, times: Sequence[datetime], windows: Sequence[tuple[dateti
 
 
 def _worth(position: float) -> float:
-    """1 at the begin of a window, 0 at its end, -1 far behind it; `position` in lengths of the window."""
+    """Return 1 at the start of a window, 0 at its end, -1 far after it; `position` is in window lengths."""
     return -1.0 if position > 3.0 else 2 / (1 + math.exp(5 * position)) - 1.0
 
 
 def _odd(name: str) -> bool:
-    """Two halves of the files that nobody chose."""
+    """Split the files into two arbitrary halves."""
     return hashlib.sha256(name.encode()).digest()[-1] % 2 == 1
 
 

@@ -1,7 +1,7 @@
-"""A long backlog in one queue: what it does to the next message, to a restart, to memory and to its own end.
+"""A long backlog in one queue: its effect on the next message, a restart, memory and its own drain.
 
-Filling and draining are compared, tenth by tenth, with a gateway whose store is empty and that is started for just that
-moment, so that the machine's own ups and downs cancel out. The gateway is killed, not stopped, before the restart.
+Filling and draining are compared, decile by decile, with a gateway that starts with an empty store just before, so that
+variations of the machine cancel out. The gateway is killed, not stopped, before the restart.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ MESSAGES: Final = 2_000_000
 MESSAGES_FULL: Final = 20_000_000
 PARTS: Final = 10
 REFERENCE: Final = 300_000
-"""Messages that show how fast an empty store is."""
+"""Messages that measure the rate of an empty store."""
 QUEUE: Final = "queue/backlog"
 SHARE_MIN: Final = 0.9
 FIRST_DELIVERY_S_MAX: Final = 2.0
 RESIDENT_MIB_MAX: Final = 150.0
 STEADY: Final = 0.15
-"""A decile of the drain may be so much slower or faster than their median."""
+"""Largest deviation of a decile of the drain from their median."""
 TIMEOUT_S: Final = "900"
 _CONNECT = b"\x10\x10\x00\x04MQTT\x04\x02\x00\x3c\x00\x04late"
 _SUBSCRIBE = b"\x82" + bytes((len(QUEUE) + 5,)) + b"\x00\x01\x00" + bytes((len(QUEUE),)) + QUEUE.encode() + b"\x01"
@@ -54,7 +54,7 @@ def run(load: LoadGenerators, settings: Settings) -> list[Result]:
         resident = max(filled_mib, gateway.resident_mib_max)
     ratios = [a / b for a, b in zip(filled, empty, strict=True)]
     last = statistics.median(ratios[-3:])
-    # What else the machine does can only add to the spread, so the smaller one says more of the gateway.
+    # Further load on the machine only adds to the spread, so the smaller one describes the gateway better.
     spread = min(_spread(drained), _spread([a / b for a, b in zip(drained, short, strict=True)]))
     details: dict[str, float | list[float]] = {
         "messages": float(messages), "ready_s": ready_s,
@@ -83,13 +83,13 @@ def run(load: LoadGenerators, settings: Settings) -> list[Result]:
 
 
 def enqueue(load: LoadGenerators, gateway: WaypostBroker, messages: int, queue: str = QUEUE) -> float:
-    """Messages a second into the queue, each on disk before its PUBACK."""
+    """Publish into the queue, each message on disk before its PUBACK; return messages a second."""
     arguments = ("-c", "50", "-n", str(messages), "-q", "1", "-w", "20", "-s", "100", "-t", queue, "-T", TIMEOUT_S)
     return load.run("mqttload", gateway.port("mqtt"), *arguments)["pub_per_s"]
 
 
 def _fill(load: LoadGenerators, gateway: WaypostBroker, messages: int) -> tuple[list[float], list[float], list[float]]:
-    """(rate by tenths, an empty store's rate at about that time, CPU microseconds a message by tenths)."""
+    """Fill the queue; return by decile the rate, an empty store's rate, and CPU microseconds for a message."""
     filled: list[float] = []
     empty: list[float] = []
     cpu: list[float] = []
@@ -108,14 +108,14 @@ def _fill(load: LoadGenerators, gateway: WaypostBroker, messages: int) -> tuple[
 
 
 def _first_delivery(port: int) -> None:
-    """Return when the first message of the queue has arrived. It is not acknowledged, so it stays."""
+    """Wait until the first message of the queue has arrived. It is not acknowledged, so it stays."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as consumer:
         consumer.sendall(_CONNECT)
         if consumer.recv(4) != b"\x20\x02\x00\x00":
             raise LoadFailed("the gateway refused the consumer")
         consumer.sendall(_SUBSCRIBE)
         arrived = b""
-        while len(arrived) < 6:  # SUBACK is 5 bytes; then a PUBLISH
+        while len(arrived) < 6:  # SUBACK is 5 bytes; a PUBLISH follows
             more = consumer.recv(65536)
             if not more:
                 raise LoadFailed("the gateway closed the consumer's connection")
@@ -125,13 +125,13 @@ def _first_delivery(port: int) -> None:
 
 
 def dequeue(load: LoadGenerators, gateway: WaypostBroker, messages: int) -> float:
-    """Messages a second out of the queue to one AMQP receiver that accepts them."""
+    """Receive the queue with one AMQP receiver that accepts all; return messages a second."""
     arguments = ("-a", QUEUE, "-c", "0", "-R", "1", "-n", str(messages), "-s", "100", "-T", TIMEOUT_S)
     return load.run("amqpload", gateway.port("amqp"), *arguments)["recv_per_s"]
 
 
 def _drain(load: LoadGenerators, gateway: WaypostBroker, messages: int) -> tuple[list[float], list[float], list[float]]:
-    """(rate by tenths, that of a short backlog at about that time, CPU microseconds a message by tenths)."""
+    """Drain the queue; return by decile the rate, a short backlog's rate, and CPU microseconds for a message."""
     rates: list[float] = []
     short: list[float] = []
     cpu: list[float] = []
@@ -150,7 +150,7 @@ def _drain(load: LoadGenerators, gateway: WaypostBroker, messages: int) -> tuple
 
 
 def _spread(rates: list[float]) -> float:
-    """How far the one furthest away is from the median, as a share of it."""
+    """Return the largest distance from the median, as a share of it."""
     usual = statistics.median(rates)
     return max(abs(rate / usual - 1) for rate in rates)
 

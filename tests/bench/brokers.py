@@ -1,6 +1,6 @@
-"""The brokers that are compared, started fresh for a benchmark on free loopback ports and stopped after it.
+"""Brokers under comparison, started fresh for a benchmark on free loopback ports and stopped after it.
 
-Those with a runtime of their own (RabbitMQ, ActiveMQ Artemis) are in `peers`.
+`peers` has those with their own runtime (RabbitMQ, ActiveMQ Artemis).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Broker(Protocol):
     def port(self, protocol: str) -> int: ...
 
     def queue(self, number: int) -> str:
-        """AMQP address of a durable queue; another number, another queue."""
+        """Return the AMQP address of a durable queue; each number is another queue."""
         ...
 
     def stop(self) -> None:
-        """End it as its own manual says; what it keeps is on the medium then."""
+        """Stop it cleanly; its data is on the medium afterwards."""
         ...
 
     @property
@@ -45,7 +45,7 @@ class Broker(Protocol):
 
 
 def listens(port: int) -> bool:
-    """Somebody accepts connections on this loopback port."""
+    """Return True when the loopback port accepts connections."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
@@ -56,7 +56,7 @@ class WaypostBroker:
     name = "waypost"
 
     def __init__(self, folder: Path | None = None, *arguments: str) -> None:
-        """Its data is in `folder` and stays there; without one, in a folder that goes with the gateway."""
+        """Keep data in `folder`; without one, in a temporary folder that is deleted with the gateway."""
         self._own = None if folder else tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build")
         self._process: Waypost = edge(folder or Path(self._own.name if self._own else ""), "gateway", *arguments)
 
@@ -68,11 +68,11 @@ class WaypostBroker:
         self._process.start()
 
     def kill(self) -> None:
-        """SIGKILL; `start` brings it back."""
+        """Send SIGKILL; `start` restarts it."""
         self._process.kill()
 
     def stop(self) -> None:
-        """SIGTERM, and its end."""
+        """Send SIGTERM and wait for the end."""
         self._process.stop()
 
     def __exit__(self, *_: object) -> None:
@@ -96,7 +96,7 @@ class WaypostBroker:
 
     @property
     def resident_mib_max(self) -> float:
-        """The most it had since its start."""
+        """Return its largest resident memory since the start."""
         for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) / 1024
@@ -104,13 +104,13 @@ class WaypostBroker:
 
     @property
     def cpu_s(self) -> float:
-        """Processor time it took since its start."""
+        """Return its processor time since the start."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class WaypostWaiting(WaypostBroker):
-    """A gateway whose commits wait 100 ms for company: `durability: batch:100` on every address."""
+    """Gateway with commits delayed by up to 100 ms: `durability: batch:100` on every address."""
 
     name = "waypost-batch"
     durability = "batch:100"
@@ -130,14 +130,14 @@ class WaypostWaiting(WaypostBroker):
 
 
 class WaypostInMemory(WaypostWaiting):
-    """A gateway that writes no message: `durability: memory` on every address."""
+    """Gateway that stores no message: `durability: memory` on every address."""
 
     name = "waypost-memory"
     durability = "memory"
 
 
 class WaypostConfigured(WaypostBroker):
-    """A gateway with limits of its own, as YAML has them."""
+    """Gateway with its own limits, given as YAML."""
 
     _resources = """
 {apiVersion: waypost/v1, kind: Gateway, metadata: {name: bench}, spec: {listeners:
@@ -158,7 +158,7 @@ class WaypostConfigured(WaypostBroker):
 
 
 class WaypostEveryTransport(WaypostBroker):
-    """A gateway that listens over TLS and WebSocket too (`mqtts`, `amqps`, `mqtt-ws`, `amqp-ws`)."""
+    """Gateway with listeners for TLS and WebSocket too (`mqtts`, `amqps`, `mqtt-ws`, `amqp-ws`)."""
 
     _resources = """
 {apiVersion: waypost/v1, kind: Gateway, metadata: {name: bench}, spec: {listeners:
@@ -182,26 +182,26 @@ class WaypostEveryTransport(WaypostBroker):
 
 
 class Mosquitto:
-    """Debian's Mosquitto, everything in memory, no bound on its queues."""
+    """Debian's Mosquitto, entirely in memory and without a limit on its queues."""
 
     name = "mosquitto"
     _settings = "max_queued_messages 0\nmax_inflight_messages 0\n"
 
     def __init__(self, parent: Path | None = None) -> None:
-        """Its data is in a folder of its own in `parent`."""
+        """Keep data in a new folder inside `parent`."""
         self._program = self._find()
         self._port = free_port()
         self._folder = tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=parent or Path.cwd() / "build")
         self._configuration = Path(self._folder.name) / "mosquitto.conf"
         self._configuration.write_text(
             f"listener {self._port} 127.0.0.1\nallow_anonymous true\n{self._settings}"
-            f"user {getpass.getuser()}\n"  # started by root it would become somebody who may not write here
+            f"user {getpass.getuser()}\n"  # started by root it would switch to a user without write access here
             f"persistence_location {self._folder.name}/\n"
         )
         self._process: subprocess.Popen[bytes] | None = None
 
     def _find(self) -> Path:
-        """Raises BrokerMissing."""
+        """Return the program. Raises BrokerMissing."""
         return program("mosquitto", "mosquitto")
 
     def __enter__(self) -> Self:
@@ -216,7 +216,7 @@ class Mosquitto:
         self._folder.cleanup()
 
     def stop(self) -> None:
-        """SIGTERM, and its end: it writes what it keeps."""
+        """Send SIGTERM and wait for the end, after it has written its state."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait(30)
@@ -235,7 +235,7 @@ class Mosquitto:
 
 
 class MosquittoBridge(Mosquitto):
-    """The same with a bridge to another broker, which takes what is published below a filter, at QoS 1."""
+    """Mosquitto with a bridge to another broker, which forwards topics below a filter at QoS 1."""
 
     name = "mosquitto-bridge"
 
@@ -249,7 +249,7 @@ class MosquittoBridge(Mosquitto):
 
 
 class MosquittoPersistent(Mosquitto):
-    """The same with its persistence: its whole state written every 10 000 changes, never synced before an answer."""
+    """Mosquitto with persistence: writes its whole state every 10 000 changes, without a sync before an answer."""
 
     name = "mosquitto-db"
     _settings = (
@@ -259,21 +259,21 @@ class MosquittoPersistent(Mosquitto):
 
 
 class MosquittoSaving(Mosquitto):
-    """The same with Debian's persistence: its whole state written when half an hour is over, and at its end."""
+    """Mosquitto with Debian's persistence: writes its whole state every half hour and at its end."""
 
     name = "mosquitto-30m"
     _settings = f"{Mosquitto._settings}persistence true\n"
 
 
 class MosquittoEach(Mosquitto):
-    """The same, its whole state written after each change: the least it can lose."""
+    """Mosquitto that writes its whole state after each change: the smallest possible loss."""
 
     name = "mosquitto-each"
     _settings = f"{Mosquitto._settings}persistence true\nautosave_on_changes true\nautosave_interval 1\n"
 
 
 class MosquittoEveryTransport(Mosquitto):
-    """The same, and it listens over TLS and WebSocket too."""
+    """Mosquitto with listeners for TLS and WebSocket too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -290,7 +290,7 @@ class MosquittoEveryTransport(Mosquitto):
 
 
 class MosquittoSqlite(Mosquitto):
-    """Mosquitto 2.1 with its SQLite plugin as it comes: it commits every 5 s, unsynced, and answers before that."""
+    """Mosquitto 2.1 with its SQLite plugin's defaults: it answers first, and commits every 5 s without a sync."""
 
     name = "mosquitto-sqlite"
     _settings = f"{Mosquitto._settings}plugin PLUGIN\n"

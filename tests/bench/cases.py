@@ -1,4 +1,4 @@
-"""The benchmarks by name: what is measured, of whom, and what it is compared with."""
+"""The benchmarks by name: the measurement, its subject and its reference."""
 
 from __future__ import annotations
 
@@ -36,18 +36,19 @@ MQTT_LOAD = ("-c", "50", "-n", "200000", "-q", "1", "-w", "20", "-s", "100")
 IDLE: Final = 8_000
 IDLE_TLS: Final = 1_000
 MEMORY_SHARE: Final = 0.1
-"""Of the JVM's resident memory that ours may take."""
+"""Most of the JVM's resident memory that ours may use."""
 
 ROUTER: Final = 67_000
-"""The least that skupper-router, the C router, was seen to do with other load generators on a machine with two cores,
-67 000-105 000 messages a second: for machines that do not have it (it is in no Debian release). A floor and not the
-comparison: with our generators on such a machine, quiet, it did 329 000-387 000 (`tests/bench/README.md`)."""
+"""Lowest rate measured of skupper-router, the C router, with other load generators on a machine with two cores: 67
+000-105 000 messages a second. It serves as a floor where the router is missing (it is in no Debian release). It is not
+the comparison: with our generators on such an idle machine it did 329 000-387 000 (`tests/bench/README.md`).
+"""
 
 _queues = count()
 
 
 def ours_durable(broker: Broker) -> None:
-    """Waypost stores every message; the peer is spared it."""
+    """Make Waypost store every message; the peer need not."""
     if broker.name == "waypost":
         absent_session(broker)
 
@@ -91,7 +92,7 @@ def amqp_unlike(load: LoadGenerators, broker: Broker) -> float:
 
 
 def _each(senders: int) -> int:
-    """Messages of a round: a second or more, and with few senders one waits for another."""
+    """Return the messages of a round: a second or more; with few senders each waits for its answer."""
     return 2_000 if senders == 1 else max(20 * senders, 20_000 if senders < 50 else 60_000)
 
 

@@ -1,6 +1,7 @@
-"""What a table is like that has had many small commits: how long it takes to open, and how many files it has.
+"""A table after many small commits: time to open it, and its number of files.
 
-Committed as a hub does with a trickle, which lands once a second: by its landing's table, with compaction after each.
+Commits are those of a hub with little traffic, which lands once a second: the landing's table, with compaction after
+each.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from tests.support.processes import resident_mib
 
 COMMITS: Final = 10_000
 WARM_COMMITS: Final = 1_000
-"""After which memory is looked at first."""
+"""Commits before the first measurement of memory."""
 COMMIT_ROWS: Final = 20
 OPENS: Final = 15
 OPEN_S_MAX: Final = 0.2
 GROWTH_MIB_MAX: Final = 32.0
-"""Resident memory that the commits after the first `WARM_COMMITS` may cost the one who commits."""
+"""Most resident memory that commits after the first `WARM_COMMITS` may add to the writer."""
 _START_US: Final = int(datetime(2026, 3, 14, tzinfo=UTC).timestamp()) * 1_000_000
 
 
@@ -43,7 +44,7 @@ def _rows(number: int) -> list[dict[str, Any]]:
 
 
 def _cpu_s(what: Callable[[], object]) -> float:
-    """Processor time, which other programs on the machine lengthen less than what a clock says."""
+    """Return the processor time of a call, which other programs disturb less than elapsed time."""
     begin = time.process_time()
     what()
     return time.process_time() - begin

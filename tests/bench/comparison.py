@@ -1,7 +1,7 @@
-"""A benchmark with one figure, ours held against a peer's or a goal.
+"""A benchmark with one figure, compared with a peer's or a goal.
 
-With a peer both brokers run at the same time, idle but for their turns, and the rounds alternate, so that a machine
-that is busy for a while is busy for both. Without one the figure is held against a bound.
+With a peer both brokers run at the same time, idle except in their turns, and the rounds alternate, so that load on the
+machine affects both. Without one the figure is compared with a bound.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ ROUNDS: Final = 5
 
 
 class Settings(NamedTuple):
-    """What the command line says."""
+    """Options of the command line."""
 
     rounds: int = ROUNDS
     full: bool = False
-    """Sizes of the issue instead of those that are quick."""
+    """Sizes of the issue instead of quick ones."""
 
 
 class Benchmark(NamedTuple):
-    """Something `waypost bench` can be asked for by name."""
+    """Benchmark with a name for `waypost bench`."""
 
     name: str
     about: str
     seconds: int
-    """About how long it takes here with the default settings."""
+    """Approximate duration with the default settings."""
     run: Callable[[LoadGenerators, Settings], list[Result]]
-    """Raises BrokerMissing, LoadFailed."""
+    """Function that runs it. Raises BrokerMissing, LoadFailed."""
 
 
 class Comparison(NamedTuple):
-    """`prepare` and `measure` are called with a broker; `measure` returns a figure in `unit`."""
+    """Comparison of brokers by one figure. `prepare` and `measure` get a broker; `measure` returns a figure
+    in `unit`.
+    """
 
     name: str
     about: str
@@ -53,7 +55,7 @@ class Comparison(NamedTuple):
     lower_is_better: bool = False
     warm_rounds: int = 1
     memory_share: float | None = None
-    """Most of the peer's resident memory that ours may be."""
+    """Largest share of the peer's resident memory."""
     ours: Callable[[], Broker] = WaypostBroker
 
     @property
@@ -62,7 +64,7 @@ class Comparison(NamedTuple):
 
     def run(self, load: LoadGenerators, settings: Settings) -> list[Result]:
         with ExitStack() as stack:
-            theirs = stack.enter_context(self.peer()) if self.peer is not None else None  # first: it may be missing
+            theirs = stack.enter_context(self.peer()) if self.peer is not None else None  # first: may be missing
             ours = stack.enter_context(self.ours())
             brokers = [broker for broker in (ours, theirs) if broker is not None]
             for broker in brokers:

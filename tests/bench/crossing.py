@@ -1,7 +1,7 @@
-"""From the devices of a gateway into the lake of its hub: how fast a backlog drains, what it costs on the wire, and
-what it does to readings that come meanwhile.
+"""Devices of a gateway to the lake of its hub: rate of a backlog's drain, bytes on the wire, and delay of live
+readings.
 
-The gateway and its hub are the product's programs; between them is a link that counts, and can be narrow.
+The gateway and its hub are the product's programs; the link between them counts bytes and can be narrow.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NARROW_BYTES_S: Final = 1_000_000 / 8
 NARROW_BACKLOG: Final = 250_000
 NARROW_BACKLOG_FULL: Final = 1_000_000
 LIVE_S: Final = 12.0
-"""How long readings are sent one by one, on an idle link and during a drain."""
+"""Seconds of single readings, on an idle link and during a drain."""
 READING_BYTES: Final = 118
 RATE_MIN: Final = 150_000
 PUBACK_BYTES: Final = 4
@@ -46,15 +46,15 @@ BACKLOG_BYTES_MAX: Final = 10.0
 LIVE_BYTES_MAX: Final = 40.0
 LIVE_DEVICES: Final = 20
 LIVE_LEAVES_MS_MAX: Final = 250.0
-"""Within which a live reading is with the hub, on a good link."""
+"""Longest time until a live reading has reached the hub, on a good link."""
 LIVE_TIMES_MAX: Final = 1.5
 BATCH_S: Final = BACKLOG_QUEUE_S
-"""One batch of the backlog, which a reading may find on the link."""
+"""One batch of the backlog, which may be ahead of a reading on the link."""
 _CONNECTED: Final = b"\x20\x02\x00\x00"
 
 
 class Sensor:
-    """A device: its values wander as those of a real one do, with the digits it has."""
+    """Device with values that vary, and have the digits, of a real one."""
 
     def __init__(self, number: int) -> None:
         self.name = f"pump{number:03d}"
@@ -66,7 +66,7 @@ class Sensor:
         self._values = [21.5 + self._chance.random() * 4, 45 + self._chance.random() * 10, 1013.2, 3.71]
 
     def reading(self) -> bytes:
-        """JSON of `READING_BYTES`."""
+        """Return a reading as JSON of `READING_BYTES`."""
         self._time_ms += 1_000 + self._chance.randrange(-8, 9)
         steps = (0.05, 0.2, 0.05, 0.001)
         self._values = [value + self._chance.gauss(0, step) for value, step in zip(self._values, steps, strict=True)]
@@ -80,7 +80,7 @@ class Sensor:
 
 
 class Fleet:
-    """Devices over MQTT, QoS 1, each with a connection of its own."""
+    """Devices over MQTT, QoS 1, each with its own connection."""
 
     def __init__(self, port: int, devices: int = DEVICES) -> None:
         self.sensors = [Sensor(number) for number in range(devices)]
@@ -98,7 +98,7 @@ class Fleet:
         return connection
 
     def publish(self, number: int, readings: int) -> None:
-        """Publish with one device, and wait until all of it is acknowledged."""
+        """Publish with one device, and wait for all acknowledgements."""
         sensor, connection = self.sensors[number], self._sockets[number]
         topic = struct.pack(">H", len(sensor.topic)) + sensor.topic.encode()
         for start in range(0, readings, 200):
@@ -120,7 +120,7 @@ class Fleet:
 
 
 class Site:
-    """A hub, a gateway, and the link between them."""
+    """Hub, gateway, and the link between them."""
 
     def __init__(self, folder: Path) -> None:
         self.hub: Waypost = hub(folder)
@@ -136,7 +136,7 @@ class Site:
 
     @property
     def landed(self) -> int:
-        """Messages of the gateway in the lake."""
+        """Count the gateway's messages in the lake."""
         url = f"http://127.0.0.1:{self.hub.port('http')}/api/v1/gateways/gw1"
         try:
             with urllib.request.urlopen(url, timeout=10) as answer:
@@ -146,7 +146,7 @@ class Site:
         return int(found["landed"])
 
     def rows(self) -> list[tuple[str, float]]:
-        """(lane, seconds from the gateway to the lake) of every row, in the order they were received."""
+        """Return (lane, seconds from the gateway to the lake) of every row, in the order of reception."""
         table = DeltaTable(str(self._folder / "hub" / "lake" / "telemetry"))
         columns = table.to_pyarrow_table(columns=["lane", "received_at", "ingested_at"]).sort_by("received_at")
         lanes = columns["lane"].to_pylist()
@@ -160,7 +160,7 @@ def cpu_s(process: Waypost) -> float:
 
 
 def _fill(fleet: Fleet, readings: int) -> None:
-    """The same of each device, some of one and then of another, as they come where devices are many."""
+    """Publish the same readings with each device, alternating in small parts as many devices would."""
     each = readings // len(fleet.sensors)
     for start in range(0, each, 50):
         for number in range(len(fleet.sensors)):
@@ -168,7 +168,7 @@ def _fill(fleet: Fleet, readings: int) -> None:
 
 
 def _live(fleet: Fleet, seconds: float, devices: int, every_s: float = 1.0) -> int:
-    """Each device publishes one reading a second, spread over it; returns how many were."""
+    """Publish one reading a second with each device, spread over the second; return their number."""
     begin = time.monotonic()
     sent = 0
     while (elapsed := time.monotonic() - begin) < seconds:
@@ -181,13 +181,13 @@ def _live(fleet: Fleet, seconds: float, devices: int, every_s: float = 1.0) -> i
 
 
 class Drained(NamedTuple):
-    """What one round of `drain` has found."""
+    """Figures of one round of `drain`."""
 
     rate: float
     backlog_bytes: float
     live_bytes: float
     gateway_us: float
-    """Processor time of a reading."""
+    """Processor time for a reading."""
     hub_us: float
 
 
@@ -203,7 +203,7 @@ def _drain(folder: Path) -> Drained:
         wait_until(lambda: site.landed >= BACKLOG, timeout_s=120, what="all of it has landed", every_s=0.02)
         rate = BACKLOG / (time.monotonic() - begin)
         spent = cpu_s(gateway) - before[0], cpu_s(site.hub) - before[1]
-        time.sleep(1.0)  # the last answers are on their way
+        time.sleep(1.0)  # the last answers are in flight
         backlog_bytes = (link.up_bytes + link.down_bytes) / BACKLOG
         carried, landed = link.up_bytes + link.down_bytes, site.landed
         sent = _live(fleet, LIVE_S, DEVICES)
@@ -214,7 +214,7 @@ def _drain(folder: Path) -> Drained:
 
 
 def _bridged(folder: Path) -> float:
-    """The same backlog over Mosquitto's bridge, readings/s: from its first byte to the PUBACK of the last."""
+    """Send the same backlog over Mosquitto's bridge; return readings/s from its first byte to the last PUBACK."""
     with Mosquitto(folder) as far, NarrowLink(far.port("mqtt")) as link:
         link.cut = True
         with MosquittoBridge(folder, link.port, "plant/#") as near:
@@ -230,9 +230,9 @@ def _bridged(folder: Path) -> float:
 
 
 def drain(_load: LoadGenerators, settings: Settings) -> list[Result]:
-    """A backlog over a link that is not narrow, and the bytes of a reading in either lane.
+    """Measure a backlog over a fast link, and the bytes of a reading in either lane.
 
-    Mosquitto's bridge drains the same: as much under way as it can hold, nothing on a disk at either end.
+    Mosquitto's bridge drains the same backlog with its largest window, without a disk at either end.
     """
     rounds, bridged = list[Drained](), list[float]()
     for _ in range(settings.rounds):
@@ -265,7 +265,7 @@ def drain(_load: LoadGenerators, settings: Settings) -> list[Result]:
 
 
 def narrow(_load: LoadGenerators, settings: Settings) -> list[Result]:
-    """Readings that come over 1 Mbit/s, alone and while a backlog drains over it."""
+    """Measure readings over 1 Mbit/s, alone and while a backlog drains."""
     messages = NARROW_BACKLOG_FULL if settings.full else NARROW_BACKLOG
     with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
         site = Site(Path(folder))
@@ -276,7 +276,7 @@ def narrow(_load: LoadGenerators, settings: Settings) -> list[Result]:
             wait_until(lambda: site.landed >= idle, timeout_s=60, what="all of it has landed")
             link.cut = True
             _fill(fleet, messages)
-            landed = site.landed  # the end of the link was not seen at once
+            landed = site.landed  # the cut was not noticed immediately
             link.cut = False
             wait_until(lambda: site.landed > landed, timeout_s=60, what="the backlog drains")
             carried, begin = link.up_bytes, time.monotonic()
@@ -309,7 +309,7 @@ def narrow(_load: LoadGenerators, settings: Settings) -> list[Result]:
 
 
 def live(_load: LoadGenerators, _settings: Settings) -> list[Result]:
-    """From a device's PUBACK to the hub's intake, over a link that is not narrow."""
+    """Measure from a device's PUBACK to the hub's intake, over a fast link."""
     with (
         tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder,
         AcceptingHub() as far,
@@ -334,7 +334,7 @@ def live(_load: LoadGenerators, _settings: Settings) -> list[Result]:
 
 
 def _acked_live(fleet: Fleet, seconds: float) -> dict[bytes, float]:
-    """Each device publishes one reading a second, spread over it: when each was acknowledged, monotonic seconds."""
+    """Publish one reading a second with each device, spread over the second; return their acknowledgement times."""
     acked: dict[bytes, float] = {}
     begin, devices = time.monotonic(), len(fleet.sensors)
     while (elapsed := time.monotonic() - begin) < seconds:

@@ -1,10 +1,10 @@
-"""`python -m tests.bench.devices`: the detector on series as devices send them, healthy ones and with one fault each.
+"""`python -m tests.bench.devices`: the detector on realistic series of devices, healthy ones and with one fault each.
 
-How many false reports a healthy series has a day, and how many faults are reported soon.
+It counts false reports of healthy series by day, and faults that are reported soon.
 
-Each kind has what is hard about it: steps of a sensor's resolution, noise with rare outliers, a season, a cycle of its
-own, a counter that starts over. Readings come a little late or early, one in a hundred not at all, and a device is off
-now and then.
+Each kind has its own difficulty: steps of a sensor's resolution, noise with rare outliers, a season, its own cycle, a
+counter that restarts. Readings arrive a little early or late, one in a hundred not at all, and a device is sometimes
+off.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ DAY_S: Final = 86_400
 BEGIN_S: Final = 1_767_225_600.0
 """A Thursday."""
 MISSING: Final = 0.01
-"""Share of readings that never come."""
+"""Share of missing readings."""
 OFF_EACH_DAYS: Final = 10
-"""A device is off for up to three hours once in so many days, and starts again."""
+"""Days between two outages of a device, each of up to three hours and followed by a restart."""
 
 Numbers = NDArray[np.float64]
 
 
 PACES: Final = ((300.0, 60), (60.0, 30), (10.0, 10))
-"""Seconds between readings, and days of them."""
+"""Seconds between readings, and number of days."""
 
 
 LEAST_SCORES: Final = (REPORTED, 0.75)
-"""A value is reported from the first on; who wants fewer reports asks for the other."""
+"""Lowest scores of reported values: the default, and one for fewer reports."""
 
 
 class Readings(NamedTuple):
-    """One series."""
+    """Readings of one series."""
 
     times_s: Numbers
     values: Numbers
@@ -54,13 +54,13 @@ Kind = Callable[[Numbers, np.random.Generator], Numbers]
 
 
 def outdoor_temperature(times_s: Numbers, source: np.random.Generator) -> Numbers:
-    """Days and weather, in tenths of a degree."""
+    """Daily cycle and weather, in tenths of a degree."""
     day = 6 * np.sin(2 * np.pi * (times_s / DAY_S - 0.4))
     return np.round(12 + day + 4 * _wandering(times_s, 3 * DAY_S, source) + source.normal(0, 0.15, len(times_s)), 1)
 
 
 def room_temperature(times_s: Numbers, source: np.random.Generator) -> Numbers:
-    """A thermostat's cycle of an hour, lower by night, in steps of a sixteenth."""
+    """Thermostat with a cycle of an hour, lower at night, in steps of a sixteenth."""
     night = np.where((times_s / 3600) % 24 < 6, -2.0, 0.0)
     cycle = 0.4 * np.sin(2 * np.pi * times_s / 3_700 + 3 * _wandering(times_s, DAY_S, source))
     return np.round((21 + night + cycle + source.normal(0, 0.05, len(times_s))) * 16) / 16
@@ -72,7 +72,7 @@ def humidity(times_s: Numbers, source: np.random.Generator) -> Numbers:
 
 
 def processor_load(times_s: Numbers, source: np.random.Generator) -> Numbers:
-    """Percent: a base, jobs that come at random and each night, short peaks of any height."""
+    """Percent: a base load, random and nightly jobs, short peaks of any height."""
     base = 5 + source.gamma(2, 1.5, len(times_s))
     jobs = np.where(source.random(len(times_s)) < 0.02, source.uniform(10, 90, len(times_s)), 0)
     nightly = np.where((times_s / 3600) % 24 % 23 < 0.5, 40, 0)
@@ -80,14 +80,14 @@ def processor_load(times_s: Numbers, source: np.random.Generator) -> Numbers:
 
 
 def machine_power(times_s: Numbers, source: np.random.Generator) -> Numbers:
-    """Watts of a machine that runs on working days, and stands by otherwise."""
+    """Watts of a machine that runs on working days and is otherwise on standby."""
     hour, weekday = times_s / 3600 % 24, (times_s // DAY_S + 3) % 7
     running = (hour >= 7) & (hour < 17) & (weekday < 5)
     return np.where(running, source.normal(800, 60, len(times_s)), source.normal(35, 2, len(times_s)))
 
 
 def energy_counter(times_s: Numbers, source: np.random.Generator) -> Numbers:
-    """Watt-hours, which go up faster by day, and start over with the device each three weeks or so."""
+    """Watt-hours that grow faster by day; the device restarts them about every three weeks."""
     rate = 1 + np.sin(2 * np.pi * (times_s / DAY_S - 0.4)) * 0.5 + source.normal(0, 0.05, len(times_s))
     total = np.cumsum(np.maximum(0, rate) * np.diff(times_s, prepend=times_s[0])) / 36
     starts = np.searchsorted(times_s, times_s[0] + np.arange(1, 10) * 21.3 * DAY_S)
@@ -97,25 +97,25 @@ def energy_counter(times_s: Numbers, source: np.random.Generator) -> Numbers:
 
 
 def battery(times_s: Numbers, source: np.random.Generator) -> Numbers:
-    """Volts that fall over two weeks, until somebody charges it; steps of 10 millivolts."""
+    """Volts that fall over two weeks until a recharge; steps of 10 millivolts."""
     empty = ((times_s - times_s[0]) / DAY_S / 14) % 1
     return np.round(4.15 - 0.6 * empty**1.5 + source.normal(0, 0.005, len(times_s)), 2)
 
 
 def signal_strength(times_s: Numbers, source: np.random.Generator) -> Numbers:
-    """Decibels of a radio, with fading that comes and goes."""
+    """Decibels of a radio with occasional fading."""
     return np.round(-70 + 4 * _wandering(times_s, 6 * 3600, source) + source.standard_t(4, len(times_s)) * 1.5)
 
 
 def requests(times_s: Numbers, source: np.random.Generator) -> Numbers:
-    """How many came since the last reading: people by day, fewer at the weekend."""
+    """Requests since the last reading: people by day, fewer at the weekend."""
     weekday = (times_s // DAY_S + 3) % 7
     usual = (20 + 15 * np.sin(2 * np.pi * (times_s / DAY_S - 0.35))) * np.where(weekday < 5, 1.0, 0.6)
     return source.poisson(usual).astype(float)
 
 
 def constant(times_s: Numbers, source: np.random.Generator) -> Numbers:
-    """A setting nobody changes."""
+    """Setting that never changes."""
     del source
     return np.full(len(times_s), 45.0)
 
@@ -135,7 +135,7 @@ KINDS: Final[tuple[Kind, ...]] = (
 
 
 def healthy(kind: Kind, *, interval_s: float, days: int, seed: int) -> Readings:
-    """A device nothing is wrong with."""
+    """Build the readings of a healthy device."""
     source = np.random.default_rng(seed)
     times_s = BEGIN_S + np.arange(0, days * DAY_S, interval_s)
     times_s += source.normal(0, 0.02 * interval_s, len(times_s))
@@ -147,44 +147,44 @@ def healthy(kind: Kind, *, interval_s: float, days: int, seed: int) -> Readings:
 
 
 Fault = Callable[[Numbers, Numbers, float], Numbers]
-"""Values with the fault, of those without, the hours since it began (below 0 before) and their usual spread."""
+"""Adds a fault to values, given the hours since its start (negative before) and the values' usual spread."""
 
 
 def spike(values: Numbers, hours: Numbers, spread: float) -> Numbers:
-    """One value twelve spreads away."""
+    """Move one value by twelve spreads."""
     return np.where(np.arange(len(values)) == np.argmax(hours >= 0), values + 12 * spread, values)
 
 
 def level_shift(values: Numbers, hours: Numbers, spread: float) -> Numbers:
-    """Six spreads higher from here on."""
+    """Raise all later values by six spreads."""
     return np.where(hours >= 0, values + 6 * spread, values)
 
 
 def flatline(values: Numbers, hours: Numbers, spread: float) -> Numbers:
-    """The same value for a day."""
+    """Repeat the same value for a day."""
     del spread
     return np.where((hours >= 0) & (hours < 24), values[np.argmax(hours >= 0)], values)
 
 
 def dropout(values: Numbers, hours: Numbers, spread: float) -> Numbers:
-    """0 for an hour, or far below where 0 is usual."""
+    """Return 0 for an hour, or a far lower value where 0 is usual."""
     far = 0.0 if abs(float(np.median(values))) > 6 * spread else float(np.median(values)) - 8 * spread
     return np.where((hours >= 0) & (hours < 1), far, values)
 
 
 def noise(values: Numbers, hours: Numbers, spread: float) -> Numbers:
-    """Three times the usual spread on top, for six hours."""
+    """Add noise of three times the usual spread, for six hours."""
     source = np.random.default_rng(len(values))
     return np.where((hours >= 0) & (hours < 6), values + source.normal(0, 3 * spread, len(values)), values)
 
 
 def drift(values: Numbers, hours: Numbers, spread: float) -> Numbers:
-    """Ten spreads away in the course of two days."""
+    """Drift by ten spreads over two days."""
     return values + np.clip(hours / 48, 0, 1) * 10 * spread
 
 
 def other_season(values: Numbers, hours: Numbers, spread: float) -> Numbers:
-    """A day upside down."""
+    """Invert a day."""
     del spread
     return np.where((hours >= 0) & (hours < 24), 2 * float(np.median(values)) - values, values)
 
@@ -198,11 +198,11 @@ FAULTS: Final[tuple[tuple[Fault, float, tuple[Kind, ...]], ...]] = (
     (drift, 72, KINDS),
     (other_season, 24, (outdoor_temperature, machine_power, requests)),
 )
-"""Hours within which each is to be reported, and the kinds it is one for."""
+"""Faults with the hours within which each must be reported, and the affected kinds."""
 
 
 def faulty(kind: Kind, fault: Fault, *, interval_s: float, days: int, seed: int) -> tuple[Readings, float]:
-    """A device with a fault in its last quarter, and when that began."""
+    """Build a device with a fault in its last quarter; return when the fault began as well."""
     times_s, values = healthy(kind, interval_s=interval_s, days=days, seed=seed)
     begin_s = BEGIN_S + (0.75 + 0.1 * np.random.default_rng(seed).random()) * days * DAY_S
     spread = float(np.std(values)) if kind is not energy_counter else float(np.abs(np.diff(values)).mean())
@@ -210,7 +210,7 @@ def faulty(kind: Kind, fault: Fault, *, interval_s: float, days: int, seed: int)
 
 
 def false_reports(interval_s: float, days: int, seeds: range) -> dict[str, dict[float, float]]:
-    """Reports of a healthy series a day, by kind and least score."""
+    """Count the reports of a healthy series by day, kind and lowest score."""
     found: dict[str, dict[float, float]] = {}
     for kind in KINDS:
         series = [healthy(kind, interval_s=interval_s, days=days, seed=seed) for seed in seeds]
@@ -223,7 +223,7 @@ def false_reports(interval_s: float, days: int, seeds: range) -> dict[str, dict[
 
 
 def reported_faults(interval_s: float, days: int, seeds: range) -> dict[str, dict[float, float]]:
-    """Of each fault the share that was reported in time, by least score."""
+    """Return the share of each fault that was reported in time, by lowest score."""
     found: dict[str, dict[float, float]] = {}
     for fault, hours, kinds in FAULTS:
         highest: list[float] = []
@@ -238,7 +238,7 @@ def reported_faults(interval_s: float, days: int, seeds: range) -> dict[str, dic
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="The figures as JSON.")
 def main(as_json: bool) -> None:
-    """Count false reports of healthy series, and faults that are reported."""
+    """Count false reports of healthy series, and reported faults."""
     false = {f"{interval_s:g} s": false_reports(interval_s, days, range(2)) for interval_s, days in PACES}
     faults = reported_faults(PACES[0][0], 30, range(2, 5))
     if as_json:
@@ -258,7 +258,7 @@ def main(as_json: bool) -> None:
 
 
 def _wandering(times_s: Numbers, over_s: float, source: np.random.Generator) -> Numbers:
-    """A random course around 0 of spread 1 that takes about so long to come back."""
+    """Build a random walk around 0 with spread 1 that returns after about this time."""
     knots = np.arange(times_s[0] - over_s, times_s[-1] + 2 * over_s, over_s / 2)
     return np.asarray(np.interp(times_s, knots, source.normal(0, 1, len(knots))))
 

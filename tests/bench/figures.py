@@ -1,6 +1,6 @@
-"""The store by itself, without a broker around it: the figures in its README, so that anyone can take them again.
+"""The store without a broker: reproduces the figures in its README.
 
-Everything happens on one thread beside the store's own two, as in the gateway, in a folder under ``build``.
+Everything runs on one thread in addition to the store's own two, as in the gateway, in a folder under ``build``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ INTERVALS_S: Final = (0.005, 0.001, 0.0002)
 
 
 class Shape(NamedTuple):
-    """Of a group: `runs` of `messages` each."""
+    """Shape of a group: `runs` of `messages` each."""
 
     runs: int
     messages: int
@@ -47,7 +47,7 @@ class Shape(NamedTuple):
 
 
 class Bench:
-    """A store whose callbacks run here, one commit at a time."""
+    """Store with its callbacks on this thread, one commit at a time."""
 
     def __init__(self, store: Store, posted: queue.SimpleQueue[Callable[[], object]]) -> None:
         self.store = store
@@ -57,7 +57,7 @@ class Bench:
         self.commit()
 
     def commit(self) -> float:
-        """Seconds a commit of what is gathered takes, from sealing to being told."""
+        """Commit the pending group; return the seconds from sealing to the callback."""
         begin = time.perf_counter()
         if self.store.commits.flush():
             self._posted.get(timeout=60)()
@@ -70,7 +70,7 @@ class Bench:
             self.store.logs.append(self.log, Run(f"load/{which}", f"device-{which}", 1, b"", bodies, 1))
 
     def follow(self) -> None:
-        """From now on a consumer acknowledges everything as soon as it is committed."""
+        """Attach a consumer that acknowledges everything as soon as it is committed."""
 
         def committed(commit: Committed) -> None:
             if commit.appended:
@@ -80,7 +80,7 @@ class Bench:
         self.store.commits.listeners.append(committed)
 
     def read(self, position: int) -> tuple[int, int]:
-        """(messages, position after them)."""
+        """Read from a position; return the messages and the next position."""
         found: list[tuple[int, int]] = []
 
         def done(runs: object) -> None:
@@ -106,20 +106,20 @@ def sqlite_bench(limits: StoreLimits | None = None) -> Iterator[Bench]:
 
 
 class Taken(NamedTuple):
-    """What a series of commits took."""
+    """Costs of a series of commits."""
 
     commits_per_s: float
     messages_per_s: float
     cpu_us: float
-    """Of all threads, a message."""
+    """Processor time of all threads, for a message."""
     loop_cpu_us: float
-    """Of the thread that appends."""
+    """Processor time of the appending thread."""
     p50_ms: float
     p99_ms: float
 
 
 def series(bench: Bench, shape: Shape, groups: int) -> Taken:
-    """Commit after commit, the next one gathered when the last one is over."""
+    """Measure consecutive commits; each one is gathered after the previous one has ended."""
     begin, cpu, loop = time.perf_counter(), time.process_time(), time.thread_time()
     latencies = []
     for number in range(groups):
@@ -135,7 +135,7 @@ def series(bench: Bench, shape: Shape, groups: int) -> Taken:
 
 
 def commits() -> Iterator[Result]:
-    """Commits a second, alone and in groups."""
+    """Measure commits a second, alone and in groups."""
     shapes = (
         ("store-commits", "commits of 1 message, one after the other", Shape(1, 1), 2_000),
         ("store-groups", "groups of 1 000 messages in 50 runs, a consumer following", Shape(50, 20), 500),
@@ -154,7 +154,7 @@ def commits() -> Iterator[Result]:
 
 
 def in_memory() -> Iterator[Result]:
-    """What a commit costs without a medium."""
+    """Measure a commit without a medium."""
     posted: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
     bench = Bench(MemoryStore(post=posted.put), posted)
     bench.follow()
@@ -164,7 +164,7 @@ def in_memory() -> Iterator[Result]:
 
 
 def backlog(messages: int = 2_000_000) -> Iterator[Result]:
-    """Appending to a backlog, opening it, reading it from its beginning."""
+    """Measure appending to a backlog, opening it, and reading it from its start."""
     shape = Shape(50, 20)
     with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
         posted: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
@@ -192,7 +192,7 @@ def backlog(messages: int = 2_000_000) -> Iterator[Result]:
 
 
 def rows(messages: int = 200_000) -> Iterator[Result]:
-    """The plain design, a row a message, for comparison (decision 0001)."""
+    """Measure the simple design with a row for each message (decision 0001)."""
     with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
         connection = sqlite3.connect(Path(folder) / "rows.sqlite")
         connection.execute(
@@ -215,7 +215,7 @@ def rows(messages: int = 200_000) -> Iterator[Result]:
 
 
 def after_crash() -> Iterator[Result]:
-    """Opening with nearly as much uncounted as there may be: what a crash leaves."""
+    """Measure opening after a crash, with nearly the largest uncounted part."""
     shape = Shape(50, 20)
     with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
         posted: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
@@ -236,7 +236,7 @@ def after_crash() -> Iterator[Result]:
 
 
 def deleting() -> Iterator[Result]:
-    """The most one commit may delete, each segment one message."""
+    """Measure the largest deletion of one commit, with one message in each segment."""
     limits = StoreLimits()
     with sqlite_bench() as bench:
         series(bench, Shape(1, 1), 3 * limits.reclaim_rows_max)
@@ -251,7 +251,7 @@ def deleting() -> Iterator[Result]:
 
 
 def busy_loop(seconds: float = 1.5) -> Iterator[Result]:
-    """Commits while the loop's thread never rests, by Python's switch interval."""
+    """Measure commits while the loop's thread is always busy, by Python's switch interval."""
     usual = sys.getswitchinterval()
     try:
         for interval in INTERVALS_S:
@@ -267,7 +267,7 @@ def busy_loop(seconds: float = 1.5) -> Iterator[Result]:
 
 
 def _spinning(bench: Bench, seconds: float) -> Iterator[float]:
-    """Latencies of commits while this thread computes until each is over."""
+    """Yield latencies of commits while this thread computes."""
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         bench.append(Shape(1, 20), 0)
@@ -280,7 +280,7 @@ def _spinning(bench: Bench, seconds: float) -> Iterator[float]:
 
 
 def settings_table() -> Iterator[Result]:
-    """Bytes written by this process per byte of body, by page size and by checkpoint."""
+    """Measure bytes written by this process per byte of body, by page size and by checkpoint."""
     tried = [("page", size, StoreLimits(page_bytes=size)) for size in PAGES]
     tried += [("checkpoint", size, StoreLimits(checkpoint_bytes=size * MIB)) for size in CHECKPOINTS_MIB]
     for what, size, limits in tried:
@@ -302,7 +302,7 @@ def settings_table() -> Iterator[Result]:
 
 
 def _written() -> int:
-    """Bytes this process has made the kernel write (proc(5): write_bytes)."""
+    """Return the bytes that this process has written by the kernel (proc(5): write_bytes)."""
     fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(fields["write_bytes"])
 

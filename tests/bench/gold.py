@@ -1,12 +1,12 @@
-"""How long it takes from a reading's landing until the windows have it, while readings land all the time.
+"""Time from a reading's landing until the windows have it, under continuous landing.
 
-The hub's part is played by commits to `telemetry`, one a second; `waypost analytics run --follow` is the product's
-program. A commit of the windows says which version of `telemetry` it was made of, so how long each landed commit took
-is seen in the log, to the tenth of a second.
+Commits to `telemetry`, one a second, play the hub; `waypost analytics run --follow` is the real program. Each commit of
+the windows names the version of `telemetry` that it contains, so the log shows the delay of each landed commit, to the
+tenth of a second.
 
-Two figures: from the start, of all that lands before the program is warm, and warm, of all that lands in the minutes
-after that. It is warm when each job that runs every minute or more often has ended two passes: the first makes the
-state of every series, takes what has gathered meanwhile, and has most of the code compiled.
+Two figures: from the start, for everything that lands before the program is warm; and warm, for everything that lands
+in the minutes after. It is warm when each job with an interval of up to a minute has ended two passes. The first pass
+creates the state of every series, processes the waiting messages, and compiles most of the code.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ GATEWAYS: Final = 100
 DEVICES: Final = 10
 METRICS: Final = 10
 READINGS_S: Final = GATEWAYS * DEVICES * METRICS
-"""Each device sends a message of so many values once a second."""
+"""Readings a second: each device sends a message with all metrics once a second."""
 WARM_S_MAX: Final = 400.0
 PASSES_MIN: Final = 2
-"""Of each job, before it counts as warm."""
+"""Passes of each job before the program counts as warm."""
 MEASURED_S: Final = 300.0
 GOLD: Final = "rollup_1m"
 GOLD_S_MAX: Final = 15.0
 GOLD_WAIT_S_MAX: Final = 300.0
 LOOK_S: Final = 0.1
 PASSES, SAID = "passes.json", "analytics.txt"
-"""What the program tells on standard output, and on standard error."""
+"""Files of the program's standard output and standard error."""
 JOBS: Final[dict[str, tuple[str, ...]]] = {"all jobs": (), "rollups alone": ("rollups",)}
 
 
 class Devices:
-    """All of them: what they send in one second is one commit, as a hub's."""
+    """All devices: the messages of one second are one commit, as a hub's."""
 
     def __init__(self) -> None:
         number = np.arange(GATEWAYS * DEVICES)
@@ -95,19 +95,19 @@ class Landed(NamedTuple):
 
     version: int
     at: float
-    """When it was there; monotonic seconds."""
+    """Time of its appearance, in monotonic seconds."""
 
 
 class Seen(NamedTuple):
     """A commit of the windows."""
 
     telemetry: int
-    """The version of `telemetry` that it has."""
+    """Its version of `telemetry`."""
     at: float
 
 
 class Watch:
-    """Looks at the windows' log, and remembers when each commit was there."""
+    """Watches the windows' log, and records when each commit appeared."""
 
     def __init__(self, lake: Path) -> None:
         self.seen: list[Seen] = []
@@ -123,15 +123,15 @@ class Watch:
             self._next += 1
 
     def has(self, version: int) -> bool:
-        """The windows have this version of `telemetry`."""
+        """Return True when the windows contain this version of `telemetry`."""
         return bool(self.seen) and self.seen[-1].telemetry >= version
 
 
 class Passes:
-    """Passes that the program tells of, by job."""
+    """Passes that the program reports, by job."""
 
     def __init__(self, said: Path, jobs: Sequence[str]) -> None:
-        """`jobs`: those whose passes make it warm."""
+        """`jobs`: jobs that have to be warm."""
         self.ended: Counter[str] = Counter()
         self._jobs = jobs
         self._said = said.open()
@@ -142,13 +142,13 @@ class Passes:
 
     @property
     def warm(self) -> bool:
-        """See the module."""
+        """Return True when the program is warm; see the module."""
         return all(self.ended[job] >= PASSES_MIN for job in self._jobs)
 
 
 @contextmanager
 def _following(lake: Path, jobs: Sequence[str]) -> Iterator[psutil.Process]:
-    """The product's program, which tells of its passes beside the lake. Raises LoadFailed when it ends by itself."""
+    """Run the real program, which reports its passes in files. Raises LoadFailed when it ends by itself."""
     command = [sys.executable, "-m", "spark.cli", "run", "--lake", str(lake), "--follow", "--json"]
     command += [word for job in jobs for word in ("--job", job)]
     with (lake.parent / PASSES).open("wb") as passes, (lake.parent / SAID).open("wb") as said:
@@ -163,7 +163,7 @@ def _following(lake: Path, jobs: Sequence[str]) -> Iterator[psutil.Process]:
 
 
 def _cpu_s(program: psutil.Process) -> float:
-    """Processor time of a program and all that it has started."""
+    """Return the processor time of a program and its child processes."""
     total = 0.0
     with contextlib.suppress(psutil.NoSuchProcess):
         for process in (program, *program.children(recursive=True)):
@@ -173,11 +173,10 @@ def _cpu_s(program: psutil.Process) -> float:
 
 
 class Found(NamedTuple):
-    """`cold_s`, `warm_s`: of each landed commit, until the windows had it, sorted.
+    """`cold_s`, `warm_s`: delay of each landed commit until the windows had it, sorted.
 
-    `warm_after_s`  from the start.
-    `passes`        of each job, in the time that was measured warm.
-    `cores`         of which the program took all of that time.
+    `warm_after_s`: from the start. `passes`: of each job, in the time measured warm. `cores`: used by the program in
+    that time.
     """
 
     cold_s: list[float]
@@ -212,7 +211,7 @@ class Run:
         return Found(sorted(waits[:first]), sorted(waits[first:]), warm_at - self._begin, passes, cores)
 
     def _land(self) -> None:
-        """Wait for the next second, and land what was sent in it."""
+        """Wait for the next second, and land its messages."""
         number = len(self._landed) + 1
         while time.monotonic() < self._begin + number:
             self._look()

@@ -1,9 +1,8 @@
-"""A lake with a long history, made without waiting for it: one day goes through the jobs, the others are its copies.
+"""A lake with a long history without the wait: one day goes through the jobs, and the others are copies.
 
-A day of this fleet is a quarter of a million messages of two values. `grow` repeats it, in the landed tables and in
-those the jobs made of them, with each job's marker that it has taken that. What has no time of its own, such as the
-newest state of a gateway, is moved to the end. So a pass meets the rows, files and states it would meet had all those
-days gone by.
+A day of this fleet is a quarter of a million messages of two values. `grow` repeats it in the landed tables and in
+derived ones, with each job's marker of its progress. Rows without a time, such as the newest state of a gateway, are
+moved to the end. A pass then finds the rows, files and states of a lake after all those days.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from spark.lineage import TableLineage, TableState
 
 GATEWAYS, DEVICES = 42, 5
 SERIES: Final = GATEWAYS * DEVICES
-"""Devices, each with an address of its own."""
+"""Devices, each with its own address."""
 EVERY_S: Final = 72
-"""Between two messages of a device."""
+"""Seconds between two messages of a device."""
 HOUR_STEPS: Final = 3_600 // EVERY_S
 DAY_STEPS: Final = 24 * HOUR_STEPS
 DAY_MESSAGES: Final = SERIES * DAY_STEPS
@@ -43,12 +42,12 @@ _LANDS_AFTER_US: Final = 1_500_000
 _DAY_US: Final = 86_400_000_000
 _SEQUENCES: Final = ("sequence", "first_sequence", "last_sequence")
 _COUNTS: Final = ("rows", "late_rows", "suspect_rows", "judged")
-"""Of tables with a row for each gateway, device or series: they count all days."""
+"""Columns of tables with a row for each gateway, device or series, which count all days."""
 _USUAL: Final = {"tenant": "default", "epoch": "e1", "clock_quality": "good"}
 
 
 def land(lake: Path, first: int, steps: int) -> int:
-    """Land what the fleet sends from step `first` on, as one commit, and what it says of itself; returns messages."""
+    """Land the fleet's messages and statuses from step `first` on, as one commit; return the messages."""
     step, series = _each(range(first, first + steps))
     at, landed = _time_us(step) + series * 1_000, _time_us(first + steps) + _LANDS_AFTER_US
     append(
@@ -82,7 +81,7 @@ def land(lake: Path, first: int, steps: int) -> int:
 
 
 def _land_statements(lake: Path, last_steps: list[int]) -> None:
-    """The manifests of the hours that end with these steps."""
+    """Land the manifests of the hours that end with these steps."""
     if not last_steps:
         return
     last, series = _each(last_steps)
@@ -105,8 +104,9 @@ def _land_statements(lake: Path, last_steps: list[int]) -> None:
 
 
 def grow(lake: Path, days: int) -> None:
-    """Make a lake of the first day, taken by the jobs, one of `days` days. What a job makes anew as a whole is left to
-    the next pass."""
+    """Extend a lake of one processed day to `days` days. Tables that a job rebuilds completely are left to the next
+    pass.
+    """
     steps = [step for job in catalog.JOBS for step in job.steps]
     kept = {name for step in steps if isinstance(step, StreamStep) for name in step.outputs}
     for name in place_of(lake).tables():
@@ -115,7 +115,7 @@ def grow(lake: Path, days: int) -> None:
     for step in steps:
         if isinstance(step, StreamStep) and (lake / step.source).exists():
             _mark(lake, step)
-    for name in place_of(lake).tables():  # as upkeep does, so that logs are no longer than those of any lake
+    for name in place_of(lake).tables():  # as maintenance does, so that logs have their usual length
         deltalake.DeltaTable(lake / name).create_checkpoint()
 
 
@@ -124,7 +124,7 @@ def _grow_table(path: Path, days: int) -> None:
     contract = (schemas.LANDED | schemas.DERIVED)[path.name]
     times = {name for name in contract.keys if pa.types.is_temporal(contract.arrow.field(name).type)}
     rows = table.to_pyarrow_table()
-    if contract.keys and not times:  # one row each, whatever the time
+    if contract.keys and not times:  # one row each, independent of time
         _write(table, contract, _moved(rows, days), "overwrite")
         return
     for number in range(1, days):
@@ -132,7 +132,7 @@ def _grow_table(path: Path, days: int) -> None:
 
 
 def _shifted(rows: pa.Table, days: int) -> pa.Table:
-    """The same rows some days later."""
+    """Return the same rows some days later."""
     for number, field in enumerate(rows.schema):
         column = rows.column(number)
         if pa.types.is_temporal(field.type):
@@ -146,7 +146,7 @@ def _shifted(rows: pa.Table, days: int) -> pa.Table:
 
 
 def _moved(rows: pa.Table, days: int) -> pa.Table:
-    """What rows of one day are after `days` such."""
+    """Return the rows of one day as they are after `days` such days."""
     later = _shifted(rows, days - 1)
     for name in rows.column_names:
         at = rows.column_names.index(name)
@@ -158,7 +158,7 @@ def _moved(rows: pa.Table, days: int) -> pa.Table:
 
 
 def _mark(lake: Path, step: StreamStep) -> None:
-    """Write into checkpoint and outputs of a step that one more batch has taken all of its source."""
+    """Record in checkpoint and outputs of a step that one more batch has processed its whole source."""
     (checkpoint,) = (lake / FOLDER / step.name).glob("*")
     last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
     *head, offset = (checkpoint / "offsets" / str(last)).read_text().splitlines()
@@ -178,7 +178,7 @@ def _mark(lake: Path, step: StreamStep) -> None:
 
 
 def append(lake: Path, name: str, count: int, columns: Mapping[str, Any]) -> None:
-    """Append `count` rows to a landed table; columns not named are the usual, or null."""
+    """Append `count` rows to a landed table; missing columns have their usual value, or null."""
     contract = schemas.LANDED[name]
     whole = _USUAL | {"ingest_date": columns["ingested_at"] // _DAY_US, **columns}
     schema = contract.arrow
@@ -203,7 +203,7 @@ def _write(
 
 
 def _each(steps: Iterable[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Each of these steps with each series, in the order of time."""
+    """Return each of these steps with each series, in time order."""
     step, series = np.meshgrid(np.array(list(steps), "int64"), np.arange(SERIES), indexing="ij")
     return step.ravel(), series.ravel()
 
@@ -227,7 +227,7 @@ def _numbered(name: str, numbers: NDArray[np.int64]) -> pa.Array:
 
 
 def _bodies(step: NDArray[np.int64], series: NDArray[np.int64]) -> pa.Array:
-    """JSON objects of `METRICS`: a slow wave each, with noise that is the same each time."""
+    """Build JSON objects of `METRICS`: a slow wave each, with reproducible noise."""
     randoms = np.random.default_rng(int(step[0]))
     parts: list[Any] = []
     for number, metric in enumerate(METRICS):

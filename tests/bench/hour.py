@@ -1,9 +1,9 @@
-"""How long who looks once has to wait: the first pass of every job over an hour of what the demo's devices send, and
-the report of it, each from the start of its process.
+"""Time for a single look: first pass of every job over an hour of the demo's traffic, and the report.
 
-The devices are like the demo's: two gateways, of each four devices that send 25 documents a second, with the device's
-name, a number, a time and three or four values; one gateway's uplink is down for a third of the hour. The lake has the
-files a hub leaves, which puts small ones together. What the passes make is counted in the end.
+Both are measured from the start of their process. The devices are like the demo's: two gateways with four devices each
+that send 25 documents a second. A document has the device's name, a number, a time and three or four values; one
+gateway's uplink is down for a third of the hour. The lake has the files of a hub with compaction. At the end the rows
+of the passes are counted.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ KINDS: Final = {
     "disk": ("read_bytes_per_s", "write_bytes_per_s", "writes_per_s", "disk_percent"),
     "network": ("sent_bytes_per_s", "received_bytes_per_s", "sent_packets_per_s", "received_packets_per_s"),
 }
-"""What each of a gateway's devices measures."""
+"""Metrics of each of a gateway's devices."""
 NUMBERS: Final = ("seq", "at")
-"""Which a document has beside these, and the device's name, which is a text."""
+"""Numbers of a document in addition to the metrics; the device's name is a text."""
 HERTZ: Final = 25
 SECONDS: Final = 3_600
 CUT: Final = (1_200.0, 2_400.0)
-"""Seconds between which the first gateway's uplink is down."""
+"""Seconds of the outage of the first gateway's uplink."""
 FILES: Final = 16
 START: Final = datetime(2026, 3, 14, 9, tzinfo=UTC)
 PASS_S_MAX: Final = 25.0
@@ -51,14 +51,14 @@ _S_US: Final = 1_000_000
 
 
 class Written(NamedTuple):
-    """Readings in a lake, and those of them that are numbers."""
+    """Readings in a lake, and the numeric ones of them."""
 
     readings: int
     numbers: int
 
 
 def write(lake: Path) -> Written:
-    """The lake; what is in it."""
+    """Write the lake; return its counts."""
     devices = [(gateway, kind) for gateway in range(GATEWAYS) for kind in KINDS]
     randoms = np.random.default_rng(1)
     for steps in np.array_split(np.arange(SECONDS * HERTZ), FILES):
@@ -111,7 +111,7 @@ def _taken(*arguments: str) -> float:
 
 
 def _check(lake: Path, written: Written) -> None:
-    """Raise LoadFailed unless every reading is in the tables, once."""
+    """Raise LoadFailed unless the tables have every reading once."""
     found = {"readings": int(DeltaTable(lake / "readings").count())}
     for name in ("rollup_1m", "rollup_1h", "rollup_1d"):
         found[name] = pc.sum(DeltaTable(lake / name).to_pyarrow_table(columns=["count"])["count"]).as_py()

@@ -1,4 +1,4 @@
-"""Many connections that do nothing: what they cost in memory, and how fast they come."""
+"""Many idle connections: their memory, and the rate at which they connect."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tests.bench.packages import say
 _CONNACK = b"\x20\x02\x00\x00"
 _SUBACK = b"\x90\x03\x00\x01\x01"
 SPARE_FILES = 200
-"""File descriptors this process needs beside the sockets."""
+"""File descriptors of this process in addition to the sockets."""
 WARM = 100
-"""Connections that load what only a connection loads."""
+"""Connections that load the code that only a connection needs."""
 BATCH = 500
-"""Connections begun before the first answer is read: less than a listener's backlog."""
+"""Connections started before the first answer is read: less than a listener's backlog."""
 
 
 def raise_file_limit(files: int) -> None:
-    """Let this process, and those it starts from now on, have so many files open. Raises LoadFailed."""
+    """Raise the limit of open files for this process and its later child processes. Raises LoadFailed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= files:
         return
@@ -41,7 +41,7 @@ def connect(
     keep_alive_s: int = 0,
     tls: ssl.SSLContext | None = None,
 ) -> list[socket.socket]:
-    """Open `number` MQTT 3.1.1 connections; they last as long as `stack`. Raises LoadFailed when one is refused."""
+    """Open `number` MQTT 3.1.1 connections, which close with `stack`. Raises LoadFailed when one is refused."""
     devices: list[socket.socket] = []
     for first in range(0, number, BATCH):
         opened = []
@@ -60,7 +60,7 @@ def connect(
 
 
 def subscribe(devices: list[socket.socket]) -> None:
-    """Subscribe each to a topic of its own, QoS 1. Raises LoadFailed when one is refused."""
+    """Subscribe each to its own topic, QoS 1. Raises LoadFailed when one is refused."""
     for number, device in enumerate(devices):
         topic_filter = b"command/%05d/#" % number
         body = b"\x00\x01" + len(topic_filter).to_bytes(2, "big") + topic_filter + b"\x01"
@@ -70,14 +70,14 @@ def subscribe(devices: list[socket.socket]) -> None:
 
 
 def connections_resident_mib(broker: Broker, number: int) -> float:
-    """Resident memory of the broker with `number` idle MQTT connections, MiB. Raises LoadFailed."""
+    """Return the broker's resident memory with `number` idle MQTT connections, in MiB. Raises LoadFailed."""
     raise_file_limit(number + SPARE_FILES)
     with ExitStack() as stack:
         before_mib = broker.resident_mib
         begin = time.monotonic()
         connect(stack, broker.port("mqtt"), number)
         took_s = time.monotonic() - begin
-        time.sleep(1)  # what is freed after a burst is freed now: this is the figure of a quiet gateway
+        time.sleep(1)  # memory of a burst is released now: this is the figure of an idle gateway
         resident_mib = broker.resident_mib
         each_kib = (resident_mib - before_mib) * 1024 / number
         rate = number / took_s
@@ -86,7 +86,7 @@ def connections_resident_mib(broker: Broker, number: int) -> float:
 
 
 def tls_connection_kib(broker: Broker, number: int) -> float:
-    """Resident memory of the broker for each idle MQTT connection over TLS, KiB. Raises LoadFailed."""
+    """Return the broker's resident memory for each idle MQTT connection over TLS, in KiB. Raises LoadFailed."""
     raise_file_limit(number + WARM + SPARE_FILES)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

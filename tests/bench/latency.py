@@ -1,8 +1,8 @@
-"""How long a PUBACK takes at a steady rate, counted in commits.
+"""PUBACK time at a steady rate, in units of commits.
 
-A message that comes while a commit runs waits for its end and then for its own, so two commits and the way there and
-back are what a broker has to take that answers only after the disk did. How long commits take differs by a hundred
-between media and from one minute to the next, so the gateway's own histogram is read before and after every round.
+A message that arrives during a commit waits for its end and for the next one. A broker that syncs before it answers
+therefore needs two commits and the network. Commit times differ a hundredfold between media, and from minute to minute,
+so the gateway's own histogram is read before and after every round.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tests.bench.result import Result, at_most
 from tests.bench.sessions import absent_session
 
 COMMITS: Final = 3.0
-"""Most commits a PUBACK may take: the one under way, its own, and one's worth of everything else."""
+"""Most commits for a PUBACK: the running one, its own, and one for everything else."""
 PACED: Final = ("-c", "50", "-n", "100000", "-q", "1", "-s", "100", "-r", "20000")
 _METRIC: Final = "waypost_store_commit_seconds"
 
 
 class CommitTimes(NamedTuple):
-    """A scrape of the gateway's histogram: upper end of each bucket in seconds → commits so far, cumulative."""
+    """Scrape of the gateway's histogram: upper end of each bucket in seconds → commits so far, cumulative."""
 
     buckets: dict[float, float]
 
@@ -39,7 +39,7 @@ class CommitTimes(NamedTuple):
         return cls({float(each.labels["le"]): each.value for each in samples if each.name.endswith("_bucket")})
 
     def percentile_us(self, q: float, *, since: CommitTimes) -> float:
-        """The time that the share `q` of the commits since then stayed below; linear within a bucket."""
+        """Return the time below which the share `q` of the commits since then stayed; linear within a bucket."""
         counts = [(end, count - since.buckets[end]) for end, count in sorted(self.buckets.items())]
         wanted = counts[-1][1] * q
         low, before = 0.0, 0.0

@@ -1,4 +1,4 @@
-"""The load generators: compiled once a run, started, and their line of figures read."""
+"""The load generators: compiles them once a run, starts them, and reads their line of figures."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ NEEDS = {
 
 
 class LoadFailed(Exception):
-    """The load did not come through, or a peer did not start; the message is the generator's or the peer's own."""
+    """The load failed, or a peer did not start; the message comes from the generator or the peer."""
 
 
 class LoadGenerators:
-    """Compiled into a folder of the caller's."""
+    """Load generators, compiled into a given folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._programs: dict[str, Path] = {}
 
     def run(self, name: str, port: int, *arguments: str) -> dict[str, float]:
-        """Run one generator to its end. Raises LoadFailed, BrokerMissing when it cannot be compiled."""
+        """Run one generator to its end. Raises LoadFailed, or BrokerMissing when it cannot be compiled."""
         command = [str(self._program(name)), "-p", str(port), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -43,7 +43,9 @@ class LoadGenerators:
 
     @contextmanager
     def over_websocket(self, port: int) -> Iterator[int]:
-        """The port at which AMQP over TCP is AMQP over WebSocket to `port`. Raises BrokerMissing, LoadFailed."""
+        """Yield a port that translates AMQP over TCP to AMQP over WebSocket at `port`. Raises BrokerMissing,
+        LoadFailed.
+        """
         command = [str(self._program("wsrelay")), "-p", str(port)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as relay:
             try:

@@ -1,10 +1,9 @@
-"""A hub with many gateways: what it takes a second, the memory that needs, the files its lake gets.
+"""A hub with many gateways: its rate, its memory, and the files of its lake.
 
-The hub is the product's program. The gateways are connections of this process that send what uplinks do: batches of
-readings over a link of their own, with how far their store reaches; a lineage first, and a status every few seconds.
-What waits for credit leaves in one batch, as an uplink has it. The columns of the batches are packed beforehand, and
-each batch gets the table of its own ranges, so that sending takes a fraction of what receiving does. The time of a
-reading is that of the packing.
+The hub is the real program. The gateways are connections of this process that send what uplinks do: batches of readings
+over their own link with the end of their store; a lineage first, and a status every few seconds. Readings that wait for
+credit leave in one batch, as in an uplink. The columns of the batches are packed beforehand, and each batch gets a
+table of its own ranges, so sending costs a fraction of receiving. The time of a reading is that of the packing.
 """
 
 from __future__ import annotations
@@ -43,27 +42,27 @@ from tests.support.machines import take_all
 from tests.support.processes import Waypost, hub, resident_mib
 
 READINGS_S: Final = 105_000
-"""Offered by all gateways together: what is asked for and a twentieth more."""
+"""Readings a second of all gateways: the goal and a twentieth more."""
 READINGS_S_MIN: Final = 100_000
 SECONDS: Final = 360.0
 SECONDS_FULL: Final = 1_800.0
 BATCHES_S: Final = 5
-"""Of a gateway, about: an uplink gathers its live readings for a fifth of a second."""
+"""Batches a second of a gateway, approximately: an uplink gathers its live readings for a fifth of a second."""
 DEVICES: Final = 5
-"""Of a gateway, each with an address of its own; where gateways are few each has ten times as many."""
+"""Devices of a gateway, each with its own address; a small fleet has ten times as many for each gateway."""
 READINGS_PACKED: Final = 30_000
-"""Readings that are packed beforehand, in batches of each of these sizes."""
+"""Readings packed beforehand, in batches of each of these sizes."""
 GATHERED: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24)
-"""Times that readings were due which may leave in one batch."""
+"""Numbers of readings of each device that may leave in one batch."""
 TIMES_A_TURN: Final = 200
-"""Before answers are looked at again, however often something is due."""
+"""Most batches between two looks at the answers."""
 STATUS_EVERY_S: Final = 5.0
 WARM_SHARE: Final = 0.25
-"""Of the time, before memory is looked at."""
+"""Share of the time before the first measurement of memory."""
 WARM_S_MIN: Final = 180
-"""The same in seconds: by then a hub has put small files together, for which it needs memory."""
+"""The same in seconds: by then a hub has compacted small files, which needs memory."""
 GROWTH_MAX: Final = 1.05
-"""Memory at the end, in times of what it was when the hub was warm."""
+"""Largest memory at the end, relative to the warm hub."""
 FILES_S_MAX: Final = 1.0
 OPEN_S_MAX: Final = 0.2
 SETTLED_S_MAX: Final = 60.0
@@ -80,17 +79,17 @@ class Shape(NamedTuple):
 
     @property
     def each(self) -> int:
-        """Readings of a device in one batch."""
+        """Return the readings of a device in one batch."""
         return round(READINGS_S / (self.gateways * self.devices * BATCHES_S))
 
     @property
     def readings(self) -> int:
-        """Due at a time."""
+        """Return the readings due at a time."""
         return self.each * self.devices
 
     @property
     def times_s(self) -> float:
-        """How often readings of a gateway are due, of all gateways together."""
+        """Return how often readings are due in a second, over all gateways."""
         return READINGS_S / self.readings
 
 
@@ -98,7 +97,7 @@ SHAPES: Final = (Shape(20, 10 * DEVICES), Shape(2_000, DEVICES))
 
 
 class Batches:
-    """What gateways of one shape send: batches of which only the ranges are to be filled in."""
+    """Batches of gateways of one shape; only the ranges have to be filled in."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -107,19 +106,19 @@ class Batches:
         self._columns_of = {times: self._packed(sensors, times * shape.each) for times in GATHERED}
 
     def _packed(self, sensors: list[Sensor], each: int) -> Iterator[tuple[int, bytes]]:
-        """Again and again: the size and the packed columns of a batch with so many readings of each device."""
+        """Yield size and packed columns of batches with this many readings of each device, endlessly."""
         columns = [self._columns(sensors, each) for _ in range(READINGS_PACKED // (each * len(sensors)) + 1)]
         return itertools.cycle([(len(one), pack(one)) for one in columns])
 
     @staticmethod
     def _columns(sensors: list[Sensor], each: int) -> bytes:
-        """Device after device, each reading a run of its own as it came at a time of its own."""
+        """Pack the devices in order; each reading is its own run with its own time."""
         bodies = [sensor.reading() for sensor in sensors for _ in range(each)]
         times = [time.time_ns()] + [1_000_000] * (len(bodies) - 1)
         return columns_of([1] * len(bodies), device="pump", bodies=bodies, received_at=times)
 
     def message(self, first: int, times: int) -> bytes:
-        """The next batch, with what was due so many times, the readings of each device from sequence `first` on."""
+        """Return the next batch: the readings of each device from sequence `first` on, for `times` due times."""
         shape, names, each = self.shape, self._names, self.shape.each * times
         zeros, firsts = array("Q", bytes(8 * shape.devices)), array("Q", [first]) * shape.devices
         counts = array("I", [each]) * shape.devices
@@ -133,10 +132,10 @@ class Batches:
 
 
 class _Left(NamedTuple):
-    """A batch that has left and has no answer."""
+    """Batch in flight without an answer."""
 
     due_at: float
-    """When the first of its readings was."""
+    """Time when the first of its readings was due."""
     readings: int
 
 
@@ -146,9 +145,9 @@ class Gateway:
     def __init__(self, port: int, number: int) -> None:
         self.name = f"gw{number:05d}"
         self.due: deque[float] = deque()
-        """When readings were due that have not left."""
+        """Due times of readings that wait."""
         self.under_way: dict[int, _Left] = {}
-        """By number."""
+        """Batches in flight by number."""
         self._tags = itertools.count()
         self._times_sent = 0
         self._sent_at = 0.0
@@ -164,11 +163,11 @@ class Gateway:
 
     @property
     def ready(self) -> bool:
-        """It may send, and the hub knows its store."""
+        """Return True when it may send and the hub knows its store."""
         return self._introduced and bool(self._telemetry.credit) and bool(self._status.credit)
 
     def send(self, batches: Batches) -> None:
-        """What waits, as far as credit goes."""
+        """Send waiting readings, as far as credit allows."""
         while self.due and self._may_send:
             times = max(times for times in GATHERED if times <= len(self.due))
             tag, first = next(self._tags), self._times_sent * batches.shape.each
@@ -187,7 +186,7 @@ class Gateway:
         return not (credit == 1 and unsettled) or time.monotonic() - self._sent_at >= LIVE_GATHER_LAST_S
 
     def tell(self) -> None:
-        """A status, as a gateway of the product has it."""
+        """Send a status as a real gateway does."""
         document = {
             "state": "running",
             "epoch": _EPOCH,
@@ -203,14 +202,14 @@ class Gateway:
             self._engine.send(self._status, next(self._tags), message, settled=True)
 
     def _introduce(self) -> None:
-        """The lineage of its store, once there is credit for it."""
+        """Send the lineage of its store, once it has credit."""
         if self._ledger.credit > 0 and not self._lineage_sent:
             self._lineage_sent = True
             told = {"lineage": {"epoch": _EPOCH, "openings": [_EPOCH]}}
             self._engine.send(self._ledger, next(self._tags), plain.data_section(msgspec.json.encode(told)))
 
     def flush(self) -> bool:
-        """Hand over what there is to send; False while the socket does not take all."""
+        """Write pending output; return False while the socket does not take all."""
         self._unsent += self._engine.data_to_send()
         with contextlib.suppress(BlockingIOError):
             while self._unsent:
@@ -218,7 +217,7 @@ class Gateway:
         return not self._unsent
 
     def read(self) -> list[_Left]:
-        """What the hub says; returns the batches that it has accepted. Raises LoadFailed."""
+        """Read from the hub; return the accepted batches. Raises LoadFailed."""
         with contextlib.suppress(BlockingIOError):
             data = self.socket.recv(_CHUNK_BYTES)
             if not data:
@@ -246,13 +245,13 @@ class Gateway:
 
 
 class Second(NamedTuple):
-    """What was seen of the hub when a second was over."""
+    """State of the hub at the end of a second."""
 
     accepted: int
-    """Readings up to now."""
+    """Readings accepted so far."""
     resident_mib: float
     waiting: int
-    """Readings that are due and have not left, of all gateways."""
+    """Readings of all gateways that are due but not sent."""
 
 
 class Fleet:
@@ -263,7 +262,7 @@ class Fleet:
         self.accepted = 0
         """Readings."""
         self.settled_s: list[float] = []
-        """From when the first reading of a batch was due to its answer, of each."""
+        """Time from the due time of a batch's first reading to its answer, for each batch."""
         self._batches = Batches(shape)
         self._selector = selectors.DefaultSelector()
         self._gateways = []
@@ -281,16 +280,16 @@ class Fleet:
 
     @property
     def waiting(self) -> int:
-        """Readings that are due and have not left."""
+        """Return the readings that are due but not sent."""
         return sum(len(gateway.due) for gateway in self._gateways) * self.shape.readings
 
     @property
     def under_way(self) -> int:
-        """Batches that have no answer."""
+        """Return the batches without an answer."""
         return sum(len(gateway.under_way) for gateway in self._gateways)
 
     def run(self, seconds: float) -> Iterator[float]:
-        """Send at the rate that the shape has; yields once a second how long that has been."""
+        """Send at the rate of the shape; yield the elapsed time once a second."""
         begin, due, told, next_second = time.monotonic(), 0, 0, 1
         while (elapsed := time.monotonic() - begin) < seconds:
             due = self._due(due, min(int(elapsed * self.shape.times_s), due + TIMES_A_TURN))
@@ -301,7 +300,7 @@ class Fleet:
                 yield elapsed
 
     def settle(self) -> None:
-        """Wait for the answers to what has left, and send what waits. Raises LoadFailed."""
+        """Send waiting readings and wait for all answers. Raises LoadFailed."""
         begin, told = time.monotonic(), 0
         while self.under_way or self.waiting:
             elapsed = time.monotonic() - begin
@@ -316,7 +315,7 @@ class Fleet:
         self._selector.close()
 
     def _due(self, first: int, end: int) -> int:
-        """Readings are due, each time of another gateway."""
+        """Mark readings as due, each time for another gateway."""
         now = time.monotonic()
         for number in range(first, end):
             gateway = self._gateways[number % self.shape.gateways]
@@ -353,7 +352,7 @@ class Fleet:
 
 
 class Run(NamedTuple):
-    """What one shape's run has found."""
+    """Figures of one shape's run."""
 
     shape: Shape
     seconds: list[Second]
@@ -361,19 +360,19 @@ class Run(NamedTuple):
     hub_cpu_s: float
     our_cpu_s: float
     files_s: float
-    """Data files that commits of `telemetry` have added, a second."""
+    """Data files added by commits of `telemetry`, a second."""
     commits: int
     open_s: float
 
     @property
     def readings_s(self) -> float:
-        """The median of the seconds."""
+        """Return the median over the seconds."""
         accepted = [second.accepted for second in self.seconds]
         return (accepted[-1] - accepted[0]) / (len(accepted) - 1)
 
     @property
     def growth(self) -> float:
-        """Of memory, from when the hub was warm: medians of a tenth of the seconds."""
+        """Return the growth of memory since the hub was warm, by medians of a tenth of the seconds."""
         resident = [second.resident_mib for second in self.seconds]
         seconds = len(resident)
         tenth, warm = max(1, seconds // 10), min(max(int(seconds * WARM_SHARE), WARM_S_MIN), seconds // 2)

@@ -1,5 +1,7 @@
-"""A file system of its own for one broker, on a block device of its own, so that what reaches the medium can be counted
-to the byte: the write-ahead log, its checkpoints, the file system's journal, everything, and nobody else's."""
+"""A private file system on its own block device for one broker, so that all bytes on the medium can be counted.
+
+They include the write-ahead log, its checkpoints and the file system's journal, and exclude other programs.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _WRITTEN_SECTORS: Final = 6
 
 
 class Medium:
-    """An ext4 with Debian's settings on a loop device; ``with`` makes it and takes it away again."""
+    """Ext4 with Debian's settings on a loop device; ``with`` creates and removes it."""
 
     def __init__(self) -> None:
         if os.geteuid() != 0 or any(shutil.which(name) is None for name in ("losetup", "mkfs.ext4", "mount")):
@@ -35,7 +37,7 @@ class Medium:
         with image.open("wb") as file:
             file.truncate(SIZE)
         self.folder.mkdir()
-        # Everything is initialised now, or the kernel would go on doing it while somebody counts.
+        # Initialise everything now; otherwise the kernel would continue during the measurement.
         _do("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(image))
         self._device = _do("losetup", "--find", "--show", str(image))
         try:
@@ -53,14 +55,14 @@ class Medium:
         self._folder.cleanup()
 
     def written(self) -> int:
-        """Bytes written to the device so far; what is still in memory is written first."""
+        """Flush memory, then return the bytes written to the device so far."""
         _do("sync", "--file-system", str(self.folder))
         fields = Path(f"/sys/block/{Path(self._device).name}/stat").read_text().split()
         return int(fields[_WRITTEN_SECTORS]) * SECTOR
 
 
 def _do(*command: str) -> str:
-    """What it says. Raises BrokerMissing when it cannot."""
+    """Run a command; return its output. Raises BrokerMissing when it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BrokerMissing(f"{' '.join(command)}: {done.stderr.strip()}")

@@ -1,6 +1,7 @@
-"""A link between a gateway and its hub that is as narrow as it is told to be, counts its bytes, and can be cut.
+"""A link of adjustable bandwidth between a gateway and its hub; it counts bytes and can be cut.
 
-What it has not passed on the sender's kernel holds: its own buffers are small, as a modem's driver would not say so.
+The sender's kernel holds data that is not forwarded: the link's own buffers are small, as a modem's driver would not
+report its own.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ import time
 from typing import Final, Self
 
 SEGMENT_BYTES: Final = 1_448
-"""As over Ethernet; the loopback's are 64 KiB, and a small buffer would never take one."""
+"""Segment size of Ethernet; the loopback's 64 KiB would never fit a small buffer."""
 BUFFER_BYTES: Final = 8 * 1024
 CHUNK_BYTES: Final = 256 * 1024
 
 
 class NarrowLink:
-    """Listens on a port of the loopback and passes everything on to another one, on a thread of its own."""
+    """Listens on a loopback port and forwards to another one, in its own thread."""
 
     def __init__(self, target_port: int) -> None:
         self.bytes_s: float | None = None
-        """How much it carries each way; None: all there is."""
+        """Bandwidth each way; None: unlimited."""
         self.up_bytes = self.down_bytes = 0
-        """What it has carried from and to who connects."""
+        """Bytes from the connecting side, and to it."""
         self.cut = False
-        """Connections that are there end, and new ones are refused."""
+        """End current connections and refuse new ones."""
         self._target_port = target_port
         self._listener = socket.socket()
         self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES)
@@ -62,7 +63,7 @@ class NarrowLink:
                 self._pass(ours, theirs)
 
     def _pass(self, ours: socket.socket, theirs: socket.socket) -> None:
-        """Until one of them ends, or the link is cut."""
+        """Forward until either side ends or the link is cut."""
         ready = selectors.DefaultSelector()
         due = {ours: 0.0, theirs: 0.0}
         for one in due:

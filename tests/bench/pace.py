@@ -1,7 +1,7 @@
-"""A gateway on a computer as slow as a Raspberry Pi 4: one core, and of its time about a third.
+"""A gateway at the speed of a Raspberry Pi 4: a single core for about a third of the time.
 
-What cpulimit does, in periods so short that they are not what is measured: a quota of the kernel's counts periods of
-0.1 s, and a process that has used up its share stands still for the rest of one.
+It works like cpulimit, with periods too short to affect the measurement. The kernel's quota has periods of 0.1 s, and a
+process that has used up its share pauses for the rest of one.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tests.bench.sessions import absent_session
 from tests.bench.unlike import FLEET, UNLIKE
 
 SHARE: Final = 0.35
-"""Of a core of this machine; a Pi 4's does about as much."""
+"""Share of a core of this machine that equals a core of a Pi 4."""
 PERIOD_S: Final = 0.004
-"""In which it runs for its share and stands still for the rest."""
+"""Period in which the process runs for its share and pauses for the rest."""
 RATE: Final = 10_000
 PUBACK_MS_MAX: Final = 50.0
 _SECONDS: Final = 10
@@ -36,12 +36,12 @@ _LOAD: Final = ("-c", str(FLEET), "-n", str(RATE * _SECONDS), "-q", "1", "-r", s
 
 @contextmanager
 def slow(pid: int, share: float = SHARE) -> Iterator[None]:
-    """Give a process one core, the first it may use, and this share of its time."""
+    """Limit a process to one core, the first allowed, and this share of its time."""
     cores = os.sched_getaffinity(pid)
     ended = threading.Event()
 
     def limit() -> None:
-        with suppress(ProcessLookupError):  # it has ended: whoever measures finds out
+        with suppress(ProcessLookupError):  # it has ended, which the measurement notices
             while not ended.wait(PERIOD_S * share):
                 os.kill(pid, signal.SIGSTOP)
                 time.sleep(PERIOD_S * (1 - share))
@@ -59,7 +59,7 @@ def slow(pid: int, share: float = SHARE) -> Iterator[None]:
 
 
 def _use(pid: int, cores: set[int]) -> None:
-    """Every thread of a process on these cores; those it begins later follow. None where it has ended."""
+    """Pin all threads of a process to these cores; later threads inherit this. Ignores a process that has ended."""
     with suppress(FileNotFoundError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with suppress(ProcessLookupError):
@@ -76,7 +76,7 @@ def _run(load: LoadGenerators, settings: Settings) -> list[Result]:
                 found = load.run("mqttload", ours.port("mqtt"), *_LOAD)
                 said = f"{found['pub_per_s']:,.0f} msg/s, p99 {found['ack_us_p99'] / 1e3:,.1f} ms"
                 say(f"  mqtt-pace {number}/{settings.rounds}: {said}")
-                if number:  # the first warms up
+                if number:  # the first round warms up
                     rates.append(found["pub_per_s"])
                     waits_ms.append(found["ack_us_p99"] / 1e3)
     rate, wait_ms = statistics.median(rates), statistics.median(waits_ms)

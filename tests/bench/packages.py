@@ -1,4 +1,4 @@
-"""Programs of other people: found, brought from Debian where that is allowed, or said to be missing."""
+"""Third-party programs: found, installed from Debian if allowed, or reported as missing."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ PLACES: Final = f"{os.environ.get('PATH', '')}:/usr/sbin"
 
 
 class BrokerMissing(Exception):
-    """Something is not installed; the message says what to install."""
+    """A program is not installed; the message names the package to install."""
 
 
 def program(name: str, *packages: str) -> Path:
-    """Where `name` is; its Debian packages are installed when it is nowhere. Raises BrokerMissing."""
+    """Return the path of `name`; install its Debian packages if it is missing. Raises BrokerMissing."""
     found = shutil.which(name, path=PLACES)
     if found is None:
         install(name, *packages)
@@ -28,14 +28,16 @@ def program(name: str, *packages: str) -> Path:
 
 
 def install(what: str, *packages: str) -> None:
-    """Install Debian packages, their daemons not started. Raises BrokerMissing when that is not allowed or fails."""
+    """Install Debian packages without starting their daemons. Raises BrokerMissing when this is not allowed
+    or fails.
+    """
     command = "apt-get install --no-install-recommends " + " ".join(packages)
     as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
     allowed = os.environ.get("WAYPOST_APT") != "never" and shutil.which("apt-get") is not None
     if not allowed or (as_root and not _succeeds([*as_root, "true"])):
         raise BrokerMissing(f"{what} is not there: {command}")
     say(f"  installing {' '.join(packages)}")
-    # RUNLEVEL keeps Debian's scripts from starting the service: a private one is started on ports of its own.
+    # RUNLEVEL keeps Debian's scripts from starting the service: a private one starts on its own ports.
     environment = [*as_root, "env", "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1"]
     apt = [*environment, "apt-get", "-q", "-o", "DPkg::Lock::Timeout=300"]
     if _succeeds([*apt, "install", "-y", "--no-install-recommends", *packages]):
@@ -51,5 +53,5 @@ def _succeeds(command: list[str]) -> bool:
 
 
 def say(text: str) -> None:
-    """Progress goes to stderr; stdout is for the result."""
+    """Print progress to stderr; stdout is for the result."""
     print(text, file=sys.stderr, flush=True)

@@ -1,9 +1,9 @@
-"""What a pass with ten thousand new messages costs, by job, over histories of different lengths.
+"""Costs of a pass with ten thousand new messages, by job, over histories of different lengths.
 
-A pass should cost what is new and what that touches, and not what has landed before. The lakes are alike but for their
-days (`tests.bench.history`); one session takes the same new messages into each, by turns, one job after the other.
-Processor time is that of this program, and of the JVM and its workers where a job needs them; files are what the jobs'
-commits say.
+A pass should cost only new messages and the rows that they touch, independent of history. The lakes differ only in
+their days (`tests.bench.history`). One session lands the same new messages in each, in turn, and runs one job after the
+other. Processor time covers this program, and the JVM with its workers where a job needs them. Files are those of the
+jobs' commits.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ if TYPE_CHECKING:
 
 DAYS: Final = (4, 64)
 DAYS_FULL: Final = (4, 64, 400)
-"""Of 252 000 messages each: 1, 16 and 100 million."""
+"""Days of 252 000 messages each: 1, 16 and 100 million messages."""
 FIRST_COMMIT_STEPS: Final = 400
-"""84 000 messages: the hub's landing puts as many into one commit when it has to catch up."""
+"""84 000 messages: the largest commit of the hub's landing when it catches up."""
 NEW_STEPS: Final = 48
-"""10 080 messages: not quite an hour of every device, so that a pass meets hours that have begun."""
+"""10 080 messages: slightly less than an hour of every device, so that a pass finds unfinished hours."""
 TODAY_STEPS: Final = 2 * NEW_STEPS
-"""Taken before anything is measured: the day that a pass adds to has begun, and Java has compiled what it compiles."""
+"""Messages before the measurement: the current day has started, and Java has compiled its code."""
 WARM_ROUNDS: Final = 1
 GROWTH_MAX: Final = 1.3
-"""What a pass may cost over many days, in times of what it costs over one."""
+"""Largest cost of a pass over many days, relative to a pass over one day."""
 
 
 class Cost(NamedTuple):
-    """What one run of one job took."""
+    """Cost of one run of one job."""
 
     cpu_s: float
     read_mb: float
-    """Of files and sockets."""
+    """Megabytes read from files and sockets."""
     written_mb: float
     files_written: int
     files_removed: int
 
 
 class Meter:
-    """What this program and the processes it has started have taken up to now."""
+    """Resources that this program and its child processes have used so far."""
 
     def __init__(self) -> None:
         import psutil  # noqa: PLC0415 - other benchmarks need none of it
@@ -59,21 +59,21 @@ class Meter:
         self._program = psutil.Process()
 
     def cpu_s(self) -> float:
-        """Processor time."""
-        total = time.process_time()  # of others the kernel tells hundredths, and a pass may take two
+        """Return the processor time."""
+        total = time.process_time()  # the kernel reports others in hundredths, and a pass may take two
         for process in self._program.children(recursive=True):
             took = process.cpu_times()
             total += took.user + took.system + took.children_user + took.children_system
         return total
 
     def read_bytes(self) -> int:
-        """Bytes that were read, whether of a medium or not."""
+        """Return the bytes read, from a medium or a cache."""
         processes = (self._program, *self._program.children(recursive=True))
         return sum(process.io_counters().read_chars for process in processes)
 
 
 class Subject:
-    """A lake that is measured: how far the fleet has come, and what each job took in each round."""
+    """Lake under measurement: its last step, and the cost of each job in each round."""
 
     def __init__(self, driver: SparkDriver, meter: Meter, root: Path, days: int) -> None:
         from spark.lake import SparkLake  # noqa: PLC0415
@@ -93,14 +93,14 @@ class Subject:
             self._step += commit_steps
 
     def grow(self) -> None:
-        """To the days it is to have, from the one that is there."""
+        """Extend the lake from one day to its number of days."""
         from tests.bench import history  # noqa: PLC0415
 
         history.grow(self.root, self.days)
         self._step = self.days * history.DAY_STEPS
 
     def pass_over(self) -> dict[str, Cost]:
-        """Every job once."""
+        """Run every job once."""
         from spark.jobs import catalog  # noqa: PLC0415
 
         return {job.name: self._run(job) for job in catalog.JOBS}
@@ -113,7 +113,7 @@ class Subject:
             self.costs.setdefault(name, []).append(cost)
 
     def check(self) -> None:
-        """Raise LoadFailed unless every value is in the windows and every message in the accounts, once."""
+        """Raise LoadFailed unless the windows have every value once, and the accounts every message."""
         import deltalake  # noqa: PLC0415
         import pyarrow.compute as pc  # noqa: PLC0415
 

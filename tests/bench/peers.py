@@ -1,7 +1,7 @@
-"""Peers that are more than one program and its file: RabbitMQ from Debian, ActiveMQ Artemis from Maven Central,
-skupper-router from wherever it was built.
+"""Peers with several programs and files: RabbitMQ from Debian, ActiveMQ Artemis from Maven Central, skupper-router from
+any build.
 
-Both run as private nodes: their folder, their ports, their process group; nothing of an installed service is touched.
+They run as private nodes with their own folder, ports and process group; installed services are not touched.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from tests.bench.packages import BrokerMissing, program
 from tests.support.processes import free_port, resident_mib, wait_until
 
 START_S: Final = 300.0
-"""A JVM or an Erlang machine on a busy small computer: RabbitMQ was seen to take 90 s after a kill."""
+"""Longest start of a JVM or an Erlang machine on a busy small computer: RabbitMQ took 90 s after a kill."""
 QUEUES: Final = 16
-"""Queues made before the first round, one a round; more rounds use them in turn."""
+"""Queues created before the first round, one a round; further rounds reuse them in turn."""
 _RABBITMQ: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
-"""The server itself: Debian's wrapper in /usr/sbin runs it as a user who may not write to our folder."""
+"""The server itself: Debian's wrapper in /usr/sbin switches to a user without write access to our folder."""
 ARTEMIS: Final = "org.apache.activemq:apache-artemis:2.44.0:tar.gz:bin"
 
 
 class _Node:
-    """A process group in a folder of its own."""
+    """Process group in its own folder."""
 
     name = ""
 
     def __init__(self, parent: Path | None = None) -> None:
-        """Its data is in a folder of its own in `parent`."""
+        """Keep data in a new folder inside `parent`."""
         self._folder = tempfile.TemporaryDirectory(
             prefix="waypost-bench-", dir=parent or Path.cwd() / "build", ignore_cleanup_errors=True
         )
@@ -43,7 +43,7 @@ class _Node:
         self._ports: set[int] = set()
 
     def spawn(self, command: list[str], environment: dict[str, str]) -> None:
-        """Start a program in a group of its own; what it says goes to ``log`` in the folder."""
+        """Start a program in its own group, with its output in ``log`` in the folder."""
         with (self.folder / "log").open("ab") as log:
             self._processes.append(
                 subprocess.Popen(
@@ -58,8 +58,9 @@ class _Node:
             )
 
     def wait_for(self, *ports: int) -> None:
-        """Until it listens. LoadFailed with its log when it does not: what is installed is not passed over. Nothing of
-        it is left then."""
+        """Wait until it listens; on failure stop it and raise LoadFailed with its log. An installed peer is never
+        skipped.
+        """
         self._ports.update(ports)
 
         def ready() -> bool:
@@ -79,7 +80,7 @@ class _Node:
         self._folder.cleanup()
 
     def stop(self) -> None:
-        """SIGTERM to each group, the last one first, and their end."""
+        """Send SIGTERM to each group, the last one first, and wait."""
         for process in reversed(self._processes):
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGTERM)
@@ -91,7 +92,9 @@ class _Node:
         self._wait_for_silence()
 
     def kill(self) -> None:
-        """SIGKILL to each group: a power cut, but for the page cache. Entering it again starts it on the same data."""
+        """Send SIGKILL to each group: a power cut except for the page cache. Entering it again starts it on the same
+        data.
+        """
         for process in reversed(self._processes):
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -99,14 +102,14 @@ class _Node:
         self._wait_for_silence()
 
     def _wait_for_silence(self) -> None:
-        """A group's first process ends before the others; while those die, their ports answer as if it had started."""
+        """Wait for all processes of the groups: while they die, their ports still answer."""
         wait_until(
             lambda: not any(map(listens, self._ports)), timeout_s=START_S, what=f"{self.name} is gone", every_s=0.02
         )
 
     @property
     def resident_mib(self) -> float:
-        """Of the whole group the broker runs in."""
+        """Return the resident memory of the broker's whole group."""
         group = os.getpgid(self._processes[-1].pid)
         total = 0.0
         for entry in Path("/proc").glob("[0-9]*"):
@@ -142,7 +145,7 @@ class RabbitMQ(_Node):
         return self
 
     def counters(self) -> str:
-        """Its queues, channels and consumers as it counts them, for people."""
+        """Return its own counts of queues, channels and consumers, for people."""
         asked = (
             "list_queues name messages_ready messages_unacknowledged consumers",
             "list_channels messages_unacknowledged messages_unconfirmed consumer_count",
@@ -181,7 +184,7 @@ class RabbitMQ(_Node):
 
 
 class Artemis(_Node):
-    """ActiveMQ Artemis, its journal synced before every answer (its default), queues durable and anycast."""
+    """ActiveMQ Artemis with durable anycast queues; its journal is synced before every answer, as by default."""
 
     name = "artemis"
 
@@ -215,7 +218,7 @@ class Artemis(_Node):
 
 
 class SkupperRouter(_Node):
-    """skupper-router with its usual worker threads; what is sent to anycast/# goes to one of the receivers."""
+    """skupper-router with its default worker threads; messages to anycast/# go to one of the receivers."""
 
     name = "skrouterd"
 
@@ -250,7 +253,7 @@ class SkupperRouter(_Node):
 
 
 def _artemis_home() -> Path:
-    """The unpacked distribution, under ``build``; fetched with Maven when it is not there. Raises BrokerMissing."""
+    """Return the unpacked distribution under ``build``; Maven fetches it if missing. Raises BrokerMissing."""
     named = os.environ.get("ARTEMIS_HOME")
     if named is not None and (Path(named) / "bin" / "artemis").exists():
         return Path(named)
@@ -258,12 +261,12 @@ def _artemis_home() -> Path:
     homes = sorted(folder.glob("apache-artemis-*/bin/artemis"))
     if homes:
         return homes[-1].parents[1]
-    maven = program("mvn", "maven")  # brings a Java
+    maven = program("mvn", "maven")  # installs a Java as well
     command = [str(maven), "-q", "-B", "dependency:copy", f"-Dartifact={ARTEMIS}", f"-DoutputDirectory={folder}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     archives = sorted(folder.glob("apache-artemis-*.tar.gz"))
     if done.returncode or not archives:
         raise BrokerMissing(f"artemis cannot be fetched ({' '.join(command)}): {done.stdout[-500:]}")
-    # Not `tarfile`: that of Debian 12's Python knows no filters.
+    # `tarfile` of Debian 12's Python has no filters.
     subprocess.run(["tar", "--extract", "--directory", folder, "--file", archives[-1]], check=True)
     return _artemis_home()

@@ -1,4 +1,4 @@
-"""The results as one picture: a bar a benchmark, on a scale where 1 is the goal. Self-contained SVG."""
+"""The results as a self-contained SVG: a bar for each benchmark, scaled so that 1 is the goal."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ LEFT: Final = 220
 RIGHT: Final = 240
 _SMALL: Final = 'fill="#777" font-size="11"'
 SHOWN_MAX: Final = 3.0
-"""Times the goal where bars end; longer ones carry their figure."""
+"""Largest bar, in goals; longer ones show their figure."""
 
 
 def svg(results: list[Result]) -> str:
-    """The picture."""
+    """Return the picture."""
     height = ROW * len(results) + 80
     scale = (WIDTH - LEFT - RIGHT) / SHOWN_MAX
     rows = [_row(result, 56 + ROW * i, scale) for i, result in enumerate(results)]

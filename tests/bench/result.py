@@ -1,4 +1,4 @@
-"""What a benchmark found: one figure, beside a peer's or a goal."""
+"""Result of a benchmark: one figure, compared with a peer's or a goal."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 
 class Goal(NamedTuple):
-    """What is asked for, and how far it is exceeded."""
+    """Goal of a benchmark, and the distance from it."""
 
     words: str
-    """For the table: ``>= 1 x``."""
+    """Text for the table: ``>= 1 x``."""
     share: float
-    """Times the goal: 1 is met exactly, 2 is twice as good."""
+    """Result relative to the goal: 1 meets it exactly, 2 is twice as good."""
     met: bool
 
 
@@ -31,17 +31,17 @@ class Result(NamedTuple):
     about: str
     unit: str
     value: float
-    """Ours: the median of the rounds."""
+    """Our figure: the median of the rounds."""
     goal: Goal | None = None
-    """None: reported, not held against anything."""
+    """None: reported without a comparison."""
     peer: str = ""
     peer_value: float | None = None
     ratio: float | None = None
-    """Median of the rounds' own ratios, ours to the peer's."""
+    """Median of the rounds' ratios of ours to the peer's."""
     resident_mib: float | None = None
     peer_resident_mib: float | None = None
     details: Mapping[str, float | list[float]] = {}
-    """Figures behind the line; in the JSON only."""
+    """Figures behind the line, for the JSON only."""
 
     @property
     def met(self) -> bool | None:
@@ -49,5 +49,5 @@ class Result(NamedTuple):
 
 
 def figure(value: float) -> str:
-    """A number for people: three digits that count."""
+    """Format a number with three significant digits."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

@@ -1,4 +1,4 @@
-"""A retained message on each of a million topics: what the gateway keeps in memory for one, beside its body."""
+"""A retained message on each of a million topics: the gateway's memory for each, without its body."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.bench.result import Result, at_most
 
 TOPICS: Final = 1_000_000
 WARM: Final = 10_000
-"""Of them, sent before memory is looked at first: what takes room only once has taken it then."""
+"""Messages before the first measurement of memory, which allocate everything that is allocated once."""
 BYTES_EACH_MAX: Final = 300.0
-"""Beside its body."""
+"""Most memory for a message, without its body."""
 _BODY: Final = b'{"state": "running", "since": 1763856000}'
 _AT_ONCE: Final = 1_000
 _PUBACK_BYTES: Final = 4
@@ -26,7 +26,7 @@ _LIMITS: Final = "{retainedMax: 2000000, retainedPerUserMax: 2000000, memoryByte
 
 
 def _publish(device: socket.socket, first: int, end: int) -> None:
-    """Retained messages, QoS 1, to the topics of these numbers, and their PUBACKs. Raises LoadFailed."""
+    """Publish retained messages at QoS 1 to these topics and read their PUBACKs. Raises LoadFailed."""
     for start in range(first, end, _AT_ONCE):
         packets = []
         numbers = range(start, min(start + _AT_ONCE, end))
@@ -48,7 +48,7 @@ def _run(_load: LoadGenerators, _settings: Settings) -> list[Result]:
         broker = stack.enter_context(WaypostConfigured(_LIMITS))
         (device,) = connect(stack, broker.port("mqtt"), 1, name="retains")
         _publish(device, 0, WARM)
-        time.sleep(1)  # what is freed after a burst is freed now
+        time.sleep(1)  # memory of a burst is released now
         before_mib = broker.resident_mib
         begin = time.monotonic()
         _publish(device, WARM, TOPICS)

@@ -1,10 +1,9 @@
-"""What job `rollups` makes of ten million readings: as one question, a million at a time, and when it has to catch up.
+"""Job `rollups` over ten million readings: as one query, in passes of a million, and when it catches up.
 
-Catching up is the first pass of a session that has compiled nothing, over all that is there. Steady are passes that
-find a million new readings each, which begin amid the windows that the ones before ended with. As a batch the job's
-windows are only computed, beside DuckDB, polars, and Spark as it makes them on a cluster, which make the same of the
-same files, by turns. All windows have the percentiles that the table has; what the tables say in the end is held
-against what DuckDB finds.
+Catching up is the first pass of a fresh session over all readings. Steady passes find a million new readings each and
+continue the windows of earlier passes. As one query, only the job's windows are computed, in turn with DuckDB, polars,
+and Spark as on a cluster on the same files. All windows have the table's percentiles; the final tables are compared
+with DuckDB's result.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ WINDOWS: Final = Question("windows", "windows of a minute as `rollup_1m` has the
 
 
 class Taken(NamedTuple):
-    """What something took of so many readings. `cpu_s`: of all processes."""
+    """Time for this many readings. `cpu_s`: of all processes."""
 
     rows: int
     seconds: float
@@ -94,7 +93,7 @@ def _passes(spark: SparkSession, meter: Meter, lake: Path, rows: int) -> Taken:
 
 
 def _steady(spark: SparkSession, meter: Meter, lake: Path, rounds: int) -> Iterator[Taken]:
-    """Passes after those in which Java compiles most."""
+    """Run passes after those in which Java compiles most of the code."""
     passes = WARM_PASSES + rounds
     for number, rows in enumerate(analytics.commits(lake / "readings", passes * analytics.FILE_ROWS)):
         found = _passes(spark, meter, lake, rows)
@@ -113,7 +112,7 @@ def _computed(spark: SparkSession, lake: Path) -> int:
 
     seen = Observation()
     found = rollups.by_minute(SparkLake(spark, lake).read("readings")).observe(seen, F.count(F.lit(1)).alias("rows"))
-    found.write.format("noop").mode("overwrite").save()  # every row is made, and none is kept
+    found.write.format("noop").mode("overwrite").save()  # every row is computed, and none is stored
     return int(seen.get["rows"])
 
 
@@ -124,7 +123,7 @@ def _batch(spark: SparkSession, meter: Meter, lake: Path, rounds: int) -> dict[s
         "duckdb": partial(analytics.of_duckdb, files, WINDOWS),
         "polars": partial(analytics.of_polars, files, WINDOWS),
     }
-    answers = {name: each() for name, each in ask.items()}  # once for nothing: Java compiles
+    answers = {name: each() for name, each in ask.items()}  # a first run warms up: Java compiles
     if len(set(answers.values())) != 1:
         raise LoadFailed(f"the windows differ in number: {answers}")
     found: dict[str, list[Taken]] = {name: [] for name in ask}
@@ -144,7 +143,7 @@ def _files(lake: Path) -> Sequence[str]:
 
 
 def _check(lake: Path) -> None:
-    """Raise LoadFailed unless `rollup_1m` has every window of the readings once, with what is in it."""
+    """Raise LoadFailed unless `rollup_1m` has every window of the readings once, with the correct content."""
     import deltalake  # noqa: PLC0415
     import duckdb  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Sessions whose client is away."""
+"""Sessions of absent clients."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 
 class Listening(Protocol):
-    """A broker by its ports."""
+    """Broker with its ports."""
 
     def port(self, protocol: str, /) -> int: ...
 
 
 def absent_session(broker: Listening) -> None:
-    """A persistent session on load/# whose client is away: every message is kept for it."""
+    """Create a persistent session on load/# and disconnect: every message is stored for it."""
     client = paho.Client(CallbackAPIVersion.VERSION2, "absent", clean_session=False)
     client.on_connect = lambda *_: client.subscribe("load/#", 1)  # type: ignore[assignment]
     client.on_subscribe = lambda *_: client.disconnect()  # type: ignore[assignment]

@@ -1,7 +1,7 @@
-"""The same load spread over more and more senders: how it is with a fleet, each device waiting for its answer.
+"""The same load spread over more and more senders, as in a fleet where each device waits for its answer.
 
-What a message costs should not depend on how messages are spread. So there is a bound for every number of senders,
-and another for how much of the rate with the fewest must be left.
+The cost of a message should not depend on the number of senders. Each number of senders therefore has a bound, and a
+least share of the rate with the fewest senders.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from tests.bench.unlike import FILES_BESIDE, allow_files
 
 
 class Spread(NamedTuple):
-    """`measure` is called with a broker and a number of senders, and returns messages a second."""
+    """Comparison over numbers of senders; `measure` gets a broker and a number, and returns messages a second."""
 
     name: str
     about: str
     seconds: int
     measure: Callable[[LoadGenerators, Broker, int], float]
     counts: tuple[int, ...]
-    """Senders, the fewest first."""
+    """Numbers of senders, the lowest first."""
     least: float = 0.0
-    """Messages a second with any number, where there is no peer; else the ratio to it. 0: nothing is asked."""
+    """Lowest rate with any number of senders, or lowest ratio to the peer if there is one; 0: no bound."""
     share: float = 0.0
-    """Least part of the rate with the fewest that must be left with more."""
+    """Lowest share of the rate with the fewest senders."""
     peer: Callable[[], Broker] | None = None
 
     @property
@@ -41,7 +41,7 @@ class Spread(NamedTuple):
     def run(self, load: LoadGenerators, settings: Settings) -> list[Result]:
         allow_files(max(self.counts) + FILES_BESIDE)
         with ExitStack() as stack:
-            theirs = stack.enter_context(self.peer()) if self.peer is not None else None  # first: it may be missing
+            theirs = stack.enter_context(self.peer()) if self.peer is not None else None  # first: may be missing
             ours: Broker = stack.enter_context(WaypostBroker())
             brokers = [broker for broker in (ours, theirs) if broker is not None]
             rates: dict[str, dict[int, list[float]]] = {
@@ -52,7 +52,7 @@ class Spread(NamedTuple):
                     found = {broker.name: self.measure(load, broker, count) for broker in brokers}
                     said = ", ".join(f"{name} {rate:,.0f} msg/s" for name, rate in found.items())
                     say(f"  {self.name} {number + 1}/{settings.rounds}, {count} senders: {said}")
-                    if number >= 0:  # the first round is to get warm
+                    if number >= 0:  # the first round warms up
                         for name, rate in found.items():
                             rates[name][count].append(rate)
             memory = ours.resident_mib

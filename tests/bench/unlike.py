@@ -1,6 +1,6 @@
-"""MQTT as a fleet sends it: topics, sizes and contents that differ, and many connections with a message each.
+"""MQTT as a fleet sends it: varied topics, sizes and contents, and many connections with one message each.
 
-What is alike and comes in deep windows is measured in `cases`; a broker that is fast there may still be slow here.
+`cases` measures uniform messages in deep windows; a broker that is fast there may still be slow here.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tests.bench.result import Result, at_most
 from tests.bench.sessions import absent_session
 
 UNLIKE: Final = ("-V", "20", "-Z", "400")
-"""20 topics a connection, payloads of 16 to 400 bytes."""
+"""20 topics for each connection, payloads of 16 to 400 bytes."""
 FLEET: Final = 500
-"""Connections with one message each under way."""
+"""Connections with one message each in flight."""
 CURVE: Final = (1, 10, 100, 1_000, 5_000)
-"""Connections, one message each."""
+"""Numbers of connections, with one message each."""
 FILES_BESIDE: Final = 200
 
 _WINDOWS: Final = ("-c", "50", "-w", "20")
@@ -51,13 +51,13 @@ def _one_each(connections: int, messages: int, *more: str, figure: str = "pub_pe
 
 
 def stored(broker: Broker) -> None:
-    """Waypost stores every message; the peer is spared it."""
+    """Make Waypost store every message; the peer need not."""
     if broker.name == "waypost":
         absent_session(broker)
 
 
 def _curve(load: LoadGenerators, settings: Settings, *, through: bool) -> list[Result]:
-    """Messages a second, by connections: stored, or received by a live subscriber."""
+    """Measure messages a second by number of connections: stored, or received by a live subscriber."""
     allow_files(max(CURVE) + FILES_BESIDE)
     name, about = ("mqtt-connections-through", _EACH_THROUGH) if through else ("mqtt-connections", _EACH_IN)
     with ExitStack() as stack:
@@ -84,7 +84,7 @@ def _curve(load: LoadGenerators, settings: Settings, *, through: bool) -> list[R
 
 
 def allow_files(files: int) -> None:
-    """For this process and the brokers and generators it starts."""
+    """Raise the limit of open files for this process and its brokers and generators."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < files:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(files, hard), hard))
@@ -92,13 +92,13 @@ def allow_files(files: int) -> None:
 
 PACED: Final = ("-c", str(FLEET), "-n", "100000", "-q", "1", "-r", "20000", *UNLIKE)
 PUBACK_MS_MAX: Final = 3.0
-"""Of half the messages."""
+"""Largest median."""
 BEYOND_COMMITS_MS_MAX: Final = 20.0
-"""Of 99 in 100 messages, beyond `COMMITS` commits, each as long as 99 in 100 of the round's."""
+"""Largest 99th percentile of PUBACK, beyond `COMMITS` commits of the round's 99th percentile."""
 
 
 def _paced(load: LoadGenerators, settings: Settings) -> list[Result]:
-    """PUBACK at a steady rate that many connections share."""
+    """Measure PUBACK at a steady rate that many connections share."""
     waits_ms: dict[str, list[float]] = {"p50": [], "p99": [], "commit_p99": []}
     theirs_ms: dict[str, list[float]] = {"p50": [], "p99": []}
     with Mosquitto() as theirs, WaypostBroker() as ours:
@@ -110,7 +110,7 @@ def _paced(load: LoadGenerators, settings: Settings) -> list[Result]:
             others = load.run("mqttload", theirs.port("mqtt"), *PACED)
             told = f"PUBACK p50 {mine['ack_us_p50'] / 1e3:.2f}, p99 {mine['ack_us_p99'] / 1e3:.2f} ms"
             say(f"  mqtt-fleet-latency {number}/{settings.rounds}: {told}, p99 of its commits {commit_ms:.2f} ms")
-            if number:  # the first warms up
+            if number:  # the first round warms up
                 waits_ms["commit_p99"].append(commit_ms)
                 for q in ("p50", "p99"):
                     waits_ms[q].append(mine[f"ack_us_{q}"] / 1e3)
@@ -119,7 +119,7 @@ def _paced(load: LoadGenerators, settings: Settings) -> list[Result]:
 
 
 def paced(waits_ms: dict[str, list[float]], theirs_ms: dict[str, list[float]], peer: str) -> list[Result]:
-    """What the rounds found: ``p50``, ``p99`` of PUBACK, and of ours ``commit_p99``."""
+    """Evaluate the rounds: ``p50``, ``p99`` of PUBACK, and of ours ``commit_p99``."""
     return [_paced_usual(waits_ms, theirs_ms, peer), _paced_worst(waits_ms, theirs_ms, peer)]
 
 
@@ -130,7 +130,7 @@ def _paced_usual(waits_ms: dict[str, list[float]], theirs_ms: dict[str, list[flo
 
 
 def _paced_worst(waits_ms: dict[str, list[float]], theirs_ms: dict[str, list[float]], peer: str) -> Result:
-    """What its own commits explain is taken off in each round: how long they take differs by the minute."""
+    """Compare the 99th percentile without the round's own commit time, because commit times differ by the minute."""
     mine, others = median(waits_ms["p99"]), median(theirs_ms["p99"])
     beyond = median(a - COMMITS * c for a, c in zip(waits_ms["p99"], waits_ms["commit_p99"], strict=True))
     words = f"<= {COMMITS:g} commits + {BEYOND_COMMITS_MS_MAX:g}"
@@ -247,5 +247,6 @@ CASES: Final = (
     Benchmark("mqtt-connections", _EACH_IN.format("1 to 5 000"), 120, partial(_curve, through=False)),
     Benchmark("mqtt-connections-through", _EACH_THROUGH.format("1 to 5 000"), 150, partial(_curve, through=True)),
 )  # fmt: skip
-"""What is measured. The goals of QoS 2, retained messages, MQTT 5, TLS and WebSocket are what no change may fall below.
+"""The measurements. The goals of QoS 2, retained messages, MQTT 5, TLS and WebSocket are lower bounds for
+every change.
 """

@@ -1,9 +1,8 @@
-"""Bytes that reach the medium for each byte of payload: what wears a card.
+"""Bytes on the medium for each byte of payload: the wear of a card.
 
-Each broker has a file system and a block device of its own (`medium`). Counted is everything from the first publish to
-the broker's end, so that nothing that was put off is left out; one durable subscriber takes what is published. Bodies
-are noise, which nothing compresses.
-With `--full` also without it: all is kept, as during an outage of the uplink.
+Each broker has its own file system and block device (`medium`). The count runs from the first publish to the broker's
+end, so that delayed writes are included; one durable subscriber receives the messages. Bodies are noise, which does not
+compress. With `--full` it also runs without the subscriber, as during an outage of the uplink.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ PEERS: Final[tuple[Callable[[Path], Broker], ...]] = (MosquittoSaving, Mosquitto
 
 
 WARM_USUAL: Final = 200_000
-"""Messages before the counting, so that files have the size they keep: a gateway runs for months."""
+"""Messages before the count, so that files have their final size: a gateway runs for months."""
 WARM: Final = {"rabbitmq": 20_000, "mosquitto-each": 2_000}
-"""Fewer for those that would take minutes."""
+"""Fewer messages for brokers that would take minutes."""
 SETTLED_S: Final = 1.0
 GOAL: Final = 2.5
-"""Most bytes a byte where commits may wait 100 ms, at GOAL_PER_S messages a second."""
+"""Most bytes for a byte when commits may wait 100 ms, at GOAL_PER_S messages a second."""
 GOAL_PER_S: Final = 1_000
 
 
@@ -52,11 +51,11 @@ class Written(NamedTuple):
     amplification: float
     """Bytes to the medium per byte of payload."""
     carried_per_s: float
-    """Messages a second that were acknowledged."""
+    """Acknowledged messages a second."""
 
 
 def measure(load: LoadGenerators, make: Callable[[Path], Broker], rate: Rate, *, kept: bool) -> Written:
-    """One broker under one rate. Raises BrokerMissing, LoadFailed."""
+    """Measure one broker under one rate. Raises BrokerMissing, LoadFailed."""
     messages = rate.per_s * rate.seconds
     subscriber = () if kept else ("-S", "1", "-C", "-f", "load/#")
     with Medium() as medium, make(medium.folder) as broker:
@@ -81,15 +80,14 @@ def measure(load: LoadGenerators, make: Callable[[Path], Broker], rate: Rate, *,
 
 
 def _checkpoint(folder: Path) -> None:
-    """Move what the warming left in a gateway's write-ahead log into its file: up to 16 MiB that are no part of what is
-    counted, and would be more than it."""
+    """Checkpoint the gateway's write-ahead log after the warm-up: up to 16 MiB that would exceed the measured bytes."""
     for path in folder.rglob(FILE_NAME):
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
 
 def _settled(medium: Medium) -> int:
-    """Bytes written once nothing more comes by itself."""
+    """Return the bytes written once writing has stopped."""
     found: list[int] = []
 
     def same() -> bool:
