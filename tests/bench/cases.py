@@ -92,7 +92,7 @@ def amqp_unlike(load: LoadGenerators, broker: Broker) -> float:
 
 
 def _each(senders: int) -> int:
-    """Return the messages of a round: a second or more; with few senders each waits for its answer."""
+    """Return the messages of a round, which takes a second or more; a single sender waits for each answer."""
     return 2_000 if senders == 1 else max(20 * senders, 20_000 if senders < 50 else 60_000)
 
 

@@ -51,11 +51,11 @@ BATCHES_S: Final = 5
 DEVICES: Final = 5
 """Devices of a gateway, each with its own address; a small fleet has ten times as many for each gateway."""
 READINGS_PACKED: Final = 30_000
-"""Readings packed beforehand, in batches of each of these sizes."""
+"""Readings packed beforehand, in batches of each size of `GATHERED`."""
 GATHERED: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 """Numbers of readings of each device that may leave in one batch."""
 TIMES_A_TURN: Final = 200
-"""Most batches between two looks at the answers."""
+"""Due times processed before the next look at the answers."""
 STATUS_EVERY_S: Final = 5.0
 WARM_SHARE: Final = 0.25
 """Share of the time before the first measurement of memory."""

@@ -1,4 +1,4 @@
-"""A sender on a plain socket, driven by hand: messages as bytes, whatever they hold, and what the peer says of each."""
+"""AMQP sender on a plain socket, driven step by step: sends any bytes as messages and records their outcomes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bridge.sasl import SaslClient
 from tests.support.machines import take_all
 
 WAIT_S = 120.0
-"""For the peer's word on everything that was sent."""
+"""Longest wait for the outcomes of all messages."""
 WAIT_MS = 200
-"""For the socket, between two looks at the condition."""
+"""Longest wait for the socket before the condition is checked again."""
 SEND_BYTES = 1 << 18
 LATER = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""The socket has nothing, or takes nothing, now."""
+"""The socket has no data, or takes none, now."""
 
 
 class AmqpSender:
@@ -29,7 +29,7 @@ class AmqpSender:
     def __init__(
         self, port: int, name: str, target: str, capabilities: Sequence[str] = (), tls: ssl.SSLContext | None = None
     ) -> None:
-        """With `tls` the client shows the certificate of that context (SASL EXTERNAL)."""
+        """With `tls` the client presents the certificate of that context (SASL EXTERNAL)."""
         self.engine = Engine(container_id=name, server=False, sasl=None if tls is None else SaslClient(external=True))
         self.socket = socket.create_connection(("127.0.0.1", port), WAIT_S)
         if tls is not None:
@@ -38,7 +38,7 @@ class AmqpSender:
         self.outcomes: dict[int, DeliveryState] = {}
         self.closed = False
         self.condition: Condition | None = None
-        """Why the peer has closed the connection."""
+        """Condition with which the peer closed the connection."""
         self._tags = 0
         self._unsent = bytearray()
         self.engine.open()
@@ -46,7 +46,7 @@ class AmqpSender:
         self.until(lambda: self.link.credit > 0 or self.closed, "credit")
 
     def send(self, *messages: bytes) -> Self:
-        """As far as credit goes; waits for more."""
+        """Send the messages as credit allows, and wait for more credit."""
         for message in messages:
             self.until(lambda: self.link.credit > 0 or self.closed, "credit")
             self.engine.send(self.link, self._tags, message)
@@ -54,19 +54,19 @@ class AmqpSender:
         return self
 
     def settled(self) -> list[DeliveryState]:
-        """What the peer said of everything sent, in order."""
+        """Wait for the outcomes of all messages; return them in order."""
         self.until(lambda: len(self.outcomes) == self._tags or self.closed, "the peer's word")
         return [self.outcomes[tag] for tag in sorted(self.outcomes)]
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Exchange bytes with the peer until it holds."""
+        """Exchange bytes with the peer until the condition holds."""
         deadline = time.monotonic() + WAIT_S
         while not condition():
             assert time.monotonic() < deadline, f"no {what}"
             self._exchange()
 
     def _exchange(self) -> None:
-        """Whichever the socket lets us do first: a peer that does not read may have something to say."""
+        """Read or write, whichever is possible first: a peer that does not read may still write."""
         self._unsent += self.engine.data_to_send()
         poll = select.poll()
         poll.register(self.socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))

@@ -1,8 +1,8 @@
-"""A peer that keeps the rules Azure Service Bus and Event Hubs document for AMQP 1.0, made of Proton's own reactor.
+"""Peer with the documented AMQP 1.0 rules of Azure Service Bus and Event Hubs, built on Proton's reactor.
 
-SASL ANONYMOUS, then a token for each entity at `$cbs` before a link to it, until the token expires; a size no message
-may exceed; links that are detached when they are idle; throttling as a rejection with an error of its own. What is not
-durable is as good as lost to it, and said so.
+SASL ANONYMOUS, then a token for each entity at `$cbs` before a link to it, until the token expires. Messages have a
+size limit; idle links are detached; throttling is a rejection with its own error. Messages that are not durable count
+as lost, and are reported.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from tests.support.processes import free_port
 
 POLICY, KEY = "Send", "c2VjcmV0IGtleSBvZiBhIHBvbGljeQ=="
 MESSAGE_BYTES_MAX = 256 * 1024
-"""Of the standard tier."""
+"""Limit of the standard tier."""
 SWEEP_S = 0.05
 
 
 class ServiceBus(MessagingHandler):  # type: ignore[misc]
-    """Runs on a thread of its own; what it has got may be read from any."""
+    """Runs in its own thread; its fields may be read from any thread."""
 
     def __init__(self) -> None:
         super().__init__(auto_accept=False, auto_settle=False)
         self.port = free_port()
         self.messages: list[Message] = []
         self.tokens: list[str] = []
-        """Resources whose token was taken, in order."""
+        """Resources with an accepted token, in order."""
         self.refused: list[str] = []
-        """Resources whose token was not."""
+        """Resources with a rejected token."""
         self.unauthorized = 0
-        """Links that were attached, or left, without a token that counts."""
+        """Links that were attached, or kept, without a valid token."""
         self.throttled: deque[str] = deque()
-        """Errors the next messages are rejected with, one each."""
+        """Errors for the next messages, which are rejected with one each."""
         self.throttled_at: list[float] = []
         self.arrived_at: list[float] = []
         self.forced = 0
@@ -69,7 +69,7 @@ class ServiceBus(MessagingHandler):  # type: ignore[misc]
         assert not thread.is_alive()
 
     def detach_idle_links(self) -> None:
-        """As after ten minutes without a message."""
+        """Detach links as after ten minutes without a message."""
         self._injector.trigger(ApplicationEvent("idle"))
 
     # --- Proton's events --------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class ServiceBus(MessagingHandler):  # type: ignore[misc]
             self.forced += 1
 
     def on_timer_task(self, _: Event) -> None:
-        """Links of entities whose token has expired are ended."""
+        """End links to entities with an expired token."""
         for link in list(self._links):
             if not self._of_claims(link) and self._rights.get(self._entity(link), 0.0) < time.time():
                 self.unauthorized += 1
@@ -173,7 +173,7 @@ class ServiceBus(MessagingHandler):  # type: ignore[misc]
 
 
 def signed_until(token: str, resource: str) -> int | None:
-    """When a token ends that is good for a resource; None: it is not."""
+    """Return when a token for a resource ends, or None if it is not valid."""
     kind, _, rest = token.partition(" ")
     fields = {name: values[0] for name, values in parse_qs(rest).items()}
     if kind != "SharedAccessSignature" or fields.get("skn") != POLICY or not resource.startswith(fields["sr"]):

@@ -1,7 +1,7 @@
-"""An API like balena's, as far as `waypost balena` asks it: one account, one fleet, in memory.
+"""API of balena, as far as `waypost balena` uses it: one account, one fleet, in memory.
 
-It answers as api.balena-cloud.com documents (version 7; OData queries) and keeps every request. What it does not know
-it answers with 404 and remembers in `unknown`.
+It answers as api.balena-cloud.com documents (version 7; OData queries) and records every request. Unknown requests get
+404 and are listed in `unknown`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Request:
 
 @dataclass
 class Cloud:
-    """What the API knows."""
+    """State of the API."""
 
     devices: list[dict[str, Any]] = field(default_factory=list)
     variables: dict[tuple[str, int, str], str] = field(default_factory=dict)
@@ -45,13 +45,13 @@ class Cloud:
     requests: list[Request] = field(default_factory=list)
     unknown: list[Request] = field(default_factory=list)
     fails: dict[str, int] = field(default_factory=dict)
-    """Status, for requests of a method and a path that begins so: `POST /device`; once."""
+    """Status of the next answer, by method and start of the path, such as `POST /device`."""
     says: str = "the test requested this fault"
     """Text of these answers."""
     breaks: set[str] = field(default_factory=set)
-    """Requests of a method and a path that begins so get no answer: the connection ends; once."""
+    """Method and start of the path of the next requests that break the connection instead of an answer."""
     short_of: int = 0
-    """Bytes of the image that do not come."""
+    """Bytes missing at the end of the image."""
     url: str = ""
     actor: str = "user"
 
@@ -182,14 +182,14 @@ ROUTES: dict[str, Any] = {
 
 class Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that ends before it has all is none of our faults."""
+        """Ignore a client that disconnects before it has received everything."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
 
 @contextmanager
 def cloud() -> Iterator[Cloud]:
-    """The API on a free port of the loopback, at `url`."""
+    """Run the API on a free loopback port, at `url`."""
     known = Cloud()
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Certificates for tests, made by the openssl command: an authority, and what it signs."""
+"""Certificates for tests, issued by the openssl command: an authority and its certificates."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Authority:
         )  # fmt: skip
 
     def subordinate(self, folder: Path, name: str) -> Authority:
-        """An authority whose certificate is of this one."""
+        """Create an authority with a certificate of this one."""
         made = Authority(folder, name)
         request = str(folder / "ca.csr")
         _openssl("x509", "-x509toreq", "-in", made.certificate, "-signkey", made.key, "-out", request)
@@ -45,9 +45,11 @@ class Authority:
     def issue(
         self, name: str, *, file: str | None = None, days: int = 2, usage: str | None = None, uri: str | None = None
     ) -> Issued:
-        """Sign a certificate for `name` (and for this machine's loopback), in files called `file`. `days`: until it
-        ends, below 0 when it has; `usage`: its extendedKeyUsage, as openssl spells it; `uri`:
-        named beside the hosts."""
+        """Sign a certificate for `name` (and for this machine's loopback), in files called `file`.
+
+        `days`: life, negative for an expired certificate; `usage`: its extendedKeyUsage, as openssl spells it; `uri`: a
+        URI in addition to the host names.
+        """
         stem = self.folder / (file or name)
         request, certificate, key = (str(stem) + end for end in (".csr", ".pem", ".key"))
         _openssl(
@@ -66,18 +68,20 @@ class Authority:
         return Issued(certificate, key)
 
     def _sign_ended(self, request: str, certificate: str, days: int) -> None:
-        """Sign a certificate that began a day before it ended; `openssl x509` refuses ends before now from 3.5 on."""
+        """Sign an expired certificate, which began a day before its end; `openssl x509` refuses past ends
+        from 3.5 on.
+        """
         end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
         begin = end - datetime.timedelta(days=1)
         times = ("-startdate", f"{begin:%Y%m%d%H%M%SZ}", "-enddate", f"{end:%Y%m%d%H%M%SZ}")
         self._ca("-batch", "-notext", "-in", request, "-out", certificate, "-outdir", str(self.folder), *times)
 
     def revoke(self, issued: Issued) -> None:
-        """From the next list on it is there."""
+        """Add the certificate to later revocation lists."""
         self._ca("-revoke", issued.certificate)
 
     def revocations(self, *, der: bool = False, begins: str | None = None, ends: str | None = None) -> bytes:
-        """The list of what was revoked; `begins`, `ends`: YYYYMMDDHHMMSSZ, else it is good for a day from now."""
+        """Return the revocation list; `begins`, `ends`: YYYYMMDDHHMMSSZ, by default a day from now."""
         times = ["-crl_lastupdate", begins, "-crl_nextupdate", ends] if begins and ends else ["-crldays", "1"]
         made = self.folder / "made.crl"
         self._ca("-gencrl", *times, "-out", str(made))
@@ -97,7 +101,7 @@ class Authority:
         _openssl("ca", "-config", str(settings), "-cert", self.certificate, "-keyfile", self.key, *arguments)
 
     def context(self, issued: Issued | None = None) -> ssl.SSLContext:
-        """A client's context that trusts this authority, and shows `issued` when asked."""
+        """Return a client's context that trusts this authority and can present `issued`."""
         context = ssl.create_default_context(cafile=self.certificate)
         if issued is not None:
             context.load_cert_chain(issued.certificate, issued.key)

@@ -1,4 +1,4 @@
-"""A wall clock that jumps, for real processes: `clock.c` preloaded into them. Needs a C compiler."""
+"""Adjustable wall clock for real processes, which preload `clock.c`. Needs a C compiler."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ YEAR_S: Final = 31_556_952
 SYNCHRONIZED: Final = 0
 """TIME_OK of adjtimex(2)."""
 UNSYNCHRONIZED: Final = 5
-"""TIME_ERROR: nothing keeps the clock right."""
+"""TIME_ERROR: the clock is not synchronised."""
 _CONTROL: Final = struct.Struct("<qi")
 
 
 class Clock:
-    """The clock of every process started with `environment`; a context manager. It begins as the machine's."""
+    """Clock of every process started with `environment`; a context manager. It starts with the machine's time."""
 
     def __init__(self, folder: Path, *, synchronized: bool) -> None:
         path = folder / "clock.control"
@@ -32,11 +32,11 @@ class Clock:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of a process with this clock."""
+        """Return the environment of a process with this clock."""
         return {**os.environ, "LD_PRELOAD": str(compiled(SOURCE)), "WAYPOST_CLOCK": str(self._path)}
 
     def set(self, ahead_s: int, *, synchronized: bool) -> None:
-        """Set it, as far ahead of the machine's as this; `synchronized`: whether the kernel says it is kept right."""
+        """Set the clock ahead of the machine's; `synchronized`: the kernel reports it as synchronised."""
         _CONTROL.pack_into(self._control, 0, ahead_s, SYNCHRONIZED if synchronized else UNSYNCHRONIZED)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Gateways that start with resources of a test: the text of the resources, and the process."""
+"""Gateways with resources of a test: the text of the resources, and the process."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""A link that can be cut where it hurts: a TCP proxy in user space, on a thread of its own.
+"""Link that can be cut at any point: a TCP proxy in user space, in its own thread.
 
-What a cut looks like is chosen: at once, after a number of bytes more (in the middle of a batch, or of a TLS
-handshake), with one end told and the other left with a connection that is no more (half-open), or for everybody who
-comes while the link is down.
+The kind of cut is configurable: immediately, or after a number of further bytes (within a batch, or a TLS handshake). A
+half-open cut notifies only one end. While the link is down, all new connections fail.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ class End(enum.Enum):
     """An end of a connection through the link."""
 
     NEAR = "near"
-    """Who connects."""
+    """The connecting end."""
     FAR = "far"
 
 
 class CutLink:
-    """Passes connections to its own `port` on to another port of this machine; a context manager."""
+    """Forwards connections from its own `port` to another port of this machine; a context manager."""
 
     def __init__(self, target_port: int) -> None:
         self.connections = 0
-        """Accepted so far."""
+        """Accepted connections so far."""
         self.cuts = 0
-        """Of connections that were there."""
+        """Connections that were cut."""
         self._target_port = target_port
         self._down = False
         self._short: list[int] = []
-        """Bytes after which each of the next connections is cut."""
+        """Byte limits of the next connections."""
         self._passages: dict[_Passage, None] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="link", daemon=True)
@@ -67,27 +66,27 @@ class CutLink:
     # --- cuts, from any thread ----------------------------------------------------------------------------------
 
     def cut(self, *, reset: bool = True) -> None:
-        """Break what there is now: with a reset, or with an end of the stream as a proxy that ends makes it."""
+        """Break current connections with a reset, or with an end of the stream, as a closing proxy does."""
         self._each(lambda passage: passage.cut(reset=reset))
 
     def cut_after(self, up_bytes: int) -> None:
-        """Break what there is now when so many bytes more have gone up, in the middle of whatever that is."""
+        """Break current connections after this many further bytes upwards, in the middle of any message."""
         self._each(lambda passage: passage.limit(up_bytes))
 
     def cut_next(self, after_bytes: list[int]) -> None:
-        """Break the next connections, each after so many bytes of both ways."""
+        """Break the next connections, each after this many bytes in both directions."""
         self._loop.call_soon_threadsafe(self._short.extend, after_bytes)
 
     def half_open(self, told: End) -> None:
-        """Break what there is now; one end is told, and the other hears nothing any more."""
+        """Break current connections, but notify only one end."""
         self._each(lambda passage: passage.half(told))
 
     def end_half_open(self) -> None:
-        """The other ends are told."""
+        """Notify the other ends as well."""
         self._each(lambda passage: passage.cut(reset=True), silent=True)
 
     def down(self, down: bool) -> None:
-        """While it is down nobody passes; what there was is broken."""
+        """Break current connections and refuse new ones while the link is down."""
         self._down = down
         if down:
             self.cut()
@@ -107,7 +106,7 @@ class CutLink:
         try:
             await self._pass(reader, writer)
         finally:
-            writer.transport.abort()  # also where the link was closed while it reached for the other end
+            writer.transport.abort()  # also if the link was closed during the connection to the other end
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -127,7 +126,7 @@ class CutLink:
     async def _reach(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """The other end of a connection that has come. Raises OSError where there is none."""
+        """Connect to the other end of a new connection. Raises OSError when this fails."""
         return await asyncio.open_connection("127.0.0.1", self._target_port)
 
     async def _close(self) -> None:
@@ -149,16 +148,16 @@ class _Passage:
         far: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         limit: int | None,
     ) -> None:
-        """`limit`: bytes of both ways after which it is cut."""
+        """`limit`: bytes of both directions after which it is cut."""
         self.silent = False
-        """One end has been told, and the other has not."""
+        """One end was notified, and the other was not."""
         self._near, self._far = near, far
         self._left = limit
         self._up_left: int | None = None
         self._over = asyncio.get_running_loop().create_future()
 
     async def pass_on(self) -> None:
-        """Until both ends have ended it, or it is cut."""
+        """Forward until both ends have closed, or the connection is cut."""
         ways = [
             asyncio.ensure_future(self._way(self._near[0], self._far[1], up=True)),
             asyncio.ensure_future(self._way(self._far[0], self._near[1], up=False)),
@@ -204,7 +203,7 @@ class _Passage:
         self.cut(reset=True)
 
     def _allowed(self, data: bytes, *, up: bool) -> bytes:
-        """As much of it as passes before the cut."""
+        """Return the part of the data that passes before the cut."""
         if self._left is not None:
             data = data[: self._left]
             self._left -= len(data)
@@ -215,6 +214,6 @@ class _Passage:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):  # it is closed already
+    with contextlib.suppress(OSError):  # already closed
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
     writer.transport.abort()

@@ -1,4 +1,4 @@
-"""What commits of a Delta table did to its files, as its log says."""
+"""Changes of files by commits of a Delta table, read from its log."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import deltalake
 
 
 class Written(NamedTuple):
-    """Data files that came and went. `size`: bytes of those that came."""
+    """Data files added and removed. `size`: bytes of the added ones."""
 
     added: int = 0
     removed: int = 0
     size: int = 0
 
     def plus(self, other: Written) -> Written:
-        """Both together."""
+        """Return the sum of both."""
         return Written(*(one + more for one, more in zip(self, other, strict=True)))
 
 
 def version(table: Path) -> int:
-    """The newest version; -1 where there is no table."""
+    """Return the newest version; -1 without a table."""
     return deltalake.DeltaTable(table).version() if deltalake.DeltaTable.is_deltatable(str(table)) else -1
 
 
 def written(table: Path, after: int) -> Written:
-    """What the versions after `after` did together."""
+    """Return the changes of all versions after `after`."""
     found = Written()
     for number in range(after + 1, version(table) + 1):
         entry = (table / "_delta_log" / f"{number:020}.json").read_text()
@@ -47,7 +47,7 @@ def _written(actions: Iterable[dict[str, Any]]) -> Written:
 
 
 def data_changes(table: Path, version: int) -> list[dict[str, Any]]:
-    """Return the actions of a commit that add or take away rows, as readers that follow the table see them."""
+    """Return the actions of a commit that add or remove rows, as readers that follow the table see them."""
     lines = (table / "_delta_log" / f"{version:020}.json").read_text().splitlines()
     actions = [json.loads(line) for line in lines]
     assert actions, "an empty commit"

@@ -1,4 +1,4 @@
-"""A hub with enrolment and gateways that have enrolled there: processes, and the commands of who runs them."""
+"""A hub with enrolment and its gateways: processes, and the commands of their operators."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ WAIT_S = 60.0
 
 
 class EnrolledFleet:
-    """One hub, and gateways by name, below one folder."""
+    """One hub, and gateways by name, inside one folder."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        """`options`: of the hub, more of them."""
+        """`options`: further options of the hub."""
         self.folder = folder
         self.hub_port = free_port()
         places = (f"--amqp=127.0.0.1:{self.hub_port}", "--http=127.0.0.1:0")
@@ -47,19 +47,19 @@ class EnrolledFleet:
         return self.folder / "hub" / "lake"
 
     def fleet(self, *words: str, code: int = 0) -> str:
-        """What a `waypost fleet` command says, with its errors."""
+        """Run a `waypost fleet` command; return its output with errors."""
         done = forked.waypost("fleet", *words, "--data", str(self.folder / "hub"))
         assert done.returncode == code, done.stdout + done.stderr
         return str((done.stdout + done.stderr) if code else done.stdout)
 
     def here(self, name: str, *words: str, code: int = 0) -> str:
-        """The same of a command on a gateway's data directory."""
+        """Run a command on a gateway's data directory; return its output."""
         done = forked.waypost(*words, "--data", str(self.folder / name))
         assert done.returncode == code, done.stdout + done.stderr
         return str(done.stdout + done.stderr)
 
     def enrol(self, name: str, *labels: str) -> Waypost:
-        """A gateway that has enrolled, with a token that carries labels, and is not started yet."""
+        """Enrol a gateway, with a token that carries labels; return it without starting it."""
         token = self.fleet("token", "create", *(f"--label={each}" for each in labels)).strip()
         places = ("--mqtt", "127.0.0.1:0", "--amqp", "none", "--http", "127.0.0.1:0")
         told = ("--name", name, "--hub", self.url, "--token", token, "--forward", "plant/#")
@@ -69,24 +69,24 @@ class EnrolledFleet:
         return made
 
     def written(self, name: str, text: str) -> str:
-        """A file of this text."""
+        """Write a file with this text; return its path."""
         file = self.folder / name
         file.write_text(text)
         return str(file)
 
     def states(self) -> dict[str, dict[str, Any]]:
-        """What `fleet config list` says, by gateway, without a process for each look."""
+        """Return the result of `fleet config list` by gateway, without a process for each call."""
         with contextlib.closing(open_registry(sqlite_url(self.folder / "hub" / "registry.db")).database) as database:
             return {each.gateway: gateway_row(each) for each in Configurations(database).gateways()}
 
     def attested(self, name: str) -> dict[str, Any]:
-        """What a gateway has said it is; empty before."""
+        """Return the identity that a gateway has reported; empty before."""
         with contextlib.closing(Enrolments(sqlite_url(self.folder / "hub" / "registry.db"))) as enrolments:
             told = enrolments.attestation(DEFAULT_TENANT, name)
         return dict(json.loads(told[1])) if told is not None else {}
 
     def wait_for(self, name: str, state: str, wanted: int, *, timeout_s: float = WAIT_S) -> dict[str, Any]:
-        """The row of a gateway once it is in this state about this version."""
+        """Wait until a gateway is in this state of this version; return its row."""
 
         def there() -> bool:
             row = self.states().get(name)

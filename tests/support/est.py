@@ -1,4 +1,4 @@
-"""A server of Enrollment over Secure Transport (RFC 7030), the authority behind it, and what may be wrong with them."""
+"""Server of Enrollment over Secure Transport (RFC 7030), its authority, and configurable faults."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BASIC = "Basic " + base64.b64encode(f"hub:{PASSWORD}".encode()).decode()
 
 
 class Answer(NamedTuple):
-    """In place of a certificate."""
+    """Answer instead of a certificate."""
 
     status: int
     body: bytes = b""
@@ -37,31 +37,31 @@ class Answer(NamedTuple):
 
 
 class EstStub:
-    """On a port of loopback, for as long as its context lasts."""
+    """Runs on a loopback port while its context is open."""
 
     def __init__(self, folder: Path, *, days: float = 1.0) -> None:
-        """`days`: life of the certificates it makes."""
+        """`days`: life of the issued certificates."""
         self._named = self.authority = Authority(folder, "company authority")
         self.asked = 0
-        """Certificates asked for."""
+        """Number of requested certificates."""
         self.profile: Callable[[x509.CertificateBuilder], x509.CertificateBuilder] = lambda builder: builder
-        """What is changed of a certificate before it is signed."""
+        """Changes a certificate before it is signed."""
         self.names_itself = True
-        """What it says of its authority is of the one that signs."""
+        """Answers name the signing authority; False for another one."""
         self.copies_names = True
         """Its certificates have the subjectAltName of the request."""
         self.refuses: Answer | None = None
-        """What it answers in place of anything it would do."""
+        """Answer instead of any other."""
         self._days = days
         self._shown = self.authority.issue("localhost", file="est-server", usage="serverAuth")
         self.hub = self.authority.issue("hub", usage="clientAuth")
-        """What the hub may show."""
+        """Client certificate of the hub."""
         self._server: ThreadingHTTPServer | None = None
         self._thread: threading.Thread | None = None
         self.port = 0
 
     def new_authority(self, folder: Path) -> None:
-        """The certificates are another one's from now on; its server still shows the same."""
+        """Issue later certificates with a new authority; the server's own certificate stays."""
         self._named, self.authority = self.authority, Authority(folder, "next company authority")
 
     @property
@@ -69,7 +69,7 @@ class EstStub:
         return EstUrl(ListenEndpoint("localhost", self.port), PATH)
 
     def server(self, *, certificate: bool = True) -> EstServer:
-        """As the hub knows it: by a certificate, or by name and password."""
+        """Return the server as configured in the hub: with a client certificate, or with name and password."""
         ca = self._shown.certificate.replace("est-server.pem", "ca.pem")
         if certificate:
             return EstServer(self.url, TlsFiles(ca=ca, certificate=self.hub.certificate, key=self.hub.key))

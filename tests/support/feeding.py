@@ -1,4 +1,4 @@
-"""Forwarders without a router: messages that wait for a connector's client, and what became of each."""
+"""Forwarders without a router: messages for a connector's client, and their outcomes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOW_NS = 1_790_000_000_000_000_000
 
 
 def running(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """A test that is a coroutine, run in a loop of its own and ended after a minute."""
+    """Run a coroutine as a test in its own loop, for a minute at most."""
 
     @functools.wraps(test)
     def run(*arguments: P.args, **named: P.kwargs) -> None:
@@ -35,11 +35,11 @@ def running(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
 
 class Feed:
-    """A subscription with messages of one address; its flow takes them as it has credit."""
+    """Subscription with messages of one address; its flow takes them as it has credit."""
 
     def __init__(self, outbox: ForwarderOutbox, bodies: Sequence[bytes], address: str, remote: str, **run: Any) -> None:
         self.outcomes: dict[int, str] = {}
-        """By position."""
+        """Outcomes by position."""
         self._bodies = bodies
         self._address = address
         self._run = run
@@ -61,7 +61,7 @@ class Feed:
             self.flow.deliver(self, [Stored(first, first, run)])
 
     def end(self) -> None:
-        """The configuration removes the forwarder."""
+        """Remove the forwarder from the configuration."""
         self.flow.remove(self)
 
     @property
@@ -74,7 +74,7 @@ class Feed:
 
 
 class Bench:
-    """The forwarders of one connector, and connections of its client one after another."""
+    """Forwarders of one connector, and consecutive connections of its client."""
 
     def __init__(self) -> None:
         self.outbox = ForwarderOutbox(
@@ -84,11 +84,11 @@ class Bench:
         self.errors: list[BaseException] = []
 
     def feed(self, *bodies: bytes, address: str = "plant/7", remote: str = "cloud/7", **run: Any) -> Feed:
-        """A forwarder of these messages."""
+        """Add a forwarder of these messages."""
         return Feed(self.outbox, bodies, address, remote, **run)
 
     async def connect(self, client: ConnectorClient, port: int, *, tls: bool = False) -> None:
-        """One connection, to its end; its error is kept in `errors`."""
+        """Run one connection to its end; record its error in `errors`."""
         task = asyncio.current_task()
         assert task is not None
         up = asyncio.get_running_loop().create_future()
@@ -104,7 +104,7 @@ class Bench:
 
     @contextlib.asynccontextmanager
     async def connected(self, client: ConnectorClient, port: int) -> Any:
-        """A connection beside the test, cancelled at its end."""
+        """Run a connection in the background, cancelled at the end."""
         task = asyncio.ensure_future(self.connect(client, port))
         try:
             yield task

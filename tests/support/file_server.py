@@ -1,4 +1,4 @@
-"""An HTTP server of one file, which can be asked for parts, break off, and be another file than before."""
+"""HTTP server of one file, with ranges, aborted answers and changes of the file."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Self
 
 
 class FileServer:
-    """On a free port of this machine; its fields may change while it serves."""
+    """Runs on a free port of this machine; its fields may change while it serves."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
         self.ranges = True
-        """It knows them (RFC 9110 section 14)."""
+        """The server supports ranges (RFC 9110 section 14)."""
         self.cuts: list[int] = []
-        """After so many bytes of the next answers the connection breaks."""
+        """Bytes after which the connections of the next answers break."""
         self.status: list[int] = []
-        """Of the next answers, in place of the file."""
+        """Status of the next answers, instead of the file."""
         self.asked: list[str] = []
-        """Ranges, in order; empty: for all of it."""
+        """Requested ranges, in order; empty for the whole file."""
         self.while_sending: Callable[[], None] = lambda: None
         """Called in the middle of each answer."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -46,7 +46,7 @@ class FileServer:
         self._server.server_close()
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
-        """A GET."""
+        """Answer a GET."""
         asked = request.headers.get("Range", "")
         self.asked.append(asked)
         if self.status:
@@ -62,7 +62,7 @@ class FileServer:
         request.end_headers()
         sent = body[: self.cuts.pop(0)] if self.cuts else body
         request.close_connection = True
-        with contextlib.suppress(ConnectionError):  # who asks may have seen enough
+        with contextlib.suppress(ConnectionError):  # the client may have read enough
             request.wfile.write(sent[: len(sent) // 2])
             self.while_sending()
             request.wfile.write(sent[len(sent) // 2 :])
@@ -75,6 +75,6 @@ class FileServer:
                 server.answer(self)
 
             def log_message(self, *_: object) -> None:
-                """Nobody reads it."""
+                """Log nothing."""
 
         return Handler

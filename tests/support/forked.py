@@ -1,7 +1,7 @@
-"""Command lines of the program, each in a process of its own, without a start of Python for each.
+"""Command lines of the program, each in its own process, without a start of Python for each.
 
-A server imports the program once and forks for every line. The process that comes of it has its own arguments,
-environment, standard streams and exit code, and runs the program's `main`.
+A server imports the program once and forks for every line. The child process has its own arguments, environment,
+standard streams and exit code, and runs the program's `main`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _IMPORTED: Final = (
     "tests.support.forked",
     *(command.place.partition(":")[0] for command in COMMANDS.values()),
 )
-"""By the server, once: what commands share, and nothing that starts threads."""
+"""Modules that the server imports once: shared by commands, and without threads."""
 
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(list(_IMPORTED))
@@ -54,7 +54,7 @@ def waypost(
 
 
 def cut_off(*words: str, after_s: float) -> bool:
-    """Run one command line, and kill it (SIGKILL) after so long; False: it had ended."""
+    """Run one command line and kill it (SIGKILL) after this time; return False if it had ended before."""
     with tempfile.TemporaryDirectory() as folder:
         streams = [Path(folder, name) for name in ("stdin", "stdout", "stderr")]
         for stream in streams:
@@ -69,7 +69,7 @@ def cut_off(*words: str, after_s: float) -> bool:
 
 
 def _run(words: Sequence[str], streams: Sequence[Path], environment: Mapping[str, str]) -> None:
-    """In the process forked."""
+    """Run the command line in the forked process."""
     from edge.appliance.main import main  # noqa: PLC0415 - the tests' own process does not need it
 
     for number, stream in enumerate(streams):

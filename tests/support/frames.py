@@ -1,4 +1,4 @@
-"""A peer that writes its AMQP frames itself (part 2, section 2.3), as no library would."""
+"""Peer that writes its own AMQP frames (part 2, section 2.3), including those that no library would send."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Frame(NamedTuple):
 
     @property
     def error(self) -> str | None:
-        """The condition of a close, end or detach."""
+        """Return the condition of a close, end or detach."""
         described = next((each for each in self.fields if isinstance(each, DescribedValue)), None)
         return str(described.value[0]) if described is not None and described.descriptor == ERROR else None
 
@@ -38,13 +38,13 @@ def terminus(code: int, address: str | None, *rest: Any) -> DescribedValue:
 
 
 def frame(code: int, *fields: Any, channel: int = 0, payload: bytes = b"", kind: int = 0) -> bytes:
-    """`kind`: 0 for AMQP, 1 for SASL."""
+    """Encode a frame; `kind` is 0 for AMQP, 1 for SASL."""
     body = encode(DescribedValue(Ulong(code), list(fields))) + payload
     return struct.pack(">IBBH", len(body) + 8, 2, kind, channel) + body
 
 
 class FramePeer:
-    """A socket that has sent its open, and says what else it is told to."""
+    """Socket that has sent its open, and sends further frames on demand."""
 
     def __init__(self, port: int, container_id: str = "frames") -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), WAIT_S)
@@ -59,7 +59,7 @@ class FramePeer:
         return self
 
     def begin(self, channel: int = 0) -> Frame:
-        """Open a session; the answer."""
+        """Open a session; return the answer."""
         self.send(BEGIN, None, Uint(0), ROOM, ROOM, channel=channel)
         return self.expect(BEGIN)
 
@@ -83,7 +83,7 @@ class FramePeer:
         return self.send(TRANSFER, Uint(handle), Uint(delivery_id), tag, Uint(0), payload=message)
 
     def expect(self, code: int) -> Frame:
-        """The next frame of this kind; others are passed over."""
+        """Return the next frame of this kind; skip others."""
         while (found := self.receive()) is not None:
             if found.code == code:
                 return found
@@ -91,7 +91,7 @@ class FramePeer:
         raise AssertionError("the gateway closed the socket")
 
     def receive(self) -> Frame | None:
-        """The next frame; None at the end of the connection."""
+        """Return the next frame; None at the end of the connection."""
         head = self._take(8)
         if len(head) < 8:
             return None
@@ -104,7 +104,7 @@ class FramePeer:
         return Frame(channel, described.descriptor, described.value, body[end:])
 
     def ended(self) -> str | None:
-        """The condition the gateway closes the connection with; its socket is closed too."""
+        """Return the condition of the gateway's close, and check that its socket is closed too."""
         try:
             return self.expect_close()
         finally:

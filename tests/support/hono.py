@@ -1,4 +1,4 @@
-"""A gateway with Eclipse Hono's device API, devices as Hono knows them, and an application at the other side."""
+"""Gateway with Eclipse Hono's device API, devices of Hono, and an application on the other side."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ spec: {spec}
 
 
 def resources(*, authentication: str = "standard", extra: str = "", device_api: str = "") -> str:
-    """A space with the device API: device 4711 (sensor1), gateway gw-1 (gw) for 4712 and lamp, application app."""
+    """Build an address space with the device API: device 4711 (sensor1), gateway gw-1 (gw) for 4712 and lamp,
+    application app.
+    """
     return f"""
 apiVersion: waypost/v1
 kind: Gateway
@@ -81,12 +83,12 @@ spec:
 
 
 def site(folder: Path, **options: str) -> Waypost:
-    """The gateway, started by entering it."""
+    """Return the gateway, which starts when entered."""
     return gateway_with(folder, resources(**options))
 
 
 class Device:
-    """A Paho client that authenticated as ``<auth-id>@DEFAULT_TENANT``."""
+    """Paho client authenticated as ``<auth-id>@DEFAULT_TENANT``."""
 
     def __init__(
         self,
@@ -123,7 +125,7 @@ class Device:
         assert self.code == expect
 
     def publish(self, topic: str, payload: bytes, qos: int, **options: Any) -> None:
-        """Publish, and be acknowledged at QoS 1."""
+        """Publish, and wait for the acknowledgement of QoS 1."""
         info = self.client.publish(topic, payload, qos, **options)
         info.wait_for_publish(WAIT_S)
         assert info.is_published()
@@ -141,7 +143,7 @@ class Device:
         assert self.unsubscribed.get(timeout=WAIT_S)
 
     def cut(self) -> None:
-        """End without a DISCONNECT."""
+        """Close the connection without a DISCONNECT."""
         stop_loop(self.client)
         sock = self.client.socket()
         assert sock is not None
@@ -158,7 +160,7 @@ class Device:
 
 
 def flush(connection: BlockingConnection) -> None:
-    """Have written what the blocking client has put off, the settlement of messages for one: a round trip does."""
+    """Write pending output of the blocking client, such as settlements, by a round trip."""
     connection.create_receiver(None, dynamic=True).close()
 
 
@@ -198,13 +200,13 @@ class Application:
             sender.close()
 
     def until_ttd(self, device: str, ttd: int) -> None:
-        """Take events until the device's empty notification with this ttd; others are taken too."""
+        """Receive events until the device's empty notification with this ttd; skip others."""
         message = self.until_ttd_of_message(device, ttd)
         assert message.content_type == "application/vnd.eclipse-hono-empty-notification"
         assert not message.body
 
     def until_ttd_of_message(self, device: str, ttd: int) -> Message:
-        """Take events until one of the device has this ttd."""
+        """Receive events until one of the device has this ttd."""
         if self._events is None:
             self._events = self.receiver(f"event/{TENANT}")
         while True:

@@ -1,4 +1,4 @@
-"""Peers that mean harm, on plain sockets, and the well-behaved client that must not feel them."""
+"""Hostile peers on plain sockets, and the well-behaved client that must not be affected."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from edge.broker.mqtt.events import SubscriptionRequest
 from tests.support.processes import Waypost, resident_mib
 
 WAIT_S: Final = 20.0
-"""For anything that has to come, on a machine with other work."""
+"""Longest wait for an expected answer, on a busy machine."""
 
 
 GROWTH_MIB_MAX = 40.0
-"""What one attack may add to a gateway that has seen others: about a fresh gateway's memory again."""
+"""Most memory that one attack may add after earlier ones: about as much as a fresh gateway uses."""
 
 
 class Raw:
-    """A socket that speaks MQTT as it is told."""
+    """MQTT socket that sends any packet on demand."""
 
     def __init__(
         self,
@@ -34,7 +34,9 @@ class Raw:
         receive_bytes: int = 0,
         wait_s: float = WAIT_S,
     ) -> None:
-        """`receive_bytes`: the kernel's receive buffer, where the peer is to stop early; `wait_s`: for each answer."""
+        """`receive_bytes`: the kernel's receive buffer, for a peer that stops reading early; `wait_s`: for
+        each answer.
+        """
         self.version = version
         self.socket = socket.socket()
         if receive_bytes:
@@ -49,7 +51,7 @@ class Raw:
         return self
 
     def connect(self, client_id: str, **fields: object) -> Self:
-        """CONNECT, and its CONNACK has come."""
+        """Send CONNECT and wait for its CONNACK."""
         self.send(packets.Connect(client_id, self.version, **fields))  # type: ignore[arg-type]
         answer = self.receive()
         assert isinstance(answer, packets.ConnAck), answer
@@ -57,14 +59,14 @@ class Raw:
         return self
 
     def subscribe(self, *filters: str, qos: int = 0) -> list[int]:
-        """The codes of SUBACK; what comes before it is passed over."""
+        """Return the codes of SUBACK; skip earlier packets."""
         self.send(packets.Subscribe(1, tuple(SubscriptionRequest(each, qos) for each in filters)))
         while not isinstance(answer := self.receive(), packets.SubAck):
             assert answer is not None
         return list(answer.codes)
 
     def receive(self) -> packets.Packet | None:
-        """The next packet; None when the gateway has closed."""
+        """Return the next packet; None when the gateway has closed."""
         while True:
             header = read_fixed_header(self._received, 0) if len(self._received) > 1 else None
             if header is not None and len(self._received) >= header[0] + header[1]:
@@ -78,7 +80,7 @@ class Raw:
             self._received += data
 
     def rest(self) -> bytes:
-        """Everything up to the gateway's end of the connection."""
+        """Return everything up to the gateway's end of the connection."""
         while data := self._read():
             self._received += data
         return self._received
@@ -100,7 +102,7 @@ class Raw:
 
 
 class Witness:
-    """A client that sends itself a QoS 1 message over and over, and notes the longest round trip."""
+    """Client that sends itself QoS 1 messages repeatedly, and records the longest round trip."""
 
     def __init__(self, gateway: Waypost) -> None:
         self.rounds = 0
@@ -116,7 +118,7 @@ class Witness:
             while not self._stop.is_set():
                 self._round()
                 self._stop.wait(0.01)
-        except Exception as error:  # a thread ends here; the test looks at `failure`
+        except Exception as error:  # a thread ends here; the test checks `failure`
             self.failure = error
 
     def _round(self) -> None:
@@ -144,7 +146,7 @@ class Witness:
 
 @contextlib.contextmanager
 def unharmed(gateway: Waypost, *, round_trip_s_max: float, resident_mib_max: float) -> Iterator[Witness]:
-    """Whatever happens inside: another client's round trips stay short, and the gateway's memory stays bounded."""
+    """Check inside the block that another client's round trips stay short and the gateway's memory stays bounded."""
     before = resident_mib(gateway.pid)
     with Witness(gateway) as witness:
         yield witness
@@ -156,6 +158,6 @@ def unharmed(gateway: Waypost, *, round_trip_s_max: float, resident_mib_max: flo
     assert witness.failure is None, witness.failure
     assert witness.rounds >= seen + 5, "the witness got no answer"
     assert witness.worst_s < round_trip_s_max, f"a round trip took {witness.worst_s:.2f} s"
-    # What the allocator kept of an earlier attack on the same gateway is not this one's doing.
+    # Memory that the allocator kept from an earlier attack on the same gateway does not count.
     allowed = max(resident_mib_max, before + GROWTH_MIB_MAX)
     assert resident < allowed, f"{resident:.0f} MiB resident, {before:.0f} before"

@@ -1,4 +1,4 @@
-"""A gateway that means harm: batches as no uplink makes them, and whatever else, to a real hub over a plain socket."""
+"""Hostile gateway: sends invalid batches and other data to a real hub over a plain socket."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sealed(
     packed: Callable[[bytes], bytes] = pack,
     columns_size: int | None = None,
 ) -> bytes:
-    """A batch with these two sections (`bridge.batch`), with a right checksum, whatever is in them."""
+    """Build a batch of these two sections (`bridge.batch`) with a correct checksum, whatever their content."""
     packed_table, packed_columns = pack(table), packed(columns)
     names = (b"default", epoch.encode())
     size = len(columns) if columns_size is None else columns_size
@@ -39,7 +39,7 @@ def sealed(
 
 
 def table_of(address: str, first: int, count: int, base: int = 0) -> bytes:
-    """One range."""
+    """Build a table of one range."""
     name = address.encode()
     lengths, counts = array("I", [len(name)]), array("I", [count])
     return b"".join(map(planes, (lengths, array("Q", [base]), array("Q", [first]), counts))) + name
@@ -54,7 +54,7 @@ def columns_of(
     bodies: Sequence[bytes] | None = None,
     received_at: Sequence[int] | None = None,
 ) -> bytes:
-    """Runs of so many messages, all of one device and with one property block."""
+    """Build runs of this many messages, all of one device and with one property block."""
     made = [b""] * sum(runs) if bodies is None else bodies
     indexes = array("I", bytes(4 * len(runs)))
     times = array("q", received_at or [1] + [0] * (len(runs) - 1))
@@ -73,7 +73,7 @@ def columns_of(
 
 
 class HostileGateway(AmqpSender):
-    """Its telemetry link to a hub."""
+    """Telemetry link of a gateway to a hub."""
 
     def __init__(self, port: int, name: str = "hostile") -> None:
         super().__init__(port, name, TELEMETRY, (CAPABILITY,))

@@ -21,24 +21,24 @@ class Answer(NamedTuple):
 
     @property
     def document(self) -> Any:
-        """The body as JSON."""
+        """Return the body as JSON."""
         return json.loads(self.body)
 
     @property
     def lock(self) -> str:
-        """Token by which the client settles the message."""
+        """Return the token by which the client settles the message."""
         return self.headers["waypost-lock"]
 
     @property
     def failed(self) -> int:
-        """Failed deliveries of the message before this one."""
+        """Return the failed deliveries of the message before this one."""
         return int(self.headers["waypost-delivery-count"])
 
 
 def ask(
     gateway: Waypost, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
 ) -> Answer:
-    """Send a request on a connection of its own, and return the response."""
+    """Send a request on its own connection, and return the response."""
     connection = http.client.HTTPConnection("127.0.0.1", gateway.port("http"), timeout=WAIT_S)
     connection.request(method, path, body, dict(headers or {}))
     answer = read_answer(connection)
@@ -47,6 +47,6 @@ def ask(
 
 
 def read_answer(connection: http.client.HTTPConnection) -> Answer:
-    """Return the response to the request that was sent."""
+    """Return the response to the pending request."""
     answer = connection.getresponse()
     return Answer(answer.status, answer.read(), {name.lower(): value for name, value in answer.getheaders()})

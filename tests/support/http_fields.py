@@ -1,4 +1,4 @@
-"""Header fields that tests of several HTTP APIs look for."""
+"""Header fields that tests of several HTTP APIs check."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ INERT: Final = {
     "content-security-policy": "sandbox; default-src 'none'",
     "x-content-type-options": "nosniff",
 }
-"""Fields that keep a browser from running a body that a device wrote."""
+"""Fields that keep a browser from running a body written by a device."""

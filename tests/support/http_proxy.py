@@ -1,4 +1,4 @@
-"""An HTTP proxy as plants have one: CONNECT to some ports and no others, for who has a name and a password."""
+"""HTTP proxy as in plants: CONNECT to some ports only, with a name and a password."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Final
 from tests.support.cut_link import CutLink
 
 READ_S: Final = 10.0
-"""How long a client has to read why it is not let through."""
+"""Seconds that a client has to read why it is refused."""
 
 
 class HttpProxy(CutLink):
-    """A link that asks where to; what goes through it can be cut as that of any."""
+    """Link to the requested destination, which can be cut like any other."""
 
     def __init__(self, allowed: Collection[int], credentials: str | None = None) -> None:
-        """`allowed`: ports of this machine; `credentials`: ``name:password`` of who may use it."""
+        """`allowed`: ports of this machine; `credentials`: ``name:password`` of its user."""
         super().__init__(0)
         self.asked: list[str] = []
         """Request lines, in order."""
         self.refused: list[int] = []
-        """Statuses of those who were not let through."""
+        """Statuses of refused requests."""
         self._allowed = allowed
         self._wanted = None if credentials is None else base64.b64encode(credentials.encode()).decode()
 
@@ -46,7 +46,7 @@ class HttpProxy(CutLink):
     async def _refuse(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, status: int, phrase: str
     ) -> None:
-        """Raises OSError, when the client has read why."""
+        """Refuse a request. Raises OSError once the client has read the answer."""
         self.refused.append(status)
         challenge = 'Proxy-Authenticate: Basic realm="plant"\r\n' if status == 407 else ""
         writer.write(f"HTTP/1.1 {status} {phrase}\r\n{challenge}Content-Length: 0\r\n\r\n".encode())

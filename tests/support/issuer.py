@@ -1,4 +1,4 @@
-"""A real token issuer for tests: keys of its own, a discovery document and a key set over HTTP."""
+"""Real token issuer for tests: its own keys, a discovery document and a key set over HTTP."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AUDIENCE = "waypost"
 
 
 class SigningKey:
-    """A private key, and what is published of it."""
+    """Private key with its published part."""
 
     def __init__(self, key_id: str, algorithm: str = "ES256") -> None:
         self.id, self.algorithm = key_id, algorithm
@@ -35,7 +35,7 @@ class SigningKey:
 
 
 class TestIssuer:
-    """Serves while it is entered; `requests` counts what it was asked."""
+    """Serves while it is entered; `requests` counts requests."""
 
     __test__ = False
 
@@ -73,7 +73,7 @@ class TestIssuer:
         return {**base, **more}
 
     def token(self, user: str = "ann", scope: str = "", expires_in_s: float = 300.0, **more: Any) -> str:
-        """Signed with the newest key."""
+        """Return a token signed with the newest key."""
         return self.keys[-1].token(self.claims(user, scope, expires_in_s, **more))
 
     def __enter__(self) -> Self:

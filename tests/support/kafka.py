@@ -1,4 +1,4 @@
-"""A Kafka broker of its own: one node, KRaft, its state kept over restarts."""
+"""Private Kafka broker: one node, KRaft, its state kept over restarts."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ listener.name.sasl_ssl.plain.sasl.jaas.config=org.apache.kafka.common.security.p
 listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
 listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
 """
-"""TLS, and `USER` with `PASSWORD` by each mechanism."""
+"""Listener with TLS, and `USER` with `PASSWORD` for each mechanism."""
 
 
 def kafka_jars() -> Path:
-    """Kafka and what it needs, fetched by Maven once; skips the test where that cannot be."""
+    """Return the folder of Kafka and its dependencies, fetched by Maven once; skip the test if that fails."""
     if shutil.which("mvn") is None or shutil.which("java") is None:
         pytest.skip("Maven and Java are not installed (Debian: maven, default-jre-headless)")
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "waypost-tests"
@@ -75,10 +75,10 @@ def kafka_jars() -> Path:
 
 
 class Kafka:
-    """Started in seconds; SIGTERM and a new process is a restart."""
+    """Starts in seconds; SIGTERM and a new process are a restart."""
 
     def __init__(self, folder: Path, jars: Path, server: Issued | None = None) -> None:
-        """`server`: its certificate, for a listener with TLS and SASL beside the open one."""
+        """`server`: certificate for a second listener with TLS and SASL."""
         self.port = free_port()
         self.secure_port = free_port() if server is not None else 0
         self._jars = jars
@@ -129,7 +129,7 @@ class Kafka:
             self.stop()
 
     def create(self, topic: str, partitions: int = 2) -> None:
-        """Make a topic; it is the one that is read."""
+        """Create a topic, which is then the one to be read."""
 
         async def make() -> None:
             admin = AIOKafkaAdminClient(bootstrap_servers=f"127.0.0.1:{self.port}")
@@ -143,7 +143,7 @@ class Kafka:
         self._topic = topic
 
     def send(self, values: Iterable[bytes], *, keyed: bool = False) -> None:
-        """Records of somebody else's, acknowledged by the broker; `keyed`: by their first byte."""
+        """Send records of another producer, acknowledged by the broker; `keyed`: by their first byte."""
 
         async def produce() -> None:
             producer = AIOKafkaProducer(bootstrap_servers=f"127.0.0.1:{self.port}", acks="all", enable_idempotence=True)
@@ -158,16 +158,16 @@ class Kafka:
         asyncio.run(produce())
 
     def got(self) -> list[bytes]:
-        """The values of every record there is."""
+        """Return the values of all records."""
         return [record.value for record in self.records()]
 
     def names(self) -> Counter[tuple[bytes, ...]]:
-        """How often each name is there, by the headers."""
+        """Count the records by message name, read from the headers."""
         wanted = ("waypost-gateway", "waypost-epoch", "waypost-address", "waypost-sequence")
         return Counter(tuple(dict(record.headers)[name] for name in wanted) for record in self.records())
 
     def order(self) -> dict[bytes, list[int]]:
-        """The sequences of each address, as they are in its partition."""
+        """Return the sequences of each address in the order of its partition."""
         found: dict[bytes, list[int]] = defaultdict(list)
         for record in self.records():
             headers = dict(record.headers)
@@ -175,7 +175,7 @@ class Kafka:
         return found
 
     def records(self) -> list[Any]:
-        """Every record of the topic, by partition and in order."""
+        """Return every record of the topic, by partition and in order."""
 
         async def read() -> list[Any]:
             consumer = AIOKafkaConsumer(

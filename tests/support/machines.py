@@ -1,4 +1,4 @@
-"""Machines of connections (`bridge.transport.connection.ConnectionMachine`), driven without a driver."""
+"""State machines of connections (`bridge.transport.connection.ConnectionMachine`) without a driver."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from bridge.transport.connection import ConnectionMachine
 
 
 def calls(connection: ConnectionMachine, data: bytes, now: float) -> Iterator[Sequence[Any]]:
-    """The events of each call that the machine takes for these bytes."""
+    """Yield the events of each call that the machine takes for these bytes."""
     yield connection.receive_data(data, now)
     while connection.more:
         yield connection.receive_data(b"", now)
 
 
 def take_all(connection: ConnectionMachine, data: bytes, now: float) -> list[Any]:
-    """The events of these bytes."""
+    """Return the events of these bytes."""
     return [event for events in calls(connection, data, now) for event in events]

@@ -1,7 +1,7 @@
-"""A medium that remembers and fails, for real processes: `medium.c` preloaded into them.
+"""Medium that records calls and fails, for real processes, which preload `medium.c`.
 
-`Medium` starts programs whose changes below one folder are recorded call by call (`Event`), and makes calls fail while
-they run. It knows nothing of what is stored. Needs a C compiler: `compiled` skips the test where there is none.
+`Medium` starts programs with a record of each call (`Event`) that changes files below one folder, and makes calls fail
+while they run. It does not interpret the stored data. Needs a C compiler: without one `compiled` skips the test.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _FIELDS: Final = {
     "reads": (40, "I"), "failures": (44, "I"), "syncs_before": (48, "i"), "syncs_failing": (52, "i"),
     "syncs_before_death": (56, "i"), "refusals": (60, "i"), "stalled": (64, "I"), "asleep": (68, "I"),
 }  # fmt: skip
-"""Where each field of ``struct control`` is: offset, format."""
+"""Offset and format of each field of ``struct control``."""
 
 
 class Kind(enum.IntEnum):
-    """What happened to a file."""
+    """Kind of a change to a file."""
 
     OPENED = 1
     CREATED = 2
@@ -42,11 +42,11 @@ class Kind(enum.IntEnum):
     UNLINKED = 7
     RENAMED = 8
     MADE = 9
-    """A folder."""
+    """A new folder."""
 
 
 class Files(enum.IntFlag):
-    """Which files are to fail."""
+    """Files that are to fail."""
 
     DATABASE = 1
     LOG = 2
@@ -63,12 +63,12 @@ class Event(NamedTuple):
     """Number of the open file; 0 for calls that take a path."""
     offset: int
     data: bytes
-    """What was written, or the path."""
+    """Written data, or the path."""
 
 
 @cache
 def compiled(source: Path = SOURCE) -> Path:
-    """A library to preload. Skips the test when nothing can compile it."""
+    """Compile a library to preload. Skips the test without a compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip(f"no C compiler for {source.name}: apt-get install gcc libc6-dev")
@@ -81,8 +81,9 @@ def compiled(source: Path = SOURCE) -> Path:
 
 
 def fast_folder() -> str | None:
-    """A folder in memory, where there is one, for tests that ask nothing of the machine's disk: they close and copy, or
-    a trace decides what is durable."""
+    """Return a folder in memory, if there is one, for tests that do not depend on the disk: they close and copy, or a
+    trace decides which data is durable.
+    """
     memory = Path("/dev/shm")
     return str(memory) if os.access(memory, os.W_OK) else None
 
@@ -91,7 +92,7 @@ class Medium:
     """Watches the folder `root` in every process started with `environment`; a context manager."""
 
     def __init__(self, root: Path, *, folder: Path, tracing: bool = False) -> None:
-        """`folder`, outside `root`, is where the control file and the trace are kept."""
+        """`folder`, outside `root`, holds the control file and the trace."""
         self._root = root
         self._trace = folder / "medium.trace" if tracing else None
         self._path = folder / "medium.control"
@@ -101,7 +102,7 @@ class Medium:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of a process on this medium."""
+        """Return the environment of a process on this medium."""
         added = {
             "LD_PRELOAD": str(compiled()),
             "WAYPOST_MEDIUM_ROOT": str(self._root),
@@ -122,7 +123,7 @@ class Medium:
         syncs_before: int = 0,
         syncs_failing: int = -1,
     ) -> None:
-        """From now on calls on `files` fail with these errors (`errno`), until `heal`."""
+        """Make calls on `files` fail with these errors (`errno`) until `heal`."""
         for name, value in (
             ("write_errno", write), ("sync_errno", sync), ("read_errno", read), ("open_errno", opening),
             ("syncs_before", syncs_before), ("syncs_failing", syncs_failing),
@@ -131,33 +132,37 @@ class Medium:
         self._set("classes", files)
 
     def limit(self, room: int, *, files: Files = Files.ALL, refusals: int = 0) -> None:
-        """`files` may grow by `room` bytes more; then ENOSPC, at the last byte as a file system does, until `heal` or
-        until so many calls were refused."""
+        """Let `files` grow by `room` bytes more, then fail with ENOSPC at the last byte as a file system does.
+
+        The limit holds until `heal`, or until this many calls have failed.
+        """
         self._set("room", room)
         self._set("refusals", refusals)
         self._set("limited", 1)
         self._set("classes", files)
 
     def stall(self, files: Files) -> None:
-        """From now on syncs of `files` do not return until `heal`."""
+        """Block syncs of `files` until `heal`."""
         self._set("stalled", files)
 
     def heal(self) -> None:
-        """Nothing fails or sleeps any more."""
+        """End all failures and stalls."""
         for name in ("write_errno", "sync_errno", "read_errno", "open_errno", "limited", "syncs_before", "stalled"):
             self._set(name, 0)
 
     def die(self, syncs_before: int) -> None:
-        """Before the sync after so many, the process ends as by SIGKILL: what it wrote stays with the kernel."""
+        """Kill the process as by SIGKILL before the sync after `syncs_before` ones; its writes stay with the kernel."""
         self._set("syncs_before_death", syncs_before + 1)
 
     def count(self, name: str) -> int:
-        """``failures``, ``syncs``, ``writes``, ``reads`` (of files told to `fail`), ``asleep`` (syncs), or ``room``."""
+        """Return ``failures``, ``syncs``, ``writes``, ``reads`` (of files under `fail`), ``asleep`` (syncs), or
+        ``room``.
+        """
         offset, code = _FIELDS[name]
         return int(struct.unpack_from(f"<{code}", self._control, offset)[0])
 
     def events(self) -> list[Event]:
-        """The trace so far; a record cut off by the end of its process is left out."""
+        """Return the trace so far, without a record cut off by the end of its process."""
         assert self._trace is not None
         data = self._trace.read_bytes()
         events: list[Event] = []

@@ -1,4 +1,4 @@
-"""A lake in memory: what the landing asks of one, and nothing that touches a disk."""
+"""Lake in memory: the interface of the landing, without a disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MemoryLake:
     def __init__(self, identity: str = "memory") -> None:
         self.identity = identity
         self.appended: dict[str, list[pa.Table]] = {name: [] for name in contract().tables}
-        """What each append brought, by table."""
+        """Rows of each append, by table."""
         self._committed: dict[tuple[str, str], int] = {}
 
     @property

@@ -1,4 +1,4 @@
-"""A store on a medium that is memory: the product's engine and nothing durable, for tests."""
+"""Store with a medium in memory: the real engine without durability, for tests."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class MemoryRows:
         return [self.logs[log] for log in sorted(self.logs) if log > number and (self.logs[log].bytes or not holding)]
 
     def keep(self, group: CommitGroup) -> None:
-        """Write what a group does to rows, before it deletes messages."""
+        """Write a group's changes to rows, before it deletes messages."""
         for cursor in group.dropped:
             self.kept.pop(cursor, None)
         for log in group.freed & self.logs.keys():
@@ -78,7 +78,7 @@ class MemoryRows:
                     self.kept[cursor] = self.kept[cursor]._replace(position=position)
 
     def delete(self, outcome: CommitOutcome) -> None:
-        """Write what a commit deleted of messages."""
+        """Delete the messages that a commit has deleted."""
         for gone in (*outcome.evicted, *outcome.reclaimed):
             row = self.logs[gone.log]
             self.logs[gone.log] = row._replace(first=gone.first, bytes=row.bytes - gone.bytes)
@@ -88,14 +88,14 @@ class MemoryRows:
 
 
 class MemoryMedium:
-    """See `edge.broker.store.medium.Medium`. A commit is over with the next callback that `post` runs."""
+    """See `edge.broker.store.medium.Medium`. The next callback that `post` runs ends a commit."""
 
     def __init__(self, *, post: Post, ledger: OpenLedger, rows: MemoryRows, summary: Summary | None = None) -> None:
         self.epochs = Epochs(uuid.uuid4().hex)
         self.openings: Sequence[str] = ()
         self.writes_at_close = False
         self.failure: StoreError | None = None
-        """While set, every commit fails with it: how tests see what a full medium does."""
+        """Error of every commit while set, such as that of a full medium."""
         self._post = post
         self._ledger = ledger
         self._summary = summary
@@ -106,7 +106,7 @@ class MemoryMedium:
         self._entries: list[LedgerEntry] = []
 
     def kept(self, log: int) -> Sequence[Stored]:
-        """What is on the medium of a log."""
+        """Return the stored messages of a log."""
         return self._kept.get(log, ())
 
     # --- reading ----------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class MemoryMedium:
     def file_bytes(self) -> int:
         return 0
 
-    # --- lineage: it has no older copies ----------------------------------------------------------------------
+    # --- lineage: without older copies ---------------------------------------------------------------------------
 
     def opening_ends(self) -> Iterator[Mapping[int, int] | None]:
         return iter(())
@@ -192,7 +192,7 @@ class MemoryMedium:
         self._post(finished)
 
     def wait(self) -> None:
-        """It is over."""
+        """Return immediately: the commit has ended."""
 
     def committed(self, group: CommitGroup) -> None:
         pass
@@ -304,7 +304,7 @@ class MemoryStore(StoreEngine[MemoryMedium]):
 
 
 def _acknowledged(stored: Stored, claims: Sequence[Claim]) -> bool:
-    """Some cursor is done with some of it."""
+    """Return True when a cursor has acknowledged part of it."""
     last = stored.position + len(stored.run.bodies) - 1
     return any(claim.progress.within(stored.position, last) for claim in claims)
 

@@ -1,4 +1,4 @@
-"""Mosquitto as the peer: a broker of somebody else's that keeps what it has acknowledged over restarts."""
+"""Mosquitto as an independent peer: a broker that keeps acknowledged messages over restarts."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ installed = pytest.mark.skipif(shutil.which("mosquitto") is None, reason="mosqui
 
 
 class Mosquitto:
-    """Persistent: it writes its state when it is told to end, and has no bound on its queues (else it drops what it has
-    acknowledged)."""
+    """Mosquitto that saves its state at its end, and has no limit on its queues (with one it drops acknowledged
+    messages).
+    """
 
     def __init__(self, folder: Path, *settings: str) -> None:
         self.port = free_port()
         folder.mkdir(exist_ok=True)
-        folder.chmod(0o777)  # as root it becomes another user
+        folder.chmod(0o777)  # started as root it switches to another user
         self._file = folder / "mosquitto.conf"
         self._file.write_text(
             "\n".join(
@@ -54,7 +55,7 @@ class Mosquitto:
         wait_until(self._listens, timeout_s=20, what="mosquitto listens")
 
     def stop(self) -> None:
-        """SIGTERM: it saves, and is gone when this returns."""
+        """Send SIGTERM and wait until it has saved and ended."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait(20)
@@ -78,7 +79,7 @@ class Mosquitto:
 
 
 class Listener:
-    """Paho with a session that is kept: every message of some topics, in the order they came."""
+    """Paho with a kept session: every message of some topics, in the order of arrival."""
 
     def __init__(self, port: int, *filters: str) -> None:
         self.messages: list[tuple[str, bytes]] = []

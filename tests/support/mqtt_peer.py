@@ -1,4 +1,4 @@
-"""An MQTT broker that does what a test says, packet by packet."""
+"""MQTT broker controlled by a test, packet by packet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Sent(NamedTuple):
 
     @property
     def packet_id(self) -> int:
-        """Of a PUBLISH with QoS 1, or of an acknowledgement."""
+        """Packet identifier of a PUBLISH with QoS 1, or of an acknowledgement."""
         at = 2 + int.from_bytes(self.body[:2]) if self.kind == 3 else 0
         return int.from_bytes(self.body[at : at + 2])
 
@@ -50,14 +50,14 @@ def publish(packet_id: int, topic: bytes, payload: bytes, flags: int = 2) -> byt
 
 
 class Link:
-    """One connection of the client, at the broker."""
+    """One connection of the client, on the broker's side."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self.writer = writer
 
     async def take(self) -> Sent:
-        """The next packet; IncompleteReadError at the end."""
+        """Return the next packet; IncompleteReadError at the end."""
         first = (await self._reader.readexactly(1))[0]
         length = shift = 0
         while True:
@@ -69,7 +69,7 @@ class Link:
         return Sent(first >> 4, first & 15, await self._reader.readexactly(length))
 
     async def opened(self, *, subscribed: bool = False) -> Sent:
-        """Let the client in; its CONNECT."""
+        """Accept the client; return its CONNECT."""
         connect = await self.take()
         assert connect.kind == 1
         self.writer.write(CONNACK)
@@ -79,7 +79,7 @@ class Link:
         return connect
 
     async def left(self) -> list[Sent]:
-        """What comes until the client has hung up."""
+        """Return the packets until the client disconnects."""
         found: list[Sent] = []
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
@@ -88,7 +88,7 @@ class Link:
 
 
 class MqttPeer:
-    """A listener; `link` waits for the client's next connection."""
+    """Listener; `link` waits for the client's next connection."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -105,4 +105,4 @@ class MqttPeer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._links.put_nowait(Link(reader, writer))
-        await writer.wait_closed()  # whoever took the link ends it
+        await writer.wait_closed()  # the user of the link ends it

@@ -1,4 +1,4 @@
-"""Names as hostile clients choose them: for logs, terminals, spreadsheets, pages and metrics."""
+"""Hostile names of clients: for logs, terminals, spreadsheets, pages and metrics."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ HOSTILE: Final = (
     "a\\",
     "../../etc/passwd",
 )
-"""None has U+0000, which MQTT and AMQP refuse; `+` and `#` make some of them no topic names."""
+"""None has U+0000, which MQTT and AMQP refuse; those with `+` and `#` are not valid topic names."""

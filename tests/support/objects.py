@@ -1,4 +1,4 @@
-"""Objects that are there, of those the garbage collector knows."""
+"""Live objects known to the garbage collector."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import gc
 
 
 def count_of(kind: type) -> int:
-    """How many of exactly this kind there are."""
+    """Count the objects of exactly this type."""
     return sum(type(each) is kind for each in gc.get_objects())

@@ -1,7 +1,7 @@
-"""Find what modules do to each other's objects, in their syntax trees: assignments to attributes of another object, and
-circles of imports.
+"""Find modules that change objects of other modules, in their syntax trees: assignments to attributes of other objects,
+and circles of imports.
 
-The type of an object is inferred from annotations, constructor calls and what constructors assign; no module is
+The type of an object is inferred from annotations, constructor calls and assignments in constructors; no module is
 imported. An object of unknown type may be of every class that has an attribute of that name.
 """
 
@@ -18,7 +18,7 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 RECORD_BASES: Final = {"Struct", "NamedTuple", "Exception"}
 """A class with one of these bases is a record, as a dataclass is: algorithms of other packages may write its fields."""
 INFERENCE_STEPS_MAX: Final = 8
-"""Names and attributes that are followed to find one type; more would be a cycle of definitions."""
+"""Most names and attributes followed to find one type; more would be a cycle of definitions."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Assignment:
     package: str
     attribute: str
     owners: tuple[ClassFacts, ...]
-    """The classes that the object may be of; not empty."""
+    """The possible classes of the object; not empty."""
 
     def __str__(self) -> str:
         classes = " or ".join(owner.full_name for owner in self.owners)
@@ -103,7 +103,7 @@ class Program:
         return full_name.partition(".")[0] not in self._packages
 
     def bases(self, facts: ClassFacts) -> Iterator[ClassFacts]:
-        """The class itself and its bases that are known."""
+        """Yield the class itself and its known bases."""
         yield facts
         for base in facts.bases:
             known = self.classes.get(self.full_name(facts.module, base))
@@ -135,7 +135,7 @@ class Program:
         return set()
 
     def named_items(self, module: str, annotation: ast.expr | None) -> set[str]:
-        """Return the full names of what an annotated container holds; of a mapping its values."""
+        """Return the full names of the items of an annotated container; of a mapping its values."""
         match annotation:
             case ast.Subscript(slice=ast.Tuple(elts=[*_, last])):
                 return self.named(module, last)
@@ -144,7 +144,7 @@ class Program:
         return set()
 
     def is_hook(self, owner: ClassFacts, attribute: str) -> bool:
-        """Return whether an attribute is called: its annotation, or that of its first value, is a callable."""
+        """Return True when an attribute is called: its annotation, or that of its first value, is a callable."""
         annotation = owner.attributes[attribute]
         if annotation is None and attribute in owner.values:
             value, method = owner.values[attribute]
@@ -157,7 +157,7 @@ class Program:
         return any(full.rpartition(".")[2] == "Callable" for full in self.named(owner.module, annotation))
 
     def assignments(self) -> Iterator[Assignment]:
-        """Find each assignment to an attribute of an object of ours other than `self` and `cls`."""
+        """Find each assignment to an attribute of one of our objects other than `self` and `cls`."""
         for module, tree in self.trees.items():
             for within, function in functions(self, module, tree):
                 scope = Scope(self, module, within, function)
@@ -199,7 +199,7 @@ class Scope:
         self._program, self._module, self._within, self._function = program, module, within, function
 
     def types(self, node: ast.expr, steps: int = 0) -> set[str]:
-        """Return the full names of the classes that a value may be of; empty: nothing is known."""
+        """Return the full names of the possible classes of a value; empty if unknown."""
         if steps > INFERENCE_STEPS_MAX:
             return set()
         steps += 1
@@ -341,7 +341,7 @@ def read_class(module: str, node: ast.ClassDef) -> ClassFacts:
 
 
 def foreign_targets(function: Function) -> Iterator[tuple[int, ast.Attribute]]:
-    """Find the attributes that a function assigns, but for those of `self` and `cls`."""
+    """Find the attributes that a function assigns, except those of `self` and `cls`."""
     for node in ast.walk(function):
         targets: list[ast.expr] = []
         if isinstance(node, ast.Assign):
@@ -395,10 +395,10 @@ def package_of(path: str) -> str:
 
 
 def is_refused(program: Program, assignment: Assignment) -> bool:
-    """Return whether an assignment breaks the rule: a hook is given by constructor or method. So is every attribute of
-    another package's class, but for the public fields of records; a package may write what its own classes keep.
+    """Return True when an assignment breaks the rule: a hook is passed to a constructor or method.
 
-    Of an object of unknown type all classes with such an attribute have to say so.
+    So is every attribute of another package's class, except for the public fields of records; a package may write
+    attributes of its own classes. For an object of unknown type, all classes with such an attribute must agree.
     """
     return all(
         owner.module != assignment.module
@@ -414,7 +414,7 @@ def is_refused(program: Program, assignment: Assignment) -> bool:
 
 
 def import_circles(trees: Mapping[str, ast.Module]) -> list[list[str]]:
-    """Return the groups of modules that import each other, for types alone and within functions included."""
+    """Return the groups of modules that import each other, including imports for types and within functions."""
     modules = {module_name(path) for path in trees}
     imports = {module_name(path): imported(tree, modules) - {module_name(path)} for path, tree in trees.items()}
     reached = {module: reach(module, imports) for module in imports}

@@ -1,4 +1,4 @@
-"""The end of Paho's network thread."""
+"""Stop of Paho's network thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from paho.mqtt.client import Client
 
 
 def stop_loop(client: Client) -> None:
-    """Do what `Client.loop_stop` does. Paho 2.2 forgets its thread as that ends, also between its own two looks at it:
-    then there is nothing left to wait for."""
+    """Stop the thread as `Client.loop_stop` does. Paho 2.2 forgets its ending thread, even between its own two checks;
+    then no wait is needed.
+    """
     with suppress(AttributeError):
         client.loop_stop()

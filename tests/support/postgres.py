@@ -1,4 +1,4 @@
-"""A PostgreSQL of the tests' own: Debian's server as an ordinary process, in a folder of its own, on loopback."""
+"""Private PostgreSQL for tests: Debian's server as an ordinary process, in its own folder, on loopback."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ import psycopg
 READY_S: Final = 60.0
 STOP_S: Final = 30.0
 PASSWORD: Final = "p@ss:word/Ж%41"
-"""Of the user `careful`."""
+"""Password of the user `careful`."""
 
 CAREFUL: Final = f"careful:{quote(PASSWORD, safe='')}"
-"""User and password as they stand in a URL."""
+"""User and password as in a URL."""
 
 HBA: Final = """
 host all careful 127.0.0.1/32 scram-sha-256
@@ -33,13 +33,13 @@ host all all 127.0.0.1/32 trust
 
 
 def binaries() -> Path | None:
-    """The newest server Debian has installed; None: there is none."""
+    """Return the newest server that Debian has installed, or None."""
     found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/postgres")]
     return max(found, key=lambda path: int(path.parent.name), default=None)
 
 
 class Postgres:
-    """A server that can be stopped, killed and started again. A context manager."""
+    """Server that can be stopped, killed and restarted. A context manager."""
 
     def __init__(self) -> None:
         found = binaries()
@@ -64,7 +64,7 @@ class Postgres:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def start(self, *settings: str) -> Self:
-        """Start it and wait until it answers. It ends when we do, however that is."""
+        """Start it and wait until it answers. It ends with this process in any case."""
         common = ("listen_addresses=127.0.0.1", f"port={self.port}", "unix_socket_directories=", "shared_buffers=16MB")
         options = [part for setting in (*common, *settings) for part in ("-c", setting)]
         with (self.folder / "log").open("ab") as log:
@@ -85,7 +85,7 @@ class Postgres:
                 return self
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """SIGINT: in good order, at once; SIGQUIT: as a crash."""
+        """Stop it: by SIGINT cleanly and at once, by SIGQUIT as in a crash."""
         if self._process is not None:
             self._process.send_signal(how)
             try:
@@ -96,22 +96,24 @@ class Postgres:
             self._process = None
 
     def schema(self) -> str:
-        """Make an empty schema, which is to a registry what a database is, and made and removed sooner; its name."""
+        """Create an empty schema, which serves a registry like a database and is faster to create and drop; return its
+        name.
+        """
         self._schemas += 1
         name = f"test{self._schemas}"
         self.execute(f"CREATE SCHEMA {name} AUTHORIZATION careful")
         return name
 
     def url(self, schema: str, user: str = "waypost") -> str:
-        """The URL of a registry in it."""
+        """Return the URL of a registry in the schema."""
         return f"{self.address(user)}?options=-csearch_path%3D{schema}"
 
     def address(self, user: str = "waypost", database: str = "postgres") -> str:
-        """The URL without options. `user`: may be ``name:password``, percent-encoded."""
+        """Return the URL without options. `user`: may be ``name:password``, percent-encoded."""
         return f"postgresql+psycopg://{user}@127.0.0.1:{self.port}/{database}"
 
     def execute(self, text: str, *values: Any, schema: str = "public") -> list[Any]:
-        """One statement, committed; its rows."""
+        """Execute and commit one statement; return its rows."""
         where = f"host=127.0.0.1 port={self.port} user=waypost dbname=postgres connect_timeout=5"
         with psycopg.connect(where, autocommit=True, options=f"-csearch_path={schema}") as connection:
             cursor = connection.execute(text, values or None)  # type: ignore[arg-type]
@@ -128,8 +130,8 @@ class Postgres:
 
 
 def _port() -> int:
-    """A free one below those the kernel gives to whoever asks for any: it stays free while the server is not up."""
-    chance = random.SystemRandom()  # the common one is seeded by tests, in each process alike
+    """Return a free port below the kernel's ephemeral range, so that it stays free while the server is down."""
+    chance = random.SystemRandom()  # tests seed the common generator, identically in each process
     while True:
         port = chance.randrange(20_000, 32_000)
         with socket.socket() as probe:
@@ -138,7 +140,7 @@ def _port() -> int:
 
 
 def _ordinary_user() -> str | None:
-    """Whom the server runs as: it refuses root."""
+    """Return the user for the server, which refuses root."""
     if os.geteuid() != 0:
         return None
     names = {entry.pw_name for entry in pwd.getpwall()}

@@ -1,4 +1,4 @@
-"""Real gateways and hubs for tests: started through the command line, waited for, killed."""
+"""Real gateways and hubs for tests: started through the command line, awaited, killed."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from typing import Self
 from tests.demo.ports import free_ports
 
 READY_S = 60.0
-"""A start on a machine that runs other tests at the same time."""
+"""Longest start on a machine that runs other tests at the same time."""
 
 
 def free_port() -> int:
-    """A TCP port nobody listens on, and which nobody's outgoing connection takes while its server is down."""
+    """Return a free TCP port that no outgoing connection takes while its server is down."""
     return free_ports(1)[0]
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float, what: str, every_s: float = 0.05) -> None:
-    """Return once `condition` holds; AssertionError naming `what` when it does not in time."""
+    """Wait until `condition` holds; AssertionError naming `what` if it does not in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
@@ -32,7 +32,7 @@ def wait_until(condition: Callable[[], bool], *, timeout_s: float, what: str, ev
 
 
 def resident_mib(pid: int) -> float:
-    """Resident memory of a process, MiB."""
+    """Return the resident memory of a process in MiB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
@@ -40,35 +40,35 @@ def resident_mib(pid: int) -> float:
 
 
 def peak_mib(pid: int) -> float:
-    """The most a process ever had resident."""
+    """Return the largest resident memory of a process so far."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 @contextlib.contextmanager
 def standing_still(pid: int) -> Iterator[None]:
-    """A child of ours does nothing while the body runs: its files are as a power cut would leave them."""
+    """Suspend a child process while the body runs: its files are as after a power cut."""
     os.kill(pid, signal.SIGSTOP)
     try:
-        os.waitpid(pid, os.WUNTRACED)  # each of its threads
+        os.waitpid(pid, os.WUNTRACED)  # all of its threads have stopped
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
 
 
 class Waypost:
-    """One `waypost` process that prints a `ready` line. Restartable with the same arguments."""
+    """One `waypost` process that prints a `ready` line; may be restarted with the same arguments."""
 
     def __init__(self, log: Path, *arguments: str) -> None:
         self.arguments = [sys.executable, "-m", "edge.appliance.main", *arguments]
         self.log = log
         self.endpoints: dict[str, tuple[str, int]] = {}
         self.environment: dict[str, str] | None = None
-        """Of the process; None: ours."""
+        """Environment of the process; None for that of this process."""
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> Self:
-        """Start and wait for `ready`; AssertionError with the log when it ends before."""
+        """Start and wait for `ready`; AssertionError with the log if it ends before."""
         with self.log.open("a") as stderr:
             self.process = subprocess.Popen(
                 self.arguments, stdout=subprocess.PIPE, stderr=stderr, text=True, env=self.environment
@@ -94,19 +94,19 @@ class Waypost:
         return self.process.pid
 
     def kill(self) -> None:
-        """SIGKILL, and gone when this returns."""
+        """Send SIGKILL and wait for the end."""
         assert self.process is not None
         os.kill(self.process.pid, signal.SIGKILL)
         self._gone()
 
     def stop(self) -> int:
-        """SIGTERM; its exit code."""
+        """Send SIGTERM; return its exit code."""
         assert self.process is not None
         self.process.terminate()
         return self._gone()
 
     def ends(self) -> int:
-        """Its exit code, once it has ended by itself."""
+        """Wait until it ends by itself; return its exit code."""
         return self._gone()
 
     def _gone(self) -> int:
@@ -125,12 +125,12 @@ class Waypost:
 
 
 def edge(folder: Path, name: str, *arguments: str) -> Waypost:
-    """A development gateway on free ports; later arguments win."""
+    """Return a development gateway on free ports; later arguments win."""
     defaults = [f"--{protocol}=127.0.0.1:0" for protocol in ("mqtt", "amqp", "http")]
     return Waypost(folder / f"{name}.log", "edge", "run", "--data", str(folder / name), "--dev", *defaults, *arguments)
 
 
 def hub(folder: Path, *arguments: str) -> Waypost:
-    """A development hub on free ports; later arguments win."""
+    """Return a development hub on free ports; later arguments win."""
     defaults = ["--amqp=127.0.0.1:0", "--http=127.0.0.1:0"]
     return Waypost(folder / "hub.log", "hub", "run", "--data", str(folder / "hub"), "--dev", *defaults, *arguments)

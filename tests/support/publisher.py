@@ -1,7 +1,7 @@
-"""A publisher that knows what was acknowledged: MQTT 3.1.1 at QoS 1 on a plain socket, a thread a connection.
+"""Publisher that records acknowledgements: MQTT 3.1.1 at QoS 1 on a plain socket, one thread for each connection.
 
-Every body is sent once and never again, so that a body seen twice in the lake was made twice by Waypost. A body whose
-acknowledgement got lost with the connection may or may not be there: it promises nothing.
+Every body is sent exactly once, so a duplicate in the lake was made by Waypost. A body with a lost acknowledgement may
+or may not be in the lake.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ RETRY_S = 0.05
 
 
 class Publisher(threading.Thread):
-    """Publishes to one topic as fast as its window allows until told to stop, through any number of reconnects."""
+    """Publishes to one topic as fast as its window allows until `end`, over any number of reconnects."""
 
     def __init__(
         self, name: str, port: int, topic: str, *, window: int = 50, password: str | None = None, pause_s: float = 0.0
     ) -> None:
-        """`password`: of the user called as the publisher is. `pause_s`: between messages, at least."""
+        """`password`: of the user with the publisher's name. `pause_s`: shortest time between messages."""
         super().__init__(name=name, daemon=True)
         self.acked: list[bytes] = []
         """Bodies acknowledged, in order."""
@@ -34,7 +34,7 @@ class Publisher(threading.Thread):
         self._ended = threading.Event()
 
     def end(self) -> None:
-        """Publish nothing more; the thread is over when this returns."""
+        """Stop publishing and wait for the thread."""
         self._ended.set()
         self.join(30)
         assert not self.is_alive()
@@ -48,7 +48,7 @@ class Publisher(threading.Thread):
                     self._connection()
                 except OSError:
                     self._ended.wait(RETRY_S)
-        except BaseException as failure:  # told in `end`
+        except BaseException as failure:  # raised in `end`
             self.failure = failure
 
     def _connection(self) -> None:

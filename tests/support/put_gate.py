@@ -1,4 +1,4 @@
-"""A door in front of an object store, at which something happens just before or after one object is put."""
+"""Proxy of an object store that acts just before or after the put of an object."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ ANSWER_S: Final = 30.0
 
 
 class PutGate:
-    """Passes requests to its own `port` on to the store at another one; a context manager.
+    """Forwards requests from its own `port` to the store at another one; a context manager.
 
-    The next put of an object whose path ends as said meets `before` (which runs first, and may be a put of somebody
-    else's through this gate), or has its answer lost, or told to be an error, once the store has done it.
+    The next put of an object with a given end of its path triggers `before`, which may put an object through this gate.
+    Or the store completes it, but its answer is lost or replaced by an error.
     """
 
     def __init__(self, store_port: int) -> None:
@@ -42,23 +42,24 @@ class PutGate:
         self._thread.join(ANSWER_S)
 
     def before_put_of(self, end: str, act: Callable[[], object]) -> None:
-        """Just before the next put of a path with this end reaches the store."""
+        """Call `act` just before the next put of a path with this end reaches the store."""
         with self._lock:
             self._end, self._before = end, act
 
     def lose_answer_to_put_of(self, end: str) -> None:
-        """The store does the next put of a path with this end, and who asked never hears of it."""
+        """Let the store complete the next put of a path with this end, but drop the answer."""
         with self._lock:
             self._end, self._before = end, None
 
     def fail_answer_to_put_of(self, end: str) -> None:
-        """The store does the next put of a path with this end, and who asked is told of an error."""
+        """Let the store complete the next put of a path with this end, but answer with an error."""
         with self._lock:
             self._end, self._before, self._instead = end, None, 500
 
     def passes(self, method: str, path: str) -> int | None:
-        """A request has come: do what is to be done before it. What to answer in place of what the store does: None, an
-        error, or 0 for nothing."""
+        """Act before a request; return the answer instead of the store's: None for no change, an error, or 0
+        for none.
+        """
         with self._lock:
             if self._end is None or method != "PUT" or not path.partition("?")[0].endswith(self._end):
                 return None
@@ -101,4 +102,4 @@ class _Passing(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass  # noqa: N815 - the names http.server calls
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Nothing."""
+        """Log nothing."""

@@ -1,4 +1,4 @@
-"""A consumer that looks at each run of a batch by itself."""
+"""Consumer that handles each run of a batch by itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edge.broker.model import interfaces
 
 
 class RunConsumer(interfaces.Consumer):
-    """Base of consumers of tests."""
+    """Base class of consumers in tests."""
 
     def deliver(self, subscription: Any, batch: Collection[Stored]) -> None:
         messages = sum(len(stored.run.bodies) for stored in batch)

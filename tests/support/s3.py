@@ -1,4 +1,4 @@
-"""An object store that nobody here wrote: moto's server, in a process of its own."""
+"""Independent object store: moto's server in its own process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "wJalrXUtnF
 
 
 class ObjectStore:
-    """With one bucket; a context manager. It keeps everything in memory."""
+    """Store with one bucket in memory; a context manager."""
 
     def __init__(self, log: Path) -> None:
         self.port = free_port()
@@ -44,6 +44,6 @@ class ObjectStore:
             return False
 
     def environment(self, port: int | None = None) -> dict[str, str]:
-        """What a process needs to reach it, at another port where something is in between."""
+        """Return the environment of a process that uses it, with another port for a proxy in between."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         return {**kept, **KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port or self.port}"}

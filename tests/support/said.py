@@ -1,4 +1,4 @@
-"""Is a fault said? Asks a running gateway or hub for its problems, as an operator would."""
+"""Asks a running gateway or hub for its problems, as an operator would."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WAIT_S = 30.0
 
 
 def health(port: int) -> tuple[int, list[dict[str, Any]]]:
-    """(status code, problems) of `/healthz`; the code agrees with the problems."""
+    """Return status code and problems of `/healthz`; the code must agree with the problems."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=WAIT_S) as answer:
             code, body = answer.status, json.load(answer)
@@ -26,14 +26,14 @@ def health(port: int) -> tuple[int, list[dict[str, Any]]]:
 
 
 def found(port: int, name: str, words: str = "") -> dict[str, Any] | None:
-    """The problem of a name whose text has these words."""
+    """Return the problem with this name and a text that contains these words."""
     return next((one for one in health(port)[1] if one["name"] == name and words in one["what"]), None)
 
 
 def said(
     port: int, name: str, words: str = "", *, severity: str = "error", timeout_s: float = WAIT_S
 ) -> dict[str, Any]:
-    """Wait until a problem is in `/healthz`, and see that status and metrics have it as well."""
+    """Wait until a problem is in `/healthz`; check that status and metrics have it as well."""
     wait_until(lambda: found(port, name, words) is not None, timeout_s=timeout_s, what=f"{name} is said")
     problem = found(port, name, words)
     assert problem is not None, "it stays while it lasts"
@@ -47,7 +47,7 @@ def said(
 
 
 def over(port: int, name: str, words: str = "", *, timeout_s: float = WAIT_S) -> None:
-    """Wait until it is none any more."""
+    """Wait until the problem has disappeared."""
     wait_until(lambda: found(port, name, words) is None, timeout_s=timeout_s, what=f"{name} is over")
 
 

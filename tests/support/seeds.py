@@ -7,7 +7,7 @@ import random
 
 
 def chosen_seed(default: int | None = None) -> int:
-    """What ``WAYPOST_SEED`` says, a number or ``random``; else `default`, and a random one without."""
+    """Return ``WAYPOST_SEED``, a number or ``random``; otherwise `default`, or a random seed without one."""
     wanted = os.environ.get("WAYPOST_SEED", "random" if default is None else str(default))
     seed = random.randrange(1 << 32) if wanted == "random" else int(wanted)
     print(f"WAYPOST_SEED={seed}")

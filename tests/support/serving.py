@@ -1,8 +1,8 @@
-"""A TCP server of a test's own that ends with all of its connections.
+"""TCP server of a test that closes with all of its connections.
 
-`asyncio.Server.close` ends the listening alone, and asyncio leaves a connection open whose handler was cancelled, or
-that was accepted in the turn of the loop in which the server closed: the garbage collector finds it in the middle of
-another test and fails that one.
+`asyncio.Server.close` only stops listening. Asyncio leaves a connection open if its handler was cancelled, or if it was
+accepted in the turn of the loop that closed the server. The garbage collector then finds it during another test, which
+fails.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-"""Serves one connection, which is over when it returns."""
+"""Serves one connection, which closes when it returns."""
 
 
 class _Connection(asyncio.StreamReaderProtocol):
-    """Knows from the moment it is accepted when it is over."""
+    """Tracks its end from the moment it is accepted."""
 
     def __init__(self, answered: Answer) -> None:
         self.lost = asyncio.get_running_loop().create_future()
@@ -48,7 +48,7 @@ class _Connection(asyncio.StreamReaderProtocol):
         self.lost.set_result(None)
 
     def end(self) -> None:
-        """Break it, and stop who serves it."""
+        """Abort the connection and cancel its handler."""
         self.ending = True
         if self.task is not None:
             self.task.cancel()
@@ -58,7 +58,7 @@ class _Connection(asyncio.StreamReaderProtocol):
 
 @contextlib.asynccontextmanager
 async def serving(answer: Answer, *, port: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """Listen on a port of this machine, which is given (0: any). Afterwards nothing is open.
+    """Listen on a port of this machine and yield its number (0: any). Afterwards everything is closed.
 
     Raises OSError when the port is taken.
     """
@@ -82,7 +82,7 @@ async def serving(answer: Answer, *, port: int = 0, tls: ssl.SSLContext | None =
 
 
 async def close(server: asyncio.Server) -> None:
-    """Stop listening; every accepted connection has had its `connection_made`.
+    """Stop listening, after `connection_made` of every accepted connection.
 
     Connections stay open. `Server.wait_closed` would wait for all of them from Python 3.12 on.
     """

@@ -1,4 +1,4 @@
-"""What an intake needs of a driver, without a socket or a loop."""
+"""Driver for an intake, without a socket or a loop."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 
 class Shell:
-    """A driver whose turns come when the test says so."""
+    """Driver that runs its turns on demand."""
 
     def __init__(self) -> None:
         self.steps: list[Callable[[], None]] = []
         self.paused: set[str] = set()
         self.has_place = True
-        """For the connection, once its peer has said who it is."""
+        """The connection is accepted after the peer has authenticated."""
 
     def flush_soon(self) -> None:
-        """Whoever drives it asks for bytes all the time."""
+        """Ignore the request: the test reads output all the time."""
 
     def soon(self, callback: Callable[[], None]) -> None:
         self.steps.append(callback)

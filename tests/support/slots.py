@@ -1,4 +1,4 @@
-"""A card with two slots as U-Boot and RAUC treat them, in memory: what `rauc` does is done here, and starts are."""
+"""Card with two slots as U-Boot and RAUC treat them, in memory: simulates `rauc` and boots."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ NAMES = {"A": "rootfs.0", "B": "rootfs.1"}
 
 
 class PowerCut(Exception):
-    """Nothing more is done."""
+    """Ends all further actions."""
 
 
 class Card(Rauc):
-    """`before_change` is called before every change of what lasts."""
+    """`before_change` is called before every change of persistent state."""
 
     def __init__(self, before_change: Callable[[], None] = lambda: None) -> None:
         super().__init__(("false",))
@@ -23,14 +23,14 @@ class Card(Rauc):
         self.order = ["A", "B"]
         self.tries = {"A": TRIES, "B": TRIES}
         self.holds: dict[str, BundleInfo | None] = {"A": BundleInfo("1", "one"), "B": None}
-        """None: nothing that starts."""
+        """None: a slot that does not boot."""
         self.starts: Callable[[BundleInfo], bool] = lambda _: True
-        """Whether a system comes up."""
+        """Returns True when a system boots."""
         self.booted = "A"
         self.offered = BundleInfo("2", "two")
 
     def power_on(self) -> None:
-        """What boot.cmd does, until something has come up."""
+        """Do what boot.cmd does until a system has booted."""
         for _ in range(20):
             able = [letter for letter in self.order if self.tries[letter] > 0]
             if not able:

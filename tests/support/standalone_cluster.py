@@ -1,4 +1,4 @@
-"""A cluster of Spark's own kind on this machine: a master and two workers, started from the wheel, with a secret."""
+"""Spark standalone cluster on this machine: a master and two workers, started from the wheel, with a secret."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tests.support.processes import free_port, wait_until
 WORKERS: Final = 2
 SECRET: Final = "what-the-cluster-shares"
 READY_S: Final = 120
-"""Two JVMs on a busy machine."""
+"""Seconds for the start of two JVMs on a busy machine."""
 HOME: Final = Path(pyspark.__file__).parent
 
 
 class StandaloneCluster:
-    """A context manager. Its processes know nothing of this environment but Spark: no PATH, no PYTHONPATH."""
+    """A context manager. Its processes get only Spark from this environment: no PATH, no PYTHONPATH."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._port, self._web_port = free_port(), free_port()
         self._processes: list[subprocess.Popen[bytes]] = []
         self.configuration = folder / "conf"
-        """What all of it and its drivers read (`SPARK_CONF_DIR`)."""
+        """Folder of settings for the cluster and its drivers (`SPARK_CONF_DIR`)."""
         self.configuration.mkdir(parents=True)
         (self.configuration / "spark-defaults.conf").write_text(
             f"spark.authenticate true\nspark.authenticate.secret {SECRET}\nspark.network.crypto.enabled true\n"
@@ -36,7 +36,7 @@ class StandaloneCluster:
 
     @property
     def master(self) -> str:
-        """The URL of its master."""
+        """Return the URL of its master."""
         return f"spark://127.0.0.1:{self._port}"
 
     def __enter__(self) -> Self:
@@ -57,7 +57,7 @@ class StandaloneCluster:
             process.wait(READY_S)
 
     def pages(self) -> str:
-        """What its master shows, for people and for programs; nothing before it serves."""
+        """Return the pages of its master, for people and for programs; empty before it serves."""
         found = ""
         for path in ("/", "/json/"):
             try:
@@ -68,7 +68,7 @@ class StandaloneCluster:
         return found
 
     def logs(self) -> str:
-        """What its processes have written, those of executors too."""
+        """Return the logs of its processes, including executors."""
         return "".join(path.read_text(errors="replace") for path in sorted(self._folder.rglob("*")) if _is_log(path))
 
     def _start(self, name: str, *arguments: str) -> None:

@@ -1,4 +1,4 @@
-"""A lake as gateways and a hub leave it, with manifests; and the same after somebody has damaged it."""
+"""Lake of gateways and a hub, with manifests, and the same lake after damage."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from cloud.lake.delta import DeltaLake
 from cloud.lake.rows import record_rows
 
 START_US = 1_795_248_000_000_000
-"""2026-11-21T08:00:00Z: when the first hour begins, UTC microseconds."""
+"""2026-11-21T08:00:00Z: start of the first hour, UTC microseconds."""
 HOUR_US = HOUR_NS // 1_000
 
 
 class StatedGateway:
-    """What one gateway sends, straight into the tables."""
+    """One gateway that writes directly to the tables."""
 
     def __init__(self, lake: StatedLake, name: str = "gw1", epoch: str = "e1") -> None:
         self.name = name
@@ -34,7 +34,7 @@ class StatedGateway:
         self._closing = 0
 
     def accept(self, address: str, count: int) -> Sequence[int]:
-        """Give sequences."""
+        """Accept messages; return their sequences."""
         first = self._next.get(address, 0)
         self._next[address] = first + count
         return range(first, first + count)
@@ -53,7 +53,7 @@ class StatedGateway:
         self._lake.append("ledger", [{**names, **span}], at)
 
     def state(self, hour: int, *, key: Ed25519PrivateKey | None = None) -> list[ManifestStatement]:
-        """Close an hour: what was accepted and not stated, of every address."""
+        """Close an hour: state the accepted messages of every address that are not yet stated."""
         changed = {
             address: following
             for address, following in self._next.items()
@@ -95,7 +95,7 @@ class StatedGateway:
         self._lake.append("manifests", rows, START_US + (hour + 1) * HOUR_US)
 
     def report(self, hour: float, backlog: int) -> None:
-        """A status."""
+        """Write a status."""
         at = START_US + int(hour * HOUR_US)
         row = {"tenant": "default", "gateway": self.name, "reported_at": at, "state": "running"}
         self._lake.append("gateway_status", [{**row, "backlog_messages": backlog}], at)
@@ -116,7 +116,7 @@ class StatedLake:
         return StatedGateway(self, name, epoch)
 
     def remove(self, table: str, which: str) -> None:
-        """Rows, by an SQL predicate."""
+        """Remove rows by an SQL predicate."""
         assert DeltaTable(self.path / table).delete(which)["num_deleted_rows"], "nothing was damaged"
 
     def change(self, table: str, which: str, **columns: str) -> None:
@@ -125,5 +125,5 @@ class StatedLake:
 
 
 def day(hour: int) -> datetime.date:
-    """Of an hour."""
+    """Return the day of an hour."""
     return datetime.datetime.fromtimestamp((START_US + hour * HOUR_US) / 1_000_000, datetime.UTC).date()

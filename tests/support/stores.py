@@ -1,4 +1,4 @@
-"""Stores made for the tests of the tools: what is in them is known to the message."""
+"""Stores for tests of the tools, with fully known content."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Made(NamedTuple):
 
 
 def make(data: Path, commits: int = 20, *, limits: StoreLimits | None = None, crashed: bool = False) -> Made:
-    """A queue and a topic log, `commits` segments each: 10 messages of one address, and 11 of one of seven.
+    """Create a queue and a topic log of `commits` segments each: 10 messages of one address, and 11 of one of seven.
 
-    The queue's consumer has acknowledged 0-54, the forwarder 30-40. `crashed`: one commit more, and
-    a copy of the files as they are before the store is closed, so that the last segments are not counted yet.
+    The queue's consumer has acknowledged 0-54, the forwarder 30-40. `crashed`: one further commit, and a copy of the
+    files before the store is closed, so that the last segments are not counted yet.
     """
     home = data.with_name(data.name + "-open") if crashed else data
     rig = sqlite_rig(home, limits)
@@ -65,7 +65,7 @@ def make(data: Path, commits: int = 20, *, limits: StoreLimits | None = None, cr
 
 
 def change(path: Path, statement: str, *parameters: object) -> int:
-    """Do what no gateway would; rows changed."""
+    """Change rows as no gateway would; return their number."""
     connection = sqlite3.connect(path)
     try:
         with connection:
@@ -75,12 +75,12 @@ def change(path: Path, statement: str, *parameters: object) -> int:
 
 
 def key(log: int, position: int) -> int:
-    """The key of a segment."""
+    """Return the key of a segment."""
     return log << POSITION_BITS | position
 
 
 def rot(path: Path, log: int, position: int) -> None:
-    """Flip a bit in the body bytes of a segment, as a card does: the row stays, its checksum does not match."""
+    """Flip a bit in the body bytes of a segment, as a card does: the row stays, but its checksum fails."""
     connection = sqlite3.connect(path)
     try:
         (data,) = connection.execute("SELECT data FROM segment WHERE key = ?", (key(log, position),)).fetchone()

@@ -1,4 +1,4 @@
-"""A hub of several tenants, in a process of its own: gateways show certificates, users have passwords."""
+"""Hub of several tenants in its own process: gateways have certificates, users have passwords."""
 
 from __future__ import annotations
 
@@ -43,11 +43,12 @@ spec:
 
 
 class TenantHub:
-    """A hub that asks who everybody is."""
+    """Hub that authenticates every client."""
 
     def __init__(self, folder: Path, users: dict[str, Sequence[str]], quotas: dict[str, dict[str, Any]]) -> None:
-        """`users`: their rights, as ``waypost hub user`` takes them; the password is the name. `quotas` of tenants that
-        have one of their own."""
+        """`users`: their rights, as ``waypost hub user`` takes them; the password is the name. `quotas`: for tenants
+        with their own quota.
+        """
         self.data = folder / "hub"
         self.authority = Authority(folder / "authority")
         self.data.mkdir()
@@ -69,13 +70,13 @@ class TenantHub:
         target: str = TELEMETRY,
         capabilities: Sequence[str] = (CAPABILITY,),
     ) -> AmqpSender:
-        """A gateway with a certificate of its own; it sends batches, unless said otherwise."""
+        """Connect a gateway with its own certificate; by default it sends batches."""
         issued = self.authority.issue(name, file=f"{tenant}-{name}", uri=gateway_uri(tenant, name))
         context = self.authority.context(issued)
         return AmqpSender(self.process.port("amqps"), container_id or name, target, capabilities, context)
 
     def application(self, user: str, password: str | None = None) -> BlockingConnection:
-        """An application, with the C library of Qpid Proton."""
+        """Connect an application with the C library of Qpid Proton."""
         domain = SSLDomain(SSLDomain.MODE_CLIENT)
         domain.set_trusted_ca_db(self.authority.certificate)
         domain.set_peer_authentication(SSLDomain.VERIFY_PEER)
@@ -96,8 +97,10 @@ class TenantHub:
         password: str | None = None,
         document: dict[str, Any] | str | None = None,
     ) -> tuple[int, Any]:
-        """Status and document of an answer over HTTP; of what is no JSON the text. `document` is sent, if there is
-        one, a text as it is."""
+        """Send a request over HTTP; return status and document, or the text if it is not JSON.
+
+        `document`: the body of the request; a text is sent unchanged.
+        """
         text = document if document is None or isinstance(document, str) else json.dumps(document)
         sent = text.encode() if text is not None else None
         request = urllib.request.Request(f"https://localhost:{self.process.port('https')}{path}", sent)
@@ -125,13 +128,13 @@ def batch(
     space: str = "default",
     lane: BatchLane = BatchLane.LIVE,
 ) -> bytes:
-    """A message with a batch of one run."""
+    """Build a message with a batch of one run."""
     run = Run(address, "device-1", 1 | CLOCK_GOOD, b"", list(bodies), time.time_ns())
     return plain.data_section(encode([Stored(-1, first, run)], space=space, epoch=epoch, lane=lane))
 
 
 def body(receiver: BlockingReceiver) -> bytes:
-    """Of the next message. It is copied while there is a message: Proton's views are of memory that goes with it."""
+    """Return a copy of the next message's body: Proton's view is of memory that the message frees."""
     message = receiver.receive(timeout=WAIT_S)
     return bytes(message.body)
 
@@ -140,7 +143,7 @@ def body(receiver: BlockingReceiver) -> bytes:
 def tenant_hub(
     folder: Path, users: dict[str, Sequence[str]], quotas: dict[str, dict[str, Any]] | None = None
 ) -> Iterator[TenantHub]:
-    """One that runs."""
+    """Run a hub of several tenants."""
     made = TenantHub(folder, users, quotas or {})
     with made.process:
         yield made

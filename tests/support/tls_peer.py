@@ -1,4 +1,4 @@
-"""An end of TLS whose bytes a test sees and makes, also such as OpenSSL would not send."""
+"""TLS peer with access to its records, which can send records that OpenSSL would not."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ RECORD_BYTES: Final = 16 * 1024
 HANDSHAKE: Final = 22
 APPLICATION_DATA: Final = 23
 KEY_UPDATE: Final = b"\x18\0\0\x01\x01"
-"""Asks for one in return (RFC 8446 section 4.6.3)."""
+"""KeyUpdate that requests one in return (RFC 8446 section 4.6.3)."""
 
 
 class TlsPeer:
-    """Over a socket that blocks; nothing is read but what the handshake needs."""
+    """TLS over a blocking socket; reads only as much as the handshake needs."""
 
     def __init__(self, connection: socket.socket, context: ssl.SSLContext, *, server_side: bool = False) -> None:
         self.socket = connection
@@ -34,14 +34,14 @@ class TlsPeer:
         self.socket.sendall(self.encrypted(data))
 
     def encrypted(self, *parts: bytes) -> bytes:
-        """A record for each part, or as many as it takes."""
+        """Return a record for each part, or several for a large one."""
         for data in parts:
             for start in range(0, len(data), RECORD_BYTES):
                 self.tls.write(data[start : start + RECORD_BYTES])
         return self._outgoing.read()
 
     def read(self) -> bytes:
-        """What is there, or comes; empty at the end."""
+        """Wait for data and return it; empty at the end."""
         found = self._run(lambda: self.tls.read(1 << 16))
         assert isinstance(found, bytes)
         return found
@@ -63,15 +63,15 @@ class TlsPeer:
 
 
 class TrafficKeys:
-    """Writes records of TLS 1.3 for an end that has sent none of its own yet (RFC 8446 sections 5 and 7)."""
+    """Writes records of TLS 1.3 for an end that has not sent any yet (RFC 8446 sections 5 and 7)."""
 
     def __init__(self, log: Path, end: str = "CLIENT") -> None:
-        """`log`: what a context was told to log its secrets to; the last connection's count. `end`: or `SERVER`."""
+        """`log`: file of a context's logged secrets; the last connection counts. `end`: `CLIENT` or `SERVER`."""
         lines = [line.split() for line in log.read_text().splitlines() if line.startswith(f"{end}_TRAFFIC_SECRET_0")]
         self._take(bytes.fromhex(lines[-1][2]))
 
     def key_updates(self, count: int) -> bytes:
-        """So many requests for new keys, each in a record of its own."""
+        """Return this many requests for new keys, each in its own record."""
         return b"".join(self._key_update() for _ in range(count))
 
     def _key_update(self) -> bytes:

@@ -1,4 +1,4 @@
-"""A log nobody reads: a pipe that is full after a few lines."""
+"""Log without a reader: a pipe that is full after a few lines."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PIPE_BYTES = 4096
 
 @contextmanager
 def unread_log(path: Path) -> Iterator[Path]:
-    """Make the pipe, for `tests.support.processes.Waypost` to log to."""
+    """Create the pipe as the log of `tests.support.processes.Waypost`."""
     os.mkfifo(path)
-    end = os.open(path, os.O_RDWR)  # so that opening it to write waits for nobody
+    end = os.open(path, os.O_RDWR)  # so that opening it to write does not block
     try:
         fcntl.fcntl(end, F_SETPIPE_SZ, PIPE_BYTES)
         yield path

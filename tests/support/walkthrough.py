@@ -1,11 +1,11 @@
-r"""Go through a page of the documentation as its reader does: type each command, compare what it prints.
+r"""Walk through a page of the documentation as a reader does: run each command, compare its output.
 
-A block of ``sh`` is run, in the order of the page, in one folder. A line that begins with ``# `` is what the command
-above prints; ``# …`` marks lines that are left out. Numbers, random names and the space between words may differ.
-The README and the tutorials are gone through as a whole, and each page that says ``<!-- test: transcript -->``.
-A block of ``yaml`` whose first line is ``# NAME.yaml`` is a file. A command that serves runs until the page ends; it
-gets free ports, and later lines that name a port of the page get the real one. A block of ``console`` is not run: it
-needs what a test has not (hardware, another machine, root).
+A block of ``sh`` is run, in the order of the page, in one folder. A line that begins with ``# `` is the output of the
+command above; ``# …`` marks omitted lines. Numbers, random names and the space between words may differ. The README,
+the tutorials, and each page with ``<!-- test: transcript -->`` are run completely. A block of ``yaml`` that starts with
+the line ``# NAME.yaml`` is a file. A command that serves runs until the page ends; it gets free ports, and later lines
+with a port of the page get the real one. A block of ``console`` is not run: it needs more than a test has (hardware,
+another machine, root).
 
 HTML comments in the page are for the test: ``<!-- test: stop hub run -->`` ends a command that serves, as Ctrl-C does;
 ``<!-- test: landed 3 ./data/hub/lake -->`` waits until a lake has this many messages.
@@ -29,21 +29,21 @@ from tests.support.processes import Waypost, free_port, wait_until
 
 SERVES: Final = ("edge run", "hub run")
 FOLLOWS: Final = ("edge trace",)
-"""Follows a client until it ends: `test_packet_trace` has one."""
+"""Commands that follow a client until they are stopped: `test_packet_trace` has one."""
 LAUNCHER: Final = ("demo", "test", "bench", "docs", "lock")
-"""Run by the launcher itself, and long."""
+"""Commands of the launcher itself, which take long."""
 LANDED_S_MAX: Final = 60.0
 COMMAND_S_MAX: Final = 200.0
 """Longest command: a pass of all jobs while other tests run."""
 STATUS_S_MAX: Final = 20.0
-"""A status is asked again until it says what the page says: a link needs a moment."""
+"""Longest wait until a repeated status matches the page: a link needs a moment."""
 PARTS: Final = re.compile(r"^```(\w+)\n(.*?)^```$|^<!-- test: (.*?) -->$", re.MULTILINE | re.DOTALL)
 PASSWORD: Final = re.compile(r"^password: (\S+)", re.MULTILINE)
 ENVIRONMENT: Final = {**os.environ, "PYTHONPATH": str(ROOT), "WAYPOST_PROGRAM": "./waypost", "COLUMNS": "200"}
 
 
 class Command(NamedTuple):
-    """A command, and the lines the page says it prints."""
+    """A command, and its output on the page."""
 
     program: str
     words: list[str]
@@ -54,7 +54,7 @@ class Command(NamedTuple):
 
 
 class File(NamedTuple):
-    """File that the page asks its reader to write."""
+    """File that the reader writes."""
 
     name: str
     text: str
@@ -69,11 +69,11 @@ class Directive(NamedTuple):
 Step = Command | File | Directive
 
 TRANSCRIPT: Final = ["transcript"]
-"""Words of the directive by which a page asks to be gone through."""
+"""Words of the directive that marks a transcript."""
 
 
 def steps(page: Path) -> list[Step]:
-    """Return what a reader of a page does, in order."""
+    """Return the steps of a page in order."""
     found: list[Step] = []
     for language, block, directive in PARTS.findall(page.read_text()):
         if directive:
@@ -86,7 +86,7 @@ def steps(page: Path) -> list[Step]:
 
 
 def is_transcript(page: Path) -> bool:
-    """Return True when a page asks to be gone through."""
+    """Return True when a page is a transcript."""
     return Directive(TRANSCRIPT) in steps(page)
 
 
@@ -107,7 +107,7 @@ def _commands(block: str) -> Iterator[Command]:
 
 
 def masked(text: str) -> str:
-    """Return a printed line without what differs between two runs."""
+    """Return a printed line without the parts that differ between two runs."""
     text = re.sub(r"(?<=password: )\S+", "PASSWORD", text)
     text = re.sub(r"\bwpt1\.\S+", "TOKEN", text)
     text = re.sub(r"\b[0-9a-f]{8}(?:[0-9a-f]{24})?\b", "EPOCH", text)
@@ -115,7 +115,7 @@ def masked(text: str) -> str:
 
 
 def assert_printed(printed: str, lines: list[str]) -> None:
-    """Compare: every line is printed, in this order; nothing is printed between two without a `…` there."""
+    """Check that every line is printed in this order, without other lines in between unless `…` allows them."""
     left = [masked(line) for line in printed.splitlines() if line.strip()]
     skipping = False
     for line in lines:
@@ -132,15 +132,15 @@ def assert_printed(printed: str, lines: list[str]) -> None:
 
 
 class Reader:
-    """Reader of a page, who types command by command."""
+    """Reader of a page, who runs command after command."""
 
     def __init__(self, folder: Path) -> None:
         self.passwords: dict[str, str] = {}
-        """Printed passwords by those of the page."""
+        """Printed passwords, by the passwords of the page."""
         self._folder = folder
         self._serving: dict[str, Waypost] = {}
         self._ports: dict[str, str] = {}
-        """Real ports by those of the page."""
+        """Real ports, by the ports of the page."""
         self._secrets: dict[str, str] = {}
         """Printed secrets to type, by the option that reads them."""
 
@@ -168,7 +168,7 @@ class Reader:
                 self._type(step)
 
     def close(self) -> None:
-        """End everything that serves."""
+        """Stop all commands that serve."""
         for running in reversed(self._serving.values()):
             running.__exit__()
 
@@ -244,10 +244,10 @@ def _with_port(words: list[str], ports: dict[str, str]) -> list[str]:
 
 
 def _at_free_ports(command: Command, words: list[str], ports: dict[str, str]) -> list[str]:
-    """Return the words with free ports, or those that the command had before."""
+    """Return the words with free ports, or with those of the command's earlier run."""
     dev, hub = "--dev" in words, command.starts("hub run")
     if not dev and not hub:
-        return words  # they are in its configuration
+        return words  # its configuration has them
     for protocol in ("amqp", "http") if hub else ("mqtt", "amqp", "http"):
         served = {"amqp": "amqps", "http": "https"}.get(protocol, protocol) if hub and not dev else protocol
         port, option = ports.get(served, "0"), f"--{protocol}"

@@ -1,4 +1,4 @@
-"""An HTTP server of somebody else's: keeps every request, and answers as the test says."""
+"""Independent HTTP server: records every request, and answers as the test configures."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tests.support.serving import serving
 
 
 class Request(NamedTuple):
-    """What arrived."""
+    """A received request."""
 
     line: str
     headers: dict[str, str]
-    """By lower-case name."""
+    """Header fields by lower-case name."""
     body: bytes
 
 
 class Reply(NamedTuple):
-    """What is answered; `hang_up` instead of anything."""
+    """Answer to a request; `hang_up` closes the connection instead."""
 
     status: int = 204
     headers: tuple[tuple[str, str], ...] = ()
@@ -30,7 +30,7 @@ class Reply(NamedTuple):
 
 
 class WebPeer:
-    """Answers each request by `answer`, in the order they come."""
+    """Answers each request by `answer`, in order."""
 
     def __init__(self, answer: Callable[[Request], Reply]) -> None:
         self.requests: list[Request] = []

@@ -1,7 +1,7 @@
-"""Statements on a store's writing connection, run where every other statement of it runs: on the writer's thread.
+"""Statements on a store's writing connection, run on the writer's thread like all others.
 
-A test's own thread may not use that connection. After a commit is answered the writer may still checkpoint on it, and
-two threads that execute statements on one connection at a time see each other's results.
+A test's own thread may not use that connection. After a commit is answered, the writer may still checkpoint on it, and
+two threads that execute statements on one connection at the same time see each other's results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DEADLINE_S = 20.0
 
 
 def execute_on(writer: StoreWriter, text: str) -> None:
-    """Execute a statement when an empty commit is over, and wait for it."""
+    """Execute a statement after an empty commit, and wait for it."""
     post, done = writer._post, threading.Event()
 
     def instead(_: Callable[[], None]) -> None:

@@ -1,1 +1,1 @@
-"""Models in Python of what the product does in C. Property tests compare both."""
+"""Models in Python of code in C. Property tests compare both."""

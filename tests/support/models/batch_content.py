@@ -1,4 +1,4 @@
-"""Model of `bridge.batch_content.read`: the same in Python."""
+"""Model of `bridge.batch_content.read` in Python."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bridge.batch_content import AddressRange, BatchContent
 from bridge.columns import BatchError, ColumnReader
 
 SEQUENCE_MAX: Final = (1 << 63) - 1
-"""Sequences are `bigint` in the lake."""
+"""Largest sequence: sequences are `bigint` in the lake."""
 
 
 def read(table: bytes, columns: bytes, ranges: int, messages: int) -> BatchContent:
@@ -50,7 +50,7 @@ def read(table: bytes, columns: bytes, ranges: int, messages: int) -> BatchConte
 
 
 def _read_table(table: bytes, ranges: int, messages: int) -> tuple[list[AddressRange], int]:
-    """The ranges, and the bytes of the longest address."""
+    """Return the ranges, and the bytes of the longest address."""
     reader = ColumnReader(table, 0)
     lengths = reader.column("I", ranges)
     bases, firsts = reader.column("Q", ranges), reader.column("Q", ranges)
@@ -66,7 +66,7 @@ def _read_table(table: bytes, ranges: int, messages: int) -> tuple[list[AddressR
 
 
 def _entries(reader: ColumnReader, runs: int) -> int:
-    """Entries of a dictionary: every one is of some run."""
+    """Return the entries of a dictionary: at most one for each run."""
     entries = reader.count()
     if entries > runs:
         raise BatchError(f"a dictionary of {entries} for {runs} runs")

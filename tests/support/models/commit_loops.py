@@ -1,4 +1,4 @@
-"""Model of `edge.broker.store.loops`: the same in Python."""
+"""Model of `edge.broker.store.loops` in Python."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class EngineLoopsModel(EngineLoops):
         self._tags_by_link: dict[Link, dict[Any, int]] = {}
 
     def _tags(self, link: Link) -> dict[Any, int]:
-        """Tags of a link's deliveries."""
+        """Return the tags of a link's deliveries."""
         return self._tags_by_link.setdefault(link, {})
 
     def read(self, transport: ProtonTransport, data: bytes, links: Mapping[int, Link]) -> Read:
@@ -88,7 +88,7 @@ class EngineLoopsModel(EngineLoops):
 
     def _on_disposition(self, link: Link, delivery: Any, groups: Groups) -> None:
         tag = self._tags(link).get(delivery)
-        if tag is None or link._sent.get(tag) != delivery:  # the link may have ended meanwhile
+        if tag is None or link._sent.get(tag) != delivery:  # the link may have ended since
             look_for_transfer(link, groups)
             return
         if not lib.pn_delivery_updated(delivery):
@@ -212,7 +212,7 @@ def _has_few(link: Link) -> bool:
 
 
 def receive_large(pn: Any, delivery: Any) -> bytes:
-    """What there is of a message, whatever its size: into a buffer of its own."""
+    """Return a message of any size from its own buffer."""
     message = bytearray(lib.pn_delivery_pending(delivery))
     taken = lib.pn_link_recv(pn, ffi.from_buffer(message), len(message)) if message else 0
     return bytes(memoryview(message)[: max(taken, 0)])

@@ -6,10 +6,10 @@ from typing import Any
 
 
 class NoLanes:
-    """Teaches nothing."""
+    """Fast path that accepts no connection."""
 
     def teach(self, *_: Any) -> None:
         """Leave the connection to its machine."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Close nothing."""

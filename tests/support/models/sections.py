@@ -1,4 +1,4 @@
-"""Model of `EngineLoops.malformed_at` and `EngineLoops.usual_bodies`: the same in Python."""
+"""Model of `EngineLoops.malformed_at` and `EngineLoops.usual_bodies` in Python."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _WIDTHS = {
     **dict.fromkeys((0x80, 0x81, 0x82, 0x83, 0x84), 8),
     **dict.fromkeys((0x94, 0x98), 16),
 }
-"""Bytes behind each constructor of a fixed width."""
+"""Bytes after each constructor of a fixed width."""
 _TYPES = {
     HEADER: _LISTS,
     PROPERTIES: _LISTS,
@@ -62,11 +62,11 @@ _KEYS = {
     MESSAGE_ANNOTATIONS: _ANNOTATION_KEYS,
     FOOTER: _ANNOTATION_KEYS,
 }
-"""Constructors of the keys of these maps. Symbols and strings pass for each other, as clients mix them up."""
+"""Constructors of the keys of these maps. Symbols and strings are interchangeable, because clients mix them up."""
 
 
 def malformed_at(message: bytes) -> int:
-    """Return where the first section begins that is malformed or out of order; -1 for a well-formed message.
+    """Return the start of the first section that is malformed or out of order; -1 for a well-formed message.
 
     Checks every value (part 1, section 1.6) and the order and types of the sections (part 3, section 3.2). Fields of
     the header and of the properties may have any type, because clients write strings for symbols. A message without a
@@ -85,7 +85,9 @@ def malformed_at(message: bytes) -> int:
 
 
 def _check_section(message: bytes, start: int, before: int) -> tuple[int, int]:
-    """(code, end) of the section at `start`, which follows one of code `before`. Raises IndexError or `DecodeError`."""
+    """Return code and end of the section at `start`, which follows one of code `before`. Raises IndexError or
+    `DecodeError`.
+    """
     if message[start] != 0:
         raise DecodeError(f"no section at byte {start}")
     code, value = _section_code(message, start + 1)
@@ -103,7 +105,7 @@ def _check_section(message: bytes, start: int, before: int) -> tuple[int, int]:
 
 
 def _section_code(message: bytes, offset: int) -> tuple[int, int]:
-    """The code that a descriptor names (0: of no section), and the offset behind it."""
+    """Return the code of a descriptor (0 for no section), and the offset after it."""
     constructor = message[offset]
     if constructor == _SMALL_ULONG:
         return message[offset + 1], offset + 2
@@ -118,7 +120,7 @@ def _section_code(message: bytes, offset: int) -> tuple[int, int]:
 
 
 def _check_value(data: bytes, offset: int, end: int, depth: int) -> int:
-    """The offset behind the value at `offset`. Raises `DecodeError` for a malformed one, or one that leaves `end`."""
+    """Return the offset after the value at `offset`. Raises `DecodeError` if it is malformed or exceeds `end`."""
     if offset >= end:
         raise DecodeError(f"value at byte {offset} is cut short")
     constructor = data[offset]
@@ -136,7 +138,7 @@ def _check_descriptor(data: bytes, offset: int, end: int, depth: int) -> int:
 def _check_content(
     data: bytes, constructor: int, offset: int, end: int, depth: int, keys: frozenset[int] | None
 ) -> int:
-    """The offset behind what follows `constructor`; `keys`: constructors that the keys of a map may have."""
+    """Return the offset after the content of `constructor`; `keys`: constructors allowed for keys of a map."""
     if constructor in _EMPTY:
         return offset
     width = _WIDTHS.get(constructor)
@@ -173,7 +175,7 @@ def _check_text(text: bytes, encoding: str) -> None:
 
 
 def _check_items(data: bytes, constructor: int, offset: int, end: int, depth: int, keys: frozenset[int] | None) -> None:
-    """Check the count at `offset` and the items behind it, which end exactly at `end`."""
+    """Check the count at `offset` and the items after it, which end exactly at `end`."""
     start = offset + (4 if constructor & 0x10 else 1)
     count = int.from_bytes(data[offset:start], "big")
     if depth <= 0 or start > end or count > end - start:
@@ -209,9 +211,11 @@ def _check_array(data: bytes, offset: int, end: int, count: int, depth: int) -> 
 
 
 def usual_bodies(messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
-    """The messages without `header`, where each begins with this header section (or none) and goes on with a whole
-    section of the bare message that nobody needs to look at: no annotations, no properties that reach to
-    absolute-expiry-time. None where one does not, says so in an unusual form, or is malformed."""
+    """Return the messages without `header` if every message is usual; otherwise None.
+
+    A usual message begins with this header section (or none) and continues with a section of the bare message that
+    needs no inspection. It has no annotations and no properties up to absolute-expiry-time, and is well-formed.
+    """
     bodies = []
     start = len(header)
     for message in messages:
@@ -233,7 +237,7 @@ def usual_bodies(messages: Sequence[bytes], header: bytes) -> list[bytes] | None
 
 
 def _reaches_expiry(message: bytes, offset: int) -> bool:
-    """The list of properties at `offset` has a field for when the message expires; or is too short to have a count."""
+    """Return True when the properties at `offset` include the expiry time, or are too short to have a count."""
     code = message[offset]
     if code == _LIST8:
         return len(message) < offset + 3 or message[offset + 2] > EXPIRY_FIELD
