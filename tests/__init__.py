@@ -1,4 +1,4 @@
-"""Tests, and what they share."""
+"""Tests and their helpers."""
 
 DEFAULT_MARKS = "not slow and not images"
 """Marks that `addopts` in pyproject.toml selects."""

@@ -1,7 +1,7 @@
-"""`./waypost test`: run pytest, on all cores.
+"""`./waypost test`: run pytest on all cores.
 
-Without arguments that select tests it runs those of some minutes, with `--all` also the extended ones. Every other
-argument is pytest's own.
+By default it runs the tests of a few minutes, with `--all` also the extended ones. Every other argument is pytest's
+own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def arguments_of(words: Sequence[str]) -> list[str]:
     if selects:
         return passed
     marks = DEFAULT_MARKS if "--all" in words else f"{DEFAULT_MARKS} and not {EXTENDED}"
-    # Files are kept together, as they share servers, and in the order of the folders: else the longest come last.
+    # Files stay together because they share servers. Folders keep their order; otherwise the longest would run last.
     workers = [] if "-n" in passed else ["-n", str(os.cpu_count() or 1)]
     return [*workers, "--dist", "loadfile", "--no-loadscope-reorder", "-m", marks, *passed]
 

@@ -1,4 +1,4 @@
-"""What every test starts from: one Hypothesis profile, and nothing of the environment of who runs them."""
+"""Common set-up of all tests: one Hypothesis profile, and a clean environment."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.support.postgres import Postgres, binaries
 ROOT = Path(__file__).parent.parent
 """The checkout."""
 
-# No deadline: wall time of one example says more about the neighbours of a shared machine than about the code.
-# A failing example prints the line that replays it. Every run makes the same examples, so that a run that fails says
-# something of what was changed; WAYPOST_SEED=random makes others.
+# No deadline: wall time of one example depends more on other load of a shared machine than on the code. A failing
+# example prints the line that replays it. Every run uses the same examples, so that a failing run points to a change;
+# WAYPOST_SEED=random chooses others.
 settings.register_profile(
     "waypost",
     deadline=None,
@@ -30,19 +30,19 @@ settings.register_profile(
 )
 settings.load_profile("waypost")
 
-os.environ.pop("WAYPOST_PROGRAM", None)  # else help and hints under test name the launcher that started the tests
+os.environ.pop("WAYPOST_PROGRAM", None)  # otherwise help and hints under test name the launcher that started the tests
 
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No setting of the person at the keyboard reaches a command under test."""
+    """Remove the user's settings from the environment of commands under test."""
     for name in ("WAYPOST_DATA", "WAYPOST_APT"):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """A running PostgreSQL, for tests that make databases of their own in it and leave it running."""
+    """Yield a running PostgreSQL, for tests that create their own databases and leave it running."""
     if binaries() is None:
         pytest.skip("PostgreSQL is not installed (Debian: postgresql)")
     with Postgres() as server:
@@ -53,17 +53,17 @@ DURATION = (
     "all tests take under 30 minutes on two idle cores; collecting takes 10 s, "
     "the first time half a minute of processor time, as tests are compiled then"
 )
-"""Shown before collecting, which takes minutes without output on a busy machine."""
+"""Shown before collection, which takes minutes without output on a busy machine."""
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say how long a run of all tests takes."""
+    """Report how long a run of all tests takes."""
     everything = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     return [DURATION] if everything and config.option.markexpr == DEFAULT_MARKS else []
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """The last line of a run says what was skipped and why: most reasons name what to install."""
+    """Print the skipped tests and their reasons last: most reasons name a package to install."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if not isinstance(reporter, TerminalReporter):
         return

@@ -1,7 +1,7 @@
 """`python -m tests.sanitizers`: run the tests of the C extension under AddressSanitizer and UndefinedBehaviorSanitizer.
 
 The sanitized extension is compiled in a copy of the checkout, so the checkout keeps its own. Arguments are those of
-pytest; paths replace the tests that run by default. `-m MODULE …` runs another program there, for example the fuzzers.
+pytest; paths replace the default tests. `-m MODULE …` runs another program there, for example the fuzzers.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ TESTS: Final = (
     "tests/property/mqtt/test_departures.py",
     "tests/property/store/test_loops.py",
 )
-"""Each calls functions of the extension with what is wrong, changes, or comes from a peer."""
+"""Tests that call functions of the extension with invalid data, changing data, or data of a peer."""
 
 
 def find_runtime() -> str:
-    """Return AddressSanitizer's library of the compiler; empty where it has none."""
+    """Return the compiler's AddressSanitizer library, or an empty text."""
     try:
         command = [*_compiler(), "-print-file-name=libasan.so"]
         found = subprocess.check_output(command, text=True).strip()
@@ -45,7 +45,7 @@ def find_runtime() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Return the exit code of what ran."""
+    """Return the exit code of the program."""
     runtime = find_runtime()
     if not runtime:
         sys.stderr.write("the compiler has no AddressSanitizer: apt-get install gcc\n")
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
     program = arguments
     if arguments[:1] != ["-m"]:
         chosen = () if any(not each.startswith("-") for each in arguments) else TESTS
-        plugins = ("-p", "no:cacheprovider", "-p", "no:faulthandler")  # a signal is for the sanitizer to report
+        plugins = ("-p", "no:cacheprovider", "-p", "no:faulthandler")  # signals are for the sanitizer to report
         program = ["-m", "pytest", "-q", *plugins, *arguments, *chosen]
     with tempfile.TemporaryDirectory(prefix="waypost-sanitizers-") as folder:
         for name in COPIED:
@@ -66,8 +66,8 @@ def main(arguments: list[str]) -> int:
             "CC": usual or "cc",
             "PYTHONPATH": folder,
             "LD_PRELOAD": runtime,
-            "PYTHONMALLOC": "malloc",  # so that each object has memory of its own
-            # Python keeps objects at its end. The report goes to a file, because pytest takes the standard error.
+            "PYTHONMALLOC": "malloc",  # so that each object has its own memory
+            # Python keeps objects at its end. The report goes to a file, because pytest captures the standard error.
             "ASAN_OPTIONS": f"detect_leaks=0:allocator_may_return_null=1:log_path={folder}/report",
             "UBSAN_OPTIONS": f"print_stacktrace=1:log_path={folder}/report",
         }

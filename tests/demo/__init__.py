@@ -1,4 +1,4 @@
 """`./waypost demo`: the whole path on one machine, with real devices, a real outage and a real crash.
 
-A workload like the benchmarks: it starts the product's own commands as processes, and judges them by what they leave.
+A workload like the benchmarks: it starts the product's commands as processes, and checks their results.
 """

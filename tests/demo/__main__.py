@@ -1,4 +1,4 @@
-"""`./waypost demo`: started by the launcher, from whatever folder its user is in."""
+"""`./waypost demo`: entry point for the launcher, from any working directory."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Does what the gateways acknowledged stand in the lake, once, without gaps? Pure: journals and rows in, sums out.
+"""Accounting: are acknowledged messages in the lake, once, without gaps? Pure: journals and rows in, sums out.
 
 Three numbers are kept apart. A *duplicate* is a message that is in the lake twice under one name (gateway, epoch,
 address, sequence): there must be none. A *gap* is a sequence missing between 0 and the last one of an address that the
 ledger does not explain: there must be none. A reading that a device sent *again*, because the acknowledgement was lost
-with the connection, is two messages to the gateway and may be in the lake twice; each of those must be one the device
-confesses to in its journal.
+with the connection, is two messages to the gateway and may be in the lake twice; the device's journal must list each of
+those.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 Reading = tuple[str, int]
-"""(device, seq): what a device calls a reading."""
+"""(device, seq): a device's identifier of a reading."""
 
 
 class Row(NamedTuple):
-    """A row of the lake's `telemetry`: its name, and the reading in its body (None: the body is not a reading)."""
+    """Row of the lake's `telemetry`: its name, and the reading in its body (None: the body is not a reading)."""
 
     gateway: str
     epoch: str
@@ -29,7 +29,7 @@ class Row(NamedTuple):
 
 
 class Given(NamedTuple):
-    """A row of the lake's `ledger`: sequences given up, both ends included."""
+    """Row of the lake's `ledger`: dropped sequences, both ends included."""
 
     gateway: str
     epoch: str
@@ -40,7 +40,7 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """One device's journal: how often each acknowledged reading was sent, and what became of the others."""
+    """Journal of one device: how often it sent each acknowledged reading, and the outcome of the others."""
 
     device: str
     gateway: str
@@ -52,45 +52,47 @@ class Deliveries:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The sums of one gateway, or of all."""
+    """Sums of one gateway, or of all."""
 
     gateway: str
     acknowledged: int = 0
-    """Readings the gateway acknowledged to its devices."""
+    """Readings that the gateway acknowledged to its devices."""
     landed: int = 0
-    """Of those, found in the lake."""
+    """Acknowledged readings found in the lake."""
     rows: int = 0
     duplicates: int = 0
     unexplained_gaps: int = 0
-    """Sequences."""
+    """Missing sequences without an entry in the ledger."""
     given_up: int = 0
     """Sequences in the ledger."""
     resent: int = 0
-    """Sends beyond the first of an acknowledged reading."""
+    """Repeated sends of acknowledged readings."""
     twice: int = 0
-    """Rows beyond the first of a reading, under another sequence."""
+    """Repeated rows of a reading, under another sequence."""
     unconfessed: int = 0
-    """Of those, more than the device sent."""
+    """Repeated rows that the device's journal does not explain."""
     unacknowledged: int = 0
-    """Readings the devices were left with."""
+    """Readings that devices still hold without an acknowledgement."""
     dropped: int = 0
-    """Readings the devices gave up."""
+    """Readings that devices dropped."""
     unacknowledged_landed: int = 0
-    """In the lake though the device never saw the acknowledgement."""
+    """Readings in the lake, although the device never saw the acknowledgement."""
     foreign: int = 0
-    """Rows that are no reading of these devices."""
+    """Rows that are not readings of these devices."""
     missing: Sequence[Reading] = field(default=(), repr=False)
-    """Acknowledged and not in the lake."""
+    """Acknowledged readings that are not in the lake."""
 
     @property
     def adds_up(self) -> bool:
-        """Everything acknowledged is in the lake, once, and nothing is unexplained."""
+        """Return True when every acknowledged reading is in the lake once, and nothing is unexplained."""
         wrong = (self.duplicates, self.unexplained_gaps, self.unconfessed, self.unacknowledged, self.dropped)
         return self.acknowledged > 0 and self.landed == self.acknowledged and not any(wrong)
 
 
 def account(gateway: str, deliveries: Iterable[Deliveries], rows: Iterable[Row], ledger: Iterable[Given]) -> Account:
-    """The account of one gateway from its devices' journals, its rows and its ledger (others are left out)."""
+    """Compute the account of one gateway from its devices' journals, its rows and its ledger; rows of others are
+    ignored.
+    """
     deliveries = [one for one in deliveries if one.gateway == gateway]
     rows = [row for row in rows if row.gateway == gateway]
     ledger = [given for given in ledger if given.gateway == gateway]
@@ -119,14 +121,16 @@ def account(gateway: str, deliveries: Iterable[Deliveries], rows: Iterable[Row],
 
 
 def total(accounts: Sequence[Account]) -> Account:
-    """The sum over gateways, named ``all``."""
+    """Return the sum over gateways, named ``all``."""
     counted = [name for name in Account.__slots__ if name not in ("gateway", "missing")]
     sums = {name: sum(getattr(one, name) for one in accounts) for name in counted}
     return Account(gateway="all", missing=[reading for one in accounts for reading in one.missing], **sums)
 
 
 def _unexplained(names: Iterable[tuple[str, str, str, int]], ledger: Iterable[Given]) -> int:
-    """Sequences from 0 to the last seen of each (gateway, epoch, address) that neither landed nor were given up."""
+    """Count sequences from 0 to the last of each (gateway, epoch, address) that neither landed nor are in the
+    ledger.
+    """
     present: dict[tuple[str, str, str], set[int]] = {}
     for gateway, epoch, address, sequence in names:
         present.setdefault((gateway, epoch, address), set()).add(sequence)

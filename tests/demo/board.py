@@ -1,4 +1,4 @@
-"""What is going on, as the views show it: written by the scenario and the watchers, read by the views."""
+"""State of the demo for its views: written by the scenario and the watchers, read by the views."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from tests.demo.journals import Journal
 from tests.demo.lake import Landed
 
 HISTORY = 100_000
-"""Samples kept for the sparklines, two a second: all of a play, bounded for one of hours."""
+"""Samples kept for the sparklines, two a second: all of a normal run, bounded for one of hours."""
 
 PHASES = ("start", "flow", "cut uplink", "kill gateway", "restore", "drain", "analyse", "done")
 
 
 @dataclass(slots=True)
 class GatewayBoard:
-    """One gateway as seen through its status, or not seen at all."""
+    """State of one gateway from its status, or of an unreachable one."""
 
     name: str
     console: str
     state: str = "starting"
-    """Of the gateway: starting, serving, down."""
+    """State of the gateway: starting, serving, down."""
     uplink: str = "-"
     received: int = 0
     rate: float = 0.0
-    """Messages received per second."""
+    """Messages received in a second."""
     backlog: int | None = None
     backlog_peak: int = 0
     epoch: str | None = None
     clients: int = 0
     acked: int = 0
-    """Messages the hub acknowledged, since the gateway's start."""
+    """Messages that the hub acknowledged since the gateway's start."""
     rates: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
     backlogs: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
     _seen: tuple[float, int] | None = None
 
     def take(self, status: Mapping[str, Any], at: float) -> None:
-        """A status read at `at` (seconds of any steady clock)."""
+        """Record a status read at `at` (seconds of any steady clock)."""
         uplink, messages = status.get("uplink") or {}, status.get("messages") or {}
         self.state = "serving"
         self.uplink = str(uplink.get("state", "off"))
@@ -58,7 +58,7 @@ class GatewayBoard:
         self.backlogs.append(self.backlog or 0)
 
     def lost(self) -> None:
-        """It does not answer."""
+        """Record that the gateway does not answer."""
         self.state = "starting" if self.state == "starting" else "down"
         self.uplink, self.rate, self._seen = "-", 0.0, None
         self.rates.append(0.0)
@@ -67,7 +67,7 @@ class GatewayBoard:
 
 @dataclass(slots=True)
 class DeviceBoard:
-    """One device: its journal, how it is run, and how fast it is acknowledged."""
+    """One device: its journal, how it is run, and its rate of acknowledgements."""
 
     name: str
     gateway: str
@@ -79,7 +79,7 @@ class DeviceBoard:
     recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=5))
 
     def follow(self, at: float) -> None:
-        """Read the journal on; rate over the last few looks."""
+        """Read new lines of the journal; compute the rate over the last few looks."""
         self.journal.follow()
         self.recent.append((at, len(self.journal.sends)))
         (then, before), (now, after) = self.recent[0], self.recent[-1]
@@ -88,13 +88,13 @@ class DeviceBoard:
 
 @dataclass(slots=True)
 class Board:
-    """Everything the views need."""
+    """All data of the views."""
 
     folder: str
     started_at: float = field(default_factory=time.time)
     phase: int = 0
     doing: str = ""
-    """What the present phase is busy with, in words."""
+    """Description of the current phase's work."""
     gateways: dict[str, GatewayBoard] = field(default_factory=dict)
     devices: list[DeviceBoard] = field(default_factory=list)
     hub_console: str = ""
@@ -104,18 +104,18 @@ class Board:
     """(seconds since 1970, text, style word: plain, good, bad)."""
     events: list[Event] = field(default_factory=list)
     looks: int = 0
-    """How often the watcher has looked at everything."""
+    """Number of looks of the watcher."""
 
     @property
     def acknowledged(self) -> int:
-        """Readings acknowledged to all devices."""
+        """Return the readings acknowledged to all devices."""
         return sum(len(device.journal.sends) for device in self.devices)
 
     def enter(self, phase: str, doing: str = "") -> None:
-        """The scenario goes on to a phase of `PHASES`."""
+        """Enter a phase of `PHASES`."""
         self.phase = PHASES.index(phase)
         self.doing = doing
 
     def say(self, text: str, style: str = "plain") -> None:
-        """A line for the event log."""
+        """Add a line to the event log."""
         self.log.append((time.time(), text, style))

@@ -30,7 +30,7 @@ EXIT_INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to run; `seconds` of traffic, in which everything happens."""
+    """Options of a run; `seconds` of traffic in which everything happens."""
 
     folder: Path
     seconds: float
@@ -39,7 +39,7 @@ class Options:
 
 
 FOLDER = "waypost-demo-%Y%m%d-%H%M%S"
-"""Made where the command is called, for `time.strftime`."""
+"""Name of the folder in the current directory, for `time.strftime`."""
 
 
 @click.command()
@@ -48,11 +48,11 @@ FOLDER = "waypost-demo-%Y%m%d-%H%M%S"
 @click.option("--seconds", type=click.FloatRange(20, 3600), default=60.0, show_default=True, help="Of traffic.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def demo(*, once: bool, folder: Path | None, seconds: float, as_json: bool) -> None:
-    """Show the whole path on this machine, and prove what an acknowledgement is worth.
+    """Show the whole path on this machine, and check every acknowledgement.
 
-    A hub, two gateways and devices that measure this machine over MQTT and AMQP. One uplink is cut, the other gateway
-    is killed and comes back; then the lake is held against what the devices were told, and the report is drawn.
-    Without --once the consoles stay up until Ctrl-C.
+    A hub, two gateways, and devices that measure this machine over MQTT and AMQP. One uplink is cut, the other gateway
+    is killed and restarts. Then the lake is compared with the acknowledgements that the devices got, and the report is
+    drawn. Without --once the consoles stay up until Ctrl-C.
 
     Exit codes: 0 the numbers add up, 1 something failed to run, 2 wrong usage, 4 the numbers do not add up.
     """
@@ -68,7 +68,7 @@ def demo(*, once: bool, folder: Path | None, seconds: float, as_json: bool) -> N
 
 
 async def _main(options: Options) -> int:
-    """The exit code. Signals end the play, and the processes with it."""
+    """Run the demo; return the exit code. Signals end the run and its processes."""
     playing = asyncio.create_task(_play(options))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -109,7 +109,7 @@ def _show(outcome: Outcome, options: Options, console: Console) -> None:
 
 
 async def _stay(board: Board, scenario: Scenario, console: Console) -> None:
-    """Keep the consoles up until we are told to end, and then end in order."""
+    """Keep the consoles up until a signal, and then end in order."""
     closing.show_consoles(board, console)
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""What the demo prints at the end: the sums, the facts, where the report is."""
+"""Final output of the demo: the sums, the facts and the path of the report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def mark(ok: bool) -> Text:
 
 
 def show(outcome: Outcome, console: Console) -> None:
-    """The tables and the verdict."""
+    """Print the tables and the verdict."""
     console.print(_sums(outcome))
     console.print(_facts(outcome))
     for note in outcome.notes:
@@ -68,7 +68,7 @@ def _figure(value: object) -> str:
 
 
 def show_consoles(board: Board, console: Console) -> None:
-    """Where to look while everything stays up."""
+    """Print the addresses of the consoles while everything stays up."""
     console.print()
     console.print(f"hub      {board.hub_console}", highlight=False)
     for gateway in board.gateways.values():
@@ -77,7 +77,7 @@ def show_consoles(board: Board, console: Console) -> None:
 
 
 def show_failure(why: DemoError, console: Console) -> None:
-    """One clear line, and what the process that failed logged last."""
+    """Print one clear line, and the last log lines of the failed process."""
     console.print(Text(f"error: {why}", style="bold red"))
     if why.detail:
         console.print(Text(why.detail, style="bright_black"), soft_wrap=True)

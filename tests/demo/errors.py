@@ -1,10 +1,10 @@
-"""How the demo ends when it cannot go on."""
+"""Error of a demo that cannot continue."""
 
 from __future__ import annotations
 
 
 class DemoError(Exception):
-    """Something of the demo failed to run; `detail` are the last lines of what it logged."""
+    """Part of the demo failed to run; `detail` has its last log lines."""
 
     def __init__(self, message: str, detail: str = "") -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""The verdict: every claim of the demo with what was found, what was expected, and whether they agree."""
+"""The verdict: each claim of the demo with the actual result, the expected one, and their agreement."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ANOMALIES = (
 )
 
 BACKLOG_SHARE = 0.8
-"""The waiting messages are seen up to a second before the acknowledged ones are counted; a leaking cut loses all."""
+"""Waiting messages are counted up to a second before acknowledged ones; a cut that leaks would lose all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """`value` and `expected` are as shown; `ok` says whether they agree."""
+    """`value` and `expected` are the displayed texts; `ok` is True when they agree."""
 
     name: str
     value: object
@@ -33,7 +33,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that was done to the system, seconds since 1970; `until` for what lasted."""
+    """An action on the system, in seconds since 1970; `until` for one with a duration."""
 
     at: float
     label: str
@@ -42,34 +42,34 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What was done, and proof that it bit."""
+    """The faults, and evidence that they took effect."""
 
     gateway_cut: str
     cut_s: float
     acknowledged_meanwhile: int
-    """Readings the cut gateway went on acknowledging during the cut."""
+    """Readings that the cut gateway acknowledged during the cut."""
     backlog_messages: int
-    """Messages it had waiting for the hub at the end of the cut."""
+    """Messages waiting for the hub at the end of the cut."""
     gateway_killed: str
     down_s: float
-    """From SIGKILL until it served again."""
+    """Seconds from SIGKILL until the gateway served again."""
     epoch_kept: bool | None
-    """The killed gateway came back with the store it had; None when it does not say."""
+    """The killed gateway restarted with its store; None when it does not report this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """What `waypost bridge prove` found, which found nothing unexplained."""
+    """Result of `waypost bridge prove` without an unexplained difference."""
 
     accepted: int
     landed: int
     unstated: int
-    """Of the accepted, in no statement."""
+    """Accepted messages without a statement."""
     statements: int
 
     @property
     def complete(self) -> bool:
-        """All there is was stated, and all that was stated is there."""
+        """Return True when all messages are stated and all stated ones are in the lake."""
         return self.accepted == self.landed > 0 == self.unstated
 
 
@@ -80,8 +80,10 @@ def facts_of(
     drained_s: float | None,
     proved: Proved | None,
 ) -> list[Fact]:
-    """Every fact of a run. `drained_s`: seconds until nothing waited any more, None when that never came;
-    `proved`: None when nothing could be."""
+    """Return every fact of a run.
+
+    `drained_s`: seconds until the backlog was empty, None if it never was; `proved`: None without a proof.
+    """
     per_gateway = [
         _equal(f"{one.gateway}: acknowledged readings found in the lake", one.landed, one.acknowledged)
         for one in accounts
@@ -153,7 +155,7 @@ def passed(facts: Sequence[Fact]) -> bool:
 
 
 def document(facts: Sequence[Fact], notes: Sequence[str], events: Sequence[Event]) -> dict[str, Any]:
-    """`facts.json`, which `waypost analytics report --facts` shows."""
+    """Build `facts.json`, which `waypost analytics report --facts` shows."""
     return {
         "title": TITLE,
         "verdict": "ok" if passed(facts) else "failed",

@@ -1,4 +1,4 @@
-"""Reads the journals that devices keep while they run (JSON Lines; `waypost device simulate --journal`)."""
+"""Reads journals of running devices (JSON Lines; `waypost device simulate --journal`)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.demo.accounting import Deliveries
 
 @dataclass(slots=True)
 class Journal:
-    """One device's journal, read on as it grows. `waiting` is None when the device does not say."""
+    """Journal of one device, read as it grows. `waiting` is None when the device does not report it."""
 
     path: Path
     device: str
     gateway: str
     sends: dict[int, int] = field(default_factory=dict)
-    """How often each acknowledged reading was sent."""
+    """Number of sends of each acknowledged reading."""
     events: list[tuple[str, float, str]] = field(default_factory=list)
     """(name, seconds since 1970, detail)."""
     connected: bool = False
@@ -27,7 +27,7 @@ class Journal:
     _read: int = 0
 
     def follow(self) -> None:
-        """Take in what was written since the last call; a line not yet ended waits for its end."""
+        """Read new lines since the last call; an incomplete line waits for its end."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._read)
@@ -55,7 +55,7 @@ class Journal:
                 self.waiting = self.end.get("unacknowledged", 0)
 
     def deliveries(self) -> Deliveries:
-        """What it says in the end."""
+        """Return the final deliveries."""
         end = self.end or {}
         return Deliveries(
             device=self.device,

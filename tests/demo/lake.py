@@ -1,4 +1,4 @@
-"""What the demo sees of the lake: Delta tables, read with deltalake and nothing of the program that wrote them."""
+"""The demo's view of the lake: Delta tables, read with deltalake and without code of the program that wrote them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tests.demo.accounting import Given, Reading, Row
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """How much is there: rows of `telemetry`, and the commits that brought them."""
+    """Rows of `telemetry`, and their commits."""
 
     rows: int = 0
     commits: int = 0
 
 
 class Lake:
-    """The lake in a folder. Blocks: call it from a worker thread."""
+    """Lake in a folder. Blocks: call it from a worker thread."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._telemetry: DeltaTable | None = None
 
     def landed(self) -> Landed:
-        """Counted from the table's log, without reading data."""
+        """Count rows from the table's log, without reading data."""
         table = self._telemetry
         if table is None:
             table = self._telemetry = self._open("telemetry")
@@ -41,7 +41,7 @@ class Lake:
         return Landed(rows=sum(count or 0 for count in counts), commits=table.version())
 
     def rows(self) -> list[Row]:
-        """Every row of `telemetry`."""
+        """Return every row of `telemetry`."""
         table = self._open("telemetry")
         if table is None:
             return []
@@ -54,7 +54,7 @@ class Lake:
         ]
 
     def ledger(self) -> list[Given]:
-        """Every row of `ledger`."""
+        """Return every row of `ledger`."""
         table = self._open("ledger")
         if table is None:
             return []
@@ -70,7 +70,7 @@ class Lake:
 
 
 def reading_of(body: bytes) -> Reading | None:
-    """(device, seq) of a reading; None when the body is something else."""
+    """Return (device, seq) of a reading; None when the body is not one."""
     try:
         match json.loads(body):
             case {"device": str(device), "seq": int(seq)}:

@@ -1,21 +1,21 @@
-"""Who takes part in the demo and what happens to them when. Pure data."""
+"""Participants of the demo and its timeline. Pure data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 CUT_GATEWAY = "gw1"
-"""Its uplink is cut."""
+"""Gateway with the cut uplink."""
 KILLED_GATEWAY = "gw2"
-"""It is killed with SIGKILL and started again."""
+"""Gateway that is killed with SIGKILL and restarted."""
 GATEWAYS = (CUT_GATEWAY, KILLED_GATEWAY)
 FORWARD = "plant/#"
-"""What the gateways forward to the hub."""
+"""Addresses that the gateways forward to the hub."""
 
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """One simulated device: what it measures, in what protocol, how often (seconds)."""
+    """One simulated device: its measurement, protocol and interval in seconds."""
 
     gateway: str
     kind: str
@@ -33,7 +33,7 @@ class DevicePlan:
 
 @dataclass(frozen=True, slots=True)
 class FirmwarePlan:
-    """The MicroPython program of `firmware_examples/`, as one more device."""
+    """The MicroPython program of `firmware_examples/` as a further device."""
 
     gateway: str = CUT_GATEWAY
     name: str = "pico-1"
@@ -64,17 +64,17 @@ ALWAYS = (
 """Five kinds over two protocols on two gateways, about 190 readings a second."""
 
 WHERE_SENSORS = DevicePlan("gw2", "temperature", "mqtt", 0.2)
-"""Only on a machine that has temperature sensors."""
+"""Device for a machine with temperature sensors only."""
 
 
 def devices(*, sensors: bool) -> tuple[DevicePlan, ...]:
-    """The simulated devices of a machine with or without temperature sensors."""
+    """Return the simulated devices of a machine with or without temperature sensors."""
     return (*ALWAYS, WHERE_SENSORS) if sensors else ALWAYS
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Seconds after the devices started; in this order."""
+    """Seconds after the start of the devices, in this order."""
 
     cut: float
     kill: float
@@ -84,6 +84,6 @@ class Timeline:
 
     @classmethod
     def of(cls, seconds: float) -> Timeline:
-        """The timeline of so many seconds of traffic; 60 gives 20 s of outage, from second 12 to 32."""
+        """Scale the timeline to this many seconds of traffic; 60 gives 20 s of outage, from second 12 to 32."""
         unit = seconds / 60
         return cls(cut=12 * unit, kill=25 * unit, restart=28 * unit, restore=32 * unit, stop=seconds)

@@ -1,4 +1,4 @@
-"""Ports chosen up front, because a gateway that is killed must come back where its devices look for it."""
+"""Ports chosen in advance, because a killed gateway must restart where its devices expect it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FROM, TO = 20_000, 32_000
 
 
 def free_ports(count: int, *, seed: int | None = None) -> list[int]:
-    """So many different ports of the loopback that nobody listens on now. Raises OSError when there are too few."""
+    """Return this many different free ports of the loopback. Raises OSError when there are too few."""
     candidates = random.Random(seed).sample(range(FROM, TO), min(TO - FROM, count * 50))
     found: list[int] = []
     for port in candidates:

@@ -1,4 +1,4 @@
-"""The demo's child processes: each in a process group of its own, with a log file, and none left behind."""
+"""Child processes of the demo: each has its own process group and log file, and none is left behind."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tests.demo.errors import DemoError
 
 LOG_LINES_SHOWN = 15
 TERMINATE_S = 10.0
-"""After SIGTERM a process has this long to end in order."""
+"""Time that a process has to end in order after SIGTERM."""
 
 
 def waypost(*arguments: str) -> list[str]:
-    """The product's command line."""
+    """Return the command line of a product command."""
     return [sys.executable, "-m", "edge.appliance.main", *arguments]
 
 
 def last_lines(log: Path) -> list[str]:
-    """The last lines of a log; none when there is no such file."""
+    """Return the last lines of a log, or an empty list without such a file."""
     with contextlib.suppress(OSError):
         return log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES_SHOWN:]
     return []
@@ -45,7 +45,7 @@ class Child:
         return self.process.returncode is None
 
     async def ready(self, within_s: float) -> dict[str, str]:
-        """Wait for the line ``ready name=host:port ...``; its values by name. Raises DemoError."""
+        """Wait for the line ``ready name=host:port ...``; return its values by name. Raises DemoError."""
         try:
             async with asyncio.timeout(within_s):
                 while True:
@@ -69,12 +69,12 @@ class Child:
             raise self.failure(f"did not end within {within_s:.0f} s") from late
 
     def signal(self, number: int) -> None:
-        """Signal the whole group; nothing happens when it is gone."""
+        """Signal the whole group; does nothing when it has ended."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
     def failure(self, what: str) -> DemoError:
-        """What to raise, with the last lines of its log."""
+        """Return an error with the last lines of its log."""
         code = self.process.returncode
         ending = "" if code is None else f" (exit code {code})"
         return DemoError(f"{self.name} {what}{ending}", "\n".join(self.last_lines()))
@@ -92,7 +92,7 @@ class Child:
 
 
 class Children:
-    """All of them. Leaving the context ends every one that still runs."""
+    """All child processes. Leaving the context ends every running one."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -103,7 +103,7 @@ class Children:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """SIGKILL to every group, also when we are cancelled: the order is gone, nothing may stay behind."""
+        """Send SIGKILL to every group, also after a cancellation, so that no process is left behind."""
         for child in self._children:
             child.signal(signal.SIGKILL)
         for child in self._children:
@@ -119,7 +119,7 @@ class Children:
         folder: Path | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Child:
-        """Start a process; its log is appended to when the name was used before."""
+        """Start a process; a repeated name appends to its log."""
         log = self._logs / f"{name}.log"
         with log.open("ab") as errors:
             process = await asyncio.create_subprocess_exec(
@@ -137,7 +137,7 @@ class Children:
         return child
 
     async def end(self, children: Sequence[Child], number: int = signal.SIGTERM, within_s: float = TERMINATE_S) -> None:
-        """End these in order, all at once. Raises DemoError when one does not end in time."""
+        """End these processes, all at the same time. Raises DemoError when one does not end in time."""
         for child in children:
             child.signal(number)
         await asyncio.gather(*(child.exit_code(within_s) for child in children))

@@ -1,7 +1,6 @@
 """A network that can be cut: a TCP relay between a gateway and the hub.
 
-Cut means what it means in the field, seen from a gateway: connections break in the middle of whatever they carried,
-and new ones are refused.
+A cut looks to a gateway like one in the field: connections break at any point of their data, and new ones are refused.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ CHUNK_BYTES = 65_536
 
 
 class Relay:
-    """Listens on one port of the loopback and passes everything on to another."""
+    """Forwards one loopback port to another."""
 
     def __init__(self, port: int, target_port: int) -> None:
         self.port = port
@@ -28,12 +27,12 @@ class Relay:
         return self._server is None
 
     async def open(self) -> None:
-        """Listen; also after a cut. Raises OSError when the port is taken."""
+        """Listen, also after a cut. Raises OSError when the port is taken."""
         if self._server is None:
             self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
 
     async def close(self) -> None:
-        """Cut: no new connections, and every open one is reset. Idempotent."""
+        """Cut the network: refuse new connections, and reset every open one. Idempotent."""
         server, self._server = self._server, None
         if server is not None:
             await close(server)
@@ -50,7 +49,7 @@ class Relay:
         try:
             await self._pass(reader, writer)
         except asyncio.CancelledError:
-            # Only `close` cancels us. asyncio's streams log a cancelled handler, so it ends here.
+            # Only `close` cancels this task. It ends here, because asyncio's streams would log a cancelled handler.
             pass
         finally:
             writer.transport.abort()

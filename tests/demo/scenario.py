@@ -1,4 +1,4 @@
-"""The play, from the first process to the last number. What it proves is decided in `accounting` and `facts`."""
+"""The scenario from the first process to the last number. `accounting` and `facts` judge its result."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from tests.demo.watching import INTERVAL_S, Watcher
 DRAINED_S_MAX = 60.0
 PROVED_S_MAX = 60.0
 UPLINKS_UP_S_MAX = 45.0
-"""A gateway that was cut off for 20 s tries again within half a minute: that is its backoff, and nobody pushes it."""
+"""A gateway retries within half a minute after an outage of 20 s: that is its backoff, without intervention."""
 AFTER_S_MIN = 8.0
-"""Traffic after the uplink is back, so that the drain is seen under load."""
+"""Traffic after the uplink is restored, so that the drain happens under load."""
 ANALYTICS_S_MAX = 600.0
-"""20 s on an idle machine of two cores; one that has much else to do needed more than 180 s."""
+"""20 s on an idle machine of two cores; a busy one needed more than 180 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the demo found."""
+    """Result of the demo."""
 
     facts: Sequence[Fact]
     notes: Sequence[str]
@@ -50,7 +50,7 @@ class Outcome:
 
 
 class Scenario:
-    """Plays once on a stage; `play` returns what was found and leaves hub and gateways running."""
+    """Runs once on a stage; `play` returns the result and leaves hub and gateways running."""
 
     def __init__(self, folder: Path, board: Board, children: Children, timeline: Timeline) -> None:
         self._folder = folder
@@ -62,7 +62,7 @@ class Scenario:
         self._firmware = ""
 
     async def play(self) -> Outcome:
-        """All of it. Raises DemoError when something failed to run."""
+        """Run all phases. Raises DemoError when something failed to run."""
         await self._start()
         ports = {name: gateway.http for name, gateway in self.stage.gateways.items()}
         async with Watcher(self._board, self._lake, ports):
@@ -75,7 +75,7 @@ class Scenario:
         self._board.enter("done")
         return Outcome(facts, notes, accounts, total(accounts), report)
 
-    # --- the acts ---------------------------------------------------------------------------------------------
+    # --- phases -----------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
         board, stage = self._board, self.stage
@@ -89,7 +89,7 @@ class Scenario:
             board.say(f"{gateway.name} {gateway.console}")
 
     async def _flow(self) -> None:
-        """Devices start; nothing is wrong yet."""
+        """Start the devices, without a fault."""
         board, stage = self._board, self.stage
         board.doing = "starting the devices"
         plans = devices(sensors=_has_sensors())
@@ -103,7 +103,7 @@ class Scenario:
         await self._at(self._timeline.cut)
 
     async def _trouble(self) -> Trial:
-        """One uplink is cut; meanwhile the other gateway is killed under load and comes back; then it is restored."""
+        """Cut one uplink, kill the other gateway under load, restart it, and then restore the uplink."""
         board, stage, timeline = self._board, self.stage, self._timeline
         relay = stage.gateways[CUT_GATEWAY].relay
         board.enter("cut uplink", f"{CUT_GATEWAY} stores, its devices notice nothing")
@@ -149,7 +149,9 @@ class Scenario:
         )
 
     async def _drain(self) -> float | None:
-        """Devices stop and deliver the rest; then nothing may wait anywhere. Seconds it took, None: it never came."""
+        """Stop the devices and wait until no message waits anywhere; return the seconds, or None if this never
+        happened.
+        """
         board = self._board
         board.enter("drain", "devices deliver their last readings")
         stopped_at = time.time()
@@ -168,7 +170,7 @@ class Scenario:
         return took
 
     async def _prove(self) -> Proved:
-        """Have the gateways state what they accepted, and hold the lake against it. Raises DemoError."""
+        """Have the gateways state their accepted messages, and compare the lake with that. Raises DemoError."""
         stage = self.stage
         self._board.doing = "the gateways state what they accepted, and the lake is held against it"
         for name, gateway in stage.gateways.items():
@@ -188,7 +190,7 @@ class Scenario:
     async def _verify(
         self, trial: Trial, drained_s: float | None, proved: Proved | None
     ) -> tuple[list[Account], list[Fact], list[str]]:
-        """Hold the lake against the journals and write `facts.json`."""
+        """Compare the lake with the journals and write `facts.json`."""
         self._board.enter("analyse", "comparing the lake with the devices' journals")
         deliveries = [device.journal.deliveries() for device in self._board.devices]
         rows, ledger = await asyncio.to_thread(self._lake.rows), await asyncio.to_thread(self._lake.ledger)
@@ -204,7 +206,7 @@ class Scenario:
         return accounts, facts, notes
 
     async def _analyse(self) -> Path:
-        """The jobs of analytics and their report."""
+        """Run the jobs of analytics and write their report."""
         board, stage = self._board, self.stage
         lake, report = str(stage.lake), self._folder / "report.html"
         board.doing = "the jobs work on the lake"
@@ -221,7 +223,7 @@ class Scenario:
         return report
 
     async def _telling(self, name: str, command: Coroutine[Any, Any, Child]) -> Child:
-        """Wait for a command, showing the last line it logged."""
+        """Wait for a command, showing its last log line."""
         running, doing = asyncio.create_task(command), self._board.doing
         try:
             while not running.done():
@@ -235,13 +237,13 @@ class Scenario:
     # --- waiting ----------------------------------------------------------------------------------------------
 
     async def _at(self, second: float) -> None:
-        """Wait until so many seconds after the devices were flowing, seeing that everything lives."""
+        """Wait until this many seconds after the start of the traffic; check that all processes run."""
         while (left := self._flowing_since + second - time.monotonic()) > 0:
             self.stage.check()
             await asyncio.sleep(min(left, INTERVAL_S))
 
     async def _until(self, condition: Callable[[], bool], within_s: float, otherwise: str) -> None:
-        """Wait for what the watcher will see. Raises DemoError when it does not come."""
+        """Wait for a condition of the watcher. Raises DemoError when it does not hold in time."""
         if not await self._reached(condition, within_s):
             raise DemoError(f"{otherwise} within {within_s:.0f} s", self._board_in_words())
 
@@ -279,7 +281,7 @@ def _has_sensors() -> bool:
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:
-    """The outcome for `--json`."""
+    """Return the outcome for `--json`."""
     return {
         "verdict": "ok" if outcome.ok else "failed",
         "acknowledged": outcome.everything.acknowledged,

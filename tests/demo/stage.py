@@ -1,4 +1,4 @@
-"""What the scenario plays on: the hub, the gateways behind their relays, the devices, and how each is started."""
+"""Parts of the scenario: the hub, the gateways behind their relays, the devices, and their start."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ from tests.demo.processes import Child, Children, last_lines, waypost
 from tests.demo.relay import Relay
 
 READY_S = 180.0
-"""A gateway or hub is ready within this, also where the disk is cold and others leave a tenth of a processor: 40 s were
-too short there. One that ends before is told at once."""
+"""Longest start of a gateway or hub, with a cold disk and a tenth of a processor: 40 s were too short there. One that
+ends before is reported at once.
+"""
 DEVICE_WINDOW = 16
 DEVICE_BUFFER = 20_000
 DRAIN_S = 120.0
-"""How long a device may take for its last acknowledgements, there too."""
+"""Longest wait of a device for its last acknowledgements, under the same conditions."""
 PYTHONPATH = str(Path(cloud.__file__).resolve().parents[1])
-"""Where the program's own packages are, so that children find them from any folder."""
+"""Folder of the program's own packages, so that children find them from any folder."""
 
 
 @dataclass(slots=True)
 class Gateway:
-    """One gateway: its ports (the same for every start), its way to the hub, and the process it is now."""
+    """One gateway: its ports (the same for every start), its relay to the hub, and its current process."""
 
     name: str
     data: Path
@@ -54,7 +55,7 @@ class Gateway:
 
 
 class Stage:
-    """Starts and stops everything under one folder."""
+    """Starts and stops everything inside one folder."""
 
     def __init__(self, folder: Path, board: Board, children: Children) -> None:
         self.folder = folder
@@ -72,7 +73,7 @@ class Stage:
     # --- starting ---------------------------------------------------------------------------------------------
 
     async def start_hub(self, gateways: tuple[str, ...]) -> None:
-        """The hub, and a relay in front of it for each gateway."""
+        """Start the hub, and a relay in front of it for each gateway."""
         amqp, http, *ports = free_ports(2 + 4 * len(gateways))
         command = ["hub", "run", "--data", str(self.folder / "hub"), "--dev"]
         command += ["--amqp", f"127.0.0.1:{amqp}", "--http", f"127.0.0.1:{http}"]
@@ -110,7 +111,7 @@ class Stage:
         )
 
     async def start_firmware(self) -> str:
-        """Start the firmware example; what to say about it. On CPython where there is no MicroPython."""
+        """Start the firmware example; return a note about it. Runs on CPython without MicroPython."""
         source = Path(PYTHONPATH) / "firmware_examples" / FIRMWARE.folder
         if not (source / "main.py").is_file():
             return "Firmware example: not part of an installed Waypost, left out."
@@ -139,16 +140,16 @@ class Stage:
             "MicroPython is not installed (Debian 12 has no package of it)."
         )
 
-    # --- what happens -----------------------------------------------------------------------------------------
+    # --- faults and stops ----------------------------------------------------------------------------------------
 
     def kill_gateway(self, name: str) -> None:
-        """SIGKILL: no farewell, nothing flushed."""
+        """Send SIGKILL: no farewell, nothing flushed."""
         child = self.gateways[name].child
         if child is not None:
             child.signal(signal.SIGKILL)
 
     async def stop_devices(self) -> None:
-        """Tell every device to measure no more and wait until it delivered the rest. Raises DemoError."""
+        """Stop every device's measurements and wait until it has delivered the rest. Raises DemoError."""
         for child in self.devices:
             child.signal(signal.SIGTERM)
         if self.firmware is not None:
@@ -161,7 +162,7 @@ class Stage:
                 raise next(child for child in running if child.name == device.name).failure("did not end in order")
 
     async def stop(self) -> None:
-        """End the gateways, then the hub, in order."""
+        """Stop the gateways, then the hub."""
         gateways = [one.child for one in self.gateways.values() if one.child is not None]
         await self._children.end(gateways)
         for gateway in self.gateways.values():
@@ -177,11 +178,11 @@ class Stage:
                 raise child.failure("ended unexpectedly")
 
     def last_lines(self, name: str) -> list[str]:
-        """What a process logged last."""
+        """Return the last log lines of a process."""
         return last_lines(self.folder / "logs" / f"{name}.log")
 
     async def run_waypost(self, name: str, *arguments: str, within_s: float) -> Child:
-        """Run another command of ours to its end. Raises DemoError when it fails."""
+        """Run another product command to its end. Raises DemoError when it fails."""
         child = await self._start(name, waypost(*arguments))
         if await child.exit_code(within_s) != 0:
             raise child.failure("failed")
@@ -203,7 +204,7 @@ class Stage:
         return Journal(path, device, gateway)
 
     async def _command_firmware(self, command: dict[str, Any]) -> None:
-        """Send the device a command the way an operator would: over its gateway. Raises DemoError."""
+        """Send the device a command over its gateway, as an operator would. Raises DemoError."""
         client = MQTTClient(f"demo-{time.time_ns()}", config={"auto_reconnect": False, "plugins": {}})
         try:
             await client.connect(self.gateways[FIRMWARE.gateway].url("mqtt"), cleansession=True)

@@ -1,4 +1,4 @@
-"""The terminal while the demo runs: a live picture on a terminal, plain lines elsewhere. It decides nothing."""
+"""Output of the running demo: a live picture on a terminal, plain lines elsewhere. It decides nothing."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ PHASE_WORDS = ("start", "flow", "cut", "kill", "restore", "drain", "analyse", "d
 
 
 def bars(samples: Iterable[float], seconds: float = 2.5) -> list[float]:
-    """Samples at the watcher's pace as one mean for each so many seconds.
+    """Average the watcher's samples over periods of `seconds`.
 
-    Cut at whole multiples from the first sample, so that a bar that is complete does not change any more.
+    Periods are whole multiples from the first sample, so that a complete bar never changes.
     """
     size, values = max(1, round(seconds / INTERVAL_S)), list(samples)
     return [mean(values[i : i + size]) for i in range(0, len(values), size)]
 
 
 def sparkline(values: Sequence[float], width: int, peak: float | None = None) -> str:
-    """The last values as bars of eight heights, newest at the right, scaled to `peak` or their own."""
+    """Draw the last values as bars of eight heights, newest at the right, scaled to `peak` or their own."""
     shown = values[-width:]
     top = max(shown, default=0) if peak is None else peak
     if top <= 0:
@@ -58,7 +58,7 @@ class View(Protocol):
 
 
 class LiveView:
-    """The whole terminal, redrawn four times a second, and given back afterwards."""
+    """Full-screen view, redrawn four times a second and removed afterwards."""
 
     def __init__(self, board: Board, console: Console) -> None:
         self._board = board
@@ -85,7 +85,7 @@ class LiveView:
 
 
 class PlainView:
-    """The event log line by line, and once in a while the sums."""
+    """The event log line by line, and sometimes the sums."""
 
     SUMS_S = 5.0
 
@@ -126,12 +126,12 @@ class PlainView:
 
 
 def make_view(board: Board, console: Console) -> View:
-    """The view that suits where the output goes."""
+    """Return the view for this kind of output."""
     return LiveView(board, console) if console.is_terminal else PlainView(board, console)
 
 
 def sums(board: Board) -> str:
-    """Where things stand, in one line."""
+    """Return the current sums as one line."""
     backlogs = ", ".join(
         f"{g.name} {g.uplink} backlog {g.backlog if g.backlog is not None else '-'}" for g in board.gateways.values()
     )
@@ -145,7 +145,7 @@ def sums(board: Board) -> str:
 
 
 def picture(board: Board, width: int, height: int) -> RenderableType:
-    """Everything, to fit a terminal of this size; the devices are left out where they do not fit."""
+    """Build everything for a terminal of this size; devices are left out if they do not fit."""
     layout = Layout()
     gateways_high, devices_high = max(1, len(board.gateways)) + 3, len(board.devices) + 3
     left = height - HEADER_HIGH - gateways_high
@@ -187,7 +187,7 @@ def _header(board: Board) -> Panel:
 
 
 def _timeline(board: Board) -> Text:
-    """Every phase: those behind us, the one we are in, those to come."""
+    """Draw every phase: past ones, the current one, future ones."""
     text = Text(no_wrap=True, overflow="ellipsis")
     for index, word in enumerate(PHASE_WORDS):
         if index:

@@ -1,4 +1,4 @@
-"""Keeps the board up to date: asks the gateways, follows the journals, counts the lake's rows."""
+"""Keeps the board up to date: polls the gateways, follows the journals, counts the lake's rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ASK_TIMEOUT_S = 1.0
 
 
 def ask_status(port: int) -> Mapping[str, Any] | None:
-    """`GET /api/v1/status` of a gateway on the loopback; None when it does not answer. Blocks."""
+    """Return `GET /api/v1/status` of a gateway on the loopback; None when it does not answer. Blocks."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ASK_TIMEOUT_S)
     try:
         connection.request("GET", "/api/v1/status")
@@ -35,7 +35,7 @@ def ask_status(port: int) -> Mapping[str, Any] | None:
 
 
 class Watcher:
-    """Looks twice a second, in a task of its own."""
+    """Looks twice a second, in its own task."""
 
     def __init__(self, board: Board, lake: Lake, ports: Mapping[str, int]) -> None:
         """`ports`: the HTTP port of each gateway by name."""

@@ -11,6 +11,6 @@ from images.steps import BuildSteps, default_cache
 
 @pytest.fixture(scope="session")
 def image() -> Path:
-    """The folder with all of an image for the emulator."""
+    """Folder with all files of an image for the emulator."""
     cache = default_cache()
     return build_image(BuildSteps(cache), cache, "qemu", Mirror(), (None, None))

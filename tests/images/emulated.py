@@ -1,4 +1,4 @@
-"""Emulated machines for tests: a card's disk, the machine it is in, and a shell there over SSH."""
+"""Emulated machines for tests: a card's disk, the machine around it, and a shell over SSH."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ MARKS = (
     pytest.mark.skipif(shutil.which("mmdebstrap") is None, reason="mmdebstrap is not installed"),
     pytest.mark.skipif(shutil.which("qemu-system-aarch64") is None, reason="qemu-system-arm is not installed"),
 )
-"""Of tests that build an image and start it."""
+"""Marks of tests that build an image and start it."""
 BOOT_S = 3600.0
-"""A machine emulated beside other work takes many times what it takes alone (100 s): 557 s were seen."""
+"""Longest boot: under other load an emulated machine needs many times its usual 100 s; 557 s were seen."""
 COMMAND_S = 900.0
 DATA = "/var/lib/waypost"
 AS_GATEWAY = ("runuser", "-u", "waypost", "--", "waypost")
 HOST = "10.0.2.2"
-"""What the emulator's network calls the machine it runs on (QEMU, user mode networking)."""
+"""Address of this machine in the emulator's network (QEMU, user mode networking)."""
 
 
 def decompressed(image: Path, folder: Path) -> Path:
-    """The card's image out of the folder with all of an image."""
+    """Decompress the card's image from the folder with all files of an image."""
     [compressed] = image.glob("*.img.zst")
     plain = folder / "card.img"
     subprocess.run(["zstd", "-q", "-d", "--sparse", str(compressed), "-o", str(plain)], check=True)
@@ -49,7 +49,7 @@ def decompressed(image: Path, folder: Path) -> Path:
 
 
 def begin(card: Path, partition: int) -> int:
-    """Where a partition of a card's image begins, bytes (MBR)."""
+    """Return the start of a partition of a card's image in bytes (MBR)."""
     with card.open("rb") as image:
         head = image.read(SECTOR)
     (sectors,) = struct.unpack_from("<I", head, 446 + 16 * (partition - 1) + 8)
@@ -63,12 +63,12 @@ def write_at(card: Path, place: int, source: Path) -> None:
 
 
 def free_ports() -> Mapping[str, int]:
-    """Of this machine, for what is spoken at a gateway's."""
+    """Return free ports of this machine for the services of a gateway."""
     return {name: free_port() for name in ("mqtt", "mqtts", "ssh")}
 
 
 class Emulated:
-    """A machine with a card in it, from power-on to a power cut."""
+    """A machine with a card, from power-on to a power cut."""
 
     def __init__(
         self,
@@ -79,8 +79,10 @@ class Emulated:
         *,
         more: Sequence[str] = (),
     ) -> None:
-        """`console`: file for what it says, behind what is in it. `ports`: see `free_ports`. `log`: notes what is
-        written to the card. `more`: devices of QEMU; sticks are at `usb.0`."""
+        """`console`: file to which its console is appended. `ports`: see `free_ports`.
+
+        `log`: records writes to the card. `more`: devices of QEMU; sticks are at `usb.0`.
+        """
         self.ports = ports
         self._console = console
         self._began = console.stat().st_size if console.exists() else 0
@@ -89,7 +91,7 @@ class Emulated:
         if log is not None:
             place = words.index("-drive")
             words[place : place + 2] = ["-blockdev", log.blockdev(drive)]
-        # What it is told while it runs goes through a socket, whose path may have a hundred characters only.
+        # Its control socket has a path, which is limited to about a hundred characters.
         self._own = tempfile.TemporaryDirectory(prefix="waypost-emulated-")
         words += ["-device", "qemu-xhci,id=usb", "-qmp", f"unix:{self._own.name}/qmp,server=on,wait=off", *more]
         with console.open("ab") as said:
@@ -97,17 +99,17 @@ class Emulated:
 
     @property
     def told(self) -> str:
-        """On its console, since power-on."""
+        """Return its console output since power-on."""
         return self._console.read_bytes()[self._began :].decode(errors="replace")
 
     @property
     def cpu_s(self) -> float:
-        """Seconds of processor it has taken here."""
+        """Return its seconds of processor time on this machine."""
         took = psutil.Process(self.pid).cpu_times()
         return float(took.user + took.system)
 
     def wait_for(self, text: str, *, times: int = 1, timeout_s: float = BOOT_S) -> None:
-        """Until its console has shown this so often."""
+        """Wait until its console has shown this text the given number of times."""
 
         def there() -> bool:
             assert self._process.poll() is None, self.told[-2000:]
@@ -120,7 +122,7 @@ class Emulated:
         return self._process.pid
 
     def put_in(self, stick: Path) -> None:
-        """A stick at its USB, with this in it."""
+        """Plug in a USB stick with this content."""
         file = {"driver": "file", "filename": str(stick), "read-only": True}
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(COMMAND_S)
@@ -137,14 +139,14 @@ class Emulated:
                 assert "return" in answer, answer
 
     def cut_off(self) -> None:
-        """The power (SIGKILL)."""
+        """Cut the power (SIGKILL)."""
         self._process.kill()
         self._process.wait(60)
         self._own.cleanup()
 
 
 class Shell:
-    """Of root on an emulated machine, by a key that its settings let in."""
+    """Root shell on an emulated machine, by a key in its settings."""
 
     def __init__(self, folder: Path) -> None:
         self._key = folder / "key"
@@ -155,7 +157,7 @@ class Shell:
         return self._key.with_suffix(".pub")
 
     def run(self, there: Emulated, *words: str, given: Path | None = None, timeout_s: float = COMMAND_S) -> str:
-        """What a command prints; AssertionError when it fails. `given`: its input."""
+        """Run a command; return its output. AssertionError when it fails. `given`: its input."""
         done = self._done(there, words, given, timeout_s)
         assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
         return done.stdout
@@ -180,7 +182,7 @@ class Shell:
 
 
 class Gateway:
-    """What its card makes of it: the settings of a hub on this machine, and SSH."""
+    """Gateway of a card: with the settings of a hub on this machine, and SSH."""
 
     def __init__(self, folder: Path, image: Path, fleet: EnrolledFleet) -> None:
         self.name = "hall"
@@ -199,7 +201,7 @@ class Gateway:
         self.drive = machine.make_disk(self.card, folder, folder / "log")
 
     def start(self, log: WriteLog | None = None) -> Emulated:
-        """The power is back."""
+        """Switch on the power."""
         self.machine = Emulated(self.drive, self._folder / "console", self.ports, log)
         return self.machine
 
@@ -208,7 +210,7 @@ class Gateway:
             self.machine.cut_off()
 
     def shell(self, *words: str, given: Path | None = None, timeout_s: float = COMMAND_S) -> str:
-        """What a command there prints."""
+        """Run a command on it; return its output."""
         assert self.machine is not None
         return self._shell.run(self.machine, *words, given=given, timeout_s=timeout_s)
 
@@ -218,10 +220,10 @@ class Gateway:
         wait_until(lambda: self._shell.answers(emulated), timeout_s=BOOT_S, what="SSH", every_s=2)
 
     def attested(self) -> dict[str, Any]:
-        """What the hub has been told it is; empty before."""
+        """Return the identity that the hub has received; empty before."""
         return self.fleet.attested(self.name)
 
     def add_device(self, name: str) -> str:
-        """Its password."""
+        """Add a device; return its password."""
         added = self.shell(*AS_GATEWAY, "device", "add", name, "--data", DATA, "--profile", "sensor")
         return added.partition("password: ")[2].split()[0]

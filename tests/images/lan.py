@@ -1,4 +1,4 @@
-"""A network cable from an emulated machine to a test: raw Ethernet frames in datagrams (QEMU, -netdev socket)."""
+"""Network cable from an emulated machine to a test: raw Ethernet frames in datagrams (QEMU, -netdev socket)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Self
 from tests.support.processes import free_port
 
 MAC: Final = "52:54:00:aa:bb:cc"
-"""The machine's at this cable."""
+"""MAC address of the machine on this cable."""
 IPV6: Final = b"\x86\xdd"
 UDP, ICMPV6 = 17, 58
 OWN: Final = bytes.fromhex("fe80000000000000020000fffe000001")
@@ -22,7 +22,7 @@ DHCPV6_SERVER_PORT: Final = 547
 
 
 class Datagram(NamedTuple):
-    """UDP over IPv6, as it was seen on the cable."""
+    """UDP over IPv6, as seen on the cable."""
 
     port: int
     """Destination port."""
@@ -46,7 +46,7 @@ class Lan:
 
     @property
     def words(self) -> Sequence[str]:
-        """QEMU's, for the machine at the other end."""
+        """Return QEMU's options for the machine at the other end."""
         here = self._socket.getsockname()[1]
         cable = f"socket,id=lan,udp=127.0.0.1:{here},localaddr=127.0.0.1:{self._there}"
         return ("-netdev", cable, "-device", f"virtio-net-pci,netdev=lan,romfile=,mac={MAC}")
@@ -59,11 +59,11 @@ class Lan:
         self._send(MDNS, UDP, head, question)
 
     def be_a_router(self) -> None:
-        """Advertise that addresses come by DHCPv6 (RFC 4861 section 4.2, flag M)."""
+        """Advertise that addresses come from DHCPv6 (RFC 4861 section 4.2, flag M)."""
         self._send(ALL_NODES, ICMPV6, b"\x86\0", struct.pack(">BBHII", 64, 0x80, 1800, 0, 0))
 
     def datagrams(self) -> Iterator[Datagram]:
-        """Yield those that come, until none has for half a second."""
+        """Yield incoming datagrams until none has arrived for half a second."""
         while True:
             try:
                 frame = self._socket.recv(4096)
@@ -73,7 +73,7 @@ class Lan:
                 yield Datagram(int.from_bytes(frame[56:58]), frame[62:])
 
     def _send(self, to: bytes, protocol: int, head: bytes, body: bytes) -> None:
-        """`head`: of the protocol, up to its checksum."""
+        """`head`: header of the protocol, up to its checksum."""
         length = len(head) + 2 + len(body)
         pseudo = OWN + to + struct.pack(">I3xB", length, protocol)
         total = _checksum(pseudo + head + b"\0\0" + body)

@@ -1,6 +1,6 @@
-"""An image in an emulated machine, from power-on to an acknowledgement over TLS, and after a power cut once more.
+"""An image in an emulated machine, from power-on to an acknowledgement over TLS, and again after a power cut.
 
-The gateway's data directory is made here and put on the data partition: certificates and a device with a password.
+The test prepares the gateway's data directory on the data partition: certificates and a device with a password.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def waypost(*arguments: str) -> str:
 
 
 class Card:
-    """The image's disk with a gateway's data on it."""
+    """The image's disk with a gateway's data."""
 
     def __init__(self, folder: Path, image: Path) -> None:
         self.authority = Authority(folder / "authority")
@@ -63,7 +63,7 @@ class Card:
 
 
 def publish(emulated: Emulated, card: Card, text: str) -> bool:
-    """True once it is acknowledged."""
+    """Publish; return True once it is acknowledged."""
     place = ["-h", "localhost", "-p", str(emulated.ports["mqtts"]), "--cafile", card.authority.certificate, "-q", "1"]
     user = ["-i", "pump7", "-u", "pump7", "-P", card.password, "-t", "plant/pump7/temp", "-m", text]
     done = subprocess.run(["timeout", "60", "mosquitto_pub", *place, *user], capture_output=True, check=False)

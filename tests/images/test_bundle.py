@@ -1,7 +1,7 @@
-"""A bundle as it is built here, and RAUC itself with a card's system.conf: verified, written into the other slot.
+"""A locally built bundle, and RAUC itself with a card's system.conf: verification and installation in the other slot.
 
-The kernel here may have no dm-verity: what is installed is a bundle of the format `plain`; of `verity` the signature is
-looked at.
+The local kernel may lack dm-verity, so a bundle of the format `plain` is installed; of `verity` only the signature is
+checked.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ esac
 
 
 class Slotted:
-    """RAUC's service on two files, with a bus of its own."""
+    """RAUC's service on two files, with its own bus."""
 
     def __init__(self, folder: Path, keys: signing.SigningKeys, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -115,7 +115,7 @@ def slotted(tmp_path: Path, keys: signing.SigningKeys, monkeypatch: pytest.Monke
 
 @pytest.fixture
 def system(tmp_path: Path) -> Path:
-    """A root file system, as `images.disk.building.build_system` leaves it."""
+    """Root file system as `images.disk.building.build_system` leaves it."""
     folder = tmp_path / "system"
     (folder / "root").mkdir(parents=True)
     (folder / "root" / "content").write_bytes(os.urandom(3 << 20))

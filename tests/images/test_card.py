@@ -1,4 +1,4 @@
-"""A card as it was built: its partitions, its drivers; and in a machine with a copy of it in a reader."""
+"""A built card: its partitions and drivers, also in a machine with a copy of it in a reader."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ALIGNED = 4 << 20
 IMAGE_ID = "0x67617465"
 AAAA, PTR = 28, 12
 DUID_LL = b"\x00\x01\x00\x0a\x00\x03\x00\x01" + bytes.fromhex(MAC.replace(":", ""))
-"""Client identifier of DHCPv6 by the address of an interface (RFC 8415 sections 11.4 and 21.2)."""
+"""Client identifier of DHCPv6 by an interface's address (RFC 8415 sections 11.4 and 21.2)."""
 UNUSED = "rtlwifi/rtl8723bu_bt.bin"
-"""Debian has it nowhere; rtl8xxxu names it for Bluetooth, which it does not start."""
+"""Missing from Debian; rtl8xxxu names it for Bluetooth, which it does not start."""
 ONBOARD = ("brcmfmac.ko",)
-"""The Raspberry Pi's own Wi-Fi, which takes few of the files that its driver names."""
+"""The Raspberry Pi's own Wi-Fi, which uses few of the files that its driver names."""
 WIRELESS = "usr/lib/modules/*/kernel/drivers/net/wireless/*/**/*.ko"
 
 
@@ -59,7 +59,7 @@ def test_its_partitions_are_aligned(image: Path, tmp_path: Path) -> None:
 
 
 def test_its_drivers_have_their_firmware_and_its_countries_their_rules(root: Path) -> None:
-    """Modules for USB Wi-Fi name their firmware; the database has each country that settings may name."""
+    """Modules for USB Wi-Fi name their firmware; the database has each country of the settings."""
     modules = [path for path in root.glob(WIRELESS) if b"usb:v" in path.read_bytes() and path.name not in ONBOARD]
     assert {"rtl8xxxu.ko", "rt2800usb.ko", "rt73usb.ko"} <= {path.name for path in modules}
     for path in modules:
@@ -111,7 +111,7 @@ def test_with_a_copy_of_it_in_a_reader_it_keeps_to_itself_and_is_found_by_its_na
 
 
 def _look_at_its_network(lan: Lan) -> None:
-    """Check that it answers for its name and services, and that a DHCPv6 server knows it by its interface."""
+    """Check that it answers for its name and services, and that a DHCPv6 server recognises its interface."""
     answered, identified = set[str](), list[bool]()
     asked = {"hall.local": AAAA, "_mqtt._tcp.local": PTR, "_ssh._tcp.local": PTR}
 

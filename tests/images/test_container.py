@@ -1,4 +1,4 @@
-"""Images of gateway and hub, built without a daemon, run from their layers: a device's message gets to the lake."""
+"""Images of gateway and hub, built without a daemon and run from their layers, carry a message to the lake."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ kill $hub
 wait $hub
 echo drained
 """
-"""In namespaces of its own: ports and mounts are those of the images. What is restarted finds itself enrolled."""
+"""Runs in its own namespaces with the images' ports and mounts. A restarted gateway is already enrolled."""
 
 
 class Unpacked:
-    """A container's root, and what its image says of running it."""
+    """Root of a container, and its image's configuration."""
 
     def __init__(self, archive: Path, folder: Path) -> None:
         layout, self.root = folder / "layout", folder / "root"

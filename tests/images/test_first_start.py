@@ -1,8 +1,8 @@
-"""The first start of a card, cut off at any moment: the next one ends enrolled, once.
+"""First start of a card with a power cut at any moment: the next start ends enrolled, once.
 
-One first start is watched, by the log of what it writes onto its card. At random moments, while card and hub stand
-still, the log's length is noted and the hub's disk copied. A power cut then leaves what was flushed, and of each later
-write what chance keeps: all, its first sectors, or nothing. From that it is started again, at the hub as it was.
+One first start is watched by a log of its writes to the card. At random moments, while card and hub are suspended, the
+log's length is recorded and the hub's disk copied. A power cut then leaves the flushed writes, and of each later write
+a random part: all, its first sectors, or nothing. The machine restarts from that, with the hub of that moment.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ pytestmark = [*MARKS]
 
 MOMENTS = 50
 PAUSE_S = 1.0
-"""Between two of them, at most: a first start takes a minute and more, and writes now and then."""
+"""Longest pause between two moments: a first start takes a minute and more, and writes now and then."""
 LONGER_MAX = 8
-"""So many times what the first start took another one may take, or it is stuck."""
+"""Longest later start relative to the first one; a longer one is stuck."""
 LAST_CHARACTERS = 2000
-"""Of a console, how much is shown of a start that failed."""
+"""Characters of a failed start's console that are shown."""
 
 
 class Moment(NamedTuple):
-    """What was on the disks."""
+    """Content of the disks at a moment."""
 
     number: int
     after_s: float
@@ -50,14 +50,14 @@ class Moment(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """What a power cut at a moment leaves."""
+    """Content of the card after a power cut at a moment."""
 
     moment: Moment
     card: Sequence[Write]
 
     @property
     def disks(self) -> Hashable:
-        """The same where a card starts from the same: the hub's clock and logs go on by themselves."""
+        """Return equal values for equal starting points: the hub's clock and logs advance by themselves."""
         return tuple(self.card), certificates(self.moment.hub)
 
 
@@ -68,18 +68,18 @@ def fleet(tmp_path: Path) -> Iterator[EnrolledFleet]:
 
 
 def certificates(hub: Path) -> tuple[str, ...]:
-    """Serials of all of its gateways', those that were revoked too."""
+    """Return the serials of all gateway certificates, including revoked ones."""
     with closing(Enrolments(sqlite_url(hub / "registry.db"))) as registry:
         return tuple(sorted(each.serial for each in registry.certificates()))
 
 
 def set_up(gateway: Gateway) -> bool:
-    """It has said so on its console."""
+    """Return True when its console has reported the end of the set-up."""
     return gateway.machine is not None and f"Waypost {gateway.name}: set up" in gateway.machine.told
 
 
 def moments_of_a_first_start(gateway: Gateway, log: WriteLog, folder: Path, chance: random.Random) -> list[Moment]:
-    """From power-on until it is set up."""
+    """Record moments from power-on until the set-up has ended."""
     folder.mkdir()
     began, found = time.monotonic(), list[Moment]()
     emulated = gateway.start(log)
@@ -97,7 +97,7 @@ def moments_of_a_first_start(gateway: Gateway, log: WriteLog, folder: Path, chan
 
 
 def different_cuts(moments: Sequence[Moment], log: WriteLog, chance: random.Random) -> Sequence[Cut]:
-    """At moments of chance. Before the first write there is one, however long that takes."""
+    """Return cuts at random moments. The time before the first write has one, independent of its length."""
     found = dict[Hashable, Cut]()
     while len(found) < MOMENTS:
         moment = chance.choice(moments)
@@ -107,7 +107,11 @@ def different_cuts(moments: Sequence[Moment], log: WriteLog, chance: random.Rand
 
 
 def start_after(cut: Cut, log: WriteLog, gateway: Gateway, folder: Path, limit_s: float) -> float:
-    """Until it is set up and enrolled once, at the hub as it was; how long that takes, s. `folder`: for its disks."""
+    """Start with the hub of that moment until the set-up has ended and the gateway is enrolled once; return the
+    seconds.
+
+    `folder`: for its disks.
+    """
     folder.mkdir()
     card = folder / "card.img"
     subprocess.run(["cp", "--sparse=always", str(gateway.card), str(card)], check=True)
@@ -144,7 +148,7 @@ def test_cut_off_at_any_moment_it_ends_enrolled_once(tmp_path: Path, image: Path
         folder = tmp_path / f"cut-{number}"
         try:
             took = start_after(cut, log, gateway, folder, max(took_s, 100) * LONGER_MAX)
-        except Exception as error:  # the others are seen all the same
+        except Exception as error:  # the other cuts run all the same
             failed.append(f"{said}: {error!r}")
             told = gateway.machine.told if gateway.machine else ""
             (folder / "console").write_text(told)

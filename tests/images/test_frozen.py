@@ -1,4 +1,4 @@
-"""A gateway that brings its own Python: made from this checkout, started where no Python is set up, killed."""
+"""A gateway with its own Python: built from this checkout, started where no Python is set up, killed."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ pytestmark = [
 ]
 
 READY_CPU_S = 1.5
-"""From the start of the process to its ready line, of a processor's time: the wall's depends on who else is here."""
+"""Processor time from the start of the process to its ready line; wall time depends on other load."""
 MESSAGES = 20
 LOAD = ("-c", "50", "-q", "1", "-w", "20", "-s", "100")
 TURNS = 10
 SHARE_MAX = 1.05
-"""Of what a message costs a gateway from a checkout."""
+"""Largest cost of a message, relative to a gateway from a checkout."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def frozen() -> Path:
 
 
 def gateway(frozen: Path, folder: Path) -> Waypost:
-    """Without anything of this environment."""
+    """Start a gateway without this environment."""
     made = Waypost(folder / "log", "edge", "run", "--dev", "--data", str(folder / "data"), "--mqtt=127.0.0.1:0")
     made.arguments[:3] = [str(frozen / freezing.PROGRAM)]
     made.arguments += ["--amqp=127.0.0.1:0", "--http=127.0.0.1:0"]
@@ -89,7 +89,7 @@ def test_it_is_ready_soon(frozen: Path, tmp_path: Path) -> None:
 def test_a_message_costs_what_it_costs_a_checkout(
     frozen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, messages: int, more: tuple[str, ...]
 ) -> None:
-    """Its processor's time a message, by turns, the least of each: what others do on the machine only adds to it."""
+    """Compare the lowest processor time for a message, in alternating rounds: other load only adds to it."""
     load, spent = LoadGenerators(tmp_path), []
     folders = {name: tmp_path / name for name in ("frozen", "checkout")}
     for folder in folders.values():

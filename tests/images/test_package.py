@@ -1,4 +1,4 @@
-"""The Debian package, where there is no Python: it serves, keeps its data when it is removed, and asks to purge."""
+"""The Debian package on a system without Python: it serves, keeps its data when removed, and asks before a purge."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ timeout 60 mosquitto_pub -q 1 -u pump7 -P "$3" -t plant/pump7/temp -m 21.5 && ec
 kill $gateway
 wait $gateway && echo drained
 """
-"""In a network of its own: the ports are those of the package."""
+"""Runs in its own network namespace with the package's ports."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def package() -> Path:
 
 @pytest.fixture(scope="module")
 def debian(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Debian with what the package asks for, and no more."""
+    """Debian with only the package's dependencies."""
     root = tmp_path_factory.mktemp("debian") / "root"
     addresses = run_for_output("apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Origin: Debian")
     lines = {f"deb {line} main\n" for line in addresses.splitlines() if line.split()[-1] == SUITE}
@@ -68,7 +68,7 @@ def test_installed_it_serves_and_removing_it_keeps_what_it_has(debian: Path, pac
     shutil.copy(package, debian / "waypost.deb")
     inside(debian, "apt-get", "install", "-y", "/waypost.deb")
     assert (debian / "etc/systemd/system/multi-user.target.wants/waypost.service").is_symlink()
-    # What systemd does before a start.
+    # Do the work of systemd before a start.
     inside(debian, "install", "-d", "-m", "0700", "-o", "waypost", "-g", "waypost", f"/{DATA}")
     for _ in range(2):
         inside(debian, "runuser", "-u", "waypost", "--", "/usr/lib/waypost/prepare")

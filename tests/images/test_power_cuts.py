@@ -1,4 +1,4 @@
-"""A gateway from its card, at a hub: it enrols by itself, and no power cut under load takes what it acknowledged."""
+"""A gateway from its card with a hub: it enrols by itself, and power cuts under load lose no acknowledged message."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEVICES = ("pump7", "pump8")
 
 
 def wait_for_acknowledgements(publishers: Sequence[Publisher]) -> None:
-    """Until there are so many more."""
+    """Wait for this many further acknowledgements."""
 
     def acked() -> int:
         return sum(len(each.acked) for each in publishers)
@@ -54,7 +54,7 @@ def test_power_cuts_under_load_lose_nothing_acknowledged(tmp_path: Path, image: 
                 each.start()
             for cut in range(CUTS):
                 wait_for_acknowledgements(publishers)
-                time.sleep(chance.uniform(0, 5))  # anywhere
+                time.sleep(chance.uniform(0, 5))  # at any point
                 gateway.cut_off()
                 acked = sum(len(each.acked) for each in publishers)
                 print(f"cut {cut + 1} after {time.monotonic() - began:.0f} s: {acked} acknowledged")

@@ -1,4 +1,4 @@
-"""The same parts make the same root and the same image, wherever nothing of an earlier build is."""
+"""Equal parts give the same root and the same image, without files of an earlier build."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [*MARKS]
 
 
 def made_anew(cache: Path) -> Path:
-    """Root and image, of the parts that are there."""
+    """Build root and image from the existing parts."""
     known, mirror = BuildSteps(default_cache()), Mirror(None)
     package = deb.build_package(known, cross.freeze(known, mirror), "aarch64")
     archive, keys = rootfs.build_base(known, mirror), signing.load_keys(default_cache(), None, None)
@@ -28,7 +28,7 @@ def made_anew(cache: Path) -> Path:
 
 
 def sums(folder: Path) -> dict[str, str]:
-    """Of all but the signature: two of one file differ (ECDSA)."""
+    """Return the sums of all files but the signature: two signatures of one file differ (ECDSA)."""
     files = (path for path in folder.iterdir() if path.suffix != ".p7s")
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 

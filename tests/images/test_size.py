@@ -1,4 +1,4 @@
-"""What an image takes on its way to a card and on it, and what making it once more does."""
+"""Size of an image as a download and on a card, and reproducibility of a second build."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [*MARKS]
 
 COMPRESSED_MIB_MAX: Final = 250
 ROOT_MIB_MAX: Final = 900
-"""Of what the root holds. Other images of gateways have 400 and more, without a gateway."""
+"""Largest content of the root. Images of other gateways have 400 and more, without a gateway."""
 UNCHANGED_S: Final = 120.0
 
 

@@ -1,4 +1,4 @@
-"""A slot that was not written whole: nobody gets a shell, the console says what is wrong, and the other slot serves."""
+"""An incompletely written slot: no shell opens, the console shows the error, and the other slot serves."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def with_an_init_of_zeros(root: Path) -> None:
 
 
 def with_slot_b_first(image: Path, folder: Path, broken: Callable[[Path], None]) -> Path:
-    """The disk of a card whose slot B is what slot A is, broken, and is to be tried first."""
+    """Return the disk of a card that tries slot B first: a broken copy of slot A."""
     card, log = decompressed(image, folder), folder / "log"
     root = folder / "root.ext4"
     size = begin(card, SLOT_B) - begin(card, SLOT_A)

@@ -1,4 +1,4 @@
-"""U-Boot of a Raspberry Pi, with all that an image has for it: it takes our script, and no key from the console."""
+"""U-Boot of a Raspberry Pi with the files of an image: it runs our script, and ignores keys on the console."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ START_S = 600.0
 
 
 def pressing_keys(press: Callable[[bytes], object], over: threading.Event) -> None:
-    """As somebody at the console would, until it is over."""
+    """Press keys, as a person at the console would, until `over` is set."""
     while not over.wait(0.2):
         press(b"x\r\n")
 

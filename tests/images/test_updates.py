@@ -1,5 +1,7 @@
-"""Updates of a booted system, from its hub and by hand: a new version is kept, broken ones are taken back, and no
-message is lost on the way."""
+"""Updates of a booted system, from its hub and by hand: a good version is kept, broken ones fall back.
+
+No message is lost on the way.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +34,15 @@ pytestmark = [*MARKS, pytest.mark.skipif(shutil.which("rauc") is None, reason="r
 STICK_FREE = 64 << 20
 INSTALL_S = 3600.0
 TRIAL_S = 5400.0
-"""The gate's quarter of an hour, the starts around it, and a busy machine."""
+"""A quarter of an hour of the gate, the starts around it, and a busy machine."""
 
 
 class Variant(NamedTuple):
-    """A version that differs from this checkout's in one file of its root: another one would have to be frozen."""
+    """Version that differs from this checkout's in one file of its root; any other would need a new freeze."""
 
     version: str
     change: str
-    """For debugfs(8)."""
+    """Commands for debugfs(8)."""
 
 
 MARK = "/usr/lib/waypost-system/version"
@@ -52,13 +54,13 @@ NO_GATEWAY_RUNS = Variant("0.3.1", "rm /usr/lib/waypost/prepare")
 
 @pytest.fixture(scope="module")
 def whole() -> Path:
-    """The bundle of this checkout."""
+    """Bundle of this checkout."""
     cache = default_cache()
     return build_bundle(BuildSteps(cache), cache, Mirror(), (None, None)).file
 
 
 def made(variant: Variant, whole: Path, folder: Path, keys: signing.SigningKeys | None = None) -> bundle.UpdateBundle:
-    """Its bundle. `folder`: for this, to be made; `keys`: its maker's, who made the card too where none are named."""
+    """Build its bundle. `folder`: a new folder for it; `keys`: its maker's, by default those of the card."""
     folder.mkdir()
     log = folder / "log"
     run("unsquashfs", "-no-progress", "-dest", folder / "whole", whole, log=log)
@@ -75,7 +77,7 @@ def made(variant: Variant, whole: Path, folder: Path, keys: signing.SigningKeys 
 
 
 class Updated(Gateway):
-    """A gateway that gets bundles from its hub, and over SSH, and serves a device meanwhile."""
+    """Gateway that gets bundles from its hub and over SSH while it serves a device."""
 
     def __init__(self, folder: Path, image: Path, fleet: EnrolledFleet) -> None:
         super().__init__(folder, image, fleet)
@@ -83,7 +85,7 @@ class Updated(Gateway):
         self._device: Publisher | None = None
 
     def serve(self) -> None:
-        """It is set up, and a device publishes, when this returns."""
+        """Set up the gateway and wait until a device publishes."""
         self.start()
         wait_until(lambda: bool(self.attested()), timeout_s=BOOT_S, what="its attestation", every_s=2)
         self.say("set up")
@@ -98,7 +100,7 @@ class Updated(Gateway):
         return dict(json.loads(self.shell("waypost", "edge", "update", "status", "--json")))
 
     def install(self, file: Path) -> None:
-        """It starts anew when this returns."""
+        """Install a bundle; the gateway restarts on return."""
         self.shell("cat > /data/update.raucb", given=file, timeout_s=INSTALL_S)
         self.shell(
             "waypost", "edge", "update", "install", "/data/update.raucb", "--data", DATA, "--no-restart",
@@ -108,7 +110,7 @@ class Updated(Gateway):
         self.shell("rm /data/update.raucb; (sleep 2; systemctl reboot) > /dev/null 2>&1 &")
 
     def roll_out(self, system: bundle.UpdateBundle, server: FileServer) -> str:
-        """Have the hub tell it to run a system; the roll-out's id."""
+        """Let the hub roll out a system; return the roll-out's id."""
         server.content = system.file.read_bytes()
         folder = f"http://{HOST}:{server.port}"
         resource = self.fleet.written(f"{system.version}.yaml", bundle.make_resource(system, folder))
@@ -117,7 +119,7 @@ class Updated(Gateway):
         return str(begun["id"])
 
     def wait_until_decided(self, version: str) -> dict[str, Any]:
-        """The record of the update, once it is kept or given up."""
+        """Return the record of the update once it is confirmed or rolled back."""
         found: dict[str, Any] = {}
 
         def decided() -> bool:
@@ -133,14 +135,14 @@ class Updated(Gateway):
         return found
 
     def wait_until_served(self) -> None:
-        """A device is, by what runs now."""
+        """Wait until the running system serves a device."""
         device = self._device
         assert device is not None
         acked = len(device.acked)
         wait_until(lambda: len(device.acked) > acked, timeout_s=BOOT_S, what="devices are served")
 
     def drain(self) -> None:
-        """Publish no more, and find all that was acknowledged in the lake, once."""
+        """Stop publishing, and check that every acknowledged message is in the lake once."""
         assert self._device is not None
         self._device.end()
         acknowledged = set(self._device.acked)
@@ -207,7 +209,7 @@ def test_of_two_from_the_hub_one_is_kept_and_one_goes_back(
 
 
 def stick_with(bundles: Sequence[Path], folder: Path) -> Path:
-    """A stick's content (FAT, without partitions)."""
+    """Build the content of a stick (FAT, without partitions)."""
     stick, log = folder / "stick", folder / "log"
     with stick.open("wb") as file:
         file.truncate(sum(each.stat().st_size for each in bundles) + STICK_FREE)

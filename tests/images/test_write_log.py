@@ -1,4 +1,4 @@
-"""The log of an emulated disk's writes is read as QEMU writes it."""
+"""The log of an emulated disk's writes is read in QEMU's format."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WRITTEN = 16 * SECTOR
 
 
 def written(folder: Path, *commands: str) -> WriteLog:
-    """On a disk of zeros: a write that is flushed, and these commands of qemu-io(1)."""
+    """Run on a disk of zeros: a flushed write, and these commands of qemu-io(1)."""
     log, drive = WriteLog(folder / "log"), folder / "disk.qcow2"
     subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", str(drive), str(SIZE)], check=True)
     words = [word for each in (f"write -P 0x40 0 {HALF}", "flush", *commands) for word in ("-c", each)]
@@ -32,7 +32,7 @@ def written(folder: Path, *commands: str) -> WriteLog:
 
 
 def left(log: WriteLog, folder: Path, seed: int) -> bytes:
-    """The disk after a power cut, just before qemu-io's flush at its end."""
+    """Return the disk after a power cut just before qemu-io's last flush."""
     disk = folder / "disk"
     disk.write_bytes(bytes(SIZE))
     log.write(log.left(log.size - SECTOR, random.Random(seed)), disk)

@@ -1,7 +1,7 @@
-"""What a power cut leaves on an emulated disk: what was flushed, and of what was not anything at all.
+"""Content of an emulated disk after a power cut: all flushed writes, and any part of the others.
 
-QEMU notes each write and each flush once it is done (its block driver blklogwrites), in the format of Linux's
-dm-log-writes: a sector of the log's own, then a sector for each request with its data behind it.
+QEMU logs each completed write and flush (its block driver blklogwrites), in the format of Linux's dm-log-writes: a
+sector for the log itself, then a sector for each request followed by its data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from images.card.partition import SECTOR
 
 _HEADER = struct.Struct("<4Q")
-"""Of a request: its first sector, how many, flags, and how many bytes of text follow (QEMU writes none)."""
+"""Header of a request: its first sector, sectors, flags, and bytes of the following text (QEMU writes none)."""
 _FLUSH = 1
 _CHUNK_BYTES = 1 << 20
 
@@ -25,33 +25,37 @@ class Write(NamedTuple):
     """All of a write, or its first sectors."""
 
     place: int
-    """On the disk, bytes."""
+    """Position on the disk in bytes."""
     data: int
-    """Where in the log, bytes."""
+    """Position in the log in bytes."""
     size: int
     """Bytes."""
 
 
 class WriteLog:
-    """Of a disk with a write cache."""
+    """Log of a disk with a write cache."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         file.touch()
 
     def blockdev(self, drive: Path) -> str:
-        """QEMU's option for a disk in a file (qcow2) whose writes are logged here. What is discarded stays there."""
+        """Return QEMU's option for a disk in a file (qcow2) that logs its writes here. Discarded data stays
+        in the log.
+        """
         disk = f"file.driver=qcow2,file.file.driver=file,file.file.filename={drive},file.cache.no-flush=on"
         log = f"log.driver=file,log.filename={self.file},log.cache.no-flush=on"
         return f"driver=blklogwrites,node-name=card,discard=ignore,{disk},{log}"
 
     @property
     def size(self) -> int:
-        """Bytes until now."""
+        """Return the current size of the log in bytes."""
         return self.file.stat().st_size
 
     def left(self, size: int, chance: random.Random) -> Sequence[Write]:
-        """Of what the log held when it was this long: what was flushed, and of each later write all, some or none."""
+        """Return the writes that survive a cut at this size of the log: all flushed ones, and of each later one all, a
+        part or nothing.
+        """
         flushed, later = self._until(size)
         kept = chance.random()
         for each in later:
@@ -62,17 +66,17 @@ class WriteLog:
         return flushed
 
     def write(self, writes: Sequence[Write], disk: Path) -> None:
-        """Onto what was there before the first of them."""
+        """Apply the writes to the disk's content before the first of them."""
         with self.file.open("rb", buffering=0) as log, disk.open("r+b", buffering=0) as target:
             for each in writes:
                 for done in range(0, each.size, _CHUNK_BYTES):
                     length = min(_CHUNK_BYTES, each.size - done)
                     data = os.pread(log.fileno(), length, each.data + done)
-                    if os.pread(target.fileno(), length, each.place + done) != data:  # zeros onto a hole leave it one
+                    if os.pread(target.fileno(), length, each.place + done) != data:  # zeros in a hole keep the hole
                         os.pwrite(target.fileno(), data, each.place + done)
 
     def _until(self, size: int) -> tuple[list[Write], list[Write]]:
-        """Writes before and after the last flush that the first `size` bytes of the log tell of."""
+        """Return the writes before and after the last flush within the first `size` bytes of the log."""
         flushed, later, at = list[Write](), list[Write](), SECTOR
         with self.file.open("rb") as log:
             while at + SECTOR <= size:

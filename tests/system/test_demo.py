@@ -1,4 +1,4 @@
-"""The demo itself, as a stranger runs it: the whole path with an outage and a crash, and numbers that add up."""
+"""The demo as a new user runs it: the whole path with an outage and a crash, and numbers that add up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEMO_S_MAX = 300
 
 @contextmanager
 def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """`./waypost demo`, ended in order (so that it ends its children) whatever happens here."""
+    """Run `./waypost demo`; end it in order in any case, so that it ends its children."""
     command = [sys.executable, "-m", "tests.demo", *arguments]
     demo = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
@@ -41,7 +41,7 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Command lines that name the demo's folder: its children, whoever is their parent now."""
+    """Return command lines that contain the demo's folder: its children, even orphaned ones."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         line = " ".join(process.info["cmdline"] or [])

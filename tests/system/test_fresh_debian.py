@@ -1,8 +1,8 @@
-"""README's two commands on a Debian that has nothing yet: `./waypost demo` and `./waypost test`.
+"""The README's two commands on a fresh Debian: `./waypost demo` and `./waypost test`.
 
-Each release is made from nothing with debootstrap, in a folder, and entered with chroot. It gets the checkout as git
-clones it, and of this machine only how to reach packages: apt's and pip's configuration, and the certificate
-authorities. Takes ten minutes and more for each release: `./waypost test tests/system/test_fresh_debian.py -m slow`.
+Each release is built with debootstrap in a folder and entered with chroot. It gets a git clone of the checkout, and
+from this machine only the access to packages: apt's and pip's configuration, and the certificate authorities. Takes ten
+minutes and more for each release: `./waypost test tests/system/test_fresh_debian.py -m slow`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TRUSTED = Path("etc/ssl/certs/ca-certificates.crt")
 OWN_AUTHORITIES = Path("usr/local/share/ca-certificates")
 CONFIGURATION = ("etc/apt/apt.conf.d", "etc/pip.conf", "etc/resolv.conf", "etc/hosts")
 PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "PIP_INDEX_URL", "PIP_PROXY", "WAYPOST_IVY_SETTINGS")
-"""Settings of this machine that say how packages are reached, in either case."""
+"""Variables of this machine for the access to packages, in upper and lower case."""
 MOUNTS = 'mount --make-rprivate / && mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" && exec chroot "$@"'
 
 pytestmark = [
@@ -33,7 +33,7 @@ pytestmark = [
 
 
 def mirror() -> list[str]:
-    """Return where this machine has its Debian packages from, as debootstrap takes it; empty: its default."""
+    """Return this machine's Debian mirror as options of debootstrap; empty for the default."""
     files = [Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("*")]
     words = [
         word for file in files if file.is_file() for line in file.read_text().splitlines() for word in line.split()
@@ -43,7 +43,7 @@ def mirror() -> list[str]:
 
 
 class FreshDebian:
-    """A Debian of one release in a folder."""
+    """Debian of one release in a folder."""
 
     def __init__(self, root: Path, release: str) -> None:
         self.root = root
@@ -64,7 +64,7 @@ class FreshDebian:
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(root / "srv/waypost")], check=True)
 
     def run(self, *command: str) -> str:
-        """Run a command in it, in the checkout where there is one; return what it printed."""
+        """Run a command in it, in the checkout if there is one; return its output."""
         names = (name for each in PASSED_ON for name in (each, each.upper()))
         settings = [f"{name}={os.environ[name]}" for name in dict.fromkeys(names) if name in os.environ]
         trusted = [f"{name}=/{TRUSTED}" for name in ("PIP_CERT", "SSL_CERT_FILE")]

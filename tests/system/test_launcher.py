@@ -1,4 +1,4 @@
-"""The launcher: what it says where set-up cannot succeed, what a command brings, and when it compiles the C files."""
+"""The launcher: errors when set-up cannot succeed, packages of each command, and compilation of the C files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOCKS = sorted(path.name for path in ROOT.glob("requirements*.lock"))
 
 
 def start(venv: Path, *command: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Run `./waypost edge --help`, or another command, with an environment of its own."""
+    """Run `./waypost edge --help`, or another command, with its own environment."""
     environment = {**os.environ, "WAYPOST_VENV": str(venv), "WAYPOST_APT": "never", **settings}
     environment.pop("PYTHONPATH", None)
     words = [str(ROOT / "waypost"), *(command or ("edge", "--help"))]
@@ -41,7 +41,7 @@ def start(venv: Path, *command: str, **settings: str) -> subprocess.CompletedPro
 
 @pytest.fixture
 def without_compiler(tmp_path: Path) -> str:
-    """A PATH with this machine's programs, but for the compiler's."""
+    """Return a PATH with this machine's programs except the compilers."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for folder in os.environ["PATH"].split(os.pathsep):
@@ -98,7 +98,7 @@ esac
 
 
 class Checkout:
-    """A checkout with its C files, set up by an interpreter that installs nothing."""
+    """Checkout with its C files, set up by an interpreter that installs nothing."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "checkout"
@@ -119,7 +119,7 @@ class Checkout:
         self.environment = Environment(self.root, self.venv, stub)
 
     def set_up(self, *sets: PackageSet) -> list[str]:
-        """Do what a start does; return the commands that were run."""
+        """Run a start; return its commands."""
         self._asked.write_text("")
         if not self.environment.ready(sets):
             self.environment.set_up(sets, agreed=False)
@@ -128,7 +128,7 @@ class Checkout:
         return self._asked.read_text().splitlines()
 
     def installed(self, *sets: PackageSet) -> list[str]:
-        """Do what a start does; return the names of the locks whose packages are now all that the environment has."""
+        """Run a start; return the locks that list exactly the packages of the environment."""
         words = [word for line in self.set_up(*sets) if line.startswith("uv pip sync") for word in line.split()]
         return [Path(word).name for word in words if word.endswith(".lock")]
 
@@ -228,7 +228,7 @@ BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 
 
 class Terminal(io.StringIO):
-    """A standard input that is a terminal, with an answer already typed."""
+    """Standard input that is a terminal with a prepared answer."""
 
     def isatty(self) -> bool:
         return True
@@ -296,7 +296,7 @@ def test_help_and_version_need_no_set_up(tmp_path: Path, word: str) -> None:
 
 
 def test_modules_are_compiled_once_whatever_the_environment_says(tmp_path: Path) -> None:
-    """Images of containers set it; then each start took a second longer."""
+    """Images of containers set the variable; each start once took a second longer with it."""
     here = Environment(ROOT, Path(sys.prefix), Path(sys.executable))
     if not (here.ready([GATEWAY]) and here.compiled()):
         pytest.skip("these tests run in the environment of another checkout: a start would change it")
