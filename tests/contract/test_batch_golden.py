@@ -1,8 +1,8 @@
-"""The batch format, pinned: gateways in the field and hubs of another version must read each other for ever.
+"""The batch format is pinned: gateways in the field and hubs of other versions must read each other for ever.
 
-`golden/<name>.wpb` is a batch, `golden/<name>.json` what is in it. A file that is there never changes; a change of the
-format is a new version with files of its own. Compressed bytes depend on the version of zstd, so there the head and
-the decoded value are pinned, and every byte where nothing is compressed.
+`golden/<name>.wpb` is a batch, `golden/<name>.json` its content. An existing file never changes; a change of the format
+is a new version with new files. Compressed bytes depend on the version of zstd, so there the head and the decoded value
+are pinned, and every byte of uncompressed batches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bridge.message import Run, Stored
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.wpb"))
 PACKED_SIZES = (slice(4, 8), slice(24, 28), slice(32, 36))
-"""What of a head depends on the compressor: checksum, packed table, packed columns."""
+"""Parts of a head that depend on the compressor: checksum, packed table, packed columns."""
 
 
 def stored(runs: list[dict[str, Any]]) -> list[Stored]:
@@ -41,7 +41,7 @@ def stored(runs: list[dict[str, Any]]) -> list[Stored]:
 
 
 def head(data: bytes) -> bytes:
-    """The 40 bytes of the head and the names after it, without what depends on the compressor."""
+    """Return the 40 bytes of the head and the names after it, without parts that depend on the compressor."""
     names = int.from_bytes(data[36:38], "little") + int.from_bytes(data[38:40], "little")
     result = bytearray(data[: 40 + names])
     for part in PACKED_SIZES:

@@ -1,4 +1,4 @@
-"""The rule of completeness: Spark's and that of `waypost bridge prove` say the same of the same address."""
+"""Rule of completeness: Spark and `waypost bridge prove` give the same result for the same address."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ START = datetime.datetime(2026, 3, 14, 9, tzinfo=datetime.UTC)
 HOUR = datetime.timedelta(hours=1)
 
 Case = dict[str, Any]
-"""`landed`: spans; `ledger`: (first, last, reason); `stated`: (first, last, hours after START it landed);
-`waiting`: what the newest status says, landed at `said` hours; None: there is none."""
+"""`landed`: spans; `ledger`: (first, last, reason); `stated`: (first, last, hours after START of its landing);
+`waiting`: backlog of the newest status, landed at `said` hours; None without one.
+"""
 
 
 def case(**said: Any) -> Case:
@@ -107,7 +108,7 @@ def of_spark(said: Case) -> list[judgement.AccountLine]:
 
 
 def compare(said: Case) -> list[judgement.AccountLine]:
-    """The two agree, line by line and in every gap; Spark's."""
+    """Check that both agree, line by line and in every gap; return Spark's result."""
     proved, lines = of_proof(said), of_spark(said)
     expected = [
         (one.hour is None, one.first, one.last, one.accepted, one.landed, one.given_up, one.waiting, one.unexplained)

@@ -1,4 +1,4 @@
-"""The reference's tables are those of `spark.schemas`, which it reads without importing Spark."""
+"""Tables of the documentation's reference equal those of `spark.schemas`, without an import of Spark."""
 
 from __future__ import annotations
 

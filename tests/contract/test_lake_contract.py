@@ -1,4 +1,4 @@
-"""The lake contract: one file, read the same by the side that writes and the side that reads."""
+"""The lake contract: one file, read equally by the writing side and the reading side."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_table_is_partitioned_by_ingest_date_only(name: str) -> None:
 
 @pytest.mark.parametrize("name", contract().tables)
 def test_delta_keeps_every_type(name: str) -> None:
-    """What is written is what the contract says: no type is widened or narrowed on the way through Delta."""
+    """Types survive Delta unchanged: none is widened or narrowed."""
     schema = contract().tables[name].arrow_schema
     assert pa.schema(Schema.from_arrow(schema).to_arrow()).names == schema.names
     delta = {field.name: str(field.type) for field in Schema.from_arrow(schema).fields}
@@ -73,7 +73,7 @@ def test_a_contract_that_contradicts_itself_is_refused(text: bytes, problem: str
 @pytest.mark.skipif(importlib.util.find_spec("spark.schemas") is None, reason="the analytics extra is not there")
 @pytest.mark.parametrize("name", contract().tables)
 def test_spark_reads_what_the_hub_writes(name: str) -> None:
-    """`spark.schemas` says the same of every column: name, type, order, nullability. Types only, no JVM."""
+    """`spark.schemas` agrees on every column: name, type, order, nullability. Types only, no JVM."""
     table = next(table for table in vars(importlib.import_module("spark.schemas")).values() if _is_table(table, name))
     theirs = [(field.name, field.dataType.simpleString(), field.nullable) for field in table.columns.fields]
     ours = [(c.name, c.type, c.nullable) for c in contract().tables[name].columns]

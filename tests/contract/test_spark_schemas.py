@@ -1,4 +1,4 @@
-"""The landed tables: Spark's types are the hub's contract file, column by column."""
+"""Landed tables: Spark's types equal the hub's contract file, column by column."""
 
 from __future__ import annotations
 

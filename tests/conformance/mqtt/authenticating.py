@@ -1,6 +1,7 @@
-"""The corpus of enhanced authentication (MQTT 5 section 4.12), for a server with one method of its own, `WORD`.
+"""Scenarios of enhanced authentication (MQTT 5 section 4.12), for a server with one method, `WORD`.
 
-It asks for a word with AUTH; ``sesame`` is right. A live gateway has other methods, so these run against the machine.
+The server requests a word with AUTH; ``sesame`` is correct. A real gateway has other methods, so these run against the
+machine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Scenarios that need a whole broker behind the machine: retained messages, delayed wills, groups, expiry, refusals.
 
-Numbers as in `corpus`. Topics are a scenario's own, so that what one leaves behind meets no other.
+Statement numbers are as in `corpus`. Each scenario uses its own topics, so that its remains affect no other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ IDENTIFIED = Properties(subscription_identifier=(7,))
 
 
 def retained(who: str, topic: str, payload: bytes, qos: int = 0) -> tuple[Step, ...]:
-    """PUBLISH with RETAIN, and a ping behind it, so that it has been taken."""
+    """PUBLISH with RETAIN, followed by a ping, so that it has been processed."""
     publish = p.Publish(topic, payload, qos, retain=True, packet_id=8 if qos else 0)
     answers = (p.PubAck(8), p.PingResp()) if qos else (p.PingResp(),)
     return send(who, publish, p.PingReq()), expect(who, *answers)

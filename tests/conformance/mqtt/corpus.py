@@ -1,6 +1,6 @@
-"""The corpus: packet sequences with the normative statements of MQTT 3.1.1 and MQTT 5 they exercise.
+"""The corpus: packet sequences with the normative statements of MQTT 3.1.1 and MQTT 5 that they exercise.
 
-The numbers of the two standards differ, so each scenario lists them per protocol level, without their ``MQTT-``.
+The numbers of the two standards differ, so each scenario lists them by protocol level, without their ``MQTT-``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MALFORMED = (R.MALFORMED_PACKET, R.PROTOCOL_ERROR)
 
 
 def join(client_id: str, **fields: object) -> p.Connect:
-    """CONNECT at whatever protocol level the scenario is run with (properties go to MQTT 5 servers only)."""
+    """CONNECT at the protocol level of the scenario's run (properties only go to MQTT 5 servers)."""
     return p.Connect(client_id, ANY_VERSION, **fields)  # type: ignore[arg-type]
 
 
@@ -29,7 +29,7 @@ def subscribed(who: str, topic_filter: str, qos: int, **options: object) -> tupl
 
 
 KEPT = Properties(session_expiry_interval_s=300)
-"""What makes an MQTT 5 session outlive its connection; older ones need `clean_start=False` only."""
+"""Properties that keep an MQTT 5 session after its connection; older versions only need `clean_start=False`."""
 
 
 def kept(who: str, *, present: bool, **fields: object) -> tuple[Step, ...]:
@@ -37,7 +37,7 @@ def kept(who: str, *, present: bool, **fields: object) -> tuple[Step, ...]:
 
 
 def refused(name: str, data: bytes, statements: dict[int, str], *reasons: R) -> Scenario:
-    """An open connection on which these bytes are a violation."""
+    """Scenario in which these bytes on an open connection are a violation."""
     return Scenario(name, statements, (*opened("a"), send("a", data), closed("a", *(reasons or MALFORMED))))
 
 
@@ -576,7 +576,7 @@ SUBSCRIBING = [
 
 
 def connecting(name: str, properties: str, *reasons: R) -> Scenario:
-    """A CONNECT of MQTT 5 with these properties (and their length) is answered with CONNACK, and closed."""
+    """Scenario in which a CONNECT of MQTT 5 with these properties (and their length) gets a CONNACK, and is closed."""
     body = hex_("0004 4d515454 05 02 003c" + properties + "0001 61")
     return Scenario(name, {5: "3.1.4-1 4.13.1-1"}, (send("a", bytes((0x10, len(body))) + body), closed("a", *reasons)))
 

@@ -1,7 +1,7 @@
-"""The machine as a target: `MqttConnection` with the smallest broker around it that gives every event its answer.
+"""The machine as a target: `MqttConnection` with the smallest broker that answers every event.
 
-Topics are matched level by level, QoS 1 and 2 are acknowledged at once, nothing is stored but sessions. It is no model
-of the product's session; it lets the corpus show what the machine does of itself.
+It matches topics level by level, acknowledges QoS 1 and 2 immediately, and stores only sessions. It does not model the
+product's session; the corpus shows the machine's own behaviour with it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.machines import take_all
 
 
 def matches(topic_filter: str, topic: str) -> bool:
-    """Whether a filter covers a topic name (section 4.7)."""
+    """Return True when a filter matches a topic name (section 4.7)."""
     filters, levels = topic_filter.split("/"), topic.split("/")
     for index, level in enumerate(filters):
         if level == "#":
@@ -31,7 +31,7 @@ def matches(topic_filter: str, topic: str) -> bool:
 
 
 class Session:
-    """What is kept of a client."""
+    """Stored state of a client."""
 
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
@@ -50,7 +50,7 @@ class Session:
 
 
 class LoopbackLink:
-    """A client's end, and the session behind the other one."""
+    """The client's end of a connection, with the session at the other end."""
 
     def __init__(self, target: LoopbackTarget) -> None:
         self.connection = MqttConnection(Limits(), target.now)
@@ -109,7 +109,7 @@ class LoopbackLink:
                     self._leave(event)
 
     def _authenticate(self, data: bytes) -> None:
-        """One method, `WORD`: the client is asked for the word, and opens the door with it, or shuts it."""
+        """Handle the only method, `WORD`: request the word, then accept or refuse the client by it."""
         connect = self.connect
         assert connect is not None
         if connect.authentication_method != WORD:

@@ -1,7 +1,7 @@
-"""Runs scenarios against anything that speaks MQTT, and says what went wrong where.
+"""Runs scenarios against any MQTT server, and reports failures with their place.
 
-A `Target` opens links. `loopback.LoopbackTarget` is the machine itself with a broker of few lines around it;
-`socket_target.SocketTarget` is a live server.
+A `Target` opens links. `loopback.LoopbackTarget` is the machine itself with a broker of a few lines;
+`socket_target.SocketTarget` is a running server.
 """
 
 from __future__ import annotations
@@ -18,52 +18,52 @@ from tests.conformance.mqtt.steps import ANY_VERSION, Answer, Closed, Drop, Expe
 
 
 class Link(Protocol):
-    """A client's end of one connection."""
+    """The client's end of one connection."""
 
     closed: bool
-    """The server has closed it, and everything it sent before has been received."""
+    """True once the server has closed it, and all earlier data has been received."""
 
     def send(self, data: bytes) -> None:
-        """Send; a connection the server has closed meanwhile is no error."""
+        """Send the data; ignores a connection that the server has closed in the meantime."""
         ...
 
     def receive(self, *, quiet: bool) -> bytes:
-        """Bytes as soon as some are there; none when nothing comes for long (for a moment, with `quiet`)."""
+        """Return the next bytes; none when nothing arrives for long (for a moment, with `quiet`)."""
         ...
 
     def drop(self) -> None:
-        """Cut the connection without a word."""
+        """Break the connection without a DISCONNECT."""
         ...
 
 
 class Target(Protocol):
-    """What is tested."""
+    """System under test."""
 
     def open(self) -> Link: ...
 
     def wait(self, seconds: float) -> None: ...
 
     def reset(self) -> None:
-        """Forget sessions; client ids and topics of the next scenario are used for the first time."""
+        """Forget sessions; the next scenario uses its client ids and topics for the first time."""
         ...
 
 
 class Failure(AssertionError):
-    """A scenario did not go as the standard says."""
+    """A scenario deviated from the standard."""
 
 
 class Client:
-    """One client of a scenario: a link, and the packets that came over it."""
+    """One client of a scenario: a link, and the packets received over it."""
 
     def __init__(self, link: Link, version: int, publish_ids: list[int]) -> None:
-        """`publish_ids`: packet identifiers of what was received, over this connection and those before it."""
+        """`publish_ids`: packet identifiers received over this connection and earlier ones."""
         self.link = link
         self.version = version
         self.publish_ids = publish_ids
         self._data = b""
 
     def next(self, *, quiet: bool = False) -> p.Packet | None:
-        """The next packet; None when there is none."""
+        """Return the next packet; None when no packet arrives."""
         while True:
             header = read_fixed_header(self._data, 0)
             if header is not None and header[0] + header[1] <= len(self._data):
@@ -81,14 +81,14 @@ class Client:
             self._data += more
 
     def _version(self, first: int, body: bytes) -> int:
-        """A server may answer a CONNECT it does not understand as either version has it."""
+        """Return the version of an answer: after a CONNECT that it does not understand, a server may use either."""
         if first >> 4 == PacketType.CONNACK:
             return 4 if len(body) == 2 else 5
         return self.version
 
 
 def at_version(packet: p.Packet | bytes, version: int) -> bytes:
-    """A packet of the corpus as `version` has it."""
+    """Convert a packet of the corpus to `version`."""
     if isinstance(packet, bytes):
         return packet
     if isinstance(packet, p.Connect) and packet.version == ANY_VERSION:
@@ -98,7 +98,7 @@ def at_version(packet: p.Packet | bytes, version: int) -> bytes:
 
 
 def differs(expected: p.Packet, found: p.Packet | None, version: int) -> bool:
-    """Whether `found` is not what was expected, as far as the standard fixes it."""
+    """Return True when `found` differs from the expected packet in a part that the standard fixes."""
     if found is None or type(found) is not type(expected):
         return True
     changes: dict[str, object] = {}
@@ -107,7 +107,7 @@ def differs(expected: p.Packet, found: p.Packet | None, version: int) -> bool:
         if name == "properties" and not _contains(got, wanted):
             return True
         free = name == "properties" or (name == "packet_id" and not wanted)
-        # MQTT 5 servers may say more than SUCCESS: no matching subscribers, packet identifier not found.
+        # MQTT 5 servers may report more than SUCCESS: no matching subscribers, packet identifier not found.
         said = name == "reason" and (isinstance(expected, p.PubComp) or not (wanted.failed or got.failed))
         before = name == "codes" and version < 5 and isinstance(expected, p.UnsubAck)
         if free or said or before:
@@ -133,7 +133,7 @@ class Run:
         self._publish_ids: dict[str, list[int]] = {}
 
     def play(self, scenario: Scenario) -> None:
-        """Raises Failure."""
+        """Run the scenario. Raises Failure."""
         self._target.reset()
         try:
             for number, step in enumerate(scenario.steps, 1):
@@ -145,7 +145,7 @@ class Run:
                 client.link.drop()
 
     def _step(self, step: Step) -> str:
-        """What is wrong; empty when nothing is."""
+        """Run a step; return the error, or an empty text."""
         match step:
             case Send(who, packets):
                 self._open(who).link.send(b"".join(at_version(packet, self._version) for packet in packets))
@@ -166,7 +166,7 @@ class Run:
         return ""
 
     def _open(self, who: str) -> Client:
-        """The client, with a new connection when it has none or the server has closed it."""
+        """Return the client; reconnect if it has no connection or the server has closed it."""
         client = self._clients.get(who)
         if client is None or client.link.closed:
             if client is not None:

@@ -1,8 +1,9 @@
-"""A live server as a target, and the command that runs the corpus against one.
+"""A running server as a target, and the command that runs the corpus against it.
 
-    python -m tests.conformance.mqtt.socket_target HOST:PORT
+python -m tests.conformance.mqtt.socket_target HOST:PORT
 
-Prints a line a scenario and what was exercised; exits 1 when something failed. The server must let anybody in.
+Prints a line for each scenario, and the exercised statements; exits 1 when something failed. The server must accept any
+client.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ QUIET_S = 0.3
 
 
 class SocketLink:
-    """A client's end of one TCP connection."""
+    """The client's end of one TCP connection."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.closed = False
@@ -52,7 +53,7 @@ class SocketLink:
 
 
 class SocketTarget:
-    """A server at (host, port). Sessions of one scenario are ended before the next by connecting cleanly."""
+    """Server at (host, port). A clean connect ends the sessions of one scenario before the next."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
@@ -61,7 +62,7 @@ class SocketTarget:
         return SocketLink(self._address)
 
     def wait(self, seconds: float) -> None:
-        time.sleep(seconds)  # what is tested is the server's clock
+        time.sleep(seconds)  # the test needs the server's own clock
 
     def reset(self) -> None:
         for client_id in ("a", "b", "c"):
@@ -81,7 +82,7 @@ class Report(msgspec.Struct):
 
 
 def run_corpus(target: SocketTarget, pattern: str = "") -> Report:
-    """Run every scenario whose name the pattern matches at every level it has."""
+    """Run every scenario with a name that the pattern matches, at every level that it has."""
     report = Report(0, [], {4: set(), 5: set()})
     for scenario in [*SCENARIOS, *BROKER_SCENARIOS]:
         for version, statements in scenario.statements.items():
@@ -98,7 +99,7 @@ def run_corpus(target: SocketTarget, pattern: str = "") -> Report:
 
 
 def main(arguments: list[str]) -> int:
-    """The command."""
+    """Run the command."""
     host, _, port = arguments[0].rpartition(":")
     report = run_corpus(SocketTarget(host, int(port)), *arguments[1:2])
     for failure in report.failures:

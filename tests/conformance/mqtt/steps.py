@@ -1,4 +1,4 @@
-"""What a conformance scenario is made of. Scenarios are data: nothing here knows what it is run against."""
+"""Elements of a conformance scenario. Scenarios are data, independent of the system under test."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt.packets import Packet
 
 ANY_VERSION = 0
-"""`version` of a CONNECT that takes the level its scenario is run with."""
+"""`version` of a CONNECT that uses the level of its scenario's run."""
 
 
 class Send(NamedTuple):
-    """The client `who` sends packets, or raw bytes, in one piece; its connection is opened when it has none."""
+    """The client `who` sends packets, or raw bytes, in one piece; it connects first if it has no connection."""
 
     who: str
     packets: tuple[Packet | bytes, ...]
 
 
 class Expect(NamedTuple):
-    """These packets come for `who`, and nothing in between.
+    """These packets arrive for `who`, and no others in between.
 
-    Compared is what the standard fixes: packets of one type keep their order, those of different types come as they
-    like (a CONNACK comes first); packet identifiers the server chose, and properties a scenario does not name, may be
-    anything. The identifiers are remembered for `Answer`.
+    The comparison covers the parts that the standard fixes: packets of one type keep their order, those of different
+    types may mix (a CONNACK is first). Packet identifiers chosen by the server, and properties that a scenario does not
+    name, may have any value. The identifiers are kept for `Answer`.
     """
 
     who: str
@@ -31,7 +31,7 @@ class Expect(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The client sends this kind of acknowledgement for the PUBLISH it received as number `index` (-1: the last)."""
+    """The client sends this type of acknowledgement for the PUBLISH received as number `index` (-1: the last)."""
 
     who: str
     kind: type
@@ -40,26 +40,26 @@ class Answer(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """The server closes the connection of `who`. An MQTT 5 server may say why first, with one of `reasons`."""
+    """The server closes the connection of `who`. An MQTT 5 server may first send one of `reasons`."""
 
     who: str
     reasons: tuple[ReasonCode, ...] = ()
 
 
 class Drop(NamedTuple):
-    """The client cuts its connection without a word."""
+    """The client breaks its connection without a DISCONNECT."""
 
     who: str
 
 
 class Silence(NamedTuple):
-    """Nothing comes for `who`."""
+    """No packet arrives for `who`."""
 
     who: str
 
 
 class Wait(NamedTuple):
-    """Time passes, in seconds."""
+    """Wait for some seconds."""
 
     seconds: float
 
@@ -68,7 +68,7 @@ Step = Send | Expect | Answer | Closed | Drop | Silence | Wait
 
 
 class Scenario(NamedTuple):
-    """`statements` has, for each protocol level the scenario is run with, the normative statements it exercises."""
+    """`statements` has the normative statements that the scenario exercises, by protocol level."""
 
     name: str
     statements: dict[int, str]

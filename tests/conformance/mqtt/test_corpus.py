@@ -1,4 +1,4 @@
-"""The corpus against the machine, and what it exercises."""
+"""The corpus against the machine, and the statements that it exercises."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_machine(scenario: Scenario, version: int) -> None:
 
 
 def test_statements_exercised(record_testsuite_property: object) -> None:
-    """How many normative statements the corpus touches; it may grow, and it does not shrink unseen."""
+    """The number of exercised statements may grow; it must not shrink unnoticed."""
     exercised: dict[int, set[str]] = {4: set(), 5: set()}
     for scenario in [*SCENARIOS, *BROKER_SCENARIOS]:
         for version, statements in scenario.statements.items():

@@ -1,4 +1,4 @@
-"""Where the contract's registries are: a SQLite file, a schema of PostgreSQL."""
+"""Databases of the contract's registries: a SQLite file, a schema of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from cloud.hub.registry.location import parse, sqlite_url
 from cloud.hub.registry.registry import Registry
 
 HERE, THERE = "a" * 32, "b" * 32
-"""Writers."""
+"""Ids of two writers."""
 
 
 class Place:
-    """One database, in which registries are opened and at which somebody looks from outside."""
+    """One database, with its registries and independent access."""
 
     def __init__(self, url: sa.URL) -> None:
         self.url = url
         self._opened: list[Registry] = []
 
     def open(self, writer: str = HERE) -> Registry:
-        """Open it as one hub; closed at the end unless it is before."""
+        """Open it as one hub; it closes at the end of the test at the latest."""
         registry = Registry(self.url, writer)
         self._opened.append(registry)
         return registry
 
     def execute(self, text: str, **values: Any) -> list[Any]:
-        """A statement of somebody else."""
+        """Execute a statement over an independent connection."""
         engine = sa.create_engine(self.url, poolclass=sa.NullPool)
         with engine.begin() as tx:
             result = tx.execute(sa.text(text), values)
@@ -43,7 +43,7 @@ class Place:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def make_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Place]]:
-    """Makes empty databases."""
+    """Yield a function that creates empty databases."""
     made: list[Place] = []
 
     def make() -> Place:
@@ -62,5 +62,5 @@ def make_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
 
 @pytest.fixture
 def place(make_place: Callable[[], Place]) -> Place:
-    """An empty database."""
+    """Return an empty database."""
     return make_place()

@@ -1,4 +1,4 @@
-"""Commands in the registry, on SQLite and on PostgreSQL: keys under which one is sent once, and cancelling."""
+"""Commands in the registry, on SQLite and on PostgreSQL: idempotency keys, and cancelling."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class TestKeys:
 
 class TestForgotten:
     def test_commands_of_a_forgotten_gateway_go_to_nobody_and_are_rejected(self, known: Commands, place: Place) -> None:
-        """Neither to it nor to who has its name next, and who waits for them is told."""
+        """Such commands reach neither the gateway nor the next one with its name; the sender gets a rejection."""
         ids = {
             state: send(known, DRAFT, None, 1).id for state in ("sent", "queued", "delivered", "waiting", "cancelling")
         }

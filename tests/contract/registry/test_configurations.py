@@ -1,4 +1,4 @@
-"""Versions of gateways' configurations and roll-outs of them, on SQLite and on PostgreSQL."""
+"""Versions of gateway configurations and their roll-outs, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class TestVersions:
         assert known.versions("acme", "g1") == []
 
     def test_a_number_is_above_what_the_gateway_has_seen(self, known: Configurations) -> None:
-        """The registry is an older copy: the gateway knows later versions."""
+        """The registry is an older copy, and the gateway has later versions."""
         assert say(known, ("acme", "g1"), DesiredReport(version=7, newest=8), 1) is None
         [made] = known.want([wanted("g1", "a")], 2, sign)
         assert made.version == 9
@@ -127,7 +127,7 @@ class TestVersions:
             at += 1
 
     def test_a_number_given_twice_is_not_taken_for_the_other_version(self, known: Configurations) -> None:
-        """The registry is an older copy, and the gateway has not told it so when a number is given again."""
+        """The registry is an older copy, and assigns a number again before the gateway has reported it."""
         key = ("acme", "g1")
         [made] = known.want([wanted("g1", "a")], 1, sign)
         for trying in (1, None):
@@ -145,8 +145,9 @@ class TestVersions:
         assert made.content != again.content
 
     def test_what_is_in_force_is_not_ours_where_what_is_tried_is_unknown(self, known: Configurations) -> None:
-        """The registry is an older copy: it gives 1 again, which the gateway has confirmed of another text, and does
-        not know the 2 that is tried."""
+        """The registry is an older copy. It assigns version 1 again, which the gateway has confirmed with another text,
+        and does not know version 2 under trial.
+        """
         key = ("acme", "g1")
         known.want([wanted("g1", "a")], 1, sign)
         assert (
@@ -239,7 +240,7 @@ def begin(rollouts: Rollouts, sizes: list[int], **more: Any) -> str:
 
 
 def look(rollouts: Rollouts, now_us: int) -> list[RolloutRecord]:
-    """Take the next steps of all; those that are otherwise now."""
+    """Advance all roll-outs; return those that have changed."""
     found = [rollouts.advance(each, now_us, sign) for each in rollouts.running()]
     return [each for each in found if each is not None]
 
@@ -252,7 +253,7 @@ class TestRollouts:
         assert say(known, ("acme", "g2"), DesiredReport(), SECOND) is None
         say(known, ("acme", "g1"), DesiredReport(version=1, newest=1), SECOND)
         look(rollouts, 2 * SECOND)
-        another = open_registry(place.url).database  # the hub, started again
+        another = open_registry(place.url).database  # the hub after a restart
         [moved] = look(Rollouts(another), 13 * SECOND)
         assert (moved.wave, moved.state) == (1, RolloutState.RUNNING)
         for name in ("g2", "g3"):
@@ -299,7 +300,7 @@ class TestRollouts:
         assert resources(known.due(("acme", "g2"), DesiredReport())) == [document("its own")]
 
     def test_who_is_sent_nothing_more_is_looked_at_again(self, known: Configurations, rollouts: Rollouts) -> None:
-        """A hub that was about to send a gateway the version learns that it is withheld."""
+        """A hub about to send the version to a gateway learns that it is withheld."""
         begin(rollouts, [3])
         look(rollouts, SECOND)
         for stop in (rollouts.pause, rollouts.abort):
@@ -345,7 +346,7 @@ class TestLimits:
         assert len(found.why) < WHY_CHARACTERS_MAX + 20
 
     def test_words_of_a_gateway_are_what_a_database_takes(self, known: Configurations) -> None:
-        """PostgreSQL takes no NUL in a text."""
+        """PostgreSQL accepts no NUL in a text."""
         [made] = known.want([wanted("g1", "a")], 1, sign)
         system = SystemReport(version="2\0", phase=SystemPhase.REFUSED, why="b\0")
         failure = ApplyFailure(made.version, ApplyOutcome.REFUSED, "a\0\nb")

@@ -34,7 +34,7 @@ NUMBERS = itertools.count(1)
 
 
 class Killed(BaseException):
-    """In place of the end of the process."""
+    """Simulates the end of the process."""
 
 
 def token(name: str = "t", *, gateway: str | None = None, ends: int = DAY) -> TokenRecord:
@@ -122,7 +122,7 @@ class TestTokens:
         again.close()
 
     def test_two_at_once(self, enrolments: Enrolments, place: Place) -> None:
-        """Several gateways with one token, each over a connection of its own: one gets a certificate."""
+        """Several gateways use one token over separate connections: one gets a certificate."""
         enrolments.add([token()])
         outcomes: list[str] = []
         together = threading.Barrier(4)
@@ -186,7 +186,7 @@ class TestCertificates:
         enrolments.add([token()])
         first = enrol(enrolments, asked(b"first"))
         ended = first._replace(serial="beef")
-        others = (first._replace(tenant="other"), first._replace(gateway="other"))  # another authority's same number
+        others = (first._replace(tenant="other"), first._replace(gateway="other"))  # that number of another authority
         for shown, now in ((first, 1 + LIFE), (ended, 5), *((each, 5) for each in others)):
             with pytest.raises(EnrolmentRefused) as caught:
                 renew(enrolments, shown, b"second", now)
@@ -216,7 +216,7 @@ class TestCertificates:
 
 
 class SingleUse(RuleBasedStateMachine):
-    """Whatever comes in whatever order: a token is worth one key."""
+    """In any order of events, a token is worth one key."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -266,7 +266,7 @@ TestSingleUse.settings = settings(max_examples=15, stateful_step_count=20, deadl
 
 
 class TestAttestations:
-    """What a gateway says of itself is kept by the certificate it shows."""
+    """A gateway's report about itself is stored under its current certificate."""
 
     def test_the_last_word_counts(self, enrolments: Enrolments) -> None:
         enrolments.add([token()])

@@ -1,4 +1,4 @@
-"""Names that are given back, on SQLite and on PostgreSQL: what counts no more, and what stays for ever."""
+"""Forgotten gateways, on SQLite and on PostgreSQL: state that no longer counts, and state that stays for ever."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_what_was_revoked_stays_on_the_list(enrolments: Enrolments) -> None:
 
 
 def test_generations_and_marks_go_on(enrolments: Enrolments, place: Place) -> None:
-    """A hub with a connection from before is fenced, and what has landed is known to have."""
+    """A hub with an older connection is fenced, and marks of landed messages remain."""
     here, there = place.open(), place.open(THERE)
     there.directory.presence(came(1))
     there.directory.presence(went(2))
@@ -157,7 +157,7 @@ def test_a_connection_that_ended_brings_nobody_back(enrolments: Enrolments, plac
 
 
 def test_forgotten_and_enrolled_at_once(enrolments: Enrolments, place: Place) -> None:
-    """Whoever is first: no gateway that has a good certificate is forgotten."""
+    """In either order, no gateway with a valid certificate is forgotten."""
     for now in range(10, 60, 10):
         enrol_one(enrolments, "hall", now, 5, only_for="hall")
         enrolments.revoke("acme", "hall", now + 1)

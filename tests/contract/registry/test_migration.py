@@ -1,7 +1,7 @@
-"""A registry of an older program goes on: nothing it knew is lost, and what it left open is settled under its names.
+"""Registries of older programs: their content is kept, and open commits are settled under their names.
 
-`golden/registry/version3.sql` is what the program of schema 3 wrote, killed with a commit to each table prepared;
-`version4.sql` is what that of schema 4 wrote, killed with a commit of writer `HERE` prepared. They never change.
+`golden/registry/version3.sql` was written by the program of schema 3, killed with a prepared commit to each table.
+`version4.sql` was written by that of schema 4, killed with a prepared commit of writer `HERE`. They never change.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PUMP = SequenceStream("default", "gw2", "f" * 32, "pump")
 
 
 def statements(dialect: str, version: int) -> Iterator[str]:
-    """Of a golden file, in an order that foreign keys allow, as a database writes what SQLite wrote."""
+    """Yield the statements of a golden file for a dialect, in an order that foreign keys allow."""
     text = (GOLDEN / f"version{version}.sql").read_text()
     found = [each.strip() for each in re.findall(r"^(?:CREATE|INSERT).*?;$", text, re.MULTILINE | re.DOTALL)]
     for each in sorted(found, key=lambda each: '"tenants"' not in each and "TABLE tenants" not in each):
@@ -45,12 +45,12 @@ def statements(dialect: str, version: int) -> Iterator[str]:
 
 
 def translated(statement: str) -> str:
-    """Into PostgreSQL's words."""
+    """Translate a statement to PostgreSQL."""
     return statement.replace("BLOB", "BYTEA").replace("X'", r"'\x").replace(",1,'10.0", ",true,'10.0")
 
 
 def written_by(place: Place, version: int) -> Place:
-    """An empty database, filled by an older program."""
+    """Fill an empty database as an older program did."""
     for statement in statements(place.url.get_backend_name(), version):
         place.execute(statement.replace(":", r"\:"))
     return place
@@ -96,7 +96,7 @@ def test_what_was_known_is_known(golden: Place) -> None:
 
 
 def test_what_the_older_program_had_committed_is_confirmed(golden: Place) -> None:
-    """Killed between lake and registry: the lake knows the commit under the older program's name."""
+    """The program was killed between lake and registry; the lake has the commit under the older program's name."""
     lake = MemoryLake()
     lake.append("telemetry", pa.table({}), TransactionId(f"waypost/{REGISTRY_ID}/telemetry", 3))
     lake.appended["telemetry"].clear()

@@ -1,4 +1,4 @@
-"""A registry that is an older copy of itself: restored, or of a standby that took over before it had everything."""
+"""A registry that is an older copy of itself: restored, or on a standby that took over too early."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.memory_lake import MemoryLake
 
 
 class Died(BaseException):
-    """The process ends here."""
+    """Simulates the end of the process."""
 
 
 def open_lake(place: Place, lake: MemoryLake, die_at: str = "") -> tuple[Registry, Landing]:
@@ -28,7 +28,7 @@ def open_lake(place: Place, lake: MemoryLake, die_at: str = "") -> tuple[Registr
 
 @pytest.fixture
 def lake(place: Place) -> MemoryLake:
-    """Three landings of two gateways, and a registry that has forgotten the last two."""
+    """Lake with three landings of two gateways, and a registry without the last two."""
     lake = MemoryLake()
     registry, landing = open_lake(place, lake)
     registry.directory.presence({(s.tenant, s.gateway): Presence("-", True, 1, 1) for s in (TEMPERATURE, PUMP)})
@@ -47,7 +47,7 @@ def lake(place: Place) -> MemoryLake:
 
 
 def test_what_has_landed_is_read_back(place: Place, lake: MemoryLake) -> None:
-    """Gateways that have not had their answer send again: nothing lands twice, and what is new lands."""
+    """Gateways without an answer send again: no message lands twice, and new ones land."""
     registry, landing = open_lake(place, lake)
     assert registry.commits.is_older_copy
     sent = [batch(TEMPERATURE, 0, 24), batch(PUMP, 5, 24)]
@@ -59,7 +59,7 @@ def test_what_has_landed_is_read_back(place: Place, lake: MemoryLake) -> None:
 def test_what_has_landed_of_a_gateway_that_came_after_the_copy_is_read_back(
     place: Place, lake: MemoryLake, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The registry has no row of it. Of one that has never come nothing is held."""
+    """The registry has no row of the gateway; for an unknown gateway nothing is stored."""
     landed, new = TEMPERATURE._replace(gateway="gw3"), TEMPERATURE._replace(gateway="gw4")
     registry, landing = open_lake(place, lake)
     landing.land([batch(landed, 0, 9)], 1_000)
@@ -76,7 +76,7 @@ def test_what_has_landed_of_a_gateway_that_came_after_the_copy_is_read_back(
 
 
 def test_a_commit_that_never_came_is_not_taken_for_one_of_before(place: Place, lake: MemoryLake) -> None:
-    """Killed after its first prepare: the lake knows commits of that number and beyond, which are others."""
+    """The hub was killed after its first prepare; the lake has other commits with that number and higher ones."""
     registry, landing = open_lake(place, lake, die_at="prepared")
     new = TEMPERATURE._replace(gateway="gw3")
     with pytest.raises(Died):

@@ -1,4 +1,4 @@
-"""A registry that cannot be opened: one clear line with the next step, and no password in it."""
+"""A registry that cannot be opened: one clear line with the next step and without a password."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_server_that_loses_what_it_has_stored(postgres: Postgres) -> None:
 
 
 def test_files(tmp_path: Path) -> None:
-    """SQLite's own words, and what to do."""
+    """The error has SQLite's own text and the next step."""
     (tmp_path / "garbage").write_bytes(b"\x00 this is not a database" * 100)
     Registry(parse(f"sqlite:///{tmp_path}/registry.db"), "a" * 32).close()
     cases = {

@@ -1,4 +1,6 @@
-"""The registry's contract, on SQLite and on PostgreSQL: directory, commits, lineages, and several hubs on one."""
+"""Contract of the registry, on SQLite and on PostgreSQL: directory, commits, lineages, and several hubs on one
+database.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +125,7 @@ class TestCommits:
         assert registry.commits.ledgered([*asked, *known]) == known
 
     def test_two_registries_have_two_applications(self, make_place: Callable[[], Place]) -> None:
-        """A lake that outlives its registry must not take a new commit for an old one of the same number."""
+        """A lake with a new registry must not confuse a new commit with an old one of the same number."""
         first, second = make_place(), make_place()
         names = set()
         for place in (first, second, first):
@@ -153,7 +155,7 @@ class TestCommits:
 
 
 class TestSeveralHubs:
-    """Each its own data directory, each its own writer."""
+    """Each hub has its own data directory and its own writer."""
 
     def test_each_numbers_and_settles_its_own(self, place: Place) -> None:
         here, there = place.open(HERE).commits, place.open(THERE).commits
@@ -168,7 +170,7 @@ class TestSeveralHubs:
         assert (here.confirmed_version("telemetry"), there.confirmed_version("telemetry")) == (5, 99)
 
     def test_what_a_lost_writer_left_open_is_settled_by_the_next_of_its_lake(self, place: Place) -> None:
-        """The file with the writer's id is lost, lake and registry are not."""
+        """The file with the writer's id is lost; lake and registry are not."""
         lost, other = place.open(HERE).commits, place.open(THERE).commits
         lost.write_to(MemoryLake("this"))
         other.write_to(MemoryLake("that"))
@@ -183,7 +185,7 @@ class TestSeveralHubs:
         assert other.unresolved() == [theirs]
 
     def test_a_copy_of_a_data_directory_replaces_the_hub(self, place: Place) -> None:
-        """Two hubs under one writer id would settle each other's commits: the one that started first stops."""
+        """Two hubs with one writer id would settle each other's commits, so the older one stops."""
         first = place.open(HERE).commits
         prepared = first.prepare("telemetry", [moved(0, 9)], 10)
         copy = place.open(HERE).commits
@@ -200,7 +202,7 @@ class TestSeveralHubs:
         assert copy.unresolved() == [prepared]
 
     def test_the_fence_is_in_the_transaction_that_prepares(self, place: Place) -> None:
-        """Whatever a hub knew before it: of a gateway that has gone to another one it prepares nothing."""
+        """Independent of its earlier knowledge, a hub prepares nothing for a gateway that has moved to another hub."""
         here, there = place.open(HERE), place.open(THERE)
         here.directory.presence({KEY: connected()})
         land(here, moved(0, 9))
@@ -214,8 +216,9 @@ class TestSeveralHubs:
         assert here.commits.landed(STREAM).spans == [(0, 19)], "what the other has landed is known to the first"
 
     def test_what_is_landing_elsewhere_is_waited_for(self, place: Place) -> None:
-        """The first hub has prepared, the gateway goes to the second and sends the same: once, when the first is
-        done."""
+        """The first hub has prepared when the gateway moves to the second and sends the same: it lands once, after the
+        first is done.
+        """
         here, there = place.open(HERE), place.open(THERE)
         here.directory.presence({KEY: connected()})
         prepared = here.commits.prepare("telemetry", [moved(0, 9)], 10)
@@ -229,7 +232,7 @@ class TestSeveralHubs:
         assert there.commits.landed(STREAM).spans == [(0, 9)]
 
     def test_hubs_that_exclude_each_other_try_again(self, place: Place) -> None:
-        """Two threads, a hub each, all on one gateway: every count is there in the end."""
+        """Two threads, a hub each, use one gateway: every count is present at the end."""
         rounds = 10
         place.open(HERE).close()
         failed: list[BaseException] = []
@@ -359,14 +362,14 @@ class TestLineages:
     @pytest.mark.parametrize(
         ("ends", "copy"),
         [
-            ([{7: 0}, {7: 50}, {7: 100, 8: 3}], False),  # as far as was seen
-            ([{7: 0}, {7: 50}, {7: 999, 8: 3, 9: 1}], False),  # further
+            ([{7: 0}, {7: 50}, {7: 100, 8: 3}], False),  # as far as it was seen
+            ([{7: 0}, {7: 50}, {7: 999, 8: 3, 9: 1}], False),  # reports only the newest openings
             ([{7: 0}, {7: 50}, {7: 99, 8: 3}], True),
-            ([{7: 0}, {7: 50}, {7: 999}], True),  # it never had log 8
-            ([{7: 50}, {7: 99, 8: 3}], True),  # of the newest openings only
+            ([{7: 0}, {7: 50}, {7: 999}], True),  # it has no log 8
+            ([{7: 50}, {7: 99, 8: 3}], True),  # only of the newest openings
             ([{7: 99, 8: 3}], True),
-            ([None, None, None], False),  # it cannot say
-            ([], False),  # a program of before this
+            ([None, None, None], False),  # the store has no ends
+            ([], False),  # an older program
         ],
     )
     def test_a_copy_made_while_the_store_was_open(
@@ -376,7 +379,7 @@ class TestLineages:
         registry.lineages.compare(self.STORE, GatewayLineage("e", ["1", "2"], [{7: 0}, {7: 50}]))
         registry.commits.prepare("telemetry", [], 0, {self.STORE: {7: 100, 8: 3}})
         registry.commits.prepare("telemetry", [], 0, {self.STORE: {7: 90}})
-        for _ in range(2):  # and it stays one
+        for _ in range(2):  # and it stays the same
             found = registry.lineages.compare(self.STORE, GatewayLineage("e", ["1", "2", "3"], ends))
             assert found == ("2" if copy else None)
             if not copy:
@@ -399,7 +402,7 @@ class TestLineages:
         assert again.lineages.compare(self.STORE, GatewayLineage("e", ["1", "2"], [{7: 99, 8: 1}])) == "1"
 
     def test_how_far_a_store_went_at_another_hub(self, place: Place) -> None:
-        """It was here, went there, came back: nothing of before is taken for what is known now."""
+        """The store was here, moved there and returned: the old state is not taken for the current one."""
         here, there = place.open(HERE), place.open(THERE)
         for registry, end in ((here, 10), (there, 100), (here, 20)):
             assert registry.lineages.compare(self.STORE, GatewayLineage("e", ["1"])) is None

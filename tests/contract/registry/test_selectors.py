@@ -1,4 +1,4 @@
-"""Labels of gateways and what is said for selectors, on SQLite and on PostgreSQL."""
+"""Labels of gateways and configurations for selectors, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sign(content: str) -> str:
 
 
 def judge(wanted: Any, others: Any) -> None:
-    """What names a ring is refused."""
+    """Refuse configurations with a ring of forwarders."""
     named = [each["metadata"]["name"] for mine in (wanted, others) for found in mine.values() for each in found]
     if named.count("half") > 1:
         raise DesiredError("messages would circle")
@@ -45,7 +45,7 @@ def document(name: str) -> dict[str, Any]:
 
 
 class Person:
-    """Somebody who runs the fleet of tenant acme, with a clock of its own."""
+    """Operator of tenant acme's fleet, with its own clock."""
 
     def __init__(self, database: Database) -> None:
         self.tables = ConfigurationTables.of(database)
@@ -61,7 +61,7 @@ class Person:
         return {each.gateway: each.version for each in made}
 
     def say_for(self, text: str, *names: str, tenant: str = "acme") -> list[str]:
-        """For a selector; returns whom it was made for."""
+        """Configure a selector; return the gateways with a new version."""
         wanted = WantedConfiguration(
             tenant, "", [document(name) for name in names], 60.0, False, "ann", "", selector=text
         )
@@ -77,23 +77,23 @@ class Person:
         return start_rollout(self.tables, wanted, whom, waves, RolloutPace(10.0, 100.0, 0), self.how.now_us).id
 
     def falls(self) -> list[str]:
-        """As a hub that runs does for everybody."""
+        """Apply selectors to all gateways, as a running hub does."""
         names = self.tables.selectors.find_outdated("acme")
         return [each.gateway for each in self.tables.selectors.apply_to("acme", names, self.how)]
 
     def has(self, gateway: str) -> list[str] | None:
-        """The names of what is wanted of a gateway; None: nothing was ever."""
+        """Return the names of the resources wanted of a gateway; None without any version."""
         versions = self.tables.configurations.versions("acme", gateway)
         return [each["metadata"]["name"] for each in versions[0].desired.resources] if versions else None
 
     def everybody_takes_it(self) -> None:
-        """Gateways confirm what is wanted of them."""
+        """Let gateways confirm their wanted versions."""
         for each in self.tables.configurations.gateways("acme"):
             report = DesiredReport(version=each.wanted, newest=each.wanted)
             self.tables.configurations.reported([(("acme", each.gateway), report)], self.now_us)
 
     def offered(self, gateway: str, report: DesiredReport) -> int | None:
-        """The version a gateway that says this is to take."""
+        """Return the version offered to a gateway with this report."""
         found = self.tables.configurations.due(("acme", gateway), report)
         return found.version if found is not None else None
 

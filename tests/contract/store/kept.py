@@ -1,4 +1,4 @@
-"""A store with a log that is kept in memory, and time that goes by for it."""
+"""Store with a log in memory, and a clock that can be advanced."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LIMITS = StoreLimits(memory_bytes_max=4000, memory_total_bytes_max=10_000, memor
 
 
 def made_rig(kind: str, folder: Path) -> Rig:
-    """A store on disk (`sqlite`), in a folder of its own, or the one in memory."""
+    """Open a store on disk (`sqlite`), in its own folder, or the one in memory."""
     return sqlite_rig(folder / "store", LIMITS) if kind == "sqlite" else memory_rig(LIMITS)
 
 
 class Kept:
-    """A log in memory with one cursor, past its first commit: numbers are reserved for its address."""
+    """Log in memory with one cursor, after its first commit, with reserved numbers for its address."""
 
     def __init__(self, rig: Rig, name: str = "topic plant/#", address: str = "plant/7/temp") -> None:
         self.rig, self.name, self.address = rig, name, address
@@ -39,7 +39,7 @@ class Kept:
         return stored
 
     def segments(self) -> int:
-        """Messages of the log on the medium."""
+        """Return the messages of the log on the medium."""
         medium = self.rig.store.medium
         if isinstance(medium, SqliteMedium):
             rows = medium._queries.rows("SELECT count(*) FROM segment WHERE key >> 44 = ?", (self.log,))
@@ -48,7 +48,7 @@ class Kept:
 
 
 def flush(rig: Rig) -> bool:
-    """Flush once, as things are due now."""
+    """Flush once with everything that is due now."""
     started = rig.store.commits.flush()
     while rig.store.commits.committing:
         rig.turn()
@@ -56,7 +56,7 @@ def flush(rig: Rig) -> bool:
 
 
 def rest(rig: Rig) -> None:
-    """Let cursor moves and deletions that are due be over."""
+    """Complete due cursor moves and deletions."""
     rig.now += 1
     while flush(rig):
         pass
@@ -66,7 +66,7 @@ def rest(rig: Rig) -> None:
 
 
 def wait(rig: Rig, seconds: float) -> int:
-    """Commits while the clock goes on and the owner looks in four times a second."""
+    """Advance the clock, with four ticks of the owner a second; return the commits."""
     before = len(rig.commits)
     for _ in range(round(seconds * 4)):
         rig.now += 0.25
@@ -75,7 +75,7 @@ def wait(rig: Rig, seconds: float) -> int:
 
 
 def crashed(rig: Rig, place: Path) -> Rig:
-    """The store as the medium has it now, opened again; no cursor has a filter."""
+    """Reopen the store from the medium's current content; no cursor has a filter."""
     assert isinstance(rig.store.medium, SqliteMedium)
     while rig.store.commits.committing:
         rig.turn()

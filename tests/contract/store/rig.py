@@ -1,4 +1,4 @@
-"""A store under test with a clock of its own and a queue in place of an event loop."""
+"""Store under test with its own clock, and a queue instead of an event loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AnyStore: TypeAlias = StoreEngine[SqliteMedium] | StoreEngine[MemoryMedium]
 
 
 class Rig:
-    """Owns a store; `make` opens it with this rig's `post` and `clock`."""
+    """Owner of a store; `make` opens it with this rig's `post` and `clock`."""
 
     def __init__(self, make: Callable[[Rig], AnyStore]) -> None:
         self.now = 1000.0
@@ -45,22 +45,22 @@ class Rig:
         return self.now
 
     def turn(self) -> None:
-        """Run one callback, as soon as there is one."""
+        """Wait for a callback and run it."""
         self.posted.get(timeout=DEADLINE_S)()
 
     def commit(self) -> Committed:
-        """Flush what is gathered, lazy things too, and wait for the end of that commit."""
+        """Flush the pending group, including lazy changes, and wait for the end of that commit."""
         self.now += 3600.0
         before = len(self.commits)
         if not self.store.commits.flush():
-            self.now += 3600.0  # the first flush took note of what is lazy
+            self.now += 3600.0  # the first flush registers lazy changes
             assert self.store.commits.flush()
         while len(self.commits) == before:
             self.turn()
         return self.commits[-1]
 
     def settle(self) -> None:
-        """Commit until nothing is left to do."""
+        """Commit until no work is left."""
         for _ in range(1000):
             while self.store.commits.committing:
                 self.turn()
@@ -72,15 +72,15 @@ class Rig:
         raise AssertionError("the store never comes to rest")
 
     def _has_slowest_moved(self) -> bool:
-        """Wait until the medium has found the slowest idle cursors; True when that leaves something to delete."""
+        """Wait until the medium has found the slowest idle cursors; return True when that allows a deletion."""
         answers: list[int] = []
-        self.store.medium.slowest(0, [], answers.append)  # answered after what was asked before
+        self.store.medium.slowest(0, [], answers.append)  # answered after earlier requests
         while not answers:
             self.turn()
         return bool(self.store._logs.to_reclaim or self.store.cursors._idle._outdated)
 
     def read(self, log: int, position: int, bytes_max: int = 1 << 20) -> Sequence[Stored]:
-        """The answer; nothing when the medium cannot be read, and there is none."""
+        """Return the messages; none when the medium cannot be read."""
         answers: list[Sequence[Stored]] = []
         self.store.logs.read(log, position, bytes_max, answers.append)
         while not (answers or self.store.logs._reads.failed):
@@ -88,7 +88,7 @@ class Rig:
         return answers[0] if answers else ()
 
     def read_all(self, log: int, position: int = 0, bytes_max: int = 1 << 20) -> list[tuple[int, str, int, bytes]]:
-        """(position, address, sequence, body) of every message from `position` on."""
+        """Return (position, address, sequence, body) of every message from `position` on."""
         messages: list[tuple[int, str, int, bytes]] = []
         while runs := self.read(log, position, bytes_max):
             messages += flat(runs)
@@ -117,12 +117,12 @@ def memory_rig(limits: StoreLimits | None = None, summary: Summary | None = None
 
 
 def fail_commits(rig: Rig) -> None:
-    """Make commits fail as on a full medium, by the medium itself where there is one."""
+    """Make commits fail as on a full medium, by the medium itself if it can."""
     medium = rig.store.medium
     if isinstance(medium, MemoryMedium):
         medium.failure = StoreFull("the medium is full")
     else:
-        execute_on(medium.writer, "PRAGMA max_page_count = 1")  # SQLite makes that the pages there are
+        execute_on(medium.writer, "PRAGMA max_page_count = 1")  # SQLite limits it to the current pages
 
 
 def heal(rig: Rig) -> None:

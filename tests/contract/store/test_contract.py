@@ -1,4 +1,4 @@
-"""One suite over every store: what `edge.broker.store.contract` promises."""
+"""One suite for every store: the contract of `edge.broker.store.contract`."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ class TestAcknowledge:
         rig.store.logs.append(log, run_of(b"y"))
         rig.settle()
         assert rig.store.logs.bounds(log) == (11, 11)
-        rig.store.cursors.acknowledge(cursor, 0, 3)  # late: nothing happens
+        rig.store.cursors.acknowledge(cursor, 0, 3)  # late: no effect
         assert rig.store.cursor_records() == []
 
     def test_the_slowest_cursor_dropped_frees_what_it_held(self, rig: Rig) -> None:
@@ -347,7 +347,7 @@ class TestAcknowledge:
         assert rig.store.cursors.record(late).position == 2
 
     def test_a_new_cursor_starts_at_the_end_at_most(self, rig: Rig) -> None:
-        """Or it would pass over messages nobody has seen."""
+        """A position beyond the end would skip unseen messages."""
         log = rig.store.logs.open("a")
         rig.store.logs.append(log, run_of(b"x"))
         early = rig.store.cursors.open("early", log, 5)

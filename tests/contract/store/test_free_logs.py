@@ -1,4 +1,4 @@
-"""Logs that are nobody's any more: their numbers are given away, their positions never twice."""
+"""Freed logs: their numbers are reused, but their positions never repeat."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def append(rig: Rig, log: int, *bodies: bytes) -> None:
 
 
 def emptied(rig: Rig, name: str) -> int:
-    """A log that had three messages, of which nobody wants one."""
+    """Create a log with three messages that are all acknowledged."""
     log = rig.store.logs.open(name)
     cursor = rig.store.cursors.open("c", log, 0)
     append(rig, log, b"1", b"2", b"3")

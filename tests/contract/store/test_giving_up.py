@@ -1,4 +1,4 @@
-"""Giving up and evicting: what leaves, what the ledger says of it, and that both are one commit."""
+"""Drops and evictions: the removed messages, their ledger entries, and one commit for both."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class TestGiveUp:
         with pytest.raises(ValueError, match="not committed"):
             rig.store.cursors.give_up(cursor, 0, 0, [loss(0, 0)])
         rig.store.cursors.drop(cursor)
-        rig.store.cursors.give_up(cursor, 0, 0, [loss(0, 0)])  # nobody loses anything
+        rig.store.cursors.give_up(cursor, 0, 0, [loss(0, 0)])  # no loss for any cursor
 
 
 class TestLedger:
@@ -156,7 +156,7 @@ class TestLedger:
             small.store.cursors.give_up(cursor, first, first, [loss(first, first)])
             small.commit()
         assert ledger(small) == [("c", "expired", 0, 0, 1), ("c", "expired", 2, 18, 9)]
-        for first in range(20, 30):  # kinds that have no entry to grow: then the oldest go
+        for first in range(20, 30):  # reasons without an entry to extend: then the oldest goes
             small.store.cursors.give_up(cursor, first, first, [loss(first, first, f"reason {first}")])
             small.commit()
         assert [reason for _, reason, *_ in ledger(small)] == [f"reason {n}" for n in range(26, 30)]
@@ -245,7 +245,7 @@ class TestEvict:
             assert gone >= size or not now or gone + len(now[0][3]) > at_most
             assert rig.store.retention.log_bytes(log) == sum(len(body) for *_, body in now)
             if len(now) == len(left):
-                rig.store.retention.evict(log, 1)  # the next one alone is more than that
+                rig.store.retention.evict(log, 1)  # the next message alone is larger
                 rig.commit()
                 now = rig.read_all(log)
             left = now
@@ -266,7 +266,7 @@ class TestEvict:
         rig.store.cursors.open("slow", log, 0)
         rig.store.logs.append(log, run_of(*(b"%03d" % number for number in range(100))))
         rig.commit()
-        rig.read(log, 50, bytes_max=10)  # a part of the segment is remembered
+        rig.read(log, 50, bytes_max=10)  # part of the segment is cached
         rig.store.retention.evict(log, 30, at_most=31)
         rig.commit()
         assert [body for *_, body in rig.read_all(log)] == [b"%03d" % number for number in range(10, 100)]

@@ -1,4 +1,4 @@
-"""Idle cursors are rows of the store, and are used like the others."""
+"""Idle cursors exist only as rows of the store, and work like the others."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
 
 
 class Readers:
-    """A log with some cursors, of which those in `idle` are rows only."""
+    """Log with some cursors; those in `idle` are rows only."""
 
     def __init__(self, rig: Rig, *names: str) -> None:
         self.rig = rig
         self.log = rig.store.logs.open("log")
         self.cursors = {name: rig.store.cursors.open(name, self.log, 0) for name in names}
         for cursor in self.cursors.values():
-            rig.store.cursors.record(cursor)  # it is used
+            rig.store.cursors.record(cursor)  # use it
         rig.commit()
 
     def __getitem__(self, name: str) -> int:
@@ -55,12 +55,12 @@ class Readers:
         return {record.name: record.position for record in found}
 
     def settle(self) -> None:
-        """Until the medium has looked for the slowest cursor, and what every cursor has passed is deleted."""
+        """Wait until the medium has searched for the slowest cursor, and messages behind all cursors are deleted."""
         for _ in range(4):
             self.rig.settle()
             self.rig.now += SLOWEST_AGAIN_S
             self.rig.store.commits.flush()
-            self.rig.read(self.log, 0)  # answered after what was asked before
+            self.rig.read(self.log, 0)  # answered after earlier requests
 
 
 def test_it_is_used_like_any_other(rig: Rig) -> None:
@@ -122,7 +122,7 @@ def test_what_all_have_passed_is_deleted(rig: Rig) -> None:
 
 
 def test_one_that_comes_meanwhile_keeps_what_it_wants(rig: Rig) -> None:
-    """Becoming idle while the medium looks for the slowest of the others keeps its messages."""
+    """A cursor that becomes idle during the search for the slowest one keeps its messages."""
     readers = Readers(rig, "a", "late")
     readers.append(6)
     readers.rest("a")
@@ -130,7 +130,7 @@ def test_one_that_comes_meanwhile_keeps_what_it_wants(rig: Rig) -> None:
     rig.store.cursors.pass_all(readers.log, [readers["a"]], 6)
     rig.settle()
     rig.now += SLOWEST_AGAIN_S
-    rig.store.commits.flush()  # asks
+    rig.store.commits.flush()  # starts the search
     readers.rest("late")
     readers.settle()
     assert rig.store.logs.bounds(readers.log) == (1, 6)
@@ -171,7 +171,7 @@ def test_what_they_are_owed_is_in_the_ledger_when_it_is_evicted(rig: Rig) -> Non
     rig.store.cursors.set_filters(wants_of)  # type: ignore[arg-type]
     readers.append(2)
     readers.rest("nothing", "wants", "had")
-    rig.store.cursors.pass_all(readers.log, [readers["had"]], 1)  # on its way with the commit that evicts
+    rig.store.cursors.pass_all(readers.log, [readers["had"]], 1)  # pending in the commit that evicts
     rig.store.retention.evict(readers.log, 2)
     rig.settle()
     lost = [(each.subscription, each.first, each.last) for each in rig.store.ledger.entries(0, 10)]

@@ -1,4 +1,4 @@
-"""Logs kept in memory: a bounded ring, named and read at once, never written; what it drops is in the ledger."""
+"""Logs in memory: a bounded ring, readable immediately, never written; dropped messages are in the ledger."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ class TestSettling:
         kept.take(b"next")
 
     def test_numbers_that_could_not_be_given_back_are_given_to_nobody_until_a_commit_succeeds(self, rig: Rig) -> None:
-        """The one that failed may be found on the medium all the same."""
+        """The failed commit may be on the medium all the same, so its numbers are not reused yet."""
         kept = Kept(rig)
         wait(rig, 3700)
         fail_commits(rig)
@@ -293,7 +293,7 @@ class TestFull:
 
     @pytest.mark.parametrize("thins", [False, True])
     def test_a_quota_makes_the_oldest_go(self, rig: Rig, thins: bool) -> None:
-        """Nothing is summed up in memory: an address that thins drops its oldest."""
+        """Memory keeps no summaries: an address that thins drops its oldest messages."""
         kept = Kept(rig)
         for n in range(10):
             kept.take(b"%010d" % n)
@@ -429,7 +429,7 @@ class TestFailing:
 
     @pytest.mark.parametrize("name", ["topic plant/#", "queue jobs"])
     def test_numbers_of_a_commit_that_failed_are_given_to_nobody_in_memory(self, rig: Rig, name: str) -> None:
-        """It may be found on the medium all the same."""
+        """The failed commit may be on the medium all the same."""
         kept, other = Kept(rig), rig.store.logs.open(name)
         rest(rig)
         fail_commits(rig)

@@ -1,4 +1,4 @@
-"""Logs kept in memory, opened again: after a crash the ledger says what of them may be gone; no name comes twice."""
+"""Logs in memory after a restart: the ledger lists messages that may be lost, and no name is used twice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEGMENT = (
     "000001000100000000002a36fe9c9717040000000000000003000000706c616e742f37646576696365706c616e74"
     "2f3764657669636509097370696c6c656420317370696c6c65642034"
 )
-"""Two of four positions: the others were acknowledged before it was written."""
+"""Two of four positions; the others were acknowledged before the write."""
 SPILLED = f"""
 UPDATE log SET first = 1, next = 49, bytes = 18 WHERE log = 1;
 INSERT INTO segment VALUES (17592186044417, 4, 18, 1, 1007000000000, 3579590099, x'{SEGMENT}');
@@ -35,7 +35,7 @@ INSERT INTO state VALUES ('memory', '1', x'05000000000000003100000000000000');
 INSERT INTO state VALUES ('memory', '1 plant/7', x'05000000000000003100000000000000');
 INSERT INTO state VALUES ('spills', 'count', x'0200000000000000');
 """
-"""What such a version left of a log: positions and sequences 5 to 48 are reserved."""
+"""Log of a version that spilled messages: positions and sequences 5 to 48 are reserved."""
 
 
 @pytest.fixture
@@ -351,7 +351,7 @@ class TestReopening:
 
 
 class TestEarlierVersions:
-    """A store file of a version that spilled what waited, killed: as it left the medium."""
+    """Killed store file of a version that spilled waiting messages."""
 
     def test_what_was_spilled_is_delivered_and_what_was_reserved_is_accounted_for(
         self, rig: Rig, tmp_path: Path
@@ -381,11 +381,11 @@ class TestEarlierVersions:
 
 
 class TestCopies:
-    """A copy that was made while the store was open is told from the store before a number is given twice."""
+    """A copy made while the store was open is recognised before it reuses a number."""
 
     @staticmethod
     def is_older(copy: Rig, reached: Mapping[int, int], log: int, end: int) -> bool:
-        """As a hub decides that knows `reached` of the store, and that its log goes to `end`."""
+        """Decide as a hub that knows `reached` of the store and the end of its log."""
         ends = next(copy.store.lineage.opening_ends())
         assert ends is not None
         return any(number > ends.get(each, 0) for each, number in {**reached, log: end}.items())
@@ -394,7 +394,7 @@ class TestCopies:
         kept = Kept(rig)
 
         def take(address: str, count: int) -> int:
-            """Publish and acknowledge; the next sequence of the address."""
+            """Publish and acknowledge; return the next sequence of the address."""
             rig.store.logs.append(kept.log, run_of(*[b"x"] * count, address=address))
             flush(rig)
             rig.now += 0.01
@@ -429,7 +429,7 @@ class TestCopies:
         }  # it gives numbers back
 
     def test_one_made_before_numbers_were_given_back(self, rig: Rig, tmp_path: Path) -> None:
-        """They are given to others, in commits that tell nothing of it, while the copy takes them for its own."""
+        """The numbers go to other addresses, in commits without a trace of it, while the copy still owns them."""
         kept = Kept(rig)
         copy = crashed(rig, tmp_path / "copy")
         rig.store.logs.keep_in_memory(kept.log, keep=False)

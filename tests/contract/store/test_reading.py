@@ -1,4 +1,4 @@
-"""A read under way while messages come: whoever is told that there is nothing may rely on it."""
+"""Reads during publishes: a reader that gets an empty answer can rely on it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
 
 
 class Reader:
-    """Reads from a position, and is not told of the answer before it asks."""
+    """Reads from a position, and gets the answer only on request."""
 
     def __init__(self, rig: Rig, log: int, position: int) -> None:
         self._rig = rig

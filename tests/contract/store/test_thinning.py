@@ -1,4 +1,4 @@
-"""Thinning: old messages give way to what they amount to, the rest stays as it was, and the ledger knows which."""
+"""Thinning: summaries replace old messages, the others stay unchanged, and the ledger lists the replaced ones."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def fill(rig: Rig, minutes: int = 10, per_minute: int = 20) -> int:
 
 
 def kept(rig: Rig, log: int) -> list[tuple[int, int, dict[str, object]]]:
-    """(position, sequence, document) of everything there is."""
+    """Return (position, sequence, document) of every stored message."""
     return [(position, sequence, json.loads(body)) for position, _, sequence, body in rig.read_all(log)]
 
 
 def check_whole(rig: Rig, log: int, total: int) -> None:
-    """Every sequence is there or in the ledger, never both, and every reading counts once."""
+    """Check that every sequence is stored or in the ledger, never both, and that every reading counts once."""
     there = kept(rig, log)
     lost = [n for entry in rig.store.ledger.entries(0, 1000) for n in range(entry.first, entry.last + 1)]
     assert sorted([sequence for _, sequence, _ in there] + lost) == list(range(total))

@@ -1,4 +1,4 @@
-"""A ticket says how the commit ended that something joined, and nothing else says it."""
+"""A ticket alone reports the outcome of the commit that a change has joined."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def append(rig: Rig, body: bytes = b"x", log: str = "a") -> Ticket:
 
 
 def too_much() -> bytes:
-    """More than `fail_commits` leaves room for."""
+    """Return more data than `fail_commits` leaves room for."""
     return Random(1).randbytes(100_000)
 
 
@@ -69,7 +69,7 @@ class TestOneGroup:
         assert seen == [True]
 
     def test_whoever_flushes_decides_it(self, rig: Rig) -> None:
-        """A tool or a tick may seal a group that somebody else's answers wait for."""
+        """A tool or a tick may seal a group that answers of another part wait for."""
         fail_commits(rig)
         ticket = append(rig, too_much())
         assert rig.store.commits.flush()
@@ -131,7 +131,7 @@ class TestFailures:
         assert (after.decided, after.error) == (True, None)
 
     def test_it_is_decided_also_where_the_store_is_wrong(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Else nobody would be answered by this commit, or by any other."""
+        """Otherwise neither this commit nor any other would release its answers."""
 
         def wrong(*_: object) -> None:
             raise KeyError("a mistake")
@@ -207,7 +207,7 @@ class TestClosing:
 
 class TestMemory:
     def test_what_is_taken_after_all_is_decided_with_it(self, rig: Rig) -> None:
-        """It came after the group that reserves numbers for it was sealed: no commit may follow."""
+        """A message may arrive after the group that reserves its numbers was sealed, without a further commit."""
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
         rig.store.logs.keep_in_memory(log, keep=True)
