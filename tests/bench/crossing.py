@@ -160,7 +160,7 @@ def cpu_s(process: Waypost) -> float:
 
 
 def _fill(fleet: Fleet, readings: int) -> None:
-    """Publish the same readings with each device, alternating in small parts as many devices would."""
+    """Publish an equal share of the readings with each device, in turn and in small parts, as many devices would."""
     each = readings // len(fleet.sensors)
     for start in range(0, each, 50):
         for number in range(len(fleet.sensors)):

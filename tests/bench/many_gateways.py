@@ -53,7 +53,7 @@ DEVICES: Final = 5
 READINGS_PACKED: Final = 30_000
 """Readings packed beforehand, in batches of each size of `GATHERED`."""
 GATHERED: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24)
-"""Numbers of readings of each device that may leave in one batch."""
+"""Numbers of due times that one batch may cover."""
 TIMES_A_TURN: Final = 200
 """Due times processed before the next look at the answers."""
 STATUS_EVERY_S: Final = 5.0
@@ -106,7 +106,7 @@ class Batches:
         self._columns_of = {times: self._packed(sensors, times * shape.each) for times in GATHERED}
 
     def _packed(self, sensors: list[Sensor], each: int) -> Iterator[tuple[int, bytes]]:
-        """Yield size and packed columns of batches with this many readings of each device, endlessly."""
+        """Yield size and packed columns of batches with `each` readings of each device, endlessly."""
         columns = [self._columns(sensors, each) for _ in range(READINGS_PACKED // (each * len(sensors)) + 1)]
         return itertools.cycle([(len(one), pack(one)) for one in columns])
 

@@ -102,7 +102,7 @@ class _Node:
         self._wait_for_silence()
 
     def _wait_for_silence(self) -> None:
-        """Wait for all processes of the groups: while they die, their ports still answer."""
+        """Wait until the ports no longer answer: a group's first process ends before the others do."""
         wait_until(
             lambda: not any(map(listens, self._ports)), timeout_s=START_S, what=f"{self.name} is gone", every_s=0.02
         )

@@ -97,7 +97,7 @@ def moments_of_a_first_start(gateway: Gateway, log: WriteLog, folder: Path, chan
 
 
 def different_cuts(moments: Sequence[Moment], log: WriteLog, chance: random.Random) -> Sequence[Cut]:
-    """Return cuts at random moments. The time before the first write has one, independent of its length."""
+    """Return different cuts at random moments; all moments before the first write give the same one."""
     found = dict[Hashable, Cut]()
     while len(found) < MOMENTS:
         moment = chance.choice(moments)

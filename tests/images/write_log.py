@@ -66,7 +66,7 @@ class WriteLog:
         return flushed
 
     def write(self, writes: Sequence[Write], disk: Path) -> None:
-        """Apply the writes to the disk's content before the first of them."""
+        """Apply the writes to a disk in its state before the first of them."""
         with self.file.open("rb", buffering=0) as log, disk.open("r+b", buffering=0) as target:
             for each in writes:
                 for done in range(0, each.size, _CHUNK_BYTES):

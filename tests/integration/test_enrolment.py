@@ -130,8 +130,9 @@ def test_in_and_out_and_in_again(tmp_path: Path) -> None:
 
 
 def test_a_registry_of_before_the_gateway_enrolled(tmp_path: Path) -> None:
-    """A gateway older than the hub's registry connects by its certificate, is listed and can be revoked; the hub
-    reports the old registry.
+    """The registry is a copy from before the gateway enrolled; the hub reports this.
+
+    The gateway connects by its certificate, is listed and can be revoked.
     """
     port, data, notice = free_port(), tmp_path / "hall", tmp_path / "hub" / "registry.older"
     registry = tmp_path / "hub" / "registry.db"
@@ -178,7 +179,7 @@ def forgotten(folder: Path, name: str) -> bool:
 
 
 def test_forgotten_and_back_in(tmp_path: Path) -> None:
-    """Another gateway takes the place of a forgotten one, which later returns; its old messages are not new again."""
+    """A second gateway takes a forgotten one's place in the quota; the first one returns and repeats no message."""
     port = free_port()
     (tmp_path / "hub.yaml").write_text(QUOTA)
     data = tmp_path / "hall"

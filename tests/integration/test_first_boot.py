@@ -173,7 +173,7 @@ def test_what_keeps_it_from_enrolling_is_said_in_the_same_places(fleet: Enrolled
 
 
 def test_other_settings_with_the_token_that_was_used(fleet: EnrolledFleet) -> None:
-    """A file with other network settings may repeat the used token."""
+    """A file with changed settings may repeat the used token."""
     machine = Machine(fleet, "again", token=token(fleet))
     text = machine.places.file.read_text()
     machine.run(*machine.settings())
@@ -187,7 +187,7 @@ def test_other_settings_with_the_token_that_was_used(fleet: EnrolledFleet) -> No
 
 
 def test_a_second_card_with_the_same_settings_gets_nothing(fleet: EnrolledFleet) -> None:
-    """Name and token belong to an enrolled gateway, which keeps its place."""
+    """Name and token belong to an enrolled gateway, which stays unchanged."""
     first, second = Machine(fleet, "twin", token=token(fleet)), Machine(fleet, "other-card")
     second.name = first.name
     second.places.file.write_bytes(first.places.file.read_bytes())

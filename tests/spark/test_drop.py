@@ -189,7 +189,7 @@ class TestDamages:
         }
 
     def test_what_the_log_says_of_partitions_with_special_characters(self, tmp_path: Path) -> None:
-        """Only the missing file is dropped; the log escapes the names of the others."""
+        """Only the damaged file is dropped, although the log escapes the names of all files."""
         names = ["a b", "ü/x%", "p=1:2", "plain"]
         for name in names:
             data = pa.table({"place": [name], "n": [1]})
@@ -354,7 +354,7 @@ class TestRefused:
 
     @pytest.mark.parametrize("content", [b"", b'{"add":{"pa'])
     def test_a_table_with_a_damaged_log(self, lake: Path, content: bytes) -> None:
-        """A damaged log lists no files any longer, so the command refuses."""
+        """A damaged log has no list of files, so the command drops none."""
         path = paths(lake)[0]
         path.unlink()
         entry = lake / "telemetry" / "_delta_log" / f"{2:020}.json"
@@ -397,7 +397,7 @@ class TestRefused:
         assert sum(counted(lake).values()) == GATEWAYS * ROWS
 
     def test_a_medium_that_has_lost_a_file(self, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A damaged file stays in the table until it can be moved."""
+        """A lost file counts as damaged, and stays in the table until it can be moved."""
 
         def lost(*_: object) -> Path:
             raise OSError(errno.EIO, "Input/output error")

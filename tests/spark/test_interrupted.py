@@ -73,7 +73,7 @@ def is_at_work(process: psutil.Process) -> Callable[[], bool]:
 
 
 def interrupted(folder: Path, number: int, what: str, *arguments: str) -> tuple[int, str]:
-    """Signal a command on the lake once it is at work; return its exit code and output.
+    """Signal a command on the lake in a folder once it is at work; return its exit code and output.
 
     Its processes must have ended as well.
     """

@@ -306,7 +306,7 @@ class TestContent:
 
         monkeypatch.setattr(ReportTables, "read", reads)
         reader(tmp_path).fleet()
-        # tables as large as the fleet, which have their own limits
+        # Tables that grow with the fleet, and further ones with their own limits.
         of_fleet = {"completeness", "gateway_freshness", "gateway_backlog", "device_health"}
         assert read_whole == of_fleet | {"throughput", "rollup_1m", "delivery_slo"}
         reader(tmp_path).gateway(("default", "gw00001"))

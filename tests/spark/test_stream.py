@@ -113,7 +113,7 @@ def test_each_row_is_taken_once(lake: SparkLake) -> None:
     made_of = lake.lineage(LAST)
     assert made_of is not None
     assert made_of.sources["telemetry"].is_same(lake.state("telemetry"))
-    # A step that follows an output knows its source.
+    # A step that follows an output knows the source of that output.
     following = StreamStep(
         "second", FIRST, ("gateway_backlog",), 1, lambda batch: batch.sink.commit_empty("gateway_backlog")
     )

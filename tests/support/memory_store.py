@@ -78,7 +78,7 @@ class MemoryRows:
                     self.kept[cursor] = self.kept[cursor]._replace(position=position)
 
     def delete(self, outcome: CommitOutcome) -> None:
-        """Delete the messages that a commit has deleted."""
+        """Apply a commit's deletions of messages to the rows of logs."""
         for gone in (*outcome.evicted, *outcome.reclaimed):
             row = self.logs[gone.log]
             self.logs[gone.log] = row._replace(first=gone.first, bytes=row.bytes - gone.bytes)

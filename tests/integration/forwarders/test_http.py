@@ -90,7 +90,7 @@ async def test_the_second_endpoint_serves_while_the_first_is_away() -> None:
 
 @scenario
 async def test_a_connector_that_is_taken_away_leaves_its_messages_in_the_store() -> None:
-    """A removed connector ignores the late answer to a request in flight."""
+    """Messages of a removed connector stay in the store; a late answer to them has no effect."""
     held: list[Request] = []
 
     def answer(request: Request) -> Reply:
