@@ -50,7 +50,7 @@ class Readings(NamedTuple):
 
 
 Kind = Callable[[Numbers, np.random.Generator], Numbers]
-"""Values at these times."""
+"""Returns values at these times."""
 
 
 def outdoor_temperature(times_s: Numbers, source: np.random.Generator) -> Numbers:

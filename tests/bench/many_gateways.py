@@ -260,7 +260,7 @@ class Fleet:
     def __init__(self, port: int, shape: Shape) -> None:
         self.shape = shape
         self.accepted = 0
-        """Readings."""
+        """Readings accepted so far."""
         self.settled_s: list[float] = []
         """Time from the due time of a batch's first reading to its answer, for each batch."""
         self._batches = Batches(shape)

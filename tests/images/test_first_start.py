@@ -43,7 +43,7 @@ class Moment(NamedTuple):
 
     number: int
     after_s: float
-    """Since power-on."""
+    """Seconds since power-on."""
     logged: int
     """Bytes of the log of the card's writes."""
     hub: Path

@@ -127,7 +127,7 @@ def test_delivery_count_and_undeliverable_here(gateway: Waypost) -> None:
         delivery.local.undeliverable = True
         delivery.update(Delivery.MODIFIED)
         delivery.settle()
-        connection.create_sender("queue/whatever")  # sends what is to be sent
+        connection.create_sender("queue/whatever")  # writes pending output
         second = other.create_receiver("queue/counted", credit=1)
         assert second.receive(timeout=WAIT_S).delivery_count == 2
         second.accept()

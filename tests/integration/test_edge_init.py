@@ -47,7 +47,7 @@ def on_a_terminal(answers: list[str], *arguments: str) -> tuple[int, str]:
 
 
 def connects(port: int, user: str, password: str) -> bool:
-    """True when the broker takes these credentials, false when it refuses them."""
+    """Return True when the broker accepts these credentials, False when it refuses them."""
     answers: list[bool] = []
     client = paho.Client(paho.CallbackAPIVersion.VERSION2, f"{user}-1", protocol=paho.MQTTv5)
     client.username_pw_set(user, password)

@@ -1,4 +1,4 @@
-"""Commands find the endpoints of a data directory's gateway, and report what is wrong without a running one."""
+"""Commands find the endpoints of a data directory's gateway, and report a missing one."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
 
 
 class Client:
-    """A Paho client with what it received in a queue."""
+    """Paho client with received messages in a queue."""
 
     def __init__(self, gateway: Waypost, client_id: str, *, version: int = 4, clean: bool = True) -> None:
         kind = {"clean_session": clean} if version != 5 else {}

@@ -75,7 +75,7 @@ class Trace:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """Return what was shown, without the first event."""
+        """Return the shown events, without the first one."""
         return [json.loads(line) for line in self.lines[1:]]
 
     def named(self, name: str, **fields: Any) -> list[dict[str, Any]]:
@@ -256,7 +256,7 @@ class TestAmqp:
 
 
 class Publisher:
-    """An MQTT 3.1.1 client that keeps publishing numbers at QoS 1, and notes the packet identifiers of its PUBACKs."""
+    """MQTT 3.1.1 client that publishes numbers at QoS 1 and records the packet identifiers of its PUBACKs."""
 
     def __init__(self, gateway: Waypost, client: str, topic: str) -> None:
         self.sent = 0

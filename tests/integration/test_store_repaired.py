@@ -31,7 +31,7 @@ def names(lake: Path) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
 
 
 def largest(path: Path) -> tuple[int, int]:
-    """(log, position) of the segment with the most messages."""
+    """Return (log, position) of the segment with the most messages."""
     with sqlite3.connect(path) as connection:
         (key,) = connection.execute("SELECT key FROM segment ORDER BY messages DESC, key LIMIT 1").fetchone()
     connection.close()
@@ -48,7 +48,7 @@ def messages_in(path: Path, log: int, position: int) -> int:
 
 
 def verified(path: Path) -> tuple[int, int]:
-    """(exit code, positions in damaged segments) of `store verify`."""
+    """Return (exit code, positions in damaged segments) of `store verify`."""
     command = [sys.executable, "-m", "edge.appliance.main", "store", "verify", "--json", "--data", str(path.parent)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     findings = [entry for entry in json.loads(done.stdout)["findings"] if entry["code"] == "segment-damaged"]

@@ -145,7 +145,7 @@ def opened(site: Site, token: str, older_as: str | None = None) -> tuple[list[An
 def until_closed(
     connection: socket.socket, token: str, hostname: str | None = None, *, older_as: str | None = None
 ) -> tuple[list[Any], str | None]:
-    """Open with OAUTHBEARER or XOAUTH2; return the events until it is closed, and why it was refused."""
+    """Open with OAUTHBEARER or XOAUTH2; return the events until the close, and the reason of a refusal."""
     sasl = BearerClient(token, older_as)
     engine = Engine(container_id="c", server=False, hostname=hostname, sasl=sasl, now=time.monotonic())
     engine.open()

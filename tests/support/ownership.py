@@ -30,11 +30,11 @@ class ClassFacts:
     bases: list[str]
     is_record: bool
     attributes: dict[str, ast.expr | None] = field(default_factory=dict)
-    """Annotation by attribute; None: it has none."""
+    """Annotation by attribute; None without one."""
     values: dict[str, tuple[ast.expr, Function]] = field(default_factory=dict)
     """First value of an attribute, and the method that assigns it."""
     returns: dict[str, ast.expr | None] = field(default_factory=dict)
-    """Annotation of what a method returns."""
+    """Annotation of a method's result."""
 
     @property
     def full_name(self) -> str:
@@ -52,7 +52,7 @@ class Assignment:
     path: str
     line: int
     target: str
-    """Its source."""
+    """Its source text."""
     module: str
     package: str
     attribute: str
@@ -73,7 +73,7 @@ class Program:
         self.trees = {module_name(path): tree for path, tree in trees.items()}
         self.classes: dict[str, ClassFacts] = {}
         self.functions: dict[str, ast.expr | None] = {}
-        """Annotation of what a function of a module returns."""
+        """Annotation of a function's result."""
         self._aliases: dict[str, ast.expr] = {}
         self._imported: dict[str, str] = {}
         self._packages = {module.partition(".")[0] for module in self.trees}
@@ -82,7 +82,7 @@ class Program:
 
     @cached_property
     def by_attribute(self) -> dict[str, list[ClassFacts]]:
-        """The classes that have an attribute of a name."""
+        """Return the classes that have an attribute, by its name."""
         found: dict[str, list[ClassFacts]] = {}
         for facts in self.classes.values():
             for attribute in facts.attributes:
@@ -99,7 +99,7 @@ class Program:
         return full
 
     def is_library(self, full_name: str) -> bool:
-        """Return whether another distribution defines this."""
+        """Return True when another distribution defines this."""
         return full_name.partition(".")[0] not in self._packages
 
     def bases(self, facts: ClassFacts) -> Iterator[ClassFacts]:

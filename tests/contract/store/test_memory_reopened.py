@@ -426,7 +426,7 @@ class TestCopies:
         rig.reopen()
         assert rig.store.lineage.reached == {
             each: number + 1 for each, number in reached.items()
-        }  # it gives numbers back
+        }  # unused numbers are released
 
     def test_one_made_before_numbers_were_given_back(self, rig: Rig, tmp_path: Path) -> None:
         """The numbers go to other addresses, in commits without a trace of it, while the copy still owns them."""
