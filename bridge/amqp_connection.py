@@ -34,7 +34,7 @@ class LinkUp(msgspec.Struct, frozen=True, gc=False):
     peer: str
     """Its container-id."""
     batching: bool
-    """It takes batches; otherwise it gets one AMQP message a delivery."""
+    """True when the peer takes batches; otherwise each delivery is one AMQP message."""
 
 
 class LinkDown(msgspec.Struct, frozen=True, gc=False):

@@ -19,7 +19,7 @@ from bridge.limits import LEAVE_TIMEOUT_S
 
 
 class ConnectorError(AttemptError):
-    """The connection failed or ended; the text tells an operator why, and the next step where it is known."""
+    """The connection failed or ended; the text gives an operator the reason, and the next step if it is known."""
 
 
 class ConnectorClient(Protocol):

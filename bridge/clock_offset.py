@@ -1,8 +1,8 @@
 """Report of a gateway's wrong clock: which messages it stamped, and the offset.
 
 A gateway without a battery-backed clock starts with the time it last knew, or with 1970, and is set some time later.
-Timestamps stay as they were. A *span* is a period in which the clock was not known to be right and was not set, so all
-its timestamps have the same offset; the offset is reported once it is known. Messages are named by (epoch, address,
+Timestamps stay as they were. A *span* is a period of a clock that was not known to be right and was not set, so all its
+timestamps have the same offset; the offset is reported once it is known. Messages are named by (epoch, address,
 sequence). Batches hold nothing of this: a report may arrive before or after them, and twice.
 
 Documents use the link for manifests, to a hub that offers the capability. Sans-I/O.
@@ -26,7 +26,7 @@ class OffsetState(enum.Enum):
     """Knowledge of a span's offset."""
 
     NOT_YET = "not yet"
-    """The span goes on, or waits for the clock to be right."""
+    """The span continues, or waits for the clock to be right."""
     MEASURED = "measured"
     """The clock was set right before the machine restarted: the offset is between `low` and `high`."""
     NEVER = "never"

@@ -44,7 +44,7 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     gateway: str
     version: int
-    """From 1, without gaps for each gateway."""
+    """Number from 1, without gaps for each gateway."""
     made_at: int
     """UTC microseconds since 1970, by the hub's clock."""
     confirm_s: float = CONFIRM_S
@@ -90,9 +90,9 @@ class ApplyOutcome(enum.Enum):
     """Outcome of a version that failed."""
 
     REFUSED = "refused"
-    """It was never in force."""
+    """The version was never in force."""
     ROLLED_BACK = "rolled-back"
-    """It was tried, and the previous version was restored."""
+    """The version was tried, and the previous one was restored."""
 
 
 class ApplyFailure(msgspec.Struct, frozen=True):

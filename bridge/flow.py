@@ -81,7 +81,7 @@ def halves(pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
 
 
 def _ignore(_: str = "") -> None:
-    """Do nothing: there is no connection."""
+    """Do nothing without a connection."""
 
 
 class SendPath:
@@ -115,7 +115,7 @@ Choose = Callable[[SendSubscription, Stored], Iterable[Stored]]
 class SendFlow:
     """Windowed sender (see the module's docstring); implements `edge.broker.model.interfaces.Consumer`.
 
-    While there is no connection `credit` is 0, so messages wait in the store and not in memory.
+    Without a connection `credit` is 0, so messages wait in the store and not in memory.
     """
 
     user: str = ""

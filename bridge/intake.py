@@ -70,8 +70,8 @@ class IntakeLimits:
     messages_unsettled: int = 4096
     """Messages that may wait to be on disk, of a peer that sends plain messages."""
     bytes_unsettled: int = 32 << 20
-    """Decoded bytes waiting to be on disk. Above this no more credit is given, and deliveries that have arrived wait
-    undecoded. A delivery larger than this is decoded when no other one is."""
+    """Decoded bytes waiting to be on disk. Above this no further credit is given, and deliveries that have arrived
+    wait undecoded. A delivery larger than this is decoded when no other one is."""
     bytes_unread: int = 32 << 20
     """Undecoded bytes above which the connection is not read; credit already given may be for more."""
     bytes_a_turn: int = 4 << 20

@@ -45,7 +45,7 @@ BATCH_NAME_BYTES_MAX: Final = 256
 """UTF-8 bytes of a batch's address space, and of its epoch, which is written out with each message."""
 
 BATCH_ENDS_MAX: Final = 8_192
-"""Logs of a gateway's store whose end a batch reports; an uplink's batch has at most 4 096 messages."""
+"""Logs of a gateway's store with their end in a batch; an uplink's batch has at most 4 096 messages."""
 
 BATCH_TABLE_BYTES_MAX: Final = 16 * MIB
 """Bytes of a batch's range table before compression."""

@@ -104,7 +104,7 @@ class Heading(NamedTuple):
     durable: bool = False
     """The peer has to keep the messages over its restart, whatever they say (section 3.2.1)."""
     partition_key: str | None = None
-    """Key of messages whose order the peer keeps; a long key is sent as its digest."""
+    """Key of messages that the peer keeps in order; a long key is sent as its digest."""
 
 
 AS_THEY_SAY: Final = Heading()

@@ -1,4 +1,4 @@
-"""Name of a message's publisher: its device, and the client by which the device sent it.
+"""Name of a message's publisher: its device, and the client that the device used.
 
 The device is the user that the client authenticated as (the subject of its certificate, its token or its password);
 without credentials it is the client identifier (MQTT) or the container id (AMQP). One user may have many clients, and a

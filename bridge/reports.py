@@ -22,7 +22,7 @@ from bridge.engine import Condition, DeliveryState, Detail, Engine, Link
 log = logging.getLogger(__name__)
 
 OLDER_COPY: Final = "waypost:older-copy"
-"""Condition with which a hub rejects a lineage: it knows a later opening of the store. The description is the id of the
+"""Condition of a hub that rejects a lineage, as it knows a later opening of the store. The description is the id of the
 last opening that both know, or empty."""
 
 LEDGER_MAX: Final = 1024
@@ -56,7 +56,7 @@ class Reports:
         self.wake: Callable[[], None] = _idle
         self._lineage, self._fork = lineage, fork
         self.stuck = False
-        """The hub rejected the lineage and there is no other one: the connection cannot be used."""
+        """True after the hub rejected the only lineage: the connection cannot be used."""
         self._held = False
         self._due = False
         """The lineage is to be sent."""

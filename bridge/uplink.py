@@ -5,9 +5,9 @@ the gateway's store before it is on disk elsewhere. Unsettled messages of a brok
 order of their lane, before anything new; the hub knows by sequence which ones it has. Sans-I/O: `bridge.hub_links`
 connects it to an engine.
 
-The live lane goes first. The backlog puts no more into the socket than leaves it in a moment (`bridge.socket_room`), so
-a live batch waits behind one batch of the backlog, not behind a window of them. The backlog always leaves part of the
-peer's credit to the live lane.
+The live lane goes first. The backlog puts only as much into the socket as leaves it in a moment (`bridge.socket_room`).
+So a live batch waits behind one batch of the backlog, not behind a window of them. The backlog always leaves part of
+the peer's credit to the live lane.
 
 Each lane is accepted in order. So when a peer releases anything, this end cuts the connection and sends again from
 there (decision 0003).
@@ -187,7 +187,7 @@ class Uplink:
         self._engine: Engine | None = None
         self._link: Link | None = None
         self._live_at = float("-inf")
-        """When the last batch of the live lane left."""
+        """Time when the last batch of the live lane left."""
         self._due_at: float | None = None
         self._handed = False
         """The engine was given a delivery in this flush."""
@@ -381,7 +381,7 @@ class Uplink:
         return False
 
     def _batch_bytes(self, flow: SendFlow) -> int:
-        """Return the size of a batch before compression; for the backlog no more than the link carries in a moment."""
+        """Return the size of a batch before compression; for the backlog at most what the link carries in a moment."""
         most, figures = self.limits.batch_bytes, self.figures
         if flow is self.live or not figures.bytes_accepted:
             return most

@@ -37,7 +37,7 @@ html_show_sphinx = False
 html_copy_source = False
 html_use_index = False
 html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
-"""No link to a source: the site is also read where there is no forge."""
+"""No link to a source: readers of the site may have no access to a forge."""
 templates_path: list[str] = []
 
 

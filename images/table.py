@@ -14,7 +14,7 @@ from images.errors import USAGE, ImageError
 SUFFIX: Final = ".csv"
 DELIMITERS: Final = (",", ";", "\t")
 _NAMED_DELIMITER: Final = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
-"""First line by which Excel states the delimiter; some programs leave it in."""
+"""First line that states the delimiter in files of Excel; some programs leave it in."""
 
 
 def is_table(path: Path) -> bool:

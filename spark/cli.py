@@ -204,7 +204,7 @@ def _run_passes(lake: LakePlace, jobs: list[AnalyticsJob], how: _PassOptions) ->
 
 
 def _maintain_by_need(lake: LakePlace, jobs: Sequence[AnalyticsJob], steps: Sequence[JobStatus]) -> None:
-    """After a pass, maintain the tables of its rhythms, which no job writes now.
+    """Maintain the tables of a pass's rhythms after the pass, when no job writes them.
 
     Tables of no job go with the values. A lake with a damaged table is left as it is.
     """

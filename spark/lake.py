@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _READER_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
-"""Delta features with which the rows of a table are still those of its data files."""
+"""Delta features that leave the rows of a table as they are in its data files."""
 _COLUMN_MAPPING_READER_VERSION = 2
 BATCH_BYTES_MAX: Final = "256m"
 """Approximate size of the data files in a micro-batch. Decoded they take some hundred megabytes."""

@@ -60,7 +60,7 @@ class Pins(msgspec.Struct, frozen=True):
 class TableLineage(msgspec.Struct, frozen=True):
     """`sources`: the tables that the rows were derived from, at the versions read, and the sources of those.
 
-    `siblings` further tables of the same job, at the versions that belong to it; `beside` in commits.
+    `siblings` further tables of the same job, at the versions that belong to it.
     `made_by`  step and revision of the job.
     `pins`     of a batch; a retry writes its remaining outputs with them.
     """

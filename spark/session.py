@@ -35,7 +35,7 @@ STOP_SECONDS_MAX = 120.0
 
 
 def hadoop_url(path: Path) -> str:
-    """Return the URL by which Hadoop opens a local file. It takes ``%20`` literally, so nothing is escaped."""
+    """Return the URL of a local file for Hadoop, which takes ``%20`` literally, so nothing is escaped."""
     return f"file://{path}"
 
 

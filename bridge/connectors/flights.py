@@ -45,7 +45,7 @@ class Flight:
         return self._first == len(self._answers)
 
     def answered(self, index: int, answer: MessageAnswer) -> bool:
-        """Record the peer's answer to one message, the first of which counts; return True when `settle` is due."""
+        """Record the peer's first answer to one message; ignore further ones. Return True when `settle` is due."""
         if self._answers[index] is None:
             self._answers[index] = answer
         return index == self._first

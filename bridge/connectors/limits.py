@@ -77,7 +77,7 @@ KAFKA_COMMIT_INTERVAL_S: Final = 0.5
 """Interval in seconds of offset commits for records that are on disk here."""
 
 KAFKA_UNCOMMITTED_MAX: Final = 16_384
-"""Records with uncommitted offsets; beyond it no more are taken. They come again after a kill, and are detected by
+"""Maximum records with uncommitted offsets. They come again after a kill, and are detected by
 `bridge.limits.INBOX_NAMES_MAX` remembered names."""
 
 KAFKA_REVOKED_TIMEOUT_S: Final = 4.0

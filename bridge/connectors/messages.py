@@ -47,7 +47,7 @@ class ConnectorMessage(NamedTuple):
     properties: PublishProperties
     payload: bytes
     client: str = ""
-    """Client by which the device sent it; empty when it has the name of the device."""
+    """Client that the device used to send it; empty when it has the name of the device."""
 
 
 def messages(outgoing: Outgoing, translate: Translate) -> Iterator[ConnectorMessage]:

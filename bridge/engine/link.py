@@ -135,7 +135,7 @@ class Link:
 
 
 def symbols(value: Any) -> tuple[str, ...]:
-    """A field of type symbol with ``multiple``, as decoded, in the one form used here."""
+    """Return a decoded field of type symbol with ``multiple`` as a tuple."""
     if value is None:
         return ()
     if isinstance(value, str):

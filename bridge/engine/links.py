@@ -70,7 +70,7 @@ class Links:
         self._link_bytes = 0
         """Memory of the links that the peer attached."""
         self.sessions: list[int] = []
-        """Addresses of the ``pn_session_t`` that the peer has begun."""
+        """Addresses of the ``pn_session_t`` that the peer has opened."""
         self._sessions_max = sessions_max
         self._message_bytes_max = message_bytes_max
         self._session: Any = None  # session of our own links; created on first use

@@ -238,7 +238,7 @@ static bool collect_into(struct collected *all, pn_collector_t *collector)
         pn_link_t *link = pn.event_link(event); /* the event holds its delivery, and that its link, until the pop */
         bool done = true;
         if (!link) {
-            /* a delivery whose link was freed: ignored */
+            /* a delivery of a freed link: ignored */
         } else if (type == pn.type_flow) {
             if (link != all->flowing)
                 done = ++all->n && append(all->rows, row(link, NULL, 0, FLOW));
@@ -871,7 +871,7 @@ static PyObject *write_bytes(PyObject *self, PyObject *const *arguments, Py_ssiz
 
 /* --- one message per read, many connections: take, settle_all ----------------------------------------------------- */
 
-/* Return the first handled event of the collector, and remove ignored ones before it; NULL when there is none. */
+/* Return the first handled event of the collector, and remove ignored ones before it; NULL without one. */
 static pn_event_t *next_handled(pn_collector_t *collector)
 {
     pn_event_t *event;

@@ -62,7 +62,7 @@ class Groups:
         self.dispositions: dict[Link, list[tuple[int, DeliveryState, bool, Detail]]] = {}
         self.flows: dict[Link, None] = {}
         self.wrong = False
-        """The peer sent on a link of which it is the receiver."""
+        """True after the peer sent on a link although it is the receiver."""
 
     def accepted(self, link: Link, tags: Sequence[int]) -> None:
         """Add messages that the peer has accepted and settled."""
@@ -162,7 +162,7 @@ class EngineLoops:
 
     def collect(self, transport: ProtonTransport, links: Mapping[int, Link], groups: Groups) -> Any:
         """Take delivery and flow events off the collector, up to the first other event of `HANDLED_EVENTS`, which is
-        returned and stays on the collector. None: there are no more events.
+        returned and stays on the collector. None: the collector is empty.
 
         Our deliveries that the peer has settled are settled as well.
         """

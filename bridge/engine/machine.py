@@ -83,7 +83,7 @@ class Engine:
         self._handshake_timeout_s = handshake_timeout_s
         self._handshake_deadline = None if now is None else now + handshake_timeout_s
         self._deciding_since: float | None = None
-        """Start of the verification of the peer's secret, whose time does not count for its handshake."""
+        """Start of the verification of the peer's secret; its time does not count for the handshake."""
         self._tick_deadline: float | None = None
         self._close_deadline: float | None = None
         self._later: list[Event] = []
@@ -361,7 +361,7 @@ class Engine:
             self._links.refuse(link, condition)
 
     def detach(self, link: Link, *, closed: bool = True, condition: Condition | None = None) -> None:
-        """Detach the link; it is `closed` at once, and no more events follow."""
+        """Detach the link; it is `closed` at once, and no further event follows."""
         if not link.closed:
             self._links.detach(link, closed=closed, condition=condition)
 

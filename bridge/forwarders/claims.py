@@ -82,7 +82,7 @@ class Claims(Protocol):
 
 
 class NoClaims:
-    """Claims of a peer that needs none: SASL decides who may attach."""
+    """Claims of a peer that needs none: SASL decides which peers may attach."""
 
     deadline: float | None = None
 

@@ -62,7 +62,7 @@ class ForwarderInbox(Protocol):
         """Take nothing more, because the connection is about to close; `credit` is 0 until `detached`.
 
         `left` is called once, when all taken messages are answered: at once, or right after the last answer. Messages
-        that there is no room for are released.
+        without room are released.
         """
         ...
 

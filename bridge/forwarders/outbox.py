@@ -46,7 +46,7 @@ class Outgoing(NamedTuple):
     stored: Stored
     """The run, in its original encoding, with the first message's sequence; its address is this gateway's."""
     hop: Hop
-    """Gateway and epoch: with address and sequence the name of each message, by which duplicates are detected."""
+    """Gateway and epoch: with address and sequence the name of each message, to detect duplicates."""
     sending: SendOptions
 
     def __len__(self) -> int:

@@ -207,4 +207,4 @@ class Receivers:
 
 
 def _ignore(_: str = "") -> None:
-    """Do nothing: there is no connection."""
+    """Do nothing without a connection."""

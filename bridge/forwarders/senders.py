@@ -48,7 +48,7 @@ class _Transfer:
         self.outgoing = outgoing
         self.sent = 0
         self.settled = 0
-        """Number of first messages whose outcome was reported to the outbox."""
+        """Number of first messages with an outcome that was reported to the outbox."""
         self.outcomes: list[tuple[ForwardOutcome, str] | None] = [None] * len(outgoing)
 
     @property
@@ -56,7 +56,7 @@ class _Transfer:
         return self.outgoing.stored.run.size
 
     def prefix(self) -> tuple[int, ForwardOutcome, str] | None:
-        """Return the number and the outcome of the next messages with the same outcome; None while there is none."""
+        """Return the number and the outcome of the next messages with the same outcome; None before the first."""
         first = self.outcomes[self.settled] if self.settled < len(self.outcomes) else None
         if first is None:
             return None
@@ -92,7 +92,7 @@ class Senders:
     def __init__(
         self, outbox: ForwarderOutbox, claims: Claims | None = None, partition_key: Callable[[Run], str] | None = None
     ) -> None:
-        """`claims`: authorization of links. `partition_key`: key of messages whose order the peer keeps."""
+        """`claims`: authorization of links. `partition_key`: key of messages that the peer keeps in order."""
         self.wait_s = 0.0
         """Shortest time until the next connection, as the peer requests."""
         self._outbox = outbox

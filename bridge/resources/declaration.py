@@ -20,7 +20,7 @@ class Field(NamedTuple):
     """Keys of its value in the part's YAML."""
     type: inspect.Type
     effect: Effect | None
-    """When a change takes effect; None: the part is not from YAML."""
+    """Time when a change takes effect; None: the part is not from YAML."""
     required: bool
     default: Any
     secret: bool
@@ -108,6 +108,6 @@ def reader_of(extra: dict[str, Any]) -> FieldReader | None:
 
 
 def alternative(type_: inspect.UnionType) -> inspect.Type:
-    """Return the other type of an optional value: there are no other unions."""
+    """Return the type of an optional value without None: the only kind of union here."""
     [found] = [each for each in type_.types if not isinstance(each, inspect.NoneType)]
     return found

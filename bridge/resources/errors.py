@@ -15,7 +15,7 @@ class ResourceOrigin(msgspec.Struct, frozen=True):
     lines: dict[Path, int] = {}
 
     def line(self, path: Path) -> int:
-        """Return the line of a path, or of its nearest enclosing path with a line; 0 when there is none."""
+        """Return the line of a path, or of its nearest enclosing path with a line; 0 without one."""
         for end in range(len(path), -1, -1):
             if path[:end] in self.lines:
                 return self.lines[path[:end]]

@@ -50,10 +50,10 @@ connections may hold 40 MiB that way."""
 
 
 class MemoryMeter(Protocol):
-    """Tracks memory per connection, and decides which connections there is room for."""
+    """Tracks memory per connection, and decides which connections have room."""
 
     def begun(self, driver: ConnectionDriver) -> None:
-        """Add a connection whose peer is not authenticated yet."""
+        """Add a connection before its peer is authenticated."""
         ...
 
     def identified(self, driver: ConnectionDriver, user: str) -> bool:
@@ -254,7 +254,7 @@ class ConnectionDriver(asyncio.Protocol):
             slow_lane_of(self._loop).add(self)
 
     def take_slice(self) -> bool:
-        """Work for one slice (`bridge.transport.slow_lane.Sliced`)."""
+        """Do the work of one slice (`bridge.transport.slow_lane.Sliced`)."""
         if self._ending is not None and self._ending.lost_from is not None:
             self._conclude(self._ending.lost_from)
         if self.transport is None or self._failed:

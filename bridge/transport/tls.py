@@ -23,8 +23,8 @@ from bridge.transport.tcp import TcpTransport
 from bridge.transport.tls_records import TlsRecords
 
 RECORD_BYTES: Final = 16 * 1024
-"""Largest content of a record (RFC 8446 section 5.1). OpenSSL's buffers grow to the size of a write and stay so; they
-are given no more than this at once."""
+"""Largest content of a record (RFC 8446 section 5.1). OpenSSL's buffers grow to the size of a write and stay so;
+a write has at most this size."""
 
 DECRYPT_S: Final = 0.0003
 """Seconds to decrypt the bytes of one connection before others have their turn: 256 KiB in full records take 0.1 ms, in

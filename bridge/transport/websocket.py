@@ -64,7 +64,7 @@ class Framed:
         self._unframed_bytes = 0
         """Approximate bytes of those frames."""
         self._close_code: int | None = None
-        """Code with which the WebSocket closes once the inner machine has handled all earlier bytes."""
+        """Close code of the WebSocket once the inner machine has handled all earlier bytes."""
 
     def replace_inner(self, inner: ConnectionMachine) -> None:
         """Replace the inner machine. Allowed only between two reads."""
@@ -344,7 +344,7 @@ class WebSocketClient(Framed):
 
 
 def _close_code(event: events.Event) -> int | None:
-    """Return the code with which the WebSocket closes because of this event; None: it stays open."""
+    """Return the close code of the WebSocket for this event; None: it stays open."""
     if isinstance(event, events.TextMessage):  # [MQTT-6.0.0-1]
         return CloseReason.UNSUPPORTED_DATA
     return event.code if isinstance(event, events.CloseConnection) else None

@@ -148,7 +148,7 @@ class Acceptor:
         return [driver for driver, peer in peers if peer is not None and (peer.tenant, peer.kind) == wanted]
 
     def review(self) -> None:
-        """Close connections whose certificates are no longer accepted."""
+        """Close connections with certificates that are no longer accepted."""
         for connection in list(self.admitted.values()):
             connection.review()
 

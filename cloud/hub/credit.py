@@ -72,7 +72,7 @@ class Shares:
         self._newer.pop(connection, None)
 
     def landed(self, connections: Iterable[CreditedConnection], free_bytes: int) -> None:
-        """Share credit again among all connections, after a landing."""
+        """Divide credit again among all connections, after a landing."""
         self._new, self._newer = self._newer, {}
         drawing, sending, silent = list[CreditedConnection](), list[CreditedConnection](), list[CreditedConnection]()
         for one in connections:

@@ -197,7 +197,7 @@ class Lander:
     def _quarantine_or_hold(
         self, entry: QueueEntry, batch: ReceivedBatch, error: Exception, report: GroupReport, now_us: int
     ) -> None:
-        """Quarantine a failing batch if no rows can be made of it; hold it otherwise."""
+        """Quarantine a failing batch if its content cannot become rows; hold it otherwise."""
         if not isinstance(error, ContentError):
             self._hold([entry], _words(error), report)
             return

@@ -195,8 +195,8 @@ CONFIGURATIONS_LOOKED_AT_S = 1.0
 """Interval of looking for new versions and for the next step of roll-outs."""
 
 CONFIRM_S_RANGE = (2.0, 86_400.0)
-"""Minimum and maximum trial time of a version. A connection is up again in a second at best; after a day nobody waits
-for a confirmation."""
+"""Minimum and maximum trial time of a version. A connection is up again in a second at best; after a day no operator
+waits for a confirmation."""
 
 ROLLOUTS_KEPT = 100
 """Completed roll-outs that the registry keeps, each with its gateways."""

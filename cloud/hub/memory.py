@@ -16,8 +16,8 @@ import pyarrow as pa
 from edge.broker.listeners.heap import trim_heap
 
 COLLECTED: Final = (200_000, 4, 100)
-"""Thresholds of the garbage collector, as `edge.broker.listeners.heap.COLLECTED`. A landing of what thousands of
-gateways sent is made of 100 000 objects that are freed when it ends. Freed objects do not count, so the collector
+"""Thresholds of the garbage collector, as `edge.broker.listeners.heap.COLLECTED`. A landing for
+thousands of gateways creates 100 000 objects that are freed when it ends. Freed objects do not count, so the collector
 usually scans none of them; scanning took a tenth of all work. When it runs it takes some 30 ms."""
 
 

@@ -107,7 +107,7 @@ class ObservedGateway(NamedTuple):
     wanted: int
     """Newest version the hub wants."""
     version: int
-    """Version confirmed by the gateway, with the system it asks for."""
+    """Version confirmed by the gateway, with the system of that version installed."""
     failed: int | None = None
     why: str = ""
     updating: bool = False

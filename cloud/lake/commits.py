@@ -72,7 +72,7 @@ class CommitLog(Protocol):
         ...
 
     def forget(self, prepared: Prepared) -> None:
-        """The commit is not in the table and never will be."""
+        """Forget a commit that is not in the table and never will be."""
         ...
 
 
@@ -85,4 +85,4 @@ confirmed in the registry (and not yet acked)."""
 
 
 def no_failpoint(step: str) -> None:
-    """The product: nothing happens between two steps."""
+    """Do nothing between two steps, as the product does."""

@@ -7,7 +7,7 @@
     │   └── StreamInDoubt   the landed sequences of one stream are unknown; other streams are not affected
     │       ├── StreamDamaged   its record is damaged, or an older copy: it is rebuilt from the lake
     │       └── StreamElsewhere another hub has an unfinished landing of it
-    └── ContentError    no rows can ever be made of the content: it goes raw into `quarantine`
+    └── ContentError    the content can never become rows: it goes raw into `quarantine`
 
 Other exceptions (`MemoryError`, `OSError`, internal errors) are faults of the hub too: the content is held.
 """
@@ -54,4 +54,4 @@ class StreamElsewhere(StreamInDoubt):
 
 
 class ContentError(LandingError):
-    """No rows can be made of the content."""
+    """The content cannot become rows."""

@@ -36,7 +36,7 @@ class LandingLake(Protocol):
     def append(self, table: str, rows: pa.Table, transaction: TransactionId | None = None) -> int:
         """Append rows of one partition as one version, durable on return; return the version.
 
-        When it raises, the rows may or may not be in the table: `committed` tells which.
+        When it raises, the rows may or may not be in the table: ask `committed`.
         """
         ...
 

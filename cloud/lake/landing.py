@@ -39,7 +39,7 @@ from cloud.lake.sequences import SequenceRange, SequenceSet, SequenceStream, Spa
 log = logging.getLogger(__name__)
 
 QUARANTINED = "quarantined"
-"""Reason in the ledger for messages in `quarantine`, of which no rows could be made."""
+"""Reason in the ledger for messages in `quarantine`: their content could not become rows."""
 
 
 Clock = Callable[[], float]
@@ -296,7 +296,7 @@ class Landing:
         self.land_records("quarantine", [_quarantine_row(entry) for entry in unreadable], now_us)
 
     def quarantine_batch(self, received: ReceivedBatch, reason: str, now_us: int) -> None:
-        """Store a batch of which no rows can be made, and list its messages in the ledger.
+        """Store a batch that cannot become rows, and list its messages in the ledger.
 
         Raises `CannotLand`, and ValueError for a batch that cannot be encoded.
         """

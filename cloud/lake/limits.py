@@ -26,7 +26,7 @@ LANDING_ROWS_MAX = 150_000
 take 0.3 s. With fewer, a hub with 100 000 messages a second would land more than once a second."""
 
 LANDING_S_MAX = 0.25
-"""Seconds after which a landing makes no more rows. Columns take nanoseconds a byte, but values of AMQP messages and
+"""Seconds after which a landing stops making rows. Columns take nanoseconds a byte, but values of AMQP messages and
 properties are read one by one, half a microsecond each."""
 
 PART_BYTES_MAX = 256 * 1024

@@ -135,8 +135,8 @@ class LakeTable:
     def append(self, rows: pa.Table, transaction: TransactionId | None = None) -> int:
         """Append rows of one partition as one version, durable on return; return the version.
 
-        The version carries the transaction. Raises `LakeError`; then the rows may or may not be in the table, and
-        `committed` tells which.
+        The version carries the transaction. Raises `LakeError`; then the rows may or may not be in the table: ask
+        `committed`.
         """
         with lake_errors(f"table {self.name} cannot be written"):
             partitions = contract().tables[self.name].partition_by

@@ -1,4 +1,4 @@
-"""Balance of each stream and hour: accepted = landed + given up + waiting. Any difference is a finding. Pure.
+"""Balance of each stream and hour: accepted = landed + `given_up` + waiting. Any difference is a finding. Pure.
 
 Missing sequences above the highest landed one count as waiting while the gateway's newest status reports a backlog, or
 is not newer than the statement. Below it, sequences can only wait at a gateway that sends its backlog in a lane of its

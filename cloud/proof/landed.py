@@ -65,7 +65,7 @@ class LandedStreams:
 
 
 def runs_of(batch: pa.RecordBatch) -> Iterator[tuple[SequenceStream, int, int]]:
-    """(stream, first, last) of dense sequences; what is there twice is in two of them."""
+    """Yield (stream, first, last) of dense sequences; a repeated sequence is in two of them."""
     codes = np.zeros(batch.num_rows, dtype=np.int64)
     dictionaries: list[list[str]] = []
     for name in NAMES:

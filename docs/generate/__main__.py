@@ -24,7 +24,7 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
 
 
 def build(folder: Path) -> int:
-    """Build the site into a folder, every page anew; 0 when it was built without a warning."""
+    """Build the whole site into a folder; return 0 when there was no warning."""
     with TemporaryDirectory() as doctrees:
         options = ["-b", "html", "-E", "-q", "-W", "--keep-going", "-d", doctrees]
         return int(build_main([*options, str(DOCS), str(folder)]))

@@ -114,7 +114,7 @@ def _short(group: click.Group, name: str, context: click.Context) -> str:
 
 
 def _help(command: click.Command) -> Iterator[str]:
-    """Yield the paragraphs of a command's help; `\\b` begins one whose lines are kept."""
+    """Yield the paragraphs of a command's help; `\\b` begins one that keeps its lines."""
     text = (command.help or "").partition("\f")[0]
     for paragraph in re.split(r"\n\s*\n", text.strip()):
         if paragraph.lstrip().startswith("\b"):

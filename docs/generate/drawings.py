@@ -1,10 +1,10 @@
 """Drawings: SVG made by Graphviz from text, in `docs/drawings`.
 
 A drawing is a file ``NAME.dot``, or is made from a table of the code (`STATE_MACHINES`). Its ``NAME.svg`` is checked in
-with the digest of its text, so that the site needs no Graphviz to be built and a test says when a picture is out of
-date. `python -m docs.generate.drawings` draws anew what is; it needs Graphviz (`apt-get install graphviz`).
+with the digest of its text, so that the site is built without Graphviz, and a test finds pictures that are out of
+date. `python -m docs.generate.drawings` draws those again; it needs Graphviz (`apt-get install graphviz`).
 
-A picture has the colours of the page it stands in: lines and text are `currentColor`.
+A picture has the colours of its page: lines and text are `currentColor`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from docs.generate.source import ROOT
 FOLDER: Final = ROOT / "docs/drawings"
 PLACE: Final = re.compile(r"^<!-- drawing: ([\w-]+) -->$", re.MULTILINE)
 STYLE: Final = "<style>svg{color:#1f2328}@media(prefers-color-scheme:dark){svg{color:#e6edf3}}</style>"
-"""Colours of a picture that stands alone, as in a README; a page that holds it has its own."""
+"""Colours of a picture outside the site, as in a README; a page of the site has its own."""
 HEAD: Final = (
     'bgcolor="transparent"; node [shape=box, style=rounded, fontname="sans-serif", fontsize=12]; '
     'edge [fontname="sans-serif", fontsize=11];'

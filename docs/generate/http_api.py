@@ -14,7 +14,7 @@ from docs.generate import markdown, source
 GATEWAY: Final = "docs/reference/gateway.openapi.yaml"
 HUB: Final = "docs/reference/hub.openapi.yaml"
 CODE: Final = {GATEWAY: ("edge",), HUB: ("cloud",)}
-"""Folders whose routes a description describes."""
+"""Folders with the routes of each description."""
 METHODS: Final = ("get", "head", "post", "put", "patch", "delete")
 
 

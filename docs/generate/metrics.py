@@ -19,7 +19,7 @@ KINDS: Final = {
 }
 """Type of a metric by the class that makes it."""
 SUFFIXES: Final = {"counter": "_total", "info": "_info"}
-"""What the exposition adds to a family's name."""
+"""Suffix that the exposition adds to a family's name."""
 
 
 class MetricFamily(NamedTuple):

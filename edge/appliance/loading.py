@@ -38,7 +38,7 @@ def load(name: str, entry: LazyCommand) -> click.Command:
 
 
 def name_as_called(command: click.Command) -> None:
-    """Put the name by which the program was called into the help of a command and its subcommands."""
+    """Put the name that the user called into the help of a command and its subcommands."""
     command.help = as_called(command.help or "")
     for parameter in command.params:
         if isinstance(parameter, click.Option):

@@ -18,7 +18,7 @@ from edge.appliance.commands import COMMANDS, FROM_A_CHECKOUT
 
 NAME: Final = "waypost"
 VARIABLE: Final = "WAYPOST_PROGRAM"
-"""Environment variable by which the launcher of a checkout passes the name it was called by."""
+"""Environment variable with the name that the user called, set by the launcher of a checkout."""
 
 _COMMAND: Final = re.compile(rf"(?<![\w./-]){NAME}(?= (?:{'|'.join((*COMMANDS, *FROM_A_CHECKOUT))})\b)")
 
@@ -52,13 +52,13 @@ def command() -> list[str]:
 
 
 def launcher() -> Path | None:
-    """Return the launcher of the checkout by which this was started; None without one."""
+    """Return the launcher of the checkout that started this process; None without one."""
     called = os.environ.get(VARIABLE)
     return Path(called).absolute() if called else None
 
 
 def as_called(text: str) -> str:
-    """Return a text in which commands have the name that the user calls."""
+    """Return the text with commands under the name that the user calls."""
     return _COMMAND.sub(lambda _: program_name(), text)
 
 

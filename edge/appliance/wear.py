@@ -143,7 +143,7 @@ def lasting_line(seen: Outlook) -> str:
 
 
 def advice(seen: Outlook) -> str | None:
-    """Return advice that reduces the wear; None when there is none, or it is too early to tell."""
+    """Return advice that reduces the wear; None without any, or when it is too early to judge."""
     factor = seen.written_per_payload_byte
     if factor is None or factor < MANY_WRITTEN_PER_BYTE or seen.running_s < RATE_SPAN_S_MIN:
         return None

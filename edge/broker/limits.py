@@ -28,7 +28,7 @@ UNROUTED_ADDRESSES_MAX: Final = 64
 topic that was published to longest ago is removed. The counter includes all messages."""
 
 UNROUTED_S: Final = 600.0
-"""Seconds after its last message for which a topic without a subscriber is reported. A device that sends every five
+"""Seconds that a topic without a subscriber is reported after its last message. A device that sends every five
 minutes is reported without a gap."""
 
 UNAUTHENTICATED_SHARE: Final = 4
@@ -37,8 +37,8 @@ devices over MQTT, or 1 800 over AMQP, that return at once after a power cut. Be
 address with the most of them is closed."""
 
 CONNECTIONS_SHARE: Final = 3
-"""The same for all other connections of a space: half-sent messages, unread answers, links. A message takes its size
-once more while it is assembled. Messages that wait for the disk take up to `PENDING_BYTES_MAX`, and messages that wait
+"""The same for all other connections of a space: half-sent messages, unread answers, links. A message takes twice its
+size while it is assembled. Messages that wait for the disk take up to `PENDING_BYTES_MAX`, and messages that wait
 for subscribers up to `TRANSIENT_POOL_BYTES_MAX`."""
 
 BODIES_SHARE: Final = 8
@@ -49,8 +49,8 @@ ACCOUNT_SHARE_MAX: Final = 2
 devices may share a user, and many share an address behind a router."""
 
 STRAINED_SHARE: Final = 4
-"""A pool is strained when less than this part of it is left. Then only one connection of the account that holds most is
-read, so that its message is completed before others start."""
+"""A pool is strained when less than this part of it is left. Then only one connection of the largest account is read,
+so that its message is completed before others start."""
 
 SHED_S: Final = 0.0005
 """Seconds of one turn of the loop for closing connections until a pool is strained no longer. Memory above the pool's
@@ -229,8 +229,8 @@ FLOOR_HYSTERESIS_BYTES: Final = 4 * MIB
 """Free space above the floor at which messages are accepted again, so that accepting does not flap."""
 
 NAME_CHARACTERS: Final = 256
-"""Characters for which a queue, subscription, retained message (with its body) or session counts once more among the
-names of its user: a thousand names must not take a thousand times 64 KiB."""
+"""Characters that count as one more name of the user, in a queue, subscription, retained message (with its body) or
+session: a thousand names must not take a thousand times 64 KiB."""
 
 ADDRESS_REMEMBERED_CHARACTERS_MAX: Final = 512
 """Longer addresses are not cached: 100 000 of them with 64 KiB each would take 6 GB."""
@@ -287,8 +287,8 @@ SUBSCRIPTION_LEFT_KEPT_S: Final = 600
 message causes no write; after a crash the time counts from the next start."""
 
 SUBSCRIPTION_ENDED_AFTER_START_S: Final = 300
-"""Seconds after a start for which a durable subscription that is due to end is kept: its client may return once the
-gateway is up."""
+"""Seconds that a durable subscription that is due to end is kept after a start: its client may return once the gateway
+is up."""
 
 RUNNING_TIME_KEPT_S: Final = 3_600
 """Seconds between two writes of the running time of the gateway while something ends by it: a small commit an hour. A
@@ -303,7 +303,7 @@ ANYCAST_GROUPS_MAX: Final = 10_000
 
 EXCLUDED_MAX: Final = 100_000
 """Pairs of a message of one subscription and a consumer that must not get it again, about 100 bytes each. Beyond it the
-oldest are forgotten, and such a message may be delivered there once more."""
+oldest are forgotten, and such a message may be delivered there again."""
 
 RETAINED_PURGED_MAX: Final = 500
 """Expired retained messages removed in one tick, some 5 ms of the loop's time. The others are removed in the next

@@ -136,7 +136,7 @@ def notices(resources: Sequence[Resource]) -> list[str]:
 
 
 def exposure(resources: Sequence[Resource]) -> list[str]:
-    """Return warnings about who may connect from where, for the whole applied configuration."""
+    """Return warnings about the clients and networks that may connect, for the whole applied configuration."""
     return list(_exposure(effective(resources), resources))
 
 
@@ -189,7 +189,7 @@ def _user(spec: MessagingUserSpec) -> ConfiguredUser:
 
 
 def _device_api(part: DeviceApiPart | None, resources: Sequence[Resource]) -> DeviceApiConfiguration | None:
-    """The device API with its gateways: those of a user's `actsFor`, and those a device names in `via`."""
+    """Return the device API with its gateways: from `actsFor` of users, and from `via` of devices."""
     if part is None:
         return None
     suffix = f"@{part.tenant}"
@@ -204,7 +204,7 @@ def _device_api(part: DeviceApiPart | None, resources: Sequence[Resource]) -> De
             told = user.device or DevicePart()
             device = told.id or user.username.removesuffix(suffix)
             identities.append(DeviceIdentity(user.username, device, (*told.acts_for, *via.pop(device, ()))))
-    # gateways whose user was made by hand: their auth-id is their name
+    # gateways with a user made by hand: their auth-id is their name
     identities += [DeviceIdentity(f"{name}{suffix}", name, tuple(acts_for)) for name, acts_for in via.items()]
     return DeviceApiConfiguration(
         **msgspec.structs.asdict(part),
@@ -254,7 +254,7 @@ def guarded(configuration: BrokerConfiguration, resources: Sequence[Resource]) -
 
 
 def _exposure(configuration: BrokerConfiguration, resources: Sequence[Resource]) -> Iterator[str]:
-    """Yield what a person should know of who may connect; `configuration` is that of all these resources."""
+    """Yield notices about the clients that may connect; `configuration` is that of all these resources."""
     exposed = _exposed(configuration)
     if not exposed:
         return

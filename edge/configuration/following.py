@@ -37,7 +37,7 @@ class AppliedConfiguration(NamedTuple):
 
 
 class Reconfigurable(Protocol):
-    """Gateway whose configuration can be changed while it runs."""
+    """Gateway that takes another configuration while it runs."""
 
     async def reconfigure(self, configuration: BrokerConfiguration) -> None: ...
 

@@ -3,8 +3,8 @@
 Commit-confirm: a new version is on trial until the hub confirms it; otherwise the previous version is restored. The
 whole state is one value, `HubVersions`, and each step returns the next value. It is on disk before it has any effect,
 in one file that is replaced as a whole: after a power cut between two steps the file has one value or the other, and
-both define what to do. There are no files and no clock here: the caller runs the deadline of a trial, which starts
-again with the program.
+both define what to do. This module has neither files nor a clock: the caller runs the deadline of a trial, which
+starts again with the program.
 
 | state | event | next |
 |---|---|---|
@@ -28,7 +28,7 @@ STARTS_MAX: Final = 3
 
 
 class NotTaken(Exception):
-    """A version is not taken, as its number or a higher one is already decided; the message says why."""
+    """A version is refused, because its number or a higher one is already decided; the message gives the reason."""
 
 
 @hides("resources")

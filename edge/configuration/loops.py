@@ -103,7 +103,7 @@ def _peers(name: str, connectors: Mapping[str, Connector], gateway: str, hubs: P
 
 
 def rings(found: Sequence[ForwardingPath]) -> Iterator[list[ForwardingPath]]:
-    """Every ring, the shortest through its first way; each is given once."""
+    """Yield each ring once: the shortest ring through its first path."""
     following = _following(found)
     for i in range(len(found)):
         ring = _ring(i, following)
@@ -112,14 +112,14 @@ def rings(found: Sequence[ForwardingPath]) -> Iterator[list[ForwardingPath]]:
 
 
 def _following(found: Sequence[ForwardingPath]) -> list[list[int]]:
-    """By way, those it feeds. What goes out is compared with what comes in, which is little in most fleets."""
+    """Return, for each path, the indices of the paths it feeds. Only paths of opposite directions are compared."""
     by_direction = {side: [j for j, way in enumerate(found) if way.direction is side] for side in Direction}
     others = {Direction.IN: by_direction[Direction.OUT], Direction.OUT: by_direction[Direction.IN]}
     return [[j for j in others[way.direction] if way.feeds(found[j])] for way in found]
 
 
 def _ring(start: int, following: Sequence[Sequence[int]]) -> list[int] | None:
-    """The shortest way from `start` back to it; None when there is none."""
+    """Return the shortest ring through `start`; None without one."""
     before: dict[int, int] = {}
     level = [start]
     while level:

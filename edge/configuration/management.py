@@ -1,6 +1,5 @@
-"""Addresses changed over AMQP: requests to `$management` become changes of the applied resources, as `waypost apply`
-and `waypost delete` make them. They are validated as a whole, on disk before they are answered, and there after a
-restart.
+"""Change addresses over AMQP: requests to `$management` change the applied resources as `waypost apply` and
+`waypost delete` do. A change is validated as a whole, is on disk before its answer, and remains after a restart.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ log = logging.getLogger(__name__)
 _SOURCE: Final = "$management"
 _ADDRESS: Final = "Address"
 _READ_ONLY: Final = ("name", "identity", "messages", "unsettled", "consumers")
-"""Attributes of an address that READ gives and nobody sets."""
+"""Attributes of an address that READ returns and a client cannot set."""
 _NAME_CHARACTERS_MAX: Final = 200
 
 
 class AddressAdministration:
-    """`edge.broker.amqp.administration.Administration` over the repository of a data directory."""
+    """Implements `edge.broker.amqp.administration.Administration` over the repository of a data directory."""
 
     def __init__(self, repository: Repository, reload: Callable[[], Awaitable[None]]) -> None:
-        """`reload` makes the gateway follow what is applied."""
+        """`reload` makes the gateway use the applied resources."""
         self._repository = repository
         self._reload = reload
         self._tasks: set[asyncio.Task[None]] = set()
@@ -59,7 +58,7 @@ class AddressAdministration:
         done(answer)
 
     def changed(self, operation: str, name: str, attributes: Mapping[str, Any]) -> ManagementResponse:
-        """Change the repository; what to answer. Blocks for the disk."""
+        """Change the repository; return the answer. Blocks for the disk."""
         try:
             found = self._resource(name)
             if operation == "CREATE":
@@ -100,7 +99,7 @@ class AddressAdministration:
         return None
 
     def _free_name(self, address: str) -> str:
-        """A resource's name made of the address, and told apart where another address makes the same."""
+        """Return a resource name derived from the address; a checksum is added when that name is in use."""
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", address).strip("-._")[:_NAME_CHARACTERS_MAX].rstrip("-._") or "address"
         if any(resource.key == (_ADDRESS, plain) for resource in self._repository.load().resources):
             return f"{plain}-{crc32(address.encode('utf-8', 'replace')):08x}"
@@ -108,7 +107,7 @@ class AddressAdministration:
 
 
 def _spec(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes as fields of a spec: a resource's, and `addressType` for its type. None takes a field away."""
+    """Return the fields of a spec for these attributes; `addressType` is its type. None removes a field."""
     spec = {key: value for key, value in attributes.items() if key not in _READ_ONLY}
     if "addressType" in spec:
         spec["type"] = spec.pop("addressType")

@@ -18,7 +18,7 @@ from edge.output.text import word
 
 
 class OptionsRefused(Exception):
-    """The options do not make a gateway; `hint` says what would."""
+    """The options do not configure a gateway; `hint` gives the next step."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -26,11 +26,11 @@ class OptionsRefused(Exception):
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of `edge run`."""
+    """Options of `edge run`."""
 
     data: Path
     root: Path = Path("/")
-    """Of the machine: where it says what system runs."""
+    """Root of the machine's file system, which names the running system."""
     config: Path | None = None
     dev: bool = False
     mqtt: str | None = None
@@ -44,9 +44,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def configuration_of(options: RunOptions, resources: Sequence[Resource] | None = None) -> BrokerConfiguration:
-    """The configuration to serve, made of these resources; None: of those the options mean.
+    """Return the configuration of these resources and options; None: of the resources that the options select.
 
-    Raises OptionsRefused, and what `resources_of` does.
+    Raises OptionsRefused and the errors of `resources_of`.
     """
     resources = resources_of(options) if resources is None else resources
     configuration = _base(options, resources)
@@ -75,17 +75,19 @@ def configuration_of(options: RunOptions, resources: Sequence[Resource] | None =
 
 
 def resources_of(options: RunOptions) -> Sequence[Resource]:
-    """The resources of --config, or the applied ones. Raises `ConfigurationRejected`, `RepositoryError`."""
+    """Return the resources of --config, or the applied ones. Raises `ConfigurationRejected`, `RepositoryError`."""
     if options.config is None:
         return Repository(options.data).load().resources
-    from bridge.resources.parse import read_whole  # noqa: PLC0415 - YAML: half a MiB nobody else needs
+    from bridge.resources.parse import read_whole  # noqa: PLC0415 - YAML: half a MiB that only --config needs
 
     return read_whole(KINDS, [str(options.config)])
 
 
 def _base(options: RunOptions, resources: Sequence[Resource]) -> BrokerConfiguration:
-    """What the resources say. With --dev and resources that were applied, listeners and addresses they do not name are
-    those of the preset."""
+    """Return the configuration of the resources.
+
+    With --dev, the preset adds listeners and addresses that the applied resources do not name.
+    """
     if not options.dev or options.config is not None:
         return effective(resources)
     if not resources:
@@ -97,7 +99,7 @@ def _base(options: RunOptions, resources: Sequence[Resource]) -> BrokerConfigura
 
 
 def _given(options: RunOptions) -> list[Listener]:
-    """The listeners of the options. Raises OptionsRefused."""
+    """Return the listeners of the options. Raises OptionsRefused."""
     texts = msgspec.structs.asdict(options)
     given = []
     for field, (protocol, websocket, tls) in SHORT_FORMS.items():
@@ -112,13 +114,13 @@ def _given(options: RunOptions) -> list[Listener]:
 
 
 def _with_listeners(configuration: BrokerConfiguration, listeners: Sequence[Listener]) -> BrokerConfiguration:
-    """These in place of those of the same name, or beside the others."""
+    """Add these listeners; they replace those of the same name."""
     by_name = {listener.name: listener for listener in (*configuration.listeners, *listeners)}
     return msgspec.structs.replace(configuration, listeners=tuple(by_name.values()))
 
 
 def _with_containers(configuration: BrokerConfiguration) -> BrokerConfiguration:
-    """A connector goes by the gateway's name where it has no other."""
+    """Name the container of each connector after the gateway, unless it has a name."""
     connectors = tuple(
         msgspec.structs.replace(connector, container=connector.container or configuration.gateway)
         for connector in configuration.connectors

@@ -88,7 +88,7 @@ class BalenaFleet:
     def register(self, devices: Iterable[NewDevice]) -> Iterator[RegisteredDevice]:
         """Register devices one after the other; a device that exists gets its tenant and variables again.
 
-        So after an interruption the whole list can be given once more.
+        So the whole list can be repeated after an interruption.
         """
         if self._account.kind != "user":
             raise ImageError(

@@ -73,7 +73,7 @@ def _explain_file_error(error: OSError, out: Path) -> Exception:
 def make_configuration(
     account: BalenaAccount, fleet: str, version: str, *, wifi: tuple[str, str] | None, uuid: str | None
 ) -> dict[str, Any]:
-    """Return the configuration with which a card joins a fleet. Raises ImageError.
+    """Return the configuration that makes a card join a fleet. Raises ImageError.
 
     `uuid`: join as this registered device.
     """

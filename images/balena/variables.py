@@ -1,7 +1,7 @@
 """Check variables of a fleet or a device before they are set.
 
-balena accepts the names, and a gateway reads the values at its start (`edge.appliance.first_boot.environment`), far
-from the person who set them.
+balena accepts the names, and a gateway reads the values at its start (`edge.appliance.first_boot.environment`).
+An error there would not reach the person that set the value.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def build(steps: BuildSteps, system: Path, keys: SigningKeys) -> UpdateBundle:
 
 
 def make_resource(bundle: UpdateBundle, folder: str) -> str:
-    """Return the resource (YAML, kind System) with which a hub sends this system to gateways.
+    """Return the resource (YAML, kind System) that makes a hub send this system to gateways.
 
     `folder`: URL of the folder that will hold the file.
     """

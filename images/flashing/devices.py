@@ -44,7 +44,7 @@ class Disk(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Path, size and model, for a person who looks for the right disk."""
+        """Path, size and model, for the choice of the right disk."""
         return f"{self.path}  {self.size / 1e9:.1f} GB  {self.model or 'no name'}"
 
 

@@ -101,7 +101,7 @@ def _lay_out(tree: Path, frozen: Path) -> None:
 
 
 def _normalize(tree: Path) -> None:
-    """Set modes and dates that do not depend on who builds the package, and when."""
+    """Set modes and dates that are the same in every build."""
     for path in (*tree.rglob("*"), tree):
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)

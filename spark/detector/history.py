@@ -42,7 +42,7 @@ class Windows:
         self._squares = running_sums(0.0, (values - self._origin) ** 2)
 
     def mean(self, size: int, back: int = 0) -> Numbers:
-        """Return the means of `size` values, the newest of which is `back` values old."""
+        """Return the means of `size` values; the newest of them is `back` values old."""
         size = min(size, HISTORY_VALUES - back)
         return self._mean(self._sums, size, back) + self._origin
 

@@ -1,6 +1,6 @@
 """State that continues from chunk to chunk as one number per measure: totals, fading means, records.
 
-A series arrives in chunks of any length, none of which crosses the end of a block of `BLOCK_VALUES`. The result must
+A series arrives in chunks of any length that do not cross the end of a block of `BLOCK_VALUES`. The result must
 not depend on the chunks, down to the last bit. So sums are added in the order of the values, and powers are those of
 the place in the block.
 """

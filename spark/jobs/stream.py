@@ -73,7 +73,7 @@ class MicroBatch:
         return TableLineage(self.lineage.sources, others)
 
     def find_pins(self, output: str) -> Pins | None:
-        """Return the pins with which an earlier attempt wrote `output`; None if it has not."""
+        """Return the pins of an earlier attempt that wrote `output`; None if it has not."""
         if not self.sink.has_batch(output):
             return None
         found = (commit.lineage.pins for commit in lineage.commits(self.lake.open(output)) if commit.lineage)

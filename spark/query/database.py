@@ -1,6 +1,6 @@
 """DuckDB in memory, locked: a query reads the tables of one lake and nothing else, and writes nothing.
 
-Three locks, each of which stops most of what a query must not do:
+Three locks, each of which stops most forbidden actions of a query:
 - only one statement, and only of the kinds that read;
 - no access to files, network or extensions, with a configuration that can no longer be changed;
 - a transaction that is read only.

@@ -192,7 +192,7 @@ def _add_reported(tables: ReportTables, flows: Sequence[MessageFlow]) -> None:
 
 
 def _keep_last(reports: dict[int, tuple[float, float]], part: pa.Table, flow: MessageFlow) -> None:
-    """Store the report of a gateway in `said` by bucket number, unless a later one is stored."""
+    """Store the last report of a gateway in each bucket."""
     part = part.filter(pc.is_valid(part["backlog_messages"])).sort_by("reported_at")
     at, held = unix_seconds(part["reported_at"]), _numbers(part, "backlog_messages")
     drawn = (at >= flow.start) & (at <= flow.end)

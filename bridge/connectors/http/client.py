@@ -1,8 +1,8 @@
 """Batches of messages to an HTTP endpoint, one request at a time, so that they arrive in order.
 
 A request is repeated with the same messages and the same name until the server has taken it or refused it for good. A
-server does not say which message of a batch it does not take, so a batch it refuses is sent in halves, down to the one.
-The URL is the configuration's and redirects are not followed: nothing a device sends decides who is asked.
+server does not report which message of a batch it refuses, so a refused batch is sent in halves, down to the one.
+The URL is from the configuration, and redirects are not followed: messages of devices cannot choose the server.
 """
 
 from __future__ import annotations

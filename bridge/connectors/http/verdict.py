@@ -39,7 +39,7 @@ def verdict(status: int) -> ResponseVerdict:
 
 
 def advice(status: int) -> str:
-    """Return the next step for an operator; empty when there is none."""
+    """Return the next step for an operator; empty without one."""
     if 300 <= status < 400:
         return "redirects are not followed: set the connector to the final address"
     if status in (401, 403):

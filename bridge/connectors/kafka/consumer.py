@@ -60,7 +60,7 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
         )
         self._loop = asyncio.get_running_loop()
         self._partitions: dict[TopicPartition, Offsets] = {}
-        """Offsets of the assigned partitions of which a record was received."""
+        """Offsets of the assigned partitions with a received record."""
         self._revoking = False
         self._tokens = count()
         self._answered = asyncio.Event()

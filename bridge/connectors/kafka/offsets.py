@@ -12,7 +12,7 @@ class Offsets:
 
     def __init__(self) -> None:
         self.done = -1
-        """Offset that may be committed: all earlier records are answered. Below 0 while there is none."""
+        """Offset that may be committed: all earlier records are answered. Below 0 before the first."""
         self._committed = -1
         self._taken: deque[int] = deque()
         self._answered: set[int] = set()

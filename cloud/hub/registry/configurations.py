@@ -89,9 +89,9 @@ class VersionRecord(NamedTuple):
     failure: str | None = None
     """Reason that the gateway reported for a failure."""
     selector: str | None = None
-    """As in `WantedConfiguration`."""
+    """Same as in `WantedConfiguration`."""
     decided_at: int | None = None
-    """As in `WantedConfiguration`; None for versions of older programs, before all others."""
+    """Same as in `WantedConfiguration`; None for versions of older programs, before all others."""
 
     @property
     def desired(self) -> Desired:

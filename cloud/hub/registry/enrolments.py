@@ -69,7 +69,7 @@ class CertificateRecord(NamedTuple):
         return self.revoked_at is None and self.ends_at > now_us
 
     def fresh(self, now_us: int) -> bool:
-        """Its gateway has no reason yet to renew it."""
+        """Return True in the first half of its validity, when its gateway has no reason to renew it."""
         return self.good(now_us) and now_us - self.begins_at < (self.ends_at - self.begins_at) // 2
 
 

@@ -16,7 +16,7 @@ ON_TRIAL: Final = "data/update/on-trial"
 
 State = Literal["installing", "cut off", "trial", "kept", "given up"]
 """`cut off`: the installation was interrupted, or the hub was away during the trial; it can be repeated.
-`given up`: rolled back or refused."""
+The last state: rolled back or refused."""
 
 
 class Update(msgspec.Struct, frozen=True, kw_only=True):

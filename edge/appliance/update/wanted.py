@@ -1,4 +1,4 @@
-"""Files by which a gateway orders a system, and by which the update services report progress.
+"""Files of a gateway's order for a system, and of the progress of the update services.
 
 The gateway downloads and installs nothing itself. It writes `WantedSystem` into its data directory while there is
 something to do. One service downloads the bundle as the gateway's user, another installs it as root. Both write their
@@ -43,7 +43,7 @@ class WantedSystem(msgspec.Struct, frozen=True, kw_only=True):
     quiet_hours: str | None = None
     start_jitter_s: float = 0.0
     gateway: str = ""
-    """Name of the gateway, from which the start jitter is derived."""
+    """Name of the gateway; the start jitter is derived from it."""
     keep_free: int = 0
     """Bytes of the medium that are reserved for messages."""
     proxy: Proxy | None = None

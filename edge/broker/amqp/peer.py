@@ -43,7 +43,7 @@ class AmqpPeer:
 
     @property
     def user(self) -> str:
-        """User whose quotas count the names that it creates."""
+        """User with the quotas for the names that it creates."""
         return "" if self.grant is None else self.grant.user
 
     def require(self, allowed: bool, what: str, address: str) -> None:

@@ -30,7 +30,7 @@ class DeadLetteringSubscription(Protocol):
         ...
 
     def pump(self) -> None:
-        """Continue: there is room again for more messages to be dropped."""
+        """Continue, as there is room again for messages to drop."""
         ...
 
     def tick(self, now_s: float) -> bool:
@@ -133,7 +133,7 @@ class DeadLettering:
             self._logs.read(self._log, first, bytes_max, self._was_read)
 
     def close(self) -> None:
-        """Stop: the cursor is deleted."""
+        """Stop, as the cursor is deleted."""
         self._closed = True
 
     # --- from the dead letters --------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     """Selector of its consumers, as `SubscribeOptions.selector`; None also in declarations of older versions."""
 
     user: str = ""
-    """User who made it; empty: unknown. It decides nothing."""
+    """User that made it; empty: unknown. It decides nothing."""
 
     timeout_s: int = 0
     """Time for which its client wants it kept without consumers (AMQP 1.0 section 3.5.3); 0: forever."""
@@ -86,8 +86,8 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
 class EndingSubscription:
     """Subscription without a client that is being ended: its messages are dropped.
 
-    These are the messages that arrived while it existed. All of them are in its logs once the commit in which the end
-    began is decided.
+    These are the messages that arrived while it existed. They are all in its logs after the outcome of the commit that
+    started the end.
     """
 
     __slots__ = ("_began", "_ends")

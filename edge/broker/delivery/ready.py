@@ -13,7 +13,7 @@ from edge.broker.limits import READY_S
 from edge.broker.model.isolation import call_isolated
 
 Work = Callable[[], None]
-"""A bound method stands for its object: two of the same object and function are equal."""
+"""Bound method: two of the same object and function are equal."""
 
 
 class ReadySet:
@@ -22,7 +22,7 @@ class ReadySet:
     __slots__ = ("_now_s", "_ready", "_scheduled", "_soon")
 
     def __init__(self, soon: Callable[[Work], object] | None, now_s: Callable[[], float]) -> None:
-        """`soon` calls a function in the next turn of the loop. None: there are no turns, so work is done at once.
+        """`soon` calls a function in the next turn of the loop. None: without turns, work is done at once.
         `now_s` is monotonic, in seconds.
         """
         self._soon = soon
@@ -35,7 +35,7 @@ class ReadySet:
 
     @property
     def has_turns(self) -> bool:
-        """Whether work can be put off to a later turn."""
+        """True when work can be postponed to a later turn."""
         return self._soon is not None
 
     def add(self, work: Work) -> None:
@@ -46,7 +46,7 @@ class ReadySet:
             self._schedule()
 
     def discard(self, work: Work) -> None:
-        """Forget work whose owner is gone."""
+        """Discard work after the end of its owner."""
         self._ready.pop(work, None)
 
     def _schedule(self) -> None:

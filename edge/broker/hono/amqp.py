@@ -40,7 +40,7 @@ from edge.broker.model.interfaces import DeliveryOutcome, Refusal, Subscription
 log = logging.getLogger(__name__)
 
 _SETTLED_MODE: Final = 1
-"""snd-settle-mode `settled` (AMQP 1.0 section 2.8.2), with which the outcome of a command would be lost."""
+"""snd-settle-mode `settled` (AMQP 1.0 section 2.8.2); it would lose the outcome of a command."""
 _UNAUTHORIZED: Final = CONDITIONS[Refusal.NOT_AUTHORIZED]
 _BAD_REQUEST: Final = "hono:bad-request"
 _CONDITIONS: Final = {
@@ -149,8 +149,8 @@ class CommandLink(OutgoingLink):
         gateway: DevicePrincipal | None,
         everything: bool,
     ) -> None:
-        """`device`: receives the commands. `gateway`: the peer acts for other devices, and is told the device of each
-        command. `everything`: the link is for all its devices. Raises AddressError."""
+        """`device`: receives the commands. `gateway`: the peer acts for other devices, and each command names its
+        device. `everything`: the link is for all its devices. Raises AddressError."""
         super().__init__(engine, link, service.router, driver, name, durable=False, clock_ns=clock_ns)
         self._service = service
         self._source = messages.MessageSource(device, messages.AMQP_ADAPTER, link.source.address or COMMAND)

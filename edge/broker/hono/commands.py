@@ -122,7 +122,7 @@ def amqp_message(
     """Encode a command for an AMQP device. Raises `DecodeError`.
 
     `original` is the message of the application. The device answers to `reply_to` with `identifier`. With
-    `names_device` the peer is a gateway and is told the device.
+    `names_device` the message names the device, because the peer is a gateway.
     """
     fields: list[Any] = [None] * 7
     fields[_SUBJECT], fields[_REPLY_TO], fields[_CORRELATION] = command.name, reply_to, identifier or None

@@ -6,7 +6,7 @@ from typing import Final
 
 PLANS_CACHED_MAX: Final = 64
 """Topics of one connection with a cached translation. A device uses two or three, a gateway one for each device and
-endpoint; others are only slower."""
+endpoint; topics beyond this are only slower."""
 
 PLAN_PROPERTIES_BYTES_MAX: Final = 256
 """Largest PUBLISH properties in that cache; larger ones differ for each message."""

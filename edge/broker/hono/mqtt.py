@@ -344,7 +344,7 @@ class DeviceConnection(Interceptor):
         )
 
     def unsubscribe(self, pattern: str) -> bool:
-        """Remove a subscription to commands or errors. Return False if there is none."""
+        """Remove a subscription to commands or errors. Return False without one."""
         if self._errors.pop(pattern, None) is not None:
             return True
         return self._unsubscribe_commands(pattern)

@@ -45,7 +45,7 @@ class AdmittedClient(NamedTuple):
 
     @property
     def user(self) -> str:
-        """User whose quotas count the names that it creates; empty without authentication."""
+        """User with the quotas for the names that it creates; empty without authentication."""
         return "" if self.grant is None else self.grant.user
 
 

@@ -52,7 +52,7 @@ class NoSniff:
 
 
 def application(routes: Sequence[HttpRoute], access: HttpAccess) -> Starlette:
-    """Serve the routes, which check `access` themselves. Only users are told that a path or method is unknown."""
+    """Serve the routes, which check `access` themselves. Only users learn that a path or method is unknown."""
 
     async def unknown(request: Request, error: Exception) -> Response:
         try:

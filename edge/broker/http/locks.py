@@ -24,7 +24,7 @@ class MessageLock(NamedTuple):
     """Lock of one message for one client."""
 
     owner: str
-    """User, or remote address without authentication, whose limit the lock counts against."""
+    """User, or remote address without authentication: the lock counts against its limit."""
     user: str
     """Only this user may settle the message; empty without authentication."""
     address: str

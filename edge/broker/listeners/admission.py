@@ -101,7 +101,7 @@ class Admission:
     def make_room(self) -> bool:
         """Close the oldest unauthenticated connection of the address with the most, if it has more than one.
 
-        Return False if there is none. A client that authenticates at once is rarely the oldest.
+        Return False without one. A client that authenticates at once is rarely the oldest.
         """
         most = self.budget.unauthenticated.most_connections()
         if most is None or most.connections <= 1:

@@ -29,7 +29,7 @@ CERTIFIED_MIN: Final = 64
 """Connections with a certificate before closed ones are removed from the set."""
 
 Identify: TypeAlias = Callable[[Mapping[str, Any] | None], str | None]
-"""Returns the name in a verified client certificate, as `ssl` returns it; None if there is none."""
+"""Returns the name in a verified client certificate, as `ssl` returns it; None without one."""
 Admit: TypeAlias = Callable[[str | None], asyncio.Protocol | None]
 """Creates the protocol of a connection with this identity; None at a limit."""
 
@@ -98,7 +98,7 @@ class Handshakes:
         self._by_remote: Counter[str] = Counter()
         """Handshakes in progress by remote address."""
         self._open = 0
-        """Connections whose handshake is not done."""
+        """Connections before the end of their handshake."""
         self._name = name
         self._certificates = certificates
         self._admit = admit
@@ -143,7 +143,7 @@ class Handshakes:
             self._close_stalled()
 
     def secured(self, transport: TlsTransport) -> asyncio.Protocol | None:
-        """Return the protocol of a connection whose handshake is done."""
+        """Return the protocol of a connection after its handshake."""
         self._over(transport)
         if not self._accept_certificate(transport):
             return None
@@ -165,7 +165,7 @@ class Handshakes:
         self._over(transport)
 
     def review(self) -> None:
-        """Close connections whose certificate is revoked now."""
+        """Close connections with a certificate that is revoked now."""
         self._drop_closed()
         for transport in list(self._certified):
             certificate = _certificate_of(transport)

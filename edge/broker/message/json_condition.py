@@ -1,6 +1,6 @@
 """Conditions on a JSON body: a strict subset of JSONPath's filter expressions (RFC 9535 section 2.3.5).
 
-Example: ``$.temperature > 30 && ($.unit == "C" || !$['at rest'])``. Paths of names and indexes are compared with
+Example: ``$.temperature > 30 && ($.unit == "C" || !$['door open'])``. Paths of names and indexes are compared with
 numbers, strings, ``true``, ``false`` and ``null`` by ``== != < <= > >=``. A path alone tests for existence. ``&& || !``
 and parentheses combine conditions. There are no wildcards, slices, descendants or functions, so the work does not
 depend on the content of a body. Comparisons follow the standard: for different types only ``!=`` is true, and a missing

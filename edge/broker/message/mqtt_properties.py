@@ -2,7 +2,7 @@
 
 The properties of a PUBLISH that a server forwards unaltered [MQTT-3.3.2-4, -15, -16, -17, -18, -20] travel through
 Waypost as the bytes they came in (`bridge.message.Run.properties`); `split_publish` takes them apart from the two that
-end here (topic alias, subscription identifier), `decode_run` makes values of them for who wants to look.
+end here (topic alias, subscription identifier), and `decode_run` decodes them into values.
 """
 
 from __future__ import annotations

@@ -503,7 +503,7 @@ def _user_properties(found: ParsedMessage, priority: int) -> tuple[tuple[str, st
 
 
 def _repeated(listed: Any, application: dict[str, str]) -> list[tuple[str, str]]:
-    """The user properties that `USERS_ANNOTATION` lists, without those that have changed since."""
+    """Return the user properties that `USERS_ANNOTATION` lists, without those that have changed since."""
     if not isinstance(listed, list) or len(listed) % 2 or not all(type(text) is str for text in listed):
         return []
     pairs = list(zip(listed[::2], listed[1::2], strict=True))
@@ -516,12 +516,12 @@ def _is_of_dead_letter(key: Any) -> bool:
 
 
 def _identifier_text(value: Any) -> str:
-    """A field as text; an identifier as an answer may refer to it (`amqp_identifiers`)."""
+    """Return a field as text, and an identifier in the form that an answer may use (`amqp_identifiers`)."""
     return as_text(value) if isinstance(value, UUID | int) else _text_of(value)
 
 
 def _text_of(value: Any) -> str:
-    """A value as text: without quotes where it is text in JSON, else as JSON."""
+    """Return a value as text: a text of JSON without quotes, other values as JSON."""
     plain = plain_value(value)
     return plain if isinstance(plain, str) else _encoder.encode(plain).decode()
 
@@ -531,7 +531,7 @@ def _fits_mqtt(text: str) -> bool:
 
 
 def _mqtt_text(value: Any) -> str | None:
-    """A string MQTT can carry (MQTT 5 section 1.5.4): not too long, without U+0000 and surrogates."""
+    """Return a string that MQTT can carry (MQTT 5 section 1.5.4): short, without U+0000 and surrogates; or None."""
     if not isinstance(value, str) or "\0" in value:
         return None
     return str(value) if len(value.encode("utf-8", "replace")) <= STRING_BYTES_MAX else None

@@ -41,7 +41,7 @@ class TracedPublication(Protocol):
 
     @property
     def tokens(self) -> Sequence[int]:
-        """Tokens by which the messages are answered; empty: no answer."""
+        """Tokens for the answers to the messages; empty: no answer."""
         ...
 
 

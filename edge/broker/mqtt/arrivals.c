@@ -4,8 +4,8 @@
  *
  * A *lane* is the reading side of one connection. It reads PUBLISH packets of QoS 0 and 1 with a first byte, topic name and
  * properties that it has learned, and passes all other bytes to the state machine (`inbound.py`), unchanged and in order.
- * The messages are collected in *batches*, which are stored, delivered and answered together. A message whose route is
- * unknown is a run of its own for the router. `arrivals.py` is the Python side and decides about everything else.
+ * The messages are collected in *batches*, which are stored, delivered and answered together. A message with an
+ * unknown route is a run of its own for the router. `arrivals.py` is the Python side and decides about everything else.
  *
  * A lane reads the bytes that the transport of its connection has received. Its answers are written with other output of
  * the connection at the end of the turn. It knows no socket.
@@ -673,7 +673,7 @@ static PyObject *make_turn(PyObject *self, PyObject *const *arguments, Py_ssize_
     return capsule;
 }
 
-/* close_turn(turn): no more calls of Python. */
+/* close_turn(turn): release the callbacks of the turn, which makes no further call of Python. */
 static PyObject *close_turn(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;

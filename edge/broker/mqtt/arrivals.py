@@ -227,7 +227,7 @@ class MqttLanes:
         return lane
 
     def _prefix(self, address: str, grant: Grant | None) -> Any:
-        """Return the longest prefix whose topics all have the same route and are allowed for the client, or None."""
+        """Return the longest prefix with one route for all its topics, all allowed for the client; or None."""
         found = self._router.routes.prefix(address)
         end = len(found)
         while found and grant is not None and not grant.may_send_below(found):
@@ -270,7 +270,7 @@ class MqttLanes:
                 self._publish_together(LaneBatch(each), generation)
 
     def _publish_together(self, batch: LaneBatch, generation: int) -> None:
-        """`generation`: that of the routes when the batch was made. Publishing may change them."""
+        """Publish a batch. `generation`: that of the routes when the batch was made; publishing may change them."""
         if generation == self._generation:
             call_origin(batch, self._router.publish, batch)
             return
@@ -297,7 +297,7 @@ class MqttLanes:
         return made
 
     def _make_column(self, column: RouteTargets) -> Any:
-        """Columns with the same log or the same live subscribers share the objects for these."""
+        """Make a column, which shares the objects for its log or live subscribers with other columns."""
         live, sink = self._live.setdefault(column.live, column.live), column.log
         if sink is not None and sink.log not in self._logs:
             self._logs[sink.log] = native.mqtt_log(sink)

@@ -78,7 +78,7 @@ class ConnectTerms(msgspec.Struct, frozen=True):
 def negotiate(connect: events.ConnectEvent, limits: Limits, *, keeps_session: bool = True) -> ConnectTerms:
     """Apply our limits to session expiry and keep alive.
 
-    MQTT 5 clients are told the limits and have to follow [MQTT-3.1.2-21]; of older clients only the session expiry can
+    MQTT 5 clients receive the limits and have to follow [MQTT-3.1.2-21]. For older clients only the session expiry can
     be limited. Without `keeps_session` the session ends with the connection.
     """
     expiry_s = min(connect.session_expiry_s, limits.session_expiry_s_max) if keeps_session else 0

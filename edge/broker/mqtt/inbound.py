@@ -3,8 +3,9 @@
 At 100 000 messages a second a message has 10 µs for its whole way through the gateway, and one Python call costs
 0.05 to 0.1 µs. So there are two paths:
 
-- `PublishReceiver.read_known` reads packets whose topic name and properties were checked before, in one loop. A packet
-  that begins like the one before it (same first byte, topic name and property bytes) joins its run without a call.
+- `PublishReceiver.read_known` reads packets with a topic name and properties that were checked before, in one loop. A
+  packet that begins like the one before it (same first byte, topic name and property bytes) joins its run without
+  a call.
 - `PublishReceiver.publish` reads everything else with all checks.
 
 A packet with a remaining length of three or four bytes ends a run: its body is above 16 KiB, so copying it outweighs
@@ -291,7 +292,7 @@ class PublishReceiver:
         return prefix, block, Run(topic, self.device, flags, properties, [])
 
     def publish(self, data: bytes, pos: int, body: int, stop: int, events: list[Any]) -> int:
-        """Read a run of PUBLISH packets, the first of which is ``data[pos:stop]`` with its variable header at `body`.
+        """Read a run of PUBLISH packets. The first is ``data[pos:stop]``, with its variable header at `body`.
 
         Append the events and return the end of the run. Raises MalformedPacket or ProtocolError after appending the
         messages before the invalid packet.
@@ -477,7 +478,7 @@ class PublishReceiver:
         return violation
 
     def _drop_received(self, ids: list[int], bodies: list[bytes]) -> None:
-        """Remove duplicates: an unreleased QoS 2 packet identifier stands for the same message [MQTT-4.3.3-10]."""
+        """Remove duplicates: an unreleased QoS 2 packet identifier names the same message [MQTT-4.3.3-10]."""
         state = self._state
         fresh: dict[int, bytes] = {}
         for packet_id, body in zip(ids, bodies, strict=True):

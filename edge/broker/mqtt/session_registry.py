@@ -88,7 +88,7 @@ class SessionRegistry:
         router.address_listeners.add(self._readdress)
 
     def match_dollar_topics(self, *, legacy: bool) -> None:
-        """`legacy`: wildcards of MQTT 3.1 clients also match names that begin with ``$``, from now on."""
+        """Set whether wildcards of MQTT 3.1 clients also match names that begin with ``$`` (`legacy`)."""
         self.legacy_dollar_topics = legacy
 
     def __len__(self) -> int:
@@ -268,7 +268,7 @@ class SessionRegistry:
         return subscriber, old is None
 
     def unsubscribe(self, session: MqttSession, pattern: str) -> bool:
-        """Remove a subscription; return False if there is none. The caller saves."""
+        """Remove a subscription; return False without one. The caller saves."""
         subscriber = session.subscribers.pop(pattern, None)
         if subscriber is None:
             return False

@@ -65,7 +65,7 @@ class SessionStore:
         """Sessions with a journal to write."""
         self._waiting: deque[_WaitingSession] = deque()
         self._failed: list[_WaitingSession] = []
-        """Answers whose commit failed, until another commit succeeds."""
+        """Answers of a failed commit, until another commit succeeds."""
         self._forgotten: dict[str, Ticket] = {}
         """Deletions of ended sessions that are not committed, by client identifier."""
 

@@ -99,7 +99,7 @@ class SessionState:
 
     @property
     def unstored(self) -> set[int]:
-        """Part of `incoming` whose message is not stored: it will be refused, or an anycast consumer has to answer.
+        """Part of `incoming` without a stored message: it will be refused, or an anycast consumer has to answer.
 
         They are not written to disk, as they would mean after a restart that the message is stored.
         """

@@ -128,7 +128,7 @@ class Subscribing:
         return request
 
     def _unsubscribe_one(self, pattern: str) -> bool:
-        """Remove a subscription; return False if there is none."""
+        """Remove a subscription; return False without one."""
         if widen(pattern) in self._session.subscribers:
             pattern = widen(pattern)
         if self._interceptor.unsubscribe(pattern):

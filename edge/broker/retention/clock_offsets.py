@@ -6,7 +6,7 @@ a range of sequences of each address, from the counters at its start to those at
 message. The monotonic clock continues in the meantime. When the wall clock is synchronised in the same boot, the change
 of the distance between the two clocks is the offset of the span. It is exact to the second that a time service may
 slew the clock. For a span of an earlier boot only bounds are known: the last correct time before it, and the start
-of the boot in which the clock is correct again. The bounds are reported.
+of the boot with the correct clock. The bounds are reported.
 
 **When the clock changes.** The change is known before a message gets the new time as its stamp, but messages stamped
 before may still wait for their sequences. So the counters are read at once, and again after the commit of all messages

@@ -242,7 +242,7 @@ class Quotas:
         return shared <= 0 or shared <= sum(other.spare for other in self._lower_ranked(account))
 
     def make_room(self, account: QuotaAccount, log: int, size: int) -> bool:
-        """Check exactly, and release old messages where there is no room. Return False if that is not enough."""
+        """Check exactly, and release old messages to make room. Return False if that is not enough."""
         own, shared = self._bytes_missing(account, size)
         beyond = self._beyond_reserve(account, size)
         if own > 0 or shared > 0:

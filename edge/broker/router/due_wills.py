@@ -1,4 +1,4 @@
-"""Wills of clients that are gone: published in the order in which they left, a few in each turn of the loop.
+"""Wills of disconnected clients: published in the order in which they left, a few in each turn of the loop.
 
 Thousands of clients leave together when their network fails, or when connections are closed for lack of memory, and
 each will may be for a new address. A will that the store cannot take now, because it is full or fails, is published
@@ -44,7 +44,7 @@ class WillOrigin(Origin):
         return True
 
     def end(self) -> None:
-        """Finish: its message is stored, or never will be."""
+        """Finish the will: its message is stored, or never will be."""
 
     def accepted(self, tokens: Sequence[int]) -> None:
         self.end()

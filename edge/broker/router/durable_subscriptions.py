@@ -538,8 +538,8 @@ def _figures(found: DurableSubscription) -> SubscriptionFigures:
 
 
 def _is_clients(declaration: Declaration) -> bool:
-    """Return True when a client made it: then it is counted, and there may be many. The others are of configured
-    forwarders."""
+    """Return True when a client made it: then it is counted, and there may be many. Configured forwarders make the
+    others."""
     return not declaration.name.startswith(FORWARDER_PREFIX)
 
 

@@ -65,7 +65,7 @@ class InboundFigures(msgspec.Struct):
     duplicates: int = 0
     """Received again after a break: answered as accepted, and not stored twice."""
     unnamed: int = 0
-    """Without a name by which duplicates could be found."""
+    """The message has no name that would show a duplicate."""
     filtered: int = 0
     """Excluded by the forwarder's condition: accepted from the far side, and no loss."""
     looped: int = 0

@@ -31,7 +31,7 @@ def unmerged(live: list[TransientSubscription], _pool: WaitingPool) -> Sequence[
 
 
 class LiveSubscriptions:
-    """Subscriptions of which nothing is on disk."""
+    """Subscriptions with nothing on disk."""
 
     def __init__(
         self, pool: WaitingPool, merge: MergeLive, names: NameQuotas, matches_changed: Callable[[], None]

@@ -40,7 +40,7 @@ class RetainedMessage(msgspec.Struct, gc=False):
     timed_body: bytes
     """`Run.received_at` and the body: a separate number would take 32 bytes. Without the body of a large message."""
     user: str
-    """User who made it."""
+    """User that made it."""
     rest: str = ""
     """Rest of its topic name below its level, with the slash before it."""
     large_body: bytes = b""

@@ -305,7 +305,7 @@ class Router:
         self._participants.append(participant)
 
     def tick(self) -> None:
-        """Housekeeping, every `limits.TICK_S`."""
+        """Do the housekeeping, every `limits.TICK_S`."""
         self.housekeeping.run()
 
     def _parts(self) -> Sequence[Part]:

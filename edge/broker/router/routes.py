@@ -192,7 +192,7 @@ class TemporaryRoute(Route):
 
 
 class OwnRoute(Route):
-    """Only one origin may send; all others are refused, whatever their rights."""
+    """Route for one origin; the messages of all others are refused, regardless of their rights."""
 
     __slots__ = ("_owner", "_route")
 

@@ -104,7 +104,7 @@ class VerificationThreads:
 def _lower_priority() -> None:
     if hasattr(os, "setpriority") and os.uname().sysname == "Linux":
         thread = threading.get_native_id()
-        # Never raise it: a gateway started with a lower priority may not, and a pool whose threads fail to start would
-        # refuse every client.
+        # Never raise it: a gateway started with a lower priority may not. Threads would fail to start, and their pool
+        # would refuse every client.
         if os.getpriority(os.PRIO_PROCESS, thread) < NICE:
             os.setpriority(os.PRIO_PROCESS, thread, NICE)

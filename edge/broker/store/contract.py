@@ -274,9 +274,9 @@ class Retention(Protocol):
     def evict(self, log: int, size: int, at_most: int | None = None) -> None:
         """Drop the oldest messages of a log in the open group: `size` bytes of bodies or a little more.
 
-        Messages of a log kept in memory are dropped at once, after those on the medium. With `at_most`, no more bytes
-        than that are dropped, and possibly less than `size` if the next message is too large. Without it whole segments
-        are dropped.
+        Messages of a log kept in memory are dropped at once, after those on the medium. With `at_most`, at most
+        that many bytes are dropped: less than `size` if the next message is too large. Without it whole segments are
+        dropped.
 
         Dropped messages that a cursor still wanted are entered into the ledger by the same commit, with reason
         ``evicted``. Several calls before the commit add up. Less is dropped when the log holds less, or when one commit

@@ -19,7 +19,7 @@ class Removals:
         self._logs = logs
         self._cursors = cursors
         self._unfinished: set[int] = set()
-        """Logs of which the last commit could not delete everything allowed."""
+        """Logs with deletions that did not fit into the last commit."""
 
     @property
     def unfinished(self) -> bool:

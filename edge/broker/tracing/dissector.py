@@ -24,7 +24,7 @@ class DissectedPacket(msgspec.Struct, kw_only=True):
     channel: int | None = None
     address: str = ""
     addresses: tuple[str, ...] = ()
-    """Addresses or filters of the packet, by which a trace selects."""
+    """Addresses or filters of the packet, for the selection of a trace."""
     flags: tuple[str, ...] = ()
     bytes: int | None = None
     payload_bytes: int | None = None

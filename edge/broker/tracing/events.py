@@ -75,7 +75,7 @@ class TraceEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def utc(now_ns: int) -> str:
-    """ISO 8601 with microseconds."""
+    """Format as ISO 8601 with microseconds."""
     seconds, nanoseconds = divmod(now_ns, 1_000_000_000)
     at = datetime.datetime.fromtimestamp(seconds, datetime.UTC).replace(microsecond=nanoseconds // 1000)
     return at.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -91,7 +91,7 @@ class CursorSearch:
         return [group for group in found if group not in existing]
 
     def write(self, out: sqlite3.Connection, logs: dict[int, FoundLog], cursors: Sequence[CursorRow]) -> None:
-        """Write the cursors, limited to their logs, of which the ends are known by now."""
+        """Write the cursors, limited to their logs; the ends of these are known now."""
         kept: list[tuple[Any, ...]] = []
         for row in cursors:
             cursor, name, log, _, above = row

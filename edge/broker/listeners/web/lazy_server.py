@@ -1,7 +1,7 @@
 """Server of the console that listens from the start and is loaded at the first connection.
 
 HTTP (an ASGI server, a framework, metrics) takes 5 MiB of code, a tenth of an idle gateway, and many gateways never use
-it. So the first client waits while the modules are imported on another thread; devices are served meanwhile.
+it. So the first client waits while another thread imports the modules; devices are served in the meantime.
 """
 
 from __future__ import annotations
