@@ -32,7 +32,7 @@ class LinkUp(msgspec.Struct, frozen=True, gc=False):
     """The link is up: the peer takes messages."""
 
     peer: str
-    """Its container-id."""
+    """Container-id of the peer."""
     batching: bool
     """True when the peer takes batches; otherwise each delivery is one AMQP message."""
 

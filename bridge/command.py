@@ -71,7 +71,7 @@ class ReceiptDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """The body of a receipt: JSON."""
 
     command: str
-    """Its identifier."""
+    """Identifier of the command."""
     receipt: Receipt
     reason: str = ""
 

@@ -33,7 +33,7 @@ CONFIRM_S: Final = 300.0
 
 
 class DesiredError(ValueError):
-    """This program cannot follow a document; the message says why."""
+    """This program cannot follow a document; the message gives the reason."""
 
 
 @hides("resources")

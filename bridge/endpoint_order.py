@@ -35,7 +35,7 @@ class EndpointOrder(Generic[E]):
         return [last, *(endpoint for endpoint in self._configured if endpoint != last)]
 
     def connected(self, endpoint: E) -> None:
-        """Record that an attempt came up, however its connection ended."""
+        """Record that an attempt came up; the end of its connection does not matter."""
         self._last = endpoint if endpoint != self._configured[0] else None
 
     def failed(self, endpoint: E, now: float) -> None:

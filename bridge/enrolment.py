@@ -175,13 +175,13 @@ class Attestation(msgspec.Struct, frozen=True):
     """SHA-256 of the settings file that it applied."""
     hostname: str
     networks: tuple[str, ...]
-    """Its interfaces with their addresses: ``eth0 192.168.1.20/24``."""
+    """Network interfaces with their addresses: ``eth0 192.168.1.20/24``."""
     certificate: str
     """Serial number, hexadecimal."""
     certificate_ends: str
     """ISO 8601, UTC."""
     clock: str
-    """Its time, ISO 8601, UTC, and the state of its time synchronization."""
+    """Time of the gateway, ISO 8601, UTC, and the state of its time synchronization."""
     root: str
     """SHA-256 of the root file system it runs; empty: it does not run a Waypost image."""
     root_expected: str

@@ -63,7 +63,7 @@ DESIRED_CREDIT: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class IntakeLimits:
-    """Limits on what one gateway's connection may make the hub hold."""
+    """Limits on the data that the hub holds for one gateway's connection."""
 
     batches_unsettled: int = 64
     """Batches that may wait to be on disk: with 256 KiB each, 16 MiB."""

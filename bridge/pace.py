@@ -26,7 +26,7 @@ BURST_S: Final = 1.0
 
 
 class PaceSettings(ResourcePart, frozen=True, kw_only=True):
-    """Limits on what a connector sends, and when. Unset fields do not limit."""
+    """Limits on the amount and the time of sending, for one connector. Unset fields do not limit."""
 
     rate: Live[Bytes | None] = None
     """Bytes a second."""

@@ -102,7 +102,7 @@ class Heading(NamedTuple):
     elapsed_ms: int = 0
     """Time since the messages arrived, which is subtracted from their own ttl."""
     durable: bool = False
-    """The peer has to keep the messages over its restart, whatever they say (section 3.2.1)."""
+    """The peer has to keep the messages over its restart, also those that are not durable (section 3.2.1)."""
     partition_key: str | None = None
     """Key of messages that the peer keeps in order; a long key is sent as its digest."""
 

@@ -116,7 +116,7 @@ def parse_proxy(url: str) -> Proxy:
 
 
 def proxy_fault(proxy: Proxy) -> str:
-    """Return what is inconsistent in the settings of a proxy; empty when nothing is."""
+    """Return the inconsistency in the settings of a proxy; empty when nothing is."""
     if (proxy.username is None) != (proxy.password is None):
         return "username and password go together"
     if proxy.username is not None and ":" in proxy.username:

@@ -86,7 +86,7 @@ def _has_candidate(package: str) -> bool:
 
 
 def _output(*command: str) -> str:
-    """Return what a program prints; nothing when it is not installed."""
+    """Return the output of a program; nothing when it is not installed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     except OSError:

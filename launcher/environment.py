@@ -149,7 +149,7 @@ class Environment:
         return {name: value for name, value in settings.items() if name not in os.environ}
 
     def _clear(self) -> None:
-        """Remove what an unfinished set-up left. Raises SetUpError for a folder with other files in it."""
+        """Remove the remains of an unfinished set-up. Raises SetUpError for a folder with other files in it."""
         ours = any(self._venv.glob(".waypost*"))
         if self._venv.exists() and not ours and any(self._venv.iterdir()):
             raise SetUpError(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class PackageSet(Enum):
-    """A set of packages; the value is its name. ABOUT says what it brings."""
+    """A set of packages; the value is its name. ABOUT describes it."""
 
     GATEWAY = "gateway"
     HUB = "hub"
@@ -70,7 +70,7 @@ def sets_of(words: Sequence[str]) -> tuple[PackageSet, ...]:
 
 
 def stamp_of(root: Path, package_set: PackageSet) -> str:
-    """Return what identifies an installation of a set: the digest of its locks."""
+    """Return the identity of an installation of a set: the digest of its locks."""
     digest = sha256()
     for name in (BUILD_LOCK, package_set.lock):
         digest.update((root / name).read_bytes())

@@ -15,7 +15,7 @@ SHOWN_LINES = 12
 
 
 class SetUpError(Exception):
-    """Set-up cannot go on. The message says why, `next_step` what to do, `code` is the exit code."""
+    """Set-up cannot continue. The message gives the reason, `next_step` the remedy, `code` the exit code."""
 
     def __init__(self, message: str, next_step: str, code: int = 1) -> None:
         super().__init__(message)

@@ -218,7 +218,7 @@ def _maintain_by_need(lake: LakePlace, jobs: Sequence[AnalyticsJob], steps: Sequ
 
 
 def _exit_for(steps: Sequence[JobStatus], log: Path) -> None:
-    """Print what went wrong in the last pass, and exit with its code."""
+    """Print the failures of the last pass, and exit with its code."""
     wrong: dict[str, list[str]] = {}  # one damaged table ends most jobs with the same words
     for step in steps:
         if step.error is not None:

@@ -58,7 +58,7 @@ class SparkDriver:
         self._thread.pool = name
 
     def session(self) -> SparkSession:
-        """Return the session. Raises what starting it raised, each time."""
+        """Return the session. Raises the error of its start, each time."""
         started = self._start_once()
         pool = getattr(self._thread, "pool", None)
         if pool is not None:

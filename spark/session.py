@@ -248,7 +248,7 @@ def checkpoint(rows: DataFrame, *, at_once: bool = True) -> DataFrame:
 
 
 def stop(session: SparkSession) -> None:
-    """Stop the session and wait until its JVM is gone, so that nothing outlives the command."""
+    """Stop the session and wait for the end of its JVM, so that nothing outlives the command."""
     try:
         session.stop()
     finally:

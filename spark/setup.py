@@ -1,4 +1,4 @@
-"""Install what Spark needs, once: `python -m spark.setup install [s3]` jars, `… archive` the class archive."""
+"""Install the requirements of Spark, once: `python -m spark.setup install [s3]` jars, `… archive` the class archive."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Link:
         self.draining = False
         """The receiver requested a drain: use up the credit or return it (`Engine.drained`)."""
         self.attached = False
-        """Both ends are attached."""
+        """True while both ends are attached."""
         self.closed = False
         """Detached or closed by either end: it can no longer be used."""
         self.answers_close = False

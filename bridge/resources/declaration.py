@@ -15,7 +15,7 @@ class Field(NamedTuple):
     """A field of a part."""
 
     attribute: str
-    """Its name in Python."""
+    """Name of the field in Python."""
     path: tuple[str, ...]
     """Keys of its value in the part's YAML."""
     type: inspect.Type
@@ -24,7 +24,7 @@ class Field(NamedTuple):
     required: bool
     default: Any
     secret: bool
-    """Its value is never shown."""
+    """True when its value is never shown."""
 
 
 Tree = dict[str, "Field | Tree"]

@@ -36,7 +36,7 @@ class ResourceKind(msgspec.Struct, frozen=True):
     words: tuple[str, ...]
     enmasse_version: str = ""
     single: bool = False
-    """There is at most one resource of this kind."""
+    """True when at most one resource of this kind may exist."""
     default_name: str = ""
     """Default name of a resource; empty: the name is required."""
     renamed: Effect = Effect.LIVE

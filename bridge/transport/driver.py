@@ -178,7 +178,7 @@ class ConnectionDriver(asyncio.Protocol):
         self._failed = False
         """The machine or its owner has raised: the socket is being dropped."""
         self._known = terms.meter is None
-        """The peer is authenticated. Before that, its reads share the budget of large ones, however small they are."""
+        """The peer is authenticated. Before that, its reads share the budget of large ones, even if they are small."""
         self._in_turns = False
         """The transport reads when the connection has its turn, so its bytes are handled at once."""
 

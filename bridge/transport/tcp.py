@@ -262,7 +262,7 @@ class TcpTransport(ServedTransport):
             self.close()
 
     def _call(self, call: Callable[..., object], *arguments: object) -> None:
-        """Call the protocol; what it raises ends the connection."""
+        """Call the protocol; an exception of it ends the connection."""
         try:
             call(*arguments)
         except Exception as error:

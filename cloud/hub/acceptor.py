@@ -170,7 +170,7 @@ class PeerConnection:
         self._certified: CertifiedGateway | None = None
         self._owner: ConnectionOwner | None = None
         self._opened: PeerOpened | None = None
-        """Open of a peer that has not shown yet what it is (development mode)."""
+        """Open of a peer of unknown kind (development mode)."""
         self._leaving = False
 
     def arrive(self, engine: Engine, driver: ConnectionDriver) -> ConnectionOwner:
@@ -310,5 +310,5 @@ class PeerConnection:
 
 
 def _accept_any(_mechanism: str, _user: str, _password: bytes) -> str:
-    """Accept every client, whatever its credentials, in development mode."""
+    """Accept every client with any credentials, in development mode."""
     return ANONYMOUS

@@ -75,7 +75,7 @@ class ConnectionAcceptor(Protocol):
         ...
 
     def tick(self) -> None:
-        """Drop what has expired. Called every `TICK_S`."""
+        """Drop expired state. Called every `TICK_S`."""
         ...
 
 

@@ -247,7 +247,7 @@ class HubHealth:
             yield FoundProblem(f"tenant {tenant}", what, step, Severity.WARNING)
 
     def registry(self) -> Iterator[FoundProblem]:
-        """Report a registry that was restored from a backup: the operator has to check what it lacks."""
+        """Report a registry that was restored from a backup: the operator has to check for missing data."""
         signs = self._older_copy.signs()
         if signs:
             what = f"the registry is an older copy: {'; '.join(each.value for each in signs)}"

@@ -52,7 +52,7 @@ class Lander:
         self._clock = clock
 
     def land(self, group: LandingGroup, now_us: int) -> GroupReport:
-        """Land what can land, and set the outcome of each landed entry."""
+        """Land all entries that can land, and set the outcome of each landed entry."""
         report = GroupReport()
         with self._attempt(group.entries, report):
             self.registry.directory.presence(group.presence)

@@ -46,7 +46,7 @@ class LandingPressure:
 
     def has_room(self, intake: Intake) -> bool:
         """Return whether more of a connection may be decoded; always true while nothing is decoded, so that landing
-        goes on."""
+        continues."""
         decoded = self._decoded()
         if decoded < PENDING_BYTES_MAX:
             return True
@@ -76,7 +76,7 @@ class LandingPressure:
                 intake.read_on()
 
     def go_on(self) -> None:
-        """Let connections decode what they have received, after a landing."""
+        """Let connections decode their received bytes, after a landing."""
         self.look()
         for intake in list(self._intakes):
             intake.go_on()

@@ -29,7 +29,7 @@ class Shown(NamedTuple):
 
 
 def commands() -> Iterator[Shown]:
-    """Yield every command, groups before what they hold."""
+    """Yield every command, groups before their commands."""
     context = click.Context(root)
     for name in COMMANDS:
         command = root.get_command(context, name)

@@ -32,7 +32,7 @@ class Reported(NamedTuple):
 
 
 def problems(*folders: str) -> Iterator[Reported]:
-    """Yield what is reported as a problem in these folders."""
+    """Yield the problems that the code of these folders reports."""
     for path in source.sources(*folders):
         for call in source.calls(path, PROBLEM):
             arguments = _arguments(call.node, ("name", "what", "next_step", "severity"))
@@ -41,7 +41,7 @@ def problems(*folders: str) -> Iterator[Reported]:
 
 
 def findings() -> Iterator[Reported]:
-    """Yield what `waypost doctor` finds wrong."""
+    """Yield the problems that `waypost doctor` finds."""
     for path in source.sources(DOCTOR):
         for call in source.calls(path, *CHECKS):
             arguments = _arguments(call.node, ("name", "seen", "next_step"))

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 LEFT, RIGHT = "\u2039", "\u203a"
-"""Stand around the name of what is put into a text at run time."""
+"""Marks around the name of a value that is put into a text at run time."""
 VARIANTS_MAX: Final = 24
 """Variants of one message: more have not been meant as text for people."""
 
@@ -122,7 +122,7 @@ def calls(path: str, *functions: str) -> Iterator[Call]:
 
 
 def assigned(function: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """Yield what a function assigns to which name."""
+    """Yield the names that a function assigns, with their values."""
     for node in ast.walk(function):
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
@@ -151,7 +151,7 @@ def placeholder(name: str) -> str:
 
 
 def texts(node: ast.expr | None, names: Names) -> list[str]:
-    """Return the variants of a text that an expression makes; what is put in at run time is a `placeholder`."""
+    """Return the variants of a text that an expression makes; a value of the run time is a `placeholder`."""
     return list(dict.fromkeys(itertools.islice(_texts(node, names, 0), VARIANTS_MAX)))
 
 

@@ -65,7 +65,7 @@ def derived() -> list[TableShown]:
 
 
 def meaning(table: str, column: str) -> str:
-    """Return what a column means; for an empty column, the table. Empty where it is not written."""
+    """Return the meaning of a column; for an empty column, the table. Empty where it is not written."""
     every = meanings()
     if not column:
         return every.get(table, {}).get("about", "")

@@ -289,7 +289,7 @@ class GatewayHealth:
             yield FoundProblem("first boot", self.first_boot.trouble, self.first_boot.next_step, Severity.WARNING)
 
     def _hub(self, uplink: AnyConnector) -> Iterator[FoundProblem]:
-        """Yield what is wrong with a peer: an error when it is connected and takes nothing, or refuses the link; a
+        """Yield the problems of a peer: an error when it is connected and takes nothing, or refuses the link; a
         notice while it is away."""
         name, state = f"connector {uplink.connector.name}", uplink.dialer.state
         accepted = uplink.figures.messages_accepted

@@ -219,7 +219,7 @@ WILLS_AGAIN_S: Final = 5.0
 """Seconds between two attempts to store wills that the store could not take when their clients left."""
 
 WILLS_PUT_OFF_BYTES_MAX: Final = 16 * MIB
-"""Bytes of such wills held in memory, in addition to their copies on disk. Only clients that are gone leave one; there
+"""Bytes of such wills held in memory, in addition to their copies on disk. Only disconnected clients leave one; there
 is room for 10 000 of a KiB each."""
 
 WILLS_AT_ONCE: Final = 16

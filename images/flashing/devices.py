@@ -16,7 +16,7 @@ from images.programs import require, run_for_output
 
 COLUMNS: Final = "NAME,PATH,RM,HOTPLUG,RO,SIZE,TYPE,TRAN,MODEL,SERIAL,MOUNTPOINTS"
 CARD_BYTES_MAX: Final = 2 << 40
-"""A larger disk is not a card, whatever it is connected to; SDXC ends there."""
+"""Size above which no disk is a card: SDXC ends there."""
 SYSTEM: Final = ("/", "/boot", "/boot/efi", "/boot/firmware", "/etc", "/home", "/usr", "/var", "[SWAP]")
 """Mount points of disks that a machine cannot do without."""
 VIRTUAL: Final = ("loop", "nbd", "ram", "zram")

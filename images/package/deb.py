@@ -80,7 +80,7 @@ def _make(target: Path, frozen: Path, machine: str, log: Path) -> None:
 
 
 def _built_using_field(frozen: Path) -> str:
-    """Return the field for what is inside of Debian; empty for a gateway frozen with this machine's own libraries."""
+    """Return the field for the content from Debian; empty for a gateway frozen with this machine's own libraries."""
     note = frozen.with_name(BUILT_USING)
     return f"Built-Using: {note.read_text()}\n" if note.is_file() else ""
 

@@ -50,4 +50,4 @@ NEXT_STEPS: Final[Mapping[str, str]] = {
     NO_BIRTH: "nothing, or ask the node for a rebirth: it is read when the birth has landed",
     NOT_FINITE: "see why the device has no value; the other values of the message were read",
 }
-"""Next step for a person, by reason; other reasons say themselves what the device has to correct."""
+"""Next step for a person, by reason; other reasons contain the remedy at the device."""

@@ -1,4 +1,4 @@
-"""Registered schema of the messages of some addresses: how they are read, and what they leave out."""
+"""Registered schema of the messages of some addresses: how they are read, and their missing fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Content of a message: values, and reasons for what could not be read."""
+"""Content of a message: values, and reasons for its unreadable parts."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class DetectorFindings:
 
 
 class Detector:
-    """State of one series, of bounded size whatever its length."""
+    """State of one series; its size does not grow with the series."""
 
     def __init__(self, records: Callable[[int], MeasureRecords] = MeasureRecords) -> None:
         """Create an empty state. `records`: factory of the records of measures; a test passes one that exposes the

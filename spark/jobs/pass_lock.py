@@ -17,7 +17,7 @@ from cloud.place.folder import Folder
 from cloud.place.place import Somewhere, place_of
 
 LOCK: Final = Path("_logs") / "pass.lock"
-"""Lock file in the lake. The lock is released when the process ends, for whatever reason; the file stays."""
+"""Lock file in the lake. The end of the process always releases the lock; the file stays."""
 
 
 class PassRunning(RuntimeError):

@@ -71,7 +71,7 @@ class Replay:
     outputs = ("reject", "readings")
 
     def run(self, lake: SparkLake) -> JobResult:
-        """Read again what has become due.
+        """Read rejected messages again when they are due.
 
         All rejected messages after a schema was registered, nameless ones after a birth has landed, held ones after
         their gateway has reported on its clock, and every hour, as some may have waited long enough.

@@ -60,5 +60,5 @@ _MADE_BY_RUN: Final = "`waypost analytics run --lake {lake}` makes it"
 
 
 def maker_command(table: str, lake: str) -> str:
-    """Return what makes a table of this lake, with the command."""
+    """Return the maker of a table of this lake, with the command."""
     return _MADE_BY.get(table, _MADE_BY_RUN).format(lake=shlex.quote(lake))

@@ -1,6 +1,6 @@
 """Network backend of httpcore on our own transports (`bridge.connecting`).
 
-httpcore's backend decrypts up to 64 KiB at once, whatever the time: 64 KiB of TLS key updates take 50 ms.
+httpcore's backend decrypts up to 64 KiB at once, without a time limit: 64 KiB of TLS key updates take 50 ms.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class ConfigurationRecord(NamedTuple):
     gateway: str
     wanted: int
     changed_at: int
-    """Time of the last change of the wanted version; later than every earlier change, whatever the clocks say."""
+    """Time of the last change of the wanted version; later than earlier changes, also after a step of the clock."""
     report: DesiredReport | None
     reported_at: int | None
 
@@ -318,7 +318,7 @@ def contents_in(tx: sa.Connection, tenant: str, but: Collection[str]) -> dict[st
 
 
 def in_order(tx: sa.Connection, now_us: int) -> int:
-    """Return a time for a decision about configurations, later than all earlier ones whatever the clocks say."""
+    """Return a time for a decision about configurations, later than earlier ones also after a step of the clock."""
     decisions = (sa.func.max(selectors.c.decided_at), sa.func.max(rollouts.c.made_at))
     last = [_changed_last(tx), *(tx.execute(sa.select(each)).scalar() or 0 for each in decisions)]
     return max(now_us, max(last) + 1)

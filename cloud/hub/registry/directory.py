@@ -25,7 +25,7 @@ class GatewayRecord(NamedTuple):
     remote: str
     generation: int
     landed: int
-    """Its messages in the lake."""
+    """Messages of the gateway in the lake."""
 
 
 RECORD = [gateways.c[name] for name in GatewayRecord._fields]

@@ -46,7 +46,7 @@ def forgotten_gateways(tx: sa.Connection, since_us: int) -> dict[Key, int]:
 
 
 def forget(tx: sa.Connection, tenant: str, gateway: str, now_us: int) -> int:
-    """Forget a gateway; return the time, which is later than its last connection whatever the clock says."""
+    """Forget a gateway; return the time, which is later than its last connection by any clock."""
     mine = _row_of(tenant, gateway)
     seen = tx.execute(sa.select(gateways.c.last_seen).where(*mine)).scalar_one_or_none()
     at_us = now_us if seen is None else max(now_us, seen + 1)

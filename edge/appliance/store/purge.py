@@ -50,7 +50,7 @@ class Purged(msgspec.Struct):
 
 
 def plan(store: Path, selection: StoreSelection) -> Purged:
-    """Return what `purge` would drop. Raises StoreError."""
+    """Return the result that `purge` would have. Raises StoreError."""
     purged = Purged()
     with Inspection.open(store) as inspection:
         for stored, parts in _waiting(inspection, selection):

@@ -109,7 +109,7 @@ class BundleDownload:
     # --- one bundle -------------------------------------------------------------------------------------------------
 
     def _begin(self, wanted: WantedSystem) -> None:
-        """Remove what was downloaded of other bundles."""
+        """Remove downloaded parts of other bundles."""
         for path in self._files.folder.glob("*.part"):
             if path != self._files.part(wanted):
                 path.unlink()

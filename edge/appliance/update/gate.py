@@ -44,7 +44,7 @@ class UpdateGate:
 
     @property
     def lacks_only_the_hub(self) -> bool:
-        """True when nothing but the connection to the hub is missing. The hub may be away, whatever system runs."""
+        """True when nothing but the connection to the hub is missing. The hub may be away under any system."""
         return self.lacking == NOT_CONNECTED
 
     def update(self, now: float, condition: GatewayCondition | None) -> UpdateVerdict:

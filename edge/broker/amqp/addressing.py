@@ -249,7 +249,7 @@ def _found(link: Link, container_id: str, durable: Mapping[str, DurableSubscript
 
 
 def _dynamic(terminus: Terminus) -> tuple[str, Terminus]:
-    """Return address and terminus of a dynamic node. It is always deleted with its link, whatever was requested."""
+    """Return address and terminus of a dynamic node. It is deleted with its link, whatever lifetime was requested."""
     address = temporary_address()
     properties = dict(terminus.properties)
     if _LIFETIME_POLICY in properties:

@@ -33,7 +33,7 @@ from edge.broker.router.router import Router
 _NS_IN_MS = 1_000_000
 _NO_CONSUMER = (Refusal.NO_CONSUMER, Refusal.NO_CONSUMER_CONNECTED, Refusal.RELEASED)
 _PASSING = (Refusal.FULL, Refusal.NAMES, Refusal.STORE_FAILED)
-"""Temporary refusals, whatever the message."""
+"""Temporary refusals of any message."""
 _DIRECT = (AddressType.ANYCAST, AddressType.MULTICAST)
 _NOT_AUTHORIZED = CONDITIONS[Refusal.NOT_AUTHORIZED]
 _DECODE_ERROR = "amqp:decode-error"

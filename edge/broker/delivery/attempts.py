@@ -88,7 +88,7 @@ class Attempts:
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
         self.changed = False
-        """True when `counts` differs from what was packed last."""
+        """True when `counts` differs from the last packed state."""
         self.parked = Ranges()
         """Messages that no present consumer may get; they wait for another one."""
         self._excluded = _NO_EXCLUSIONS
@@ -230,7 +230,7 @@ class Attempts:
         return {*given_back.consumers, *(excluded or ())}
 
     def left(self, consumer: Consumer) -> None:
-        """Forget a consumer that is gone."""
+        """Forget a consumer that has left."""
         for position, consumers in list(self._excluded.items()):
             if consumer in consumers:
                 consumers.discard(consumer)

@@ -38,7 +38,7 @@ class MessageGroups:
         return owner
 
     def leave(self, consumer: Consumer) -> bool:
-        """Free the buckets of a consumer that is gone. Return True when it had any."""
+        """Free the buckets of a consumer that has left. Return True when it had any."""
         if self._counts.pop(consumer, 0) == 0:
             return False
         self._owners = {bucket: owner for bucket, owner in self._owners.items() if owner is not consumer}

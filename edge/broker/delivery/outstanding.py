@@ -71,6 +71,6 @@ class Outstanding:
         self._leaving.add(consumer)
 
     def drop(self, consumer: Consumer) -> list[tuple[int, int]]:
-        """Remove a consumer that is gone. Return the ranges that were outstanding to it."""
+        """Remove a consumer that has left. Return the ranges that were outstanding to it."""
         self.reattach(consumer)
         return list(self._by_consumer.pop(consumer, ()))

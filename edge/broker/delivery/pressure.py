@@ -54,12 +54,12 @@ class BackPressure:
             call_origin(origin, origin.hold_back)
 
     def relieve(self, subscription: PacedSubscription) -> None:
-        """Note that `subscription` has caught up, or is gone."""
+        """Note that `subscription` has caught up, or has ended."""
         subscription.pace = SubscriberPace.KEEPING_UP
         self._not_behind(subscription)
 
     def forget(self, origin: Origin) -> None:
-        """Forget an origin that is gone."""
+        """Forget an origin that has ended."""
         self._held.pop(origin, None)
 
     def tick(self) -> None:

@@ -1,6 +1,6 @@
-"""Work that goes on in the next turn of the event loop.
+"""Work that continues in the next turn of the event loop.
 
-Whatever would hold up other connections does a part of its work and adds itself here: a subscription with more to
+Work that would hold up other connections does a part of its work and adds itself here: a subscription with more to
 deliver, a session or link that sends retained messages, wills of many clients that went together, a consumer that joins
 thousands of queues. All of it shares `READY_S` of each turn, in the order in which it was added.
 """
@@ -39,7 +39,7 @@ class ReadySet:
         return self._soon is not None
 
     def add(self, work: Work) -> None:
-        """Call `work` in the next turn, once however often it is added. An exception of it is logged."""
+        """Call `work` in the next turn, once even if it is added several times. An exception of it is logged."""
         self._ready[work] = None
         if not self._scheduled:
             self._scheduled = True

@@ -32,7 +32,7 @@ BEARER: Final = {"WWW-Authenticate": 'Bearer realm="waypost"'}
 BEARER_OR_BASIC: Final = {"WWW-Authenticate": f"{BEARER['WWW-Authenticate']}, {BASIC['WWW-Authenticate']}"}
 """With tokens: a browser shows a password prompt, where the user enters the token."""
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "via")
-"""Fields that a proxy adds: then the client is remote, whatever the address of the connection."""
+"""Fields that a proxy adds: then the client is remote, even if the connection has a local address."""
 
 
 class AdmittedClient(NamedTuple):

@@ -16,7 +16,7 @@ Settle = Callable[[DeliveryOutcome], None]
 
 
 class LockedAnswer(Response):
-    """Answer with a message that the client settles. If the client has gone, the message is returned at once."""
+    """Answer with a message that the client settles. If the client has disconnected, the message returns at once."""
 
     def __init__(self, body: bytes, headers: Mapping[str, str], return_unread: Settle) -> None:
         super().__init__(body, headers=headers)

@@ -1,7 +1,7 @@
 """Server side of one MQTT connection, without I/O: MQTT 3.1, 3.1.1 and 5. `phase` has the table of its states.
 
 The session answers a `ConnectEvent` with `accept`, `refuse` or `challenge`. Packets behind the CONNECT wait until then.
-`DisconnectedEvent` is always the last event and is emitted once, whatever ended the connection. The machine keeps no
+`DisconnectedEvent` is always the last event and is emitted once, for every kind of end. The machine keeps no
 subscription, message or clock; `SessionState` holds what outlives the connection.
 """
 

@@ -41,7 +41,7 @@ class InterceptedPublisher(Protocol):
         ...
 
     def flush_soon(self) -> None:
-        """Send soon what was written."""
+        """Send the written bytes soon."""
         ...
 
 

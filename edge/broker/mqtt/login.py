@@ -33,7 +33,7 @@ class AdmittingSession(Protocol):
         ...
 
     def flush_soon(self) -> None:
-        """Send soon what was written."""
+        """Send the written bytes soon."""
         ...
 
 

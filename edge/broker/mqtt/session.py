@@ -47,7 +47,7 @@ class AttachedConnection(Protocol):
         ...
 
     def flush_soon(self) -> None:
-        """Send soon what was written."""
+        """Send the written bytes soon."""
         ...
 
     def continue_soon(self) -> None:

@@ -73,7 +73,7 @@ class DueWills:
         self._again_at_s = 0.0
 
     def add(self, origin: WillOrigin) -> None:
-        """Publish the will of a client that is gone: now, or after those before it."""
+        """Publish the will of a disconnected client: now, or after those before it."""
         origin.wills = self
         self._waiting[origin] = None
         if self._finished:

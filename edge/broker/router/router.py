@@ -363,7 +363,7 @@ class Router:
         return subscriptions.durable.lowest_qos(address) is None and not subscriptions.live.match(address)
 
     def forget_origin(self, origin: Origin) -> None:
-        """Forget an origin that is gone, and needs no credit any more. Its messages are still answered, as the packet
+        """Forget an origin that has ended and needs no further credit. Its messages are still answered, as the packet
         identifiers of QoS 2 messages outlive their connection."""
         self._watchers.forget(origin)
         self.pool.pressure.forget(origin)

@@ -73,7 +73,7 @@ class UnusedSubscriptions:
         return max(left_at, now + min(0, SUBSCRIPTION_ENDED_AFTER_START_S - kept_s))
 
     def check(self, subscription: DurableSubscription) -> None:
-        """Check a subscription without a client, and do what is due."""
+        """Check a subscription without a client; write or end it when that is due."""
         kept_s, now = self.kept_s(subscription.declaration), self._running.now
         if kept_s is None:
             self.keep(subscription)

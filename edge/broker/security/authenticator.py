@@ -1,4 +1,4 @@
-"""Authentication of every connection, whatever its protocol.
+"""Authentication of every connection, for all protocols.
 
 The authenticator compares the credentials of a client with the users of the space. Passwords are hashed off the loop's
 thread. It issues grants (`model.authorization`) and revokes them when a user changes. It receives users and their

@@ -18,7 +18,7 @@ class LoginVerdict(enum.Enum):
 
 
 class VerifiedIdentity(NamedTuple):
-    """Identity of an authenticated client, whatever the mechanism."""
+    """Identity of an authenticated client, the same for all mechanisms."""
 
     user: str
     rules: tuple[AccessRule, ...] = ()

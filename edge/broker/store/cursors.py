@@ -451,7 +451,7 @@ class CursorTable:
     # --- for a group ------------------------------------------------------------------------------------------
 
     def claims_of(self, log: LogState, *, all_: bool = False) -> list[Claim]:
-        """Return what each cursor of a log still wants. `all_` includes idle cursors that have passed everything."""
+        """Return the claims of the cursors of a log. `all_` includes idle cursors that have passed everything."""
         claims = [Claim(state.name, state.progress, state.wants) for state in self.in_use(log)]
         for row in self._idle_rows(log, POSITION_MAX if all_ else log.next):
             wants = self._wants_of(row.name) if row.position < log.next else None

@@ -1,4 +1,4 @@
-"""Finds out what a damaged segment contained, from its remains and from the segments around it.
+"""Determines the former content of a damaged segment, from its remains and from the segments around it.
 
 The segments around it define its bounds, because segments follow one another without a gap. If they do not, the segment
 must not be skipped. A flipped bit usually hits a body, and then the rest of the segment is correct. So its message
