@@ -1,6 +1,6 @@
 """Client AMQP connection: an engine and the links over it.
 
-It implements `ConnectionMachine`, so what was gathered during a turn of the loop is sent when the driver asks for
+It implements `ConnectionMachine`, so output gathered during a turn of the loop is sent when the driver requests
 bytes. Each attempt creates a new one. Peers differ in their `ConnectionLinks`: `hub_links` and `peer_links`.
 """
 

@@ -39,7 +39,7 @@ _MAPS = frozenset((0xC1, 0xD1))
 EXPIRY_FIELD = 8
 """Index of absolute-expiry-time among the properties (section 3.2.4); the group fields follow it."""
 _DESCRIPTIONS_MAX = DEPTH_MAX
-"""Most consecutive descriptors before one value, so that a peer cannot make us skip zeros for ever."""
+"""Most consecutive descriptors before one value, so that a peer cannot make us skip zeros forever."""
 
 
 class MessageSection(NamedTuple):

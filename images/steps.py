@@ -29,7 +29,7 @@ PART: Final = ".part"
 """Suffix of a result that is being made, or was when the build was interrupted."""
 
 OLD_KEPT: Final = 2
-"""Results of a step that are kept: of these inputs, and of the previous ones, to which a branch may return."""
+"""Results of a step that are kept: of these inputs, and of the previous ones for another branch."""
 
 Input = str | bytes | Path
 """A text, or a file or folder by its content. File names in a folder and their executable bits count, too."""

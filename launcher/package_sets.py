@@ -65,7 +65,7 @@ OF_COMMAND = {
 
 
 def sets_of(words: Sequence[str]) -> tuple[PackageSet, ...]:
-    """Return the sets that a command line needs, in the order in which they are installed."""
+    """Return the sets that a command line needs, in the order of installation."""
     return OF_COMMAND.get(" ".join(words[:2])) or OF_COMMAND.get(" ".join(words[:1])) or (PackageSet.GATEWAY,)
 
 

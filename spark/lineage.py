@@ -42,7 +42,7 @@ class TableState(msgspec.Struct, frozen=True):
 
 
 class Pins(msgspec.Struct, frozen=True):
-    """Versions that a batch of messages is decoded with, so that a retry decodes it alike.
+    """Versions that a batch of messages is decoded with, so that a retry decodes it the same way.
 
     `batch`    transaction (application, version) of the batch.
     `schemas`  version of `payload_schemas`, `births` of `sparkplug_births`, `offsets` of `clock_offsets`; None if

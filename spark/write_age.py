@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 UNNAMED_KEPT_HOURS: Final = 7 * 24
-"""Hours for which a file stays that no log names."""
+"""Hours that a file without a log entry is kept."""
 WRITTEN_HOURS_MAX: Final = 24
 """Longest time from the first file to the commit. The days in between are for differing clocks and delayed commits."""
 _HOUR_S: Final = 3600.0
@@ -28,7 +28,7 @@ class WrittenTooLongAgo(RuntimeError):
 
 
 def time_since_boot() -> float:
-    """Return seconds since this machine was started, including those in which it was suspended."""
+    """Return seconds since the start of this machine, including the time of suspension."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

@@ -62,7 +62,7 @@ class Links:
         self.by_address: dict[int, Link] = {}
         """Links by the address of their ``pn_link_t``, until the peer's detach has arrived."""
         self.over = False
-        """The connection is over: nothing is attached any more."""
+        """The connection is over: no link is attached."""
         self._connection = connection
         self.deliveries = Deliveries()
         """Deliveries of all links."""

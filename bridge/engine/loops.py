@@ -89,8 +89,8 @@ PIECE_BYTES: Final = 8 * 1024
 """Bytes given to Proton before events are checked: 80 attaches, 2 ms. The same as in `loops.c`."""
 
 BEGUN_BYTES: Final = 16 * 1024
-"""Size from which an incomplete message is taken out of Proton: it keeps memory of the largest piece it had to hold for
-each delivery, for the lifetime of the connection. The same as in `loops.c`."""
+"""Smallest size of an incomplete message that is taken out of Proton. For each delivery Proton keeps memory of the
+largest piece it had to hold, for the lifetime of the connection. The same as in `loops.c`."""
 
 QUEUED_FEW: Final = 4
 """Fewer messages than this in a full piece are large, and are taken before more is read. The same as in `loops.c`."""

@@ -67,8 +67,8 @@ class ForwarderInbox(Protocol):
         ...
 
     def detached(self) -> None:
-        """Handle the end of the connection: unanswered messages come again over the next one, and earlier ones are not
-        answered any more."""
+        """Handle the end of the connection: unanswered messages come again over the next one, and earlier ones are
+        no longer answered."""
         ...
 
     @property

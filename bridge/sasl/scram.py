@@ -1,7 +1,7 @@
 """SCRAM-SHA-256 (RFC 5802, RFC 7677), both roles, without channel binding: messages in, messages out, no I/O.
 
-The server stores no password, only a salt, an iteration count and two keys per secret, from which a password can only
-be found by search. Several secrets of one user share salt and count, so that a client may prove any of them.
+The server stores no password, only a salt, an iteration count and two keys per secret. Only a search can find the
+password from these. Several secrets of one user share salt and count, so that a client may prove any of them.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _decoded(text: str) -> bytes:
 
 
 def _named(text: str) -> str:
-    """Decode a saslname, in which comma and equals sign are escaped."""
+    """Decode a saslname, with escaped comma and equals sign."""
     if text.replace("=2C", "").replace("=3D", "").count("="):
         raise ScramError("a user name with a bare equals sign")
     return text.replace("=2C", ",").replace("=3D", "=")

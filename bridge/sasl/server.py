@@ -58,8 +58,8 @@ class CredentialChecker(Protocol):
         ...
 
     def scram(self, username: str) -> ScramVerifier | None:
-        """Return the verifier of a user; for an unknown user one that looks alike but has no keys. None: attempts for
-        this user are blocked for now."""
+        """Return the verifier of a user; for an unknown user one that looks the same but has no keys. None: attempts
+        for this user are blocked for now."""
         ...
 
     def failed(self, username: str) -> None:

@@ -30,12 +30,12 @@ from bridge.transport.turn import LoopTurn, turn_of
 log = logging.getLogger(__name__)
 
 SHED_S: Final = 0.2
-"""Seconds in which a peer may read why its connection is closed to make room. The bytes it sent when it
+"""Seconds for a peer to read the reason when its connection is closed to make room. The bytes it sent when it
 connected stay in memory until then."""
 
 LARGE_READ_BYTES = 128 * 1024
-"""Size of a read from which its answers are written at once and the next read waits for the next turn. libuv would go
-on with up to 31 such reads (8 MiB) before other connections have a turn, and answers to the smallest packets take
+"""Size of a large read: its answers are written at once and the next read waits for the next turn. libuv would
+continue with up to 31 such reads (8 MiB) before other connections have a turn, and answers to the smallest packets take
 twenty times their size until they are written."""
 
 OTHERS_FIRST = "others have their turn"

@@ -53,7 +53,7 @@ class Lingering:
         return len(self._sockets)
 
     def add(self, descriptor: int, host: str) -> None:
-        """Take ownership of a non-blocking socket to which everything was written. `host`: of its peer."""
+        """Take ownership of a non-blocking socket after everything was written. `host`: of its peer."""
         try:
             with socket_of(descriptor) as connection:
                 connection.shutdown(socket.SHUT_WR)

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from bridge.transport.turn import turn_of
 
 SLICE_S: Final = 0.002
-"""Seconds for which one connection may keep the loop, and the same for all connections of the lane together. An idle
+"""Seconds that one connection may keep the loop, and the same for all connections of the lane together. An idle
 turn takes 0.05 ms, a usual round trip of a message with its commit 1 ms. The call that crosses the limit is
 completed."""
 
@@ -25,7 +25,7 @@ TURN_S: Final = 0.005
 ends of connections. Work beyond it waits in the lane."""
 
 LARGE_BYTES: Final = 2 * 1024
-"""Size from which a read is large; smaller ones are a few messages and are handled at once."""
+"""Smallest size of a large read; smaller ones are a few messages and are handled at once."""
 
 
 class Sliced(Protocol):

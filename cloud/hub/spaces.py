@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 FOLDER: Final = "spaces"
 COMMANDS: Final = "command"
-"""First level of the addresses to which applications send commands (`cloud.hub.commands`)."""
+"""First level of the addresses for commands of applications (`cloud.hub.commands`)."""
 REPLIES: Final = "command-reply/"
 """Prefix of the queues that keep outcomes of commands for an application."""
 TABLE: Final = (

@@ -113,7 +113,7 @@ class LakeTable:
 
         If it is not there, it could still appear: a store may deliver a delayed entry for the next version, and a hub
         started from a copied data directory may be about to commit. So that version is taken by a fence, an entry that
-        names the last transaction not accepted any more; every commit checks it.
+        names the last transaction that is no longer accepted; every commit checks it.
         """
         for _ in range(FENCED_WITHIN):
             found = self.committed(transaction.application)

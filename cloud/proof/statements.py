@@ -79,7 +79,7 @@ class StatementKeys:
             self.of[name] = found
 
     def key(self, signed: LandedStatement) -> str:
-        """Return the key with which a statement must be signed."""
+        """Return the key that must have signed a statement."""
         return self.of[signed.stream.tenant, signed.stream.gateway, signed.statement.store_epoch][1]
 
 

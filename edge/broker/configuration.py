@@ -90,7 +90,7 @@ class Listener(msgspec.Struct, frozen=True):
 
 
 class AuthenticationMode(enum.Enum):
-    """Ways in which clients of a space authenticate (EnMasse's authentication services)."""
+    """Authentication of the clients of a space (EnMasse's authentication services)."""
 
     NONE = "none"
     STANDARD = "standard"

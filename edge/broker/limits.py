@@ -103,7 +103,7 @@ RESERVED_CONNECTIONS_SHARE: Final = 10
 the connections it can leaves these to others."""
 
 FEW_CONNECTIONS_SHARE: Final = 100
-"""Divisor of `connections_max` up to which a number of connections counts as few."""
+"""Divisor of `connections_max`: up to the quotient, a number of connections counts as few."""
 
 MQTT_CONNECTION_BYTES: Final = 3 * KIB
 """Measured memory of an idle connection: machine, handler, driver and the loop's part. It is counted until the peer has
@@ -188,9 +188,9 @@ LIVE_PUMP_BYTES_MAX: Final = 256 * KIB
 """Message bytes given to a live subscriber's connection at once, before checking whether the socket takes them."""
 
 LANE_HOLES_MAX: Final = 1_024
-"""Number of settled ranges above a cursor's position from which the lanes of a forwarder do not split any more. They
-take 8 KiB in the cursor's row, written 20 times a second at most. One range is added each time the link fails while a
-backlog is being sent. The hub keeps four times as many for an address."""
+"""Settled ranges above a cursor's position; with this many, the lanes of a forwarder stop splitting. They take 8 KiB in
+the cursor's row, written 20 times a second at most. One range is added each time the link fails while a backlog is
+being sent. The hub keeps four times as many for an address."""
 
 BACKLOG_CHUNK_POSITIONS: Final = 4_096
 """Positions of a backlog sent newest first that are delivered in order before the chunk below them."""
@@ -395,7 +395,7 @@ SWEEP_AGAIN_S: Final = 600.0
 """Seconds until a backlog is checked again that could not be read to its end, or that is of unknown age."""
 
 CLOCK_STEP_S_MAX: Final = 2.0
-"""Seconds by which the clock may move against the monotonic clock between two ticks; a larger difference means that the
+"""Largest difference in seconds between the clock and the monotonic clock over one tick; a larger one means that the
 clock was set. Time services adjust the clock by less than a thousandth."""
 
 VIEW_READ_BYTES_MAX: Final = 64 * KIB
@@ -462,7 +462,7 @@ ANYCAST_TOGETHER_MAX: Final = 32
 """Messages that a quick consumer gets at once while others have none."""
 
 DELIVERY_TIME_AHEAD_MS_MAX: Final = 1_000
-"""Milliseconds by which the delivery time that an AMQP sender requests may be ahead of our clock and still means now:
+"""Largest lead in milliseconds of a delivery time over our clock that still means now, in requests of AMQP senders:
 two clocks set by NTP differ by less."""
 
 ANYCAST_HELD_MAX: Final = 100
@@ -551,7 +551,7 @@ class Limits(ResourcePart, frozen=True, kw_only=True):
     """AMQP idle timeout that we announce."""
     memory_bytes_max: Restart[Count] = 256 * MIB
     """Memory that the process may take, half of a 512 MiB Pi. Parts of it bound what connections hold. If the process
-    takes more all the same, no new connection is accepted, and the connections that hold most are closed until it takes
+    still takes more, no new connection is accepted, and the connections that hold most are closed until it takes
     less."""
     queues_max: Restart[Count] = 20_000
     """Queues of a space that clients made, by sending or receiving; names in the configuration do not count. An unused

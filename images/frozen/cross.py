@@ -33,7 +33,7 @@ PACKAGES: Final = (
 RECIPE: Final = "1"
 """Version of the steps here. A new one builds everything again when the steps change and their inputs do not."""
 BINFMT: Final = Path("/proc/sys/fs/binfmt_misc")
-"""Folder in which the kernel lists the kinds of programs that it has an interpreter for."""
+"""Folder of the kernel with the kinds of programs that have an interpreter."""
 TRIPLET: Final = "aarch64-linux-gnu"
 PROGRAMS: Final = ("mmdebstrap", "qemu-aarch64-static", f"{TRIPLET}-gcc", "chroot")
 TAGS: Final = (

@@ -24,10 +24,10 @@ from spark.connector.repository import ConnectorMissing
 class JarSet:
     """Jars that are installed together or not at all.
 
-    `title`   description for users.
-    `jars`    jars to install.
-    `source`  a Scala class of Waypost, compiled against them at set-up into another jar.
-    `beside`  further set that the class needs.
+    `title`     description for users.
+    `jars`      jars to install.
+    `source`    Scala class of Waypost, compiled against them at set-up into another jar.
+    `requires`  further set that the class needs.
     """
 
     name: str

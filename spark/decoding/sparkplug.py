@@ -3,7 +3,7 @@
 Topic: `spBv1.0/<group>/<NBIRTH|NDATA|NDEATH|DBIRTH|DDATA|DDEATH>/<node>[/<device>]`. The subject of a message is
 `<group>/<node>[/<device>]`. A metric of a birth has its name, and often an alias and a data type, which the following
 data leaves out: then the value has its `alias` and no metric. `transforms.births` finds the birth that names it,
-because one message knows nothing of another.
+because one message has no reference to another.
 
 Births and deaths are also a value: `online`, 1 or 0, as in the specification's STATE messages. The death of a node is
 the will that it left at its server when it connected: its time is that of the birth.

@@ -74,7 +74,7 @@ class Courses:
         return distances[np.searchsorted(ends, np.arange(rows), side="right")]
 
     def _begin_block(self) -> None:
-        """Drop points of courses that are not compared any more, and derive the scale from the rest."""
+        """Drop points of courses that are no longer compared, and derive the scale from the rest."""
         self._line = line = self._line[-(self._kept + self._newest + self._before) :]
         if len(line):
             origin = median(line)

@@ -132,7 +132,7 @@ class DaySpread:
         if self._origin is None:
             self._origin = float(values[0])
         if (count - len(values)) % BLOCK_VALUES == 0:
-            # Start the sums again: adding and subtracting for ever accumulates rounding errors.
+            # Start the sums again: adding and subtracting forever accumulates rounding errors.
             self._totals -= self._totals[:, :1]
         values = values - self._origin
         latest = self._opened[-1] if len(self._opened) else slots[0] - 1

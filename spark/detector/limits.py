@@ -16,7 +16,7 @@ An event that old may be reported again; a record that never faded would silence
 MEMORY_VALUES: Final = 10_000
 """The same in values; the longer one applies: as many days at one value in five minutes."""
 MARGIN: Final = 0.02
-"""Share by which a record must be exceeded to count in full: ordinary noise breaks records by less."""
+"""Share above a record that counts in full: ordinary noise breaks records by less."""
 VOTES: Final = 2.5
 """Records broken at once that make an anomaly in a known series: no single measure is trusted alone."""
 LEARNING_DAYS: Final = 10

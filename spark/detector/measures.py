@@ -219,7 +219,7 @@ Family = UnusualValue | LevelShift | Spike | Season | Variability | Pattern | Un
 
 
 def make_families() -> list[Family]:
-    """Return one of each family, for a new series. If several vote alike, the first one is the simplest explanation."""
+    """Return one of each family, for a new series. If several agree, the first one is the simplest explanation."""
     return [Spike(), UnusualValue(), LevelShift(), Season(), Variability(), Pattern(), Unforeseen()]
 
 

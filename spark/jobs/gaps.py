@@ -2,7 +2,7 @@
 
 Landed (job `messages`) and dropped sequences are kept as ranges. There are as many of these as addresses and holes,
 however much lands. What is missing follows from the ranges and the statements of the gateways, one per hour and
-address. A statement that has landed completely is settled: its row does not change any more, and its sequences become
+address. A statement that has landed completely is settled: its row no longer changes, and its sequences become
 one more range. So a pass judges only the other statements, however many there have been.
 """
 

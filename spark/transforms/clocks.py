@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NEAR_SECONDS: Final = 60
 """A smaller offset is harmless: landing takes as long, and the window is the right one or the next."""
 HELD_HOURS_MAX: Final = 24
-"""Hours after landing for which a message is held; then its stamp is used as it is.
+"""Hours that a message is held after landing; then its stamp is used as it is.
 
 A gateway without a time service never reports an offset, and its values are worth more than nothing.
 """
@@ -40,7 +40,7 @@ _STRETCH: Final = ("tenant", "gateway", "boot", "stretch")
 
 
 def now() -> datetime:
-    """Return the time from which waiting times are measured."""
+    """Return the reference for waiting times: the current time."""
     return datetime.now(UTC)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 AHEAD_SECONDS_MAX = 300
-"""Seconds by which an event time may be ahead of its ingestion: clocks of an unsynchronised LAN differ by minutes."""
+"""Largest lead in seconds of an event time over its ingestion: clocks of an unsynchronised LAN differ by minutes."""
 PLAUSIBLE_FROM: Final = datetime(2020, 1, 1, tzinfo=UTC)
 """Earlier event times come from clocks that start at zero or at a firmware's build date."""
 UNKNOWN_DATE: Final = date(1970, 1, 1)

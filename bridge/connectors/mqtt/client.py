@@ -152,7 +152,7 @@ class _Early:
             raise ConnectorError("the broker sends too many messages before its answer to our subscription")
 
     def take(self, kind: type[_Answer]) -> _Answer | None:
-        """Remove and return the first packet of a kind; None when there is none."""
+        """Remove and return the first packet of a kind; None without one."""
         for at in range(self._seen, len(self.packets)):
             packet = self.packets[at]
             if isinstance(packet, kind):

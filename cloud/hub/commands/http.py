@@ -130,7 +130,7 @@ class _CommandApi:
 
 
 def _tenant_of(grant: Grant | None, request: Request, address: str, owner: str | None = None) -> str:
-    """Return the tenant to which the user may send this; `owner` if that is known. Raises `RequestRefused`."""
+    """Return the tenant that the user may send this to; `owner` if that is known. Raises `RequestRefused`."""
     wanted = owner or request.query_params.get("tenant")
     if grant is None:
         return wanted or DEFAULT_TENANT

@@ -33,7 +33,7 @@ def has_news(batch: Batch) -> bool:
 
 
 def read_news(tenant: str, gateway: str, batch: Batch, now_us: int) -> list[CommandNews]:
-    """Read the news of commands in a batch. Invalid messages are ignored here; they land all the same."""
+    """Read the news of commands in a batch. Invalid messages are ignored here, but land too."""
     found: list[CommandNews] = []
     for stored in batch.stored():
         if stored.run.address.startswith(_ADDRESSES):

@@ -183,7 +183,7 @@ class ServerCertificate:
         return _shown(self.file, self._authority)
 
     def _read(self) -> x509.Certificate | None:
-        """Read the certificate; None if it cannot be used any more."""
+        """Read the certificate; None if it can no longer be used."""
         try:
             found = x509.load_pem_x509_certificate(self.file.read_bytes())
             found.verify_directly_issued_by(self._authority.certificate)

@@ -12,7 +12,7 @@ GATEWAY_DAYS_MIN: Final = 0.0001
 """Nine seconds, for tests."""
 
 GATEWAY_DAYS_MAX: Final = 825.0
-"""A key does not stay in the same hands for ever; libraries refuse longer server certificates."""
+"""A key does not stay in the same hands forever; libraries refuse longer server certificates."""
 
 SERVER_DAYS: Final = 90.0
 """Validity of the hub's own certificate, which the hub renews at two thirds."""

@@ -118,12 +118,12 @@ class Enrolment:
         self._record = record
         self._older = older
         self._admitted: dict[str, CertifiedGateway] = {}
-        """Certificates of our authority with which gateways were admitted since the last poll."""
+        """Certificates of our authority that admitted gateways since the last poll."""
         self._registry: Enrolments | None = None
         self._revoked: dict[str, CertificateRecord] = {}
         self._known: dict[str, CertificateHolder] = {}
         """Certificates in the registry by serial number, if another authority signs them. That authority also signs for
-        others, who may put any name into their requests."""
+        other parties, which may put any name into their requests."""
         self._dropped_at = now()
         """Time when expired ones were last removed."""
         self._unknown: set[str] = set()

@@ -252,7 +252,7 @@ def _as_chosen(record: SelectorRecord, gateway: str) -> WantedConfiguration:
 
 
 def _nothing(tx: sa.Connection, tenant: str, gateway: str) -> WantedConfiguration:
-    """Return an empty configuration for a gateway that no selector chooses any more. It may restart for that if its
+    """Return an empty configuration for a gateway without a selector that chooses it. It may restart for that if its
     last version allowed it."""
     mine = (configured.c.tenant == tenant, configured.c.gateway == gateway)
     query = sa.select(configurations.c.content, configurations.c.selector).join(configured, NEWEST).where(*mine)

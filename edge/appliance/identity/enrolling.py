@@ -48,7 +48,7 @@ class EnrolmentResult(NamedTuple):
     """File with key, certificate and authority."""
     issued: IssuedCertificate
     clock_off_s: float
-    """Seconds by which this machine's clock is ahead of the hub's."""
+    """Lead of this machine's clock over the hub's, in seconds."""
 
 
 def enrol(

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 DUE: Final = 2 / 3
 """Share of its validity after which a certificate is renewed: the rest is a margin for a hub that is away."""
 JITTER: Final = 1 / 20
-"""Share of its validity by which the renewal may be earlier or later, so that gateways that enrolled together do not
+"""Largest random shift of the renewal, as a share of the validity, so that gateways that enrolled together do not
 renew together."""
 CHECK_INTERVAL_S_MAX: Final = 15.0
 """Longest time between two checks of clock and file (2 KiB), as either may have changed."""

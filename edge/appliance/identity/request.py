@@ -51,7 +51,7 @@ def gateway_uri_in(certificate: x509.Certificate) -> str:
 
 
 def server_names(certificate: x509.Certificate) -> list[str]:
-    """Return the names for which a server may use the certificate; none when it is for clients only."""
+    """Return the names of a server in the certificate; none when it is for clients only."""
     extensions = certificate.extensions
     try:
         purposes = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value

@@ -1,4 +1,4 @@
-"""Journal of a simulated device, by which a gateway's acknowledgements can be verified.
+"""Journal of a simulated device, to verify a gateway's acknowledgements.
 
 JSON Lines, one record a line, in the order of events:
 

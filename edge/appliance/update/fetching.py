@@ -85,8 +85,8 @@ class BundleDownload:
         self._fetched = files.fetched()
 
     def run(self) -> Path | None:
-        """Download until the wanted bundle is complete and may be installed; return its path, or None when no bundle is
-        wanted any more. Raises OSError."""
+        """Download until the wanted bundle is complete and may be installed; return its path, or None when no
+        bundle is wanted. Raises OSError."""
         failures = 0
         while (wanted := self._files.wanted()) is not None:
             if self._fetched.sha256 != wanted.sha256:

@@ -4,7 +4,7 @@ AMQP 1.0 has no wills, so a client sends it in the properties of its open (secti
 
 | property | type | meaning |
 |---|---|---|
-| `x-opt-will-address` | string | address of the will; without it there is no will |
+| `x-opt-will-address` | string | address of the will; a client without it has no will |
 | `x-opt-will-body` | binary or string | its payload; empty without it |
 | `x-opt-mqtt-qos` | 0, 1 or 2 | as in the annotation of a message; 1 without it |
 | `x-opt-retain-message` | boolean | as in the annotation of a message |

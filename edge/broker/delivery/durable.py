@@ -46,7 +46,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     """Time for which its client wants it kept without consumers (AMQP 1.0 section 3.5.3); 0: forever."""
 
     left_at: int | None = None
-    """Time since which no client holds it, in seconds of `router.running_time`; None: a client does, or did lately."""
+    """Time when the last client left it, in seconds of `router.running_time`; None: a client holds it or just did."""
 
     former: tuple[FormerFilter, ...] = ()
     """Former filters of a forwarder."""

@@ -37,7 +37,7 @@ class ExpiringSubscription(Protocol):
         ...
 
     def take(self, first: int, last: int) -> None:
-        """Take these messages, which are not to be delivered any more."""
+        """Take these messages, which must no longer be delivered."""
         ...
 
 

@@ -233,7 +233,7 @@ class LogSubscription:
         self.attempts = 0
 
     def take(self, first: int, last: int) -> None:
-        """Take messages that are not to be delivered any more."""
+        """Take messages that must no longer be delivered."""
         if self.order is not None:
             self.order.taken(first, last)
         if self.failures.parked:

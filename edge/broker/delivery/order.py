@@ -48,7 +48,7 @@ class Order(Protocol):
         ...
 
     def taken(self, first: int, last: int) -> None:
-        """Forget messages that are not to be delivered any more."""
+        """Forget messages that must no longer be delivered."""
         ...
 
     def returned(self, first: int, last: int) -> None:

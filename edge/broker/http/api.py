@@ -98,7 +98,7 @@ _OUTCOMES: Final = {
     "modified": DeliveryOutcome.MODIFIED_FAILED,
     "rejected": DeliveryOutcome.REJECTED,
 }
-"""Outcomes with which a client ends a lock without accepting the message (AMQP 1.0 section 3.4)."""
+"""Outcomes that end a lock without acceptance of the message (AMQP 1.0 section 3.4)."""
 DEVICE: Final = "http"
 """Default device name without authentication."""
 DEVICE_CHARACTERS_MAX: Final = 255

@@ -20,7 +20,7 @@ _NS_IN_MS: Final = 1_000_000
 _NS_IN_S: Final = 1_000_000_000
 
 CACHED_BYTES_MAX: Final = 64
-"""Largest properties in the cache. Larger ones contain correlation data and the like, which differ for each message."""
+"""Largest properties in the cache. Larger ones have values that differ for each message, such as correlation data."""
 
 
 def ttl_ns(run: Run, policy: AddressPolicy) -> int | None:

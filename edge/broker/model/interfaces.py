@@ -69,7 +69,7 @@ class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
     `owned`         the address is a dynamic node, and the consumer belongs to its owner's connection.
     `selector`      selector text of its consumers ("": everything). An existing durable subscription with another
                     selector or filter is replaced. None: the protocol has no selectors.
-    `timeout_s`     time a durable subscription is kept without a consumer; 0: for ever.
+    `timeout_s`     time a durable subscription is kept without a consumer; 0: forever.
     """
 
     qos: int = 1

@@ -389,7 +389,7 @@ class ConnectionHandler(Origin):
         return True
 
     def _drop_subscriptions(self) -> None:
-        """End the subscriptions that the client has no right to any more."""
+        """End the subscriptions that the client no longer has a right to."""
         if self._session is not None and self._grant is not None:
             self._common.sessions.drop_forbidden(self._session, self._grant)
 

@@ -108,7 +108,7 @@ STEPS: Final[Mapping[ConnectionPhase, Mapping[ConnectionStep, ConnectionPhase]]]
 }
 
 ENDED: Final = (ConnectionPhase.REFUSED, ConnectionPhase.CLOSED)
-"""The socket is to be closed. Nothing is read any more, and calls of the session have no effect."""
+"""The socket is to be closed. Reading has ended, and calls of the session have no effect."""
 READING: Final = tuple(PACKETS)[::-1]
 """Phases in which packets are read, the busiest first."""
 BEFORE_OPEN: Final = {

@@ -277,7 +277,7 @@ class SessionRegistry:
         return True
 
     def drop_forbidden(self, session: MqttSession, grant: Grant) -> None:
-        """End the subscriptions that `grant` does not allow any more."""
+        """End the subscriptions that `grant` no longer allows."""
         patterns = [each.request.filter for each in session.all_subscribers]
         for pattern in [each for each in patterns if not grant.may_receive(each)]:
             log.warning("%s: subscription to %s ended: no longer allowed", session.client_id, pattern)

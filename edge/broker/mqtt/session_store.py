@@ -6,8 +6,8 @@
 `outgoing`  journal of QoS 2 deliveries (`qos2_journal`)
 
 CONNACK, SUBACK, UNSUBACK, PUBCOMP, and PUBLISH and PUBREL of a kept delivery are sent after the commit of their state.
-If that commit fails, CONNACK reports it and the others wait for the next commit. State of an ended session is not
-written any more, as its client identifier may belong to another session by then.
+If that commit fails, CONNACK reports it and the others wait for the next commit. State of an ended session is no
+longer written, as its client identifier may belong to another session by then.
 """
 
 from __future__ import annotations

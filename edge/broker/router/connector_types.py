@@ -69,7 +69,7 @@ def claims_of(connector: Connector, host: str) -> Claims:
 
 
 def partition_key_of(connector: Connector) -> Callable[[Run], str] | None:
-    """Return the key by which the peer keeps messages in order; None: no key."""
+    """Return the function for the key of messages that the peer keeps in order; None: no key."""
     chosen = connector.amqp.partition_key if connector.amqp is not None else None
     return None if chosen is None else _PARTITION_KEYS[chosen]
 

@@ -32,7 +32,7 @@ class CreditWatchers:
         self._addresses.setdefault(origin, {})[address] = None
 
     def forget(self, origin: Origin) -> None:
-        """Forget an origin that needs no credit any more."""
+        """Forget an origin that no longer needs credit."""
         for address in self._addresses.pop(origin, ()):
             origins = self._origins[address]
             del origins[origin]

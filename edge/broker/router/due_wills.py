@@ -104,7 +104,7 @@ class DueWills:
             oldest.end()
 
     def withdraw(self, origin: WillOrigin) -> bool:
-        """Do not publish a postponed will any more. Return False if it was not postponed."""
+        """Cancel a postponed will. Return False if it was not postponed."""
         if origin not in self._postponed:
             return False
         del self._postponed[origin]

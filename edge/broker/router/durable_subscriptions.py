@@ -148,7 +148,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return msgspec.msgpack.decode(value, type=Declaration)
 
     def left_by_forwarders(self) -> list[SubscriptionFigures]:
-        """Return subscriptions of forwarders that are not configured any more. They keep new messages, as the
+        """Return subscriptions of forwarders that are no longer configured. They keep new messages, as the
         forwarders may come back."""
         opened = [each for each in self.opened.values() if not (_is_clients(each.declaration) or each.consumers)]
         return [_figures(each) for each in opened]
@@ -457,7 +457,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         )
 
     def _report_former_topics(self) -> None:
-        """Log messages of subscriptions to addresses that are not topics any more; they stay."""
+        """Log messages of subscriptions to addresses that are no longer topics; they stay."""
         type_of = self._addresses.type_of
         found = [each for each in self.figures() if type_of(each.pattern) is not AddressType.TOPIC]
         left = {each.name: each.backlog + each.outstanding for each in found if each.backlog + each.outstanding}

@@ -108,7 +108,7 @@ class RecentNames:
             del self._names[next(iter(self._names))]
 
     def _filled(self, turn: int, names: int) -> None:
-        """Start a new slot, and empty slots that are not needed any more."""
+        """Start a new slot, and empty slots that are no longer needed."""
         self._full.append((turn, names))
         self._full_names += names
         while self._full_names - self._full[0][1] >= INBOX_NAMES_MAX:
@@ -142,7 +142,7 @@ class NamesByForwarder:
         return names
 
     def forget_all_but(self, forwarders: Collection[str]) -> None:
-        """Forget the names of forwarders that are not configured any more."""
+        """Forget the names of forwarders that are no longer configured."""
         for forwarder in [one for one in (*self._slots, *self._by_forwarder) if one not in forwarders]:
             self._slots.pop(forwarder, None)
             self._by_forwarder.pop(forwarder, None)

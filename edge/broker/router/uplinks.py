@@ -90,7 +90,7 @@ class Uplinks:
                 await asyncio.to_thread(importlib.import_module, name)
 
     def configure(self, configuration: BrokerConfiguration) -> list[AnyConnector]:
-        """Make new connectors, and return those that are not configured any more. The caller closes them; a connector
+        """Make new connectors, and return those that are no longer configured. The caller closes them; a connector
         of the same name dials when that is done. The subscription of a removed forwarder stays: configuration never
         touches messages."""
         wanted = {connector.name: connector for connector in configuration.connectors}
@@ -129,7 +129,7 @@ class Uplinks:
 
     @property
     def left(self) -> dict[str, int]:
-        """Upper bound of messages for forwarders that are not configured any more, by ``CONNECTOR/NAME``."""
+        """Upper bound of messages for forwarders that are no longer configured, by ``CONNECTOR/NAME``."""
         found = self._router.durable_subscriptions.left_by_forwarders()
         return {each.name.removeprefix(FORWARDER_PREFIX): each.backlog + each.outstanding for each in found}
 

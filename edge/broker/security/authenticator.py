@@ -333,7 +333,7 @@ class Authenticator:
     # --- grants -------------------------------------------------------------------------------------------------
 
     def grant(self, proven: VerifiedIdentity, client: str, revoke: Callable[[Ended], None]) -> Grant | None:
-        """Return the grant of a verified client for one connection; None when the user does not exist (any more).
+        """Return the grant of a verified client for one connection; None when the user does not exist.
 
         The user of a token need not be known here. `revoke` is called when the rights change, until `release`.
         """

@@ -69,7 +69,7 @@ class CredentialsDamaged(CredentialsError):
 
 @hides("argon2", "keys")
 class CredentialSecret(msgspec.Struct, frozen=True):
-    """One secret of a user. Times are UTC seconds; `not_after` None: for ever."""
+    """One secret of a user. Times are UTC seconds; `not_after` None: forever."""
 
     id: str
     argon2: str
@@ -115,7 +115,7 @@ def with_secret(
     """Return the user with a further secret, without the secrets that have ended at `at_s` (UTC seconds).
 
     A secret that is valid at once has a `not_before` of 0: a gateway without a battery clock starts in the past and
-    must accept its devices all the same. Takes some 50 ms. Raises CredentialsError for an invalid password or too many
+    must still accept its devices. Takes some 50 ms. Raises CredentialsError for an invalid password or too many
     secrets.
     """
     if not password or len(password.encode("utf-8", "surrogatepass")) > PASSWORD_BYTES_MAX:

@@ -1,6 +1,6 @@
 """Slow down password guessing: count failed logins for each pair of peer address and user, and for each address.
 
-A user is never locked out everywhere, only at the addresses that fail. If a user has logged in from an address lately,
+A user is never locked out everywhere, only at the addresses that fail. After a recent login of a user from an address,
 only the count of the pair applies, so that an attacker behind a shared router does not lock out other users.
 """
 
@@ -33,9 +33,9 @@ class Failures:
         """Time of the last login of each pair, the oldest first."""
 
     def too_many(self, address: str, user: str, now: float) -> bool:
-        """Return True if too many logins of this address failed lately: as this user, or as any user.
+        """Return True if too many recent logins of this address failed: as this user, or as any user.
 
-        The second count does not apply to a user who has logged in from this address lately. Always False for an
+        The second count does not apply to a user with a recent login from this address. Always False for an
         empty address.
         """
         if not address:

@@ -65,7 +65,7 @@ def peer_stamps(files: TlsFiles | None) -> tuple[Stamp, ...]:
 def _clock_is_behind(certificate: str) -> bool:
     """Return True if the clock shows a time before our own certificate was issued, so it has not been set yet.
 
-    A machine without a battery clock starts in the past; an uplink that waited for the clock might wait for ever.
+    A machine without a battery clock starts in the past; an uplink that waited for the clock might wait forever.
     """
     try:
         return time.time() < validity_of(Path(certificate))[0]

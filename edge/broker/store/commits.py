@@ -141,7 +141,7 @@ class GroupCommits:
             group.cursor_rows = self._cursors.rows(group)
             self._medium.commit(group, partial(self._finish, group))
         except Exception as error:
-            # Every commit must end, or no message would be answered any more.
+            # Every commit must end, or no later message would be answered.
             group.outcome = CommitOutcome(_failure(error))
             self._post(partial(self._finish, group))
 

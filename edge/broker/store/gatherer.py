@@ -125,7 +125,7 @@ class Gatherer:
         return log in self.open.sizes or (self.sealed is not None and log in self.sealed.ends)
 
     def bytes_of(self, log: int) -> int:
-        """Return the bytes of bodies by which a log will grow with the current groups."""
+        """Return the growth of a log with the current groups, in bytes of bodies."""
         group, sealed = self.open, self.sealed
         size = group.sizes.get(log, 0) - group.evicting.get(log, 0) - group.thinning.get(log, 0)
         if sealed is not None:

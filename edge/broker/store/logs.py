@@ -205,7 +205,7 @@ class LogTable:
             self._free.append(state.log)
 
     def free(self, state: LogState) -> None:
-        """Free a log for reuse by `make`. The caller must not use its number any more."""
+        """Free a log for reuse by `make`. The caller must no longer use its number."""
         self._rename(state, free_name(state.log))
         state.thinned_to = (0, 0)
         self._free.append(state.log)

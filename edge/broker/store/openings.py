@@ -1,4 +1,4 @@
-"""Openings of a store, by which a restored older copy is detected.
+"""Openings of a store, to detect a restored older copy.
 
 Each opening has a random id. It is stored in the file, with the ends of the logs at that moment, and in a companion
 file. Openings are reported to the hub. If the hub knows a later opening than the file, it has seen sequences that the

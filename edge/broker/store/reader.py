@@ -109,7 +109,7 @@ class StoreReader:
 
     @property
     def alive(self) -> bool:
-        """False when the thread has ended and nothing is read any more."""
+        """False when the thread has ended and reads nothing."""
         return self._thread.is_alive()
 
     def stop(self) -> None:

@@ -32,7 +32,7 @@ class ReservedRange(NamedTuple):
     """Numbers ``base <= n < end``, which may have been used for messages that were only in memory.
 
     They are positions of a log, or sequences of one address in it. Messages below `base` are on the medium, or no
-    consumer group needs them any more.
+    consumer group needs them.
     """
 
     log: int
@@ -81,7 +81,7 @@ class Reservation:
     start: int = 0
     """Next number at the time of the reservation."""
     low: int = 0
-    """Number from which on more should be reserved."""
+    """Number at which the next reservation should be made."""
     at_s: float = 0.0
     """Time of the reservation."""
     logs: tuple[int, ...] = ()
@@ -104,7 +104,7 @@ class Reservation:
         """Return the new end. `following` is the next number; `needed` numbers are used at once.
 
         The rest lasts about `StoreLimits.memory_reserve_s` at the rate since the last reservation. The new end is never
-        below the old one, as a failed commit may be found on the medium all the same.
+        below the old one, as a failed commit may still be found on the medium.
         """
         used = following + needed - self.start if self.end else needed
         wanted = int(used / max(now - self.at_s, 1e-3) * limits.memory_reserve_s) if self.end else 0

@@ -138,7 +138,7 @@ def _has_schema(copy: Path, size: int | None) -> bool:
 
 
 def _likely_size(copy: Path, *sizes: int) -> int:
-    """Return the page size with which most tables are at their roots: one of `sizes`, or of stores."""
+    """Return the page size that puts most tables at their roots: one of `sizes`, or of stores."""
     return max((*sizes, *_SIZES), key=lambda size: _fitting(copy, size))
 
 

@@ -1,6 +1,6 @@
 """One HTTP connection of uvicorn, with timeouts for slow clients and limits on connections.
 
-Without them a client could hold a socket for ever with a few bytes a minute.
+Without them a client could hold a socket forever with a few bytes a minute.
 """
 
 from __future__ import annotations
