@@ -1,8 +1,8 @@
-/* A wall clock that can be set without being root, for one process: preloaded, it moves what the process is told.
+/* Wall clock of one process that tests set without root: preloaded, it shifts the time that the process reads.
  *
- * WAYPOST_CLOCK   file of struct control, mapped: how far the clock is off, and what the kernel says of it
+ * WAYPOST_CLOCK   mapped file of struct control: the offset of the clock, and its state in the kernel
  *
- * CLOCK_MONOTONIC and the stamps of files stay as they are. See clock.py for the other side. */
+ * CLOCK_MONOTONIC and the timestamps of files do not change. clock.py is the other side. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 
 struct control {
     int64_t ahead_s;    /* added to the time of day */
-    int32_t state;      /* what adjtimex returns: TIME_OK (0) synchronized, TIME_ERROR (5) not */
+    int32_t state;      /* result of adjtimex: TIME_OK (0) synchronized, TIME_ERROR (5) not */
 };
 
 static struct control none = {0, TIME_ERROR}, *control = &none;
@@ -35,7 +35,7 @@ __attribute__((constructor)) static void start(void) {
 }
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
-    if (real_clock_gettime == NULL) start(); /* another library's constructor came first */
+    if (real_clock_gettime == NULL) start(); /* the constructor of another library ran first */
     int result = real_clock_gettime(clock, now);
     if (result == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) now->tv_sec += control->ahead_s;
     return result;

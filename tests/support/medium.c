@@ -1,12 +1,12 @@
-/* A medium that remembers and fails: preloaded into a process, it sees every call that changes files below one folder.
+/* Simulated storage medium: preloaded into a process, it records and fails the calls that change files below a folder.
  *
  * WAYPOST_MEDIUM_ROOT     folder to watch
- * WAYPOST_MEDIUM_TRACE    file to record every change in (absent: record nothing)
- * WAYPOST_MEDIUM_CONTROL  file of struct control, mapped: what is to fail, changeable while the process runs
+ * WAYPOST_MEDIUM_TRACE    file that receives a record of every change (absent: no records)
+ * WAYPOST_MEDIUM_CONTROL  mapped file of struct control: the calls that fail; can change while the process runs
  *
- * medium_before_change(f) has f called on the thread concerned before each call that changes a file, a sync among them.
+ * medium_before_change(f) registers f. The thread calls f before each call that changes or syncs a file.
  *
- * The write-ahead log's index (-shm) is never durable and never recorded. See medium.py for the other side. */
+ * The index of the write-ahead log (-shm) is never durable and never recorded. medium.py is the other side. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -28,16 +28,16 @@ enum class { DATABASE = 1, LOG = 2, OTHER = 4 };
 struct record { uint32_t kind, file; uint64_t offset, length; };
 
 struct control {
-    uint32_t classes;                                       /* which files the failures below are for */
+    uint32_t classes;                                       /* classes of files that the failures below apply to */
     uint32_t write_errno, sync_errno, read_errno, open_errno, limited;
-    int64_t room;                                           /* bytes the files may still grow by, when limited */
-    uint32_t writes, syncs, reads, failures;                /* counted: calls on those files, and those that failed */
-    int32_t syncs_before;                                   /* calls that succeed before sync_errno counts */
-    int32_t syncs_failing;                                  /* then so many fail; -1: all */
-    int32_t death;                                          /* the sync of any file before which the process ends */
-    int32_t refusals;                                       /* calls without room after which there is room; 0: never */
-    uint32_t stalled;                                       /* classes whose syncs do not return while it says so */
-    uint32_t asleep;                                        /* counted: those that wait for that now */
+    int64_t room;                                           /* bytes by which the files may still grow, when limited */
+    uint32_t writes, syncs, reads, failures;                /* counters: calls on those files, failed calls */
+    int32_t syncs_before;                                   /* calls that succeed before sync_errno applies */
+    int32_t syncs_failing;                                  /* number of calls that fail then; -1: all */
+    int32_t death;                                          /* number of the sync before which the process ends */
+    int32_t refusals;                                       /* refused calls after which the limit ends; 0: it stays */
+    uint32_t stalled;                                       /* classes of files with syncs that do not return now */
+    uint32_t asleep;                                        /* counter: syncs that wait for that now */
 };
 
 #define FILES 4096
@@ -115,11 +115,11 @@ static void record(uint32_t kind, uint32_t file, uint64_t offset, const void *da
 }
 
 static uint32_t known(int descriptor) {
-    if (real_open == NULL) start(); /* another library's constructor came first */
+    if (real_open == NULL) start(); /* the constructor of another library ran first */
     return descriptor >= 0 && descriptor < FILES ? files[descriptor].id : 0;
 }
 
-/* True when a call on this file is to fail now; errno is set. */
+/* Return 1 and set errno when a call on this file must fail now. */
 static int failing(int descriptor, uint32_t error, uint32_t *count) {
     uint32_t concerned = files[descriptor].class & control->classes;
     if (!concerned) return 0;
@@ -130,7 +130,7 @@ static int failing(int descriptor, uint32_t error, uint32_t *count) {
     return 1;
 }
 
-/* What a sync lost is told to every descriptor of the file that may have written it (fsync(2), Linux since 4.13). */
+/* Report a failed sync to every other descriptor of the file, as Linux does since 4.13 (fsync(2)). */
 static void owe_the_others(int descriptor, uint32_t error) {
     for (int other = 0; other < FILES; other++)
         if (other != descriptor && files[other].id && files[other].device == files[descriptor].device &&
@@ -138,11 +138,11 @@ static void owe_the_others(int descriptor, uint32_t error) {
             files[other].owed = error;
 }
 
-/* `late`: it is of an older sync, and what was written since then is not forgotten by this one. */
+/* Return the error of this sync. `late`: the error is of an older sync, and this one keeps the writes since then. */
 static uint32_t sync_error(int descriptor, int *late) {
     uint32_t owed = files[descriptor].owed;
     files[descriptor].owed = 0;
-    if (owed && control->sync_errno) { *late = 1; return owed; } /* a healed medium owes nothing */
+    if (owed && control->sync_errno) { *late = 1; return owed; } /* a repaired medium has no pending error */
     if (control->sync_errno == 0 || !(files[descriptor].class & control->classes)) return 0;
     if (control->syncs_before > 0) { control->syncs_before--; return 0; }
     if (control->syncs_failing == 0) return 0;
@@ -205,7 +205,7 @@ int close(int descriptor) {
     return result;
 }
 
-/* How many of `length` bytes at `offset` the medium has room for, as a full file system does; -1 with errno: none. */
+/* Return how many of `length` bytes at `offset` fit, as on a full file system; -1 and errno when none fit. */
 static ssize_t room(int descriptor, size_t length, off_t offset) {
     struct stat found;
     if (!control->limited || !(files[descriptor].class & control->classes) || fstat(descriptor, &found) != 0)
@@ -282,7 +282,7 @@ int ftruncate(int descriptor, off_t length) {
 }
 int ftruncate64(int descriptor, off64_t length) { return ftruncate(descriptor, length); }
 
-/* A medium that takes its time: others go on meanwhile. */
+/* Block this thread while its class of files is stalled; other threads continue. */
 static void sleep_while_stalled(int descriptor) {
     uint32_t class = files[descriptor].class;
     if (!(class & control->stalled)) return;
@@ -310,7 +310,7 @@ static int sync_any(int descriptor, int (*real)(int)) {
 int fsync(int descriptor) { return sync_any(descriptor, real_fsync); }
 int fdatasync(int descriptor) { return sync_any(descriptor, real_fdatasync); }
 
-/* Paths given to these are absolute in SQLite and in our own code; others are not below the root. */
+/* SQLite and our own code pass absolute paths to the calls below; other paths are not below the root. */
 int unlink(const char *path) {
     known(-1);
     pthread_mutex_lock(&mutex);

@@ -1,11 +1,11 @@
-/* wsrelay: lets a program that speaks AMQP over TCP speak it over WebSocket (the AMQP WebSocket binding, RFC 6455).
+/* wsrelay: relays AMQP over TCP to AMQP over WebSocket (the AMQP WebSocket binding, RFC 6455).
  *
  *   cc -O2 -pthread -o wsrelay wsrelay.c
  *   wsrelay -p 8443
  *
- * Listens on a loopback port of its own, which it prints as port=N, and opens a WebSocket to port -p on this machine for
- * each connection. What one read brings is one frame; it is masked with zeros, so nothing has to be done to it.
- * It serves until it is killed. */
+ * Listens on a free loopback port, prints it as port=N, and opens a WebSocket to port -p on this machine for each
+ * connection. The bytes of one read become one frame. Its mask is zero, so the bytes do not change.
+ * Runs until it is killed. */
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
@@ -33,7 +33,7 @@ static int receive_all(int fd, uint8_t *bytes, size_t size) {
 
 static void end(const pair *both) { shutdown(both->plain, SHUT_RDWR); shutdown(both->web, SHUT_RDWR); }
 
-/* The program's bytes as frames. */
+/* Relay the bytes of the program as frames. */
 static void *frame(void *argument) {
   pair *both = argument; static __thread uint8_t room[HEAD_MAX + ROOM]; ssize_t got;
   while ((got = recv(both->plain, room + HEAD_MAX, ROOM - 1, 0)) > 0) {
@@ -44,7 +44,7 @@ static void *frame(void *argument) {
     if (!send_all(both->web, head, (size_t)(room + HEAD_MAX + got - head))) break; }
   end(both); return NULL; }
 
-/* The broker's frames as bytes. A frame that is no data ends the connection. */
+/* Relay the frames of the broker as bytes. A control frame ends the connection. */
 static void unframe(pair *both) {
   static __thread uint8_t room[ROOM]; uint8_t head[10];
   while (receive_all(both->web, head, 2) && (head[0] & 15) <= 2) {
