@@ -113,12 +113,12 @@ def test_open_requests_are_answered_when_the_hub_stops_and_one_line_counts_them(
     _require_one_line(running, len(answers))
 
 
-def _require_one_line(stopped: Waypost, broken_off: int) -> None:
+def _require_one_line(stopped: Waypost, aborted: int) -> None:
     """The log counts the aborted requests once and has no traceback."""
     text = stopped.log.read_text()
     assert "Traceback" not in text
     assert "Exception" not in text
     assert "uvicorn" not in text
-    lines = [line for line in text.splitlines() if "broken off" in line]
+    lines = [line for line in text.splitlines() if "http: cancelled" in line]
     assert len(lines) == 1, text
-    assert lines[0].endswith(f": {broken_off}"), lines
+    assert f"cancelled {aborted} requests" in lines[0]

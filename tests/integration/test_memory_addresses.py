@@ -148,7 +148,7 @@ def test_after_a_kill_every_acknowledged_message_is_in_the_lake_or_its_ledger(ga
     assert {row["body"] for row in telemetry} >= {b"landed %d" % n for n in range(60)}
     assert newest >= 60 + late
     assert {(entry["address"], entry["reason"]) for entry in ledger} == {("plant/7", "memory")}
-    assert "were in memory only" in gateway.process.log.read_text()
+    assert "only in memory are lost" in gateway.process.log.read_text()
 
 
 def test_a_stop_in_order_names_exactly_what_was_in_memory(gateway: Gateway) -> None:
