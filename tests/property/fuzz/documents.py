@@ -82,9 +82,9 @@ def take_manifest(data: bytes) -> None:
             continue
         keys.learn(signed)
         if statement_fault(signed, keys) is None:
-            believed.append(signed.said)
-        list(chain_faults(signed.stream, [signed.said], whole=True))
-        list(closing_faults("default", "gw", [signed.said], whole=True))
+            believed.append(signed.statement)
+        list(chain_faults(signed.stream, [signed.statement], whole=True))
+        list(closing_faults("default", "gw", [signed.statement], whole=True))
     list(closing_faults("default", "gw", believed, whole=False))
 
 
