@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import Any, Protocol
+import time
+from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -17,12 +18,32 @@ from cloud.hub.registry.faults import RegistryRefused, RegistryUnreachable
 from cloud.hub.registry.location import SQLITE
 from cloud.lake.faults import RegistryError
 
+BUSY_S: Final = 5
+"""Seconds to wait for another process that holds the file."""
+BUSY_RETRY_S: Final = 0.01
+"""Seconds between two attempts: entering the write-ahead log takes a few milliseconds."""
 ONE_CONNECTION: dict[str, Any] = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 0}
 OPENING_LOCK = 0x57505247
 """Number of the advisory lock of PostgreSQL that serializes the opening of a registry."""
 
 EXCLUDED = ("40001", "40P01")
 """SQLSTATE serialization_failure and deadlock_detected: the transaction was rolled back and may be retried."""
+
+
+def _enter_wal(connection: sqlite3.Connection) -> None:
+    """Use a write-ahead log. SQLite does not wait by itself while another connection enters it. Raises
+    sqlite3.OperationalError after `BUSY_S`.
+    """
+    until_s = time.monotonic() + BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL").close()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= until_s:
+                raise
+            time.sleep(BUSY_RETRY_S)
+        else:
+            return
 
 
 class SqlDialect(Protocol):
@@ -76,8 +97,9 @@ class Sqlite:
         connection.text_factory = lambda text: text.decode(
             "utf-8", "surrogateescape"
         )  # damaged text must not raise here
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
+        for pragma in (f"busy_timeout={BUSY_S * 1_000}", "synchronous=FULL", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}").close()
+        _enter_wal(connection)
 
     def lock_opening(self, tx: sa.Connection) -> None:
         """Do nothing: `BEGIN IMMEDIATE` locks the file."""
