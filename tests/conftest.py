@@ -56,6 +56,18 @@ DURATION = (
 """Shown before collection, which takes minutes without output on a busy machine."""
 
 
+QUICK_INTEGRATION = {"test_gateway_clients.py", "test_node_clients.py", "test_http.py", "test_link.py", "test_hub.py"}
+"""Files of `tests/integration` that `./waypost test` runs: clients and servers of other people on the path to a hub."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `./waypost test` leaves out to take at most 8 minutes on two cores."""
+    for item in items:
+        folder = item.path.relative_to(ROOT / "tests").parts[0]
+        if folder in {"fault", "spark"} or (folder == "integration" and item.path.name not in QUICK_INTEGRATION):
+            item.add_marker("extended")
+
+
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Report how long a run of all tests takes."""
     everything = config.args_source is pytest.Config.ArgsSource.TESTPATHS

@@ -20,10 +20,16 @@ from tests.support.walkthrough import LAUNCHER, Directive, Reader, commands, is_
 ALWAYS = [ROOT / "README.md", *(path for path in (ROOT / "docs/tutorials").glob("*.md") if commands(path))]
 PAGES = sorted({*ALWAYS, *(path for path in (ROOT / "docs").rglob("*.md") if is_transcript(path))})
 TLS = ROOT / "docs/tutorials/first-gateway.md"
+DASHBOARD = ROOT / "docs/tutorials/first-dashboard.md"
+"""It runs all of Spark's jobs several times, which takes four minutes."""
 FIRST_READING_S_MAX = 60.0
 """Longest time until readings of a gateway with TLS are in the lake; about 15 s on an idle machine."""
 SILENT = ("mosquitto_pub",)
 """Programs that print nothing when they succeed."""
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
 
 
 @pytest.fixture
@@ -33,12 +39,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def name(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
-
-
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.slow if page == DASHBOARD else (), id=name(page)) for page in PAGES]
+)
 def test_commands_print_what_the_page_says(page: Path, folder: Path) -> None:
     for program in {command.program for command in commands(page)} - {"./waypost"}:
         if shutil.which(program) is None:
@@ -69,13 +73,17 @@ def assert_consoles_open(reader: Reader, authority: Path) -> None:
         assert (page.status_code, "<title>Waypost" in page.text) == (200, True)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.slow if page == DASHBOARD else (), id=name(page)) for page in PAGES]
+)
 def test_every_command_shows_what_it_prints(page: Path) -> None:
     shown = [each for each in commands(page) if each.program not in SILENT and not each.starts(*LAUNCHER)]
     assert not [each.words for each in shown if not each.lines]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.slow if page == DASHBOARD else (), id=name(page)) for page in PAGES]
+)
 def test_no_secret_is_on_a_command_line(page: Path) -> None:
     """`ps` shows command lines to every user."""
     assert not [each.words for each in commands(page) if {"--token", "--password"} & set(each.words)]

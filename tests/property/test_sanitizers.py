@@ -12,6 +12,7 @@ from tests.conftest import ROOT
 from tests.sanitizers import find_runtime
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not find_runtime(), reason="no compiler with AddressSanitizer")
 def test_the_c_extension_under_sanitizers() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-pytestmark = [pytest.mark.timeout(420), pytest.mark.spark]
+pytestmark = [pytest.mark.timeout(420), pytest.mark.spark, pytest.mark.extended]
 DEMO_S_MAX = 300
 
 
