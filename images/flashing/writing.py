@@ -215,10 +215,11 @@ def _write(
 def _explain_damage(image: Path, at: int) -> ImageError:
     hint = _AGAIN
     if image.suffix not in partition.COMPRESSED:  # only its parts have checksums
-        hint = (
+        configured = (
             "did `waypost image configure` write settings into it? Give them to waypost flash with --config, "
-            f"and use the released image. Otherwise {hint}"
+            "and use the released image. Otherwise "
         )
+        hint = configured + hint
     return ImageError(f"{image} does not match its map (at {at / 1e6:.0f} MB)", hint=hint, code=INTEGRITY)
 
 

@@ -178,7 +178,7 @@ class TestKnown:
             ("DELETE FROM meta WHERE key = 'epoch'", True, "epoch"),
             ("UPDATE cursor SET acknowledged = x'4901' WHERE name = 'queue'", False, "out of order"),
             ("UPDATE cursor SET position = 999 WHERE name = 'queue'", False, "beyond"),
-            ("UPDATE cursor SET log = 77 WHERE name = 'queue'", False, "left out"),
+            ("UPDATE cursor SET log = 77 WHERE name = 'queue'", False, "is dropped"),
             ("DELETE FROM log WHERE log = 2", True, "is lost"),
             ("UPDATE address SET next = 3 WHERE name = 'jobs'", False, ""),
             ("UPDATE log SET bytes = 5 WHERE log = 1", False, ""),

@@ -50,7 +50,7 @@ def test_a_bridge_is_operated(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert "40 messages still wait after 1 s: hub (paused)" in capsys.readouterr().err
         wait_until(lambda: connector()["backlog_oldest_at"] is not None, timeout_s=30, what="the oldest is known")
         assert run(["bridge", "pause", "nobody", "--http", f"127.0.0.1:{gateway.port('http')}"]) == 1
-        assert "there is no connector 'nobody'; there are: hub" in capsys.readouterr().err
+        assert "connector 'nobody' not found; configured: hub" in capsys.readouterr().err
         bridge("resume")
         wait_until(lambda: connector()["manifest_hour"] is not None, timeout_s=30, what="the hub asks for manifests")
         drained = bridge("drain", "--timeout", "60")

@@ -326,7 +326,9 @@ class TestRenewal:
             wait_until(lambda: presented() == "renewed", timeout_s=WAIT_S, what="the new certificate")
             Path(authority.folder / "server.pem").write_text("nonsense")
             wait_until(
-                lambda: "the current certificate stays in use" in gateway.log.read_text(), timeout_s=WAIT_S, what="a warning"
+                lambda: "the current certificate stays in use" in gateway.log.read_text(),
+                timeout_s=WAIT_S,
+                what="a warning",
             )
             assert presented() == "renewed"
             before.publish("still", b"here")

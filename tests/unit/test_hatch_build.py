@@ -135,14 +135,14 @@ class TestLoading:
 
     def test_not_compiled(self, checkout: Path) -> None:
         assert "ExtensionUnusable: the C extension bridge._native is missing" in loaded(checkout)
-        assert "compile it: python hatch_build.py" in loaded(checkout)
+        assert "compile it (python hatch_build.py in the checkout)" in loaded(checkout)
 
     def test_older_than_its_source(self, checkout: Path, compiled: Path) -> None:
         shutil.copy(compiled, checkout / hatch_build.EXTENSION)
         with (checkout / CONTENT).open("a") as source:
             source.write("/* newer */\n")
         assert "ExtensionUnusable: the C extension bridge._native is older than its C source" in loaded(checkout)
-        assert "compile it: python hatch_build.py" in loaded(checkout)
+        assert "compile it (python hatch_build.py in the checkout)" in loaded(checkout)
 
     def test_a_file_that_is_no_library(self, checkout: Path) -> None:
         (checkout / hatch_build.EXTENSION).write_bytes(b"\x7fELF" + bytes(60))

@@ -31,17 +31,17 @@ WAIT_S = 40.0
 SECRET = MARKER.encode()
 EDGE = (
     "edge.broker.mqtt.handler:ConnectionHandler._handle",
-    "edge.broker.mqtt.connection:Connection.receive_data",
+    "edge.broker.mqtt.connection:MqttConnection.receive_data",
     "edge.broker.amqp.session:AmqpSession.handle",
     "edge.broker.amqp.incoming:IncomingLink.received",
     "edge.broker.router.router:Router.publish",
     "edge.broker.delivery.log:LogSubscription.arrived",
     "edge.broker.delivery.log:LogSubscription.hand",
-    "edge.broker.store.writer:Writer._commit",
+    "edge.broker.store.writer:StoreWriter._commit",
     "edge.broker.store.sqlite_medium:pack",
     "edge.broker.store.reader:decode",
     "edge.broker.router.retained:RetainedMessages.purge",
-    "edge.broker.http.api:DeviceApi._safe",
+    "edge.broker.http.api:HttpDeviceApi._wait_answered",
     "bridge.uplink:Uplink._send_batch",
     "edge.appliance.gateway:Gateway.status",
 )
@@ -182,7 +182,7 @@ def test_the_marker_is_nowhere(tmp_path: Path) -> None:
     assert [name for name, text in outputs.items() if SECRET in text] == []
 
 
-@pytest.mark.parametrize("target", ["edge.appliance.gateway:Gateway.start", "cloud.hub.server:Hub.run"])
+@pytest.mark.parametrize("target", ["edge.appliance.gateway:Gateway.start", "cloud.hub.server:HubServer.run"])
 def test_a_crash_shows_none(tmp_path: Path, target: str) -> None:
     words = ["edge" if target.startswith("edge") else "hub", "run", "--data", str(tmp_path / "data"), "--dev"]
     script = (

@@ -266,7 +266,7 @@ class TestCommands:
         assert (status, sent["tenant"], sent["sent_by"]) == (202, "alpha", "app@alpha")
         assert self.send(hub, "app@alpha", "beta") == (
             403,
-            {"error": "app@alpha sends to gateways of its own tenant"},
+            {"error": "app@alpha may only send to gateways of its own tenant"},
         )
         assert self.send(hub, "boss@alpha", "beta")[1]["tenant"] == "beta"
 

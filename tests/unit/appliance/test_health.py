@@ -37,7 +37,7 @@ class Gateway:
             faults=dict[str, str](),
         )
         self.state, self.figures = state, figures
-        self.quotas = SimpleNamespace(rooms=list, space_bytes=None, closed=False, floor_bytes=0)
+        self.quotas = SimpleNamespace(usage=list, space_bytes=None, closed=False, floor_bytes=0)
         self.feeds = SimpleNamespace(restarts=0)
         router: Any = SimpleNamespace(
             quotas=self.quotas,

@@ -1,4 +1,4 @@
-"""A gateway accepts the YAML in the README of the bridge."""
+"""A gateway accepts the first example of how to bridge to other systems."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from bridge.resources import parse
 from edge.configuration.effective import effective, notices
 from edge.configuration.kinds import KINDS
 
-README = Path(__file__).parents[3] / "bridge" / "README.md"
+PAGE = Path(__file__).parents[3] / "docs/how-to/bridge-to-other-systems.md"
 
 
 def test_the_example_is_taken_as_it_stands() -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", README.read_text(), flags=re.DOTALL)
-    resources = parse.parse(KINDS, text, "README.md")
+    text, *_ = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    resources = parse.parse(KINDS, text, PAGE.name)
     assert KINDS.validate(resources) == []
     assert notices(resources) == []
     forwarders = {forwarder.name: forwarder for forwarder in effective(resources).forwarders}
-    assert forwarders["plant/hot"].remote_address == "/exchange/amq.topic/hot.{device}"
-    assert forwarders["orders/from-cloud"].connector == "rabbit"
+    assert forwarders["default.plant/hot"].remote_address == "/exchange/amq.topic/hot.{device}"
+    assert forwarders["default.orders/from-cloud"].connector == "rabbit"
