@@ -21,7 +21,7 @@ ALWAYS = [ROOT / "README.md", *(path for path in (ROOT / "docs/tutorials").glob(
 PAGES = sorted({*ALWAYS, *(path for path in (ROOT / "docs").rglob("*.md") if is_transcript(path))})
 TLS = ROOT / "docs/tutorials/first-gateway.md"
 DASHBOARD = ROOT / "docs/tutorials/first-dashboard.md"
-"""It runs all of Spark's jobs several times, which takes four minutes."""
+"""Runs all of Spark's jobs several times, which takes four minutes."""
 FIRST_READING_S_MAX = 60.0
 """Longest time until readings of a gateway with TLS are in the lake; about 15 s on an idle machine."""
 SILENT = ("mosquitto_pub",)
