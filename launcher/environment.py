@@ -118,10 +118,10 @@ class Environment:
         steps.run("Waypost itself", project, settings)
         if any(each.compiles for each in wanted):
             self.compile()
-            has_proton = set(wanted) != {PackageSet.DOCS}
-            if has_proton and subprocess.run([str(self.python), "-c", HAS_TLS], check=False).returncode != 0:
-                again = f"{uv[0]} cache clean python-qpid-proton; rm -r '{self._venv}'"
-                raise SetUpError("Proton was built without TLS", f"install libssl-dev and pkg-config, then: {again}")
+        has_proton = any(each.brings_proton for each in wanted)
+        if has_proton and subprocess.run([str(self.python), "-c", HAS_TLS], check=False).returncode != 0:
+            again = f"{uv[0]} cache clean python-qpid-proton; rm -r '{self._venv}'"
+            raise SetUpError("Proton was built without TLS", f"install libssl-dev and pkg-config, then: {again}")
         if any(each.runs_spark for each in wanted):
             spark = [str(self.python), "-P", "-m", "spark.setup"]
             steps.run("Spark: Delta connector", [*spark, "install"])

@@ -29,6 +29,11 @@ class PackageSet(Enum):
         return self in {PackageSet.GATEWAY, PackageSet.DOCS, PackageSet.DEVELOPMENT}
 
     @property
+    def brings_proton(self) -> bool:
+        """Proton, the AMQP engine, is in its lock."""
+        return self in {PackageSet.GATEWAY, PackageSet.HUB, PackageSet.DEVELOPMENT}
+
+    @property
     def runs_spark(self) -> bool:
         """Spark needs a Java runtime, and jars."""
         return self in {PackageSet.ANALYTICS, PackageSet.DEVELOPMENT}

@@ -270,6 +270,12 @@ def test_what_waypost_test_passes_to_pytest(words: list[str], expected: list[str
     assert arguments_of(words) == expected
 
 
+def test_a_set_brings_proton_when_its_lock_names_it() -> None:
+    """The docs have none: after `analytics` a check of Proton's TLS would fail."""
+    for each in PackageSet:
+        assert each.brings_proton == ("\npython-qpid-proton==" in (ROOT / each.lock).read_text())
+
+
 def test_two_set_ups_of_one_environment_follow_each_other(checkout: Checkout) -> None:
     with checkout.environment.locked(), (checkout.root / ".venv.lock").open() as lock, pytest.raises(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
