@@ -79,7 +79,7 @@ def _launcher() -> str:
     rows = [(markdown.code(line), markdown.prose(about)) for line, about in comment]
     return (
         markdown.heading(2, "From a checkout", "command-checkout")
-        + "\n`./waypost` makes its environment at the first use, and has commands of its own beside the others:\n\n"
+        + "\n`./waypost` makes its environment at the first use, and adds commands of its own:\n\n"
         + markdown.table(("command", "for"), rows)
     )
 
@@ -87,7 +87,7 @@ def _launcher() -> str:
 def _section(shown: Shown) -> str:
     command, words = shown.command, " ".join((PROGRAM, *shown.words))
     context = click.Context(command, info_name=words)
-    parts = [markdown.heading(1 + min(len(shown.words) + 0, 3), f"`{words}`", shown.label)]
+    parts = [markdown.heading(1 + min(len(shown.words), 3), f"`{words}`", shown.label)]
     parts += _help(command)
     usage = " ".join((words, *command.collect_usage_pieces(context)))
     parts.append(f"```console\n{usage}\n```\n")

@@ -34,7 +34,7 @@ VOCABULARIES: Final = (
         "Section 2.4 of the standard; clients of MQTT 3 get the return codes of their version.",
     ),
     Vocabulary(
-        "Loss ledger: given up at delivery", "edge/broker/delivery/dead_letters.py", "delivery attempts exceeded",
+        "Loss ledger: dropped at delivery", "edge/broker/delivery/dead_letters.py", "delivery attempts exceeded",
         "Column `reason` of table `ledger`, and of `waypost store info`. A message that was moved to a dead letter "
         "address has `dead-lettered: ` before the word.",
     ),

@@ -147,7 +147,7 @@ def _section(table: TableShown) -> str:
         facts.append(f"Partitioned by {', '.join(map(markdown.code, table.partition_by))}.")
     parts.append(" ".join(facts) + "\n" if facts else "")
     rows = [
-        (markdown.code(each.name), each.type, "may be null" if each.nullable else "", markdown.prose(each.about))
+        (markdown.code(each.name), each.type, "may be null" if each.nullable else "", each.about)
         for each in table.columns
     ]
     parts.append(markdown.table(("column", "type", "", "meaning"), rows))

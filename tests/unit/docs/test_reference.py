@@ -133,6 +133,9 @@ class TestTables:
         assert not [(table.name, each.name) for table in shown for each in table.columns if not each.about]
         assert not [table.name for table in shown if not table.about]
 
+    def test_links_of_meanings_are_links(self) -> None:
+        assert "[reason codes](reason-codes.md)" in tables.page()
+
     def test_every_meaning_is_of_a_column(self) -> None:
         columns = {table.name: {each.name for each in table.columns} for table in [*tables.landed(), *tables.derived()]}
         every = set().union(*columns.values())
