@@ -1,7 +1,7 @@
 """HTTP device API, for devices that speak only HTTP.
 
 ``POST /t/<address>``         publish one message, the body: 202 once it is on disk (see `messages.parse_single`)
-``POST /t``                   publish a batch (see `messages.parse_batch`), stored or refused as a whole, with a result
+``POST /t``                   publish a batch (see `messages.parse_batch`): one commit, with a result
                               per message. For a topic without a subscriber nothing is stored: 202 with
                               ``Waypost-Subscribers: 0``, or their number as ``unrouted`` in the answer to a batch.
 ``GET /c/<address>?wait=30``  fetch the next message of a queue: 200 with its body, 204 if none came in time
@@ -386,7 +386,7 @@ def _answer(publishing: PublishRequest, messages: Sequence[HttpMessage]) -> Resp
     first = refusals[min(refusals)]
     results = [{"status": STATUS[refusals[i]] if i in refusals else 202} for i in range(len(messages))]
     document = {"error": first.value, **counts, "results": results}
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if STATUS[first] == 503 else None
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if STATUS[first] in (429, 503) else None
     return JSONResponse(document, STATUS[first], headers=headers)
 
 

@@ -23,7 +23,7 @@ class Refusal(enum.Enum):
     NO_CONSUMER = "no consumer"
     NO_CONSUMER_CONNECTED = "no consumer is connected"
     """Used for multicast addresses, which deliver only to consumers that are connected."""
-    FULL = "store is full"
+    FULL = "no room: a quota is used up, or the store is full"
     NAMES = "too many names"
     """Limit of queues, subscriptions, retained messages or sessions reached, for the user or the space
     (`limits.Limits`)."""
