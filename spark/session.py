@@ -94,6 +94,9 @@ was saved.
 """
 _FOLDER_SETTINGS = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "1000"}
 """Files up to which one thread lists all: a task for each takes 7 ms, a local listing next to nothing."""
+_BACKGROUND_TASKS = "spark.waypost.background.tasks"
+"""Setting of endless passes: concurrent tasks of the jobs that are not `values`."""
+_POOL = "spark.scheduler.pool"
 _BATCH_SETTINGS = ("spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled")
 """Settings that a streaming query would take from its checkpoint, or change: a batch uses the session's."""
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
@@ -145,6 +148,8 @@ def start(name: str, options: SessionOptions = SessionOptions()) -> SparkSession
 
     if options.load in _QUICK:
         settings |= _QUICK_SETTINGS
+    if options.load == "rounds" and can_start_later(options):
+        settings[_BACKGROUND_TASKS] = str(max(1, (os.cpu_count() or 1) - 1))
     if options.load == "tiny":
         settings |= _INTERPRETED
     if options.bucket is not None:
@@ -233,6 +238,21 @@ def fit_batch(batch: SparkSession) -> None:
     for key in _BATCH_SETTINGS:
         if key in chosen:
             batch.conf.set(key, chosen[key])
+    tasks = background_tasks(batch)
+    if tasks is not None:
+        batch.conf.set("spark.sql.shuffle.partitions", str(tasks))
+
+
+def background_tasks(batch: SparkSession) -> int | None:
+    """Return the number of concurrent tasks that a job of this thread may have; None for as many as there are.
+
+    In endless passes on one machine a core is left to the `values`, which people wait for: Spark's pools have a
+    guaranteed share, but no limit, and a task is never interrupted.
+    """
+    tasks = batch.sparkContext.getConf().get(_BACKGROUND_TASKS)
+    if tasks is None or batch.sparkContext.getLocalProperty(_POOL) == "values":
+        return None
+    return int(tasks)
 
 
 def checkpoint(rows: DataFrame, *, at_once: bool = True) -> DataFrame:

@@ -27,6 +27,9 @@ def _process(batch: MicroBatch) -> None:
     tasks = max(1, series // TASK_SERIES)
     seen = Observation()
     judged = anomalies.judge(batch.rows, batch.lake.read("detector_states"), tasks)
+    at_once = session.background_tasks(batch.rows.sparkSession)
+    if at_once is not None:
+        judged = judged.coalesce(at_once)
     judged = session.checkpoint(judged.observe(seen, F.count("score").alias("anomalies")))
     if seen.get["anomalies"]:
         batch.append("anomalies", anomalies.anomalies(judged))

@@ -41,6 +41,30 @@ def test_batches_have_the_settings_of_the_session_whatever_the_checkpoint_says(l
     assert found == [("1", "false")] * 2
 
 
+class FollowingSession:
+    """Session of endless passes, in a thread of one rhythm."""
+
+    def __init__(self, tasks: str | None, rhythm: str | None) -> None:
+        self.sparkContext = self
+        self._tasks = tasks
+        self._rhythm = rhythm
+
+    def getConf(self) -> dict[str, str]:
+        return {"spark.waypost.background.tasks": self._tasks} if self._tasks is not None else {}
+
+    def getLocalProperty(self, name: str) -> str | None:
+        assert name == "spark.scheduler.pool"
+        return self._rhythm
+
+
+@pytest.mark.parametrize(
+    ("tasks", "rhythm", "expected"),
+    [("1", "messages", 1), ("3", "hourly", 3), ("1", "values", None), (None, "messages", None), ("1", None, 1)],
+)
+def test_endless_passes_leave_a_core_to_the_values(tasks: str | None, rhythm: str | None, expected: int | None) -> None:
+    assert session.background_tasks(cast("SparkSession", FollowingSession(tasks, rhythm))) == expected
+
+
 def test_a_file_in_a_folder_with_a_space_is_found(lake: SparkLake, tmp_path: Path) -> None:
     """A checkout may be in a folder with a space; Spark opens `session.POOLS` by a URL at its start."""
     file = tmp_path / "a new place" / "pools.xml"
