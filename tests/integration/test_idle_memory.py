@@ -90,3 +90,15 @@ def test_what_closed_connections_leave_is_used_again(tmp_path: Path) -> None:
                 rounds.append(resident_mib(gateway.pid))
         # The second round still warms up. Two more add 3 MiB for each KiB that a closed connection leaks.
         assert rounds[-1] - rounds[1] < 1.5, rounds
+
+
+def test_connections_that_end_give_their_memory_back(tmp_path: Path) -> None:
+    """Devices that reconnect for years leave nothing behind, and nothing that waits for the garbage collector."""
+    raise_file_limit(COUNT + SPARE_FILES)
+    with edge(tmp_path, "gateway") as gateway:
+        resident: list[float] = []
+        for _ in range(5):
+            with ExitStack() as stack:
+                subscribe(connect(stack, gateway.port("mqtt"), COUNT))
+                resident.append(resident_mib(gateway.pid))
+        assert max(resident[1:]) - resident[0] < 2

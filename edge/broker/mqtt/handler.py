@@ -101,7 +101,7 @@ class ConnectionHandler(Origin):
     in_order = True
     """Answers keep the order of the client's packets, whoever gives them [MQTT-4.6.0-2] [MQTT-4.6.0-3]."""
     __slots__ = (
-        "_admission", "_answers", "_arriving", "_common", "_connect", "_driver", "_grant", "_in_parts", "_interceptor",
+        "_admission", "_arriving", "_common", "_connect", "_driver", "_grant", "_in_parts", "_interceptor",
         "_lane", "_left", "_login", "_session", "connection", "name", "user",
     )  # fmt: skip
 
@@ -115,7 +115,6 @@ class ConnectionHandler(Origin):
         """The session has been returned, or belongs to another connection."""
         self._arriving = False
         """The session is taken, and CONNACK has not been sent."""
-        self._answers: PublishAnswers | None = None
         self._connect: ConnectEvent | None = None
         self._login: MqttLogin | None = None
         """Login of a client that named an authentication method and may re-authenticate."""
@@ -266,9 +265,11 @@ class ConnectionHandler(Origin):
 
     @property
     def _published(self) -> PublishAnswers:
-        if self._answers is None:
+        """Answers to messages that need more than a PUBACK. Made for each use: kept, it would be a reference cycle, and
+        an ended connection would wait for the garbage collector."""
+        if self._session is None:
             raise LookupError("PUBLISH before CONNECT was accepted")
-        return self._answers
+        return PublishAnswers(self, self._session, self._interceptor, self._common.sessions.on_disk)
 
     @property
     def _attached(self) -> MqttSession:
@@ -341,7 +342,6 @@ class ConnectionHandler(Origin):
         )
         self._session = session
         self._interceptor = self._admission.interceptor(self, session)
-        self._answers = PublishAnswers(self, session, self._interceptor, self._common.sessions.on_disk)
         will = self._interceptor.will(connect.will, self._grant)
         self._connect = connect if will is connect.will else msgspec.structs.replace(connect, will=will)
         self._drop_subscriptions()
