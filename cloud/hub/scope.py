@@ -13,10 +13,13 @@ from starlette.requests import Request
 from cloud.hub.peers import InvalidPeer, PeerKind, parse_user
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.refusal import RequestRefused
-from edge.broker.model.authorization import Grant, Operation
+from edge.broker.model.authorization import EVERYTHING, AccessRule, Grant, Operation
 
 FLEET: Final = "$fleet"
 """Address in the rules of users that means every tenant."""
+
+OPERATOR_RULES: Final = (AccessRule((EVERYTHING, FLEET), frozenset((Operation.VIEW, Operation.MANAGE))),)
+"""Rights of the operator token in the hub's data directory."""
 
 
 class Scope(NamedTuple):
@@ -40,6 +43,15 @@ async def require_fleet(access: HttpAccess, request: Request) -> None:
     """Raise `RequestRefused` unless the user may view data that belongs to no tenant."""
     if (await scope_of(access, request)).tenant is not None:
         raise RequestRefused(403, f"this is not limited to one tenant: it needs the right view:{FLEET}")
+
+
+def may_operate(grant: Grant, operation: Operation) -> bool:
+    """Return True for a right to the data of the user's tenant, or of every tenant."""
+    try:
+        _granted(grant, operation)
+    except RequestRefused:
+        return False
+    return True
 
 
 def _granted(grant: Grant, operation: Operation) -> Scope:

@@ -65,6 +65,7 @@ from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.faults import RegistryUnreachable
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.registry import Registry
+from cloud.hub.scope import OPERATOR_RULES, may_operate
 from cloud.hub.service import HubService, ignore_report
 from cloud.hub.spaces import Spaces, TenantSpace
 from cloud.hub.tenants import Tenants
@@ -79,6 +80,8 @@ from edge.broker.configuration import AuthenticationMode, TlsListener, TokenIssu
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.guard import Guard
 from edge.broker.http.peer import HttpPeer
+from edge.broker.http.session_api import session_routes
+from edge.broker.http.session_cookie import SessionCookie
 from edge.broker.http.traced import TracedRequests
 from edge.broker.limits import CERTIFICATES_CHECK_S
 from edge.broker.listeners.frames import Frames
@@ -94,6 +97,7 @@ from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.credentials import CredentialsError, CredentialSnapshot
 from edge.broker.security.followed_users import FollowedUsers
 from edge.broker.security.issuer import Issuer
+from edge.broker.security.operator_token import operator_token
 from edge.broker.security.sasl_credentials import SaslCredentials
 from edge.broker.security.site import Site
 from edge.broker.security.verification_threads import VerificationThreads
@@ -338,7 +342,7 @@ class HubServer:
         """Serve until `stop` is set. `ready` is called with the bound addresses (AMQP, HTTP). Raises `HubError`."""
         configuration = self._configuration
         clock = asyncio.get_running_loop().time
-        access = HttpAccess(self._gate)
+        access = self._make_access()
         app = application(
             self._fleet,
             self._committer,
@@ -349,6 +353,7 @@ class HubServer:
             now_us=_now_us,
             clock=clock,
             more=[
+                *session_routes(access, may_operate),
                 *command_routes(self._commands, access),
                 *(desired_routes(self._desired, access) if self._desired is not None else ()),
                 *(enrolment_routes(self._enrolment, time.time) if self._enrolment is not None else ()),
@@ -403,6 +408,17 @@ class HubServer:
             self._threads.stop()
             self._executor.submit(self._registry.close)
             self._executor.shutdown()
+
+    def _make_access(self) -> HttpAccess:
+        """Make the access over HTTP, with sessions and the operator token of the data directory."""
+        data = self._configuration.data
+        cookie = SessionCookie("hub", socket.gethostname(), str(data.resolve()))
+        try:
+            token = operator_token(data)
+        except OSError as error:
+            log.warning("no token for the local operator: %s: %s", error.filename, error.strerror)
+            token = None
+        return HttpAccess(self._gate, token, cookie, operator_rules=OPERATOR_RULES)
 
     async def _until(self, stop: asyncio.Event) -> None:
         """Wait for `stop`; log problems and load renewed certificates in the meantime."""

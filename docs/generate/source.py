@@ -222,10 +222,11 @@ def _words(node: ast.AST) -> str:  # noqa: PLR0911 - one case a kind of expressi
 
 
 def sources(*folders: str, name: str = "*.py") -> list[str]:
-    """Return the paths of the modules below these folders, in order."""
-    return sorted(
-        path.relative_to(ROOT).as_posix() for folder in folders for path in (ROOT / folder).rglob(name) if _own(path)
+    """Return the paths of the modules below these folders, or of these modules, in order."""
+    modules = (
+        path for each in folders for path in ([ROOT / each] if each.endswith(".py") else (ROOT / each).rglob(name))
     )
+    return sorted(path.relative_to(ROOT).as_posix() for path in modules if _own(path))
 
 
 def _own(path: Path) -> bool:

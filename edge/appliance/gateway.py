@@ -18,7 +18,6 @@ import msgspec
 from bridge.proxy import PeerRoute
 from bridge.resources.endpoint import ListenEndpoint
 from bridge.version import VERSION
-from edge.appliance.accounts.operator import operator_token
 from edge.appliance.accounts.users import apply_resources
 from edge.appliance.clock import ClockQuality
 from edge.appliance.console.history import StatusHistory
@@ -46,6 +45,7 @@ from edge.broker.router.router import Router
 from edge.broker.router.uplinks import Uplinks, is_to_hub
 from edge.broker.security.credentials import CredentialsError
 from edge.broker.security.followed_users import FollowedUsers
+from edge.broker.security.operator_token import operator_token
 from edge.broker.security.statement_key import StatementKey
 from edge.broker.server import Broker
 from edge.broker.store.limits import PAGE_BYTES_WAITING, StoreLimits
@@ -432,10 +432,13 @@ class Gateway:
         from edge.broker.http.access import HttpAccess  # noqa: PLC0415
         from edge.broker.http.api import HttpDeviceApi  # noqa: PLC0415
         from edge.broker.http.guard import Guard  # noqa: PLC0415
+        from edge.broker.http.session_api import session_routes  # noqa: PLC0415
+        from edge.broker.http.session_cookie import SessionCookie  # noqa: PLC0415
         from edge.broker.http.traced import TracedRequests  # noqa: PLC0415
 
         limits, broker = self.configuration.limits, self.broker
-        access = HttpAccess(broker.gate, self._operator_token)
+        cookie = SessionCookie("gateway", self.configuration.gateway, socket.gethostname(), str(self._data.resolve()))
+        access = HttpAccess(broker.gate, self._operator_token, cookie)
         if broker.devices is None:
             self._devices = HttpDeviceApi(broker.router, limits, access, broker.admission.budget)
         else:
@@ -444,6 +447,7 @@ class Gateway:
             self._devices = HonoApi(broker.devices, limits, access, broker.admission.budget)
         routes = [
             *self._devices.routes,
+            *session_routes(access),
             *bridge_routes(self._bridge, self.bridge_status, access),
             *trace_routes(broker.tracer, access),
         ]

@@ -39,7 +39,7 @@ def console(data: Path | None, http: str | None) -> str:
 
 def token_of(data: Path | None) -> str | None:
     """Return the operator's token of a data directory. Raises CommandError."""
-    from edge.appliance.accounts.operator import OperatorTokenError, read_token
+    from edge.broker.security.operator_token import OperatorTokenError, read_token
 
     try:
         return None if data is None else read_token(data)

@@ -27,6 +27,8 @@ from edge.output.repetition import Repetition
 from edge.output.text import line
 
 FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+UNLIMITED: Final = {"unlimited": True}
+"""``extra`` of a line that is always written, however many there are of its kind."""
 SYSTEM_ERRORS: Final = (OSError, sqlite3.Error)
 """Exceptions with a text of the system."""
 
@@ -116,7 +118,7 @@ class LogWriter(logging.Handler):
         try:
             self._summarise()
             first = not self._repetition.waiting
-            if self._repetition.admits(record):
+            if record.__dict__.get("unlimited") or self._repetition.admits(record):
                 self._put(self.format(record) + "\n")
             elif first:
                 self._await_summary()

@@ -23,13 +23,14 @@ from starlette.responses import Response
 from cloud.hub.commands.documents import CommandDocument, InvalidCommand, check_command, command_document
 from cloud.hub.commands.limits import DOCUMENT_BYTES_MAX, PAGE_MAX, WAIT_S_MAX
 from cloud.hub.commands.service import CommandsBusy, HubCommands
-from cloud.hub.json_http import message_response, read_body
+from cloud.hub.json_http import message_response
 from cloud.hub.peers import DEFAULT_TENANT, InvalidPeer, PeerKind, parse_user
 from cloud.hub.registry.commands import CancelTooLate, CommandFilter, CommandRefused, CommandState
 from cloud.hub.registry.commands import CommandRefusal as Why
 from cloud.hub.scope import FLEET, scope_of
 from cloud.lake.faults import RegistryError
 from edge.broker.http.access import HttpAccess
+from edge.broker.http.body import read_body
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.model.authorization import Grant, Operation

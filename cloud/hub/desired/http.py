@@ -46,7 +46,7 @@ from cloud.hub.desired.making import (
 )
 from cloud.hub.desired.service import DesiredConfigurations, NotReady
 from cloud.hub.desired.shown import gateway_row, member_row, rollout_row, selector_row, version_row
-from cloud.hub.json_http import json_response, read_body
+from cloud.hub.json_http import json_response
 from cloud.hub.labels import Changes, LabelError, LabelSelector, parse_selector, validate_labels
 from cloud.hub.limits import LABELS_BYTES_MAX
 from cloud.hub.peers import DEFAULT_TENANT
@@ -56,6 +56,7 @@ from cloud.hub.rollout import RolloutPace, WavesError
 from cloud.hub.scope import scope_of
 from cloud.lake.faults import RegistryError
 from edge.broker.http.access import HttpAccess
+from edge.broker.http.body import read_body
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.model.authorization import Operation

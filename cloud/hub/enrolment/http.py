@@ -27,9 +27,10 @@ from bridge.enrolment import (
 from cloud.hub.enrolment import ocsp
 from cloud.hub.enrolment.limits import OCSP_REQUEST_BYTES_MAX, OCSP_VALID_S
 from cloud.hub.enrolment.service import Enrolment
-from cloud.hub.json_http import NOT_KEPT, json_response, read_body
+from cloud.hub.json_http import NOT_KEPT, json_response
 from cloud.hub.registry.enrolments import EnrolmentRefused, NamelessRequest
 from cloud.lake.faults import RegistryError
+from edge.broker.http.body import read_body
 from edge.broker.http.peer import peer_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute

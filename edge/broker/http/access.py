@@ -1,7 +1,11 @@
 """Authentication and rights of HTTP requests, for all paths except ``/healthz``.
 
-A client authenticates with each request by the Authorization field (Basic, RFC 7617; Bearer, RFC 6750) or by the
-certificate of its connection. A local process that can read the data directory may use the operator token in it.
+A client authenticates with each request: by the Authorization field (Basic, RFC 7617; Bearer, RFC 6750), by the cookie
+of a session (`sessions`), or by the certificate of its connection, in this order. A local process that can read the
+data directory may use the operator token in it.
+
+A browser sends cookies by itself, also with a request that a page of another site makes. So the cookie is SameSite, the
+`guard` refuses such requests, and a change with a cookie has to be one that no form can send (`_check_page`).
 """
 
 from __future__ import annotations
@@ -10,7 +14,8 @@ import asyncio
 import base64
 import binascii
 import hmac
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
@@ -18,12 +23,17 @@ from starlette.requests import Request
 
 from edge.broker.http.peer import peer_of
 from edge.broker.http.refusal import RequestRefused
+from edge.broker.http.route import READS
+from edge.broker.http.session_cookie import SessionCookie
+from edge.broker.http.sessions import BrowserSession, BrowserSessions, OpenedSession
 from edge.broker.model.authorization import EVERYTHING, AccessRule, Ended, Grant, Operation
 from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
-from edge.broker.security.site import is_loopback
+from edge.broker.security.site import is_loopback, same_origin
 from edge.output.text import word
 
+USER: Final = "waypost.user"
+"""Key of the authenticated user in the ASGI scope of a request."""
 OPERATOR: Final = "operator"
 """User of the operator token in the data directory."""
 OPERATOR_RULES: Final = (AccessRule((EVERYTHING,), frozenset((Operation.VIEW, Operation.MANAGE))),)
@@ -31,6 +41,12 @@ BASIC: Final = {"WWW-Authenticate": 'Basic realm="waypost", charset="UTF-8"'}
 BEARER: Final = {"WWW-Authenticate": 'Bearer realm="waypost"'}
 BEARER_OR_BASIC: Final = {"WWW-Authenticate": f"{BEARER['WWW-Authenticate']}, {BASIC['WWW-Authenticate']}"}
 """With tokens: a browser shows a password prompt, where the user enters the token."""
+SESSION: Final = {"WWW-Authenticate": 'Session realm="waypost"'}
+"""Challenge for the script of a page: a browser does not know this scheme, so it shows no prompt of its own."""
+REQUESTED_WITH: Final = "x-requested-with"
+"""Header with which a script says that it is one. Over plain HTTP browsers send no Sec-Fetch-Mode."""
+_TYPES: Final = frozenset(("application/json", "application/yaml"))
+"""Content types of changes by a page. No form can send them."""
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "via")
 """Fields that a proxy adds: then the client is remote, even if the connection has a local address."""
 
@@ -52,27 +68,48 @@ class AdmittedClient(NamedTuple):
 class HttpAccess:
     """Authenticates and authorizes requests."""
 
-    def __init__(self, gate: Authenticator | None = None, operator_token: str | None = None) -> None:
-        """Without a `gate`, or with an open one, every client may do everything. `operator_token`: see `OPERATOR`."""
-        self._gate = gate
+    def __init__(
+        self,
+        gate: Authenticator | None = None,
+        operator_token: str | None = None,
+        cookie: SessionCookie | None = None,
+        *,
+        operator_rules: Sequence[AccessRule] = OPERATOR_RULES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Without a `gate`, or with an open one, every client may do everything. `operator_token`: see `OPERATOR`.
+
+        `cookie`: cookie of sessions; None: no sessions. `clock`: monotonic seconds.
+        """
+        self.gate = gate
         self._operator_token = operator_token
+        self._operator_rules = operator_rules
+        self.clock = clock
+        self.cookie = cookie or SessionCookie()
+        self.sessions = BrowserSessions(gate.release if gate is not None else lambda _: None)
 
     @property
     def open(self) -> bool:
         """True without authentication."""
-        return self._gate is None or self._gate.open
+        return self.gate is None or self.gate.open
 
     @asynccontextmanager
     async def admitted(self, request: Request) -> AsyncIterator[AdmittedClient]:
         """Authenticate the client during a request. Raises RequestRefused."""
         ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
-        gate = self._gate
+        gate = self.gate
         if gate is None or gate.open:
             yield AdmittedClient(None, ended)
             return
         if self._by_operator(request):
-            peer_of(request).set_user(OPERATOR)
-            yield AdmittedClient(Grant(OPERATOR, "", OPERATOR_RULES), ended)
+            set_user(request, OPERATOR)
+            yield AdmittedClient(Grant(OPERATOR, "", self._operator_rules), ended)
+            return
+        session = self._session_of(request, gate)
+        if session is not None:
+            set_user(request, session.user)
+            with session.serving(ended, self.clock):
+                yield AdmittedClient(session.grant, ended)
             return
 
         def revoke(why: Ended) -> None:
@@ -82,8 +119,8 @@ class HttpAccess:
         proven = await _proven(gate, request)
         grant = gate.grant(proven, proven.user, revoke)
         if grant is None:
-            raise RequestRefused(401, LoginVerdict.REFUSED.value, challenge(gate))
-        peer_of(request).set_user(grant.user)
+            raise RequestRefused(401, LoginVerdict.REFUSED.value, challenge(gate, request))
+        set_user(request, grant.user)
         try:
             yield AdmittedClient(grant, ended)
         finally:
@@ -115,6 +152,43 @@ class HttpAccess:
                     403, f"{grant.user} has no right to manage: {_next_step(Operation.MANAGE, grant.user)}"
                 )
 
+    # --- sessions -------------------------------------------------------------------------------------------------
+
+    def session_of(self, request: Request) -> BrowserSession | None:
+        """Return the session of the cookie of a request; None without one, or if it has ended."""
+        token = self.cookie.token(request)
+        return self.sessions.find(token, self.clock()) if token is not None else None
+
+    def open_session(self, proven: VerifiedIdentity, *, stays: bool) -> OpenedSession | None:
+        """Open a session of a verified user. Return None if the user has changed since."""
+        gate = self.gate
+        if gate is None:
+            return None
+        return self.sessions.open(
+            lambda revoke: gate.grant_session(proven, "session", revoke), stays=stays, now=self.clock()
+        )
+
+    def open_operator_session(self) -> OpenedSession | None:
+        """Open a session with the rights of the operator token."""
+        return self.sessions.open(
+            lambda revoke: Grant(OPERATOR, "session", self._operator_rules, revoke), stays=False, now=self.clock()
+        )
+
+    def is_operator(self, request: Request) -> bool:
+        """Return True for a local client that shows the operator token."""
+        return self._by_operator(request)
+
+    def _session_of(self, request: Request, gate: Authenticator) -> BrowserSession | None:
+        """Return the session of a request; None if the client authenticates otherwise. Raises RequestRefused."""
+        if "authorization" in request.headers or self.cookie.token(request) is None:
+            return None
+        session = self.session_of(request)
+        if session is not None:
+            _check_page(request)
+        elif peer_of(request).identity is None:
+            raise RequestRefused(401, Ended.SIGNED_OUT.value, challenge(gate, request))
+        return session
+
     def _by_operator(self, request: Request) -> bool:
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
         if self._operator_token is None or scheme.lower() != "bearer" or not is_local(request):
@@ -128,16 +202,42 @@ def is_local(request: Request) -> bool:
     return local and not any(field in request.headers for field in _FORWARDED)
 
 
-def challenge(gate: Authenticator) -> Mapping[str, str]:
+def set_user(request: Request, user: str) -> None:
+    """Note the user of a request, for the connection and for the audit."""
+    peer_of(request).set_user(user)
+    request.scope[USER] = user
+
+
+def challenge(gate: Authenticator, request: Request) -> Mapping[str, str]:
     """Return the WWW-Authenticate field (RFC 9110 section 11.6.1)."""
+    if request.headers.get("sec-fetch-mode", "navigate") != "navigate" or REQUESTED_WITH in request.headers:
+        return SESSION
     return BEARER_OR_BASIC if gate.tokens else BASIC
 
 
-def parse_basic(authorization: str, wanted: Mapping[str, str]) -> tuple[str, bytes]:
-    """Return user and password of the Basic scheme (RFC 7617). Raises RequestRefused."""
+def _check_page(request: Request) -> None:
+    """Raise RequestRefused for a change with a cookie, unless a page of this node made it.
+
+    The content type must be one that no form can send; without a body there need not be one.
+    """
+    if request.method in READS:
+        return
+    fields = request.headers
+    origin = fields.get("origin")
+    own = fields.get("sec-fetch-site") in ("same-origin", "none")
+    if not (own or (origin is not None and same_origin(origin, fields.get("host")))):
+        raise RequestRefused(403, "a request with a cookie has to come from a page of this node")
+    empty = fields.get("content-length", "0") == "0" and "transfer-encoding" not in fields
+    if not empty and fields.get("content-type", "").partition(";")[0].strip().lower() not in _TYPES:
+        raise RequestRefused(415, f"with a cookie the body has to be one of {', '.join(sorted(_TYPES))}")
+
+
+def parse_basic(authorization: str, wanted: Mapping[str, str], *, tokens: bool = False) -> tuple[str, bytes]:
+    """Return user and password of the Basic scheme (RFC 7617). `wanted`: challenge of an error; `tokens`: the password
+    is a bearer token. Raises RequestRefused."""
     scheme, _, value = authorization.partition(" ")
     if scheme.lower() != "basic":
-        what = "a user name and a password are" if wanted is BASIC else "a bearer token is"
+        what = "a bearer token is" if tokens else "a user name and a password are"
         raise RequestRefused(401, f"{what} needed", wanted)
     try:
         username, colon, password = base64.b64decode(value.strip(), validate=True).partition(b":")
@@ -151,27 +251,44 @@ def parse_basic(authorization: str, wanted: Mapping[str, str]) -> tuple[str, byt
 async def _proven(gate: Authenticator, request: Request) -> VerifiedIdentity:
     """Verify the Authorization of a request, or its certificate. Raises RequestRefused."""
     identity = peer_of(request).identity
-    source = request.client.host if request.client is not None else ""
+    source = remote_host(request)
+    authorization = request.headers.get("authorization")
+    if authorization is None and identity is not None:
+        return VerifiedIdentity(identity)
+    if gate.tokens and (authorization or "").lower().startswith("bearer "):
+        result, proven = await verify(gate, "", (authorization or "")[7:].strip().encode(), source)
+    else:
+        username, password = parse_basic(authorization or "", challenge(gate, request), tokens=gate.tokens)
+        result, proven = await verify(gate, username, password, source)
+    if result is LoginVerdict.BUSY:
+        raise RequestRefused(503, result.value)
+    if proven is None:
+        raise RequestRefused(401, failure_words(gate, result), challenge(gate, request))
+    return proven
+
+
+async def verify(
+    gate: Authenticator, username: str, password: bytes, source: str
+) -> tuple[LoginVerdict, VerifiedIdentity | None]:
+    """Verify a password, or a token where clients have tokens. `source`: address of the client."""
     verdict: asyncio.Future[tuple[LoginVerdict, VerifiedIdentity | None]] = asyncio.get_running_loop().create_future()
 
     def decided(result: LoginVerdict, proven: VerifiedIdentity | None) -> None:
         if not verdict.done():
             verdict.set_result((result, proven))
 
-    authorization = request.headers.get("authorization")
-    if authorization is None and identity is not None:
-        return VerifiedIdentity(identity)
-    if gate.tokens and (authorization or "").lower().startswith("bearer "):
-        gate.check_token((authorization or "")[7:].strip().encode(), decided, source)
-    else:
-        username, password = parse_basic(authorization or "", challenge(gate))
-        gate.check(username, password, decided, source)
-    result, proven = await verdict
-    if result is LoginVerdict.BUSY:
-        raise RequestRefused(503, result.value)
-    if proven is None:
-        raise RequestRefused(401, "the token is not valid" if gate.tokens else result.value, challenge(gate))
-    return proven
+    gate.check(username, password, decided, source)
+    return await verdict
+
+
+def failure_words(gate: Authenticator, verdict: LoginVerdict) -> str:
+    """Return why a login failed."""
+    return "the token is not valid" if gate.tokens else verdict.value
+
+
+def remote_host(request: Request) -> str:
+    """Return the address of the client; empty if it is unknown."""
+    return request.client.host if request.client is not None else ""
 
 
 def _next_step(operation: Operation, user: str) -> str:

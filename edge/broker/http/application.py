@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge.broker.http.access import HttpAccess
+from edge.broker.http.audit import AuditLog
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import HttpRoute, allowed_methods
 
@@ -68,6 +69,7 @@ def application(routes: Sequence[HttpRoute], access: HttpAccess) -> Starlette:
     app = Starlette(routes=routes, exception_handlers={404: unknown, 405: unknown})
     app.router.redirect_slashes = False  # paths are exact
     app.add_middleware(NoSniff)
+    app.add_middleware(AuditLog)
     return app
 
 

@@ -80,3 +80,24 @@ HTTP_WAIT_S_MAX: Final = 300.0
 
 HTTP_WAIT_S_MIN: Final = 0.25
 """Shortest wait in seconds, as a message may have to be read from disk."""
+
+SESSIONS_MAX: Final = 64
+"""Sessions of browsers at once. Each is a user with a console open; the longest unused one ends for a new one."""
+
+SESSIONS_OF_ONE_MAX: Final = 4
+"""Sessions of one user: a desk, a phone, and two that were not signed out."""
+
+SESSION_IDLE_S: Final = 1_800.0
+"""Seconds without a request after which a session ends. An open page sends requests."""
+
+SESSION_STAY_S: Final = 43_200.0
+"""The same for a session that stays: a shift and the way home."""
+
+SESSION_LINK_S: Final = 60.0
+"""Seconds in which the link of `waypost open` has to be used."""
+
+SESSION_LINKS_MAX: Final = 16
+"""Unused links; the oldest is dropped for a new one."""
+
+SESSION_BODY_BYTES_MAX: Final = 16 * KIB
+"""Size of the JSON body of a sign-in: a bearer token of 7 KiB, and as much again."""

@@ -16,6 +16,8 @@ from starlette.routing import Route
 
 PURE: Final = ("GET", "HEAD")
 """Methods of a path where GET has no effect: HEAD is answered like GET, without the body."""
+READS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
+"""Methods that change nothing (RFC 9110 section 9.2.1). `GET /c/…` is an exception: it fetches a message."""
 
 
 class HttpRoute(Route):

@@ -112,6 +112,8 @@ class Authenticator:
         self._failures = Failures()
         self._grants: dict[str, set[Grant]] = {}
         self._expiring: set[Grant] = set()
+        self._sessions: dict[Grant, str] = {}
+        """Grants of sessions, with the id of the secret that opened them; empty for a token or certificate."""
         self._expiry_checked_at = 0.0
         self.update(snapshot or CredentialSnapshot())
 
@@ -131,8 +133,10 @@ class Authenticator:
         return self.mode is AuthenticationMode.EXTERNAL and self.bearer is not None
 
     def change_mode(self, mode: AuthenticationMode) -> None:
-        """Change how clients authenticate from now on. Open connections stay."""
+        """Change how clients authenticate from now on, and end sessions. Open connections stay."""
         self.mode = mode
+        for grant in list(self._sessions):
+            _revoke(grant, Ended.CHANGED)
 
     def accept_tokens(self, bearer: BearerVerifier | None) -> None:
         """Verify tokens with this issuer only from now on; None: accept no token."""
@@ -149,6 +153,7 @@ class Authenticator:
     def update(self, snapshot: CredentialSnapshot) -> None:
         """Apply a change of users. Disconnect users who were removed or have other rights now; they may reconnect.
 
+        A session also ends with the password that opened it; an open connection stays.
         Failed logins of changed users are forgotten: a device may try to log in long before its user is added.
         """
         before, self._users = self._users, snapshot.users
@@ -162,6 +167,20 @@ class Authenticator:
                 for grant in list(self._grants.get(name, ())):
                     log.info("user %s changed: closing the connection of %s", name, grant.client or "-")
                     _revoke(grant, Ended.CHANGED)
+            else:
+                self._limit_sessions(now)
+
+    def _limit_sessions(self, user: CredentialUser) -> None:
+        """End the sessions of removed passwords of a user, and note when a password will end."""
+        ends = {secret.id: secret.not_after for secret in user.secrets}
+        for grant in [each for each in self._grants.get(user.name, ()) if self._sessions.get(each)]:
+            secret = self._sessions[grant]
+            if secret not in ends:
+                log.info("user %s has another password: ending a session", user.name)
+                _revoke(grant, Ended.CHANGED)
+            elif ends[secret] is not None:
+                grant.end_at(ends[secret])
+                self._expiring.add(grant)
 
     # --- passwords ----------------------------------------------------------------------------------------------
 
@@ -181,7 +200,7 @@ class Authenticator:
         digest = hmac.digest(self._key, username.encode("utf-8", "surrogatepass") + b"\0" + password, hashlib.sha256)
         if user is not None and self._is_cached(user, digest):
             self.succeeded(source, username)
-            decided(LoginVerdict.ACCEPTED, VerifiedIdentity(username))
+            decided(LoginVerdict.ACCEPTED, VerifiedIdentity(username, secret=self._known[username].secret))
             return
         login = None
         if not self.too_many_failures(source, username):
@@ -229,7 +248,7 @@ class Authenticator:
             self._known.clear()
         self._known[user.name] = _CachedPassword(digest, current.id, self._clock() + VERDICT_KEPT_S)
         self.succeeded(source, username)
-        login.answer(LoginVerdict.ACCEPTED, VerifiedIdentity(username))
+        login.answer(LoginVerdict.ACCEPTED, VerifiedIdentity(username, secret=current.id))
 
     @property
     def waits_s(self) -> float:
@@ -343,6 +362,18 @@ class Authenticator:
         self._hold(grant, proven.expires_at_s)
         return grant
 
+    def grant_session(self, proven: VerifiedIdentity, client: str, revoke: Callable[[Ended], None]) -> Grant | None:
+        """Return a grant like `grant` that also ends with the password that was verified, and with a change of mode."""
+        user = self._users.get(proven.user)
+        if proven.secret and (user is None or all(secret.id != proven.secret for secret in user.secrets)):
+            return None  # the password has changed since it was verified
+        grant = self.grant(proven, client, revoke)
+        if grant is not None:
+            self._sessions[grant] = proven.secret
+            if proven.secret and user is not None:
+                self._limit_sessions(user)
+        return grant
+
     def grant_nothing(self, client: str, revoke: Callable[[Ended], None]) -> Grant:
         """Return a grant without rights, for a client that will send a token: `renew` within `TOKEN_WAIT_S`."""
         grant = Grant("", client, (), revoke)
@@ -374,8 +405,12 @@ class Authenticator:
         self._expiry_checked_at = now
         at_s = self._utc_s()
         for grant in [g for g in self._expiring if g.expires_at_s is not None and g.expires_at_s <= at_s]:
-            log.info("user %s: the token of %s has expired", grant.user or "-", grant.client or "-")
             self._expiring.discard(grant)
+            if self._sessions.get(grant):
+                log.info("user %s: the password of a session has ended", grant.user)
+                _revoke(grant, Ended.CHANGED)
+                continue
+            log.info("user %s: the token of %s has expired", grant.user or "-", grant.client or "-")
             _revoke(grant, Ended.EXPIRED)
 
     def _rules(self, proven: VerifiedIdentity) -> tuple[AccessRule, ...]:
@@ -391,6 +426,7 @@ class Authenticator:
     def release(self, grant: Grant) -> None:
         """Drop the grant of a closed connection. Idempotent."""
         self._expiring.discard(grant)
+        self._sessions.pop(grant, None)
         grants = self._grants.get(grant.user)
         if grants is not None:
             grants.discard(grant)

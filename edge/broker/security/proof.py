@@ -25,6 +25,8 @@ class VerifiedIdentity(NamedTuple):
     """Rights of the token, in addition to those of the user of this name."""
     expires_at_s: float | None = None
     """UTC seconds; None if it does not expire."""
+    secret: str = ""
+    """Id of the secret that a password was verified against; empty without a password."""
 
 
 Decided = Callable[[LoginVerdict, VerifiedIdentity | None], None]

@@ -22,12 +22,17 @@ from edge.broker.hono.http import HonoApi
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.api import HttpDeviceApi
 from edge.broker.http.route import HttpRoute, allowed_methods
+from edge.broker.http.session_api import session_routes
 from edge.broker.limits import Limits
 
 ANY: Any = None
 ROOT = Path(bridge_file).parents[1]
 TAKES_BY_GET = {"/c/{address:path}"}
 """Paths where GET has an effect: it locks a message."""
+
+
+def common() -> list[HttpRoute]:
+    return list(session_routes(HttpAccess()))
 
 
 def gateway() -> list[Route]:
@@ -39,12 +44,15 @@ def gateway() -> list[Route]:
         source = ANY
 
     routes = HonoApi(cast(Any, Service()), Limits()).routes
-    app = make_app(cast(Any, Source()), HttpAccess(), None, [*routes, *bridge_routes(ANY, ANY, HttpAccess())])
+    app = make_app(
+        cast(Any, Source()), HttpAccess(), None, [*routes, *common(), *bridge_routes(ANY, ANY, HttpAccess())]
+    )
     return cast(Any, app).routes  # type: ignore[no-any-return]
 
 
 def hub() -> list[Route]:
-    more = [*command_routes(ANY, HttpAccess()), *desired_routes(ANY, HttpAccess()), *enrolment_routes(ANY, ANY)]
+    access = HttpAccess()
+    more = [*common(), *command_routes(ANY, access), *desired_routes(ANY, access), *enrolment_routes(ANY, ANY)]
     app = hub_application(ANY, ANY, ANY, HttpAccess(), ANY, dev=False, now_us=lambda: 0, clock=lambda: 0.0, more=more)
     return cast(Any, app).routes  # type: ignore[no-any-return]
 

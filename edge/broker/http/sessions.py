@@ -1,0 +1,154 @@
+"""Sessions of people in browsers.
+
+A session is a user who has signed in: its rights (`Grant`), until it signs out, is idle for too long, or changes. The
+browser holds a token of 256 random bits in a cookie; here only its SHA-256 is kept, in memory. So a restart ends all
+sessions, and reading the memory of the process gives no token.
+
+The table knows neither cookies nor passwords; `edge.broker.http.access` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from edge.broker.http.limits import SESSION_IDLE_S, SESSION_STAY_S, SESSIONS_MAX, SESSIONS_OF_ONE_MAX
+from edge.broker.model.authorization import Ended, Grant
+
+_TOKEN_BYTES: Final = 32
+
+MakeGrant = Callable[[Callable[[Ended], None]], Grant | None]
+"""Makes the grant of a session, with the callback that ends the session; None if the user does not exist any more."""
+
+
+class BrowserSession:
+    """One session. `BrowserSessions` makes and ends it."""
+
+    __slots__ = ("_requests", "_used_at_s", "grant", "idle_s", "key")
+
+    def __init__(self, key: bytes, grant: Grant, idle_s: float, now: float) -> None:
+        self.key = key
+        """SHA-256 of the token."""
+        self.grant = grant
+        self.idle_s = idle_s
+        """Seconds without a request after which the session ends."""
+        self._used_at_s = now
+        self._requests: set[asyncio.Future[Ended]] = set()
+
+    @property
+    def user(self) -> str:
+        """The user who signed in."""
+        return self.grant.user
+
+    @property
+    def stays(self) -> bool:
+        """True for a session that outlives a night without requests."""
+        return self.idle_s > SESSION_IDLE_S
+
+    def used_at_s(self, now: float) -> float:
+        """Return the time of the last use. A request in progress uses the session."""
+        return now if self._requests else self._used_at_s
+
+    def ends_at_s(self, now: float) -> float:
+        """Return when the session ends if no further request uses it."""
+        return self.used_at_s(now) + self.idle_s
+
+    def use(self, now: float) -> None:
+        """Note that a request uses the session."""
+        self._used_at_s = now
+
+    @contextmanager
+    def serving(self, ended: asyncio.Future[Ended], clock: Callable[[], float]) -> Iterator[None]:
+        """Serve a request of this session; `ended` gets its result if the session ends during the request."""
+        self._requests.add(ended)
+        try:
+            yield
+        finally:
+            self._requests.discard(ended)
+            self._used_at_s = clock()
+
+    def end(self, why: Ended) -> None:
+        """End the requests in progress."""
+        requests, self._requests = self._requests, set()
+        for ended in requests:
+            if not ended.done():
+                ended.set_result(why)
+
+
+class OpenedSession(NamedTuple):
+    """A new session and its token, which is not kept."""
+
+    token: str
+    session: BrowserSession
+
+
+class BrowserSessions:
+    """Table of sessions."""
+
+    def __init__(self, release: Callable[[Grant], None] = lambda _: None) -> None:
+        """`release` gets the grant of each session that has ended."""
+        self._release = release
+        self._by_key: dict[bytes, BrowserSession] = {}
+        """Sessions by the SHA-256 of their token."""
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[BrowserSession]:
+        return iter(list(self._by_key.values()))
+
+    def open(self, make_grant: MakeGrant, *, stays: bool, now: float) -> OpenedSession | None:
+        """Open a session. Return None if the user does not exist any more.
+
+        At a limit the longest unused session ends: of this user, or of all.
+        """
+        self.end_idle(now)
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        key = _key_of(token)
+        grant = make_grant(lambda why: self._end(key, why))
+        if grant is None:
+            return None
+        session = BrowserSession(key, grant, SESSION_STAY_S if stays else SESSION_IDLE_S, now)
+        self._make_room([each for each in self if each.user == session.user], SESSIONS_OF_ONE_MAX, now)
+        self._make_room(list(self), SESSIONS_MAX, now)
+        self._by_key[key] = session
+        return OpenedSession(token, session)
+
+    def find(self, token: str, now: float) -> BrowserSession | None:
+        """Return the session of a token, and note its use; None if it has ended."""
+        session = self._by_key.get(_key_of(token))
+        if session is None:
+            return None
+        if session.ends_at_s(now) <= now:
+            self.end(session)
+            return None
+        session.use(now)
+        return session
+
+    def end(self, session: BrowserSession, why: Ended = Ended.SIGNED_OUT) -> None:
+        """End a session, and its requests in progress. Idempotent."""
+        self._end(session.key, why)
+
+    def end_idle(self, now: float) -> None:
+        """End the sessions that were idle for too long."""
+        for session in self:
+            if session.ends_at_s(now) <= now:
+                self.end(session)
+
+    def _make_room(self, sessions: Sequence[BrowserSession], most: int, now: float) -> None:
+        if len(sessions) >= most:
+            self.end(min(sessions, key=lambda each: each.used_at_s(now)))
+
+    def _end(self, key: bytes, why: Ended) -> None:
+        session = self._by_key.pop(key, None)
+        if session is not None:
+            self._release(session.grant)
+            session.end(why)
+
+
+def _key_of(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
