@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.fault.hostile.web import ask, statuses, told
+from tests.support.ambiguous_http import AMBIGUOUS
 from tests.support.processes import Waypost, edge, hub
-from tests.unit.listeners.web.test_framing import AMBIGUOUS
 
 QUIET_S = 1.0
 """Time in which a refused request has long been answered and closed."""
