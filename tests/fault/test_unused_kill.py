@@ -10,9 +10,9 @@ from bridge.amqp_values import Symbol, Uint
 from edge.broker.delivery.dead_letters import LossReason
 from edge.broker.mqtt import packets as p
 from edge.broker.store.sqlite import FILE_NAME
-from tests.fault.test_qos2_kill import Wire
 from tests.support.frames import ATTACH, DETACH, RECEIVER, FramePeer
 from tests.support.processes import Waypost, edge, wait_until
+from tests.support.session_client import SessionClient
 
 MESSAGES = 500
 BODY_BYTES = 8_000
@@ -33,7 +33,7 @@ def subscribe(gateway: Waypost) -> None:
 
 
 def publish(gateway: Waypost) -> None:
-    sender = Wire(gateway, "sender", 5)
+    sender = SessionClient(gateway, "sender", 5)
     for number in range(MESSAGES):
         sender.send(p.Publish("plant/1", b"%0*d" % (BODY_BYTES, number), 1, packet_id=number + 1))
     for _ in range(MESSAGES):
