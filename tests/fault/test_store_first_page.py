@@ -19,7 +19,7 @@ from edge.broker.store import schema, segment
 from edge.broker.store.limits import StoreLimits
 from edge.broker.store.sqlite import FILE_NAME, open_store
 from tests.contract.store.rig import sqlite_rig
-from tests.fault.test_store_repair import Lost, messages, repaired
+from tests.fault.store.repairs import Lost, messages, repaired
 from tests.support.stores import AT, QUEUE, Made, change, key, make
 
 PAGES = (1024, 4096)
