@@ -16,7 +16,7 @@ from typing import Protocol, Self
 
 from tests.bench.packages import BrokerMissing, program
 from tests.support.certificates import Authority
-from tests.support.processes import Waypost, edge, free_port, resident_mib, wait_until
+from tests.support.processes import Waypost, cpu_s, edge, free_port, peak_mib, resident_mib, wait_until
 
 
 class Broker(Protocol):
@@ -97,16 +97,12 @@ class WaypostBroker:
     @property
     def resident_mib_max(self) -> float:
         """Return its largest resident memory since the start."""
-        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
-        raise ProcessLookupError(self._process.pid)
+        return peak_mib(self._process.pid)
 
     @property
     def cpu_s(self) -> float:
         """Return its processor time since the start."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_s(self._process.pid)
 
 
 class WaypostWaiting(WaypostBroker):

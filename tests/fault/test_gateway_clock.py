@@ -21,12 +21,12 @@ from proton.utils import BlockingConnection
 
 from edge.broker.store.sqlite import FILE_NAME
 from tests.integration.test_gateway_clients import Client
-from tests.integration.test_uplink_tls import uplink_status, uplinked
 from tests.support.certificates import Authority
 from tests.support.clock import YEAR_S, Clock
 from tests.support.configured_gateway import gateway_with
 from tests.support.processes import Waypost, edge, hub, wait_until
 from tests.support.said import said
+from tests.support.uplink import uplink
 
 WAIT_S = 20.0
 COUNT = 20
@@ -42,6 +42,16 @@ RESOURCES = """
 ---
 {apiVersion: waypost/v1, kind: Address, metadata: {name: default.second},
   spec: {address: second, type: queue, messageTtl: {maximum: 1000}}}
+"""
+OVER_TLS = """
+{{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: gw1}},
+  spec: {{listeners: {{mqtt: "127.0.0.1:0", http: "127.0.0.1:0"}},
+    hub: {{url: "amqps://localhost:{hub}", tls: {{caCert: {authority}}}}}}}}}
+---
+{{apiVersion: waypost/v1, kind: AddressSpace, metadata: {{name: default}}, spec: {{}}}}
+---
+{{apiVersion: waypost/v1, kind: Address, metadata: {{name: plant}},
+  spec: {{address: "plant/#", type: topic, forwarders: [{{name: up, remoteAddress: hub}}]}}}}
 """
 
 Jump = tuple[int, bool, bool]
@@ -197,20 +207,15 @@ class TestUplink:
             f"{theirs.certificate}, key: {theirs.key}}}}}}}"
         )
         with Clock(tmp_path, synchronized=False) as clock, hub(tmp_path, "--config", str(settings)) as far:
-            link = f"  hub: {{url: 'amqps://localhost:{far.port('amqp')}', tls: {{caCert: {authority.certificate}}}}}"
-            near = uplinked(tmp_path, gateway=link)
+            near = gateway_with(tmp_path, OVER_TLS.format(hub=far.port("amqp"), authority=authority.certificate))
             near.environment = clock.environment
             clock.set(years * YEAR_S, synchronized=False)
             with near:
                 fill(near, 0)
-                wait_until(
-                    lambda: reason in (uplink_status(near)["last_error"] or ""), timeout_s=WAIT_S, what="the reason"
-                )
+                wait_until(lambda: reason in (uplink(near)["last_error"] or ""), timeout_s=WAIT_S, what="the reason")
                 clock.set(0, synchronized=True)
                 fill(near, COUNT)
-                wait_until(
-                    lambda: uplink_status(near)["acked"] == 4 * COUNT, timeout_s=2 * WAIT_S, what="all at the hub"
-                )
+                wait_until(lambda: uplink(near)["acked"] == 4 * COUNT, timeout_s=2 * WAIT_S, what="all at the hub")
 
 
 def in_lake(folder: Path, address: str) -> list[bytes]:

@@ -9,12 +9,10 @@ The test prints the seed; ``WAYPOST_SEED=n`` repeats the same moments.
 
 from __future__ import annotations
 
-import json
 import random
 import subprocess
 import sys
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +24,7 @@ from bridge import sections as s
 from bridge.amqp_values import encode
 from bridge.engine import DeliveryState
 from tests.support.amqp_sender import AmqpSender
+from tests.support.http_client import document
 from tests.support.kafka import Kafka, kafka_jars
 from tests.support.lake import rows
 from tests.support.mosquitto import Mosquitto, installed
@@ -76,8 +75,7 @@ def gateway(folder: Path, **places: object) -> Waypost:
 
 def connected(near: Waypost) -> bool:
     """Return whether it is connected to the far side."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{near.port('http')}/api/v1/bridge", timeout=10) as answer:
-        states = {each["name"]: each["state"] for each in json.load(answer)["connectors"]}
+    states = {each["name"]: each["state"] for each in document(near, "/api/v1/bridge")["connectors"]}
     return bool(states["far"] == "connected")
 
 

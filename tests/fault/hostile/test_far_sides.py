@@ -14,7 +14,8 @@ import pytest
 from edge.broker.mqtt import packets
 from tests.fault.hostile.far_side import Attack, FarSide, keys_of
 from tests.fault.hostile.figures import Figures
-from tests.fault.hostile.test_slow_http import GROWTH_MIB_MAX
+from tests.fault.hostile.neighbours import FLOOR_S
+from tests.fault.hostile.slow_crowd import GROWTH_MIB_MAX
 from tests.fault.hostile.watch import watched
 from tests.fault.hostile.web import ask
 from tests.support.certificates import Authority
@@ -22,8 +23,6 @@ from tests.support.configured_gateway import gateway_with
 from tests.support.processes import Waypost, hub, wait_until
 from tests.support.tls_peer import TlsPeer
 
-FLOOR_S: Final = 0.2
-"""Floor of `test_budgets`."""
 FLOOD_BYTES: Final = 256 * 1024
 FLOODS: Final = 6
 PART_BYTES: Final = 64 * 1024

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import json
 import os
 import resource
 import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +22,8 @@ from tests.fault.hostile.web import gateway_of
 from tests.support.certificates import Authority
 from tests.support.configured_gateway import gateway_with, user
 from tests.support.hostile import Raw
-from tests.support.processes import Waypost, edge, wait_until
+from tests.support.http_client import document
+from tests.support.processes import Waypost, cpu_s, edge, wait_until
 from tests.support.publisher import Publisher
 from tests.support.said import found, health, over, said
 
@@ -84,11 +83,6 @@ def test_its_disk_is_remounted_read_only(tmp_path: Path, disk: Path) -> None:
 
 FILES = 120
 """Limit of descriptors of the process, which needs some 40 itself."""
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.parametrize("listener", ["mqtt", "mqtts"])
@@ -162,9 +156,7 @@ def test_a_peer_cannot_flood_the_log(tmp_path: Path) -> None:
         turns = (time.monotonic() - took) / REPETITION_S + 10
         assert len(lines) < 4 * REPETITION_OF_ALL_MAX * turns
         assert len(gateway.log.read_bytes()) < tries * 100
-        request = urllib.request.Request(f"http://127.0.0.1:{gateway.port('http')}/healthz")
-        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
-            assert json.load(answer)["ok"] is True
+        assert document(gateway, "/healthz")["ok"] is True
 
 
 def quiet(gateway: Waypost) -> bool:

@@ -14,9 +14,10 @@ from edge.broker.mqtt import packets
 from tests.bench.idle import SPARE_FILES, raise_file_limit
 from tests.fault.hostile.crowd import Crowd
 from tests.fault.hostile.figures import Figures
+from tests.fault.hostile.limited_gateway import KEPT_MIB, RETURNED_S
 from tests.fault.hostile.neighbour import ADDRESS
-from tests.fault.hostile.neighbours import Neighbours
-from tests.fault.hostile.test_budgets import FLOOR_S, ROUNDS, Watch
+from tests.fault.hostile.neighbours import FLOOR_S, ROUNDS, Neighbours
+from tests.fault.hostile.watch import Watch
 from tests.fault.hostile.web import gateway_of
 from tests.support.certificates import Authority
 from tests.support.configured_gateway import gateway_with
@@ -24,9 +25,6 @@ from tests.support.processes import Waypost, resident_mib, wait_until
 
 HALF_A_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200)
 MEMORY_MIB = 256
-GIVEN_BACK_MIB = 24
-GIVEN_BACK_S = 30.0
-"""Timeout of `test_budgets`."""
 LOGIN_S_MAX = 5.0
 """Login time of a client elsewhere: some 10 ms of handshake, on a machine without other work."""
 LOGINS = 5
@@ -73,8 +71,8 @@ def test_handshakes_that_never_end(
                     break
                 assert last < ROUNDS, f"{felt}, {slowest_s:.2f} s to log in"
         assert watch.most_mib < MEMORY_MIB
-        enough = watch.before_mib + GIVEN_BACK_MIB
+        enough = watch.before_mib + KEPT_MIB
         ended = time.monotonic()
-        wait_until(lambda: resident_mib(running.pid) < enough, timeout_s=GIVEN_BACK_S, what="it is given back")
+        wait_until(lambda: resident_mib(running.pid) < enough, timeout_s=RETURNED_S, what="the memory is returned")
         after_s = time.monotonic() - ended
     figures(Figures(f"{count} handshakes", felt, watch.before_mib, watch.most_mib, after_s))
