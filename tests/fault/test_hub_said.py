@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +11,11 @@ import pytest
 
 from bridge.engine import DeliveryState
 from bridge.plain import data_section
-from tests.integration.test_hub import Client
+from tests.support.gateway_peer import GatewayPeer
+from tests.support.http_client import status
 from tests.support.medium import Files, Medium
 from tests.support.processes import Waypost, hub
-from tests.support.said import WAIT_S, health, over, said
+from tests.support.said import health, over, said
 from tests.support.unread_log import unread_log
 
 
@@ -33,7 +32,7 @@ def test_a_lake_that_cannot_be_written(tmp_path: Path, medium: Medium, fault: st
     running.environment = medium.environment
 
     async def scenario() -> None:
-        client = await Client("gw1").connect(running.endpoints["amqp"])
+        client = await GatewayPeer("gw1").connect(running.endpoints["amqp"])
         client.batch(0, "a", 0, 50)
         await client.until(lambda: client.outcomes == {0: DeliveryState.ACCEPTED})
         code = errno.ENOSPC if fault == "full" else errno.EROFS
@@ -52,7 +51,7 @@ def test_a_lake_that_cannot_be_written(tmp_path: Path, medium: Medium, fault: st
 
 def test_what_it_puts_aside(tmp_path: Path) -> None:
     async def scenario() -> None:
-        client = await Client("gw1").connect(running.endpoints["amqp"])
+        client = await GatewayPeer("gw1").connect(running.endpoints["amqp"])
         client.send("telemetry", 0, data_section(b"this is no batch"))
         await client.until(lambda: client.outcomes == {0: DeliveryState.ACCEPTED})
         client.close()
@@ -68,7 +67,7 @@ def test_a_log_nobody_reads_stops_nothing(tmp_path: Path) -> None:
     with unread_log(tmp_path / "hub.log") as log, Waypost(log, *arguments) as running:
 
         async def is_served(number: int) -> None:
-            client = await Client(f"gateway-{number:03}-{'x' * 150}").connect(running.endpoints["amqp"])
+            client = await GatewayPeer(f"gateway-{number:03}-{'x' * 150}").connect(running.endpoints["amqp"])
             client.batch(0, "a", 0, 1)
             await client.until(lambda: client.outcomes == {0: DeliveryState.ACCEPTED})
             client.close()
@@ -78,7 +77,5 @@ def test_a_log_nobody_reads_stops_nothing(tmp_path: Path) -> None:
 
         asyncio.run(scenario())
         said(running.port("http"), "log", severity="warning")
-        address = f"http://127.0.0.1:{running.port('http')}/api/v1/status"
-        with urllib.request.urlopen(address, timeout=WAIT_S) as answer:
-            assert json.load(answer)["log"]["stuck_s"] > 0
+        assert status(running)["log"]["stuck_s"] > 0
         assert running.stop() == 0, "the end does not wait for a reader either"

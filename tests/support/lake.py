@@ -6,6 +6,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 
@@ -13,6 +14,15 @@ def rows(lake: Path, table: str) -> list[dict[str, Any]]:
     """Return every row of a table; empty while the table does not exist."""
     found = lake / table
     return list(DeltaTable(found).to_pyarrow_table().to_pylist()) if found.exists() else []
+
+
+def read_columns(lake: Path, table: str, *names: str) -> list[tuple[Any, ...]]:
+    """Return these columns of every row of a table, sorted."""
+    found: list[tuple[Any, ...]] = []
+    for file in DeltaTable(lake / table).file_uris():
+        part = pq.ParquetFile(file).read(columns=list(names))
+        found += zip(*(part.column(name).to_pylist() for name in names), strict=True)
+    return sorted(found)
 
 
 def manifests_asked_for(data: Path) -> bool:

@@ -20,7 +20,7 @@ from bridge.manifest import GENESIS, HOUR_NS, ManifestStatement
 from bridge.message import Run
 from cloud.hub.limits import RATE_AHEAD_S
 from cloud.hub.users_cli import user
-from tests.integration.test_hub import rows
+from tests.support.lake import read_columns
 from tests.support.processes import wait_until
 from tests.support.tenants import EPOCH, WAIT_S, TenantHub, batch, body, tenant_hub
 
@@ -56,7 +56,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TenantHub]:
 def landed(hub: TenantHub, table: str, *columns: str, gateway: str) -> set[tuple[Any, ...]]:
     """Return rows of gateways of this name, by tenant."""
     return {
-        (tenant, *rest) for name, tenant, *rest in rows(hub.data.parent / "hub", table, "gateway", "tenant", *columns)
+        (tenant, *rest) for name, tenant, *rest in read_columns(hub.data / "lake", table, "gateway", "tenant", *columns)
         if name == gateway
     }  # fmt: skip
 
@@ -98,7 +98,7 @@ class TestGateways:
         document = hub.ask("/api/v1/gateways/gw-paper", "app@alpha")[1]
         assert document["tenant"] == "alpha"
         assert (hub.ask("/api/v1/gateways/gw1", "app@beta")[1]["status"] or {}).get("state") != "forged"
-        assert {tenant for tenant, *_ in rows(hub.data.parent / "hub", "ledger", "tenant", "gateway")} <= {"alpha"}
+        assert {tenant for tenant, *_ in read_columns(hub.data / "lake", "ledger", "tenant", "gateway")} <= {"alpha"}
 
     def test_by_manifest(self, hub: TenantHub) -> None:
         """A gateway can state only what it has accepted itself."""
@@ -110,7 +110,7 @@ class TestGateways:
         with hub.gateway("alpha", "gw-claims", target="manifests") as gateway:
             gateway.send(plain.data_section(json.dumps(document).encode()))
             assert gateway.settled() == [DeliveryState.ACCEPTED]
-        found = {(tenant, name) for name, tenant in rows(hub.data.parent / "hub", "manifests", "gateway", "tenant")}
+        found = {(tenant, name) for name, tenant in read_columns(hub.data / "lake", "manifests", "gateway", "tenant")}
         assert found == {("alpha", "gw-claims")}
 
     def test_what_is_the_applications(self, hub: TenantHub) -> None:
@@ -406,5 +406,5 @@ class TestQuotas:
         too_much = count * (64 << 10) - RATE * RATE_AHEAD_S
         assert took > 0.25 * too_much / RATE  # data in the socket of a busy hub passes within one turn
         assert self.said(hub, "bytesPerSecond")
-        found = rows(hub.data.parent / "hub", "telemetry", "tenant", "gateway", "sequence", "address")
+        found = read_columns(hub.data / "lake", "telemetry", "tenant", "gateway", "sequence", "address")
         assert {row[2] for row in found if row[0] == "small" and row[3] == "plant/fast"} == set(range(count))
