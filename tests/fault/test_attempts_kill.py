@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 from proton import Delivery, Message
 from proton.utils import BlockingConnection
 
 from edge.broker.delivery.attempts import unpack
-from edge.broker.store.sqlite import FILE_NAME
 from tests.support.configured_gateway import gateway_with
 from tests.support.processes import Waypost, wait_until
+from tests.support.store_rows import query
 
 WAIT_S = 30.0
 ATTEMPTS_MAX = 4
@@ -30,19 +29,13 @@ RESOURCES = f"""
 """
 
 
-def kept(gateway: Waypost) -> list[dict[int, int]]:
+def stored_attempts(gateway: Waypost) -> list[dict[int, int]]:
     """Return the failure counts of messages in the store."""
-    data = Path(gateway.arguments[gateway.arguments.index("--data") + 1])
-    connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
-    try:
-        rows = connection.execute("SELECT value FROM state WHERE kind = 'attempts'").fetchall()
-    finally:
-        connection.close()
-    return [unpack(value) for (value,) in rows]
+    return [unpack(value) for (value,) in query(gateway.data, "SELECT value FROM state WHERE kind = 'attempts'")]
 
 
 def wait_for(gateway: Waypost, counts: list[dict[int, int]]) -> None:
-    wait_until(lambda: kept(gateway) == counts, timeout_s=WAIT_S, what=f"{counts} on disk")
+    wait_until(lambda: stored_attempts(gateway) == counts, timeout_s=WAIT_S, what=f"{counts} on disk")
 
 
 def fail_once(gateway: Waypost) -> int:

@@ -8,7 +8,6 @@ end a time to live.
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,13 +18,13 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from proton.utils import BlockingConnection
 
-from edge.broker.store.sqlite import FILE_NAME
 from tests.integration.test_gateway_clients import Client
 from tests.support.certificates import Authority
 from tests.support.clock import YEAR_S, Clock
 from tests.support.configured_gateway import gateway_with
 from tests.support.processes import Waypost, edge, hub, wait_until
 from tests.support.said import said
+from tests.support.store_rows import query
 from tests.support.uplink import uplink
 
 WAIT_S = 20.0
@@ -153,11 +152,7 @@ def expires(gateway: Waypost, data: Path) -> None:
 
 def lost(data: Path) -> list[tuple[str, int, str]]:
     """Return the ledger: address, messages, reason."""
-    connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
-    try:
-        return connection.execute("SELECT address, messages, reason FROM ledger").fetchall()
-    finally:
-        connection.close()
+    return query(data, "SELECT address, messages, reason FROM ledger")
 
 
 def test_while_it_runs(gateway: Waypost, clock: Clock, jump: Jump, tmp_path: Path) -> None:

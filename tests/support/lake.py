@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+
+from tests.support.store_rows import query
 
 
 def rows(lake: Path, table: str) -> list[dict[str, Any]]:
@@ -27,8 +28,4 @@ def read_columns(lake: Path, table: str, *names: str) -> list[tuple[Any, ...]]:
 
 def manifests_asked_for(data: Path) -> bool:
     """Return True when a hub requests a gateway's manifests: accepted messages are stated at its next start."""
-    connection = sqlite3.connect(f"{(data / 'store.sqlite').resolve().as_uri()}?mode=ro", uri=True)
-    try:
-        return connection.execute("SELECT 1 FROM state WHERE kind = 'manifest'").fetchone() is not None
-    finally:
-        connection.close()
+    return bool(query(data, "SELECT 1 FROM state WHERE kind = 'manifest' LIMIT 1"))

@@ -91,6 +91,11 @@ class Waypost:
             self.endpoints[name] = (host, int(port))
         return self
 
+    @property
+    def data(self) -> Path:
+        """Return the data directory."""
+        return Path(self.arguments[self.arguments.index("--data") + 1])
+
     def port(self, name: str) -> int:
         return self.endpoints[name][1]
 
