@@ -53,7 +53,7 @@ def fail_once(gateway: Waypost) -> int:
         connection.close()
 
 
-def test_attempts_are_counted_over_kills(tmp_path: Path) -> None:
+def test_delivery_attempts_are_counted_across_kills(tmp_path: Path) -> None:
     with gateway_with(tmp_path, RESOURCES) as gateway:
         sending = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
         sending.create_sender("jobs").send(Message(body="poison", durable=True), timeout=WAIT_S)

@@ -82,7 +82,7 @@ def ledger(gateway: Waypost) -> list[tuple[int, ...]]:
     return query(gateway.data, "SELECT first, last, messages, bytes, reason FROM ledger ORDER BY first")
 
 
-def test_each_expires_once_whatever_is_killed(tmp_path: Path) -> None:
+def test_each_message_expires_once_across_kills(tmp_path: Path) -> None:
     dice = random.Random(5)
     with gateway_with(tmp_path, RESOURCES) as gateway:
         publish(gateway)

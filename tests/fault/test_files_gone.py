@@ -16,7 +16,7 @@ WAIT_S = 30.0
 NOTICED_S = 1.0
 
 
-def test_nothing_is_acknowledged_any_more(tmp_path: Path) -> None:
+def test_deleted_store_files_end_acknowledgements(tmp_path: Path) -> None:
     with edge(tmp_path, "gw") as gateway:
         publisher = Publisher("sender", gateway.port("mqtt"), "queue/jobs", window=5)
         publisher.start()
@@ -35,7 +35,7 @@ def test_nothing_is_acknowledged_any_more(tmp_path: Path) -> None:
         publisher.end()
 
 
-def test_it_ends_when_its_data_directory_is_made_anew(tmp_path: Path) -> None:
+def test_gateway_ends_when_its_data_directory_is_replaced(tmp_path: Path) -> None:
     with edge(tmp_path, "gw") as gateway:
         publisher = Publisher("sender", gateway.port("mqtt"), "queue/jobs", window=5)
         publisher.start()

@@ -155,14 +155,18 @@ def lost(data: Path) -> list[tuple[str, int, str]]:
     return query(data, "SELECT address, messages, reason FROM ledger")
 
 
-def test_while_it_runs(gateway: Waypost, clock: Clock, jump: Jump, tmp_path: Path) -> None:
+def test_clock_jump_of_running_gateway_affects_no_message(
+    gateway: Waypost, clock: Clock, jump: Jump, tmp_path: Path
+) -> None:
     before(gateway)
     clock.set(jump[0] * YEAR_S, synchronized=jump[2])
     said(gateway.port("http"), "clock", "was set", severity="warning")
     after(gateway, tmp_path / "gw")
 
 
-def test_while_it_is_down(gateway: Waypost, clock: Clock, jump: Jump, tmp_path: Path) -> None:
+def test_clock_jump_of_stopped_gateway_affects_no_message(
+    gateway: Waypost, clock: Clock, jump: Jump, tmp_path: Path
+) -> None:
     before(gateway)
     gateway.kill()
     clock.set(jump[0] * YEAR_S, synchronized=jump[2])
@@ -174,7 +178,7 @@ class TestUplink:
     """The path to the hub uses sequences as names, and no time; certificates depend on the time."""
 
     @pytest.mark.parametrize("years", [10, -10])
-    def test_it_goes_on(self, tmp_path: Path, years: int) -> None:
+    def test_uplink_continues_after_clock_jump(self, tmp_path: Path, years: int) -> None:
         with Clock(tmp_path, synchronized=False) as clock, hub(tmp_path) as far:
             near = edge(
                 tmp_path, "gw", f"--hub=amqp://127.0.0.1:{far.port('amqp')}", "--gateway=gw1", "--forward=plant/#"
@@ -193,7 +197,7 @@ class TestUplink:
 
     @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
     @pytest.mark.parametrize(("years", "reason"), [(10, "certificate has expired"), (-10, "not yet valid")])
-    def test_certificates_wait_for_the_right_time(self, tmp_path: Path, years: int, reason: str) -> None:
+    def test_link_comes_up_once_clock_is_right(self, tmp_path: Path, years: int, reason: str) -> None:
         authority = Authority(tmp_path / "authority")
         theirs = authority.issue("hub")
         settings = tmp_path / "hub.yaml"

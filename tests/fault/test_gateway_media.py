@@ -55,7 +55,7 @@ FAULTS: dict[str, Callable[[Medium], None]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_service_resumes_by_itself(gateway: Waypost, medium: Medium, fault: str) -> None:
+def test_service_resumes_after_medium_recovers(gateway: Waypost, medium: Medium, fault: str) -> None:
     port = gateway.port("mqtt")
     consumer = MqttConsumer("kept", port, "topic/kept", 1)
     publisher = Publisher("sender", port, "topic/kept", window=5)
@@ -85,7 +85,7 @@ def test_service_resumes_by_itself(gateway: Waypost, medium: Medium, fault: str)
     assert not [problem for problem in verdict.problems if "again" not in problem], verdict.problems
 
 
-def test_a_backlog_that_cannot_be_read_is_said_for_as_long_as_it_lasts(gateway: Waypost, medium: Medium) -> None:
+def test_unreadable_backlog_is_reported_while_it_lasts(gateway: Waypost, medium: Medium) -> None:
     port = gateway.port("mqtt")
     for address in ("queue/stuck", "queue/other"):
         publisher = Publisher("sender", port, address, window=50)
@@ -112,7 +112,7 @@ def _acked(publisher: Publisher, count: int) -> bool:
     return len(publisher.acked) > count
 
 
-def test_figures_are_exact_once_there_is_room_again(tmp_path: Path, medium: Medium) -> None:
+def test_figures_are_exact_after_full_medium_has_room(tmp_path: Path, medium: Medium) -> None:
     """Figures are exact after a full medium has room again.
 
     The medium is filled to the last byte under load and freed, three times, with a queue that drops its oldest

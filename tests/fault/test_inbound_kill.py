@@ -113,7 +113,7 @@ def all_land(folder: Path, wanted: Sequence[bytes]) -> list[bytes]:
 
 
 @pytest.mark.timeout(400)
-def test_a_queue_of_another_gateway(tmp_path: Path) -> None:
+def test_queue_of_another_gateway_lands_once_in_order(tmp_path: Path) -> None:
     the_hub, far = hub(tmp_path), edge(tmp_path, "gw2")
     with the_hub, far:
         places = {"hub": the_hub.port("amqp"), "far": far.port("amqp"), "kind": "amqp"}
@@ -137,7 +137,7 @@ def test_a_queue_of_another_gateway(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_topic_of_kafka(tmp_path: Path) -> None:
+def test_kafka_topic_lands_once_in_order(tmp_path: Path) -> None:
     broker, the_hub = Kafka(tmp_path / "kafka", kafka_jars()), hub(tmp_path)
     with broker.running(), the_hub:
         broker.create("orders", partitions=1)
@@ -158,7 +158,7 @@ def test_a_topic_of_kafka(tmp_path: Path) -> None:
 
 @installed
 @pytest.mark.timeout(400)
-def test_a_broker_that_names_nothing(tmp_path: Path) -> None:
+def test_mosquitto_topic_lands_at_least_once(tmp_path: Path) -> None:
     broker, the_hub = Mosquitto(tmp_path / "mosquitto"), hub(tmp_path)
     with broker.running(), the_hub:
         places = {"hub": the_hub.port("amqp"), "far": broker.port, "kind": "mqtt"}

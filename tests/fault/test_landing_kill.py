@@ -131,7 +131,7 @@ def rows(directory: Path) -> Counter[tuple[str, bytes]]:
     return Counter(read_columns(directory / "lake", "telemetry", "gateway", "body"))
 
 
-def test_killed_at_any_moment_it_lands_each_message_once(tmp_path: Path) -> None:
+def test_landing_killed_at_any_moment_lands_each_message_once(tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     print("seed", seed)
@@ -153,7 +153,9 @@ def test_killed_at_any_moment_it_lands_each_message_once(tmp_path: Path) -> None
     assert rows(tmp_path) == Counter(names(workload))
 
 
-def test_killed_at_each_step_with_the_registry_on_postgresql(tmp_path: Path, postgres: Postgres) -> None:
+def test_landing_killed_at_each_step_lands_each_message_once_with_postgresql(
+    tmp_path: Path, postgres: Postgres
+) -> None:
     seed = random.randrange(1 << 32)
     print("seed", seed)
     url = postgres.url(postgres.schema())

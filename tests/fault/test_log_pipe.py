@@ -14,7 +14,7 @@ from tests.support.said import WAIT_S, found, health
 from tests.support.unread_log import unread_log
 
 
-def test_nobody_waits_for_the_reader_of_the_log(tmp_path: Path) -> None:
+def test_unread_log_stops_no_device_and_is_reported(tmp_path: Path) -> None:
     (tmp_path / "resources.yaml").write_text(gateway_of(authentication="{name: none}", extra=user("joe", "view")))
     arguments = ("edge", "run", "--data", str(tmp_path / "gw"), "--config", str(tmp_path / "resources.yaml"))
     with unread_log(tmp_path / "gw.log") as log:

@@ -47,7 +47,7 @@ def held(statements: list[ManifestStatement]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("together", [2, 1_000])
-def test_every_message_is_stated_once_whatever_commit_was_the_last(
+def test_every_message_is_stated_once_after_a_crash_at_any_commit(
     tmp_path: Path, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifests, "ADDRESSES_STATED_TOGETHER", together)

@@ -37,7 +37,7 @@ def stated(lake: Path) -> bool:
         pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)]),
     ],
 )
-def test_acked_is_in_the_lake_once(tmp_path: Path, kills: int) -> None:
+def test_acknowledged_messages_are_in_the_lake_once(tmp_path: Path, kills: int) -> None:
     chance = random.Random(chosen_seed())
     mqtt, amqp = free_port(), free_port()
     the_hub = hub(tmp_path, f"--amqp=127.0.0.1:{amqp}")

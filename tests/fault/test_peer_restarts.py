@@ -120,7 +120,7 @@ class _Mosquitto:
 @installed
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_mosquitto(tmp_path: Path) -> None:
+def test_restarts_of_mosquitto_lose_no_message(tmp_path: Path) -> None:
     broker = Mosquitto(tmp_path / "mosquitto")
     with broker.running(), Listener(broker.port, "cloud/#").listening() as listener:
         _check(tmp_path, "mqtt", "cloud/#", _Mosquitto(broker, listener))
@@ -185,7 +185,7 @@ def serving(web: _Web) -> Iterator[_Web]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_http(tmp_path: Path) -> None:
+def test_restarts_of_http_server_lose_no_message(tmp_path: Path) -> None:
     with serving(_Web()) as web:
         acked, got = crossed(tmp_path, "http", "cloud/#", web)
     print(f"http: {len(acked)} acknowledged, {len(got)} at the server, {web.repeated} came again and were found out")
@@ -195,7 +195,7 @@ def test_http(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_kafka(tmp_path: Path) -> None:
+def test_restarts_of_kafka_lose_no_message(tmp_path: Path) -> None:
     with Kafka(tmp_path / "kafka", kafka_jars()).running() as broker:
         broker.create("cloud")
         acked, got = crossed(tmp_path, "kafka", "cloud", broker)

@@ -75,7 +75,9 @@ def publish(gateway: Waypost, bodies: list[bytes], version: int, topic: str = "t
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("stop_at", [p.Publish, p.PubRel])
 @pytest.mark.parametrize("after", [0, 7])
-def test_a_subscriber_gets_each_message_once(gateway: Waypost, version: int, stop_at: type, after: int) -> None:
+def test_subscriber_gets_each_message_once_across_kills(
+    gateway: Waypost, version: int, stop_at: type, after: int
+) -> None:
     """A subscriber gets each message once, across kills before its PUBREC and after its PUBREL."""
     subscribe(gateway, version)
     bodies = [b"%d" % i for i in range(20)]
@@ -101,7 +103,7 @@ def test_a_subscriber_gets_each_message_once(gateway: Waypost, version: int, sto
 
 @pytest.mark.parametrize("pattern", ["$share/group/topic/once/#", "queue/once"])
 @pytest.mark.parametrize("stop_at", [p.Publish, p.PubRel])
-def test_one_of_several_gets_each_message_once(gateway: Waypost, pattern: str, stop_at: type) -> None:
+def test_shared_consumer_gets_each_message_once_across_kills(gateway: Waypost, pattern: str, stop_at: type) -> None:
     """One of several consumers gets each message once, from a queue or a shared subscription.
 
     After a restart its packet identifiers must not be given to other messages, which it would mistake for known ones.
@@ -124,7 +126,7 @@ def test_one_of_several_gets_each_message_once(gateway: Waypost, pattern: str, s
     assert sorted(receiver.bodies) == sorted([*bodies, b"20", b"21"])
 
 
-def test_what_another_of_the_group_got_instead_leaves_nothing_behind(gateway: Waypost) -> None:
+def test_message_taken_by_another_member_leaves_no_open_exchange(gateway: Waypost) -> None:
     subscribe(gateway, 5, "$share/group/topic/once/#")
     publish(gateway, [b"%d" % i for i in range(5)], 5)
     receiver, other = Receiver(), Receiver()
@@ -151,7 +153,7 @@ def test_what_another_of_the_group_got_instead_leaves_nothing_behind(gateway: Wa
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_publisher_that_sends_again_is_heard_once(gateway: Waypost, version: int) -> None:
+def test_repeated_publish_after_kill_counts_once(gateway: Waypost, version: int) -> None:
     """A publisher that repeats a PUBLISH after a kill, with the same identifier, publishes once."""
     subscribe(gateway, version)
     expected = [b"%d" % i for i in range(6)]
@@ -178,7 +180,7 @@ def test_a_publisher_that_sends_again_is_heard_once(gateway: Waypost, version: i
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_an_identifier_is_free_when_it_is_said_to_be(gateway: Waypost, version: int) -> None:
+def test_packet_identifier_is_free_after_pubcomp_across_kill(gateway: Waypost, version: int) -> None:
     """An identifier is free after PUBCOMP, also across a kill.
 
     The sender uses it for its next message, and repeats that with DUP, without an answer. The gateway must not mistake
@@ -214,7 +216,7 @@ def asked(gateway: Waypost) -> tuple[SessionClient, SessionClient, p.Publish]:
     return consumer, sender, question
 
 
-def test_a_message_no_consumer_has_answered_for_is_not_taken(gateway: Waypost) -> None:
+def test_unanswered_anycast_message_is_delivered_again_after_kill(gateway: Waypost) -> None:
     """An anycast message is not accepted before its consumer answers.
 
     Anycast stores nothing: after a kill before the answer, the sender's message is delivered again.
@@ -238,7 +240,7 @@ def test_a_message_no_consumer_has_answered_for_is_not_taken(gateway: Waypost) -
     sender.close()
 
 
-def test_an_answer_goes_over_the_connection_the_sender_has_now(gateway: Waypost) -> None:
+def test_anycast_answer_goes_to_new_connection_of_sender(gateway: Waypost) -> None:
     consumer, sender, question = asked(gateway)
     sender.close()
     sender = SessionClient(gateway, "asking")

@@ -40,7 +40,7 @@ def stopped(server: Postgres, how: signal.Signals) -> Iterator[None]:
         server.start()
 
 
-def test_landing_holds_and_goes_on_with_the_server(tmp_path: Path, postgres: Postgres) -> None:
+def test_landing_waits_for_the_server_and_resumes(tmp_path: Path, postgres: Postgres) -> None:
     """Landing waits for the server and continues with it, and neither log nor status contains the password."""
     config = tmp_path / "hub.yaml"
     url = postgres.url(postgres.schema(), CAREFUL)

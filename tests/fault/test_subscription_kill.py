@@ -54,9 +54,7 @@ def after_the_kill(gateway: Waypost, *, subscribed: int, version: int) -> list[b
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_session_a_clean_start_has_ended_is_not_back_after_a_kill_at_its_connack(
-    gateway: Waypost, version: int
-) -> None:
+def test_session_ended_by_clean_start_stays_ended_after_kill_at_connack(gateway: Waypost, version: int) -> None:
     for number in range(ROUNDS):
         client = SessionClient(gateway, "receiver", version)
         assert not client.session_present
@@ -71,7 +69,7 @@ def test_a_session_a_clean_start_has_ended_is_not_back_after_a_kill_at_its_conna
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_new_session_outlives_a_kill_at_its_connack(gateway: Waypost, version: int) -> None:
+def test_new_session_survives_kill_at_connack(gateway: Waypost, version: int) -> None:
     for number in range(ROUNDS):
         client = SessionClient(gateway, f"receiver-{number}", version)
         gateway.kill()
@@ -83,7 +81,7 @@ def test_a_new_session_outlives_a_kill_at_its_connack(gateway: Waypost, version:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_subscription_outlives_a_kill_at_its_suback(gateway: Waypost, version: int) -> None:
+def test_subscription_survives_kill_at_suback(gateway: Waypost, version: int) -> None:
     for number in range(ROUNDS):
         client = SessionClient(gateway, "receiver", version)
         client.send(p.Subscribe(1, (SubscriptionRequest(f"topic/{number}", 1),)))
@@ -103,7 +101,7 @@ def attached(gateway: Waypost, number: int) -> FramePeer:
     return peer
 
 
-def test_a_durable_subscription_of_amqp_outlives_a_kill_at_its_attach(gateway: Waypost) -> None:
+def test_durable_amqp_subscription_survives_kill_at_attach(gateway: Waypost) -> None:
     for number in range(ROUNDS):
         with attached(gateway, number):
             gateway.kill()
@@ -116,7 +114,7 @@ def test_a_durable_subscription_of_amqp_outlives_a_kill_at_its_attach(gateway: W
             assert peer.grant(0, 1).expect(TRANSFER).payload.endswith(b"%d" % number)
 
 
-def test_a_durable_subscription_of_amqp_is_not_back_after_a_kill_at_the_answer_to_its_close(gateway: Waypost) -> None:
+def test_closed_amqp_subscription_stays_closed_after_kill_at_detach(gateway: Waypost) -> None:
     for number in range(ROUNDS):
         with attached(gateway, number) as peer:
             peer.send(DETACH, Uint(0), True).expect(DETACH)

@@ -49,7 +49,7 @@ def subscriptions(data: Path) -> int:
     return len(query(data, "SELECT 1 FROM state WHERE kind = 'subscription'"))
 
 
-def test_each_is_given_up_once_whatever_is_killed(tmp_path: Path) -> None:
+def test_each_message_is_dropped_once_across_kill(tmp_path: Path) -> None:
     dice, data = random.Random(11), tmp_path / "gw"
     with edge(tmp_path, "gw") as gateway:
         subscribe(gateway)

@@ -117,7 +117,9 @@ def is_said(running: Waypost) -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name.replace(" ", "-"))
-def test_attack(tmp_path: Path, control: Waypost, attack: Attack, figures: Callable[[Figures], None]) -> None:
+def test_attack_delays_no_other_client_and_memory_returns(
+    tmp_path: Path, control: Waypost, attack: Attack, figures: Callable[[Figures], None]
+) -> None:
     raise_file_limit(attack.connections + SPARE_FILES)
     with limited_gateway(tmp_path) as running:
         status(running)  # the first request loads code
@@ -140,7 +142,7 @@ def test_attack(tmp_path: Path, control: Waypost, attack: Attack, figures: Calla
 class TestPlaces:
     """Many connections from one address."""
 
-    def test_idle_ones_keep_nobody_out(self, tmp_path: Path) -> None:
+    def test_idle_connections_keep_no_client_out(self, tmp_path: Path) -> None:
         """Idle connections beyond the limit keep no client out: the oldest ones are closed for new clients."""
         raise_file_limit(2 * CONNECTIONS + SPARE_FILES)
         with limited_gateway(tmp_path) as running, Crowd(running.port("mqtt")) as crowd:
@@ -150,7 +152,7 @@ class TestPlaces:
             assert figures["displaced"] >= 200
             assert figures["shed"] == figures["refused"] == 0
 
-    def test_those_logged_in_leave_the_last_places_to_other_addresses(self, tmp_path: Path) -> None:
+    def test_authenticated_connections_leave_places_for_other_addresses(self, tmp_path: Path) -> None:
         raise_file_limit(2 * CONNECTIONS + SPARE_FILES)
         with limited_gateway(tmp_path) as running, Crowd(running.port("mqtt")) as crowd:
             crowd.open(CONNECTIONS + 200)
@@ -188,7 +190,7 @@ class TestFullSize:
         ids=lambda attack: attack.name.replace(" ", "-"),
     )
     @pytest.mark.timeout(300)
-    def test_attack(
+    def test_attack_delays_no_other_client_and_memory_returns(
         self, default_size: Waypost, control: Waypost, attack: Attack, figures: Callable[[Figures], None]
     ) -> None:
         raise_file_limit(attack.connections + SPARE_FILES)

@@ -183,7 +183,9 @@ def site(tmp_path_factory: pytest.TempPathFactory, control: Waypost) -> Iterator
 @pytest.mark.parametrize(
     "name", [name if name in IN_EACH_RUN else pytest.param(name, marks=pytest.mark.slow) for name in ATTACKS]
 )
-def test_whom_we_dialed(site: Site, control: Waypost, figures: Callable[[Figures], None], name: str) -> None:
+def test_hostile_peer_disturbs_no_device_and_link_returns(
+    site: Site, control: Waypost, figures: Callable[[Figures], None], name: str
+) -> None:
     whom, attack = ATTACKS[name]
     far = site.far[whom]
     with watched(site.gateway, control, name, figures, floor_s=FLOOR_S, grown_mib=GROWTH_MIB_MAX):

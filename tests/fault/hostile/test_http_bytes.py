@@ -37,7 +37,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize("name", AMBIGUOUS)
-def test_smuggling(served: Waypost, name: str) -> None:
+def test_ambiguous_request_is_refused_once(served: Waypost, name: str) -> None:
     """An ambiguous request gets one refusal; the bytes after it never count as a request."""
     port = served.port("http")
     data = AMBIGUOUS[name].replace(b"Host: x", b"Host: 127.0.0.1")
@@ -47,7 +47,7 @@ def test_smuggling(served: Waypost, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_bodies(served: Waypost, name: str) -> None:
+def test_invalid_body_is_refused_once(served: Waypost, name: str) -> None:
     port = served.port("http")
     answer = told(port, BODIES[name] + SMUGGLED, timeout_s=QUIET_S)
     assert all(status in (400, 404, 405) for status in statuses(answer)), answer
@@ -55,7 +55,7 @@ def test_bodies(served: Waypost, name: str) -> None:
     assert ask(port, "GET", "/healthz").status == 200
 
 
-def test_pipelining(served: Waypost) -> None:
+def test_each_pipelined_request_is_checked(served: Waypost) -> None:
     """Each pipelined request is checked like the first."""
     port = served.port("http")
     good, foreign = (
@@ -86,24 +86,24 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_paths(gateway: Waypost, path: str) -> None:
+def test_path_is_accepted_or_refused_by_its_bytes(gateway: Waypost, path: str) -> None:
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx"
     assert statuses(told(gateway.port("http"), head.encode("ascii"))) == [PATHS[path]]
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_fields(gateway: Waypost, field: str) -> None:
+def test_header_field_is_accepted_or_refused_by_its_bytes(gateway: Waypost, field: str) -> None:
     head = f"POST /t/queue/f HTTP/1.1\r\nHost: 127.0.0.1\r\n{field}\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx"
     assert statuses(told(gateway.port("http"), head.encode("latin-1"))) == [FIELDS[field]]
 
 
 @pytest.mark.parametrize("target", ["http://127.0.0.1/metrics", "http://evil.example/metrics", "*", "evil.example:80"])
-def test_targets_that_are_no_paths(served: Waypost, target: str) -> None:
+def test_target_that_is_no_path_is_refused(served: Waypost, target: str) -> None:
     head = f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
     assert statuses(told(served.port("http"), head.encode())) == [400]
 
 
-def test_nothing_of_it_fills_the_log(tmp_path: Path) -> None:
+def test_invalid_requests_do_not_fill_the_log(tmp_path: Path) -> None:
     """A thousand invalid requests, and upgrades to unknown protocols, leave at most a few log lines."""
     with edge(tmp_path, "gw") as running:
         before = len(running.log.read_text().splitlines())

@@ -31,7 +31,7 @@ ANSWER_S_MAX = 10.0
     [(1, 15_000_000, 40), (20, 3_000_000, 12)],
     ids=["one large message of many connections", "many messages of some connections"],
 )
-def test_messages_that_are_never_complete(tmp_path: Path, links: int, size: int, connections: int) -> None:
+def test_incomplete_messages_stay_within_memory_of_hub(tmp_path: Path, links: int, size: int, connections: int) -> None:
     """600 and 720 MB of incomplete messages do not exceed the hub's memory.
 
     No transfer comes before the hub's begin, which would violate the session's window.

@@ -68,7 +68,7 @@ def answers(peers: list[socket.socket], count: int) -> list[bytes]:
     return found
 
 
-def test_of_one_user(tmp_path: Path) -> None:
+def test_long_polls_of_one_user_have_a_limit(tmp_path: Path) -> None:
     raise_file_limit(HTTP_POLLS_OF_ONE_MAX + BEYOND + SPARE_FILES)
     rights = {"alice": "recv", "bob": "send, recv", "carol": "view"}
     extra = "".join(user(name, operations) for name, operations in rights.items())
@@ -85,7 +85,9 @@ def test_of_one_user(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [300, pytest.param(3_000, marks=pytest.mark.slow)])
-def test_of_one_address(tmp_path: Path, control: Waypost, count: int, figures: Callable[[Figures], None]) -> None:
+def test_long_polls_of_one_address_have_a_limit(
+    tmp_path: Path, control: Waypost, count: int, figures: Callable[[Figures], None]
+) -> None:
     """Polls of one address have a limit where no login is required."""
     raise_file_limit(count + SPARE_FILES)
     with gateway_with(tmp_path, gateway_of(authentication="{name: none}")) as running:

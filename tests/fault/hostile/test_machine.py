@@ -54,7 +54,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     ctypes.CDLL(None).umount2(bytes(folder), 2)  # MNT_DETACH
 
 
-def test_its_disk_is_remounted_read_only(tmp_path: Path, disk: Path) -> None:
+def test_read_only_disk_ends_acknowledgements_until_writable(tmp_path: Path, disk: Path) -> None:
     """A gateway on a disk that becomes read-only acknowledges nothing, and resumes when it is writable.
 
     The kernel may return EBUSY while files are open for writing; the test is then skipped.
@@ -86,7 +86,7 @@ FILES = 120
 
 
 @pytest.mark.parametrize("listener", ["mqtt", "mqtts"])
-def test_descriptors_run_out(tmp_path: Path, listener: str) -> None:
+def test_connected_clients_are_served_without_free_descriptors(tmp_path: Path, listener: str) -> None:
     """Without free descriptors, connected clients are served, the problem is reported, and the CPU stays idle.
 
     New clients get in when descriptors are free again.
@@ -131,7 +131,7 @@ def let_in(gateway: Waypost) -> bool:
     return False
 
 
-def test_the_limit_of_files_is_what_the_test_thinks() -> None:
+def test_prlimit_sets_the_limit_of_files() -> None:
     done = subprocess.run(
         ["prlimit", f"--nofile={FILES}:{FILES}", sys.executable, "-c",
          "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"],

@@ -78,7 +78,7 @@ def can_make_queues(gateway: Waypost, prefix: str) -> bool:
     return taken == 1
 
 
-def test_queues_stop_at_the_quota_and_are_forgotten_when_unused(small: Waypost) -> None:
+def test_queues_stop_at_the_quota_and_are_removed_when_unused(small: Waypost) -> None:
     seen = figures(small, queue_names, 500)
     assert (seen.made, seen.refused) == (300, 200)
     assert seen.worst_s < WORST_S_MAX
@@ -130,7 +130,7 @@ def test_retained_messages_stop_at_the_quota(small: Waypost) -> None:
         assert int(answer.reason) < 0x80
 
 
-def test_a_filter_of_many_levels_that_nobody_holds(small: Waypost) -> None:
+def test_message_next_to_idle_filter_of_many_levels_is_processed(small: Waypost) -> None:
     """A message next to an idle filter of many levels is processed; it once blocked the loop for ever."""
     levels = ["a"] * (TOPIC_LEVELS_MAX - 1)
     with Raw(small, version=5) as client:
@@ -145,7 +145,7 @@ def test_a_filter_of_many_levels_that_nobody_holds(small: Waypost) -> None:
         assert isinstance(writer.receive(), packets.PubAck)
 
 
-def test_http_and_amqp_say_so_too(small: Waypost) -> None:
+def test_http_and_amqp_refuse_names_beyond_the_quota(small: Waypost) -> None:
     queue_names(small, 300)
     refused = ask(small, "POST", "/t/queue/over", b"x")
     assert refused.status == 429
@@ -160,7 +160,7 @@ def test_http_and_amqp_say_so_too(small: Waypost) -> None:
         connection.close()
 
 
-def test_it_is_said(small: Waypost) -> None:
+def test_refused_names_are_reported(small: Waypost) -> None:
     """A refused name is in the list of problems, and `/healthz` fails while it is there."""
     queue_names(small, 301)
     code, problems = health(small.port("http"))
@@ -174,7 +174,7 @@ def test_it_is_said(small: Waypost) -> None:
     ("attack", "refused", "each_max", "restarted_each_max"),
     [(queue_names, 5_000, 300, 300), (retained_names, 0, 300, 300), (durable_filters, 5_000, 600, 300)],
 )
-def test_the_most_names_there_may_be(  # type: ignore[no-untyped-def]
+def test_maximum_number_of_names_stays_within_limits(  # type: ignore[no-untyped-def]
     tmp_path: Path, attack, refused: int, each_max: int, restarted_each_max: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The maximum number of names of the default configuration stays within the limits.
@@ -219,7 +219,7 @@ def test_the_most_names_there_may_be(  # type: ignore[no-untyped-def]
         (session_names, ("a-", "b-")),
     ],
 )
-def test_what_one_more_name_takes(  # type: ignore[no-untyped-def]
+def test_memory_of_one_more_name_is_bounded(  # type: ignore[no-untyped-def]
     tmp_path: Path, names, prefixes: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with limited(tmp_path, LARGE) as running:

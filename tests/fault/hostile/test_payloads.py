@@ -128,7 +128,7 @@ def archived(bundle: Path) -> bytes:
 
 
 @pytest.mark.timeout(240)
-def test_the_marker_is_nowhere(tmp_path: Path) -> None:
+def test_payloads_are_in_no_output_for_operators(tmp_path: Path) -> None:
     told = {name: tmp_path / f"{name}.raised" for name in ("gw", "hub")}
     lake = program(hub(tmp_path), told["hub"], HUB).start()
     uplink = ("--hub", f"amqp://127.0.0.1:{lake.port('amqp')}", "--gateway", "gw1", "--forward", "topic/#")
@@ -179,7 +179,7 @@ def test_the_marker_is_nowhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["edge.appliance.gateway:Gateway.start", "cloud.hub.server:HubServer.run"])
-def test_a_crash_shows_none(tmp_path: Path, target: str) -> None:
+def test_crash_shows_no_payload(tmp_path: Path, target: str) -> None:
     words = ["edge" if target.startswith("edge") else "hub", "run", "--data", str(tmp_path / "data"), "--dev"]
     script = (
         "import sys, importlib; from tests.fault.hostile import raising; raising.AT = (1,); from pathlib import Path; "

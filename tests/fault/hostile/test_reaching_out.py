@@ -61,7 +61,7 @@ def amqp(gateway: Waypost) -> Iterator[BlockingConnection]:
         connection.close()
 
 
-def test_mqtt(gateway: Waypost, trap: socket.socket) -> None:
+def test_mqtt_makes_gateway_dial_no_host(gateway: Waypost, trap: socket.socket) -> None:
     for number, url in enumerate(urls(trap)):
         will = WillMessage(url, b"x", 1)
         with Raw(gateway, 5).connect(f"reacher-{number}", will=will) as client:
@@ -73,7 +73,7 @@ def test_mqtt(gateway: Waypost, trap: socket.socket) -> None:
     assert untouched(trap)
 
 
-def test_amqp(gateway: Waypost, trap: socket.socket) -> None:
+def test_amqp_makes_gateway_dial_no_host(gateway: Waypost, trap: socket.socket) -> None:
     with amqp(gateway) as connection:
         for url in urls(trap):
             with contextlib.suppress(ProtonException):
@@ -94,7 +94,7 @@ def test_management_makes_no_connector(gateway: Waypost, trap: socket.socket, ki
     assert untouched(trap)
 
 
-def test_http(gateway: Waypost, trap: socket.socket) -> None:
+def test_http_makes_gateway_dial_no_host(gateway: Waypost, trap: socket.socket) -> None:
     port = gateway.port("http")
     for url in urls(trap):
         ask(port, "POST", f"/t/{url.replace('/', '%2F')}", {"Response-Address": url, "Referer": url}, body=b"x")

@@ -48,7 +48,7 @@ def login_s(port: int, context: ssl.SSLContext) -> float:
 
 
 @pytest.mark.parametrize("count", [400, pytest.param(3_000, marks=pytest.mark.slow)])
-def test_handshakes_that_never_end(
+def test_endless_handshakes_do_not_delay_other_logins(
     tmp_path: Path, control: Waypost, count: int, figures: Callable[[Figures], None]
 ) -> None:
     raise_file_limit(count + SPARE_FILES)

@@ -65,7 +65,9 @@ def many_files() -> None:
     "name",
     [name if name in USUAL else pytest.param(name, marks=pytest.mark.slow) for name in OPENINGS],
 )
-def test_a_crowd_of_strangers(tmp_path: Path, control: Waypost, figures: Callable[[Figures], None], name: str) -> None:
+def test_slow_crowd_does_not_delay_others(
+    tmp_path: Path, control: Waypost, figures: Callable[[Figures], None], name: str
+) -> None:
     with edge(tmp_path, "gw") as gateway:
         port, pid = gateway.port("http"), gateway.pid
         idle = statistics.median(health_s(port) for _ in range(HEALTH_TRIES))
@@ -81,7 +83,7 @@ def test_a_crowd_of_strangers(tmp_path: Path, control: Waypost, figures: Callabl
             wait_until(lambda: sockets_of(pid) <= sockets + 5, timeout_s=CLOSED_S, what="its sockets are closed")
 
 
-def test_a_crowd_of_strangers_at_a_hub(tmp_path: Path) -> None:
+def test_slow_crowd_at_a_hub_does_not_delay_others(tmp_path: Path) -> None:
     with hub(tmp_path) as running:
         port, pid = running.port("http"), running.pid
         before, sockets = resident_mib(pid), sockets_of(pid)
@@ -92,7 +94,7 @@ def test_a_crowd_of_strangers_at_a_hub(tmp_path: Path) -> None:
         wait_until(lambda: sockets_of(pid) <= sockets + 5, timeout_s=CLOSED_S, what="its sockets are closed")
 
 
-def test_devices_keep_their_place(tmp_path: Path) -> None:
+def test_authenticated_device_keeps_its_connection(tmp_path: Path) -> None:
     """A device that has logged in keeps its connection when a crowd arrives."""
     with gateway_with(tmp_path, gateway_of(extra=user("pump7", "send"))) as gateway:
         port = gateway.port("http")

@@ -109,7 +109,7 @@ def sizes(name: str) -> list[object]:
 
 
 @pytest.mark.parametrize(("name", "size", "floor_s"), [one for name in OPENINGS for one in sizes(name)])
-def test_a_crowd_that_says(
+def test_slow_tls_crowd_does_not_delay_others(
     site: Site, control: Waypost, figures: Callable[[Figures], None], name: str, size: int, floor_s: float
 ) -> None:
     raise_file_limit(size + SPARE_FILES)
@@ -142,7 +142,7 @@ def new_keys(peer: TlsPeer, site: Site) -> bytes:
         pytest.param(FLOODS, FULL_SIZE_FLOOR_S, marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
     ],
 )
-def test_floods(
+def test_tls_flood_does_not_delay_others(
     site: Site,
     control: Waypost,
     figures: Callable[[Figures], None],

@@ -122,7 +122,7 @@ BAD: dict[str, Callable[[Site], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_tokens(site: Site, name: str) -> None:
+def test_bad_token_is_refused_and_dials_no_host(site: Site, name: str) -> None:
     """A bad token gets 401 over HTTP and `$cbs`.
 
     Hosts in the token receive no request, and the next good token is accepted.
@@ -150,7 +150,7 @@ def test_bad_tokens(site: Site, name: str) -> None:
 class TestIssuers:
     """Location of keys as an issuer announces it."""
 
-    def test_a_redirect(self) -> None:
+    def test_redirect_of_an_issuer_is_refused(self) -> None:
         with Elsewhere() as target, Elsewhere(target.url) as issuer:
             with pytest.raises(IssuerError, match="302"):
                 fetch_keys(TokenIssuer(issuer=issuer.url, audience=AUDIENCE))
@@ -160,13 +160,13 @@ class TestIssuers:
         "place",
         ["file:///etc/passwd", "ftp://127.0.0.1/x", "https://127.0.0.1/x", "http://[", "/x", "", "data:,{}"],
     )
-    def test_keys_of_another_scheme(self, place: str) -> None:
+    def test_keys_of_another_scheme_are_refused(self, place: str) -> None:
         with TestIssuer() as issuer:
             issuer.document = lambda path: {"issuer": issuer.url, "jwks_uri": place}  # type: ignore[method-assign]
             with pytest.raises(IssuerError, match="jwks_uri"):
                 fetch_keys(TokenIssuer(issuer=issuer.url, audience=AUDIENCE))
 
-    def test_keys_of_another_host(self) -> None:
+    def test_keys_of_another_host_are_refused_unless_listed(self) -> None:
         """Keys are not fetched from another host, nor from an unlisted port of this machine."""
         with TestIssuer() as issuer, Elsewhere() as inside:
             for place in (
@@ -182,7 +182,7 @@ class TestIssuers:
             assert fetch_keys(listed) == {}
 
 
-def test_a_wait_ends_with_the_token(site: Site) -> None:
+def test_long_poll_ends_with_the_token(site: Site) -> None:
     """A waiting request gets no message after its token has expired."""
     port = site.gateway.port("http")
     while ask(port, "GET", "/c/jobs?wait=1", token=site.issuer.token("ann", RIGHTS)).status == 200:

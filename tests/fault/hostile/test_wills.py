@@ -51,7 +51,7 @@ def gone(running: Waypost, neighbours: Neighbours, watching: Raw, count: int) ->
 
 
 @pytest.mark.parametrize(("count", "floor_s"), [(400, FLOOR_S), pytest.param(4_000, 0.5, marks=pytest.mark.slow)])
-def test_clients_that_go_together(
+def test_wills_of_clients_that_vanish_together_all_arrive(
     tmp_path: Path, control: Waypost, count: int, floor_s: float, figures: Callable[[Figures], None]
 ) -> None:
     """Many clients with wills that vanish together do not disturb others.

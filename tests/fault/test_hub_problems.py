@@ -27,7 +27,7 @@ def medium(tmp_path: Path) -> Iterator[Medium]:
 
 
 @pytest.mark.parametrize("fault", ["full", "read-only"])
-def test_a_lake_that_cannot_be_written(tmp_path: Path, medium: Medium, fault: str) -> None:
+def test_failing_lake_is_reported_and_nothing_is_acknowledged(tmp_path: Path, medium: Medium, fault: str) -> None:
     running = hub(tmp_path)
     running.environment = medium.environment
 
@@ -49,7 +49,7 @@ def test_a_lake_that_cannot_be_written(tmp_path: Path, medium: Medium, fault: st
         asyncio.run(scenario())
 
 
-def test_what_it_puts_aside(tmp_path: Path) -> None:
+def test_quarantined_delivery_is_reported(tmp_path: Path) -> None:
     async def scenario() -> None:
         client = await GatewayPeer("gw1").connect(running.endpoints["amqp"])
         client.send("telemetry", 0, data_section(b"this is no batch"))
@@ -62,7 +62,7 @@ def test_what_it_puts_aside(tmp_path: Path) -> None:
         said(running.port("http"), "quarantine", severity="warning")
 
 
-def test_a_log_nobody_reads_stops_nothing(tmp_path: Path) -> None:
+def test_unread_log_stops_no_gateway_and_is_reported(tmp_path: Path) -> None:
     arguments = ("hub", "run", "--data", str(tmp_path / "hub"), "--dev", "--amqp=127.0.0.1:0", "--http=127.0.0.1:0")
     with unread_log(tmp_path / "hub.log") as log, Waypost(log, *arguments) as running:
 
