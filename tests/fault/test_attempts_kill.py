@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from proton import Delivery, Message
-from proton.utils import BlockingConnection
 
 from edge.broker.delivery.attempts import unpack
+from tests.support.amqp_client import amqp_client
 from tests.support.configured_gateway import gateway_with
 from tests.support.processes import Waypost, wait_until
 from tests.support.store_rows import query
@@ -40,8 +40,7 @@ def wait_for(gateway: Waypost, counts: list[dict[int, int]]) -> None:
 
 def fail_once(gateway: Waypost) -> int:
     """Take the message and release it as failed; return its delivery count."""
-    connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
-    try:
+    with amqp_client(gateway, timeout_s=WAIT_S) as connection:
         receiver = connection.create_receiver("jobs", credit=1)
         message = receiver.receive(timeout=WAIT_S)
         assert message.body == "poison"
@@ -49,15 +48,12 @@ def fail_once(gateway: Waypost) -> int:
         delivery.local.failed = True
         receiver.settle(Delivery.MODIFIED)
         return int(message.delivery_count)
-    finally:
-        connection.close()
 
 
 def test_delivery_attempts_are_counted_across_kills(tmp_path: Path) -> None:
     with gateway_with(tmp_path, RESOURCES) as gateway:
-        sending = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
-        sending.create_sender("jobs").send(Message(body="poison", durable=True), timeout=WAIT_S)
-        sending.close()
+        with amqp_client(gateway, timeout_s=WAIT_S) as sending:
+            sending.create_sender("jobs").send(Message(body="poison", durable=True), timeout=WAIT_S)
         for failed in range(1, ATTEMPTS_MAX):
             assert fail_once(gateway) == failed - 1
             wait_for(gateway, [{0: failed}])
@@ -67,9 +63,6 @@ def test_delivery_attempts_are_counted_across_kills(tmp_path: Path) -> None:
         wait_for(gateway, [])
         gateway.kill()
         gateway.start()
-        connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
-        try:
+        with amqp_client(gateway, timeout_s=WAIT_S) as connection:
             dead = connection.create_receiver("dead", credit=1).receive(timeout=WAIT_S)
             assert dead.annotations["x-opt-waypost-dead-reason"] == "delivery attempts exceeded"
-        finally:
-            connection.close()

@@ -16,9 +16,9 @@ import pytest
 from deltalake import DeltaTable
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from proton.utils import BlockingConnection
 
 from tests.integration.test_gateway_clients import Client
+from tests.support.amqp_client import amqp_client
 from tests.support.certificates import Authority
 from tests.support.clock import YEAR_S, Clock
 from tests.support.configured_gateway import gateway_with
@@ -125,13 +125,10 @@ def after(gateway: Waypost, data: Path) -> None:
         with Client(gateway, name, version=5, clean=False) as client:
             assert client.session_present, name
             assert client.bodies(2 * COUNT) == wanted, name
-    amqp = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
-    try:
-        receiver = amqp.create_receiver("hour", credit=2 * COUNT)
+    with amqp_client(gateway) as connection:
+        receiver = connection.create_receiver("hour", credit=2 * COUNT)
         messages = [receiver.receive(timeout=WAIT_S) for _ in wanted]
         assert [bytes(message.body) for message in messages] == wanted
-    finally:
-        amqp.close()
     with Client(gateway, "late", version=5) as client:
         client.subscribe("state/#", 1)
         assert {client.get()[:2] for _ in range(2)} == {("state/kept", b"kept"), ("state/hour", b"hour")}
@@ -142,12 +139,9 @@ def after(gateway: Waypost, data: Path) -> None:
 def expires(gateway: Waypost, data: Path) -> None:
     """Check that a message from after the jump expires at the end of its life, and no other one does."""
     time.sleep(1.0)  # its life: there is nothing else to wait for
-    amqp = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
-    try:
-        amqp.create_receiver("second", credit=1)
+    with amqp_client(gateway) as connection:
+        connection.create_receiver("second", credit=1)
         wait_until(lambda: lost(data) == [("second", 1, "expired")], timeout_s=WAIT_S, what="it expired, nothing else")
-    finally:
-        amqp.close()
 
 
 def lost(data: Path) -> list[tuple[str, int, str]]:

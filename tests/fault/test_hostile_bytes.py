@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable, Iterator
 
 import pytest
-from proton.utils import BlockingConnection
 
 from bridge.amqp_values import Uint
 from edge.broker.limits import ADDRESS_BYTES_MAX, SUBSCRIPTIONS_PER_SESSION_MAX, TOPIC_LEVELS_MAX, Limits
@@ -20,6 +19,7 @@ from edge.broker.message.mqtt_wire import encode_variable_byte_integer
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, TOPIC_ALIAS_MAXIMUM
+from tests.support.amqp_client import amqp_client
 from tests.support.frames import (
     ATTACH,
     BEGIN,
@@ -253,11 +253,10 @@ class TestTopics:
             for start in range(0, topics, 500):
                 retainer.send(b"".join(batch[start : start + 500]), packets.PingReq())
                 assert isinstance(retainer.receive(), packets.PingResp)
-            url = f"amqp://127.0.0.1:{gateway.port('amqp')}"
             for _ in range(3):
-                idle = stack.enter_context(contextlib.closing(BlockingConnection(url, timeout=60)))
+                idle = stack.enter_context(amqp_client(gateway, timeout_s=60))
                 idle.create_receiver("r/#", credit=topics)
-            reading = stack.enter_context(contextlib.closing(BlockingConnection(url, timeout=60)))
+            reading = stack.enter_context(amqp_client(gateway, timeout_s=60))
             receiver = reading.create_receiver("r/#", credit=1_000)
             seen: set[str] = set()
             while len(seen) < topics:

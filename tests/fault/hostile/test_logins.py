@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.handshake import WillMessage
 from tests.fault.hostile.web import ask, gateway_of
+from tests.support.amqp_client import amqp_client
 from tests.support.configured_gateway import gateway_with, user
 from tests.support.hostile import Raw
 from tests.support.processes import Waypost
@@ -153,11 +155,8 @@ class TestScram:
             assert answer.reason is ReasonCode.PROTOCOL_ERROR
 
 
-def amqp(gateway: Waypost, name: str) -> BlockingConnection:
-    return BlockingConnection(
-        f"127.0.0.1:{gateway.port('amqp')}", timeout=20, user=name, password=name, allowed_mechs="PLAIN",
-        allow_insecure_mechs=True,
-    )  # fmt: skip
+def amqp(gateway: Waypost, name: str) -> AbstractContextManager[BlockingConnection]:
+    return amqp_client(gateway, user=name, password=name, allowed_mechs="PLAIN", allow_insecure_mechs=True)
 
 
 class TestOthers:
@@ -216,29 +215,24 @@ class TestOthers:
 
     @pytest.mark.parametrize("source", ["queue/alice", "plant/alice/#", "plant/alice/kept", "topic::sensor", "#"])
     def test_amqp_receiver_gets_nothing_of_another_user(self, gateway: Waypost, alice: Raw, source: str) -> None:
-        connection = amqp(gateway, "bob")
-        with pytest.raises(LinkDetached):
+        with amqp(gateway, "bob") as connection, pytest.raises(LinkDetached):
             connection.create_receiver(source, credit=1).receive(timeout=2)
-        connection.close()
 
     def test_amqp_sender_to_address_of_another_user_is_refused(self, gateway: Waypost, alice: Raw) -> None:
-        connection = amqp(gateway, "bob")
-        with pytest.raises((LinkDetached, SendException)):
-            connection.create_sender("queue/alice").send(Message(body="his"))
-        relay = connection.create_sender(None)
-        with pytest.raises((LinkDetached, SendException)):
-            relay.send(Message(address="queue/alice", body="his"))
-        connection.close()
+        with amqp(gateway, "bob") as connection:
+            with pytest.raises((LinkDetached, SendException)):
+                connection.create_sender("queue/alice").send(Message(body="his"))
+            relay = connection.create_sender(None)
+            with pytest.raises((LinkDetached, SendException)):
+                relay.send(Message(address="queue/alice", body="his"))
 
     def test_reply_address_belongs_to_its_connection(self, gateway: Waypost) -> None:
-        hers, his = amqp(gateway, "alice"), amqp(gateway, "bob")
-        replies = hers.create_receiver(None, dynamic=True, credit=1)
-        address = replies.link.remote_source.address
-        assert len(address) >= 32, "it is not guessed"
-        with pytest.raises((LinkDetached, SendException)):
-            his.create_receiver(address, credit=1).receive(timeout=2)
-        hers.close()
-        his.close()
+        with amqp(gateway, "alice") as hers, amqp(gateway, "bob") as his:
+            replies = hers.create_receiver(None, dynamic=True, credit=1)
+            address = replies.link.remote_source.address
+            assert len(address) >= 32, "it is not guessed"
+            with pytest.raises((LinkDetached, SendException)):
+                his.create_receiver(address, credit=1).receive(timeout=2)
 
     def test_http_reaches_no_address_of_another_user(self, gateway: Waypost) -> None:
         for path in ("/c/queue/alice", "/c/plant/alice/x", "/c/queue%2Falice"):

@@ -13,16 +13,15 @@ from typing import Any
 
 import pytest
 from proton import Message, ProtonException
-from proton.utils import BlockingConnection, SyncRequestResponse
+from proton.utils import SyncRequestResponse
 
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.handshake import WillMessage
 from tests.fault.hostile.web import ask, told
+from tests.support.amqp_client import amqp_client
 from tests.support.hostile import Raw
 from tests.support.processes import Waypost, edge
-
-WAIT_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -52,15 +51,6 @@ def untouched(trap: socket.socket) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def amqp(gateway: Waypost) -> Iterator[BlockingConnection]:
-    connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
-    try:
-        yield connection
-    finally:
-        connection.close()
-
-
 def test_mqtt_makes_gateway_dial_no_host(gateway: Waypost, trap: socket.socket) -> None:
     for number, url in enumerate(urls(trap)):
         will = WillMessage(url, b"x", 1)
@@ -74,7 +64,7 @@ def test_mqtt_makes_gateway_dial_no_host(gateway: Waypost, trap: socket.socket) 
 
 
 def test_amqp_makes_gateway_dial_no_host(gateway: Waypost, trap: socket.socket) -> None:
-    with amqp(gateway) as connection:
+    with amqp_client(gateway) as connection:
         for url in urls(trap):
             with contextlib.suppress(ProtonException):
                 connection.create_receiver(url, credit=1, name=f"from {url}")
@@ -87,7 +77,7 @@ def test_amqp_makes_gateway_dial_no_host(gateway: Waypost, trap: socket.socket) 
 def test_management_makes_no_connector(gateway: Waypost, trap: socket.socket, kind: str) -> None:
     host, port = trap.getsockname()
     body: dict[str, Any] = {"host": host, "port": str(port), "role": "route-container", "url": urls(trap)[0]}
-    with amqp(gateway) as connection:
+    with amqp_client(gateway) as connection:
         request = Message(properties={"operation": "CREATE", "type": kind, "name": "reach"}, body=body)
         answer = SyncRequestResponse(connection, "$management").call(request)
         assert answer.properties["statusCode"] >= 400

@@ -16,14 +16,14 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from proton import Message
-from proton.utils import BlockingConnection, SyncRequestResponse
+from proton.utils import SyncRequestResponse
 
 from edge.broker.configuration import TokenIssuer
 from edge.broker.security.issuer import IssuerError, fetch_keys
 from edge.broker.security.limits import TOKEN_BYTES_MAX
 from tests.fault.hostile.web import ask, gateway_of
+from tests.support.amqp_client import amqp_client
 from tests.support.configured_gateway import gateway_with
-from tests.support.http_client import WAIT_S
 from tests.support.issuer import AUDIENCE, SigningKey, TestIssuer
 from tests.support.processes import Waypost
 
@@ -133,17 +133,15 @@ def test_bad_token_is_refused_and_dials_no_host(site: Site, name: str) -> None:
     assert ask(port, "POST", "/t/jobs", token=bad, body=b"x").status in (400, 401)
     assert ask(port, "GET", "/metrics", token=bad).status in (400, 401)
     assert ask(port, "POST", "/t/jobs", token=good, body=b"x").status == 202
-    url = f"amqp://127.0.0.1:{site.gateway.port('amqp')}"
-    connection = BlockingConnection(url, timeout=WAIT_S, allowed_mechs="ANONYMOUS")
-    tokens = SyncRequestResponse(connection, "$cbs")
+    with amqp_client(site.gateway, allowed_mechs="ANONYMOUS") as connection:
+        tokens = SyncRequestResponse(connection, "$cbs")
 
-    def put(token: str) -> int:
-        answer = tokens.call(Message(properties={"operation": "put-token", "type": "jwt"}, body=token))
-        return int(answer.properties["status-code"])
+        def put(token: str) -> int:
+            answer = tokens.call(Message(properties={"operation": "put-token", "type": "jwt"}, body=token))
+            return int(answer.properties["status-code"])
 
-    assert put(bad) == 401
-    assert put(good) == 202
-    connection.close()
+        assert put(bad) == 401
+        assert put(good) == 202
     assert site.elsewhere.asked == 0
 
 
