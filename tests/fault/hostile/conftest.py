@@ -29,7 +29,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
     found = [Figures(*value) for report in reports for name, value in report.user_properties if name == PROPERTY]
     if found:
-        heads = ("idle p99 ms", "control", "attacked", "before MiB", "most MiB", "given back s")
+        heads = ("idle p99 ms", "control", "attacked", "before MiB", "most MiB", "returned s")
         terminalreporter.section("attacks")
         terminalreporter.write_line(f"{'attack':40}" + "".join(f"{head:>14}" for head in heads))
         for name, felt, *others in found:

@@ -42,8 +42,8 @@ def limited_gateway(
     return gateway_with(folder, RESOURCES.format(**limits))
 
 
-def await_memory(running: Waypost, before_mib: float, *, kept_mib: float = KEPT_MIB) -> float:
-    """Wait until all memory but `kept_mib` is returned; return the seconds."""
+def await_pools(running: Waypost, before_mib: float, *, kept_mib: float = KEPT_MIB) -> float:
+    """Wait until connections hold nothing, and all memory but `kept_mib` is returned; return the seconds."""
     began = time.monotonic()
 
     def returned() -> bool:

@@ -20,7 +20,7 @@ from tests.fault.hostile import attacks
 from tests.fault.hostile.attacks import Stream
 from tests.fault.hostile.crowd import Crowd
 from tests.fault.hostile.figures import Figures
-from tests.fault.hostile.limited_gateway import CONNECTIONS, KEPT_MIB, MEMORY_MIB, await_memory, limited_gateway
+from tests.fault.hostile.limited_gateway import CONNECTIONS, KEPT_MIB, MEMORY_MIB, await_pools, limited_gateway
 from tests.fault.hostile.neighbour import Neighbour
 from tests.fault.hostile.neighbours import FLOOR_S, FULL_SIZE_FLOOR_S, ROUNDS, Felt, Neighbours
 from tests.fault.hostile.watch import Watch
@@ -131,7 +131,7 @@ def test_attack_delays_no_other_client_and_memory_returns(
             assert not refused
             is_said(running)
         assert watch.most_mib < MEMORY_MIB + 16, f"{watch.most_mib:.0f} MiB resident"
-        after_s = await_memory(running, watch.before_mib)
+        after_s = await_pools(running, watch.before_mib)
         figures(Figures(attack.name, felt, watch.before_mib, watch.most_mib, after_s))
         running.stop()
         running.start()
@@ -198,7 +198,7 @@ class TestFullSize:
         publish_large(running, 200_000)
         with Watch(running) as watch, Neighbours(running, control) as neighbours:
             felt, refused = best_round(running, attack._replace(floor_s=FULL_SIZE_FLOOR_S), neighbours)
-        after_s = await_memory(running, watch.before_mib)
+        after_s = await_pools(running, watch.before_mib)
         name = f"{attack.name}, full size"
         figures(Figures(name, felt, watch.before_mib, watch.most_mib, after_s))
         assert not refused

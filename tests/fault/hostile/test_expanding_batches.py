@@ -20,6 +20,7 @@ from bridge.engine import DeliveryState
 from bridge.limits import BATCH_MESSAGES_MAX, JSON_BYTES_MAX, VALUES_MAX
 from bridge.message import AMQP
 from tests.fault.hostile.other_gateway import OtherGateway
+from tests.fault.hostile.watch import await_memory
 from tests.support.hostile_gateway import HostileGateway, columns_of, sealed, table_of
 from tests.support.processes import Waypost, hub, peak_mib, resident_mib, wait_until
 from tests.support.said import said
@@ -28,7 +29,7 @@ RESIDENT_MIB_MAX = 768.0
 """Limit of the hub's memory, which starts at 140 MiB; the guarantee for any attack is 1 GiB."""
 KEPT_MIB_MAX = 100.0
 """Memory that may remain: libraries that were loaded, and fragments."""
-GIVEN_BACK_S = 10.0
+RETURNED_S = 10.0
 ANSWER_S_MAX = 10.0
 """Time for another gateway's batch to land during the attack, with two busy cores; alone it takes 0.6 s."""
 
@@ -62,11 +63,7 @@ class Attacked:
         assert other.failure is None, other.failure
         assert other.longest_s < ANSWER_S_MAX, f"another gateway waited for {other.longest_s:.1f} s"
         assert peak_mib(self.hub.pid) < RESIDENT_MIB_MAX
-        wait_until(
-            lambda: resident_mib(self.hub.pid) < self._before_mib + KEPT_MIB_MAX,
-            timeout_s=GIVEN_BACK_S,
-            what=f"memory given back ({self._before_mib:.0f} MiB before)",
-        )
+        await_memory(self.hub.pid, self._before_mib, kept_mib=KEPT_MIB_MAX, timeout_s=RETURNED_S)
 
     def rows(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
         """Return rows of the last attacking gateway."""

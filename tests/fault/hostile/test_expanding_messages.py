@@ -20,12 +20,12 @@ from edge.broker.message.mqtt_wire import encode_variable_byte_integer
 from edge.broker.message.translation import AMQP_MESSAGE
 from edge.broker.mqtt import packets
 from tests.fault.hostile.figures import Figures
-from tests.fault.hostile.watch import watched
+from tests.fault.hostile.watch import await_memory, watched
 from tests.support.amqp_sender import AmqpSender
 from tests.support.hostile import GROWTH_MIB_MAX, Raw, unharmed
-from tests.support.processes import Waypost, edge, resident_mib, wait_until
+from tests.support.processes import Waypost, edge, resident_mib
 
-GIVEN_BACK_S = 10.0
+RETURNED_S = 10.0
 FLOOR_S = 0.5
 """Floor for the p99 of another client, with two busy cores: a message of 16 MiB is copied in one piece."""
 RESIDENT_MIB_MAX = 256.0
@@ -49,14 +49,10 @@ def before_mib(gateway: Waypost) -> float:
 
 
 @pytest.fixture(autouse=True)
-def given_back(gateway: Waypost, before_mib: float) -> Iterator[None]:
+def memory_returned(gateway: Waypost, before_mib: float) -> Iterator[None]:
     """Check that each attack, and all together, return their memory."""
     yield
-    wait_until(
-        lambda: resident_mib(gateway.pid) < before_mib + GROWTH_MIB_MAX,
-        timeout_s=GIVEN_BACK_S,
-        what=f"memory given back ({before_mib:.0f} MiB before)",
-    )
+    await_memory(gateway.pid, before_mib, kept_mib=GROWTH_MIB_MAX, timeout_s=RETURNED_S)
 
 
 def lists(count: int) -> bytes:

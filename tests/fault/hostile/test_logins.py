@@ -19,7 +19,7 @@ from edge.broker.mqtt.handshake import WillMessage
 from tests.fault.hostile.web import ask, gateway_of
 from tests.support.amqp_client import amqp_client
 from tests.support.configured_gateway import gateway_with, user
-from tests.support.hostile import Raw
+from tests.support.hostile import Raw, accepts
 from tests.support.processes import Waypost
 
 USERS = "".join(
@@ -73,34 +73,30 @@ class Exchange:
         self.peer.close()
 
 
-def let_in(answer: packets.Packet | None) -> bool:
-    return isinstance(answer, packets.ConnAck) and not answer.reason
-
-
 class TestScram:
     """RFC 5802 against an eavesdropper."""
 
     def test_scram_login_is_accepted(self, gateway: Waypost) -> None:
         client = scram.ScramClient("alice", "alice")
         with Exchange(gateway, client.first()) as exchange:
-            assert let_in(exchange.go_on(client.answer(exchange.challenge)))
+            assert accepts(exchange.go_on(client.answer(exchange.challenge)))
 
     def test_replayed_exchange_is_refused(self, gateway: Waypost) -> None:
         client = scram.ScramClient("alice", "alice", nonce="fixed-nonce-of-the-client")
         with Exchange(gateway, client.first()) as exchange:
             first, final = client.first(), client.answer(exchange.challenge)
             recorded = exchange.challenge
-            assert let_in(exchange.go_on(final))
+            assert accepts(exchange.go_on(final))
         with Exchange(gateway, first) as again:
             assert again.challenge != recorded, "the gateway's nonce is new each time"
-            assert not let_in(again.go_on(final))
+            assert not accepts(again.go_on(final))
 
     def test_answer_to_another_connections_challenge_is_refused(self, gateway: Waypost) -> None:
         client = scram.ScramClient("alice", "alice", nonce="fixed-nonce-of-the-client")
         with Exchange(gateway, client.first()) as one, Exchange(gateway, client.first()) as other:
             final = client.answer(one.challenge)
-            assert not let_in(other.go_on(final))
-            assert let_in(one.go_on(final)), "it was good where it belongs"
+            assert not accepts(other.go_on(final))
+            assert accepts(one.go_on(final)), "it was good where it belongs"
 
     @pytest.mark.parametrize(
         "first",
@@ -113,9 +109,9 @@ class TestScram:
     def test_invalid_first_message_is_refused(self, gateway: Waypost, first: bytes) -> None:
         with Exchange(gateway, first) as exchange:
             if isinstance(exchange.answer, packets.Auth):  # a long nonce is valid too
-                assert not let_in(exchange.go_on(b"c=biws,r=abc,p=AAAA"))
+                assert not accepts(exchange.go_on(b"c=biws,r=abc,p=AAAA"))
             else:
-                assert not let_in(exchange.answer)
+                assert not accepts(exchange.answer)
 
     def test_channel_binding_flag_cannot_be_changed(self, gateway: Waypost) -> None:
         """The channel binding flag cannot be changed.
@@ -128,7 +124,7 @@ class TestScram:
             with Exchange(gateway, client.first().replace(b"n,,", b"y,,", 1)) as exchange:
                 final = client.answer(exchange.challenge)
                 bent = final.replace(base64.b64encode(b"n,,"), base64.b64encode(binding), 1)
-                assert not let_in(exchange.go_on(bent))
+                assert not accepts(exchange.go_on(bent))
 
     def test_iteration_count_is_the_same_for_unknown_users(self, gateway: Waypost) -> None:
         def iterations(name: str) -> int:
@@ -149,7 +145,7 @@ class TestScram:
         client = scram.ScramClient("alice", "alice")
         with Exchange(gateway, client.first()) as exchange:
             final = client.answer(exchange.challenge)
-            assert let_in(exchange.go_on(final))
+            assert accepts(exchange.go_on(final))
             answer = exchange.go_on(final)
             assert isinstance(answer, packets.Disconnect)
             assert answer.reason is ReasonCode.PROTOCOL_ERROR
@@ -204,7 +200,7 @@ class TestOthers:
             will = WillMessage(topic, b"his will", 1)
             bob.send(packets.Connect("bob-2", 5, username="bob", password=b"bob", will=will))
             answer = bob.receive()
-            if let_in(answer):
+            if accepts(answer):
                 bob.send(packets.Publish(topic, b"his", qos=1, packet_id=3))
                 refused = bob.receive()
                 assert isinstance(refused, packets.PubAck | packets.Disconnect)

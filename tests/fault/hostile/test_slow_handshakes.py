@@ -17,11 +17,11 @@ from tests.fault.hostile.figures import Figures
 from tests.fault.hostile.limited_gateway import KEPT_MIB, RETURNED_S
 from tests.fault.hostile.neighbour import ADDRESS
 from tests.fault.hostile.neighbours import FLOOR_S, ROUNDS, Neighbours
-from tests.fault.hostile.watch import Watch
+from tests.fault.hostile.watch import Watch, await_memory
 from tests.fault.hostile.web import gateway_of
 from tests.support.certificates import Authority
 from tests.support.configured_gateway import gateway_with
-from tests.support.processes import Waypost, resident_mib, wait_until
+from tests.support.processes import Waypost
 
 HALF_A_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200)
 MEMORY_MIB = 256
@@ -71,8 +71,5 @@ def test_endless_handshakes_do_not_delay_other_logins(
                     break
                 assert last < ROUNDS, f"{felt}, {slowest_s:.2f} s to log in"
         assert watch.most_mib < MEMORY_MIB
-        enough = watch.before_mib + KEPT_MIB
-        ended = time.monotonic()
-        wait_until(lambda: resident_mib(running.pid) < enough, timeout_s=RETURNED_S, what="the memory is returned")
-        after_s = time.monotonic() - ended
+        after_s = await_memory(running.pid, watch.before_mib, kept_mib=KEPT_MIB, timeout_s=RETURNED_S)
     figures(Figures(f"{count} handshakes", felt, watch.before_mib, watch.most_mib, after_s))

@@ -17,6 +17,7 @@ from edge.broker.mqtt import packets
 from tests.fault.hostile.web import gateway_of
 from tests.support.certificates import Authority, Issued
 from tests.support.configured_gateway import gateway_with
+from tests.support.hostile import accepts
 from tests.support.processes import Waypost, wait_until
 from tests.support.said import health
 
@@ -74,37 +75,33 @@ def mqtt(guarded: Guarded, context: ssl.SSLContext) -> packets.Packet | None:
     return None
 
 
-def let_in(answer: packets.Packet | None) -> bool:
-    return isinstance(answer, packets.ConnAck) and not answer.reason
-
-
 def test_valid_client_certificate_is_accepted(guarded: Guarded) -> None:
-    assert let_in(mqtt(guarded, guarded.authority.context(guarded.device)))
+    assert accepts(mqtt(guarded, guarded.authority.context(guarded.device)))
 
 
 class TestCertificates:
     """Certificates that have expired, or are for another name or another purpose, are refused."""
 
     def test_missing_certificate_is_refused(self, guarded: Guarded) -> None:
-        assert not let_in(mqtt(guarded, guarded.authority.context()))
+        assert not accepts(mqtt(guarded, guarded.authority.context()))
 
     def test_expired_certificate_is_refused(self, guarded: Guarded) -> None:
         ended = guarded.authority.issue("sensor-7", file="ended", days=-1, usage="clientAuth")
-        assert not let_in(mqtt(guarded, guarded.authority.context(ended)))
+        assert not accepts(mqtt(guarded, guarded.authority.context(ended)))
 
     def test_certificate_of_another_authority_of_the_same_name_is_refused(
         self, guarded: Guarded, tmp_path: Path
     ) -> None:
         stranger = Authority(tmp_path).issue("sensor-7", usage="clientAuth")
-        assert not let_in(mqtt(guarded, guarded.authority.context(stranger)))
+        assert not accepts(mqtt(guarded, guarded.authority.context(stranger)))
 
     def test_server_certificate_is_refused(self, guarded: Guarded) -> None:
         server = guarded.authority.issue("sensor-7", file="for-servers", usage="serverAuth")
-        assert not let_in(mqtt(guarded, guarded.authority.context(server)))
+        assert not accepts(mqtt(guarded, guarded.authority.context(server)))
 
     def test_self_signed_certificate_is_refused(self, guarded: Guarded, tmp_path: Path) -> None:
         own = Authority(tmp_path, "sensor-7")
-        assert not let_in(mqtt(guarded, guarded.authority.context(Issued(own.certificate, str(tmp_path / "ca.key")))))
+        assert not accepts(mqtt(guarded, guarded.authority.context(Issued(own.certificate, str(tmp_path / "ca.key")))))
 
     def test_certificate_signed_by_a_device_is_refused(self, guarded: Guarded, tmp_path: Path) -> None:
         """A device certificate that signs others does not count as an authority."""
@@ -116,11 +113,11 @@ class TestCertificates:
             subprocess.run(["openssl", *arguments], check=True, capture_output=True)
         chain = Path(forged).read_text() + Path(guarded.device.certificate).read_text()
         Path(forged).write_text(chain)
-        assert not let_in(mqtt(guarded, guarded.authority.context(Issued(forged, key))))
+        assert not accepts(mqtt(guarded, guarded.authority.context(Issued(forged, key))))
 
     def test_certificate_of_unknown_user_is_refused(self, guarded: Guarded) -> None:
         other = guarded.authority.issue("nobody", usage="clientAuth")
-        assert not let_in(mqtt(guarded, guarded.authority.context(other)))
+        assert not accepts(mqtt(guarded, guarded.authority.context(other)))
 
 
 class TestProtocol:
@@ -211,7 +208,7 @@ def test_invalid_certificate_file_is_reported_and_current_one_stays(guarded: Gua
     try:
         wait_until(lambda: b"stays" in guarded.gateway.log.read_bytes(), timeout_s=WAIT_S, what="it is read again")
         said_at(http, "certificate")
-        assert let_in(mqtt(guarded, guarded.authority.context(guarded.device))), "the one in force stays"
+        assert accepts(mqtt(guarded, guarded.authority.context(guarded.device))), "the one in force stays"
     finally:
         Path(guarded.server.certificate).write_text(good)
     wait_until(lambda: not names(http) & {"certificate"}, timeout_s=WAIT_S, what="it is taken up again")

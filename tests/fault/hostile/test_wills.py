@@ -13,7 +13,7 @@ from edge.broker.mqtt.handshake import WillMessage
 from tests.bench.idle import SPARE_FILES, raise_file_limit
 from tests.fault.hostile.crowd import Crowd
 from tests.fault.hostile.figures import Figures
-from tests.fault.hostile.limited_gateway import await_memory, limited_gateway
+from tests.fault.hostile.limited_gateway import await_pools, limited_gateway
 from tests.fault.hostile.neighbours import FLOOR_S, ROUNDS, Felt, Neighbours
 from tests.fault.hostile.watch import Watch
 from tests.support.hostile import Raw
@@ -68,5 +68,5 @@ def test_wills_of_clients_that_vanish_together_all_arrive(
                     break
                 assert last < ROUNDS, str(felt)
         assert watch.most_mib < MEMORY_MIB
-        after_s = await_memory(running, watch.before_mib, kept_mib=KEPT_MIB)
+        after_s = await_pools(running, watch.before_mib, kept_mib=KEPT_MIB)
     figures(Figures(f"{count} wills", felt, watch.before_mib, watch.most_mib, after_s))
