@@ -10,8 +10,6 @@ The test prints the seed; ``WAYPOST_SEED=n`` repeats the same moments.
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,6 +22,7 @@ from bridge import sections as s
 from bridge.amqp_values import encode
 from bridge.engine import DeliveryState
 from tests.support.amqp_sender import AmqpSender
+from tests.support.forked import waypost
 from tests.support.http_client import document
 from tests.support.kafka import Kafka, kafka_jars
 from tests.support.lake import rows
@@ -68,8 +67,8 @@ def gateway(folder: Path, **places: object) -> Waypost:
     """Configure a gateway that receives from a far side, and forwards to a hub."""
     file, data = folder / "gateway.yaml", folder / "gw1"
     file.write_text(GATEWAY.format(**places))
-    command = [sys.executable, "-m", "edge.appliance.main", "apply", "--data", str(data), "-f", str(file)]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    applied = waypost("apply", "--data", str(data), "-f", str(file))
+    assert applied.returncode == 0, applied.stderr
     return Waypost(folder / "gw1.log", "edge", "run", "--data", str(data))
 
 

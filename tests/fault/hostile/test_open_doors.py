@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +11,7 @@ import pytest
 
 from tests.fault.hostile.web import FOREIGN, ask, gateway_of, statuses, told
 from tests.support.configured_gateway import gateway_with, user
+from tests.support.forked import waypost
 from tests.support.processes import Waypost, edge
 
 PAGES = ("/", "/api/v1/status", "/api/v1/history", "/metrics")
@@ -102,11 +101,10 @@ class TestRights:
         assert ask(guarded.port, "GET", "/metrics", token=token[:-1]).status == 401
 
     def test_status_command_requires_the_data_directory(self, guarded: Guarded) -> None:
-        command = [sys.executable, "-m", "edge.appliance.main", "edge", "status", "--json"]
-        command += ["--http", f"127.0.0.1:{guarded.port}"]
-        done = subprocess.run([*command, "--data", str(guarded.data)], capture_output=True, text=True, check=True)
-        assert json.loads(done.stdout)["gateway"] == "gw1"
-        refused = subprocess.run(command, capture_output=True, text=True, check=False)
+        command = ("edge", "status", "--json", "--http", f"127.0.0.1:{guarded.port}")
+        done = waypost(*command, "--data", str(guarded.data))
+        assert (done.returncode, json.loads(done.stdout)["gateway"]) == (0, "gw1")
+        refused = waypost(*command)
         assert refused.returncode == 1
         assert "--data" in refused.stderr
 
