@@ -10,7 +10,6 @@ import random
 import socket
 import statistics
 import struct
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from tests.bench.load import LoadFailed, LoadGenerators
 from tests.bench.narrow_link import NarrowLink
 from tests.bench.packages import say
 from tests.bench.result import Result, at_least, at_most
+from tests.bench.scratch import scratch_folder
 from tests.support.http_client import ask
 from tests.support.processes import Waypost, cpu_s, edge, hub, wait_until
 
@@ -225,7 +225,7 @@ def drain(_load: LoadGenerators, settings: Settings) -> list[Result]:
     """
     rounds, bridged = list[Drained](), list[float]()
     for _ in range(settings.rounds):
-        with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
+        with scratch_folder() as folder:
             rounds.append(_drain(Path(folder)))
             bridged.append(_bridged(Path(folder)))
         found = rounds[-1]
@@ -256,7 +256,7 @@ def drain(_load: LoadGenerators, settings: Settings) -> list[Result]:
 def narrow(_load: LoadGenerators, settings: Settings) -> list[Result]:
     """Measure readings over 1 Mbit/s, alone and while a backlog drains."""
     messages = NARROW_BACKLOG_FULL if settings.full else NARROW_BACKLOG
-    with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
+    with scratch_folder() as folder:
         site = Site(Path(folder))
         with site.running() as (gateway, link):
             link.bytes_s, link.cut = NARROW_BYTES_S, False
@@ -300,7 +300,7 @@ def narrow(_load: LoadGenerators, settings: Settings) -> list[Result]:
 def live(_load: LoadGenerators, _settings: Settings) -> list[Result]:
     """Measure from a device's PUBACK to the hub's intake, over a fast link."""
     with (
-        tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder,
+        scratch_folder() as folder,
         AcceptingHub() as far,
     ):
         arguments = ("--hub", f"amqp://127.0.0.1:{far.port}", "--gateway", "gw1", "--forward", "plant/#")
