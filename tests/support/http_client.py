@@ -51,7 +51,20 @@ def ask(
     timeout_s: float = WAIT_S,
 ) -> Answer:
     """Send a request on its own connection, and return the response."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port("http"), timeout=timeout_s)
+    return ask_port(server.port("http"), method, path, body, headers, timeout_s=timeout_s)
+
+
+def ask_port(
+    port: int,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    *,
+    timeout_s: float = WAIT_S,
+) -> Answer:
+    """Send a request to a port of this machine, and return the response."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     with contextlib.closing(connection):
         connection.request(method, path, body, dict(headers or {}))
         return read_answer(connection)

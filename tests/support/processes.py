@@ -85,11 +85,15 @@ class Waypost:
             self.process.kill()
             self._gone()
             raise AssertionError(f"{self.arguments}: {line!r}\n{self.log.read_text()}")
-        for part in line.split()[1:]:
+        self._set_endpoints(line)
+        return self
+
+    def _set_endpoints(self, ready: str) -> None:
+        """Store the listeners' addresses of a ``ready`` line."""
+        for part in ready.split()[1:]:
             name, _, endpoint = part.partition("=")
             host, _, port = endpoint.rpartition(":")
             self.endpoints[name] = (host, int(port))
-        return self
 
     @property
     def data(self) -> Path:
