@@ -22,8 +22,8 @@ from tests.support.amqp_client import amqp_client
 from tests.support.certificates import Authority
 from tests.support.clock import YEAR_S, Clock
 from tests.support.configured_gateway import gateway_with
+from tests.support.problems import await_problem
 from tests.support.processes import Waypost, edge, hub, wait_until
-from tests.support.said import said
 from tests.support.store_rows import query
 from tests.support.uplink import uplink
 
@@ -154,7 +154,7 @@ def test_clock_jump_of_running_gateway_affects_no_message(
 ) -> None:
     before(gateway)
     clock.set(jump[0] * YEAR_S, synchronized=jump[2])
-    said(gateway.port("http"), "clock", "was set", severity="warning")
+    await_problem(gateway.port("http"), "clock", "was set", severity="warning")
     after(gateway, tmp_path / "gw")
 
 

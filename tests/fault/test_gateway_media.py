@@ -24,9 +24,9 @@ from tests.fault.kills.clients import AmqpProducer, MqttConsumer
 from tests.fault.kills.load import RESOURCES, RING, given
 from tests.support.hostile import Raw
 from tests.support.medium import Files, Medium
+from tests.support.problems import await_problem, await_recovery, health
 from tests.support.processes import Waypost, edge, free_port, wait_until
 from tests.support.publisher import Publisher
-from tests.support.said import health, over, said
 
 WAIT_S = 30.0
 
@@ -69,10 +69,10 @@ def test_service_resumes_after_medium_recovers(gateway: Waypost, medium: Medium,
     failures = medium.count("failures")
     wait_until(lambda: medium.count("failures") > failures + 5, timeout_s=WAIT_S, what="commits are tried again")
     assert len(publisher.acked) == before, "nothing is acked that is not on the medium"
-    said(gateway.port("http"), "store", "commit")
+    await_problem(gateway.port("http"), "store", "commit")
     medium.heal()
     wait_until(lambda: len(publisher.acked) > before + 50, timeout_s=WAIT_S, what="messages are acked again")
-    over(gateway.port("http"), "store")
+    await_recovery(gateway.port("http"), "store")
     publisher.end()
     gateway.kill()  # acked messages must not depend on this process's memory
     gateway.start()
@@ -98,14 +98,14 @@ def test_unreadable_backlog_is_reported_while_it_lasts(gateway: Waypost, medium:
     medium.fail(Files.ALL, read=errno.EIO)
     with Raw(gateway) as consumer:
         consumer.connect("consumer").send(packets.Subscribe(1, (SubscriptionRequest("queue/stuck", 0),)))
-        said(http, "store", "read of log")
+        await_problem(http, "store", "read of log")
         for _ in range(40):  # some 2 s, with an attempt each second
             assert health(http)[0] == 503
             time.sleep(0.05)
         medium.heal()
         while not isinstance(consumer.receive(), packets.Publish):
             pass
-        over(http, "store")
+        await_recovery(http, "store")
 
 
 def _acked(publisher: Publisher, count: int) -> bool:

@@ -14,8 +14,8 @@ from bridge.plain import data_section
 from tests.support.gateway_peer import GatewayPeer
 from tests.support.http_client import status
 from tests.support.medium import Files, Medium
+from tests.support.problems import await_problem, await_recovery, health
 from tests.support.processes import Waypost, hub
-from tests.support.said import health, over, said
 from tests.support.unread_log import unread_log
 
 
@@ -38,11 +38,11 @@ def test_failing_lake_is_reported_and_nothing_is_acknowledged(tmp_path: Path, me
         code = errno.ENOSPC if fault == "full" else errno.EROFS
         medium.fail(Files.ALL, write=code, opening=code)
         client.batch(1, "a", 50, 50)
-        await asyncio.to_thread(said, running.port("http"), "landing", "it fails")
+        await asyncio.to_thread(await_problem, running.port("http"), "landing", "it fails")
         assert client.outcomes == {0: DeliveryState.ACCEPTED}, "nothing is acknowledged"
         medium.heal()
         await client.until(lambda: client.outcomes == {0: DeliveryState.ACCEPTED, 1: DeliveryState.ACCEPTED})
-        await asyncio.to_thread(over, running.port("http"), "landing")
+        await asyncio.to_thread(await_recovery, running.port("http"), "landing")
         client.close()
 
     with running:
@@ -59,7 +59,7 @@ def test_quarantined_delivery_is_reported(tmp_path: Path) -> None:
     with hub(tmp_path) as running:
         assert health(running.port("http")) == (200, [])
         asyncio.run(scenario())
-        said(running.port("http"), "quarantine", severity="warning")
+        await_problem(running.port("http"), "quarantine", severity="warning")
 
 
 def test_unread_log_stops_no_gateway_and_is_reported(tmp_path: Path) -> None:
@@ -76,6 +76,6 @@ def test_unread_log_stops_no_gateway_and_is_reported(tmp_path: Path) -> None:
             await asyncio.gather(*map(is_served, range(100)))
 
         asyncio.run(scenario())
-        said(running.port("http"), "log", severity="warning")
+        await_problem(running.port("http"), "log", severity="warning")
         assert status(running)["log"]["stuck_s"] > 0
         assert running.stop() == 0, "the end does not wait for a reader either"

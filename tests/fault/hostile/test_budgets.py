@@ -26,8 +26,8 @@ from tests.fault.hostile.neighbours import FLOOR_S, FULL_SIZE_FLOOR_S, ROUNDS, F
 from tests.fault.hostile.watch import Watch
 from tests.support.hostile import Raw
 from tests.support.http_client import status
+from tests.support.problems import await_problem
 from tests.support.processes import Waypost, resident_mib, wait_until
-from tests.support.said import said
 
 LOGINS = 10
 LOGIN_S = 90.0
@@ -113,7 +113,7 @@ def best_round(running: Waypost, attack: Attack, neighbours: Neighbours) -> tupl
 def is_said(running: Waypost) -> None:
     """Check that connections that were closed for their memory appear as a problem."""
     if status(running)["memory"]["shed"]:
-        said(running.port("http"), "memory", "because they held too much memory", severity="warning")
+        await_problem(running.port("http"), "memory", "because they held too much memory", severity="warning")
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name.replace(" ", "-"))

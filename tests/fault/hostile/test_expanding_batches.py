@@ -22,8 +22,8 @@ from bridge.message import AMQP
 from tests.fault.hostile.other_gateway import OtherGateway
 from tests.fault.hostile.watch import await_memory
 from tests.support.hostile_gateway import HostileGateway, columns_of, sealed, table_of
+from tests.support.problems import await_problem
 from tests.support.processes import Waypost, hub, peak_mib, resident_mib, wait_until
-from tests.support.said import said
 
 RESIDENT_MIB_MAX = 768.0
 """Limit of the hub's memory, which starts at 140 MiB; the guarantee for any attack is 1 GiB."""
@@ -99,7 +99,7 @@ def test_shared_properties_go_to_quarantine(request: pytest.FixtureRequest, atta
     assert len(batch) < 400
     with attacked.by(request.node.name) as gateway:
         assert gateway.send(batch).settled() == [DeliveryState.ACCEPTED]
-        said(attacked.hub.port("http"), "quarantine", severity="warning")
+        await_problem(attacked.hub.port("http"), "quarantine", severity="warning")
     [(link, content)] = attacked.rows("quarantine", "link", "content")
     assert link == "telemetry"
     assert batch in content

@@ -14,8 +14,8 @@ from tests.fault.hostile.attacks import half_deliveries
 from tests.fault.hostile.crowd import Crowd
 from tests.fault.hostile.other_gateway import OtherGateway
 from tests.fault.hostile.watch import await_memory
+from tests.support.problems import await_problem
 from tests.support.processes import hub, peak_mib, resident_mib, wait_until
-from tests.support.said import said
 
 GREW_MIB_MAX = HELD_HALF_SENT_BYTES_MAX / MIB + 200
 """Limit of held data, and an allowance: assembling a message doubles its size, and a landing takes some."""
@@ -44,7 +44,7 @@ def test_incomplete_messages_stay_within_memory_of_hub(tmp_path: Path, links: in
             crowd.send(lambda number: itertools.islice(attack[number], 2 + links), seconds=6.0)
             crowd.wait_for(BEGIN)
             crowd.send(attack.__getitem__, seconds=6.0)
-            said(running.port("http"), "memory", "held the most memory", severity="warning")
+            await_problem(running.port("http"), "memory", "held the most memory", severity="warning")
             seen = other.rounds
             wait_until(lambda: other.rounds > seen + 1 or other.failure is not None, timeout_s=60, what="an answer")
             assert peak_mib(running.pid) < before + GREW_MIB_MAX

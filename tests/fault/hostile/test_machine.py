@@ -23,9 +23,9 @@ from tests.support.certificates import Authority
 from tests.support.configured_gateway import gateway_with, user
 from tests.support.hostile import Raw
 from tests.support.http_client import document
+from tests.support.problems import await_problem, await_recovery, find_problem, health
 from tests.support.processes import Waypost, cpu_s, edge, wait_until
 from tests.support.publisher import Publisher
-from tests.support.said import found, health, over, said
 
 WAIT_S = 30.0
 MS_RDONLY, MS_REMOUNT = 1, 32
@@ -70,14 +70,14 @@ def test_read_only_disk_ends_acknowledgements_until_writable(tmp_path: Path, dis
             if error.errno != errno.EBUSY:
                 raise
             pytest.skip("this kernel remounts nothing that is open for writing: see EROFS in test_gateway_media")
-        said(gateway.port("http"), "store", "read-only")
+        await_problem(gateway.port("http"), "store", "read-only")
         before = len(publisher.acked)
         sent = publisher.sent
         wait_until(lambda: publisher.sent > sent, timeout_s=WAIT_S, what="it is sent more")
         assert len(publisher.acked) == before
         mount("tmpfs", disk, "tmpfs", MS_REMOUNT)
         wait_until(lambda: len(publisher.acked) > before + 50, timeout_s=WAIT_S, what="service resumes by itself")
-        over(gateway.port("http"), "store")
+        await_recovery(gateway.port("http"), "store")
         publisher.end()
 
 
@@ -121,7 +121,7 @@ def test_connected_clients_are_served_without_free_descriptors(tmp_path: Path, l
         assert cpu_s(gateway.pid) - cpu < max(2.0, 0.5 * took), "nobody spins"
         stack.close()
         wait_until(lambda: let_in(gateway), timeout_s=WAIT_S, what="there is room again")
-        wait_until(lambda: found(http, "open files") is None, timeout_s=WAIT_S, what="it is over")
+        wait_until(lambda: find_problem(http, "open files") is None, timeout_s=WAIT_S, what="it is over")
 
 
 def let_in(gateway: Waypost) -> bool:

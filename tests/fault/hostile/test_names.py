@@ -19,8 +19,8 @@ from tests.fault.hostile.naming import durable_filters, figures, queue_names, re
 from tests.support.amqp_client import amqp_client
 from tests.support.hostile import Raw
 from tests.support.http_client import ask
+from tests.support.problems import health
 from tests.support.processes import Waypost, edge, resident_mib, wait_until
-from tests.support.said import health
 
 RESIDENT_MIB_MAX = 256.0
 """Half of the memory of a small Pi."""

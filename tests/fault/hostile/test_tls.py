@@ -18,8 +18,8 @@ from tests.fault.hostile.web import gateway_of
 from tests.support.certificates import Authority, Issued
 from tests.support.configured_gateway import gateway_with
 from tests.support.hostile import accepts
+from tests.support.problems import health
 from tests.support.processes import Waypost, wait_until
-from tests.support.said import health
 
 WAIT_S: Final = 20.0
 CERTIFIED = """
