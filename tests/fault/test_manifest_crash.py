@@ -11,7 +11,7 @@ from bridge.manifest import GENESIS, ManifestStatement
 from edge.broker.retention import manifests
 from edge.broker.store.limits import StoreLimits
 from tests.contract.store.rig import sqlite_rig
-from tests.support.manifest_bench import ManifestBench, statements_of
+from tests.support.manifest_bench import ManifestBench, read_statements
 
 ADDRESSES = ("plant/1", "plant/2", "plant/3")
 
@@ -82,4 +82,4 @@ def test_every_message_is_stated_once_after_a_crash_at_any_commit(
 
 def stated(bench: ManifestBench) -> list[ManifestStatement]:
     """Return all statements sent to the hub so far."""
-    return [statement for _, document in bench.wire.sent for statement in statements_of(document)]
+    return [statement for _, document in bench.wire.sent for statement in read_statements(document)]

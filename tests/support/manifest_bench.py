@@ -1,4 +1,4 @@
-"""Manifests of a connector over a store, with a hub that accepts them when the test says so."""
+"""Manifests of a connector over a store, and a hub that accepts them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOUR = 490_000
 """Hour of the clock at the start, since 1970: in 2025."""
 
 
-class DigestSigner:
+class StubSigner:
     """Signer that returns the first letters of the digest."""
 
     public_key = "ed25519:AAAA"
@@ -63,7 +63,7 @@ class ManifestBench:
         self.reports, self.wire = Reports(), RecordingEngine()
         covers = lambda address: address.startswith("plant/")  # noqa: E731
         self.manifests = manifests_of(
-            self.store, self.reports, "hub", gateway=gateway, covers=covers, signer=DigestSigner()
+            self.store, self.reports, "hub", gateway=gateway, covers=covers, signer=StubSigner()
         )
         self.link = Link(None, None, "manifests", is_sender=True, ours=True)
         self.link.credit = 1_000
@@ -103,10 +103,9 @@ class ManifestBench:
                 done += 1
                 self.reports.settled(self.link, [(tag, DeliveryState.ACCEPTED, True, None)])
             self.rig.settle()
-        return [statement for _, document in self.wire.sent for statement in statements_of(document)]
+        return [statement for _, document in self.wire.sent for statement in read_statements(document)]
 
 
-def statements_of(document: Any) -> list[ManifestStatement]:
-    """Return the statements of a document that was sent; check their signatures."""
+def read_statements(document: Any) -> list[ManifestStatement]:
     assert all(one["signature"] == one["digest"][:8] for one in document["statements"])
     return msgspec.convert(document["statements"], list[ManifestStatement])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fault.hostile.web import ask, statuses, told
-from tests.support.ambiguous_http import AMBIGUOUS
+from tests.support.ambiguous_heads import AMBIGUOUS
 from tests.support.processes import Waypost, edge, hub
 
 QUIET_S = 1.0

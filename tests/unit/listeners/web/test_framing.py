@@ -6,7 +6,7 @@ import h11
 import pytest
 
 from edge.broker.listeners.web.framing import Framing
-from tests.support.ambiguous_http import AMBIGUOUS
+from tests.support.ambiguous_heads import AMBIGUOUS
 
 
 def ends(connection: Framing) -> bool:

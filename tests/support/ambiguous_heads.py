@@ -1,10 +1,8 @@
-"""HTTP requests that two programs could read in two ways, by the kind of their fault."""
+"""HTTP heads that two programs could read in two ways."""
 
 from __future__ import annotations
 
-from typing import Final
-
-AMBIGUOUS: Final = {
+AMBIGUOUS = {
     "CL.TE": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nG",
     "TE.CL": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n5c\r\n",
     "TE.TE": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: x\r\n\r\n0\r\n\r\n",
