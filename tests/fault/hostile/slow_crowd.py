@@ -1,4 +1,4 @@
-"""What a client of a slow crowd sends over HTTP, and the limits of what the crowd may cost."""
+"""Openings that a slow client sends over HTTP, and limits of what a crowd of such clients may cost."""
 
 from __future__ import annotations
 

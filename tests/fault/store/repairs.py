@@ -47,7 +47,7 @@ def leftovers(data: Path) -> set[str]:
 
 
 def repaired(made: Made) -> RepairReport:
-    """Repair the store; check that it is sound, that the damaged copy exists, and that nothing else was added."""
+    """Repair the store; check that it is valid, that the damaged copy exists, and that nothing else was added."""
     data = made.path.parent
     done = repair(data, write=True)
     assert [finding for finding in verify(made.path).findings if finding.damage] == []
