@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.fault.hostile.web import FOREIGN, ask, gateway_of, statuses, told
+from tests.fault.hostile.web import FOREIGN, ask, gateway_of, send_raw, statuses
 from tests.support.configured_gateway import gateway_with, user
 from tests.support.forked import waypost
 from tests.support.processes import Waypost, edge
@@ -205,7 +205,7 @@ class TestDevelopment:
     def test_websocket_upgrade_checks_host_and_origin(
         self, gateway: Waypost, host: str, origin: str, status: int
     ) -> None:
-        assert statuses(told(gateway.port("mqtt-ws"), upgrade(host, origin), timeout_s=1.0)) == [status]
+        assert statuses(send_raw(gateway.port("mqtt-ws"), upgrade(host, origin), timeout_s=1.0)) == [status]
 
 
 def test_configured_host_names_are_accepted(tmp_path: Path) -> None:
@@ -214,4 +214,4 @@ def test_configured_host_names_are_accepted(tmp_path: Path) -> None:
         port = gateway.port("http")
         assert ask(port, "GET", "/metrics", {"Host": "GW1.plant.example:8080"}).status == 200
         assert ask(port, "GET", "/metrics", {"Host": "gw2.plant.example:8080"}).status == 421
-        assert statuses(told(gateway.port("mqtt-ws"), upgrade("gw1.plant.example"), timeout_s=1.0)) == [101]
+        assert statuses(send_raw(gateway.port("mqtt-ws"), upgrade("gw1.plant.example"), timeout_s=1.0)) == [101]

@@ -18,7 +18,7 @@ from proton.utils import SyncRequestResponse
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.handshake import WillMessage
-from tests.fault.hostile.web import ask, told
+from tests.fault.hostile.web import ask, send_raw
 from tests.support.amqp_client import amqp_client
 from tests.support.hostile import Raw
 from tests.support.processes import Waypost, edge
@@ -88,10 +88,10 @@ def test_http_makes_gateway_dial_no_host(gateway: Waypost, trap: socket.socket) 
     port = gateway.port("http")
     for url in urls(trap):
         ask(port, "POST", f"/t/{url.replace('/', '%2F')}", {"Response-Address": url, "Referer": url}, body=b"x")
-        told(
+        send_raw(
             port,
             f"GET {url} HTTP/1.1\r\nHost: {url.split('/')[-2] if '/' in url else url}\r\n\r\n".encode(),
             timeout_s=0.5,
         )
-        told(port, f"CONNECT {url} HTTP/1.1\r\nHost: {url}\r\n\r\n".encode(), timeout_s=0.5)
+        send_raw(port, f"CONNECT {url} HTTP/1.1\r\nHost: {url}\r\n\r\n".encode(), timeout_s=0.5)
     assert untouched(trap)

@@ -33,7 +33,7 @@ def ask(
     return ask_port(port, method, path, body, sent)
 
 
-def told(port: int, *data: bytes, timeout_s: float = WAIT_S) -> bytes:
+def send_raw(port: int, *data: bytes, timeout_s: float = WAIT_S) -> bytes:
     """Return everything the server sends until it closes, or until it is silent for this time."""
     with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as peer:
         found = b""
