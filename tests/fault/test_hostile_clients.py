@@ -9,7 +9,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,9 +18,10 @@ from bridge.amqp_values import Uint
 from edge.broker.limits import LIVE_HOLD_S_MAX
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
+from tests.support.configured_gateway import gateway_with
 from tests.support.frames import ATTACH, BEGIN, DETACH, HEADER, OPEN, RECEIVER, ROOM, SOURCE, TARGET, frame, terminus
 from tests.support.hostile import WAIT_S, Raw, unharmed
-from tests.support.processes import Waypost, edge, resident_mib, wait_until
+from tests.support.processes import Waypost, resident_mib, wait_until
 
 ROUND_TRIP_S_MAX = 5.0
 """Longest round trip of an unrelated client, on a machine with two busy cores; alone it takes 1 ms."""
@@ -31,12 +32,6 @@ All live subscribers may have 64 MiB waiting, 32 MiB may be gathered for the sto
 disk, and Python keeps some freed memory.
 """
 BODY = bytes(10_000)
-
-
-@pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[Waypost]:
-    with edge(tmp_path, "gw") as running:
-        yield running
 
 
 def publish_all(gateway: Waypost, name: str, topic: str, mib: int, *, qos: int = 0) -> float:
@@ -182,7 +177,7 @@ class TestCrowds:
         The newest ones stay and may log in, up to the places reserved for other addresses. Connected clients stay
         connected, and there is room later.
         """
-        with gateway_with(tmp_path, "connectionsMax: 50") as gateway:
+        with limited(tmp_path, "connectionsMax: 50") as gateway:
             with (
                 unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=80),
                 contextlib.ExitStack() as stack,
@@ -201,18 +196,11 @@ def accepts(gateway: Waypost) -> bool:
         return client.receive() is not None
 
 
-@contextlib.contextmanager
-def gateway_with(folder: Path, *limits: str) -> Iterator[Waypost]:
-    """Run a gateway with these limits, as YAML."""
-    lines = "".join(f"    {limit}\n" for limit in limits)
-    file = folder / "gateway.yaml"
-    file.write_text(
-        "apiVersion: waypost/v1\nkind: Gateway\nmetadata: {name: hostile}\n"
-        f"spec:\n  listeners: {{mqtt: '127.0.0.1:0', amqp: '127.0.0.1:0'}}\n  limits:\n{lines}"
-    )
-    arguments = ("edge", "run", "--data", str(folder / "limited"), "--config", str(file))
-    with Waypost(folder / "limited.log", *arguments) as running:
-        yield running
+def limited(folder: Path, limits: str) -> Waypost:
+    """Return a gateway with these limits, started by entering it."""
+    listeners = '{mqtt: "127.0.0.1:0", amqp: "127.0.0.1:0"}'
+    spec = f"{{listeners: {listeners}, limits: {{{limits}}}}}"
+    return gateway_with(folder, f"{{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: hostile}}, spec: {spec}}}")
 
 
 def is_ended(client: Raw) -> bool:
@@ -233,7 +221,7 @@ def is_ended(client: Raw) -> bool:
 def test_slow_connect_ends_at_its_time_limit(tmp_path: Path) -> None:
     """Sending a CONNECT byte by byte does not extend its time limit."""
     with (
-        gateway_with(tmp_path, "handshakeS: 1.0") as gateway,
+        limited(tmp_path, "handshakeS: 1.0") as gateway,
         unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=80),
         contextlib.ExitStack() as stack,
     ):

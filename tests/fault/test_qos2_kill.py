@@ -7,21 +7,13 @@ identifiers it has seen and not released; as a sender, those not released.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import SubscriptionRequest
-from tests.support.processes import Waypost, edge
+from tests.support.processes import Waypost
 from tests.support.session_client import SessionClient
-
-
-@pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[Waypost]:
-    with edge(tmp_path, "gw") as running:
-        yield running
 
 
 class Receiver:

@@ -5,26 +5,17 @@ So does the answer to the attach of a durable subscription.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from bridge.amqp_values import Symbol, Uint
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import SubscriptionRequest
 from tests.support.frames import ATTACH, DETACH, RECEIVER, TRANSFER, FramePeer
-from tests.support.processes import Waypost, edge
+from tests.support.processes import Waypost
 from tests.support.session_client import SessionClient
 
 ROUNDS = 4
 """Number of rounds; most of them catch a gateway that answers early, as a commit takes a millisecond or so."""
-
-
-@pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[Waypost]:
-    with edge(tmp_path, "gw") as running:
-        yield running
 
 
 def after_the_kill(gateway: Waypost, *, subscribed: int, version: int) -> list[bytes]:

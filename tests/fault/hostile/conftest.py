@@ -18,6 +18,13 @@ def figures(record_property: Callable[[str, object], None]) -> Callable[[Figures
     return lambda seen: record_property(PROPERTY, (seen.attack, tuple(seen.felt), *seen[2:]))
 
 
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    """Run a development gateway for all tests of a module, also with MQTT over WebSocket."""
+    with edge(tmp_path_factory.mktemp("gateway"), "gw", "--mqtt-ws", "127.0.0.1:0") as running:
+        yield running
+
+
 @pytest.fixture(scope="session")
 def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
     """Run a gateway that is not attacked."""

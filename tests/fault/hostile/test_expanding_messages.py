@@ -23,7 +23,7 @@ from tests.fault.hostile.figures import Figures
 from tests.fault.hostile.watch import await_memory, watched
 from tests.support.amqp_sender import AmqpSender
 from tests.support.hostile import GROWTH_MIB_MAX, Raw, unharmed
-from tests.support.processes import Waypost, edge, resident_mib
+from tests.support.processes import Waypost, resident_mib
 
 RETURNED_S = 10.0
 FLOOR_S = 0.5
@@ -35,12 +35,6 @@ ROUND_TRIP_S_MAX = 3.0
 
 Alone it is some 30 ms, and it once was 48 s.
 """
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with edge(tmp_path_factory.mktemp("gateway"), "gw") as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -80,12 +80,6 @@ FIELDS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with edge(tmp_path_factory.mktemp("paths"), "gw") as running:
-        yield running
-
-
 @pytest.mark.parametrize("path", PATHS)
 def test_path_is_accepted_or_refused_by_its_bytes(gateway: Waypost, path: str) -> None:
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx"

@@ -12,7 +12,7 @@ import pytest
 from tests.fault.hostile.web import FOREIGN, ask, gateway_of, send_raw, statuses
 from tests.support.configured_gateway import gateway_with, user
 from tests.support.forked import waypost
-from tests.support.processes import Waypost, edge
+from tests.support.processes import Waypost
 
 PAGES = ("/", "/api/v1/status", "/api/v1/history", "/metrics")
 STEERING = ("/api/v1/uplink/pause", "/api/v1/uplink/resume")
@@ -150,13 +150,6 @@ class TestPages:
         assert ask(guarded.port, "GET", "/", link, user="viewer:viewer").status == 200
         assert ask(guarded.port, "GET", "/c/jobs", link, user="pump7:pump7").status == 403
         assert ask(guarded.port, "GET", "/api/v1/status", link, user="viewer:viewer").status == 403
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    """Run a gateway in development mode."""
-    with edge(tmp_path_factory.mktemp("dev"), "gw", "--mqtt-ws", "127.0.0.1:0") as running:
-        yield running
 
 
 def upgrade(host: str, origin: str = "") -> bytes:

@@ -21,13 +21,7 @@ from edge.broker.mqtt.handshake import WillMessage
 from tests.fault.hostile.web import ask, send_raw
 from tests.support.amqp_client import amqp_client
 from tests.support.hostile import Raw
-from tests.support.processes import Waypost, edge
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with edge(tmp_path_factory.mktemp("gw"), "gw") as running:
-        yield running
+from tests.support.processes import Waypost
 
 
 @pytest.fixture

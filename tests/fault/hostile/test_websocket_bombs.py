@@ -60,12 +60,6 @@ ENDED = {
 """Frames that end a connection, with the close code (RFC 6455 section 7.4.1)."""
 
 
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with edge(tmp_path_factory.mktemp("websocket"), "gw", "--mqtt-ws", "127.0.0.1:0") as running:
-        yield running
-
-
 @contextlib.contextmanager
 def opened(gateway: Waypost) -> Iterator[socket.socket]:
     """Open a WebSocket without an extension."""
