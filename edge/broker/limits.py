@@ -635,3 +635,16 @@ USER_PROPERTIES_MAX: Final = 1_024
 
 TOPIC_LEVELS_MAX: Final = 128
 """Levels of a topic name or filter; matching costs a step for each level."""
+
+REFUSALS_KEPT_MAX: Final = 1_000
+"""Entries of the journal of refused clients, about 1 KiB each at most; the least recently refused are dropped first."""
+
+REFUSAL_REMOTE_SHARE: Final = 4
+"""One remote address has at most a fourth of these entries, so that a client which guesses names does not displace the
+entries of others."""
+
+REFUSAL_TEXT_CHARACTERS_MAX: Final = 200
+"""Characters kept of each name, address and reason in the journal of refused clients."""
+
+REFUSAL_TIMES_MAX: Final = 5
+"""Times of the latest refusals kept in an entry: as many as make it a problem."""

@@ -15,6 +15,7 @@ from bridge.transport.driver import ConnectionDriver
 from bridge.transport.ready import sockets_of
 from edge.broker.amqp.administration import Administration
 from edge.broker.amqp.arrivals import AmqpLanes
+from edge.broker.amqp.containers import ObservedConnection
 from edge.broker.amqp.interception import NO_INTERCEPTION, LinkInterception
 from edge.broker.configuration import BrokerConfiguration, DeviceApiConfiguration, Protocol
 from edge.broker.limits import TICK_S
@@ -28,6 +29,7 @@ from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressTable
 from edge.broker.model.budget import Budget
 from edge.broker.model.housekeeping import Housekeeping
+from edge.broker.model.refusals import RefusalJournal
 from edge.broker.mqtt import interception as mqtt_interception
 from edge.broker.mqtt.arrivals import MqttLanes
 from edge.broker.mqtt.figures import NetworkFigures
@@ -87,7 +89,11 @@ class Broker:
         )
         self._carried = sockets_of(self._loop).carried
         self._threads = VerificationThreads()
-        self.gate = Authenticator(configuration.authentication, worker=self._threads, clock=self._loop.time)
+        self.refusals = RefusalJournal()
+        """Refused clients, for operators."""
+        self.gate = Authenticator(
+            configuration.authentication, worker=self._threads, clock=self._loop.time, refusals=self.refusals
+        )
         self.site = _site(configuration)
         """Host names under which HTTP and WebSocket are served."""
         limits = configuration.limits
@@ -147,6 +153,11 @@ class Broker:
             self.devices.update(api)
         self.router.reconfigure(AddressTable(configuration.rules, configuration.default_rule), configuration.policies)
 
+    @property
+    def amqp_connections(self) -> Mapping[int, ObservedConnection]:
+        """Open AMQP connections by number, the oldest first."""
+        return self._amqp.connections
+
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _drivers(self) -> Iterator[ConnectionDriver]:
@@ -184,7 +195,15 @@ class Broker:
             self.configuration,
             {
                 Protocol.MQTT: MqttDrivers(
-                    limits, self.router, self.mqtt_sessions, gate, for_mqtt, clock, self._arrivals, self.tracer
+                    limits,
+                    self.router,
+                    self.mqtt_sessions,
+                    gate,
+                    for_mqtt,
+                    clock,
+                    self._arrivals,
+                    self.tracer,
+                    self.refusals,
                 ),
                 Protocol.AMQP: self._amqp,
             },
@@ -192,6 +211,7 @@ class Broker:
             lambda: not gate.open,
             self.admission,
             self.tracer,
+            self.refusals,
         )
 
 

@@ -47,10 +47,31 @@ class ConnectionFigures(NamedTuple):
     """SASL mechanism; empty without SASL."""
     cipher: tuple[str, str] | None
     """Cipher and version of TLS; None without TLS."""
+    opened_at: float
+    """UTC seconds of the peer's open."""
+
+
+class MessageTotals(NamedTuple):
+    """Messages of one connection since its open, over all links."""
+
+    received: int
+    sent: int
+    unsettled: int
+    """Sent messages that the peer has not settled."""
+    receivers: int
+    """Links on which the peer receives."""
 
 
 class ObservedConnection(Protocol):
-    """A connection that management can show."""
+    """A connection that operators and management can show and close."""
+
+    def totals(self) -> MessageTotals:
+        """Return the counts of messages."""
+        ...
+
+    def close_by_operator(self) -> None:
+        """Close the connection (section 2.8.16, ``amqp:connection:forced``)."""
+        ...
 
     def figures(self) -> ConnectionFigures:
         """Return the properties of the connection."""

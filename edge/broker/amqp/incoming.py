@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from bridge.amqp_values import DecodeError
@@ -101,8 +101,8 @@ class IncomingLink(Origin):
     """Declared for the type checker."""
 
     __slots__ = (
-        "_direct", "_driver", "_engine", "_explanations", "_grant", "_held", "_in_flight", "_link", "_relay", "_router",
-        "_window", "address", "delivered", "header_usual", "name", "user",
+        "_direct", "_driver", "_engine", "_explanations", "_forbidden", "_grant", "_held", "_in_flight", "_link",
+        "_relay", "_router", "_window", "address", "delivered", "header_usual", "name", "user",
     )  # fmt: skip
 
     def __init__(
@@ -116,9 +116,12 @@ class IncomingLink(Origin):
         grant: Grant | None = None,
         relay: MessageRelay | None = None,
         user: str = "",
+        *,
+        forbidden: Callable[[str], None],
     ) -> None:
-        """`address` None: the anonymous relay, where each message has an address that is checked against `grant`. With
-        an address the attach was checked. With `relay` the link is always an anonymous relay."""
+        """`address` None: the anonymous relay, where each message has an address that is checked against `grant`;
+        `forbidden` is called with one that is not allowed. With an address the attach was checked. With `relay` the
+        link is always an anonymous relay."""
         self.name = name
         self.user = user
         self.address = address = address if relay is None else None
@@ -128,6 +131,7 @@ class IncomingLink(Origin):
         self._router = router
         self._driver = driver
         self._grant = grant if address is None else None
+        self._forbidden = forbidden
         self._direct = address is not None and router.addresses.type_of(address) in _DIRECT
         self._in_flight = 0
         """Messages that are published and not answered."""
@@ -380,6 +384,7 @@ class IncomingLink(Origin):
     def _permit(self, address: str) -> None:
         """Raise `AttachRefused` if the sender of a message on the anonymous relay has no right to send it."""
         if self._grant is not None and not self._grant.may_send(address):
+            self._forbidden(address)
             raise AttachRefused(_NOT_AUTHORIZED, f"{device_of(self.name)} must not send to {address!r}")
 
     def _reject(self, token: int | None, error: Exception) -> None:

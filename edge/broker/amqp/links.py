@@ -22,15 +22,16 @@ from edge.broker.amqp.addressing import (
     with_timeout,
 )
 from edge.broker.amqp.administration import Administration
-from edge.broker.amqp.containers import ContainerRegistry, LinkFigures, LinkName, Steal
+from edge.broker.amqp.containers import ContainerRegistry, LinkFigures, LinkName, MessageTotals, Steal
 from edge.broker.amqp.incoming import IncomingLink
 from edge.broker.amqp.outgoing import STOLEN, OutgoingLink
-from edge.broker.amqp.peer import AmqpPeer, denied
+from edge.broker.amqp.peer import NOT_AUTHORIZED, AmqpPeer, denied
 from edge.broker.amqp.scheduler import Scheduler
 from edge.broker.amqp.services import PutToken, ServiceLink
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import MANAGEMENT, Grant, Operation
 from edge.broker.model.interfaces import AddressError
+from edge.broker.model.refusals import RefusalCause
 from edge.broker.router.router import Router
 
 
@@ -54,8 +55,8 @@ class SessionLinks:
     """Attaches, finds and ends the links of one connection."""
 
     __slots__ = (
-        "_administration", "_attached", "_clock_ns", "_containers", "_driver", "_engine", "_peer", "_put_token",
-        "_replies", "_router",
+        "_administration", "_attached", "_clock_ns", "_containers", "_driver", "_ended_received", "_ended_sent",
+        "_engine", "_peer", "_put_token", "_replies", "_router",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +82,8 @@ class SessionLinks:
         self._administration = administration
         self._containers = containers
         self._attached: dict[Link, LinkAttachment] = {}
+        self._ended_received = self._ended_sent = 0
+        """Messages of links that have ended."""
         self._replies: dict[str, str] = {}
         """Target addresses of receivers of a service's answers, and their addresses at the router."""
 
@@ -95,6 +98,18 @@ class SessionLinks:
             figures = link.credit, owner.unsettled, owner.delivered
             yield LinkFigures(link.name, link.is_sender, address, address in SERVICES, *figures)
 
+    def totals(self) -> MessageTotals:
+        """Return the counts of messages of all links, also of ended ones."""
+        received, sent, unsettled, receivers = self._ended_received, self._ended_sent, 0, 0
+        for link, (owner, *_) in self._attached.items():
+            if link.is_sender:
+                sent += owner.delivered
+                unsettled += owner.unsettled
+                receivers += 1
+            else:
+                received += owner.delivered
+        return MessageTotals(received, sent, unsettled, receivers)
+
     def attach(self, link: Link) -> None:
         """Accept or refuse a link."""
         try:
@@ -104,9 +119,18 @@ class SessionLinks:
             else:
                 self._attach_sender(link)
         except AttachRefused as error:
+            if error.condition.name == NOT_AUTHORIZED and not self._peer.closing:
+                self._record_forbidden(link)
             self._engine.refuse(link, error.condition)
         except AddressError as error:
             self._engine.refuse(link, Condition(CONDITIONS[error.refusal], str(error)))
+
+    def _record_forbidden(self, link: Link) -> None:
+        """Record that the peer has no right to the address of this link."""
+        cause, place = RefusalCause.NOT_ALLOWED_TO_SEND, link.target.address
+        if link.is_sender:
+            cause, place = RefusalCause.NOT_ALLOWED_TO_RECEIVE, link.source.address
+        self._peer.forbidden(cause, place or "")
 
     def detached(self, link: Link, *, closed: bool, lost: bool = False) -> None:
         """Process the end of a link. `closed` ends a durable subscription; `lost`: see `OutgoingLink.ended`."""
@@ -167,7 +191,16 @@ class SessionLinks:
             raise AttachRefused("amqp:not-allowed", f"{address!r} is a subscription: send to its topic")
         relay = peer.interceptor.relay(address)
         incoming = IncomingLink(
-            self._engine, link, router, self._driver, peer.publisher, address, grant, relay, peer.user
+            self._engine,
+            link,
+            router,
+            self._driver,
+            peer.publisher,
+            address,
+            grant,
+            relay,
+            peer.user,
+            forbidden=partial(peer.forbidden, RefusalCause.NOT_ALLOWED_TO_SEND),
         )
         configured = None
         if dynamic is not None and TEMPORARY_QUEUE in target.capabilities:
@@ -295,6 +328,10 @@ class SessionLinks:
         attachment = self._attached.pop(link, None)
         if attachment is None:
             return None
+        if link.is_sender:
+            self._ended_sent += attachment.owner.delivered
+        else:
+            self._ended_received += attachment.owner.delivered
         if attachment.named is not None:
             self._containers.release_link(*attachment.named)
         if link.is_sender:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from bridge.engine import Condition
@@ -10,6 +11,7 @@ from edge.broker.amqp.addressing import CONDITIONS, AttachRefused
 from edge.broker.amqp.interception import PASS_THROUGH, LinkInterceptor
 from edge.broker.model.authorization import Grant
 from edge.broker.model.interfaces import Refusal
+from edge.broker.model.refusals import RefusalCause
 
 NOT_AUTHORIZED: Final = CONDITIONS[Refusal.NOT_AUTHORIZED]
 
@@ -17,9 +19,11 @@ NOT_AUTHORIZED: Final = CONDITIONS[Refusal.NOT_AUTHORIZED]
 class AmqpPeer:
     """Identity and rights of the peer, set by its open and by each token that it puts to `$cbs`."""
 
-    __slots__ = ("closing", "container_id", "grant", "interceptor", "name")
+    __slots__ = ("closing", "container_id", "forbidden", "grant", "interceptor", "name")
 
-    def __init__(self) -> None:
+    def __init__(self, forbidden: Callable[[RefusalCause, str], None]) -> None:
+        """`forbidden` records that the peer has no right to an address."""
+        self.forbidden = forbidden
         self.name = "-"
         """Name of the device: its authenticated user, or its container id."""
         self.container_id = ""
@@ -29,6 +33,10 @@ class AmqpPeer:
         """Interceptor of its links."""
         self.closing = False
         """The connection is being closed: what the peer sends before its close is dropped."""
+
+    def end(self) -> None:
+        """Release the session at the end of the connection, so that it is freed at once."""
+        self.forbidden = _ignore
 
     @property
     def publisher(self) -> str:
@@ -50,6 +58,10 @@ class AmqpPeer:
         """Raise `AttachRefused` unless it is allowed."""
         if not allowed or self.closing:
             raise AttachRefused(NOT_AUTHORIZED, f"{self.name} must not {what} {address!r}")
+
+
+def _ignore(_cause: RefusalCause, _address: str) -> None:
+    """Do nothing: the connection has ended."""
 
 
 def denied(description: str) -> Condition:

@@ -26,16 +26,17 @@ from bridge.sasl import ANONYMOUS
 from edge.broker.amqp.addressing import AttachRefused
 from edge.broker.amqp.administration import Administration
 from edge.broker.amqp.arrivals import AmqpLane
-from edge.broker.amqp.containers import ConnectionFigures, ContainerRegistry, LinkFigures
+from edge.broker.amqp.containers import ConnectionFigures, ContainerRegistry, LinkFigures, MessageTotals
 from edge.broker.amqp.incoming import IncomingLink
 from edge.broker.amqp.interception import NO_INTERCEPTION, LinkInterception
 from edge.broker.amqp.links import SessionLinks
 from edge.broker.amqp.outgoing import OutgoingLink
-from edge.broker.amqp.peer import AmqpPeer, denied
+from edge.broker.amqp.peer import NOT_AUTHORIZED, AmqpPeer, denied
 from edge.broker.amqp.scheduler import Scheduler
 from edge.broker.amqp.services import ServiceLink
 from edge.broker.amqp.will import will_of
 from edge.broker.model.authorization import Ended
+from edge.broker.model.refusals import RefusalCause, RefusalJournal
 from edge.broker.router.due_wills import WillOrigin
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Authenticator
@@ -51,6 +52,10 @@ _RECEIVERS: Final = (IncomingLink, ServiceLink)
 _NOT_ESTABLISHED: Final = {"amqp:connection-establishment-failed": True}
 """Property of an open that is followed by a close."""
 _CONNECTION_LIMIT: Final = Condition("amqp:resource-limit-exceeded", "connection limit of the user or address reached")
+_VIOLATIONS: Final = frozenset(
+    ("amqp:connection:framing-error", "amqp:decode-error", "amqp:illegal-state", "amqp:invalid-field")
+)
+"""Conditions with which the engine ends the connection of a peer that violates the protocol."""
 _CONTAINER_TAKEN: Final = Condition(
     "amqp:invalid-field", "the container id is in use over another connection", (("invalid-field", "container-id"),)
 )
@@ -73,12 +78,13 @@ class AmqpSession:
         administration: Administration | None = None,
         containers: ContainerRegistry | None = None,
         lane: AmqpLane | None = None,
+        refusals: RefusalJournal | None = None,
     ) -> None:
         """`clock_ns`: UTC, for time to live. `on_closed` is called once, with the reason of the end.
 
         Without a `gate` every client may do everything. `credentials` has the identity that SASL has verified.
         `interception` can handle attaches. `administration` changes addresses for `$management`. `containers`: registry
-        of all sessions. `lane` reads messages with the usual header instead of the engine.
+        of all sessions. `lane` reads messages with the usual header instead of the engine. `refusals` records refusals.
         """
         self._driver = driver
         self._engine = engine
@@ -93,12 +99,14 @@ class AmqpSession:
         """Exclusive container id of this connection."""
         self._number = 0
         """Number of the connection; 0 before the open."""
+        self._opened_at = 0.0
         self._will: Run | None = None
         self._identity = ""
         """User that SASL or TLS has verified."""
         self._ended_with: Condition | None = None
         """Why we closed the connection; None while we have not."""
-        self._peer = AmqpPeer()
+        self._refusals = RefusalJournal() if refusals is None else refusals
+        self._peer = AmqpPeer(self._record_forbidden)
         self._links = SessionLinks(
             engine,
             router,
@@ -126,7 +134,8 @@ class AmqpSession:
         """Return the properties of the connection."""
         peer, driver = self._peer, self._driver
         user = peer.user or self._identity
-        return ConnectionFigures(peer.container_id, driver.peername, user, self._engine.mechanism, driver.cipher)
+        mechanism = self._engine.mechanism
+        return ConnectionFigures(peer.container_id, driver.peername, user, mechanism, driver.cipher, self._opened_at)
 
     def link_figures(self) -> Iterator[LinkFigures]:
         """Yield the figures of its links, in the order of attach."""
@@ -178,6 +187,16 @@ class AmqpSession:
         for outgoing in self._links.outgoing:
             outgoing.flow()
 
+    def totals(self) -> MessageTotals:
+        """Return the counts of messages."""
+        return self._links.totals()
+
+    def close_by_operator(self) -> None:
+        """Close the connection: an operator has requested it."""
+        self._close(Condition("amqp:connection:forced", "an operator has closed the connection"))
+        self._links.stop_sending()
+        self._driver.flush_soon()
+
     def shut_down(self) -> None:
         """Close the connection before the broker stops (section 2.4.3)."""
         self._close(Condition("amqp:connection:forced", "the broker is stopping"))
@@ -204,16 +223,19 @@ class AmqpSession:
         peer.name = user or event.container_id or "-"
         if SOLE_CONNECTION in event.desired_capabilities and not self._is_sole(user):
             peer.closing = True
+            self._record(RefusalCause.CLIENT_ID_TAKEN, user)
             self._engine.open(_NOT_ESTABLISHED)
             self._engine.close(_CONTAINER_TAKEN)
             return
         if not self._may_put_token(user) and not self._driver.identified(user):
             peer.closing = True
+            self._record(RefusalCause.TOO_MANY_CONNECTIONS, user)
             self._engine.open(_NOT_ESTABLISHED)
             self._engine.close(_CONNECTION_LIMIT)
             return
         self._identity = user
         self._number = self._containers.add_connection(self)
+        self._opened_at = self._router.now_ns() / 1e9
         self._engine.open()
         if self._gate is not None and not self._gate.open:
             self._find_grant(self._gate, user)
@@ -242,6 +264,8 @@ class AmqpSession:
                 peer.require(peer.grant.may_send(will.address), "leave a will for", will.address)
             self._will = None if peer.closing else will
         except AttachRefused as error:
+            if error.condition.name == NOT_AUTHORIZED and not peer.closing:
+                self._record(RefusalCause.NOT_ALLOWED_TO_SEND, detail="its will")
             self._close(error.condition)
 
     def _close(self, condition: Condition) -> None:
@@ -249,8 +273,20 @@ class AmqpSession:
         self._ended_with = condition
         self._engine.close(condition)
 
+    def _record(self, cause: RefusalCause, user: str = "", *, address: str = "", detail: str = "") -> None:
+        """Record a refusal for operators."""
+        remote = self._driver.peername.rpartition(":")[0]
+        user = user or self._peer.user or self._identity
+        self._refusals.add(cause, remote, user=user, client=self.container_id, address=address, detail=detail)
+
+    def _record_forbidden(self, cause: RefusalCause, address: str) -> None:
+        self._record(cause, address=address)
+
     def _closed(self, condition: Condition | None) -> None:
         """Clean up after the end of the connection. Every step runs, also if another one raises."""
+        violation = condition is not None and condition.name in _VIOLATIONS and self._ended_with is None
+        if condition is not None and violation and not self._engine.spoken:
+            self._record(RefusalCause.PROTOCOL_ERROR, detail=condition.description or condition.name)
         with ExitStack() as last_first:
             if self._on_closed is not None:
                 last_first.callback(self._on_closed, condition)
@@ -259,6 +295,7 @@ class AmqpSession:
             last_first.callback(self._router.address_listeners.remove, self._links.detach_readdressed)
             last_first.callback(self._links.end, lost=condition is not None and self._ended_with is None)
             self._containers.end_connection(self._number)
+            self._peer.end()
             if self._sole is not None:
                 self._containers.sole.discard(self._sole)
 
@@ -280,6 +317,7 @@ class AmqpSession:
         elif gate.tokens:
             peer.grant = gate.grant_nothing(peer.container_id, self._revoked)
         if peer.grant is None:
+            self._record(RefusalCause.UNKNOWN_USER, user)
             self._revoked(Ended.CHANGED)
 
     def _release_grant(self) -> None:
@@ -320,6 +358,7 @@ class AmqpSession:
             elif not gate.renew(grant, proven):
                 decided(f"this connection belongs to {grant.user}")
             elif unknown and not self._driver.identified(proven.user):
+                self._record(RefusalCause.TOO_MANY_CONNECTIONS, proven.user)
                 decided(_CONNECTION_LIMIT.description)
                 self._close(_CONNECTION_LIMIT)
             else:
@@ -330,4 +369,5 @@ class AmqpSession:
             self._driver.flush_soon()
 
         if gate is not None:
-            gate.check_token(token, known, self._credentials.source if self._credentials is not None else "")
+            source = self._credentials.source if self._credentials is not None else ""
+            gate.check_token(token, known, source, self.container_id)

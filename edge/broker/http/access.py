@@ -27,6 +27,7 @@ from edge.broker.http.route import READS
 from edge.broker.http.session_cookie import SessionCookie
 from edge.broker.http.sessions import BrowserSession, BrowserSessions, OpenedSession
 from edge.broker.model.authorization import EVERYTHING, AccessRule, Ended, Grant, Operation
+from edge.broker.model.refusals import RefusalCause
 from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
 from edge.broker.security.site import is_loopback, same_origin
@@ -119,12 +120,19 @@ class HttpAccess:
         proven = await _proven(gate, request)
         grant = gate.grant(proven, proven.user, revoke)
         if grant is None:
+            self.record(request, RefusalCause.UNKNOWN_USER, proven.user)
             raise RequestRefused(401, LoginVerdict.REFUSED.value, challenge(gate, request))
         set_user(request, grant.user)
         try:
             yield AdmittedClient(grant, ended)
         finally:
             gate.release(grant)
+
+    def record(self, request: Request, cause: RefusalCause, user: str, address: str = "") -> None:
+        """Record a refusal for operators."""
+        if self.gate is not None:
+            remote = request.client.host if request.client is not None else ""
+            self.gate.refusals.add(cause, remote, user=user, address=address)
 
     async def require_user(self, request: Request) -> None:
         """Raise RequestRefused unless a user sent the request, with any rights."""

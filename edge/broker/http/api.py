@@ -70,6 +70,7 @@ from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Grant
 from edge.broker.model.budget import Budget
 from edge.broker.model.interfaces import AddressError, DeliveryOutcome, Refusal
+from edge.broker.model.refusals import RefusalCause
 from edge.broker.model.remote import remote_of
 from edge.broker.router.router import Router
 
@@ -151,7 +152,7 @@ class HttpDeviceApi:
                 else:
                     address = str(request.path_params["address"])
                     messages = [parse_single(address, body, request.query_params, fields_of(request))]
-                _check_sending(admission.grant, messages)
+                _check_sending(self._access, request, admission.grant, messages)
                 with self._publishing():
                     publishing = await self._published(device, messages, admission.user)
             return _answer(publishing, messages) if many else _single_answer(publishing)
@@ -232,10 +233,10 @@ class HttpDeviceApi:
             async with self._admitted(request) as (device, admission):
                 address = check_address(str(request.path_params["address"]))
                 options = _fetch_options(request.query_params)
-                _check_receiving(admission.grant, address)
+                _check_receiving(self._access, request, admission.grant, address)
                 if not options.settles:
                     self.locks.check_room(owner_of(request, admission))
-                with self.polls.waiting(request, admission), peer_of(request).parking():
+                with self.polls.waiting(request, admission, device, address), peer_of(request).parking():
                     fetch = self._fetch(SingleReceiver(device, admission.user), address)
                     return await self._next(request, admission, fetch, address, options)
         except BadRequest as error:
@@ -314,7 +315,7 @@ class HttpDeviceApi:
         try:
             async with self._admitted(request) as (_, admission):
                 address = check_address(str(request.path_params["address"]))
-                _check_receiving(admission.grant, address)
+                _check_receiving(self._access, request, admission.grant, address)
                 await settle(_token_of(request), admission.user, address)
                 return Response(status_code=204)
         except BadRequest as error:
@@ -390,16 +391,18 @@ def _answer(publishing: PublishRequest, messages: Sequence[HttpMessage]) -> Resp
     return JSONResponse(document, STATUS[first], headers=headers)
 
 
-def _check_sending(grant: Grant | None, messages: Sequence[HttpMessage]) -> None:
+def _check_sending(access: HttpAccess, request: Request, grant: Grant | None, messages: Sequence[HttpMessage]) -> None:
     for message in messages:
         if grant is not None and not grant.may_send(message.address):
+            access.record(request, RefusalCause.NOT_ALLOWED_TO_SEND, grant.user, message.address)
             raise RequestRefused(
                 STATUS[Refusal.NOT_AUTHORIZED], f"{grant.user} must not send to {message.address[:100]}"
             )
 
 
-def _check_receiving(grant: Grant | None, address: str) -> None:
+def _check_receiving(access: HttpAccess, request: Request, grant: Grant | None, address: str) -> None:
     if grant is not None and not grant.may_receive(address):
+        access.record(request, RefusalCause.NOT_ALLOWED_TO_RECEIVE, grant.user, address)
         raise RequestRefused(STATUS[Refusal.NOT_AUTHORIZED], f"{grant.user} must not receive from {address[:100]}")
 
 

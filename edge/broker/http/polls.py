@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
+from typing import NamedTuple
 
 from starlette.requests import Request
 
@@ -19,12 +22,30 @@ def owner_of(request: Request, admission: AdmittedClient) -> str:
     return admission.user or remote_of(request.client.host if request.client is not None else "")
 
 
+class WaitingPoll(NamedTuple):
+    """Device that waits for a message."""
+
+    device: str
+    user: str
+    """Empty without authentication."""
+    remote: str
+    """``host:port`` of the device."""
+    tls: bool
+    address: str
+    """Queue from which it receives."""
+    since: float
+    """UTC seconds."""
+
+
 class LongPolls:
     """Waiting requests of one gateway."""
 
     def __init__(self) -> None:
         self._of: Counter[str] = Counter()
         """Waiting requests by owner."""
+        self.waits: dict[int, WaitingPoll] = {}
+        """Waiting requests by number, the oldest first; other modules only read it."""
+        self._numbers = count(1)
 
     @property
     def count(self) -> int:
@@ -32,17 +53,30 @@ class LongPolls:
         return self._of.total()
 
     @contextmanager
-    def waiting(self, request: Request, admission: AdmittedClient) -> Iterator[None]:
-        """Count a request while it waits. Raises RequestRefused at a limit."""
+    def waiting(
+        self, request: Request, admission: AdmittedClient, device: str = "", address: str = ""
+    ) -> Iterator[None]:
+        """Count a request of this device while it waits for a message of this queue. Raises RequestRefused at a
+        limit."""
         owner = owner_of(request, admission)
         if self._of[owner] >= HTTP_POLLS_OF_ONE_MAX:
             raise RequestRefused(429, f"limit of {HTTP_POLLS_OF_ONE_MAX} waiting requests of {owner[:100]} reached")
         if self.count >= HTTP_POLLS_MAX:
             raise RequestRefused(503, f"limit of {HTTP_POLLS_MAX} waiting requests of the gateway reached")
         self._of[owner] += 1
+        number, remote = next(self._numbers), request.client
+        self.waits[number] = WaitingPoll(
+            device or owner,
+            admission.user,
+            "-" if remote is None else f"{remote.host}:{remote.port}",
+            request.url.scheme == "https",
+            address,
+            time.time(),
+        )
         try:
             yield
         finally:
+            del self.waits[number]
             self._of[owner] -= 1
             if not self._of[owner]:
                 del self._of[owner]

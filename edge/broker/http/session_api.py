@@ -34,6 +34,7 @@ from edge.broker.http.session_cookie import is_encrypted
 from edge.broker.http.session_links import SignInLinks
 from edge.broker.http.sessions import BrowserSession, OpenedSession
 from edge.broker.model.authorization import Grant, Operation
+from edge.broker.model.refusals import RefusalCause
 from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.limits import USERNAME_CHARACTERS_MAX
 from edge.broker.security.proof import LoginVerdict
@@ -176,11 +177,11 @@ class _SessionApi:
         source = remote_host(request)
         if document.link:
             if not self._links.take(document.link, self._access.clock()):
-                gate.failed(source, "")
+                gate.failed(source, "", "", RefusalCause.TOKEN)
                 raise self._failed(request, "-", 401, "the link was used already, or is older than a minute")
             opened = self._access.open_operator_session()
         else:
-            if gate.too_many_failures(source, "" if gate.tokens else document.user):
+            if gate.throttles(source, "" if gate.tokens else document.user):
                 raise self._failed(request, document.user, 429, "too many wrong passwords: wait a minute")
             secret = document.token if gate.tokens else document.password
             verdict, proven = await verify(gate, document.user, secret.encode("utf-8", "surrogatepass"), source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,12 +12,13 @@ from bridge.transport.connection import ConnectionMachine
 from bridge.transport.driver import ConnectionDriver, MemoryMeter
 from edge.broker.amqp.administration import Administration
 from edge.broker.amqp.arrivals import AmqpLanes
-from edge.broker.amqp.containers import ContainerRegistry
+from edge.broker.amqp.containers import ContainerRegistry, ObservedConnection
 from edge.broker.amqp.interception import LinkInterception
 from edge.broker.amqp.session import CAPABILITIES, AmqpSession
 from edge.broker.limits import UNREAD_BYTES_MAX, WRITE_BUFFER_BYTES_MAX, Limits
 from edge.broker.listeners.refusals import NO_ROOM, brief_limits
 from edge.broker.listeners.tcp import Gone
+from edge.broker.model.refusals import RefusalCause, RefusalJournal
 from edge.broker.model.tracing import UNTRACED, Tracer
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Authenticator
@@ -30,7 +31,10 @@ class AmqpRefusal:
     SASL accepts any credentials, as the connection has no use of them.
     """
 
-    def __init__(self, limits: Limits, container_id: str, now: float) -> None:
+    def __init__(self, limits: Limits, container_id: str, now: float, refusals: RefusalJournal) -> None:
+        """`refusals` records the client."""
+        self._refusals = refusals
+        self._remote = ""
         short = brief_limits(limits)
         self.connection = Engine(
             container_id=container_id,
@@ -44,9 +48,15 @@ class AmqpRefusal:
             now=now,
         )
 
+    def connected(self, driver: ConnectionDriver) -> AmqpRefusal:
+        """Set the driver of the connection; return the owner."""
+        self._remote = driver.address
+        return self
+
     def handle(self, events: Sequence[Any]) -> None:
         for event in events:
             if isinstance(event, PeerOpened):
+                self._refusals.add(RefusalCause.TOO_MANY_CONNECTIONS, self._remote, client=event.container_id)
                 self.connection.close(Condition("amqp:resource-limit-exceeded", NO_ROOM))
 
     def writable(self) -> None:
@@ -80,6 +90,11 @@ class AmqpDrivers:
         self._arrivals = arrivals
         self._tracer = tracer
         self._containers = ContainerRegistry()
+
+    @property
+    def connections(self) -> Mapping[int, ObservedConnection]:
+        """Open connections by number, the oldest first."""
+        return self._containers.connections
 
     def rename(self, container_id: str) -> None:
         """Change the container id of the broker for new connections."""
@@ -121,8 +136,8 @@ class AmqpDrivers:
 
     def refuse(self, gone: Gone, around: Callable[[ConnectionMachine], ConnectionMachine]) -> ConnectionDriver:
         """Create the driver of a connection that is refused at the limit."""
-        owner = AmqpRefusal(self._limits, self._container_id, self._clock())
-        machine, make_owner = self._tracer.follow(owner.connection, "amqp", lambda _driver: owner)
+        owner = AmqpRefusal(self._limits, self._container_id, self._clock(), self._gate.refusals)
+        machine, make_owner = self._tracer.follow(owner.connection, "amqp", owner.connected)
         return ConnectionDriver(around(machine), make_owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)
 
     def shut_down(self, drivers: Iterable[ConnectionDriver]) -> None:
@@ -144,6 +159,7 @@ class AmqpDrivers:
             administration=self._administration,
             containers=self._containers,
             lane=self._arrivals.lane(driver, engine),
+            refusals=self._gate.refusals,
         )
 
 

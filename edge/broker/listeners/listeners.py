@@ -23,6 +23,7 @@ from edge.broker.listeners.revocations import ClientRevocations
 from edge.broker.listeners.tcp import Gone, ListenError, TcpListener
 from edge.broker.listeners.tls import Certificates, TlsError
 from edge.broker.listeners.wrong_port import WrongPortReporter
+from edge.broker.model.refusals import RefusalJournal
 from edge.broker.model.tracing import UNTRACED, Tracer
 from edge.broker.security.site import Site
 
@@ -56,12 +57,13 @@ class BrokerListeners:
         guarded: Callable[[], bool],
         admission: Admission,
         tracer: Tracer = UNTRACED,
+        refusals: RefusalJournal | None = None,
     ) -> None:
-        """`drivers`: by protocol. `site`, `guarded`: see `Frames`."""
+        """`drivers`: by protocol. `site`, `guarded`: see `Frames`. `refusals` records refused clients."""
         self._configuration = configuration
         self._admission = admission
         self._around: dict[str, Frames | PlainFrames] = {}
-        self.wrong_port = WrongPortReporter()
+        self.wrong_port = WrongPortReporter(refusals)
         """Ports of all listeners of the process; the HTTP server adds its own."""
         self.by_name: dict[str, TcpListener] = {}
         self._listeners = [listener for listener in configuration.listeners if listener.protocol in drivers]

@@ -9,6 +9,7 @@ from bridge.transport.driver import ConnectionDriver, MemoryMeter
 from edge.broker.limits import UNREAD_BYTES_MAX, WRITE_BUFFER_BYTES_MAX, Limits
 from edge.broker.listeners.refusals import MqttRefusal
 from edge.broker.listeners.tcp import Gone
+from edge.broker.model.refusals import RefusalJournal
 from edge.broker.model.tracing import UNTRACED, Tracer
 from edge.broker.mqtt.arrivals import MqttLanes
 from edge.broker.mqtt.connection import MqttConnection
@@ -32,12 +33,14 @@ class MqttDrivers:
         clock: Callable[[], float],
         arrivals: MqttLanes,
         tracer: Tracer = UNTRACED,
+        refusals: RefusalJournal | None = None,
     ) -> None:
-        """`clock` returns monotonic seconds."""
+        """`clock` returns monotonic seconds. `refusals` records refused clients."""
         self._tracer = tracer
         self._limits = limits
         self._clock = clock
-        self._common = HandlerContext(router, sessions, clock, arrivals, gate, interception)
+        self._refusals = RefusalJournal() if refusals is None else refusals
+        self._common = HandlerContext(router, sessions, clock, arrivals, gate, interception, self._refusals)
 
     def serve(
         self,
@@ -63,6 +66,6 @@ class MqttDrivers:
 
     def refuse(self, gone: Gone, around: Callable[[ConnectionMachine], ConnectionMachine]) -> ConnectionDriver:
         """Create the driver of a connection that is refused at the limit."""
-        owner = MqttRefusal(self._limits, self._clock())
-        machine, make_owner = self._tracer.follow(owner.connection, "mqtt", lambda _driver: owner)
+        owner = MqttRefusal(self._limits, self._clock(), self._refusals)
+        machine, make_owner = self._tracer.follow(owner.connection, "mqtt", owner.connected)
         return ConnectionDriver(around(machine), make_owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)

@@ -28,6 +28,9 @@ STOP_S: Final = 5.0
 CERTIFIED_MIN: Final = 64
 """Connections with a certificate before closed ones are removed from the set."""
 
+CERTIFICATE_FAILURES: Final = ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "CERTIFICATE_VERIFY_FAILED")
+"""Words in OpenSSL's errors about the certificate of a client."""
+
 Identify: TypeAlias = Callable[[Mapping[str, Any] | None], str | None]
 """Returns the name in a verified client certificate, as `ssl` returns it; None without one."""
 Admit: TypeAlias = Callable[[str | None], asyncio.Protocol | None]
@@ -161,6 +164,9 @@ class Handshakes:
         elif transport in self.in_progress:
             peer = transport.get_extra_info("peername")
             log.info("%s: TLS handshake with %s failed: %s", self._name, peer, error or "it closed the connection")
+            if error is not None:
+                of_certificate = any(mark in str(error).upper() for mark in CERTIFICATE_FAILURES)
+                self._wrong_port.record_tls_failure(_remote(transport), str(error), of_certificate=of_certificate)
             self._trace_refusal(transport, str(error or "the client closed the connection"))
         self._over(transport)
 
@@ -184,6 +190,7 @@ class Handshakes:
         why = self._certificates.revocations.refusal(certificate)
         if why is not None:
             log.warning("%s: the certificate of %s is refused: %s", self._name, _remote(transport), why)
+            self._wrong_port.record_tls_failure(_remote(transport), why, of_certificate=True)
             self._trace_refusal(transport, f"its certificate is refused: {why}")
             return False
         self._certified.add(transport)

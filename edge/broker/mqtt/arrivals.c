@@ -79,6 +79,7 @@ struct lane {
     long length_max, receive_maximum;
     Py_ssize_t missing; /* known rest of a packet that the state machine has started to read */
     uint64_t waits_in; /* number of the last turn in which it read a message */
+    uint64_t received; /* messages that it has read */
     double received_at_s;
     PyObject *capsule; /* its own capsule, without a reference */
     uint8_t version;
@@ -875,7 +876,7 @@ static bool put_run(struct lane *lane, PyObject *lane_capsule, PyObject *capsule
                                                  found->bodies, received_at, NULL);
     PyObject *column = topic->generation == turn->generation ? keep(topic->column) : NULL;
     bool joined = run != NULL;
-    turn->messages += found->messages;
+    turn->messages += found->messages, lane->received += found->messages;
     if (joined && column)
         joined = join(turn, lane_capsule, column, run, found->ids, found->ids_used, found->messages, found->bytes);
     else if (joined)
@@ -1092,6 +1093,16 @@ static PyObject *last_received(PyObject *self, PyObject *const *arguments, Py_ss
         return NULL;
     const struct lane *lane = at(arguments[0], LANE);
     return lane ? PyFloat_FromDouble(lane->received_at_s) : NULL;
+}
+
+/* received(lane) -> messages that it has read */
+static PyObject *received(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self;
+    if (!takes("mqtt_received", arguments, count, "O"))
+        return NULL;
+    const struct lane *lane = at(arguments[0], LANE);
+    return lane ? PyLong_FromUnsignedLongLong(lane->received) : NULL;
 }
 
 /* held(lane) -> memory of its topics */
@@ -1364,6 +1375,7 @@ static PyMethodDef functions[] = {
     FUNCTION("mqtt_unlearn", unlearn),
     FUNCTION("mqtt_close_lane", close_lane),
     FUNCTION("mqtt_heard", last_received),
+    FUNCTION("mqtt_received", received),
     FUNCTION("mqtt_held", held),
     FUNCTION("mqtt_waits", waits),
     FUNCTION("mqtt_rows", rows),

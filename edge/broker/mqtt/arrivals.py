@@ -148,6 +148,11 @@ class MqttLane:
         """Time of the last message, by the clock of the loop."""
         return native.mqtt_heard(self._lane)
 
+    @property
+    def received(self) -> int:
+        """Messages that it has read."""
+        return native.mqtt_received(self._lane)
+
     def leave(self) -> None:
         """Publish waiting messages when the session ends, before its will."""
         if self._grant is not None:

@@ -68,7 +68,7 @@ class MqttConnection:
     __slots__ = (
         "_authentication", "_client_id", "_connect", "_connect_bytes", "_connect_deadline", "_end_reason", "_inbound",
         "_keep_alive_s", "_lost", "_now", "_out", "_outbound", "_phase", "_publisher", "_reported", "_state", "_unread",
-        "limits", "more", "spoken", "version",
+        "_violation", "limits", "more", "spoken", "version",
     )  # fmt: skip
 
     def __init__(self, limits: Limits, now: float) -> None:
@@ -83,6 +83,7 @@ class MqttConnection:
         self._out: list[bytes] | None = None  # None while idle: an empty list takes 64 bytes
         self._unread = NOTHING
         self.more, self._lost, self._connect_bytes, self._keep_alive_s = False, False, 0, 0
+        self._violation = False  # True after a violation of the protocol
         self.spoken, self._client_id, self._publisher, self._end_reason = "", "", "", "closed by the gateway"
         self._state: SessionState  # from `accept` on
         self._outbound: PublishSender | None = None
@@ -505,7 +506,7 @@ class MqttConnection:
 
     def _violated(self, error: RemoteError, data: bytes) -> None:
         """Close after a protocol violation (section 4.13), with the answer of the client's version."""
-        self._lost = True
+        self._lost = self._violation = True
         if self._phase is ConnectionPhase.CONNECTING:
             self._output.append(encode_violation(error, data))
             self.spoken = foreign_protocol(data, "MQTT")
@@ -539,7 +540,7 @@ class MqttConnection:
             return ()
         self._reported = True
         will = publish_will and self._phase is ConnectionPhase.CLOSED and self._connect.will is not None
-        return (events.DisconnectedEvent(will, self._end_reason, session_expiry_s, self._lost),)
+        return (events.DisconnectedEvent(will, self._end_reason, session_expiry_s, self._lost, self._violation),)
 
 
 def _suback_codes(codes: Sequence[int], version: int) -> tuple[int, ...]:

@@ -180,12 +180,14 @@ class DisconnectedEvent(msgspec.Struct, frozen=True, gc=False):
     `session_expiry_s`: set when DISCONNECT changed it (MQTT 5 section 3.14.2.2.2).
     `reason`: text for the log.
     `lost`: the client left without DISCONNECT, or violated the protocol; an unanswered message may be the cause.
+    `violation`: the client violated the protocol, as `reason` says.
     """
 
     publish_will: bool
     reason: str
     session_expiry_s: int | None = None
     lost: bool = False
+    violation: bool = False
 
 
 Event = (

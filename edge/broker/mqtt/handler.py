@@ -21,6 +21,7 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Ended, Grant
 from edge.broker.model.interfaces import Origin, Refusal
+from edge.broker.model.refusals import RefusalCause, RefusalJournal
 from edge.broker.mqtt.answers import QOS_2, qos2_tokens
 from edge.broker.mqtt.arrivals import MqttLane, MqttLanes
 from edge.broker.mqtt.connect import ConnectTerms, negotiate
@@ -48,7 +49,7 @@ from edge.broker.mqtt.interception import (
 )
 from edge.broker.mqtt.login import MqttLogin
 from edge.broker.mqtt.publish_answers import PublishAnswers
-from edge.broker.mqtt.session import MqttSession, Subscriber
+from edge.broker.mqtt.session import ClientConnection, MqttSession, Subscriber
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.mqtt.subscribing import Subscribing
 from edge.broker.router.batch import Publication
@@ -63,6 +64,9 @@ SUBSCRIBER_BEHIND = "a subscriber is behind"
 
 CONNECTION_LIMIT = "connection limit of the user or address reached"
 
+ASSIGNED: Final = "auto-"
+"""Prefix of the client identifiers that the broker assigns (MQTT 5 section 3.1.3.1)."""
+
 REPLIES = "replies"
 """Prefix of the Response Information, followed by the client identifier (MQTT 5 section 3.2.2.3.15)."""
 
@@ -70,7 +74,7 @@ REPLIES = "replies"
 class HandlerContext:
     """Objects that all handlers of one broker share."""
 
-    __slots__ = ("arrivals", "clock", "gate", "interception", "router", "sessions")
+    __slots__ = ("arrivals", "clock", "gate", "interception", "refusals", "router", "sessions")
 
     def __init__(
         self,
@@ -80,15 +84,17 @@ class HandlerContext:
         arrivals: MqttLanes,
         gate: Authenticator | None = None,
         interception: Interception = NO_INTERCEPTION,
+        refusals: RefusalJournal | None = None,
     ) -> None:
         """`clock` returns monotonic seconds. Without a `gate` every client may do everything. `interception` can handle
-        packets before the router does."""
+        packets before the router does. `refusals` records refused clients."""
         self.router: Final = router
         self.sessions: Final = sessions
         self.clock: Final = clock
         self.gate: Final = gate
         self.interception: Final = interception
         self.arrivals: Final = arrivals
+        self.refusals: Final = RefusalJournal() if refusals is None else refusals
 
     def publisher(self, driver: ConnectionDriver) -> Callable[[Publication], None]:
         """Return the function that publishes runs. With a trace it also reports the result."""
@@ -101,14 +107,15 @@ class ConnectionHandler(Origin):
     in_order = True
     """Answers keep the order of the client's packets, whoever gives them [MQTT-4.6.0-2] [MQTT-4.6.0-3]."""
     __slots__ = (
-        "_admission", "_arriving", "_common", "_connect", "_driver", "_grant", "_in_parts", "_interceptor",
-        "_lane", "_left", "_login", "_session", "connection", "name", "user",
+        "_admission", "_arriving", "_common", "_connect", "_connected_at", "_driver", "_grant", "_in_parts",
+        "_interceptor", "_lane", "_left", "_login", "_read", "_session", "connection", "name", "user",
     )  # fmt: skip
 
     def __init__(self, driver: ConnectionDriver, connection: MqttConnection, common: HandlerContext) -> None:
         self.name = self.user = ""
         self.connection, self._driver = connection, driver
         self._common = common
+        self._read, self._connected_at = 0, 0.0  # messages received without the lane; CONNACK in UTC seconds
         self._session: MqttSession | None = None
         """Set once, by CONNECT; `_left` says whether the connection still has it."""
         self._left = False
@@ -140,10 +147,12 @@ class ConnectionHandler(Origin):
         for event in events:
             kind = type(event)
             if kind is PublishEvent:
+                self._read += len(event.run.bodies)
                 if self._interceptor is not PASS_THROUGH and self._interceptor.published(event):
                     continue
                 run, grant = event.run, self._grant
                 if grant is not None and not (grant.sends.get(run.address) or grant.may_send(run.address)):
+                    record_refusal(self, RefusalCause.NOT_ALLOWED_TO_SEND, address=run.address)
                     self._refuse(event, Refusal.NOT_AUTHORIZED)
                     continue
                 if run.flags & QOS_MASK < 2:
@@ -206,6 +215,14 @@ class ConnectionHandler(Origin):
             raise
 
     # --- AttachedConnection of the session ----------------------------------------------------------------------
+
+    @property
+    def received(self) -> int:
+        return self._read if self._lane is None else self._read + self._lane.received
+
+    def describe(self) -> ClientConnection:
+        driver = self._driver
+        return ClientConnection(driver.peername, self.connection.version, driver.cipher, self._connected_at)
 
     @property
     def congested(self) -> bool:
@@ -304,10 +321,11 @@ class ConnectionHandler(Origin):
 
     def admit(self, connect: ConnectEvent, proven: VerifiedIdentity | None, data: bytes | None = None) -> None:
         """Give the authenticated client its session. `proven` is None without authentication."""
-        assigned = None if connect.client_id else f"auto-{uuid.uuid4().hex}"
+        assigned = None if connect.client_id else f"{ASSIGNED}{uuid.uuid4().hex}"
         self.name = assigned or connect.client_id
         self.user = user = "" if proven is None else proven.user
         if not self._common.sessions.has_room(self.name, user):
+            record_refusal(self, RefusalCause.TOO_MANY_SESSIONS)
             self.connection.refuse(ReasonCode.QUOTA_EXCEEDED)
             return
         try:
@@ -316,6 +334,7 @@ class ConnectionHandler(Origin):
             )
         except NotAdmitted as error:
             log.warning("%s: connection refused: %s", self.name, error)
+            record_refusal(self, RefusalCause.NOT_ADMITTED, detail=str(error))
             self.connection.refuse(ReasonCode.NOT_AUTHORIZED)
             return
         if proven is not None:
@@ -325,6 +344,7 @@ class ConnectionHandler(Origin):
                 return
         if not self._driver.identified(user):
             self._release()
+            record_refusal(self, RefusalCause.TOO_MANY_CONNECTIONS)
             self.connection.refuse(ReasonCode.QUOTA_EXCEEDED, CONNECTION_LIMIT)
             return
         self.connection.admit()
@@ -370,6 +390,7 @@ class ConnectionHandler(Origin):
             self._leave(DisconnectedEvent(publish_will=False, reason="its session could not be stored"))
         else:
             self._common.sessions.join(session)
+            self._connected_at = self._common.sessions.utc_s()
             events = accept(now=self._common.clock())
             if not self.connection.closed:
                 session.pump()
@@ -398,15 +419,18 @@ class ConnectionHandler(Origin):
         owner = self._common.sessions.owner(self.name)
         if owner not in (None, "", proven.user):
             log.warning("%s: the session belongs to user %s, not to %s", self.name, owner, proven.user)
+            record_refusal(self, RefusalCause.CLIENT_ID_TAKEN)
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
         grant = self._common.gate.grant(proven, self.name, self._revoked) if self._common.gate is not None else None
         if grant is None:
+            record_refusal(self, RefusalCause.UNKNOWN_USER)
             return ReasonCode.NOT_AUTHORIZED
         self._grant = grant
         grant.allow_own_topic(state_topic(self.name))
         will = connect.will
         if will is not None and not self._admission.takes_will and not grant.may_send(will.run.address):
             log.warning("%s: connection refused: no right to send its will to %s", self.name, will.run.address)
+            record_refusal(self, RefusalCause.NOT_ALLOWED_TO_SEND, address=will.run.address, detail="its will")
             self._release()
             return ReasonCode.NOT_AUTHORIZED
         return None
@@ -440,10 +464,10 @@ class ConnectionHandler(Origin):
 
         def answer() -> None:
             self.connection.subscribed(event.packet_id, subscribing.codes, subscribing.text)
-            self._deliver_retained(subscribing.wanting_retained)  # simple clients drop messages before SUBACK
+            _deliver_retained(self, subscribing.wanting_retained)  # simple clients drop messages before SUBACK
 
         if event.last:
-            subscribing.when_joined(partial(self._answer_when_saved, answer))
+            subscribing.when_joined(partial(_answer_when_saved, self, answer))
         else:
             self._common.sessions.on_disk.save(self._attached)
 
@@ -451,7 +475,7 @@ class ConnectionHandler(Origin):
         subscribing = self._subscribing(last=event.last)
         subscribing.unsubscribe(event)
         if event.last:
-            self._answer_when_saved(partial(self.connection.unsubscribed, event.packet_id, subscribing.codes))
+            _answer_when_saved(self, partial(self.connection.unsubscribed, event.packet_id, subscribing.codes))
         else:
             self._common.sessions.on_disk.save(self._attached)
 
@@ -461,30 +485,10 @@ class ConnectionHandler(Origin):
         if terms is None:
             raise LookupError("SUBSCRIBE before CONNECT was accepted")
         if found is None:
-            found = Subscribing(self._attached, self._common.sessions, self._interceptor, self._grant, terms)
+            forbidden = _recorder(self, RefusalCause.NOT_ALLOWED_TO_RECEIVE)
+            found = Subscribing(self._attached, self._common.sessions, self._interceptor, self._grant, terms, forbidden)
         self._in_parts = None if last else found
         return found
-
-    def _deliver_retained(self, subscribers: Iterable[Subscriber]) -> None:
-        session = self._attached
-        for subscriber in subscribers:
-            pattern, subscription = subscriber.request.filter, subscriber.live or subscriber.durable
-            if subscription is not None and session.subscribers.get(pattern) is subscriber and not self._left:
-                session.deliver_retained(subscriber, subscription, self._common.sessions.retained(pattern))
-        if not self._left:
-            session.pump()
-            self._interceptor.pump()
-
-    def _answer_when_saved(self, answer: Callable[[], None]) -> None:
-        """Send SUBACK or UNSUBACK once the session is on disk, so that a power cut does not undo what they say."""
-        if self._left:
-            return  # while it joined thousands of queues
-
-        def send() -> None:
-            answer()
-            self._driver.flush_soon()
-
-        self._common.sessions.on_disk.save_then_call(self._attached, send)
 
     def _leave(self, event: DisconnectedEvent) -> None:
         session = self._session
@@ -493,6 +497,8 @@ class ConnectionHandler(Origin):
             self._lane = None
         self._common.router.forget_origin(self)
         self._release()
+        if event.violation and not self.connection.spoken:
+            record_refusal(self, RefusalCause.PROTOCOL_ERROR, detail=event.reason)
         if session is None and self._connect is None and event.lost and not self.connection.spoken:
             log.warning("%s: not an MQTT client: %s", self._driver.address, event.reason)
         if session is None or self._left:
@@ -512,3 +518,42 @@ class ConnectionHandler(Origin):
         gone = event.publish_will or self._arriving
         will = self._connect.will if self._connect is not None and gone else None
         self._common.sessions.leave(session, self, will, self._common.clock(), lost=event.lost)
+
+
+def _deliver_retained(handler: ConnectionHandler, subscribers: Iterable[Subscriber]) -> None:
+    """Send the retained messages of new subscriptions."""
+    session, sessions = handler._attached, handler._common.sessions
+    for subscriber in subscribers:
+        pattern, subscription = subscriber.request.filter, subscriber.live or subscriber.durable
+        if subscription is not None and session.subscribers.get(pattern) is subscriber and not handler._left:
+            session.deliver_retained(subscriber, subscription, sessions.retained(pattern))
+    if not handler._left:
+        session.pump()
+        handler._interceptor.pump()
+
+
+def _answer_when_saved(handler: ConnectionHandler, answer: Callable[[], None]) -> None:
+    """Send SUBACK or UNSUBACK once the session is on disk, so that a power cut does not undo what they say."""
+    if handler._left:
+        return  # while it joined thousands of queues
+
+    def send() -> None:
+        answer()
+        handler._driver.flush_soon()
+
+    handler._common.sessions.on_disk.save_then_call(handler._attached, send)
+
+
+def record_refusal(handler: ConnectionHandler, cause: RefusalCause, address: str = "", detail: str = "") -> None:
+    """Record a refusal of a client for operators."""
+    _recorder(handler, cause, detail)(address)
+
+
+def _recorder(handler: ConnectionHandler, cause: RefusalCause, detail: str = "") -> Callable[[str], None]:
+    """Return a function that records the refusal of an address, without a reference to the handler.
+
+    An assigned client identifier is left out, as it differs at each connect.
+    """
+    client = "" if handler.name.startswith(ASSIGNED) else handler.name
+    refusals, remote, user = handler._common.refusals, handler._driver.address, handler.user
+    return lambda address: refusals.add(cause, remote, user=user, client=client, address=address, detail=detail)

@@ -67,7 +67,8 @@ class MqttLogin:
         self._connect = connect
         method = connect.authentication_method
         if method is not None:
-            self._exchange = start_exchange(gate, method, self._source) if gate is not None else None
+            known = (method, self._source, connect.client_id)
+            self._exchange = start_exchange(gate, *known) if gate is not None else None
             if self._exchange is None:
                 self._connection.refuse(ReasonCode.BAD_AUTHENTICATION_METHOD)  # [MQTT-4.12.0-1]
             else:
@@ -77,14 +78,16 @@ class MqttLogin:
         elif identity is not None and connect.username in (None, identity) and connect.password is None:
             self._session.admit(connect, VerifiedIdentity(identity))  # verified by TLS
         else:
-            gate.check(connect.username, connect.password, partial(self._decided, connect), self._source)
+            decided = partial(self._decided, connect)
+            gate.check(connect.username, connect.password, decided, self._source, connect.client_id)
 
     def resume(self, event: AuthenticateEvent) -> None:
         """Process an AUTH: of the current exchange, or the first of a re-authentication (section 4.12.1)."""
         connect = self._connect
         if event.again and self._gate is not None and connect is not None:
             self._open = True
-            self._exchange = start_exchange(self._gate, connect.authentication_method or "", self._source)
+            method = connect.authentication_method or ""
+            self._exchange = start_exchange(self._gate, method, self._source, connect.client_id)
         if self._exchange is None:  # the method was disabled
             self._refuse(LoginVerdict.REFUSED)
         else:

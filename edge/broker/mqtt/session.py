@@ -36,10 +36,32 @@ UNLIMITED = 1 << 30
 """Credit of a QoS 0 subscriber while its socket is writable: such deliveries need no state."""
 
 
+class ClientConnection(NamedTuple):
+    """Connection of a client, for operators."""
+
+    remote: str
+    """``host:port`` of the peer, or ``-``."""
+    version: int
+    """Protocol level: 3 (MQTT 3.1), 4 (3.1.1) or 5."""
+    cipher: tuple[str, str] | None
+    """Cipher and version of TLS; None without TLS."""
+    connected_at: float
+    """UTC seconds of CONNACK."""
+
+
 class AttachedConnection(Protocol):
     """Current connection of a client, implemented by its handler."""
 
     connection: MqttConnection
+
+    @property
+    def received(self) -> int:
+        """Messages that the client has sent over this connection."""
+        ...
+
+    def describe(self) -> ClientConnection:
+        """Return the properties of the connection."""
+        ...
 
     @property
     def congested(self) -> bool:
@@ -149,7 +171,7 @@ class Subscriber(OverlapMember):
         )
         if not attachment.connection.deliver_all(batch.runs, alike, ids):
             return False
-        session.figures.sent += sum(len(run.bodies) for run in batch.runs)
+        session.count_sent(sum(len(run.bodies) for run in batch.runs))
         attachment.flush_soon()
         return True
 
@@ -262,7 +284,7 @@ class Subscriber(OverlapMember):
                     subscription.settle(self, position + i, position + i, DeliveryOutcome.ACCEPTED)
             else:
                 too_large = attachment.connection.deliver(MqttDelivery(unexpired, qos, retain, token, identifiers))
-            session.figures.sent += len(unexpired.bodies) - len(too_large) - len(had)
+            session.count_sent(len(unexpired.bodies) - len(too_large) - len(had))
             if position < 0:
                 continue
             for i in too_large:  # not sent [MQTT-3.1.2-24]: another consumer may accept it
@@ -313,7 +335,7 @@ class MqttSession:
 
     __slots__ = (
         "_common", "_journal", "_overlaps", "_retained", "_starved", "_subscribers", "attachment", "client_id",
-        "counted", "ended", "expires_at", "expiry_s", "recorded", "state", "turn", "user", "will_due",
+        "counted", "ended", "expires_at", "expiry_s", "recorded", "sent", "state", "turn", "user", "will_due",
     )  # fmt: skip
 
     def __init__(self, client_id: str, common: SessionContext) -> None:
@@ -327,6 +349,8 @@ class MqttSession:
         self.counted = 0
         """Size that counts against the quota of its user (`NameQuotas`)."""
         self.expiry_s = 0
+        self.sent = 0
+        """Messages sent over the current connection."""
         self.recorded = False
         """True if it has a record on disk."""
         self.ended = False
@@ -343,10 +367,10 @@ class MqttSession:
         self._journal: Qos2Journal | None = None
         self._overlaps: Overlaps | None = None
 
-    @property
-    def figures(self) -> MessageCounts:
-        """Counts of sent messages."""
-        return self._common.figures
+    def count_sent(self, messages: int) -> None:
+        """Count sent messages, of this client and of all."""
+        self.sent += messages
+        self._common.figures.sent += messages
 
     @property
     def lifetime(self) -> Lifetime:

@@ -28,7 +28,7 @@ from edge.broker.mqtt.events import SubscriptionRequest, Will
 from edge.broker.mqtt.expiry import Lifetime
 from edge.broker.mqtt.figures import PREFIX, BrokerFigures, ClientFigures, NetworkFigures
 from edge.broker.mqtt.session import AttachedConnection, MqttSession, SessionContext, Subscriber
-from edge.broker.mqtt.session_store import SessionStore
+from edge.broker.mqtt.session_store import SessionRecord, SessionStore
 from edge.broker.mqtt.session_table import NEVER_EXPIRES, SessionTable
 from edge.broker.mqtt.wills import Wills
 from edge.broker.router.router import AddressError, Router, SubscribeOptions
@@ -72,6 +72,7 @@ class SessionRegistry:
         """Monotonic seconds at the last `tick`."""
         self._router = router
         self._store = store
+        self._left: Callable[[str, bool], None] = _ignore_leave
         self._connected = 0
         self._arriving: dict[str, AttachedConnection] = {}
         """Connections that have taken a session and wait for CONNACK, by client identifier."""
@@ -98,6 +99,36 @@ class SessionRegistry:
     def connected(self) -> int:
         """Number of connected clients."""
         return self._connected
+
+    def utc_s(self) -> float:
+        """Return the time of the broker, UTC seconds."""
+        return self._router.now_ns() / 1e9
+
+    def call_when_left(self, left: Callable[[str, bool], None]) -> None:
+        """Call `left` with each client that disconnects, and whether its connection was lost (see `leave`)."""
+        self._left = left
+
+    @property
+    def loaded(self) -> Mapping[str, MqttSession]:
+        """Sessions of connected clients and of those that were connected lately, by client identifier."""
+        return self._table.opened
+
+    @property
+    def idle(self) -> Mapping[str, float | None]:
+        """Client identifiers of the other sessions, and when each ends (monotonic seconds; None: never)."""
+        return self._table.idle
+
+    def record(self, client_id: str) -> SessionRecord | None:
+        """Return the stored record of a session; None without one. Raises StoreError."""
+        return self._on_disk.record(client_id)
+
+    def end(self, client_id: str) -> bool:
+        """End the session of a client that is not connected. Return False without such a session. Raises StoreError."""
+        session = self._table.get(client_id)
+        if session is None or session.attachment is not None or client_id in self._arriving:
+            return False
+        self._end(session)
+        return True
 
     def attached(self) -> list[AttachedConnection]:
         """Return the connections of all clients, also those that wait for CONNACK."""
@@ -163,6 +194,7 @@ class SessionRegistry:
         session.attachment = self._arriving.pop(session.client_id)
         self.wills.mark_connected(session.client_id)
         session.expires_at = None
+        session.sent = 0
         self._connected += 1
         for subscriber in list(session.all_subscribers):
             self._join_again(subscriber)
@@ -176,6 +208,7 @@ class SessionRegistry:
         """
         if attachment in (session.attachment, self._arriving.get(session.client_id)):
             self._detach(session, now, lost=lost)
+            self._left(session.client_id, lost)
             self._schedule_will(session, will, now)
             self._table.drop_large(session)
 
@@ -489,6 +522,10 @@ class SessionRegistry:
         session.subscribers.clear()
 
 
+def _ignore_leave(_client_id: str, _lost: bool) -> None:
+    """Do nothing: no caller follows the clients."""
+
+
 def _take_over(attachment: AttachedConnection, client_id: str) -> None:
     """Close an older connection. An error must not affect the new one."""
     try:
@@ -510,9 +547,14 @@ def _group_name(share: str, pattern: str) -> str:
     return f"{GROUP_PREFIX}{share}/{pattern}"
 
 
+def durable_name(client_id: str, pattern: str) -> str:
+    """Return the name of the durable subscription of a client for a filter that is not shared."""
+    return f"mqtt/{client_id}/{pattern}"
+
+
 def _durable_name(session: MqttSession, share: str | None, pattern: str) -> str:
     """Return the name of the durable subscription of a session for a filter."""
-    return _group_name(share, pattern) if share is not None else f"mqtt/{session.client_id}/{pattern}"
+    return _group_name(share, pattern) if share is not None else durable_name(session.client_id, pattern)
 
 
 def _pending(session: MqttSession, cursors: Mapping[tuple[str, int], CursorRecord]) -> Callable[[int, int], bool]:

@@ -7,7 +7,7 @@ client identifier and expiry. `get` loads the object again. Sessions count again
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from edge.broker.limits import SESSION_LINGER_S, SESSIONS_AWAY_MAX, SESSIONS_LOOKED_AT_MAX, SUBSCRIPTIONS_OPEN_MAX
 from edge.broker.mqtt.command_topics import subscriber_of
@@ -41,6 +41,11 @@ class SessionTable:
 
     def __contains__(self, client_id: object) -> bool:
         return client_id in self.opened or client_id in self._rows
+
+    @property
+    def idle(self) -> Mapping[str, float | None]:
+        """Client identifiers of idle sessions, and when each ends (monotonic seconds; None: never)."""
+        return self._rows
 
     @property
     def subscriptions(self) -> int:

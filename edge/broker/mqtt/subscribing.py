@@ -38,8 +38,10 @@ class Subscribing:
         interceptor: Interceptor,
         grant: Grant | None,
         terms: ConnectEvent,
+        forbidden: Callable[[str], None],
     ) -> None:
-        """`grant`: rights of the client, None: all. `terms`: its CONNECT, for the version and the bridge flag."""
+        """`grant`: rights of the client, None: all. `terms`: its CONNECT, for the version and the bridge flag.
+        `forbidden` is called with each filter that the client has no right to."""
         self.codes: list[ReasonCode] = []
         """A code for each filter, in order."""
         self.wanting_retained: list[Subscriber] = []
@@ -49,6 +51,7 @@ class Subscribing:
         self._interceptor = interceptor
         self._grant = grant
         self._terms = terms
+        self._forbidden = forbidden
         self._words: list[str] = []
         self._joining: list[PatternSubscription] = []
         """Subscriptions to many queues, which join over several turns of the loop."""
@@ -87,6 +90,7 @@ class Subscribing:
             return code
         if self._grant is not None and not self._grant.may_receive(pattern):
             self._words.append(f"{pattern}: no right to receive all matching messages")
+            self._forbidden(pattern)
             return ReasonCode.NOT_AUTHORIZED
         try:
             subscriber, new = self._sessions.subscribe(session, request, identifier)

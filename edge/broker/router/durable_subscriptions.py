@@ -80,9 +80,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         self._matches_changed = matches_changed
         self._tree: FilterTree[DurableSubscription] = FilterTree()
         """Open subscriptions by filter."""
-        self._absent = AbsentSubscriptions(
-            store.cursors, feeds, self._declared, self._policy, lambda: addresses.expires
-        )
+        self._absent = AbsentSubscriptions(store.cursors, feeds, self.declared, self._policy, lambda: addresses.expires)
         self._running = RunningTime(store.state)
         self._unused = UnusedSubscriptions(self._running, addresses, unused_s, write=self._put, end=self._forget)
         self._idle: dict[str, float] = {}
@@ -131,7 +129,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         for found in list(self.opened.values()):
             yield _figures(found)
         for declaration in self._absent_declarations():
-            left = self._absent_backlog(declaration)
+            left = self.absent_backlog(declaration)
             yield SubscriptionFigures(declaration.name, declaration.pattern, left, 0, 0)
 
     def _absent_declarations(self) -> Iterator[Declaration]:
@@ -140,7 +138,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             if name not in self.opened:
                 yield msgspec.msgpack.decode(value, type=Declaration)
 
-    def _declared(self, name: str) -> Declaration:
+    def declared(self, name: str) -> Declaration:
         """Read the declaration of a subscription that is not open. Raises KeyError, StoreError."""
         value = self._store.state.get(KIND, name)
         if value is None or name in self.opened:
@@ -256,7 +254,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             return self._forget(found)
         if name not in self:
             return None
-        declaration, cursors = self._declared(name), self._store.cursors.named(name)
+        declaration, cursors = self.declared(name), self._store.cursors.named(name)
         self._absent.take(declaration, [each.cursor for each in cursors])
         for each in cursors:
             self._logs.forget_part(name, each.log, each.cursor)
@@ -356,7 +354,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
 
     def _reopen(self, name: str) -> DurableSubscription:
         """Make an object from the rows. Raises KeyError for an unknown name, StoreError."""
-        declaration, left_at = self._declared(name), self._absent.left_at(name)
+        declaration, left_at = self.declared(name), self._absent.left_at(name)
         cursors = self._store.cursors.named(name)
         self._absent.take(declaration, [each.cursor for each in cursors])
         subscription = self.opened[name] = DurableSubscription(declaration, left_at)
@@ -367,7 +365,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             subscription.add(part)
         return subscription
 
-    def _absent_backlog(self, declaration: Declaration) -> int:
+    def absent_backlog(self, declaration: Declaration) -> int:
         """Return the number of messages after the cursors of an absent subscription; 0 where it wants none of them."""
         cursors = [each.cursor for each in self._store.cursors.named(declaration.name)]
         behind = (cursor for cursor in cursors if self._absent.is_behind(declaration.pattern, cursor))
@@ -528,6 +526,20 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             # it is unknown which of its messages expire
             places.append(AbsentCursor(each.log, each.cursor, behind, LOOK if behind else None))
         self._absent.put(declaration, places, self._unused_since(declaration, left_at))
+
+
+def unsettled_messages(subscriptions: DurableSubscriptions, name: str) -> int:
+    """Return the number of unsettled messages of a subscription, without opening it; 0 for an unknown name.
+
+    Raises StoreError.
+    """
+    found = subscriptions.opened.get(name)
+    if found is not None:
+        return sum(part.backlog + part.outstanding for part in found.parts)
+    try:
+        return subscriptions.absent_backlog(subscriptions.declared(name))
+    except KeyError:
+        return 0
 
 
 def _figures(found: DurableSubscription) -> SubscriptionFigures:

@@ -22,6 +22,7 @@ from bridge.sasl.scram import ITERATIONS, SALT_BYTES, ScramVerifier
 from edge.broker.configuration import AuthenticationMode
 from edge.broker.model.authorization import AccessRule, Ended, Grant
 from edge.broker.model.isolation import report
+from edge.broker.model.refusals import RefusalCause, RefusalJournal
 from edge.broker.security.credentials import (
     CredentialSecret,
     CredentialSnapshot,
@@ -86,10 +87,13 @@ class Authenticator:
         clock: Callable[[], float],
         utc_s: Callable[[], float] = time.time,
         bearer: BearerVerifier | None = None,
+        refusals: RefusalJournal | None = None,
     ) -> None:
         """`clock` returns monotonic seconds; `utc_s` UTC seconds, for the validity of secrets. `bearer` verifies tokens
-        where an issuer is configured."""
+        where an issuer is configured. `refusals` records refused logins."""
         self.mode = mode
+        self.refusals = RefusalJournal(utc_s) if refusals is None else refusals
+        """Refused clients, for operators."""
         self.bearer = bearer
         self._reload_users: Callable[[], None] = lambda: None
         self.refused = 0
@@ -184,16 +188,20 @@ class Authenticator:
 
     # --- passwords ----------------------------------------------------------------------------------------------
 
-    def check(self, username: str | None, password: bytes | None, decided: Decided, source: str = "") -> None:
+    def check(
+        self, username: str | None, password: bytes | None, decided: Decided, source: str = "", client: str = ""
+    ) -> None:
         """Call `decided` once: at once if nothing has to be hashed, else later. With tokens the password is a token.
 
-        `source` is the peer's address, for counting failures; empty: failures are not counted.
+        `source` is the peer's address, for counting failures; empty: failures are not counted. `client`: its client
+        identifier, for the journal of refusals.
         """
         if self.tokens:
-            self.check_token(password or b"", decided, source)
+            self.check_token(password or b"", decided, source, client)
             return
         if username is None or password is None or len(password) > PASSWORD_BYTES_MAX or not self.passwords:
-            self.failed(source, username or "")
+            incomplete = username is None or password is None
+            self.failed(source, username or "", client, RefusalCause.NO_CREDENTIALS if incomplete else None)
             decided(LoginVerdict.REFUSED, None)
             return
         user = self._user(username)
@@ -202,11 +210,14 @@ class Authenticator:
             self.succeeded(source, username)
             decided(LoginVerdict.ACCEPTED, VerifiedIdentity(username, secret=self._known[username].secret))
             return
-        login = None
-        if not self.too_many_failures(source, username):
-            login = self._waiting.add(username if user is not None else None, decided, self._clock())
+        if self.throttles(source, username, client):
+            self.busy += 1
+            decided(LoginVerdict.BUSY, None)
+            return
+        login = self._waiting.add(username if user is not None else None, decided, self._clock())
         if login is None:
             self.busy += 1
+            self.refusals.add(RefusalCause.BUSY, source, user=username, client=client)
             decided(LoginVerdict.BUSY, None)
             return
         waiting, candidate, at_s = login, user, self._utc_s()
@@ -220,7 +231,7 @@ class Authenticator:
             return None
 
         def done(secret: CredentialSecret | None) -> None:
-            self._verified(username, digest, secret, waiting, source)
+            self._verified(username, digest, secret, waiting, source, client)
 
         self._worker(work, done)
 
@@ -231,7 +242,13 @@ class Authenticator:
         return self._users.get(username)
 
     def _verified(
-        self, username: str, digest: bytes, secret: CredentialSecret | None, login: WaitingLogin, source: str
+        self,
+        username: str,
+        digest: bytes,
+        secret: CredentialSecret | None,
+        login: WaitingLogin,
+        source: str,
+        client: str,
     ) -> None:
         """Process the result. A result after the answer "busy" is cached for the client's next attempt."""
         self.verifications += 1
@@ -241,7 +258,7 @@ class Authenticator:
         current = next((s for s in user.secrets if secret is not None and s.id == secret.id), None) if user else None
         if user is None or current is None or not current.valid(self._utc_s()):
             if not login.answered:
-                self.failed(source, username)
+                self.failed(source, username, client)
                 login.answer(LoginVerdict.REFUSED, None)
             return
         if len(self._known) >= USERS_MAX:
@@ -267,6 +284,7 @@ class Authenticator:
             len(late), VERIFICATION_WAIT_S_MAX, self.late,
         )  # fmt: skip
         for login in late:
+            self.refusals.add(RefusalCause.BUSY, user=login.bucket or "")
             try:
                 login.answer(LoginVerdict.BUSY, None)
             except Exception as error:
@@ -288,13 +306,22 @@ class Authenticator:
         """Return True while clients at this address may not log in as this user."""
         return self._failures.too_many(source, username, self._clock())
 
+    def throttles(self, source: str, username: str, client: str = "") -> bool:
+        """Return True and record the refusal while clients at this address may not log in as this user."""
+        throttled = self.too_many_failures(source, username)
+        if throttled:
+            self.refusals.add(RefusalCause.THROTTLED, source, user=username, client=client)
+        return throttled
+
     def succeeded(self, source: str, username: str) -> None:
         """Record a successful login: failures of other users at this address do not lock this user out."""
         self._failures.succeeded(source, username, self._clock())
 
-    def failed(self, source: str, username: str) -> None:
-        """Record a failed login as this user from this address."""
+    def failed(self, source: str, username: str, client: str = "", cause: RefusalCause | None = None) -> None:
+        """Record a failed login as this user from this address. `cause` None: the user is unknown, or the password or
+        token is wrong."""
         self.refused += 1
+        self.refusals.add(cause or self._cause_of_failure(username), source, user=username, client=client)
         now = self._clock()
         self._failures.add(source, username, now)
         if now >= self._log_failures_at:  # not a line for each: guessing must not fill the log
@@ -302,37 +329,45 @@ class Authenticator:
             words = "token refused" if self.tokens else LoginVerdict.REFUSED.value
             log.warning("user %r: %s (%d since start)", (username or "-")[:100], words, self.refused)
 
+    def _cause_of_failure(self, username: str) -> RefusalCause:
+        """Return why a login with a complete name and secret failed."""
+        if self.tokens:
+            return RefusalCause.TOKEN
+        if not self.passwords:
+            return RefusalCause.CERTIFICATE
+        return RefusalCause.WRONG_PASSWORD if username in self._users else RefusalCause.UNKNOWN_USER
+
     # --- tokens -------------------------------------------------------------------------------------------------
 
-    def check_bearer(self, message: bytes, decided: Decided, source: str = "") -> None:
+    def check_bearer(self, message: bytes, decided: Decided, source: str = "", client: str = "") -> None:
         """Check the message of OAUTHBEARER; see `check`."""
         try:
             shown = bearer.read(message)
         except bearer.BearerError:
-            self.failed(source, "")
+            self.failed(source, "", client)
             decided(LoginVerdict.REFUSED, None)
             return
 
         def known(verdict: LoginVerdict, proven: VerifiedIdentity | None) -> None:
             if proven is not None and shown.authority not in ("", proven.user):
-                self.failed(source, proven.user)
+                self.failed(source, proven.user, client)
                 decided(LoginVerdict.REFUSED, None)
             else:
                 decided(verdict, proven)
 
-        self.check_token(shown.token, known, source)
+        self.check_token(shown.token, known, source, client)
 
-    def check_token(self, token: bytes, decided: Decided, source: str = "") -> None:
+    def check_token(self, token: bytes, decided: Decided, source: str = "", client: str = "") -> None:
         """Call `decided` once: at once, or after the issuer has sent its keys."""
 
         def known(verdict: LoginVerdict, proven: VerifiedIdentity | None) -> None:
             if verdict is LoginVerdict.REFUSED:
-                self.failed(source, "")
+                self.failed(source, "", client, RefusalCause.TOKEN)
             decided(verdict, proven)
 
         if self.bearer is None or not self.tokens or not 0 < len(token) <= TOKEN_BYTES_MAX:
             known(LoginVerdict.REFUSED, None)
-        elif self.too_many_failures(source, ""):
+        elif self.throttles(source, "", client):
             self.busy += 1
             decided(LoginVerdict.BUSY, None)
         else:
@@ -373,6 +408,14 @@ class Authenticator:
             if proven.secret and user is not None:
                 self._limit_sessions(user)
         return grant
+
+    def rules_of(self, user: str, client: str) -> tuple[AccessRule, ...]:
+        """Return the rights of a connected client of this user, or those of the user."""
+        found = next((grant.rules for grant in self._grants.get(user, ()) if grant.client == client), None)
+        if found is not None:
+            return found
+        known = self._users.get(user)
+        return () if known is None else tuple(known.rules)
 
     def grant_nothing(self, client: str, revoke: Callable[[Ended], None]) -> Grant:
         """Return a grant without rights, for a client that will send a token: `renew` within `TOKEN_WAIT_S`."""

@@ -49,19 +49,21 @@ class SaslExchange(Protocol):
         ...
 
 
-def start_exchange(gate: Authenticator, method: str, source: str) -> SaslExchange | None:
-    """Start an exchange for a client at the address `source`; None if the mechanism is not enabled."""
+def start_exchange(gate: Authenticator, method: str, source: str, client: str = "") -> SaslExchange | None:
+    """Start an exchange for a client at the address `source`; None if the mechanism is not enabled. `client`: its
+    client identifier."""
     if method == scram.MECHANISM and gate.passwords:
-        return _Scram(gate, source)
+        return _Scram(gate, source, client)
     if method == bearer.MECHANISM and gate.tokens:
-        return _Bearer(gate, source)
+        return _Bearer(gate, source, client)
     return None
 
 
 class _Scram:
-    def __init__(self, gate: Authenticator, source: str) -> None:
+    def __init__(self, gate: Authenticator, source: str, client: str) -> None:
         self._gate = gate
         self._source = source
+        self._client = client
         self._server = scram.ScramServer()
         self._challenged = False
 
@@ -71,14 +73,14 @@ class _Scram:
             if not self._challenged:
                 self._challenged = True
                 server.first(data)
-                if self._gate.too_many_failures(self._source, server.username):
+                if self._gate.throttles(self._source, server.username, self._client):
                     answer(AuthenticationFailed(LoginVerdict.BUSY))
                 else:
                     answer(Challenge(server.challenge(self._gate.scram(server.username))))
                 return
             final = server.finish(data)
         except scram.ScramError:
-            self._gate.failed(self._source, server.username)
+            self._gate.failed(self._source, server.username, self._client)
             answer(AuthenticationFailed(LoginVerdict.REFUSED))
             return
         self._gate.succeeded(self._source, server.username)
@@ -86,12 +88,13 @@ class _Scram:
 
 
 class _Bearer:
-    def __init__(self, gate: Authenticator, source: str) -> None:
+    def __init__(self, gate: Authenticator, source: str, client: str) -> None:
         self._gate = gate
         self._source = source
+        self._client = client
 
     def step(self, data: bytes, answer: Next) -> None:
         def decided(verdict: LoginVerdict, proven: VerifiedIdentity | None) -> None:
             answer(AuthenticationFailed(verdict) if proven is None else Authenticated(proven))
 
-        self._gate.check_bearer(data, decided, self._source)
+        self._gate.check_bearer(data, decided, self._source, self._client)

@@ -43,7 +43,7 @@ class SaslCredentials:
         self._ask(answer, lambda decided: self._gate.check_bearer(message, decided, self.source))
 
     def scram(self, username: str) -> ScramVerifier | None:
-        if self._gate.too_many_failures(self.source, username):
+        if self._gate.throttles(self.source, username):
             return None
         self.proven = VerifiedIdentity(username)  # valid once the exchange succeeds
         return self._gate.scram(username)

@@ -235,7 +235,7 @@ class TestAtRest:
         site = Site()
         name, more = "amqp/container/link", {"all_qos": True, "no_local": True, "selector": "a = 1"}
         away(site, site.consumer("topic/a", "container", options=options(name, **more)))
-        declaration = site.router.durable_subscriptions._declared(name)
+        declaration = site.router.durable_subscriptions.declared(name)
         site.send("topic/a", b"own", flags=0)
         site.router.publish(Publication(Origin(), Run("topic/a", "container", 0, b"", [b"x"]), ()))
         site.settle_down()

@@ -42,7 +42,9 @@ class PendingGate(Authenticator):
         super().__init__(AuthenticationMode.STANDARD, snapshot, worker=lambda _work, _done: None, clock=lambda: 0.0)
         self.asked: list[Callable[[LoginVerdict], None]] = []
 
-    def check(self, username: str | None, password: bytes | None, decided: Decided, source: str = "") -> None:
+    def check(
+        self, username: str | None, password: bytes | None, decided: Decided, source: str = "", client: str = ""
+    ) -> None:
         proven = VerifiedIdentity(username or "")
         self.asked.append(lambda said: decided(said, proven if said is LoginVerdict.ACCEPTED else None))
 
