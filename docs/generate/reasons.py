@@ -34,6 +34,10 @@ VOCABULARIES: Final = (
         "Section 2.4 of the standard; clients of MQTT 3 get the return codes of their version.",
     ),
     Vocabulary(
+        "Refused clients", "edge/broker/model/refusals.py", "wrong-password",
+        "Field `reason` of `GET /api/v1/refusals` and of `waypost client refusals`, label of `waypost_refused_total`.",
+    ),
+    Vocabulary(
         "Loss ledger: dropped at delivery", "edge/broker/delivery/dead_letters.py", "delivery attempts exceeded",
         "Column `reason` of table `ledger`, and of `waypost store info`. A message that was moved to a dead letter "
         "address has `dead-lettered: ` before the word.",

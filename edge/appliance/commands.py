@@ -28,6 +28,9 @@ COMMANDS: Final[dict[str, LazyCommand]] = {
     "device": LazyCommand(
         "edge.appliance.accounts.cli:device", "Manage devices of a gateway, and simulate them.", "edge"
     ),
+    "client": LazyCommand(
+        "edge.appliance.clients.cli:client", "List clients and refusals, and disconnect clients.", "edge"
+    ),
     "store": LazyCommand(
         "edge.appliance.store.cli:store", "Inspect, verify, export or repair a gateway's store.", "edge"
     ),

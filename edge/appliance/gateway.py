@@ -8,7 +8,7 @@ import itertools
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,6 +19,8 @@ from bridge.proxy import PeerRoute
 from bridge.resources.endpoint import ListenEndpoint
 from bridge.version import VERSION
 from edge.appliance.accounts.users import apply_resources
+from edge.appliance.clients.directory import ClientDirectory
+from edge.appliance.clients.sources import ClientSources
 from edge.appliance.clock import ClockQuality
 from edge.appliance.console.history import StatusHistory
 from edge.appliance.console.status import AddressStatus, CommitDurations, GatewayStatus, MemoryStatus, UplinkStatus
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from edge.broker.http.api import HttpDeviceApi
+    from edge.broker.http.polls import WaitingPoll
     from edge.broker.router.connector_uplink import ConnectorUplink
     from edge.broker.security.issuer import Issuer
     from edge.configuration.trials import Trials
@@ -116,8 +119,7 @@ class Gateway:
             self.store.close()
             raise
         self._operator_token = _operator_token(data)
-        self._data = data
-        self._development = development
+        self._data, self._development = data, development
         self._issuer: Issuer | None = None
         self._key = StatementKey(data)
         self.uplinks = Uplinks(
@@ -138,6 +140,7 @@ class Gateway:
         )
         self.uplinks.configure(configuration)
         self._started_at = time.monotonic()
+        self._clients = ClientDirectory(ClientSources(self.broker, self._polls, monotonic_s=loop.time, utc_s=time.time))
         self._devices: HttpDeviceApi | None = None
         """HTTP API for devices; made by the first request."""
         self._history = StatusHistory(self.status)
@@ -166,6 +169,7 @@ class Gateway:
             users=lambda: self.users.trouble,
             renewal=lambda: self._renewal.trouble,
             revocations=lambda: self._revocations.trouble,
+            silent=self._clients.sources.silent,
         )
 
     async def start(self) -> dict[str, tuple[str, int]]:
@@ -285,6 +289,10 @@ class Gateway:
             left = min(left, quotas.space_bytes - self.store.totals().bytes)
         return max(0, left)
 
+    def _polls(self) -> Mapping[int, WaitingPoll]:
+        """Return the HTTP requests that wait for a message."""
+        return {} if self._devices is None else self._devices.polls.waits
+
     def status(self) -> GatewayStatus:
         """Return the status that the console shows."""
         broker, totals, commits = self.broker, self._store_totals(), self.store.medium.commits
@@ -313,6 +321,7 @@ class Gateway:
             "addresses": list(itertools.islice(_addresses(router), ADDRESSES_SHOWN_MAX)),
             "addresses_left_out": max(0, len(router.queues) + len(router.durable_subscriptions) - ADDRESSES_SHOWN_MAX),
             "logins_refused": {"credentials": broker.gate.refused, "busy": broker.gate.busy},
+            "refused": dict(broker.refusals.counts),
             "store": {
                 "messages": totals.messages,
                 "bytes": totals.bytes,
@@ -383,6 +392,7 @@ class Gateway:
             for uplink in self.uplinks:
                 uplink.look(now_ns, clock_good=clock_good)
             self._bridge.look()
+            self._clients.tick()
             await asyncio.sleep(REPORT_INTERVAL_S)
 
     def _report_status(self) -> None:
@@ -426,6 +436,7 @@ class Gateway:
 
     def _make_app(self) -> ASGIApp:
         """Make the web application, at the first HTTP request: its modules cost no memory before that."""
+        from edge.appliance.clients.routes import client_routes  # noqa: PLC0415
         from edge.appliance.console.app import make_app  # noqa: PLC0415
         from edge.appliance.crossing.routes import bridge_routes  # noqa: PLC0415
         from edge.appliance.trace.routes import trace_routes  # noqa: PLC0415
@@ -450,6 +461,7 @@ class Gateway:
             *session_routes(access),
             *bridge_routes(self._bridge, self.bridge_status, access),
             *trace_routes(broker.tracer, access),
+            *client_routes(self._clients, broker.gate, access),
         ]
         app = make_app(self._history, access, self, routes)
         guard = Guard(app, broker.site, lambda: not broker.gate.open, self._devices.origins)

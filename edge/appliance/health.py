@@ -6,7 +6,7 @@ import datetime
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -15,6 +15,8 @@ import msgspec
 
 from bridge.dialer import LinkState
 from bridge.hub_addresses import IDENTITY_SHARED
+from edge.appliance.clients.refusals import refusal_problems
+from edge.appliance.clients.silence import SilentClient, silence_problems
 from edge.appliance.clock import ClockQuality
 from edge.appliance.crossing.documents import autonomy
 from edge.appliance.first_boot.journal import FirstBootState, state_of
@@ -77,6 +79,7 @@ class GatewayHealth:
         users: Callable[[], str | None],
         renewal: Callable[[], str | None] = lambda: None,
         revocations: Callable[[], str | None] = lambda: None,
+        silent: Callable[[], Sequence[SilentClient]] = tuple,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`development`: the configuration comes from options, not from applied resources. `room_hours`: hours until
@@ -96,6 +99,7 @@ class GatewayHealth:
         self._users = users
         self._renewal = renewal
         self._revocations = revocations
+        self._silent = silent
         self._monotonic_s = monotonic_s
         self._rising = CounterRise(monotonic_s)
         self._refused = CounterRise(monotonic_s)
@@ -112,7 +116,7 @@ class GatewayHealth:
             (
                 self.store, self.room, self.names, self.memory, self.logs, self.housekeeping, self.credentials,
                 self.hubs, self.losses, self.unrouted, self.certificates, self.machine, self.lag.problems, log_problems,
-                self.files,
+                self.files, self.refused_devices, self.silent_devices,
             )
         )  # fmt: skip
 
@@ -231,6 +235,14 @@ class GatewayHealth:
         if addresses:
             applied = f"waypost bridge forward {{}} --data {word(self._data)}"
             yield unrouted_problem(addresses, "waypost edge run with --forward {}" if self._development else applied)
+
+    def refused_devices(self) -> Iterator[FoundProblem]:
+        """Yield a notice for each device that is refused again and again."""
+        yield from refusal_problems(self._broker.refusals, time.time)
+
+    def silent_devices(self) -> Iterator[FoundProblem]:
+        """Yield a notice for each device that is silent for longer than usual."""
+        yield from silence_problems(self._silent())
 
     def certificates(self) -> Iterator[FoundProblem]:
         trouble = self._broker.listeners.certificate_trouble

@@ -47,21 +47,21 @@ def token_of(data: Path | None) -> str | None:
         raise CommandError(str(error)) from None
 
 
-def ask(url: str, token: str | None, *, post: bool = False, answer_s: float = ANSWER_S) -> Any:
+def ask(url: str, token: str | None, *, method: str = "GET", answer_s: float = ANSWER_S) -> Any:
     """Return the document at a URL of a gateway. Raises CommandError."""
-    with connect(url, token, post=post, answer_s=answer_s) as answer:
+    with connect(url, token, method=method, answer_s=answer_s) as answer:
         try:
             return msgspec.json.decode(answer.read())
         except (OSError, ValueError) as error:
             raise _unreachable(url, error) from None
 
 
-def connect(url: str, token: str | None, *, post: bool = False, answer_s: float = ANSWER_S) -> HTTPResponse:
+def connect(url: str, token: str | None, *, method: str = "GET", answer_s: float = ANSWER_S) -> HTTPResponse:
     """Return the response of a gateway, with its body not yet read. Raises CommandError."""
     import urllib.error
     import urllib.request
 
-    request = urllib.request.Request(url, method="POST" if post else "GET")  # noqa: S310 - http
+    request = urllib.request.Request(url, method=method)  # noqa: S310 - http
     if token is not None:
         request.add_header("Authorization", f"Bearer {token}")
     try:

@@ -83,6 +83,11 @@ def _gateway(status: GatewayStatus) -> Iterable[Metric]:
     for reason, count in status.get("logins_refused", {}).items():
         logins.add_metric([reason], count)
     yield logins
+    about = "Refused logins, connections and operations of clients, by reason."
+    refused = CounterMetricFamily("waypost_refused", about, labels=["reason"])
+    for reason, count in status.get("refused", {}).items():
+        refused.add_metric([reason], count)
+    yield refused
 
 
 def _addresses(status: GatewayStatus) -> Iterable[Metric]:

@@ -206,6 +206,8 @@ class GatewayStatus(TypedDict, total=False):
     """Number of addresses that are not listed, as a status lists a limited number."""
     logins_refused: Mapping[str, int]
     """Count by reason: wrong credentials, or too many attempts at once."""
+    refused: Mapping[str, int]
+    """Refused connections, logins and operations of clients, by reason (`edge.broker.model.refusals.RefusalCause`)."""
     store: StoreStatus
     memory: MemoryStatus
     uplink: UplinkStatus

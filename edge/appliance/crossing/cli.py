@@ -228,7 +228,7 @@ def _post(data: Path | None, http: str | None, what: str, connector: str = "", *
     """Post to a route of the bridge; return the document of its answer. Raises CommandError."""
     url = f"http://{console(data, http)}/api/v1/bridge/{what}"
     query = f"?connector={quote(connector, safe='')}" if connector else ""
-    return ask(url + query, token_of(data), post=True, answer_s=answer_s)
+    return ask(url + query, token_of(data), method="POST", answer_s=answer_s)
 
 
 def _control(what: str, connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: bool) -> None:

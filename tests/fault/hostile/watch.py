@@ -12,19 +12,8 @@ from tests.fault.hostile.figures import Figures
 from tests.fault.hostile.neighbours import Neighbours
 from tests.support.processes import Waypost, resident_mib, wait_until
 
-RETURNED_S: Final = 15.0
+GIVEN_BACK_S: Final = 15.0
 """Time until memory is returned. The guarantee is 10 s; other tests may use both cores."""
-
-
-def await_memory(pid: int, before_mib: float, *, kept_mib: float, timeout_s: float = RETURNED_S) -> float:
-    """Wait until a process has returned all memory but `kept_mib`; return the seconds."""
-    began = time.monotonic()
-    wait_until(
-        lambda: resident_mib(pid) < before_mib + kept_mib,
-        timeout_s=timeout_s,
-        what=f"the memory is returned ({before_mib:.0f} MiB before)",
-    )
-    return time.monotonic() - began
 
 
 class Watch:
@@ -69,6 +58,11 @@ def watched(
         attacked = time.monotonic()
         yield
         felt = neighbours.felt(attacked)
-    returned_s = await_memory(running.pid, watch.before_mib, kept_mib=grown_mib)
-    note(Figures(attack, felt, watch.before_mib, watch.most_mib, returned_s))
+        ended = time.monotonic()
+    wait_until(
+        lambda: resident_mib(running.pid) < watch.before_mib + grown_mib,
+        timeout_s=GIVEN_BACK_S,
+        what=f"memory given back ({watch.before_mib:.0f} MiB before)",
+    )
+    note(Figures(attack, felt, watch.before_mib, watch.most_mib, time.monotonic() - ended))
     assert felt.bearable(floor_s), str(felt)

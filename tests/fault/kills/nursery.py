@@ -45,7 +45,9 @@ class Nursery(Waypost):
         self._forked = int(self._line())
         line = self._line()
         assert line.startswith("ready"), f"{line!r}\n{self.log.read_text()}"
-        self._set_endpoints(line)
+        for name, _, endpoint in (part.partition("=") for part in line.split()[1:]):
+            host, _, port = endpoint.rpartition(":")
+            self.endpoints[name] = (host, int(port))
         return self
 
     def kill(self) -> None:

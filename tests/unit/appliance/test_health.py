@@ -14,6 +14,7 @@ from edge.appliance.health import SHARED_IDENTITY_S, GatewayHealth
 from edge.broker.configuration import ConnectorType
 from edge.broker.listeners.admission import AdmissionFigures
 from edge.broker.model.budget import Budget
+from edge.broker.model.refusals import RefusalJournal
 from edge.health.problems import HealthProblem, Severity
 from edge.health.stall_detector import STALLED_S
 
@@ -55,7 +56,12 @@ class Gateway:
         )
         self.gate = SimpleNamespace(waits_s=0.0, late=0)
         self.broker: Any = SimpleNamespace(
-            router=router, listeners=self.listeners, admission=self.admission, failing={}, gate=self.gate
+            router=router,
+            listeners=self.listeners,
+            admission=self.admission,
+            failing={},
+            gate=self.gate,
+            refusals=RefusalJournal(),
         )
         self.store: Any = SimpleNamespace(medium=SimpleNamespace(problems=[]), ledger=SimpleNamespace(entered={}))
         self.users: str | None = None

@@ -1,0 +1,191 @@
+"""`waypost client`: clients of a running gateway, and refused ones."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+import click
+import msgspec
+
+from edge.appliance.clients.documents import (
+    PAGE,
+    PAGE_MAX,
+    ClientDetail,
+    ClientDisconnection,
+    ClientPage,
+    RefusalPage,
+)
+from edge.appliance.errors import CommandError
+from edge.appliance.resource_commands import json_option
+from edge.appliance.running import ask, console, data_option, http_option, token_of
+from edge.output.terminal import say, say_json
+
+T = TypeVar("T")
+
+limit_option = click.option(
+    "--limit", type=click.IntRange(1, PAGE_MAX), default=PAGE, show_default=True, help="Most entries to show."
+)
+after_option = click.option("--after", metavar="NEXT", help="Continue after an earlier page: its `next`.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def client() -> None:
+    """List the clients of a running gateway and refused ones, and disconnect clients."""
+
+
+@client.command("list")
+@click.option(
+    "--state",
+    type=click.Choice(["all", "connected", "silent", "absent"]),
+    default="all",
+    show_default=True,
+    help="Only clients in this state.",
+)
+@click.option(
+    "--query", "-q", "text", metavar="TEXT", help="Only those with this text in name, user or remote address."
+)
+@click.option(
+    "--sort",
+    type=click.Choice(["name", "user", "in", "out", "queued", "last"]),
+    default="name",
+    show_default=True,
+    help="Order: names ascending, figures and times descending.",
+)
+@limit_option
+@after_option
+@data_option
+@http_option
+@json_option
+def list_clients(
+    state: str,
+    text: str | None,
+    sort: str,
+    limit: int,
+    after: str | None,
+    data: Path | None,
+    http: str | None,
+    as_json: bool,
+) -> None:
+    """List clients: MQTT sessions, AMQP connections and HTTP devices that wait for a message.
+
+    \b
+      connected  the client has a connection
+      silent     it has sent no message for five times its usual interval
+      absent     it has no connection, and its MQTT session is stored
+    \b
+      in, out    messages from and to the client since it connected
+      queued     stored messages that it has not acknowledged
+      last       time since its last message
+
+    \b
+      waypost client list --data ./gw1 --state silent
+      waypost client list --data ./gw1 --sort queued --limit 10
+    """
+    from edge.appliance.clients.printing import show_clients
+
+    page = _get(data, http, "clients", ClientPage, state=state, q=text, sort=sort, limit=limit, after=after)
+    if as_json:
+        say_json(msgspec.to_builtins(page))
+    else:
+        show_clients(page, time.time())
+
+
+@client.command()
+@click.argument("name")
+@data_option
+@http_option
+@json_option
+def show(name: str, data: Path | None, http: str | None, as_json: bool) -> None:
+    """Show one client with its subscriptions, rights and latest refusals. NAME: its name or id in `client list`.
+
+    \b
+      waypost client show pump7 --data ./gw1
+    """
+    from edge.appliance.clients.printing import show_client
+
+    detail = _get(data, http, f"clients/{quote(name, safe='')}", ClientDetail)
+    if as_json:
+        say_json(msgspec.to_builtins(detail))
+    else:
+        show_client(detail, time.time())
+
+
+@client.command()
+@click.argument("name")
+@click.option("--end-session", is_flag=True, help="End its MQTT session too, with subscriptions and their messages.")
+@data_option
+@http_option
+@json_option
+def disconnect(name: str, end_session: bool, data: Path | None, http: str | None, as_json: bool) -> None:
+    """Close the connection of a client. Most clients connect again at once. NAME: its name or id in `client list`.
+
+    An MQTT 5 client is told that an administrator did it, an AMQP client gets `amqp:connection:forced`. A client that
+    was lost is no longer listed as silent. To keep a client out, remove its user: `waypost device remove`.
+
+    \b
+      waypost client disconnect pump7 --data ./gw1
+      waypost client disconnect pump7 --data ./gw1 --end-session
+    """
+    session = "end" if end_session else "keep"
+    document = _call(data, http, f"clients/{quote(name, safe='')}", "DELETE", session=session)
+    done = _read(ClientDisconnection, document)
+    if as_json:
+        say_json(msgspec.to_builtins(done))
+        return
+    say(f"{name}: {'disconnected' if done.disconnected else 'was not connected'}")
+    if done.session_ended:
+        say("its session has ended")
+
+
+@client.command()
+@click.option(
+    "--query", "-q", "text", metavar="TEXT", help="Only those with this text in host, user, client or address."
+)
+@limit_option
+@after_option
+@data_option
+@http_option
+@json_option
+def refusals(
+    text: str | None, limit: int, after: str | None, data: Path | None, http: str | None, as_json: bool
+) -> None:
+    """Show which clients were refused, why, and the next step; the latest first.
+
+    \b
+    Refused are logins, connections beyond a limit, messages and subscriptions without a right, and violations
+    of a protocol. A client never learns whether its user name or its password was wrong; this list shows it.
+    It is kept in memory: the last 1 000 since the start of the gateway.
+
+    \b
+      waypost client refusals --data ./gw1
+      waypost client refusals --data ./gw1 --query pump8
+    """
+    from edge.appliance.clients.printing import show_refusals
+
+    page = _get(data, http, "refusals", RefusalPage, q=text, limit=limit, after=after)
+    if as_json:
+        say_json(msgspec.to_builtins(page))
+    else:
+        show_refusals(page, time.time())
+
+
+def _get(data: Path | None, http: str | None, path: str, kind: type[T], **query: str | int | None) -> T:
+    """Return the document of a route. Raises CommandError."""
+    return _read(kind, _call(data, http, path, "GET", **query))
+
+
+def _call(data: Path | None, http: str | None, path: str, method: str, **query: str | int | None) -> Any:
+    given = {name: value for name, value in query.items() if value is not None}
+    url = f"http://{console(data, http)}/api/v1/{path}"
+    return ask(f"{url}?{urlencode(given)}" if given else url, token_of(data), method=method)
+
+
+def _read(kind: type[T], document: Any) -> T:
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        hint = "gateway and command may be of different versions: compare `waypost --version` with `edge status`"
+        raise CommandError(f"the gateway's answer is not understood: {error}", hint=hint) from None
