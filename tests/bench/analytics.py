@@ -8,7 +8,6 @@ on every core and produce all result rows. A result with other rows ends the run
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from tests.bench.comparison import Benchmark, Settings
 from tests.bench.load import LoadFailed, LoadGenerators
 from tests.bench.packages import say
 from tests.bench.result import Goal, Result, at_least
+from tests.bench.scratch import scratch_folder
 
 if TYPE_CHECKING:
     import polars as pl
@@ -251,7 +251,7 @@ def _run(_load: LoadGenerators, settings: Settings) -> list[Result]:
     from spark import session  # noqa: PLC0415
 
     results: list[Result] = []
-    with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
+    with scratch_folder() as folder:
         spark = session.start("waypost-bench", session.SessionOptions(log=Path(folder) / "spark.log"))
         try:
             for rows in ROWS_FULL if settings.full else (ROWS,):

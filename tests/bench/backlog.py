@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import socket
 import statistics
-import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.bench.comparison import Benchmark, Settings
 from tests.bench.load import LoadFailed, LoadGenerators
 from tests.bench.packages import say
 from tests.bench.result import Result, at_least, at_most
+from tests.bench.scratch import scratch_folder
 
 MESSAGES: Final = 2_000_000
 MESSAGES_FULL: Final = 20_000_000
@@ -38,7 +38,7 @@ _SUBSCRIBE = b"\x82" + bytes((len(QUEUE) + 5,)) + b"\x00\x01\x00" + bytes((len(Q
 
 def run(load: LoadGenerators, settings: Settings) -> list[Result]:
     messages = MESSAGES_FULL if settings.full else MESSAGES
-    with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder, ExitStack() as stack:
+    with scratch_folder() as folder, ExitStack() as stack:
         gateway = stack.enter_context(WaypostBroker(Path(folder)))
         enqueue(load, gateway, REFERENCE, "queue/warm")
         filled, empty, filling_cpu = _fill(load, gateway, messages)

@@ -9,14 +9,14 @@ import getpass
 import os
 import socket
 import subprocess
-import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
 from tests.bench.packages import BrokerMissing, program
+from tests.bench.scratch import scratch_folder
 from tests.support.certificates import Authority
-from tests.support.processes import Waypost, edge, free_port, resident_mib, wait_until
+from tests.support.processes import Waypost, cpu_s, edge, free_port, peak_mib, resident_mib, wait_until
 
 
 class Broker(Protocol):
@@ -57,7 +57,7 @@ class WaypostBroker:
 
     def __init__(self, folder: Path | None = None, *arguments: str) -> None:
         """Keep data in `folder`; without one, in a temporary folder that is deleted with the gateway."""
-        self._own = None if folder else tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build")
+        self._own = None if folder else scratch_folder()
         self._process: Waypost = edge(folder or Path(self._own.name if self._own else ""), "gateway", *arguments)
 
     def __enter__(self) -> Self:
@@ -97,16 +97,12 @@ class WaypostBroker:
     @property
     def resident_mib_max(self) -> float:
         """Return its largest resident memory since the start."""
-        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
-        raise ProcessLookupError(self._process.pid)
+        return peak_mib(self._process.pid)
 
     @property
     def cpu_s(self) -> float:
         """Return its processor time since the start."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_s(self._process.pid)
 
 
 class WaypostWaiting(WaypostBroker):
@@ -147,7 +143,7 @@ class WaypostConfigured(WaypostBroker):
 """
 
     def __init__(self, limits: str) -> None:
-        self._configuration = tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build")
+        self._configuration = scratch_folder()
         folder = Path(self._configuration.name)
         (folder / "gateway.yaml").write_text(self._resources.replace("LIMITS", limits))
         super().__init__(folder, "--config", str(folder / "gateway.yaml"))
@@ -169,7 +165,7 @@ class WaypostEveryTransport(WaypostBroker):
 """
 
     def __init__(self) -> None:
-        self._configuration = tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build")
+        self._configuration = scratch_folder()
         folder = Path(self._configuration.name)
         issued = Authority(folder / "authority").issue("localhost")
         resources = self._resources.replace("CERTIFICATE", issued.certificate).replace("KEY", issued.key)
@@ -191,7 +187,7 @@ class Mosquitto:
         """Keep data in a new folder inside `parent`."""
         self._program = self._find()
         self._port = free_port()
-        self._folder = tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=parent or Path.cwd() / "build")
+        self._folder = scratch_folder(parent)
         self._configuration = Path(self._folder.name) / "mosquitto.conf"
         self._configuration.write_text(
             f"listener {self._port} 127.0.0.1\nallow_anonymous true\n{self._settings}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from tests.bench.comparison import Benchmark, Settings
 from tests.bench.load import LoadGenerators
 from tests.bench.packages import say
 from tests.bench.result import Result, at_most
+from tests.bench.scratch import scratch_folder
 from tests.support.processes import resident_mib
 
 COMMITS: Final = 10_000
@@ -55,7 +55,7 @@ def _run(_load: LoadGenerators, _settings: Settings) -> list[Result]:
     from cloud.lake.rows import record_rows  # noqa: PLC0415
     from cloud.place.place import place_of  # noqa: PLC0415
 
-    with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
+    with scratch_folder() as folder:
         lake = DeltaLake(Path(folder))
         warm_mib, begin = 0.0, time.process_time()
         for number in range(COMMITS):

@@ -6,19 +6,16 @@ The gateway and its hub are the product's programs; the link between them counts
 
 from __future__ import annotations
 
-import json
 import random
 import socket
 import statistics
 import struct
-import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from deltalake import DeltaTable
 
@@ -30,7 +27,9 @@ from tests.bench.load import LoadFailed, LoadGenerators
 from tests.bench.narrow_link import NarrowLink
 from tests.bench.packages import say
 from tests.bench.result import Result, at_least, at_most
-from tests.support.processes import Waypost, edge, hub, wait_until
+from tests.bench.scratch import scratch_folder
+from tests.support.http_client import ask
+from tests.support.processes import Waypost, cpu_s, edge, hub, wait_until
 
 DEVICES: Final = 200
 BACKLOG: Final = 200_000
@@ -137,13 +136,8 @@ class Site:
     @property
     def landed(self) -> int:
         """Count the gateway's messages in the lake."""
-        url = f"http://127.0.0.1:{self.hub.port('http')}/api/v1/gateways/gw1"
-        try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
-                found: dict[str, Any] = json.load(answer)
-        except urllib.error.HTTPError:
-            return 0
-        return int(found["landed"])
+        answer = ask(self.hub, "GET", "/api/v1/gateways/gw1")
+        return int(answer.document["landed"]) if answer.status == HTTPStatus.OK else 0
 
     def rows(self) -> list[tuple[str, float]]:
         """Return (lane, seconds from the gateway to the lake) of every row, in the order of reception."""
@@ -152,11 +146,6 @@ class Site:
         lanes = columns["lane"].to_pylist()
         received, ingested = (columns[name].cast("int64").to_pylist() for name in ("received_at", "ingested_at"))
         return [(lane, (to - at) / 1e6) for lane, at, to in zip(lanes, received, ingested, strict=True)]
-
-
-def cpu_s(process: Waypost) -> float:
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
 
 
 def _fill(fleet: Fleet, readings: int) -> None:
@@ -196,13 +185,13 @@ def _drain(folder: Path) -> Drained:
     with site.running() as (gateway, link):
         fleet = Fleet(gateway.port("mqtt"))
         _fill(fleet, BACKLOG)
-        before = cpu_s(gateway), cpu_s(site.hub)
+        before = cpu_s(gateway.pid), cpu_s(site.hub.pid)
         link.cut = False
         wait_until(lambda: link.up_bytes > 0, timeout_s=60, what="the gateway connects", every_s=0.002)
         begin = time.monotonic()
         wait_until(lambda: site.landed >= BACKLOG, timeout_s=120, what="all of it has landed", every_s=0.02)
         rate = BACKLOG / (time.monotonic() - begin)
-        spent = cpu_s(gateway) - before[0], cpu_s(site.hub) - before[1]
+        spent = cpu_s(gateway.pid) - before[0], cpu_s(site.hub.pid) - before[1]
         time.sleep(1.0)  # the last answers are in flight
         backlog_bytes = (link.up_bytes + link.down_bytes) / BACKLOG
         carried, landed = link.up_bytes + link.down_bytes, site.landed
@@ -236,7 +225,7 @@ def drain(_load: LoadGenerators, settings: Settings) -> list[Result]:
     """
     rounds, bridged = list[Drained](), list[float]()
     for _ in range(settings.rounds):
-        with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
+        with scratch_folder() as folder:
             rounds.append(_drain(Path(folder)))
             bridged.append(_bridged(Path(folder)))
         found = rounds[-1]
@@ -267,7 +256,7 @@ def drain(_load: LoadGenerators, settings: Settings) -> list[Result]:
 def narrow(_load: LoadGenerators, settings: Settings) -> list[Result]:
     """Measure readings over 1 Mbit/s, alone and while a backlog drains."""
     messages = NARROW_BACKLOG_FULL if settings.full else NARROW_BACKLOG
-    with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
+    with scratch_folder() as folder:
         site = Site(Path(folder))
         with site.running() as (gateway, link):
             link.bytes_s, link.cut = NARROW_BYTES_S, False
@@ -311,7 +300,7 @@ def narrow(_load: LoadGenerators, settings: Settings) -> list[Result]:
 def live(_load: LoadGenerators, _settings: Settings) -> list[Result]:
     """Measure from a device's PUBACK to the hub's intake, over a fast link."""
     with (
-        tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder,
+        scratch_folder() as folder,
         AcceptingHub() as far,
     ):
         arguments = ("--hub", f"amqp://127.0.0.1:{far.port}", "--gateway", "gw1", "--forward", "plant/#")

@@ -9,7 +9,6 @@ import queue
 import sqlite3
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from tests.bench.comparison import Benchmark, Settings
 from tests.bench.load import LoadGenerators
 from tests.bench.packages import say
 from tests.bench.result import Result
+from tests.bench.scratch import scratch_folder
 from tests.support.memory_store import MemoryStore
 
 BODY: Final = bytes(100)
@@ -96,7 +96,7 @@ class Bench:
 
 @contextmanager
 def sqlite_bench(limits: StoreLimits | None = None) -> Iterator[Bench]:
-    with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
+    with scratch_folder() as folder:
         posted: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         store = open_store(Path(folder), post=posted.put, limits=limits)
         try:
@@ -166,7 +166,7 @@ def in_memory() -> Iterator[Result]:
 def backlog(messages: int = 2_000_000) -> Iterator[Result]:
     """Measure appending to a backlog, opening it, and reading it from its start."""
     shape = Shape(50, 20)
-    with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
+    with scratch_folder() as folder:
         posted: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         bench = Bench(open_store(Path(folder), post=posted.put), posted)
         fifths = [series(bench, shape, messages // shape.size // 5).messages_per_s for _ in range(5)]
@@ -193,7 +193,7 @@ def backlog(messages: int = 2_000_000) -> Iterator[Result]:
 
 def rows(messages: int = 200_000) -> Iterator[Result]:
     """Measure the simple design with a row for each message (decision 0001)."""
-    with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
+    with scratch_folder() as folder:
         connection = sqlite3.connect(Path(folder) / "rows.sqlite")
         connection.execute(
             "CREATE TABLE message (id INTEGER PRIMARY KEY, address, device, received_at, properties, body)"
@@ -217,7 +217,7 @@ def rows(messages: int = 200_000) -> Iterator[Result]:
 def after_crash() -> Iterator[Result]:
     """Measure opening after a crash, with nearly the largest uncounted part."""
     shape = Shape(50, 20)
-    with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
+    with scratch_folder() as folder:
         posted: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         bench = Bench(open_store(Path(folder) / "a", post=posted.put), posted)
         for number in range(1_024 + 60):  # counters are written with every 64th commit

@@ -17,7 +17,6 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -39,6 +38,7 @@ from tests.bench.comparison import Benchmark, Settings
 from tests.bench.load import LoadFailed, LoadGenerators
 from tests.bench.packages import say
 from tests.bench.result import Result, at_most
+from tests.bench.scratch import scratch_folder
 
 GATEWAYS: Final = 100
 DEVICES: Final = 10
@@ -244,7 +244,7 @@ def _p95(waits: Sequence[float]) -> float:
 def _run(_load: LoadGenerators, _settings: Settings) -> list[Result]:
     results = []
     for words, jobs in JOBS.items():
-        with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as scratch:
+        with scratch_folder() as scratch:
             folder, devices = Path(scratch), Devices()
             devices.land(folder / "lake", 0)
             with _following(folder / "lake", jobs) as program:

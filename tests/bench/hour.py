@@ -11,7 +11,6 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -28,6 +27,7 @@ from tests.bench.comparison import Benchmark, Settings
 from tests.bench.load import LoadFailed, LoadGenerators
 from tests.bench.packages import say
 from tests.bench.result import Result, at_most
+from tests.bench.scratch import scratch_folder
 
 GATEWAYS: Final = 2
 KINDS: Final = {
@@ -121,7 +121,7 @@ def _check(lake: Path, written: Written) -> None:
 
 def _run(_load: LoadGenerators, settings: Settings) -> list[Result]:
     passes, reports = [], []
-    with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as scratch:
+    with scratch_folder() as scratch:
         for number in range(settings.rounds):
             lake = Path(scratch) / str(number)
             written = write(lake)

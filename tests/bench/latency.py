@@ -8,7 +8,6 @@ so the gateway's own histogram is read before and after every round.
 from __future__ import annotations
 
 import statistics
-import urllib.request
 from typing import Final, NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,6 +18,7 @@ from tests.bench.load import LoadGenerators
 from tests.bench.packages import say
 from tests.bench.result import Result, at_most
 from tests.bench.sessions import absent_session
+from tests.support.http_client import ask
 
 COMMITS: Final = 3.0
 """Most commits for a PUBACK: the running one, its own, and one for everything else."""
@@ -32,9 +32,8 @@ class CommitTimes(NamedTuple):
     buckets: dict[float, float]
 
     @classmethod
-    def scrape(cls, http_port: int) -> CommitTimes:
-        with urllib.request.urlopen(f"http://127.0.0.1:{http_port}/metrics", timeout=10) as answer:
-            families = list(text_string_to_metric_families(answer.read().decode()))
+    def scrape(cls, gateway: WaypostBroker) -> CommitTimes:
+        families = list(text_string_to_metric_families(ask(gateway, "GET", "/metrics").body.decode()))
         samples = (sample for family in families if family.name == _METRIC for sample in family.samples)
         return cls({float(each.labels["le"]): each.value for each in samples if each.name.endswith("_bucket")})
 
@@ -59,9 +58,9 @@ def run(load: LoadGenerators, settings: Settings) -> list[Result]:
             absent_session(broker)
             load.run("mqttload", broker.port("mqtt"), *PACED)
         for number in range(settings.rounds):
-            before = CommitTimes.scrape(waypost.port("http"))
+            before = CommitTimes.scrape(waypost)
             acks = load.run("mqttload", waypost.port("mqtt"), *PACED)
-            after = CommitTimes.scrape(waypost.port("http"))
+            after = CommitTimes.scrape(waypost)
             for name, q in (("p50", 0.5), ("p99", 0.99)):
                 ours[name].append(acks[f"ack_us_{name}"])
                 ours[f"commit_{name}"].append(after.percentile_us(q, since=before))

@@ -13,7 +13,6 @@ import itertools
 import selectors
 import socket
 import statistics
-import tempfile
 import time
 from array import array
 from collections import deque
@@ -36,6 +35,7 @@ from tests.bench.crossing import Sensor, cpu_s
 from tests.bench.load import LoadFailed, LoadGenerators
 from tests.bench.packages import say
 from tests.bench.result import Result, at_least, at_most
+from tests.bench.scratch import scratch_folder
 from tests.support import delta_commits
 from tests.support.hostile_gateway import columns_of, sealed
 from tests.support.machines import take_all
@@ -437,7 +437,7 @@ def _results(run: Run) -> list[Result]:
 def _run(_load: LoadGenerators, settings: Settings) -> list[Result]:
     results = []
     for shape in SHAPES:
-        with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
+        with scratch_folder() as folder:
             results += _results(_run_shape(Path(folder), shape, SECONDS_FULL if settings.full else SECONDS))
     return results
 

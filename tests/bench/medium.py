@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from tests.bench.packages import BrokerMissing
+from tests.bench.scratch import scratch_folder
 
 SIZE: Final = 4 << 30
 """Bytes of the file behind the device; sparse, so only what is written takes space."""
@@ -28,7 +28,7 @@ class Medium:
     def __init__(self) -> None:
         if os.geteuid() != 0 or any(shutil.which(name) is None for name in ("losetup", "mkfs.ext4", "mount")):
             raise BrokerMissing("bytes written are read from a loop device: this needs root, losetup and mkfs.ext4")
-        self._folder = tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build")
+        self._folder = scratch_folder()
         self.folder = Path(self._folder.name) / "medium"
         self._device = ""
 

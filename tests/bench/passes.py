@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.bench.comparison import Benchmark, Settings
 from tests.bench.load import LoadFailed, LoadGenerators
 from tests.bench.packages import say
 from tests.bench.result import Result, at_most
+from tests.bench.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from spark.driver import SparkDriver
@@ -194,7 +194,7 @@ def _run(_load: LoadGenerators, settings: Settings) -> list[Result]:
     from spark import session  # noqa: PLC0415
     from spark.driver import SparkDriver  # noqa: PLC0415
 
-    with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
+    with scratch_folder() as folder:
         options = session.SessionOptions(log=Path(folder) / "spark.log")
         driver = SparkDriver(lambda: session.start("waypost-bench", options))
         try:

@@ -10,13 +10,13 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Final, Self
 
 from tests.bench.brokers import listens
 from tests.bench.load import LoadFailed
 from tests.bench.packages import BrokerMissing, program
+from tests.bench.scratch import scratch_folder
 from tests.support.processes import free_port, resident_mib, wait_until
 
 START_S: Final = 300.0
@@ -35,9 +35,7 @@ class _Node:
 
     def __init__(self, parent: Path | None = None) -> None:
         """Keep data in a new folder inside `parent`."""
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="waypost-bench-", dir=parent or Path.cwd() / "build", ignore_cleanup_errors=True
-        )
+        self._folder = scratch_folder(parent, ignore_cleanup_errors=True)
         self.folder = Path(self._folder.name)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._ports: set[int] = set()

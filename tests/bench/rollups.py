@@ -9,7 +9,6 @@ with DuckDB's result.
 from __future__ import annotations
 
 import statistics
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from tests.bench.load import LoadFailed, LoadGenerators
 from tests.bench.packages import say
 from tests.bench.passes import Meter
 from tests.bench.result import Goal, Result, at_least
+from tests.bench.scratch import scratch_folder
 
 if TYPE_CHECKING:
     import polars as pl
@@ -186,7 +186,7 @@ def _beside_peers(found: dict[str, list[Taken]]) -> Iterator[Result]:
 def _run(_load: LoadGenerators, settings: Settings) -> list[Result]:
     from spark import session  # noqa: PLC0415
 
-    with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as scratch:
+    with scratch_folder() as scratch:
         folder = Path(scratch)
         all_at_once, by_and_by = folder / "all", folder / "steady"
         analytics.write(all_at_once / "readings", ROWS)

@@ -266,7 +266,7 @@ def campaign(folder: Path, kills: Sequence[Place], seed: int) -> Campaign:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_100_passes_are_killed(tmp_path: Path, part: int) -> None:
+def test_killed_passes_lose_and_duplicate_no_row(tmp_path: Path, part: int) -> None:
     try:
         DELTA.paths()
         java.find()

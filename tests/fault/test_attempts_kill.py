@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 from proton import Delivery, Message
-from proton.utils import BlockingConnection
 
 from edge.broker.delivery.attempts import unpack
-from edge.broker.store.sqlite import FILE_NAME
+from tests.support.amqp_client import amqp_client
 from tests.support.configured_gateway import gateway_with
 from tests.support.processes import Waypost, wait_until
+from tests.support.store_rows import query
 
 WAIT_S = 30.0
 ATTEMPTS_MAX = 4
@@ -30,25 +29,18 @@ RESOURCES = f"""
 """
 
 
-def kept(gateway: Waypost) -> list[dict[int, int]]:
+def stored_attempts(gateway: Waypost) -> list[dict[int, int]]:
     """Return the failure counts of messages in the store."""
-    data = Path(gateway.arguments[gateway.arguments.index("--data") + 1])
-    connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
-    try:
-        rows = connection.execute("SELECT value FROM state WHERE kind = 'attempts'").fetchall()
-    finally:
-        connection.close()
-    return [unpack(value) for (value,) in rows]
+    return [unpack(value) for (value,) in query(gateway.data, "SELECT value FROM state WHERE kind = 'attempts'")]
 
 
 def wait_for(gateway: Waypost, counts: list[dict[int, int]]) -> None:
-    wait_until(lambda: kept(gateway) == counts, timeout_s=WAIT_S, what=f"{counts} on disk")
+    wait_until(lambda: stored_attempts(gateway) == counts, timeout_s=WAIT_S, what=f"{counts} on disk")
 
 
 def fail_once(gateway: Waypost) -> int:
     """Take the message and release it as failed; return its delivery count."""
-    connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
-    try:
+    with amqp_client(gateway, timeout_s=WAIT_S) as connection:
         receiver = connection.create_receiver("jobs", credit=1)
         message = receiver.receive(timeout=WAIT_S)
         assert message.body == "poison"
@@ -56,15 +48,12 @@ def fail_once(gateway: Waypost) -> int:
         delivery.local.failed = True
         receiver.settle(Delivery.MODIFIED)
         return int(message.delivery_count)
-    finally:
-        connection.close()
 
 
-def test_attempts_are_counted_over_kills(tmp_path: Path) -> None:
+def test_delivery_attempts_are_counted_across_kills(tmp_path: Path) -> None:
     with gateway_with(tmp_path, RESOURCES) as gateway:
-        sending = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
-        sending.create_sender("jobs").send(Message(body="poison", durable=True), timeout=WAIT_S)
-        sending.close()
+        with amqp_client(gateway, timeout_s=WAIT_S) as sending:
+            sending.create_sender("jobs").send(Message(body="poison", durable=True), timeout=WAIT_S)
         for failed in range(1, ATTEMPTS_MAX):
             assert fail_once(gateway) == failed - 1
             wait_for(gateway, [{0: failed}])
@@ -74,9 +63,6 @@ def test_attempts_are_counted_over_kills(tmp_path: Path) -> None:
         wait_for(gateway, [])
         gateway.kill()
         gateway.start()
-        connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
-        try:
+        with amqp_client(gateway, timeout_s=WAIT_S) as connection:
             dead = connection.create_receiver("dead", credit=1).receive(timeout=WAIT_S)
             assert dead.annotations["x-opt-waypost-dead-reason"] == "delivery attempts exceeded"
-        finally:
-            connection.close()

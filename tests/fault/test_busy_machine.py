@@ -9,13 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from edge.health.priority import SERVING_NICE
+from tests.support.http_client import ask
 from tests.support.processes import Waypost, edge, hub
 
 BUSY = 8 * (os.cpu_count() or 1)
@@ -72,12 +72,11 @@ def slow_clients(port: int, count: int) -> Iterator[None]:
         thread.join()
 
 
-def ask(port: int) -> float:
+def health_s(running: Waypost) -> float:
     """Return the seconds until `/healthz` has answered; raise an error without an answer in time."""
-    begun = time.monotonic()
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=ANSWER_S_MAX) as answer:
-        assert answer.status == 200
-    return time.monotonic() - begun
+    began = time.monotonic()
+    assert ask(running, "GET", "/healthz", timeout_s=ANSWER_S_MAX).status == 200
+    return time.monotonic() - began
 
 
 @permitted
@@ -87,10 +86,10 @@ def test_health_is_answered_while_programs_are_busy_and_http_clients_slow(tmp_pa
     server: Waypost = make(tmp_path)
     with server as running:
         port = running.port("http")
-        ask(port)  # load the HTTP code
+        health_s(running)  # load the HTTP code
         threads = [int(each) for each in os.listdir(f"/proc/{running.pid}/task")]
         assert os.getpriority(os.PRIO_PROCESS, running.pid) == SERVING_NICE
         assert all(os.getpriority(os.PRIO_PROCESS, each) >= SERVING_NICE for each in threads)
         with slow_clients(port, SLOW_CLIENTS), busy_programs(BUSY):
-            took = [ask(port) for _ in range(ASKED)]
+            took = [health_s(running) for _ in range(ASKED)]
         assert sorted(took)[ASKED // 2] < 1.0, took

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 import threading
 import time
 from pathlib import Path
 
 import paho.mqtt.client as paho
 
-from edge.broker.store.sqlite import FILE_NAME
 from tests.support.configured_gateway import gateway_with
 from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, wait_until
+from tests.support.store_rows import query
 
 MESSAGES = 6_000
 BODY_BYTES = 4_000
@@ -71,17 +70,8 @@ def take(gateway: Waypost, count: int) -> list[int]:
     return got
 
 
-def query(gateway: Waypost, text: str, *parameters: str) -> list[tuple[int, ...]]:
-    data = Path(gateway.arguments[gateway.arguments.index("--data") + 1])
-    connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
-    try:
-        return connection.execute(text, parameters).fetchall()
-    finally:
-        connection.close()
-
-
 def backlog(gateway: Waypost, address: str) -> int:
-    return sum(row[0] for row in query(gateway, "SELECT behind FROM backlog WHERE log = ?", f"queue {address}"))
+    return sum(row[0] for row in query(gateway.data, "SELECT behind FROM backlog WHERE log = ?", f"queue {address}"))
 
 
 def wait_for_fewer(gateway: Waypost, limit: int) -> None:
@@ -89,10 +79,10 @@ def wait_for_fewer(gateway: Waypost, limit: int) -> None:
 
 
 def ledger(gateway: Waypost) -> list[tuple[int, ...]]:
-    return query(gateway, "SELECT first, last, messages, bytes, reason FROM ledger ORDER BY first")
+    return query(gateway.data, "SELECT first, last, messages, bytes, reason FROM ledger ORDER BY first")
 
 
-def test_each_expires_once_whatever_is_killed(tmp_path: Path) -> None:
+def test_each_message_expires_once_across_kills(tmp_path: Path) -> None:
     dice = random.Random(5)
     with gateway_with(tmp_path, RESOURCES) as gateway:
         publish(gateway)

@@ -8,15 +8,15 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from tests.support.problems import await_problem, health
 from tests.support.processes import edge, wait_until
 from tests.support.publisher import Publisher
-from tests.support.said import health, said
 
 WAIT_S = 30.0
 NOTICED_S = 1.0
 
 
-def test_nothing_is_acknowledged_any_more(tmp_path: Path) -> None:
+def test_deleted_store_files_end_acknowledgements(tmp_path: Path) -> None:
     with edge(tmp_path, "gw") as gateway:
         publisher = Publisher("sender", gateway.port("mqtt"), "queue/jobs", window=5)
         publisher.start()
@@ -25,7 +25,7 @@ def test_nothing_is_acknowledged_any_more(tmp_path: Path) -> None:
         for path in (tmp_path / "gw").glob("store.sqlite*"):
             path.unlink()
         deleted_at = time.monotonic()
-        said(gateway.port("http"), "store", "store.sqlite")
+        await_problem(gateway.port("http"), "store", "store.sqlite")
         assert time.monotonic() - deleted_at < 10 * NOTICED_S  # on a machine with other work
         wait_until(lambda: "store.sqlite" in gateway.log.read_text(), timeout_s=WAIT_S, what="a commit is refused")
         before = len(publisher.acked)
@@ -35,7 +35,7 @@ def test_nothing_is_acknowledged_any_more(tmp_path: Path) -> None:
         publisher.end()
 
 
-def test_it_ends_when_its_data_directory_is_made_anew(tmp_path: Path) -> None:
+def test_gateway_ends_when_its_data_directory_is_replaced(tmp_path: Path) -> None:
     with edge(tmp_path, "gw") as gateway:
         publisher = Publisher("sender", gateway.port("mqtt"), "queue/jobs", window=5)
         publisher.start()
@@ -44,7 +44,7 @@ def test_it_ends_when_its_data_directory_is_made_anew(tmp_path: Path) -> None:
         with edge(tmp_path, "other") as another:
             assert another.stop() == 0
         own.rename(tmp_path / "before")
-        said(gateway.port("http"), "store", "store.sqlite")
+        await_problem(gateway.port("http"), "store", "store.sqlite")
         assert gateway.process is not None
         assert gateway.process.poll() is None, "it may be moved back"
         other.rename(own)

@@ -140,7 +140,7 @@ def _places(fleet: Sequence[Gateway]) -> tuple[list[Place], list[Place]]:
     ("gateways", "left"),
     [(60, 200), pytest.param(1_000, 2_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
 )
-def test_a_fleet_that_comes_back_at_once_is_served_and_nobody_starves(tmp_path: Path, gateways: int, left: int) -> None:
+def test_returning_fleet_is_served_without_starvation(tmp_path: Path, gateways: int, left: int) -> None:
     served = asyncio.run(_return(tmp_path, gateways, left))
     for name, each in (("live", served.live), ("kept", served.kept)):
         print(f"{gateways} gateways, {name}: after {each[len(each) // 2]:.1f} s (median), {each[-1]:.1f} s (the last)")

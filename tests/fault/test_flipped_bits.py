@@ -105,7 +105,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
     return Walk(tmp_path_factory.mktemp("flips"))
 
 
-def test_some_bits(walk: Walk) -> None:
+def test_flipped_bit_is_harmless_reported_or_refused(walk: Walk) -> None:
     seed = chosen_seed(SEED)
     dice = random.Random(seed)
     outcomes = walk.run(dice.sample(range(flips.bits(walk.sound)), SAMPLES))
@@ -114,14 +114,14 @@ def test_some_bits(walk: Walk) -> None:
     assert outcomes.get("believed", 0) < SAMPLES // 50
 
 
-def test_a_repair_loses_no_more_than_the_ledger_says(walk: Walk) -> None:
+def test_repair_loses_only_messages_in_the_ledger(walk: Walk) -> None:
     seed = chosen_seed(SEED)
     outcomes = walk.repair(random.Random(seed).sample(range(flips.bits(walk.sound)), SAMPLES // 2))
     assert outcomes.get("repaired", 0) > SAMPLES // 10, outcomes
     assert outcomes.get("believed", 0) < SAMPLES // 50
 
 
-def test_a_repair_takes_every_durable_commit_of_a_damaged_log(tmp_path: Path) -> None:
+def test_repair_keeps_every_durable_commit_of_damaged_log(tmp_path: Path) -> None:
     walk = Walk(tmp_path, LOG_NAME, crashed=True)
     seed = chosen_seed(SEED)
     outcomes = walk.repair(random.Random(seed).sample(range(_durable_bits(walk)), SAMPLES // 10))
@@ -135,7 +135,7 @@ def _durable_bits(walk: Walk) -> int:
     return (max(log.synced_commits(0)) * (FRAME.size + log.page_bytes) + HEADER.size) * 8
 
 
-def test_some_bits_of_the_write_ahead_log(tmp_path: Path) -> None:
+def test_flipped_bit_of_write_ahead_log_is_refused(tmp_path: Path) -> None:
     """Bits of all commits but the last are flipped: a wrong bit in the last one looks like an unfinished commit."""
     walk = Walk(tmp_path, LOG_NAME, crashed=True)
     seed = chosen_seed(SEED)
@@ -146,7 +146,7 @@ def test_some_bits_of_the_write_ahead_log(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(14_400)
-def test_every_bit(walk: Walk) -> None:
+def test_each_flipped_bit_is_harmless_reported_or_refused(walk: Walk) -> None:
     outcomes = walk.run(range(flips.bits(walk.sound)))
     print(outcomes)
     assert outcomes.keys() >= {"ok", "ledger", "refused", "stopped"}

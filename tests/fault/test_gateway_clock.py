@@ -8,7 +8,6 @@ end a time to live.
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,16 +16,16 @@ import pytest
 from deltalake import DeltaTable
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from proton.utils import BlockingConnection
 
-from edge.broker.store.sqlite import FILE_NAME
 from tests.integration.test_gateway_clients import Client
-from tests.integration.test_uplink_tls import uplink_status, uplinked
+from tests.support.amqp_client import amqp_client
 from tests.support.certificates import Authority
 from tests.support.clock import YEAR_S, Clock
 from tests.support.configured_gateway import gateway_with
+from tests.support.problems import await_problem
 from tests.support.processes import Waypost, edge, hub, wait_until
-from tests.support.said import said
+from tests.support.store_rows import query
+from tests.support.uplink import uplink
 
 WAIT_S = 20.0
 COUNT = 20
@@ -42,6 +41,16 @@ RESOURCES = """
 ---
 {apiVersion: waypost/v1, kind: Address, metadata: {name: default.second},
   spec: {address: second, type: queue, messageTtl: {maximum: 1000}}}
+"""
+OVER_TLS = """
+{{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: gw1}},
+  spec: {{listeners: {{mqtt: "127.0.0.1:0", http: "127.0.0.1:0"}},
+    hub: {{url: "amqps://localhost:{hub}", tls: {{caCert: {authority}}}}}}}}}
+---
+{{apiVersion: waypost/v1, kind: AddressSpace, metadata: {{name: default}}, spec: {{}}}}
+---
+{{apiVersion: waypost/v1, kind: Address, metadata: {{name: plant}},
+  spec: {{address: "plant/#", type: topic, forwarders: [{{name: up, remoteAddress: hub}}]}}}}
 """
 
 Jump = tuple[int, bool, bool]
@@ -116,13 +125,10 @@ def after(gateway: Waypost, data: Path) -> None:
         with Client(gateway, name, version=5, clean=False) as client:
             assert client.session_present, name
             assert client.bodies(2 * COUNT) == wanted, name
-    amqp = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
-    try:
-        receiver = amqp.create_receiver("hour", credit=2 * COUNT)
+    with amqp_client(gateway) as connection:
+        receiver = connection.create_receiver("hour", credit=2 * COUNT)
         messages = [receiver.receive(timeout=WAIT_S) for _ in wanted]
         assert [bytes(message.body) for message in messages] == wanted
-    finally:
-        amqp.close()
     with Client(gateway, "late", version=5) as client:
         client.subscribe("state/#", 1)
         assert {client.get()[:2] for _ in range(2)} == {("state/kept", b"kept"), ("state/hour", b"hour")}
@@ -133,31 +139,28 @@ def after(gateway: Waypost, data: Path) -> None:
 def expires(gateway: Waypost, data: Path) -> None:
     """Check that a message from after the jump expires at the end of its life, and no other one does."""
     time.sleep(1.0)  # its life: there is nothing else to wait for
-    amqp = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
-    try:
-        amqp.create_receiver("second", credit=1)
+    with amqp_client(gateway) as connection:
+        connection.create_receiver("second", credit=1)
         wait_until(lambda: lost(data) == [("second", 1, "expired")], timeout_s=WAIT_S, what="it expired, nothing else")
-    finally:
-        amqp.close()
 
 
 def lost(data: Path) -> list[tuple[str, int, str]]:
     """Return the ledger: address, messages, reason."""
-    connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
-    try:
-        return connection.execute("SELECT address, messages, reason FROM ledger").fetchall()
-    finally:
-        connection.close()
+    return query(data, "SELECT address, messages, reason FROM ledger")
 
 
-def test_while_it_runs(gateway: Waypost, clock: Clock, jump: Jump, tmp_path: Path) -> None:
+def test_clock_jump_of_running_gateway_affects_no_message(
+    gateway: Waypost, clock: Clock, jump: Jump, tmp_path: Path
+) -> None:
     before(gateway)
     clock.set(jump[0] * YEAR_S, synchronized=jump[2])
-    said(gateway.port("http"), "clock", "was set", severity="warning")
+    await_problem(gateway.port("http"), "clock", "was set", severity="warning")
     after(gateway, tmp_path / "gw")
 
 
-def test_while_it_is_down(gateway: Waypost, clock: Clock, jump: Jump, tmp_path: Path) -> None:
+def test_clock_jump_of_stopped_gateway_affects_no_message(
+    gateway: Waypost, clock: Clock, jump: Jump, tmp_path: Path
+) -> None:
     before(gateway)
     gateway.kill()
     clock.set(jump[0] * YEAR_S, synchronized=jump[2])
@@ -169,7 +172,7 @@ class TestUplink:
     """The path to the hub uses sequences as names, and no time; certificates depend on the time."""
 
     @pytest.mark.parametrize("years", [10, -10])
-    def test_it_goes_on(self, tmp_path: Path, years: int) -> None:
+    def test_uplink_continues_after_clock_jump(self, tmp_path: Path, years: int) -> None:
         with Clock(tmp_path, synchronized=False) as clock, hub(tmp_path) as far:
             near = edge(
                 tmp_path, "gw", f"--hub=amqp://127.0.0.1:{far.port('amqp')}", "--gateway=gw1", "--forward=plant/#"
@@ -188,7 +191,7 @@ class TestUplink:
 
     @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
     @pytest.mark.parametrize(("years", "reason"), [(10, "certificate has expired"), (-10, "not yet valid")])
-    def test_certificates_wait_for_the_right_time(self, tmp_path: Path, years: int, reason: str) -> None:
+    def test_link_comes_up_once_clock_is_right(self, tmp_path: Path, years: int, reason: str) -> None:
         authority = Authority(tmp_path / "authority")
         theirs = authority.issue("hub")
         settings = tmp_path / "hub.yaml"
@@ -197,20 +200,15 @@ class TestUplink:
             f"{theirs.certificate}, key: {theirs.key}}}}}}}"
         )
         with Clock(tmp_path, synchronized=False) as clock, hub(tmp_path, "--config", str(settings)) as far:
-            link = f"  hub: {{url: 'amqps://localhost:{far.port('amqp')}', tls: {{caCert: {authority.certificate}}}}}"
-            near = uplinked(tmp_path, gateway=link)
+            near = gateway_with(tmp_path, OVER_TLS.format(hub=far.port("amqp"), authority=authority.certificate))
             near.environment = clock.environment
             clock.set(years * YEAR_S, synchronized=False)
             with near:
                 fill(near, 0)
-                wait_until(
-                    lambda: reason in (uplink_status(near)["last_error"] or ""), timeout_s=WAIT_S, what="the reason"
-                )
+                wait_until(lambda: reason in (uplink(near)["last_error"] or ""), timeout_s=WAIT_S, what="the reason")
                 clock.set(0, synchronized=True)
                 fill(near, COUNT)
-                wait_until(
-                    lambda: uplink_status(near)["acked"] == 4 * COUNT, timeout_s=2 * WAIT_S, what="all at the hub"
-                )
+                wait_until(lambda: uplink(near)["acked"] == 4 * COUNT, timeout_s=2 * WAIT_S, what="all at the hub")
 
 
 def in_lake(folder: Path, address: str) -> list[bytes]:

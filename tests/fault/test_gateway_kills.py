@@ -82,7 +82,7 @@ def hold(verdicts: dict[str, Verdict], kills: int) -> None:
         assert verdict.acked > kills, "there was load"
 
 
-def test_6_kills(tmp_path: Path) -> None:
+def test_6_kills_break_no_promise(tmp_path: Path) -> None:
     verdicts = campaign(tmp_path, 6)
     hold(verdicts, 6)
     assert verdicts["topic/once"].again == 0
@@ -90,7 +90,7 @@ def test_6_kills(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(4 * 3600)
-def test_1000_kills(tmp_path: Path) -> None:
+def test_1000_kills_break_no_promise(tmp_path: Path) -> None:
     kills = int(os.environ.get("WAYPOST_KILLS", "1000"))
     verdicts = campaign(tmp_path, kills)
     hold(verdicts, kills)
@@ -110,34 +110,34 @@ class TestChecker:
         )
         return judge([self.PRODUCED], [consumed], [Kill(kill, kill + 0.1) for kill in kills]).problems
 
-    def test_all_is_well(self) -> None:
+    def test_complete_delivery_is_no_problem(self) -> None:
         assert not self.problems(b"a:0", b"a:1")
         assert not self.problems(b"a:0", b"a:1", b"a:2")
         assert not self.problems(b"a:0", b"a:1", b"a:1", kills=[1.5], acked=1.4)
 
-    def test_a_message_is_missing(self) -> None:
+    def test_missing_message_is_a_problem(self) -> None:
         assert "missing" in self.problems(b"a:0")[0]
 
-    def test_a_message_of_nobody(self) -> None:
+    def test_message_without_producer_is_a_problem(self) -> None:
         assert "nobody" in self.problems(b"a:0", b"a:1", b"a:7")[0]
 
-    def test_order(self) -> None:
+    def test_wrong_order_is_a_problem(self) -> None:
         assert "after" in self.problems(b"a:1", b"a:0")[0]
 
     @pytest.mark.parametrize("kills", [[], [0.5], [2.5]])
-    def test_given_again_without_a_kill_between(self, kills: list[float]) -> None:
+    def test_redelivery_without_a_kill_is_a_problem(self, kills: list[float]) -> None:
         assert "again" in self.problems(b"a:0", b"a:1", b"a:1", kills=kills)[0]
 
-    def test_given_again_long_after_it_was_acked(self) -> None:
+    def test_redelivery_long_after_acknowledgement_is_a_problem(self) -> None:
         assert "again" in self.problems(b"a:0", b"a:1", b"a:1", b"a:1", kills=[1.9], acked=1.3)[0]
 
     @pytest.mark.parametrize(("connected", "well"), [(0.5, True), (1.2, False)])
-    def test_read_late_from_a_connection_the_kill_had_ended(self, connected: float, well: bool) -> None:
+    def test_late_read_is_allowed_only_from_connection_that_the_kill_ended(self, connected: float, well: bool) -> None:
         body = b"a:1"
         consumed = Consumed("c", got=[(0.0, b"a:0"), (2.0, body), (3.0, body)], came_on={body: connected})
         assert bool(judge([self.PRODUCED], [consumed], [Kill(1.0, 1.1)]).problems) != well
 
-    def test_given_again_at_qos_2(self) -> None:
+    def test_redelivery_at_qos_2_is_a_problem(self) -> None:
         assert "again" in self.problems(b"a:0", b"a:1", b"a:1", kills=[1.5], once=True)[0]
 
     RING = Given(3, [(0, 1, 2, "evicted")])
@@ -152,7 +152,7 @@ class TestChecker:
         ((b"a:0",), RING, False),
         ((b"a:2",), Given(4, [(0, 2, 3, "evicted")]), False),
     ])  # fmt: skip
-    def test_what_a_ring_dropped_is_in_the_ledger(self, left: Sequence[bytes], given: Given, well: bool) -> None:
+    def test_message_dropped_by_ring_is_in_the_ledger(self, left: Sequence[bytes], given: Given, well: bool) -> None:
         consumed = Consumed("c", got=[(1.0, body) for body in left])
         assert bool(judge_ring([self.PRODUCED], consumed, given).problems) != well
 
@@ -188,7 +188,7 @@ class TestChecker:
         ((b"a:0", b"a:1", b"a:1", b"a:2", b"a:3"), LIVES, False),
         ((b"a:0", b"a:1", b"a:2", b"a:3", b"b:0"), LIVES, False),
     ])  # fmt: skip
-    def test_what_memory_lost_is_in_the_ledger(self, got: Sequence[bytes], lives: Lives, well: bool) -> None:
+    def test_message_lost_from_memory_is_in_the_ledger(self, got: Sequence[bytes], lives: Lives, well: bool) -> None:
         produced = Produced("a", [b"a:0", b"a:1", b"a:2", b"a:3"], 4)
         consumed = Consumed("c", got=[(float(at), body) for at, body in enumerate(got)])
         assert bool(judge_memory(produced, consumed, lives, []).problems) != well

@@ -24,9 +24,9 @@ from tests.fault.kills.clients import AmqpProducer, MqttConsumer
 from tests.fault.kills.load import RESOURCES, RING, given
 from tests.support.hostile import Raw
 from tests.support.medium import Files, Medium
+from tests.support.problems import await_problem, await_recovery, health
 from tests.support.processes import Waypost, edge, free_port, wait_until
 from tests.support.publisher import Publisher
-from tests.support.said import health, over, said
 
 WAIT_S = 30.0
 
@@ -55,7 +55,7 @@ FAULTS: dict[str, Callable[[Medium], None]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_service_resumes_by_itself(gateway: Waypost, medium: Medium, fault: str) -> None:
+def test_service_resumes_after_medium_recovers(gateway: Waypost, medium: Medium, fault: str) -> None:
     port = gateway.port("mqtt")
     consumer = MqttConsumer("kept", port, "topic/kept", 1)
     publisher = Publisher("sender", port, "topic/kept", window=5)
@@ -69,10 +69,10 @@ def test_service_resumes_by_itself(gateway: Waypost, medium: Medium, fault: str)
     failures = medium.count("failures")
     wait_until(lambda: medium.count("failures") > failures + 5, timeout_s=WAIT_S, what="commits are tried again")
     assert len(publisher.acked) == before, "nothing is acked that is not on the medium"
-    said(gateway.port("http"), "store", "commit")
+    await_problem(gateway.port("http"), "store", "commit")
     medium.heal()
     wait_until(lambda: len(publisher.acked) > before + 50, timeout_s=WAIT_S, what="messages are acked again")
-    over(gateway.port("http"), "store")
+    await_recovery(gateway.port("http"), "store")
     publisher.end()
     gateway.kill()  # acked messages must not depend on this process's memory
     gateway.start()
@@ -85,7 +85,7 @@ def test_service_resumes_by_itself(gateway: Waypost, medium: Medium, fault: str)
     assert not [problem for problem in verdict.problems if "again" not in problem], verdict.problems
 
 
-def test_a_backlog_that_cannot_be_read_is_said_for_as_long_as_it_lasts(gateway: Waypost, medium: Medium) -> None:
+def test_unreadable_backlog_is_reported_while_it_lasts(gateway: Waypost, medium: Medium) -> None:
     port = gateway.port("mqtt")
     for address in ("queue/stuck", "queue/other"):
         publisher = Publisher("sender", port, address, window=50)
@@ -98,21 +98,21 @@ def test_a_backlog_that_cannot_be_read_is_said_for_as_long_as_it_lasts(gateway: 
     medium.fail(Files.ALL, read=errno.EIO)
     with Raw(gateway) as consumer:
         consumer.connect("consumer").send(packets.Subscribe(1, (SubscriptionRequest("queue/stuck", 0),)))
-        said(http, "store", "read of log")
+        await_problem(http, "store", "read of log")
         for _ in range(40):  # some 2 s, with an attempt each second
             assert health(http)[0] == 503
             time.sleep(0.05)
         medium.heal()
         while not isinstance(consumer.receive(), packets.Publish):
             pass
-        over(http, "store")
+        await_recovery(http, "store")
 
 
 def _acked(publisher: Publisher, count: int) -> bool:
     return len(publisher.acked) > count
 
 
-def test_figures_are_exact_once_there_is_room_again(tmp_path: Path, medium: Medium) -> None:
+def test_figures_are_exact_after_full_medium_has_room(tmp_path: Path, medium: Medium) -> None:
     """Figures are exact after a full medium has room again.
 
     The medium is filled to the last byte under load and freed, three times, with a queue that drops its oldest

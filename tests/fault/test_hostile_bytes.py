@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable, Iterator
 
 import pytest
-from proton.utils import BlockingConnection
 
 from bridge.amqp_values import Uint
 from edge.broker.limits import ADDRESS_BYTES_MAX, SUBSCRIPTIONS_PER_SESSION_MAX, TOPIC_LEVELS_MAX, Limits
@@ -20,6 +19,7 @@ from edge.broker.message.mqtt_wire import encode_variable_byte_integer
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, TOPIC_ALIAS_MAXIMUM
+from tests.support.amqp_client import amqp_client
 from tests.support.frames import (
     ATTACH,
     BEGIN,
@@ -96,19 +96,19 @@ def farewell(client: Raw) -> ReasonCode:
 
 
 class TestSizes:
-    def test_huge_connect(self, gateway: Waypost) -> None:
+    def test_huge_connect_is_refused_by_its_length(self, gateway: Waypost) -> None:
         """A huge CONNECT is refused by its length, before it is read [MQTT 5 section 4.13]."""
         with Raw(gateway, 5) as client:
             client.send(b"\x10" + encode_variable_byte_integer(CONNECT_BYTES_MAX + 1) + b"\x00\x04MQTT\x05")
             answer = client.receive()
             assert answer is None or (isinstance(answer, packets.ConnAck) and answer.reason.failed)
 
-    def test_packet_above_the_maximum(self, gateway: Waypost) -> None:
+    def test_packet_above_the_maximum_is_refused(self, gateway: Waypost) -> None:
         with Raw(gateway, 5).connect("large") as client:
             client.send(b"\x30" + encode_variable_byte_integer(Limits().packet_bytes_max) + b"\x00\x01t")
             assert farewell(client) is ReasonCode.PACKET_TOO_LARGE
 
-    def test_packets_at_the_maximum(self, gateway: Waypost) -> None:
+    def test_packets_at_the_maximum_are_acknowledged(self, gateway: Waypost) -> None:
         """Packets of the maximum size from three clients at once are acknowledged."""
         body = bytes(Limits().packet_bytes_max - 20)
         clients = [Raw(gateway).connect(f"large-{i}") for i in range(3)]
@@ -118,9 +118,9 @@ class TestSizes:
             assert isinstance(client.receive(), packets.PubAck)
             client.close()
 
-    test_packets_at_the_maximum.resident_mib_max = 260.0  # type: ignore[attr-defined]  # 48 MiB, and one copy of each
+    test_packets_at_the_maximum_are_acknowledged.resident_mib_max = 260.0  # type: ignore[attr-defined]  # 48 MiB, and one copy of each
 
-    def test_large_packet_that_never_ends(self, gateway: Waypost) -> None:
+    def test_incomplete_packets_hold_only_received_bytes(self, gateway: Waypost) -> None:
         """Announcing a large packet costs nothing: 20 clients announce 16 MiB and send 1 MiB, and only that is held."""
         clients = [Raw(gateway).connect(f"half-{i}") for i in range(20)]
         for client in clients:
@@ -128,15 +128,15 @@ class TestSizes:
         for client in clients:
             client.close()
 
-    test_large_packet_that_never_ends.resident_mib_max = 160.0  # type: ignore[attr-defined]
+    test_incomplete_packets_hold_only_received_bytes.resident_mib_max = 160.0  # type: ignore[attr-defined]
 
-    def test_amqp_frame_above_the_maximum(self, gateway: Waypost) -> None:
+    def test_amqp_frame_above_the_maximum_ends_connection(self, gateway: Waypost) -> None:
         with Raw(gateway, protocol="amqp") as client:
             client.send(AMQP_HEADER + b"\xff\xff\xff\xff\x02\x00\x00\x00" + bytes(100_000))
             assert client.rest().startswith(AMQP_HEADER)
 
     @pytest.mark.parametrize("flood", [transfers_to_a_receiver, begins_on_one_channel, attaches_on_one_handle])
-    def test_what_amqp_forbids_and_an_engine_would_keep(self, gateway: Waypost, flood: Callable[[], bytes]) -> None:
+    def test_forbidden_amqp_flood_leaves_no_memory(self, gateway: Waypost, flood: Callable[[], bytes]) -> None:
         """Nothing remains of 50 MiB of forbidden AMQP on each of two connections (`others_feel_nothing`)."""
         for i in range(2):
             with FramePeer(gateway.port("amqp"), f"flood-{i}") as peer:
@@ -148,7 +148,7 @@ class TestSizes:
 
 class TestGarbage:
     @pytest.mark.parametrize("version", [3, 4, 5])
-    def test_behind_connect(self, gateway: Waypost, version: int) -> None:
+    def test_garbage_after_connect_ends_connection(self, gateway: Waypost, version: int) -> None:
         """Random bytes after CONNECT end in a DISCONNECT with a reason (MQTT 5) or a closed connection (before)."""
         source = random.Random(version)
         for i in range(60):
@@ -159,14 +159,14 @@ class TestGarbage:
                 else:
                     assert client.receive() is None
 
-    def test_behind_amqp_header(self, gateway: Waypost) -> None:
+    def test_garbage_after_amqp_header_closes_with_condition(self, gateway: Waypost) -> None:
         source = random.Random(1)
         for _ in range(60):
             with Raw(gateway, protocol="amqp") as client:
                 client.send(AMQP_HEADER + b"\x00\x00\x00\x40\x02\x00\x00\x00" + source.randbytes(200))
                 assert b"amqp:" in client.rest(), "a close frame says what was wrong"
 
-    def test_another_protocol(self, gateway: Waypost) -> None:
+    def test_http_on_another_listener_ends_connection(self, gateway: Waypost) -> None:
         for protocol in ("mqtt", "amqp"):
             with Raw(gateway, protocol=protocol) as client:
                 client.send(b"GET / HTTP/1.1\r\nHost: gateway\r\n\r\n")
@@ -176,12 +176,12 @@ class TestGarbage:
 
 
 class TestTopics:
-    def test_alias_above_the_maximum(self, gateway: Waypost) -> None:
+    def test_topic_alias_above_the_maximum_is_refused(self, gateway: Waypost) -> None:
         with Raw(gateway, 5).connect("alias") as client:
             client.send(packets.Publish("a", b"", properties=Properties(topic_alias=TOPIC_ALIAS_MAXIMUM + 1)))
             assert farewell(client) is ReasonCode.TOPIC_ALIAS_INVALID
 
-    def test_aliases_with_the_longest_names(self, gateway: Waypost) -> None:
+    def test_aliases_of_longest_names_stay_within_memory_limit(self, gateway: Waypost) -> None:
         """Aliases for the longest names in 50 clients stay within the memory limit."""
         clients = [Raw(gateway, 5).connect(f"alias-{i}") for i in range(50)]
         for client in clients:
@@ -193,17 +193,17 @@ class TestTopics:
         for client in clients:
             client.close()
 
-    def test_a_name_too_long(self, gateway: Waypost) -> None:
+    def test_topic_name_above_the_limit_is_refused(self, gateway: Waypost) -> None:
         with Raw(gateway, 5).connect("long") as client:
             client.send(packets.Publish("x" * (ADDRESS_BYTES_MAX + 1), b""))
             assert farewell(client) is ReasonCode.TOPIC_NAME_INVALID
 
-    def test_too_many_levels(self, gateway: Waypost) -> None:
+    def test_filter_with_too_many_levels_is_refused(self, gateway: Waypost) -> None:
         with Raw(gateway, 5).connect("levels") as client:
             client.send(packets.Subscribe(1, (SubscriptionRequest("+/" * TOPIC_LEVELS_MAX + "+", 0),)))
             assert farewell(client).failed
 
-    def test_filters_built_to_explode(self, gateway: Waypost) -> None:
+    def test_many_overlapping_wildcards_do_no_harm(self, gateway: Waypost) -> None:
         """Every mix of ``+`` and a name over ten levels matches its messages without harm."""
         filters = ["/".join("+" if i >> level & 1 else "a" for level in range(10)) for i in range(1_000)]
         with Raw(gateway, 5).connect("exploder") as client, Raw(gateway, 5).connect("trigger") as trigger:
@@ -216,10 +216,10 @@ class TestTopics:
             trigger.send(packets.PingReq())
             assert isinstance(trigger.receive(), packets.PingResp)
 
-    test_filters_built_to_explode.resident_mib_max = 200.0  # type: ignore[attr-defined]
+    test_many_overlapping_wildcards_do_no_harm.resident_mib_max = 200.0  # type: ignore[attr-defined]
 
     @pytest.mark.parametrize("topics", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
-    def test_retained_topics_and_a_thousand_filters_over_them(self, gateway: Waypost, topics: int) -> None:
+    def test_filters_over_many_retained_topics_do_no_harm(self, gateway: Waypost, topics: int) -> None:
         """300 filters over all retained messages, for clients that do not read, do no harm."""
         with Raw(gateway).connect("retainer") as retainer:
             batch = [packets.Publish(f"r/{i % 97}/{i}", b"kept", retain=True).encode(4) for i in range(topics)]
@@ -243,21 +243,20 @@ class TestTopics:
             for i in range(topics):
                 retainer.send(packets.Publish(f"r/{i % 97}/{i}", b"", retain=True))
 
-    test_retained_topics_and_a_thousand_filters_over_them.resident_mib_max = 260.0  # type: ignore[attr-defined]
+    test_filters_over_many_retained_topics_do_no_harm.resident_mib_max = 260.0  # type: ignore[attr-defined]
 
     @pytest.mark.parametrize("topics", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
-    def test_retained_topics_and_amqp_receivers_of_all(self, gateway: Waypost, topics: int) -> None:
+    def test_amqp_receivers_of_many_retained_topics_do_no_harm(self, gateway: Waypost, topics: int) -> None:
         """Three receivers request everything and do not read; a fourth one reads it all."""
         with Raw(gateway).connect("retainer") as retainer, contextlib.ExitStack() as stack:
             batch = [packets.Publish(f"r/{i % 97}/{i}", b"kept", retain=True).encode(4) for i in range(topics)]
             for start in range(0, topics, 500):
                 retainer.send(b"".join(batch[start : start + 500]), packets.PingReq())
                 assert isinstance(retainer.receive(), packets.PingResp)
-            url = f"amqp://127.0.0.1:{gateway.port('amqp')}"
             for _ in range(3):
-                idle = stack.enter_context(contextlib.closing(BlockingConnection(url, timeout=60)))
+                idle = stack.enter_context(amqp_client(gateway, timeout_s=60))
                 idle.create_receiver("r/#", credit=topics)
-            reading = stack.enter_context(contextlib.closing(BlockingConnection(url, timeout=60)))
+            reading = stack.enter_context(amqp_client(gateway, timeout_s=60))
             receiver = reading.create_receiver("r/#", credit=1_000)
             seen: set[str] = set()
             while len(seen) < topics:
@@ -265,4 +264,4 @@ class TestTopics:
             for i in range(topics):
                 retainer.send(packets.Publish(f"r/{i % 97}/{i}", b"", retain=True))
 
-    test_retained_topics_and_amqp_receivers_of_all.resident_mib_max = 260.0  # type: ignore[attr-defined]
+    test_amqp_receivers_of_many_retained_topics_do_no_harm.resident_mib_max = 260.0  # type: ignore[attr-defined]

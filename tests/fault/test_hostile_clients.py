@@ -9,7 +9,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,9 +18,10 @@ from bridge.amqp_values import Uint
 from edge.broker.limits import LIVE_HOLD_S_MAX
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
+from tests.support.configured_gateway import gateway_with
 from tests.support.frames import ATTACH, BEGIN, DETACH, HEADER, OPEN, RECEIVER, ROOM, SOURCE, TARGET, frame, terminus
 from tests.support.hostile import WAIT_S, Raw, unharmed
-from tests.support.processes import Waypost, edge, resident_mib, wait_until
+from tests.support.processes import Waypost, resident_mib, wait_until
 
 ROUND_TRIP_S_MAX = 5.0
 """Longest round trip of an unrelated client, on a machine with two busy cores; alone it takes 1 ms."""
@@ -31,12 +32,6 @@ All live subscribers may have 64 MiB waiting, 32 MiB may be gathered for the sto
 disk, and Python keeps some freed memory.
 """
 BODY = bytes(10_000)
-
-
-@pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[Waypost]:
-    with edge(tmp_path, "gw") as running:
-        yield running
 
 
 def publish_all(gateway: Waypost, name: str, topic: str, mib: int, *, qos: int = 0) -> float:
@@ -77,7 +72,7 @@ def ask_and_ask(client: Raw, asked: bytes) -> None:
 class TestReaders:
     """Subscribers that do not keep up."""
 
-    def test_stalled_socket(self, gateway: Waypost) -> None:
+    def test_stalled_subscriber_delays_its_publisher_briefly(self, gateway: Waypost) -> None:
         """A subscriber that reads nothing delays its publisher once and briefly; then the excess is dropped."""
         with (
             unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=RESIDENT_MIB_MAX),
@@ -87,7 +82,7 @@ class TestReaders:
             took = publish_all(gateway, "flooder", "flood/a", 60)
             assert took < LIVE_HOLD_S_MAX + WAIT_S / 2
 
-    def test_many_stalled_sockets(self, gateway: Waypost) -> None:
+    def test_many_stalled_subscribers_stay_within_memory_limit(self, gateway: Waypost) -> None:
         """Many stalled sockets together hold at most the memory of the pool."""
         with (
             unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=RESIDENT_MIB_MAX),
@@ -99,7 +94,7 @@ class TestReaders:
             for i in range(40):
                 publish_all(gateway, f"flooder-{i}", f"flood/{i}", 2)
 
-    def test_slow_consumer_gets_everything_it_waits_for(self, gateway: Waypost) -> None:
+    def test_slow_subscriber_gets_everything(self, gateway: Waypost) -> None:
         """A slow subscriber that keeps reading gets everything: its publisher is held back."""
         count = 3_000
         with (
@@ -120,7 +115,7 @@ class TestReaders:
             assert not sender.is_alive()
 
     @pytest.mark.parametrize("kept", [False, True])
-    def test_never_acknowledges(self, gateway: Waypost, kept: bool) -> None:
+    def test_subscriber_without_acknowledgements_has_bounded_window(self, gateway: Waypost, kept: bool) -> None:
         """In-flight messages are bounded by the window; the rest waits on disk, or is dropped if it is not stored."""
         with (
             unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=RESIDENT_MIB_MAX),
@@ -132,7 +127,9 @@ class TestReaders:
     @pytest.mark.parametrize(
         "question", [attaches, *(pytest.param(each, marks=pytest.mark.slow) for each in (pings, subscribes))]
     )
-    def test_reads_no_answers(self, gateway: Waypost, question: Callable[[], tuple[str, bytes, bytes]]) -> None:
+    def test_client_that_reads_no_answers_is_paused(
+        self, gateway: Waypost, question: Callable[[], tuple[str, bytes, bytes]]
+    ) -> None:
         """Some MiB of answers are kept for a client that does not read them; then the gateway stops reading from it."""
         protocol, opening, asked = question()
         with (
@@ -144,7 +141,7 @@ class TestReaders:
             with pytest.raises(TimeoutError):
                 ask_and_ask(deaf, asked)
 
-    def test_unacknowledged_messages_go_with_their_session(self, gateway: Waypost) -> None:
+    def test_unacknowledged_messages_are_freed_with_their_session(self, gateway: Waypost) -> None:
         """A session's messages are freed with it: 200 clients in turn leave 1.2 MB un-acknowledged each."""
         for i in range(200):
             with Raw(gateway).connect(f"leaver-{i}") as client:
@@ -158,7 +155,7 @@ class TestCrowds:
     """Many connections."""
 
     @pytest.mark.parametrize("times", [2_000, pytest.param(10_000, marks=pytest.mark.slow)])
-    def test_quick_reconnects(self, gateway: Waypost, times: int) -> None:
+    def test_quick_reconnects_do_not_harm_others(self, gateway: Waypost, times: int) -> None:
         """A hundred clients reconnect and subscribe again and again, half of them without a DISCONNECT."""
         with unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=80):
             for i in range(times):
@@ -168,19 +165,19 @@ class TestCrowds:
                     client.send(packets.Disconnect())
                 client.close()
 
-    def test_half_open_sockets(self, gateway: Waypost) -> None:
+    def test_silent_connections_do_not_harm_others(self, gateway: Waypost) -> None:
         """500 silent connections cost little, and are not in the way."""
         with unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=80), contextlib.ExitStack() as stack:
             for i in range(500):
                 stack.enter_context(Raw(gateway, protocol="mqtt" if i % 2 else "amqp"))
 
-    def test_connections_max(self, tmp_path: Path) -> None:
+    def test_flood_of_connections_leaves_room_for_other_addresses(self, tmp_path: Path) -> None:
         """A flood of silent sockets leaves room for other addresses.
 
         The newest ones stay and may log in, up to the places reserved for other addresses. Connected clients stay
         connected, and there is room later.
         """
-        with gateway_with(tmp_path, "connectionsMax: 50") as gateway:
+        with limited(tmp_path, "connectionsMax: 50") as gateway:
             with (
                 unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=80),
                 contextlib.ExitStack() as stack,
@@ -199,18 +196,11 @@ def accepts(gateway: Waypost) -> bool:
         return client.receive() is not None
 
 
-@contextlib.contextmanager
-def gateway_with(folder: Path, *limits: str) -> Iterator[Waypost]:
-    """Run a gateway with these limits, as YAML."""
-    lines = "".join(f"    {limit}\n" for limit in limits)
-    file = folder / "gateway.yaml"
-    file.write_text(
-        "apiVersion: waypost/v1\nkind: Gateway\nmetadata: {name: hostile}\n"
-        f"spec:\n  listeners: {{mqtt: '127.0.0.1:0', amqp: '127.0.0.1:0'}}\n  limits:\n{lines}"
-    )
-    arguments = ("edge", "run", "--data", str(folder / "limited"), "--config", str(file))
-    with Waypost(folder / "limited.log", *arguments) as running:
-        yield running
+def limited(folder: Path, limits: str) -> Waypost:
+    """Return a gateway with these limits, started by entering it."""
+    listeners = '{mqtt: "127.0.0.1:0", amqp: "127.0.0.1:0"}'
+    spec = f"{{listeners: {listeners}, limits: {{{limits}}}}}"
+    return gateway_with(folder, f"{{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: hostile}}, spec: {spec}}}")
 
 
 def is_ended(client: Raw) -> bool:
@@ -228,10 +218,10 @@ def is_ended(client: Raw) -> bool:
     return True
 
 
-def test_slow_loris(tmp_path: Path) -> None:
+def test_slow_connect_ends_at_its_time_limit(tmp_path: Path) -> None:
     """Sending a CONNECT byte by byte does not extend its time limit."""
     with (
-        gateway_with(tmp_path, "handshakeS: 1.0") as gateway,
+        limited(tmp_path, "handshakeS: 1.0") as gateway,
         unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=80),
         contextlib.ExitStack() as stack,
     ):
@@ -258,7 +248,7 @@ def test_slow_loris(tmp_path: Path) -> None:
         assert time.monotonic() - begin < 4
 
 
-def test_backlog_of_accepts_is_bounded_memory(gateway: Waypost) -> None:
+def test_pipelined_data_after_connect_is_bounded(gateway: Waypost) -> None:
     """Data after CONNECT waits for the answer up to 1 MiB; a client that pipelines is served nevertheless."""
     with Raw(gateway) as client:
         publish = packets.Publish("early/a", BODY).encode(4)
@@ -268,7 +258,7 @@ def test_backlog_of_accepts_is_bounded_memory(gateway: Waypost) -> None:
     assert resident_mib(gateway.pid) < 100
 
 
-def test_a_port_scan_harms_nobody(gateway: Waypost) -> None:
+def test_port_scan_harms_no_client(gateway: Waypost) -> None:
     with unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=80):
         for _ in range(300):
             with socket.create_connection(("127.0.0.1", gateway.port("mqtt"))) as scanner:

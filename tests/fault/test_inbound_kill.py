@@ -9,12 +9,8 @@ The test prints the seed; ``WAYPOST_SEED=n`` repeats the same moments.
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
-import sys
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +22,8 @@ from bridge import sections as s
 from bridge.amqp_values import encode
 from bridge.engine import DeliveryState
 from tests.support.amqp_sender import AmqpSender
+from tests.support.forked import waypost
+from tests.support.http_client import document
 from tests.support.kafka import Kafka, kafka_jars
 from tests.support.lake import rows
 from tests.support.mosquitto import Mosquitto, installed
@@ -69,15 +67,14 @@ def gateway(folder: Path, **places: object) -> Waypost:
     """Configure a gateway that receives from a far side, and forwards to a hub."""
     file, data = folder / "gateway.yaml", folder / "gw1"
     file.write_text(GATEWAY.format(**places))
-    command = [sys.executable, "-m", "edge.appliance.main", "apply", "--data", str(data), "-f", str(file)]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    applied = waypost("apply", "--data", str(data), "-f", str(file))
+    assert applied.returncode == 0, applied.stderr
     return Waypost(folder / "gw1.log", "edge", "run", "--data", str(data))
 
 
 def connected(near: Waypost) -> bool:
     """Return whether it is connected to the far side."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{near.port('http')}/api/v1/bridge", timeout=10) as answer:
-        states = {each["name"]: each["state"] for each in json.load(answer)["connectors"]}
+    states = {each["name"]: each["state"] for each in document(near, "/api/v1/bridge")["connectors"]}
     return bool(states["far"] == "connected")
 
 
@@ -115,7 +112,7 @@ def all_land(folder: Path, wanted: Sequence[bytes]) -> list[bytes]:
 
 
 @pytest.mark.timeout(400)
-def test_a_queue_of_another_gateway(tmp_path: Path) -> None:
+def test_queue_of_another_gateway_lands_once_in_order(tmp_path: Path) -> None:
     the_hub, far = hub(tmp_path), edge(tmp_path, "gw2")
     with the_hub, far:
         places = {"hub": the_hub.port("amqp"), "far": far.port("amqp"), "kind": "amqp"}
@@ -139,7 +136,7 @@ def test_a_queue_of_another_gateway(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_topic_of_kafka(tmp_path: Path) -> None:
+def test_kafka_topic_lands_once_in_order(tmp_path: Path) -> None:
     broker, the_hub = Kafka(tmp_path / "kafka", kafka_jars()), hub(tmp_path)
     with broker.running(), the_hub:
         broker.create("orders", partitions=1)
@@ -160,7 +157,7 @@ def test_a_topic_of_kafka(tmp_path: Path) -> None:
 
 @installed
 @pytest.mark.timeout(400)
-def test_a_broker_that_names_nothing(tmp_path: Path) -> None:
+def test_mosquitto_topic_lands_at_least_once(tmp_path: Path) -> None:
     broker, the_hub = Mosquitto(tmp_path / "mosquitto"), hub(tmp_path)
     with broker.running(), the_hub:
         places = {"hub": the_hub.port("amqp"), "far": broker.port, "kind": "mqtt"}

@@ -17,9 +17,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import pyarrow.parquet as pq
-from deltalake import DeltaTable
-
 from bridge.batch import decode, encode
 from bridge.message import Run, Stored
 from cloud.hub.registry.location import parse
@@ -28,6 +25,7 @@ from cloud.lake.commits import FAILPOINTS
 from cloud.lake.delta import DeltaLake
 from cloud.lake.landing import Landing
 from cloud.lake.rows import ReceivedBatch
+from tests.support.lake import read_columns
 from tests.support.postgres import Postgres
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,14 +128,10 @@ def names(batches: list[ReceivedBatch]) -> set[tuple[str, bytes]]:
 
 
 def rows(directory: Path) -> Counter[tuple[str, bytes]]:
-    found: Counter[tuple[str, bytes]] = Counter()
-    for file in DeltaTable(directory / "lake" / "telemetry").file_uris():
-        part = pq.ParquetFile(file).read(columns=["gateway", "body"])
-        found.update(zip(part.column("gateway").to_pylist(), part.column("body").to_pylist(), strict=True))
-    return found
+    return Counter(read_columns(directory / "lake", "telemetry", "gateway", "body"))
 
 
-def test_killed_at_any_moment_it_lands_each_message_once(tmp_path: Path) -> None:
+def test_landing_killed_at_any_moment_lands_each_message_once(tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     print("seed", seed)
@@ -159,7 +153,9 @@ def test_killed_at_any_moment_it_lands_each_message_once(tmp_path: Path) -> None
     assert rows(tmp_path) == Counter(names(workload))
 
 
-def test_killed_at_each_step_with_the_registry_on_postgresql(tmp_path: Path, postgres: Postgres) -> None:
+def test_landing_killed_at_each_step_lands_each_message_once_with_postgresql(
+    tmp_path: Path, postgres: Postgres
+) -> None:
     seed = random.randrange(1 << 32)
     print("seed", seed)
     url = postgres.url(postgres.schema())

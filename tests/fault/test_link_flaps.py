@@ -49,7 +49,7 @@ def proved(fleet: Fleet) -> Proof:
         pytest.param(100, ["hall", "roof", "yard"], 0.002, marks=[pytest.mark.slow, pytest.mark.timeout(3_600)]),
     ],
 )
-def test_what_was_acknowledged_is_in_the_lake_once(
+def test_acknowledged_messages_are_in_the_lake_once(
     tmp_path: Path, flaps: int, names: list[str], pause_s: float
 ) -> None:
     chance = random.Random(chosen_seed())
@@ -112,7 +112,7 @@ def row(sequence: int, body: bytes, *, epoch: str = "e", address: str = "a") -> 
         ([row(0, b"d:0"), row(1, b"d:1"), row(0, b"d:0", address="b")], "nobody published it"),
     ],
 )
-def test_the_judge(rows: list[tuple[str, str, str, int, bytes]], fault: str) -> None:
+def test_judge_finds_each_fault(rows: list[tuple[str, str, str, int, bytes]], fault: str) -> None:
     table = pa.table(dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True)))
     found = list(faults(table, {("gw", "a"): ([b"d:0", b"d:1"], 3)}))
     assert any(fault in each for each in found) if fault else found == []

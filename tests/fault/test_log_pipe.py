@@ -8,13 +8,13 @@ from edge.broker.mqtt import packets
 from tests.fault.hostile.web import gateway_of
 from tests.support.configured_gateway import user
 from tests.support.hostile import Raw
+from tests.support.problems import WAIT_S, find_problem, health
 from tests.support.processes import Waypost, wait_until
 from tests.support.publisher import Publisher
-from tests.support.said import WAIT_S, found, health
 from tests.support.unread_log import unread_log
 
 
-def test_nobody_waits_for_the_reader_of_the_log(tmp_path: Path) -> None:
+def test_unread_log_stops_no_device_and_is_reported(tmp_path: Path) -> None:
     (tmp_path / "resources.yaml").write_text(gateway_of(authentication="{name: none}", extra=user("joe", "view")))
     arguments = ("edge", "run", "--data", str(tmp_path / "gw"), "--config", str(tmp_path / "resources.yaml"))
     with unread_log(tmp_path / "gw.log") as log:
@@ -24,7 +24,7 @@ def test_nobody_waits_for_the_reader_of_the_log(tmp_path: Path) -> None:
             http = gateway.port("http")
             publisher = Publisher("sender", gateway.port("mqtt"), "jobs", window=5)
             publisher.start()
-            wait_until(lambda: found(http, "log") is not None, timeout_s=WAIT_S, what="it is said")
+            wait_until(lambda: find_problem(http, "log") is not None, timeout_s=WAIT_S, what="it is reported")
             assert health(http)[0] == 200, "a warning: it serves"
             before = len(publisher.acked)
             wait_until(

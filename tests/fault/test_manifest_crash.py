@@ -11,19 +11,19 @@ from bridge.manifest import GENESIS, ManifestStatement
 from edge.broker.retention import manifests
 from edge.broker.store.limits import StoreLimits
 from tests.contract.store.rig import sqlite_rig
-from tests.unit.broker.test_manifests import Bench, read
+from tests.support.manifest_bench import ManifestBench, read_statements
 
 ADDRESSES = ("plant/1", "plant/2", "plant/3")
 
 
-def hour_ends(bench: Bench) -> None:
+def hour_ends(bench: ManifestBench) -> None:
     """End an hour, and look until all of its addresses are stated."""
     bench.later(1)
     while bench.manifests.asked:
         bench.look()
 
 
-def live(bench: Bench) -> None:
+def live(bench: ManifestBench) -> None:
     """Run six hours of a gateway: messages, ends of hours, and a hub that takes the statements in some of them."""
     for hour in range(6):
         for address in ADDRESSES[: hour + 1]:
@@ -47,12 +47,12 @@ def held(statements: list[ManifestStatement]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("together", [2, 1_000])
-def test_every_message_is_stated_once_whatever_commit_was_the_last(
+def test_every_message_is_stated_once_after_a_crash_at_any_commit(
     tmp_path: Path, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifests, "ADDRESSES_STATED_TOGETHER", together)
     rig = sqlite_rig(tmp_path / "gw", StoreLimits(counted_commits_max=5))
-    bench = Bench(rig)
+    bench = ManifestBench(rig)
     copies: list[tuple[Path, list[ManifestStatement]]] = []
     received: list[ManifestStatement] = []
 
@@ -72,7 +72,7 @@ def test_every_message_is_stated_once_whatever_commit_was_the_last(
     assert len(copies) > 20
     for copy, before in copies:
         again = sqlite_rig(copy)
-        after = Bench(again)
+        after = ManifestBench(again)
         after.hours = bench.hours
         hour_ends(after)
         hour_ends(after)
@@ -80,6 +80,6 @@ def test_every_message_is_stated_once_whatever_commit_was_the_last(
         again.store.close()
 
 
-def stated(bench: Bench) -> list[ManifestStatement]:
+def stated(bench: ManifestBench) -> list[ManifestStatement]:
     """Return all statements sent to the hub so far."""
-    return [statement for _, document in bench.wire.sent for statement in read(document)]
+    return [statement for _, document in bench.wire.sent for statement in read_statements(document)]

@@ -51,7 +51,9 @@ class TestFull:
     """ENOSPC at the last byte, and space again."""
 
     @pytest.mark.parametrize("room", [0, 1, 100_000, 300_001])
-    def test_refused_until_there_is_space(self, medium: Medium, start: Callable[[], Driven], room: int) -> None:
+    def test_full_medium_refuses_commits_until_there_is_space(
+        self, medium: Medium, start: Callable[[], Driven], room: int
+    ) -> None:
         with start() as store:
             kept = bodies("before", 3)
             assert store.commit(*kept) == ""
@@ -82,7 +84,7 @@ class TestFull:
             shows(store.observe(), kept + after)
             assert store.observe().bounds[NAME][0] >= last.bounds[NAME][0]
 
-    def test_a_full_medium_opens_and_is_read(self, medium: Medium, start: Callable[[], Driven]) -> None:
+    def test_store_on_full_medium_opens_and_is_read(self, medium: Medium, start: Callable[[], Driven]) -> None:
         with start() as store:
             assert store.commit("kept") == ""
         medium.limit(0)
@@ -92,7 +94,7 @@ class TestFull:
             assert store.commit("x" * 10_000) == "StoreFull"
             assert store.bodies() == ["kept"]
 
-    def test_a_full_medium_with_room_in_the_file(self, medium: Medium, start: Callable[[], Driven]) -> None:
+    def test_acknowledgements_make_room_on_full_medium(self, medium: Medium, start: Callable[[], Driven]) -> None:
         """Acknowledged messages make room on a full medium: the log is moved into the file, and restarted early."""
         with start() as store:
             kept = bodies("before", 200, 3_000)
@@ -125,7 +127,9 @@ class TestFailing:
 
     @pytest.mark.parametrize("files", [Files.LOG, Files.ALL])
     @pytest.mark.parametrize(("call", "code"), [("write", errno.EIO), ("sync", errno.EIO), ("write", errno.EROFS)])
-    def test_writing(self, medium: Medium, start: Callable[[], Driven], files: Files, call: str, code: int) -> None:
+    def test_write_error_refuses_commits_until_it_ends(
+        self, medium: Medium, start: Callable[[], Driven], files: Files, call: str, code: int
+    ) -> None:
         with start() as store:
             kept = bodies("before", 3)
             assert store.commit(*kept) == ""
@@ -141,7 +145,7 @@ class TestFailing:
             shows(store.observe(), kept)
 
     @pytest.mark.parametrize(("call", "code"), [("write", errno.EIO), ("sync", errno.EIO)])
-    def test_moving_the_log_into_the_file(
+    def test_failed_checkpoint_stops_no_commit(
         self, medium: Medium, start: Callable[[], Driven], call: str, code: int
     ) -> None:
         """A failed checkpoint does not stop commits, which need only the log, and a later checkpoint completes it."""
@@ -162,9 +166,7 @@ class TestFailing:
         with start() as store:
             shows(store.observe(), kept)
 
-    def test_a_slow_medium_holds_up_its_checkpoints_and_no_commits(
-        self, medium: Medium, start: Callable[[], Driven]
-    ) -> None:
+    def test_slow_medium_delays_checkpoints_and_no_commits(self, medium: Medium, start: Callable[[], Driven]) -> None:
         """A slow medium delays its checkpoints and no commits.
 
         A card needs seconds for random writes that take one second in sequence.
@@ -188,7 +190,7 @@ class TestFailing:
         with start() as store:
             shows(store.observe(), kept)
 
-    def test_reading(self, medium: Medium, start: Callable[[], Driven]) -> None:
+    def test_read_error_is_logged_and_reading_resumes(self, medium: Medium, start: Callable[[], Driven]) -> None:
         with start() as store:
             kept = bodies("kept", 40, 5_000)
             assert store.commit(*kept) == ""
@@ -200,7 +202,7 @@ class TestFailing:
             assert store.answered() == kept
             shows(store.observe(), kept)
 
-    def test_opening_on_a_read_only_medium(self, medium: Medium, start: Callable[[], Driven]) -> None:
+    def test_store_on_read_only_medium_does_not_open(self, medium: Medium, start: Callable[[], Driven]) -> None:
         with start() as store:
             assert store.commit("kept") == ""
         medium.fail(Files.ALL, write=errno.EROFS, opening=errno.EROFS)
@@ -211,7 +213,9 @@ class TestFailing:
         with start() as store:
             assert store.bodies() == ["kept"]
 
-    def test_opening_on_a_medium_that_does_not_sync(self, medium: Medium, start: Callable[[], Driven]) -> None:
+    def test_store_on_medium_that_does_not_sync_does_not_open(
+        self, medium: Medium, start: Callable[[], Driven]
+    ) -> None:
         with start() as store:
             assert store.commit("kept") == ""
         medium.fail(Files.ALL, sync=errno.EIO)
@@ -239,7 +243,7 @@ class TestDamaged:
     def all_bodies() -> list[str]:
         return [body for number in range(20) for body in bodies(f"{number}:", 2, 2_500)]
 
-    def test_a_torn_page_of_bodies(self, closed: Path, start: Callable[[], Driven]) -> None:
+    def test_torn_page_of_bodies_is_skipped_and_reported(self, closed: Path, start: Callable[[], Driven]) -> None:
         """A segment with a torn page is skipped and reported; the others are delivered, and the log continues."""
         path = closed / "store.sqlite"
         data = bytearray(path.read_bytes())
@@ -253,7 +257,7 @@ class TestDamaged:
             assert store.commit("more") == ""
             assert store.bodies() == [*expected, "more"]
 
-    def test_a_torn_page_of_the_tree(self, closed: Path, start: Callable[[], Driven]) -> None:
+    def test_store_with_torn_first_page_does_not_open(self, closed: Path, start: Callable[[], Driven]) -> None:
         """A store with a torn first page, which identifies the file, does not open, and nothing is written."""
         path = closed / "store.sqlite"
         data = bytearray(path.read_bytes())
@@ -264,7 +268,7 @@ class TestDamaged:
         assert path.read_bytes() == data
 
     @pytest.mark.parametrize("keep", [0, 20, 32, 5_000, 60_000])
-    def test_a_truncated_log(self, start: Callable[[], Driven], tmp_path: Path, keep: int) -> None:
+    def test_truncated_log_keeps_whole_commits(self, start: Callable[[], Driven], tmp_path: Path, keep: int) -> None:
         """A truncated log keeps whole commits, and the store continues.
 
         No pass over the log was under way: then the file has some pages of the newest commits, and needs the log for
@@ -285,7 +289,9 @@ class TestDamaged:
             assert store.bodies()[-1] == "more"
 
     @pytest.mark.parametrize("running", [False, True])
-    def test_a_deleted_index_of_the_log(self, start: Callable[[], Driven], tmp_path: Path, running: bool) -> None:
+    def test_deleted_index_of_log_loses_nothing(
+        self, start: Callable[[], Driven], tmp_path: Path, running: bool
+    ) -> None:
         index = tmp_path / "disk" / "data" / "store.sqlite-shm"
         with start() as store:
             for number in range(10):
@@ -299,7 +305,7 @@ class TestDamaged:
         with start() as store:
             shows(store.observe(), self.all_bodies())
 
-    def test_two_processes(self, start: Callable[[], Driven]) -> None:
+    def test_store_opens_in_one_process_only(self, start: Callable[[], Driven]) -> None:
         with start() as store:
             assert store.commit("kept") == ""
             with start() as second:
@@ -309,7 +315,7 @@ class TestDamaged:
 
 
 @pytest.mark.parametrize("jump", [TEN_YEARS_NS, -TEN_YEARS_NS])
-def test_the_clock_jumps(start: Callable[[], Driven], jump: int) -> None:
+def test_clock_jump_changes_no_order_name_or_cursor(start: Callable[[], Driven], jump: int) -> None:
     """Order, names and cursors come from counters: the time of a message changes none of them."""
     now = 1_790_000_000_000_000_000
     with start() as store:

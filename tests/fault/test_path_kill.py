@@ -6,10 +6,8 @@ run has time for: ``./waypost test tests/fault/test_path_kill.py -m slow -s``.
 
 from __future__ import annotations
 
-import json
 import random
 import time
-import urllib.request
 from collections import Counter
 from pathlib import Path
 
@@ -18,18 +16,12 @@ from deltalake import DeltaTable
 
 from cloud.proof.proof import prove
 from tests.support.lake import manifests_asked_for
-from tests.support.processes import Waypost, edge, free_port, hub, wait_until
+from tests.support.processes import edge, free_port, hub, wait_until
 from tests.support.publisher import Publisher
 from tests.support.seeds import chosen_seed
+from tests.support.uplink import backlog
 
 PUBLISHERS = 3
-
-
-def backlog(gateway: Waypost) -> int:
-    url = f"http://127.0.0.1:{gateway.port('http')}/api/v1/status"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        status = json.load(answer)
-    return int(status["uplink"].get("backlog_messages", -1)) if status["uplink"]["state"] == "connected" else -1
 
 
 def stated(lake: Path) -> bool:
@@ -45,7 +37,7 @@ def stated(lake: Path) -> bool:
         pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)]),
     ],
 )
-def test_acked_is_in_the_lake_once(tmp_path: Path, kills: int) -> None:
+def test_acknowledged_messages_are_in_the_lake_once(tmp_path: Path, kills: int) -> None:
     chance = random.Random(chosen_seed())
     mqtt, amqp = free_port(), free_port()
     the_hub = hub(tmp_path, f"--amqp=127.0.0.1:{amqp}")

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import threading
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,10 +18,12 @@ from typing import Protocol
 
 import pytest
 
+from tests.support.forked import waypost
 from tests.support.kafka import Kafka, kafka_jars
 from tests.support.mosquitto import Listener, Mosquitto, installed
 from tests.support.processes import Waypost, free_port, wait_until
 from tests.support.publisher import Publisher
+from tests.support.uplink import uplink
 from tests.support.web_peer import Reply, Request, WebPeer
 
 MESSAGES = 100_000
@@ -35,7 +34,7 @@ apiVersion: waypost/v1
 kind: Gateway
 metadata: {{name: gw1}}
 spec:
-  listeners: {{mqtt: "127.0.0.1:{mqtt}", http: "127.0.0.1:{http}"}}
+  listeners: {{mqtt: "127.0.0.1:{mqtt}", http: "127.0.0.1:0"}}
 ---
 apiVersion: waypost/v1
 kind: AddressSpace
@@ -60,19 +59,13 @@ class Peer(Protocol):
     def got(self) -> list[bytes]: ...
 
 
-def status(http: int) -> dict[str, object]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{http}/api/v1/status", timeout=10) as answer:
-        found: dict[str, object] = json.load(answer)["uplink"]
-    return found
-
-
 def crossed(folder: Path, kind: str, remote: str, peer: Peer) -> tuple[list[bytes], Counter[bytes]]:
     """Return the messages acknowledged to their senders, and the count of each at the peer in the end."""
-    mqtt, http = free_port(), free_port()
+    mqtt = free_port()
     file, data = folder / "gateway.yaml", folder / "gw1"
-    file.write_text(GATEWAY.format(mqtt=mqtt, http=http, type=kind, peer=peer.port, remote=remote))
-    command = [sys.executable, "-m", "edge.appliance.main", "apply", "--data", str(data), "-f", str(file)]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    file.write_text(GATEWAY.format(mqtt=mqtt, type=kind, peer=peer.port, remote=remote))
+    applied = waypost("apply", "--data", str(data), "-f", str(file))
+    assert applied.returncode == 0, applied.stderr
     gateway = Waypost(folder / "gw1.log", "edge", "run", "--data", str(data))
     publishers = [Publisher(f"p{i}", mqtt, f"plant/{i}") for i in range(PUBLISHERS)]
     with gateway:
@@ -81,14 +74,14 @@ def crossed(folder: Path, kind: str, remote: str, peer: Peer) -> tuple[list[byte
         for part, happens in enumerate((peer.restart, gateway.kill, peer.restart), 1):
             reached = part * MESSAGES // 4
             wait_until(lambda reached=reached: _acked(publishers) >= reached, timeout_s=300, what="messages are taken")
-            wait_until(lambda: status(http)["state"] == "connected", timeout_s=60, what="messages are under way")
+            wait_until(lambda: uplink(gateway)["state"] == "connected", timeout_s=60, what="messages are under way")
             happens()
             if happens == gateway.kill:
                 gateway.start()
         wait_until(lambda: _acked(publishers) >= MESSAGES, timeout_s=300, what="messages are taken")
         for publisher in publishers:
             publisher.end()
-        wait_until(lambda: status(http).get("backlog_messages") == 0, timeout_s=300, what="all cross", every_s=0.5)
+        wait_until(lambda: uplink(gateway).get("backlog_messages") == 0, timeout_s=300, what="all cross", every_s=0.5)
         acked = [body for publisher in publishers for body in publisher.acked]
         missing = set(acked)
 
@@ -126,7 +119,7 @@ class _Mosquitto:
 @installed
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_mosquitto(tmp_path: Path) -> None:
+def test_restarts_of_mosquitto_lose_no_message(tmp_path: Path) -> None:
     broker = Mosquitto(tmp_path / "mosquitto")
     with broker.running(), Listener(broker.port, "cloud/#").listening() as listener:
         _check(tmp_path, "mqtt", "cloud/#", _Mosquitto(broker, listener))
@@ -191,7 +184,7 @@ def serving(web: _Web) -> Iterator[_Web]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_http(tmp_path: Path) -> None:
+def test_restarts_of_http_server_lose_no_message(tmp_path: Path) -> None:
     with serving(_Web()) as web:
         acked, got = crossed(tmp_path, "http", "cloud/#", web)
     print(f"http: {len(acked)} acknowledged, {len(got)} at the server, {web.repeated} came again and were found out")
@@ -201,7 +194,7 @@ def test_http(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_kafka(tmp_path: Path) -> None:
+def test_restarts_of_kafka_lose_no_message(tmp_path: Path) -> None:
     with Kafka(tmp_path / "kafka", kafka_jars()).running() as broker:
         broker.create("cloud")
         acked, got = crossed(tmp_path, "kafka", "cloud", broker)

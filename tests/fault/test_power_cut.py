@@ -41,13 +41,13 @@ def cut(count: int, *, cuts_a_life: int, seed: int) -> Findings:
     return findings
 
 
-def test_300_power_cuts() -> None:
+def test_300_power_cuts_break_no_promise() -> None:
     cut(300, cuts_a_life=75, seed=chosen_seed(SEED))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_10_000_power_cuts() -> None:
+def test_10_000_power_cuts_break_no_promise() -> None:
     findings = cut(10_000, cuts_a_life=100, seed=chosen_seed())
     assert findings.refused > 10, "syncs failed, too"
     assert findings.reopened > 100
@@ -98,7 +98,7 @@ class TestDisk:
         found = self.found(self.disk(named, first, sync, second))
         assert {b"a" * 1024, b"b" * 1024, b"a" * 512 + b"b" * 512, b"b" * 512 + b"a" * 512} == found
 
-    def test_a_failed_sync_forgets(self) -> None:
+    def test_failed_sync_may_lose_its_writes(self) -> None:
         events = [Event(Kind.SYNCED, 1, 0, b""), Event(Kind.WRITTEN, 2, 0, b"x"), Event(Kind.SYNC_FAILED, 2, 0, b"")]
         found: set[bytes | None] = set()
         for seed in range(20):
@@ -110,7 +110,7 @@ class TestDisk:
         assert found == {b"", b"x"}
 
 
-def test_an_error_that_a_sync_tells_late_is_no_second_failure(tmp_path: Path) -> None:
+def test_late_sync_error_is_no_second_failure(tmp_path: Path) -> None:
     """A sync error that is reported late is not a second failure.
 
     Each open file of a name gets the error once; writes since then are not lost.
@@ -154,7 +154,7 @@ class TestChecker:
         messages = {"q": [(0, "a", 0, "1"), (1, "a", 1, "2")]}
         return Observed("e", {"q": (0, 2)}, messages, [("c", "q", 0, [])], {"k": "v"}, {"a": 2}, (2, 2), 2)
 
-    def test_all_is_well(self) -> None:
+    def test_valid_content_is_no_problem(self) -> None:
         assert not self.history().problems(self.shown())
         assert not self.history(answered=False).problems(self.shown())
         assert not self.history(answered=False).problems(Observed("e", {}, {}, [], {}, {}, (0, 0), 0))
@@ -173,14 +173,14 @@ class TestChecker:
         assert self.history().problems(shown)
         assert self.history(answered=False).problems(shown)
 
-    def test_a_promised_acknowledgement_is_lost(self) -> None:
+    def test_lost_acknowledgement_is_a_problem(self) -> None:
         history = self.history()
         history.follow(Line("acked", cursor=("c", "q", 0, 0)))
         assert not history.problems(self.shown())
         history.follow(Line("closed"))
         assert history.problems(self.shown())
 
-    def test_another_epoch(self) -> None:
+    def test_another_epoch_is_a_problem(self) -> None:
         history = self.history()
         history.adopt(self.shown())
         shown = self.shown()
@@ -197,7 +197,7 @@ class TestChecker:
         return history
 
     @pytest.mark.parametrize("answered", [True, False])
-    def test_a_message_that_was_evicted_is_in_the_ledger(self, answered: bool) -> None:
+    def test_evicted_message_is_in_the_ledger(self, answered: bool) -> None:
         history, shown = self.giving(Group(evicted=["q"]), answered=answered), self.shown()
         shown.bounds, shown.messages, shown.figures, shown.true_bytes = (
             {"q": (1, 2)},
@@ -214,7 +214,7 @@ class TestChecker:
         assert history.problems(shown), "entered twice"
 
     @pytest.mark.parametrize("answered", [True, False])
-    def test_a_message_that_was_given_up_is_not_owed(self, answered: bool) -> None:
+    def test_dropped_message_is_no_longer_pending(self, answered: bool) -> None:
         lost = Lost("c", "a", 0, 1, "rejected")
         history = self.giving(Group(given=[Given(("c", "q"), 0, 0, [lost], if_kept=True)]), answered=answered)
         shown = self.shown()
@@ -226,7 +226,7 @@ class TestChecker:
         shown.ledger = []
         assert history.problems(shown), "passed, and not in the ledger"
 
-    def test_a_summary_stands_for_those_that_are_gone(self) -> None:
+    def test_summary_replaces_thinned_messages(self) -> None:
         history, shown = self.giving(Group(thinned=["q"]), answered=True), self.shown()
         shown.messages, shown.true_bytes, shown.figures = {"q": [(1, "a", 1, "2~2")]}, 3, (2, 3)
         shown.ledger = [(1, "c", "a", 0, 0, 1, 1, "thinned")]
@@ -266,10 +266,10 @@ class TestCheckerOfLogsInMemory:
         shown.ledger = [(1, "c", self.ADDRESS, 1, 3, 3, 0, "memory")]
         return shown
 
-    def test_all_is_well(self) -> None:
+    def test_valid_content_is_no_problem(self) -> None:
         assert not self.history().problems(self.shown())
 
-    def test_closed_in_order(self) -> None:
+    def test_orderly_close_reports_exactly_the_losses(self) -> None:
         """After an orderly close, exactly the lost messages are in the ledger, and no number is skipped."""
         history, shown = self.history(), self.shown()
         history.follow(Line("closed"))
@@ -282,14 +282,14 @@ class TestCheckerOfLogsInMemory:
         shown.ledger = []
         assert history.problems(shown)
 
-    def test_what_a_ring_dropped_need_not_be_in_the_ledger_while_it_runs(self) -> None:
+    def test_running_store_need_not_report_drops_of_a_ring(self) -> None:
         history, shown = self.history(), self.shown()
         shown.running, shown.ledger = True, []
         shown.bounds, shown.sequences = {self.LOG: (0, 3)}, {self.ADDRESS: 3}
         shown.figures, shown.cursors = (3, 1), [("c", self.LOG, 0, [(1, 2)])]
         assert not history.problems(shown)
 
-    def test_the_numbers_of_the_next_message_do_not_follow_on(self) -> None:
+    def test_gap_in_numbers_is_found(self) -> None:
         for position, sequence in ((2, 3), (3, 2), (4, 3), (3, 4)):
             with pytest.raises(AssertionError, match="took"):
                 self.history().follow(Line("took", taken=[(self.LOG, position, self.ADDRESS, sequence, ["4"])]))
@@ -315,7 +315,7 @@ class TestCheckerOfLogsInMemory:
         setattr(shown, field, value)
         assert self.history().problems(shown)
 
-    def test_a_cursor_made_later_is_not_owed_what_everybody_had_taken(self) -> None:
+    def test_later_cursor_skips_messages_that_all_had_taken(self) -> None:
         """A later cursor does not wait for messages that all earlier ones had taken.
 
         It begins at the messages still on the medium; later ones may have left the memory by then.
@@ -337,7 +337,7 @@ class TestCheckerOfLogsInMemory:
         shown.state = {"k": "v"}
         assert not history.problems(shown)
 
-    def test_no_number_is_skipped_by_closing(self) -> None:
+    def test_close_that_skips_numbers_is_a_problem(self) -> None:
         history = self.history()
         history.follow(Line("closed"))
         assert history.problems(self.shown())

@@ -7,11 +7,9 @@ The test prints the seed; ``WAYPOST_SEED=n`` repeats the same choice of rules an
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 import time
-import urllib.request
 from collections import Counter
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, free_port, hub, wait_until
 from tests.support.publisher import Publisher
 from tests.support.seeds import chosen_seed
+from tests.support.uplink import backlog
 
 TOPICS = ("plant/press/1", "plant/press/2", "plant/oven/1")
 
@@ -74,16 +73,10 @@ def change(data: Path, *arguments: str, text: str = "") -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def backlog(gateway: Waypost) -> int:
-    with urllib.request.urlopen(f"http://127.0.0.1:{gateway.port('http')}/api/v1/status", timeout=10) as answer:
-        uplink = json.load(answer)["uplink"]
-    return int(uplink.get("backlog_messages", -1)) if uplink["state"] == "connected" else -1
-
-
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("changes", [6, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("type_", ["topic", "queue"])
-def test_acked_is_delivered_while_rules_come_and_go(tmp_path: Path, type_: str, changes: int) -> None:
+def test_acknowledged_messages_arrive_while_forwarders_change(tmp_path: Path, type_: str, changes: int) -> None:
     chance = random.Random(chosen_seed())
     ports = {"mqtt": free_port(), "http": free_port(), "hub": free_port()}
     data = tmp_path / "gw1"

@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import signal
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from bridge.batch import CAPABILITY, encode
 from bridge.engine import DeliveryState
 from bridge.message import CLOCK_GOOD, Run, Stored
 from bridge.plain import data_section
 from tests.support.amqp_sender import AmqpSender
+from tests.support.http_client import status
 from tests.support.lake import rows
 from tests.support.postgres import CAREFUL, PASSWORD, Postgres
-from tests.support.processes import Waypost, hub, wait_until
+from tests.support.processes import hub, wait_until
 
 MESSAGES = 5
 """Messages in a batch."""
@@ -32,11 +31,6 @@ def batch(number: int) -> bytes:
     return data_section(encode([Stored(-1, first, run)], space="default", epoch="e" * 32))
 
 
-def status(running: Waypost) -> dict[str, Any]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{running.port('http')}/api/v1/status", timeout=10) as answer:
-        return json.loads(answer.read())  # type: ignore[no-any-return]
-
-
 @contextmanager
 def stopped(server: Postgres, how: signal.Signals) -> Iterator[None]:
     server.stop(how)
@@ -46,7 +40,7 @@ def stopped(server: Postgres, how: signal.Signals) -> Iterator[None]:
         server.start()
 
 
-def test_landing_holds_and_goes_on_with_the_server(tmp_path: Path, postgres: Postgres) -> None:
+def test_landing_waits_for_the_server_and_resumes(tmp_path: Path, postgres: Postgres) -> None:
     """Landing waits for the server and continues with it, and neither log nor status contains the password."""
     config = tmp_path / "hub.yaml"
     url = postgres.url(postgres.schema(), CAREFUL)

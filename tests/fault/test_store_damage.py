@@ -46,7 +46,7 @@ def copy(sound: Path, folder: Path) -> Path:
     return folder
 
 
-def test_flipped_bytes(sound: Path, tmp_path: Path) -> None:
+def test_verification_finds_flipped_bytes(sound: Path, tmp_path: Path) -> None:
     seed = chosen_seed(SEED)
     dice = random.Random(seed)
     expected = read(copy(sound, tmp_path / "sound"))
@@ -72,7 +72,7 @@ def test_flipped_bytes(sound: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.02, 0.3, 0.6, 0.9, 0.999])
-def test_a_truncated_file(sound: Path, tmp_path: Path, kept: float) -> None:
+def test_verification_finds_truncated_file(sound: Path, tmp_path: Path, kept: float) -> None:
     data = copy(sound, tmp_path / "data")
     path = data / "store.sqlite"
     size = path.stat().st_size
@@ -81,7 +81,7 @@ def test_a_truncated_file(sound: Path, tmp_path: Path, kept: float) -> None:
     assert verify(path).damaged
 
 
-def test_a_truncated_log_is_a_sound_store_with_less_in_it(tmp_path: Path) -> None:
+def test_truncated_log_is_a_valid_store_with_fewer_messages(tmp_path: Path) -> None:
     """A truncated log is a valid store with fewer messages: losses at the end of SQLite's log are invisible."""
     made = make(tmp_path / "data", 15, crashed=True)
     wal = made.path.with_name("store.sqlite-wal")

@@ -19,7 +19,7 @@ from edge.broker.store import schema, segment
 from edge.broker.store.limits import StoreLimits
 from edge.broker.store.sqlite import FILE_NAME, open_store
 from tests.contract.store.rig import sqlite_rig
-from tests.fault.test_store_repair import Lost, messages, repaired
+from tests.fault.store.repairs import Lost, messages, repaired
 from tests.support.stores import AT, QUEUE, Made, change, key, make
 
 PAGES = (1024, 4096)
@@ -98,7 +98,7 @@ def logged_pages(path: Path, size: int) -> list[int]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_nothing_is_lost(tmp_path: Path, size: int, way: Way) -> None:
+def test_damaged_first_page_loses_nothing(tmp_path: Path, size: int, way: Way) -> None:
     data = tmp_path / "data"
     made = make(data, 6, limits=StoreLimits(page_bytes=size))
     before = made.path.read_bytes()[:size]
@@ -120,7 +120,7 @@ def test_nothing_is_lost(tmp_path: Path, size: int, way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_log_that_has_the_page_is_enough(tmp_path: Path, size: int, way: Way) -> None:
+def test_first_page_is_restored_from_the_log(tmp_path: Path, size: int, way: Way) -> None:
     """A copy of the page in the log is enough, after a cut while page 1 was moved into the file."""
     data, first = tmp_path / "data", tmp_path / "first"
     make(first, 60, limits=StoreLimits(page_bytes=size))
@@ -138,7 +138,7 @@ def test_a_log_that_has_the_page_is_enough(tmp_path: Path, size: int, way: Way) 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_log_without_the_page_is_kept(tmp_path: Path, size: int, way: Way) -> None:
+def test_log_without_the_first_page_is_kept(tmp_path: Path, size: int, way: Way) -> None:
     data = tmp_path / "data"
     source = stored(tmp_path / "source", size)
     expected = messages(source.path.parent)
@@ -158,7 +158,7 @@ def test_a_log_without_the_page_is_kept(tmp_path: Path, size: int, way: Way) -> 
     assert messages(data) == expected
 
 
-def test_a_store_of_an_older_schema(tmp_path: Path, size: int) -> None:
+def test_store_of_an_older_schema_is_restored(tmp_path: Path, size: int) -> None:
     """A store of an older schema is restored.
 
     Its later tables begin after its messages: in small pages the schema's other pages contain their locations.
@@ -192,7 +192,7 @@ def test_a_store_of_an_older_schema(tmp_path: Path, size: int) -> None:
         assert kept == [("x",)] or "table ledger is damaged: 0 of its rows are kept" in done.notes
 
 
-def test_tables_that_begin_elsewhere(tmp_path: Path, size: int) -> None:
+def test_messages_are_found_in_a_packed_file(tmp_path: Path, size: int) -> None:
     """Messages are found by going through every page, after another tool has packed the file."""
     made = stored(tmp_path / "data", size)
     change(made.path, "DELETE FROM segment WHERE key = ?", key(1, 0))  # none: it was acknowledged
@@ -205,7 +205,7 @@ def test_tables_that_begin_elsewhere(tmp_path: Path, size: int) -> None:
     assert messages(made.path.parent) == expected
 
 
-def test_what_was_acknowledged_does_not_come_back(tmp_path: Path, size: int) -> None:
+def test_acknowledged_messages_do_not_return(tmp_path: Path, size: int) -> None:
     """Acknowledged messages do not return, although free pages still contain them."""
     made = stored(tmp_path / "data", size)
     rig = sqlite_rig(made.path.parent)

@@ -71,11 +71,11 @@ def expect(command: list[str], *kinds: str) -> None:
     assert ended.stderr.count("messages are refused until commits succeed again") == 1
 
 
-def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
+def test_limit_of_file_size_loses_no_committed_message(tmp_path: Path) -> None:
     expect([sys.executable, "-c", PROGRAM, str(tmp_path / "data"), "limit"], "StoreFull", "StoreError")
 
 
-def test_a_file_system_without_room(tmp_path: Path) -> None:
+def test_full_file_system_loses_no_committed_message(tmp_path: Path) -> None:
     unshare = shutil.which("unshare")
     mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(tmp_path)]
     if unshare is None or subprocess.run([unshare, "-rm", *mount], capture_output=True, check=False).returncode != 0:

@@ -79,7 +79,7 @@ def append_until_killed(directory: Path, seed: int, after_s: float) -> list[Line
     return [tuple(json.loads(line)) for line in lines if line.endswith(b"\n")]
 
 
-def test_what_was_committed_survives_sigkill(tmp_path: Path) -> None:
+def test_committed_messages_survive_sigkill(tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     dice = random.Random(seed)

@@ -16,12 +16,12 @@ from edge.appliance.main import run
 from edge.appliance.store.recovery import repair as repairing
 from edge.appliance.store.recovery.found_logs import RECOVERED
 from edge.appliance.store.recovery.repair import repair
-from edge.appliance.store.recovery.report import RepairReport
 from edge.appliance.store.recovery.verification import verify
 from edge.broker.delivery.durable import Declaration
 from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.sqlite import FILE_NAME, open_store
 from tests.contract.store.rig import sqlite_rig
+from tests.fault.store.repairs import Lost, leftovers, messages, repaired
 from tests.support.seeds import chosen_seed
 from tests.support.stores import FORWARDER, Made, change, key, make, rot
 
@@ -33,19 +33,6 @@ SEED = 19
 @pytest.fixture
 def made(tmp_path: Path) -> Made:
     return make(tmp_path / "data")
-
-
-def messages(data: Path) -> dict[tuple[str, int], bytes]:
-    """Return everything that a gateway would deliver from the first kept position: (address, sequence) -> body."""
-    rig = sqlite_rig(data)
-    try:
-        return {
-            (address, sequence): body
-            for log in rig.store.info().logs
-            for _, address, sequence, body in rig.read_all(log.log, log.first)
-        }
-    finally:
-        rig.store.close()
 
 
 def owed(data: Path) -> set[tuple[str, int]]:
@@ -63,37 +50,8 @@ def owed(data: Path) -> set[tuple[str, int]]:
         rig.store.close()
 
 
-class Lost:
-    """Ledger entries about damaged messages."""
-
-    def __init__(self, data: Path) -> None:
-        connection = sqlite3.connect(data / FILE_NAME)
-        self.rows = connection.execute(
-            "SELECT subscription, address, first, last, messages FROM ledger WHERE reason = 'damaged' ORDER BY entry"
-        ).fetchall()
-        connection.close()
-
-    def __contains__(self, name: tuple[str, int]) -> bool:
-        return any(address == name[0] and first <= name[1] <= last for _, address, first, last, _ in self.rows)
-
-
-def leftovers(data: Path) -> set[str]:
-    """Return files that belong neither to the store nor to its damaged copy."""
-    own = {"store.lock", "store.opened", FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm"}
-    return {path.name for path in data.iterdir() if ".damaged-" not in path.name} - own
-
-
-def repaired(made: Made) -> RepairReport:
-    data = made.path.parent
-    done = repair(data, write=True)
-    assert [finding for finding in verify(made.path).findings if finding.damage] == []
-    assert leftovers(data) == set()
-    assert Path(done.damaged_copy).exists()
-    return done
-
-
 class TestKnown:
-    def test_a_rotten_segment(self, made: Made) -> None:
+    def test_damaged_segment_is_lost_and_in_the_ledger(self, made: Made) -> None:
         before = messages(made.path.parent)
         rot(made.path, 1, 100)
         done = repaired(made)
@@ -103,7 +61,7 @@ class TestKnown:
         assert Lost(made.path.parent).rows == [("queue", "jobs", 100, 109, 10)]
         assert all(before[name] == body for name, body in after.items())
 
-    def test_a_second_repair_finds_the_first_one_s_gap_accounted_for(self, made: Made) -> None:
+    def test_second_repair_keeps_ledger_entry_of_the_first(self, made: Made) -> None:
         rot(made.path, 1, 100)
         repaired(made)
         rot(made.path, 2, 110)
@@ -113,18 +71,18 @@ class TestKnown:
             ("queue", "jobs", 100, 109, 10), (FORWARDER, "plant/3/temp", 11, 21, 11)
         ]  # fmt: skip
 
-    def test_what_every_group_had_acknowledged_is_no_loss(self, made: Made) -> None:
+    def test_damaged_acknowledged_messages_are_no_loss(self, made: Made) -> None:
         rot(made.path, 1, 50)
         change(made.path, "UPDATE cursor SET position = 60 WHERE name = 'queue'")
         assert repaired(made).lost_messages == 0
         assert Lost(made.path.parent).rows == []
 
-    def test_the_oldest_messages(self, made: Made) -> None:
+    def test_unacknowledged_part_of_damaged_first_segment_is_lost(self, made: Made) -> None:
         rot(made.path, 1, 50)
         assert repaired(made).lost_messages == 5  # 50 to 54 are acknowledged
         assert Lost(made.path.parent).rows == [("queue", "jobs", 55, 59, 5)]
 
-    def test_the_newest_messages_of_a_log_whose_row_is_lost(self, made: Made) -> None:
+    def test_missing_newest_messages_are_counted_by_address_counter(self, made: Made) -> None:
         """The newest messages of a log without a row are counted by the counter of its address."""
         change(made.path, "DELETE FROM segment WHERE key >> 44 = 1 AND key >= ?", key(1, 150))
         change(made.path, "DELETE FROM log WHERE log = 1")
@@ -132,27 +90,27 @@ class TestKnown:
         assert (done.new_epoch, done.lost_messages) == (True, 50)
         assert Lost(made.path.parent).rows == [("queue", "jobs", 150, 199, 50)]
 
-    def test_everything_of_a_queue(self, made: Made) -> None:
+    def test_loss_of_whole_queue_is_in_the_ledger(self, made: Made) -> None:
         change(made.path, "UPDATE segment SET crc = crc + 1 WHERE key >> 44 = 1")
         done = repaired(made)
         assert (done.lost_messages, done.new_epoch) == (145, False)
         assert Lost(made.path.parent).rows == [("queue", "jobs", 55, 199, 145)]
 
-    def test_a_log_s_beginning_that_lies_loses_nothing(self, made: Made) -> None:
+    def test_wrong_start_of_log_loses_nothing(self, made: Made) -> None:
         change(made.path, "UPDATE log SET first = 150 WHERE log = 1")
         assert repaired(made).lost_messages == 0
         assert len(messages(made.path.parent)) == made.messages
 
-    def test_a_log_s_end_that_cannot_be(self, made: Made) -> None:
+    def test_impossible_end_of_log_starts_new_epoch_and_loses_nothing(self, made: Made) -> None:
         change(made.path, f"UPDATE log SET next = {1 << 50} WHERE log = 1")
         done = repaired(made)
         assert (done.lost_messages, done.new_epoch) == (0, True)
         assert len(messages(made.path.parent)) == made.messages
 
-    def test_the_newest_segment_not_counted_begins_a_new_epoch(self, tmp_path: Path) -> None:
+    def test_lost_uncounted_segment_starts_new_epoch(self, tmp_path: Path) -> None:
         made = make(tmp_path / "data", crashed=True)
         rot(made.path, 1, 200)
-        with pytest.raises(StoreDamaged, match="waypost store repair"):
+        with pytest.raises(StoreDamaged):
             open_store(made.path.parent, post=lambda _: None)
         done = repaired(made)
         assert done.new_epoch
@@ -163,7 +121,7 @@ class TestKnown:
             assert list(store.lineage.epochs.parts("jobs", 50, 215)) == [(made.epoch, 50, 209), (done.epoch, 210, 215)]
         assert ("jobs", 209) in Lost(made.path.parent)
 
-    def test_the_newest_segment_without_its_names(self, tmp_path: Path) -> None:
+    def test_newest_segment_without_addresses_starts_new_epoch(self, tmp_path: Path) -> None:
         made = make(tmp_path / "data", crashed=True)
         change(made.path, "UPDATE segment SET data = zeroblob(length(data)) WHERE key = ?", key(1, 200))
         done = repaired(made)
@@ -184,7 +142,7 @@ class TestKnown:
             ("UPDATE log SET bytes = 5 WHERE log = 1", False, ""),
         ],
     )
-    def test_tables(self, made: Made, statement: str, new_epoch: bool, note: str) -> None:
+    def test_damaged_row_is_repaired_without_loss(self, made: Made, statement: str, new_epoch: bool, note: str) -> None:
         change(made.path, statement)
         done = repaired(made)
         assert done.new_epoch is new_epoch
@@ -195,7 +153,7 @@ class TestKnown:
         connection.close()
         assert kinds == [("session",)]
 
-    def test_a_log_without_its_cursors_keeps_its_messages(self, made: Made) -> None:
+    def test_log_without_cursors_keeps_its_messages(self, made: Made) -> None:
         change(made.path, "DELETE FROM log WHERE log = 2")
         repaired(made)
         store = open_store(made.path.parent, post=lambda _: None)
@@ -216,7 +174,7 @@ def tear(path: Path, table: str) -> None:
 
 
 class TestTrees:
-    def test_groups_that_lost_their_place_begin_anew(self, made: Made) -> None:
+    def test_groups_without_cursors_restart_at_first_stored_message(self, made: Made) -> None:
         declaration = Declaration(name="mqtt/s1", pattern="plant/+/temp")
         value = msgspec.msgpack.encode(declaration)
         change(made.path, "INSERT INTO state VALUES ('subscription', 'mqtt/s1', ?)", value)
@@ -232,7 +190,7 @@ class TestTrees:
                 ("queue", 50),
             }
 
-    def test_groups_are_known_from_the_index(self, made: Made) -> None:
+    def test_groups_are_restored_from_the_index(self, made: Made) -> None:
         rot(made.path, 2, 110)
         tear(made.path, "cursor")
         repaired(made)
@@ -243,7 +201,7 @@ class TestTrees:
                 ("queue", 50),
             }
 
-    def test_nobody_knows_who_waited(self, made: Made) -> None:
+    def test_loss_of_unknown_groups_is_in_the_ledger(self, made: Made) -> None:
         rot(made.path, 2, 110)
         tear(made.path, "cursor")
         tear(made.path, "sqlite_autoindex_cursor_1")
@@ -252,20 +210,20 @@ class TestTrees:
         with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
             assert {cursor.name for cursor in store.cursor_records()} == {RECOVERED, "queue"}
 
-    def test_counters_are_known_from_the_messages(self, made: Made) -> None:
+    def test_counters_are_restored_from_the_messages(self, made: Made) -> None:
         tear(made.path, "address")
         assert repaired(made).new_epoch
         with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
             assert dict(store.lineage.sequences())["jobs"] == 200
 
-    def test_every_message_s_tree_has_no_beginning(self, made: Made) -> None:
+    def test_torn_root_of_segment_tree_loses_nothing(self, made: Made) -> None:
         before = messages(made.path.parent)
         tear(made.path, "segment")
         done = repaired(made)
         assert (done.messages, done.lost_messages, done.new_epoch) == (made.messages, 0, True)
         assert messages(made.path.parent) == before
 
-    def test_every_message_is_gone(self, made: Made) -> None:
+    def test_loss_of_all_messages_is_in_the_ledger(self, made: Made) -> None:
         change(made.path, "UPDATE segment SET crc = crc + 1")
         tear(made.path, "segment")
         done = repaired(made)
@@ -274,10 +232,10 @@ class TestTrees:
         assert ("jobs", 199) in lost
         assert ("plant/6/temp", 0) in lost
 
-    def test_an_epoch_is_missing(self, made: Made) -> None:
+    def test_missing_epoch_is_repaired(self, made: Made) -> None:
         change(made.path, "INSERT INTO epoch VALUES (1, 'e', 0, 'x')")
         assert [finding.where for finding in verify(made.path).findings if finding.damage] == ["file"]
-        with pytest.raises(StoreDamaged, match="waypost store repair"):
+        with pytest.raises(StoreDamaged):
             open_store(made.path.parent, post=lambda _: None)
         done = repaired(made)
         assert "an epoch is missing" in " ".join(done.notes)
@@ -296,14 +254,14 @@ class TestSafety:
         assert leftovers(made.path.parent) == set()
         assert list(made.path.parent.glob("*.damaged-*")) == []
 
-    def test_the_command(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_command_repairs_once(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
         rot(made.path, 1, 100)
         assert run(["store", "repair", "--data", str(made.path.parent), "--yes"]) == 0
         assert "repaired and verified" in capsys.readouterr().out
         assert run(["store", "repair", "--data", str(made.path.parent), "--yes"]) == 0
         assert "nothing to repair" in capsys.readouterr().out
 
-    def test_not_while_the_gateway_runs(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_command_is_refused_while_gateway_runs(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
         rot(made.path, 1, 100)
         rig = sqlite_rig(made.path.parent)
         assert run(["store", "repair", "--data", str(made.path.parent), "--yes"]) == Exit.FAILED
@@ -311,7 +269,9 @@ class TestSafety:
         rig.store.close()
 
     @pytest.mark.parametrize("step", range(4))
-    def test_cut_off_while_it_is_put_in_place(self, tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_interrupted_repair_can_be_repeated(
+        self, tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         made = make(tmp_path / "data", crashed=True)
         rot(made.path, 1, 100)
         calls: list[str] = []
@@ -340,7 +300,7 @@ class TestSafety:
         assert len(messages(made.path.parent)) == made.messages - 10
 
 
-def test_rot_anywhere(tmp_path: Path) -> None:
+def test_repair_after_random_damage_accounts_for_every_message(tmp_path: Path) -> None:
     """After damage anywhere, a repaired store is valid, contains only original messages, and accounts for the rest."""
     seed = chosen_seed(SEED)
     dice = random.Random(seed)

@@ -5,38 +5,29 @@ So does the answer to the attach of a durable subscription.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from bridge.amqp_values import Symbol, Uint
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import SubscriptionRequest
-from tests.fault.test_qos2_kill import Wire
 from tests.support.frames import ATTACH, DETACH, RECEIVER, TRANSFER, FramePeer
-from tests.support.processes import Waypost, edge
+from tests.support.processes import Waypost
+from tests.support.session_client import SessionClient
 
 ROUNDS = 4
 """Number of rounds; most of them catch a gateway that answers early, as a commit takes a millisecond or so."""
-
-
-@pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[Waypost]:
-    with edge(tmp_path, "gw") as running:
-        yield running
 
 
 def after_the_kill(gateway: Waypost, *, subscribed: int, version: int) -> list[bytes]:
     """Return what a client that was cut off at its answer gets of one message a topic, topics ``topic/0`` and on."""
     gateway.kill()
     gateway.start()
-    sender = Wire(gateway, "sender", version)
+    sender = SessionClient(gateway, "sender", version)
     for number in range(subscribed):
         sender.send(p.Publish(f"topic/{number}", b"%d" % number, 1, packet_id=number + 1))
         assert isinstance(sender.next(), p.PubAck)
     sender.close()
-    receiver = Wire(gateway, "receiver", version)
+    receiver = SessionClient(gateway, "receiver", version)
     assert receiver.session_present
     receiver.send(p.PingReq())
     bodies = []
@@ -54,43 +45,41 @@ def after_the_kill(gateway: Waypost, *, subscribed: int, version: int) -> list[b
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_session_a_clean_start_has_ended_is_not_back_after_a_kill_at_its_connack(
-    gateway: Waypost, version: int
-) -> None:
+def test_session_ended_by_clean_start_stays_ended_after_kill_at_connack(gateway: Waypost, version: int) -> None:
     for number in range(ROUNDS):
-        wire = Wire(gateway, "receiver", version)
-        assert not wire.session_present
-        wire.send(p.Subscribe(1, (SubscriptionRequest(f"topic/{number}", 1),)))
-        assert isinstance(wire.next(), p.SubAck)
-        anew = Wire(gateway, "receiver", version, lasting=False)
+        client = SessionClient(gateway, "receiver", version)
+        assert not client.session_present
+        client.send(p.Subscribe(1, (SubscriptionRequest(f"topic/{number}", 1),)))
+        assert isinstance(client.next(), p.SubAck)
+        anew = SessionClient(gateway, "receiver", version, lasting=False)
         assert not anew.session_present
         gateway.kill()
         gateway.start()
-        wire.close()
+        client.close()
         anew.close()
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_new_session_outlives_a_kill_at_its_connack(gateway: Waypost, version: int) -> None:
+def test_new_session_survives_kill_at_connack(gateway: Waypost, version: int) -> None:
     for number in range(ROUNDS):
-        wire = Wire(gateway, f"receiver-{number}", version)
+        client = SessionClient(gateway, f"receiver-{number}", version)
         gateway.kill()
         gateway.start()
-        again = Wire(gateway, f"receiver-{number}", version)
+        again = SessionClient(gateway, f"receiver-{number}", version)
         assert again.session_present
-        wire.close()
+        client.close()
         again.close()
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_subscription_outlives_a_kill_at_its_suback(gateway: Waypost, version: int) -> None:
+def test_subscription_survives_kill_at_suback(gateway: Waypost, version: int) -> None:
     for number in range(ROUNDS):
-        wire = Wire(gateway, "receiver", version)
-        wire.send(p.Subscribe(1, (SubscriptionRequest(f"topic/{number}", 1),)))
-        assert isinstance(wire.next(), p.SubAck)
+        client = SessionClient(gateway, "receiver", version)
+        client.send(p.Subscribe(1, (SubscriptionRequest(f"topic/{number}", 1),)))
+        assert isinstance(client.next(), p.SubAck)
         found = after_the_kill(gateway, subscribed=number + 1, version=version)
         assert sorted(found) == [b"%d" % each for each in range(number + 1)]
-        wire.close()
+        client.close()
 
 
 def attached(gateway: Waypost, number: int) -> FramePeer:
@@ -103,12 +92,12 @@ def attached(gateway: Waypost, number: int) -> FramePeer:
     return peer
 
 
-def test_a_durable_subscription_of_amqp_outlives_a_kill_at_its_attach(gateway: Waypost) -> None:
+def test_durable_amqp_subscription_survives_kill_at_attach(gateway: Waypost) -> None:
     for number in range(ROUNDS):
         with attached(gateway, number):
             gateway.kill()
         gateway.start()
-        sender = Wire(gateway, "sender", 5)
+        sender = SessionClient(gateway, "sender", 5)
         sender.send(p.Publish(f"topic/{number}", b"%d" % number, 1, packet_id=1))
         assert isinstance(sender.next(), p.PubAck)
         sender.close()
@@ -116,13 +105,13 @@ def test_a_durable_subscription_of_amqp_outlives_a_kill_at_its_attach(gateway: W
             assert peer.grant(0, 1).expect(TRANSFER).payload.endswith(b"%d" % number)
 
 
-def test_a_durable_subscription_of_amqp_is_not_back_after_a_kill_at_the_answer_to_its_close(gateway: Waypost) -> None:
+def test_closed_amqp_subscription_stays_closed_after_kill_at_detach(gateway: Waypost) -> None:
     for number in range(ROUNDS):
         with attached(gateway, number) as peer:
             peer.send(DETACH, Uint(0), True).expect(DETACH)
             gateway.kill()
         gateway.start()
-        sender = Wire(gateway, "sender", 5)
+        sender = SessionClient(gateway, "sender", 5)
         publish(sender, number, b"kept for nobody")
         with attached(gateway, number) as peer:
             publish(sender, number, b"%d" % number)
@@ -130,6 +119,6 @@ def test_a_durable_subscription_of_amqp_is_not_back_after_a_kill_at_the_answer_t
         sender.close()
 
 
-def publish(sender: Wire, number: int, body: bytes) -> None:
+def publish(sender: SessionClient, number: int, body: bytes) -> None:
     sender.send(p.Publish(f"topic/{number}", body, 1, packet_id=1))
     assert isinstance(sender.next(), p.PubAck)

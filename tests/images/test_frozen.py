@@ -16,7 +16,7 @@ from images.frozen import cross, freezing
 from images.steps import BuildSteps, default_cache, remove
 from tests.bench.load import LoadGenerators
 from tests.bench.sessions import absent_session
-from tests.support.processes import Waypost, edge
+from tests.support.processes import Waypost, cpu_s, edge
 
 pytestmark = [
     pytest.mark.images,
@@ -52,11 +52,6 @@ def command(frozen: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [program, *arguments], capture_output=True, text=True, timeout=120, check=False, env={"PATH": "/nonexistent"}
     )
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_what_is_acknowledged_is_there_after_a_kill(frozen: Path, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from edge.broker.mqtt import packets
 from tests.fault.hostile.web import gateway_of
 from tests.support.certificates import Authority, Issued
 from tests.support.configured_gateway import gateway_with
+from tests.support.problems import find_problem, health
 from tests.support.processes import Waypost, wait_until
-from tests.support.said import found, health
 
 WAIT_S: Final = 20.0
 USERS: Final = "".join(
@@ -97,8 +97,10 @@ def is_over(peer: ssl.SSLSocket) -> bool:
 def said(site: Site, words: str, severity: str) -> None:
     """Wait until the problem is listed."""
     port = site.gateway.port("http")
-    wait_until(lambda: found(port, "revocations", words) is not None, timeout_s=WAIT_S, what=f"{words} is said")
-    assert (found(port, "revocations", words) or {})["severity"] == severity
+    wait_until(
+        lambda: find_problem(port, "revocations", words) is not None, timeout_s=WAIT_S, what=f"{words} is reported"
+    )
+    assert (find_problem(port, "revocations", words) or {})["severity"] == severity
 
 
 def test_who_is_revoked_leaves_within_seconds_and_comes_no_more(site: Site) -> None:
@@ -131,7 +133,7 @@ def test_a_torn_list_leaves_the_one_before_and_is_said_until_it_is_mended(site: 
     assert (lets_in(site, one), lets_in(site, two)) == (True, False)
     site.file.write_bytes(good)
     port = site.gateway.port("http")
-    wait_until(lambda: found(port, "revocations") is None, timeout_s=WAIT_S, what="it is mended")
+    wait_until(lambda: find_problem(port, "revocations") is None, timeout_s=WAIT_S, what="it is solved")
 
 
 def test_a_list_that_ended_long_ago_lets_nobody_in_by_certificate(site: Site) -> None:

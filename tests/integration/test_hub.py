@@ -15,24 +15,20 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
 
-from bridge.batch import CAPABILITY, encode
-from bridge.engine import Attached, Closed, Condition, DeliveryState, Dispositions, Engine, Link, PeerOpened
-from bridge.message import CLOCK_GOOD, Run, Stored
+from bridge.engine import DeliveryState
+from bridge.message import Run
 from bridge.plain import Hop, data_section, messages
-from bridge.sasl import SaslClient
-from bridge.transport.driver import ConnectionDriver
+from tests.support.gateway_peer import EPOCH, GatewayPeer
+from tests.support.lake import read_columns
 
 ROOT = Path(__file__).resolve().parents[2]
-EPOCH = "e" * 32
 DEADLINE_S = 20.0
 
 
@@ -82,82 +78,13 @@ def hub(data: Path, *options: str) -> Iterator[HubProcess]:
             running.process.communicate()
 
 
-class Client:
-    """Gateway built on the engine alone: sends the given batches and records their outcome."""
-
-    def __init__(self, name: str, *, batching: bool = True) -> None:
-        self.engine = Engine(container_id=name, server=False, sasl=SaslClient())
-        self.engine.open()
-        self.batching = batching
-        self.links: dict[str, Link] = {}
-        self.outcomes: dict[int, DeliveryState] = {}
-        self.closed: Condition | None = None
-        self.over = False
-        self.driver: ConnectionDriver | None = None
-
-    def handle(self, events: Sequence[Any]) -> None:
-        for event in events:
-            if isinstance(event, PeerOpened):
-                for target in ("telemetry", "status", "ledger"):
-                    wanted = (CAPABILITY,) if target == "telemetry" and self.batching else ()
-                    self.engine.attach_sender(target, target, desired_capabilities=wanted)
-            elif isinstance(event, Attached):
-                self.links[event.link.name] = event.link
-            elif isinstance(event, Dispositions):
-                self.outcomes.update({tag: state for tag, state, _, _ in event.items})
-            elif isinstance(event, Closed):
-                self.closed, self.over = event.condition, True
-
-    def writable(self) -> None:
-        return
-
-    async def connect(self, endpoint: tuple[str, int]) -> Client:
-        loop = asyncio.get_running_loop()
-
-        def owner(driver: ConnectionDriver) -> Client:
-            self.driver = driver
-            return self
-
-        await loop.create_connection(lambda: ConnectionDriver(self.engine, owner, write_bytes_max=1 << 20), *endpoint)
-        await self.until(lambda: len(self.links) == 3 and all(link.credit > 0 for link in self.links.values()))
-        return self
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(DEADLINE_S):
-            while not condition():
-                await asyncio.sleep(0.005)
-
-    def send(self, link: str, tag: int, message: bytes) -> None:
-        assert self.driver is not None
-        self.engine.send(self.links[link], tag, message)
-        self.driver.flush_soon()
-
-    def batch(self, tag: int, address: str, first: int, count: int) -> None:
-        run = Run(
-            address, "device-1", 1 | CLOCK_GOOD, b"", [b"%d" % s for s in range(first, first + count)], time.time_ns()
-        )
-        self.send("telemetry", tag, data_section(encode([Stored(-1, first, run)], space="default", epoch=EPOCH)))
-
-    def close(self) -> None:
-        assert self.driver is not None
-        self.driver.abort()
-
-
-def rows(data: Path, table: str, *columns: str) -> list[tuple[Any, ...]]:
-    found: list[tuple[Any, ...]] = []
-    for file in DeltaTable(data / "lake" / table).file_uris():
-        part = pq.ParquetFile(file).read(columns=list(columns))
-        found += zip(*(part.column(name).to_pylist() for name in columns), strict=True)
-    return sorted(found)
-
-
 def test_from_a_gateway_to_the_lake(tmp_path: Path) -> None:
     """Batches, an overlap, a status and a ledger range land; again over a new connection, and after SIGTERM and a
     restart.
     """
 
     async def first(running: HubProcess) -> None:
-        client = await Client("gw1").connect(running.amqp)
+        client = await GatewayPeer("gw1").connect(running.amqp)
         client.batch(0, "a", 0, 100)
         client.batch(1, "b", 0, 10)
         client.batch(2, "a", 50, 100)
@@ -167,7 +94,7 @@ def test_from_a_gateway_to_the_lake(tmp_path: Path) -> None:
         client.send("telemetry", 5, data_section(b"this is no batch"))
         await client.until(lambda: len(client.outcomes) == 6)
         assert set(client.outcomes.values()) == {DeliveryState.ACCEPTED}, "what cannot be read is kept in quarantine"
-        second = await Client("gw1").connect(running.amqp)
+        second = await GatewayPeer("gw1").connect(running.amqp)
         await client.until(lambda: client.over)
         assert client.closed is not None
         assert client.closed.name == "amqp:connection:forced"
@@ -190,7 +117,7 @@ def test_from_a_gateway_to_the_lake(tmp_path: Path) -> None:
         second.close()
 
     async def again(running: HubProcess) -> None:
-        client = await Client("gw1").connect(running.amqp)
+        client = await GatewayPeer("gw1").connect(running.amqp)
         client.batch(0, "a", 0, 215)
         await client.until(lambda: client.outcomes == {0: DeliveryState.ACCEPTED})
         client.close()
@@ -203,23 +130,25 @@ def test_from_a_gateway_to_the_lake(tmp_path: Path) -> None:
         code, log = running.stop()
         assert code == 0
         assert "Traceback" not in log
-    telemetry = rows(tmp_path, "telemetry", "gateway", "address", "sequence", "body", "clock_quality", "lane")
+    telemetry = read_columns(
+        tmp_path / "lake", "telemetry", "gateway", "address", "sequence", "body", "clock_quality", "lane"
+    )
     expected = [
         ("gw1", address, s, b"%d" % s, "good", "live") for address, n in (("a", 215), ("b", 10)) for s in range(n)
     ]
     assert telemetry == expected
-    assert rows(tmp_path, "quarantine", "gateway", "link", "content") == [
+    assert read_columns(tmp_path / "lake", "quarantine", "gateway", "link", "content") == [
         ("gw1", "telemetry", data_section(b"this is no batch"))
     ]
-    assert rows(tmp_path, "ledger", "address", "first_sequence", "last_sequence") == [("a", 150, 199)]
-    states = [state for (state,) in rows(tmp_path, "gateway_status", "state")]
+    assert read_columns(tmp_path / "lake", "ledger", "address", "first_sequence", "last_sequence") == [("a", 150, 199)]
+    states = [state for (state,) in read_columns(tmp_path / "lake", "gateway_status", "state")]
     assert states.count("running") == 1
     assert states.count("connected") == 3
 
 
 def test_plain_messages_land_under_their_names(tmp_path: Path) -> None:
     async def scenario(running: HubProcess) -> None:
-        client = await Client("gw1", batching=False).connect(running.amqp)
+        client = await GatewayPeer("gw1", batching=False).connect(running.amqp)
         run = Run("a", "device-1", 1, b"", [b"0", b"1", b"2"], time.time_ns())
         for tag, message in enumerate(messages(Hop("gw1", EPOCH), 0, run)):
             client.send("telemetry", tag, message)
@@ -232,7 +161,9 @@ def test_plain_messages_land_under_their_names(tmp_path: Path) -> None:
     with hub(tmp_path) as running:
         asyncio.run(scenario(running))
         assert running.stop()[0] == 0
-    assert rows(tmp_path, "telemetry", "sequence", "device", "body") == [(i, "device-1", b"%d" % i) for i in range(3)]
+    assert read_columns(tmp_path / "lake", "telemetry", "sequence", "device", "body") == [
+        (i, "device-1", b"%d" % i) for i in range(3)
+    ]
 
 
 def test_connections_that_come_and_go_do_not_keep_landing_from_going_on(tmp_path: Path) -> None:
@@ -240,7 +171,7 @@ def test_connections_that_come_and_go_do_not_keep_landing_from_going_on(tmp_path
 
     async def come_and_go(running: HubProcess, over: asyncio.Event, sent: list[int]) -> None:
         while not over.is_set():
-            client = await Client("restless").connect(running.amqp)
+            client = await GatewayPeer("restless").connect(running.amqp)
             client.batch(0, "a", len(sent), 1)
             sent.append(len(sent))
             await asyncio.sleep(0)  # the batch is sent
@@ -252,7 +183,7 @@ def test_connections_that_come_and_go_do_not_keep_landing_from_going_on(tmp_path
     async def scenario(running: HubProcess) -> list[int]:
         over, sent = asyncio.Event(), list[int]()
         restless = asyncio.create_task(come_and_go(running, over, sent))
-        client = await Client("steady").connect(running.amqp)
+        client = await GatewayPeer("steady").connect(running.amqp)
         for tag in range(15):
             client.batch(tag, "a", tag, 1)
             await client.until(lambda tag=tag: tag in client.outcomes)  # type: ignore[misc]
@@ -270,7 +201,7 @@ def test_connections_that_come_and_go_do_not_keep_landing_from_going_on(tmp_path
     assert "Traceback" not in log
     assert log.count("gateway restless connected") < 10, "not a line for each of them"
     assert len(sent) > 15
-    assert rows(tmp_path, "telemetry", "gateway", "sequence") == [
+    assert read_columns(tmp_path / "lake", "telemetry", "gateway", "sequence") == [
         *(("restless", sequence) for sequence in sent),
         *(("steady", sequence) for sequence in range(15)),
     ]
@@ -290,7 +221,7 @@ def test_garbage_on_either_port_leaves_the_hub_serving(tmp_path: Path) -> None:
     heads = [b"", b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00", b"GET / HTTP/1.1\r\n\r\n", b"MQTT"]
 
     async def scenario(running: HubProcess) -> None:
-        client = await Client("gw1").connect(running.amqp)
+        client = await GatewayPeer("gw1").connect(running.amqp)
         client.batch(0, "a", 0, 5)
         await client.until(lambda: client.outcomes == {0: DeliveryState.ACCEPTED})
         client.close()

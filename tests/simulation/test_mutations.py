@@ -9,5 +9,5 @@ from tests.simulation.mutations import MUTATIONS, SIMULATION
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=[mutation.name for mutation in MUTATIONS])
-def test_a_breakage_is_found(mutation: Mutation) -> None:
+def test_deliberate_defect_is_found(mutation: Mutation) -> None:
     SIMULATION.require_found(mutation)

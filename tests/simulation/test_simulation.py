@@ -38,21 +38,21 @@ def failures(seeds: range, options: Options) -> str:
 
 
 @pytest.mark.timeout(900)
-def test_what_is_acknowledged_arrives_once_whatever_happens() -> None:
+def test_acknowledged_messages_arrive_once_in_any_order() -> None:
     found = failures(range(SEEDS), Options())
     assert not found, found
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7_200)
-def test_what_is_acknowledged_arrives_once_whatever_happens_for_long() -> None:
+def test_acknowledged_messages_arrive_once_with_many_new_seeds() -> None:
     first = random.SystemRandom().randrange(1 << 40)
     found = failures(range(first, first + SEEDS_SLOW), LONG)
     assert not found, found
 
 
 @pytest.mark.parametrize("seed", REGRESSIONS)
-def test_seeds_that_found_something(seed: int) -> None:
+def test_seeds_of_former_defects_pass(seed: int) -> None:
     world, violations = run(seed, LONG)
     assert not violations, [str(violation) for violation in violations[:5]]
     assert world.errors == []

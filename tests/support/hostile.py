@@ -101,6 +101,11 @@ class Raw:
         self.close()
 
 
+def accepts(answer: packets.Packet | None) -> bool:
+    """Return whether the answer accepts a CONNECT."""
+    return isinstance(answer, packets.ConnAck) and not answer.reason
+
+
 class Witness:
     """Client that sends itself QoS 1 messages repeatedly, and records the longest round trip."""
 

@@ -1,19 +1,25 @@
-"""One HTTP request to a running gateway, with Python's own client."""
+"""One HTTP request to a running gateway or hub, with Python's own client."""
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
-
-from tests.support.processes import Waypost
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple, Protocol
 
 WAIT_S: Final = 20.0
 
 
+class HttpServer(Protocol):
+    """Process on this machine with a listener named ``http``."""
+
+    def port(self, name: str, /) -> int: ...
+
+
 class Answer(NamedTuple):
-    """Response of a gateway. Names of header fields are in lower case."""
+    """Response of a server. Names of header fields are in lower case."""
 
     status: int
     body: bytes
@@ -36,14 +42,44 @@ class Answer(NamedTuple):
 
 
 def ask(
-    gateway: Waypost, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    server: HttpServer,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    *,
+    timeout_s: float = WAIT_S,
 ) -> Answer:
     """Send a request on its own connection, and return the response."""
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.port("http"), timeout=WAIT_S)
-    connection.request(method, path, body, dict(headers or {}))
-    answer = read_answer(connection)
-    connection.close()
-    return answer
+    return ask_port(server.port("http"), method, path, body, headers, timeout_s=timeout_s)
+
+
+def ask_port(
+    port: int,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    *,
+    timeout_s: float = WAIT_S,
+) -> Answer:
+    """Send a request to a port of this machine, and return the response."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
+    with contextlib.closing(connection):
+        connection.request(method, path, body, dict(headers or {}))
+        return read_answer(connection)
+
+
+def document(server: HttpServer, path: str) -> Any:
+    """Return a JSON document of a gateway or hub."""
+    answer = ask(server, "GET", path)
+    assert answer.status == HTTPStatus.OK, answer
+    return answer.document
+
+
+def status(server: HttpServer) -> Any:
+    """Return the status of a gateway or hub."""
+    return document(server, "/api/v1/status")
 
 
 def read_answer(connection: http.client.HTTPConnection) -> Answer:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
+
+from tests.support.store_rows import query
 
 
 def rows(lake: Path, table: str) -> list[dict[str, Any]]:
@@ -15,10 +17,15 @@ def rows(lake: Path, table: str) -> list[dict[str, Any]]:
     return list(DeltaTable(found).to_pyarrow_table().to_pylist()) if found.exists() else []
 
 
+def read_columns(lake: Path, table: str, *names: str) -> list[tuple[Any, ...]]:
+    """Return these columns of every row of a table, sorted."""
+    found: list[tuple[Any, ...]] = []
+    for file in DeltaTable(lake / table).file_uris():
+        part = pq.ParquetFile(file).read(columns=list(names))
+        found += zip(*(part.column(name).to_pylist() for name in names), strict=True)
+    return sorted(found)
+
+
 def manifests_asked_for(data: Path) -> bool:
     """Return True when a hub requests a gateway's manifests: accepted messages are stated at its next start."""
-    connection = sqlite3.connect(f"{(data / 'store.sqlite').resolve().as_uri()}?mode=ro", uri=True)
-    try:
-        return connection.execute("SELECT 1 FROM state WHERE kind = 'manifest'").fetchone() is not None
-    finally:
-        connection.close()
+    return bool(query(data, "SELECT 1 FROM state WHERE kind = 'manifest' LIMIT 1"))

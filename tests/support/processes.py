@@ -45,6 +45,12 @@ def peak_mib(pid: int) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
 
 
+def cpu_s(pid: int) -> float:
+    """Return the processor time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextlib.contextmanager
 def standing_still(pid: int) -> Iterator[None]:
     """Suspend a child process while the body runs: its files are as after a power cut."""
@@ -79,11 +85,20 @@ class Waypost:
             self.process.kill()
             self._gone()
             raise AssertionError(f"{self.arguments}: {line!r}\n{self.log.read_text()}")
-        for part in line.split()[1:]:
+        self._set_endpoints(line)
+        return self
+
+    def _set_endpoints(self, ready: str) -> None:
+        """Store the listeners' addresses of a ``ready`` line."""
+        for part in ready.split()[1:]:
             name, _, endpoint = part.partition("=")
             host, _, port = endpoint.rpartition(":")
             self.endpoints[name] = (host, int(port))
-        return self
+
+    @property
+    def data(self) -> Path:
+        """Return the data directory."""
+        return Path(self.arguments[self.arguments.index("--data") + 1])
 
     def port(self, name: str) -> int:
         return self.endpoints[name][1]

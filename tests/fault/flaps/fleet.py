@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from tests.fault.flaps.devices import ExactlyOnce
 from tests.support import forked
 from tests.support.clock import Clock
 from tests.support.cut_link import CutLink
+from tests.support.http_client import ask
 from tests.support.processes import Waypost, free_port, wait_until
 from tests.support.publisher import Publisher
 
@@ -56,10 +57,10 @@ class Gateway:
     def ask(self, what: str = "", method: str = "GET") -> dict[str, Any]:
         """Return the connector to the hub as ``/api/v1/bridge`` reports it."""
         token = (self.data / "operator.token").read_text().strip()
-        url = f"http://127.0.0.1:{self.process.port('http')}/api/v1/bridge{what}"
-        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"}, method=method)
-        with urllib.request.urlopen(request, timeout=UP_S) as answer:
-            (connector,) = json.load(answer)["connectors"]
+        headers = {"Authorization": f"Bearer {token}"}
+        answer = ask(self.process, method, f"/api/v1/bridge{what}", headers=headers, timeout_s=UP_S)
+        assert answer.status == HTTPStatus.OK, answer
+        (connector,) = answer.document["connectors"]
         return dict(connector)
 
     def come_up(self) -> None:

@@ -15,5 +15,5 @@ class Figures(NamedTuple):
     """Round trips of unrelated clients."""
     before_mib: float
     most_mib: float
-    given_back_s: float
+    returned_s: float
     """Time after the attacker's end until the memory was returned."""

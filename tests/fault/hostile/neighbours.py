@@ -22,6 +22,17 @@ ROUND_TRIPS: Final = 20
 """Round trips of each client after an attack began, and before it ends."""
 BEGINNING: Final = 100
 """Round trips before the measurement, as the first message loads code."""
+ROUNDS: Final = 3
+"""Number of attempts: other work on the machine delays clients, so one round without harm is enough."""
+FLOOR_S: Final = 0.2
+"""Floor below which differences do not count on a machine with two busy cores.
+
+An attacker takes one core, and other tests take the other: 0.02 to 0.13 s were measured then, and 0.17 s without any
+attack. Attacks with indivisible work have a higher floor (the end of a connection with 1 000 links, a large message to
+400 clients at once).
+"""
+FULL_SIZE_FLOOR_S: Final = 0.02
+"""Floor for the attacks at full size, on a machine without other work: some turns of two cores."""
 
 
 class Felt(NamedTuple):

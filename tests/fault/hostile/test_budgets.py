@@ -6,12 +6,10 @@ size, against the default limits.
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -22,45 +20,15 @@ from tests.fault.hostile import attacks
 from tests.fault.hostile.attacks import Stream
 from tests.fault.hostile.crowd import Crowd
 from tests.fault.hostile.figures import Figures
+from tests.fault.hostile.limited_gateway import CONNECTIONS, KEPT_MIB, MEMORY_MIB, await_pools, limited_gateway
 from tests.fault.hostile.neighbour import Neighbour
-from tests.fault.hostile.neighbours import Felt, Neighbours
+from tests.fault.hostile.neighbours import FLOOR_S, FULL_SIZE_FLOOR_S, ROUNDS, Felt, Neighbours
 from tests.fault.hostile.watch import Watch
 from tests.support.hostile import Raw
+from tests.support.http_client import status
+from tests.support.problems import await_problem
 from tests.support.processes import Waypost, resident_mib, wait_until
-from tests.support.said import said
 
-MEMORY_MIB = 128
-"""`limits.memoryBytesMax` of the small gateway: connections may hold a third of it."""
-PACKET_MIB = 4
-CONNECTIONS = 600
-RESOURCES = """
-apiVersion: waypost/v1
-kind: Gateway
-metadata: {{name: hall}}
-spec:
-  listeners: {{mqtt: "127.0.0.1:0", amqp: "127.0.0.1:0", mqttWs: "127.0.0.1:0", http: "127.0.0.1:0"}}
-  limits: {{memoryBytesMax: {memory}, packetBytesMax: {packet}, connectionsMax: {connections}, handshakeS: 30}}
----
-apiVersion: enmasse.io/v1beta1
-kind: AddressSpace
-metadata: {{name: default}}
-spec: {{authenticationService: {{name: none}}}}
-"""
-ROUNDS = 3
-"""Number of attempts: other work on the machine delays clients, so one round without harm is enough."""
-FLOOR_S = 0.2
-"""Floor below which differences do not count on a machine with two busy cores.
-
-An attacker takes one core, and other tests take the other: 0.02 to 0.13 s were measured then, and 0.17 s without any
-attack. Attacks with indivisible work have a higher floor (the end of a connection with 1 000 links, a large message to
-400 clients at once).
-"""
-FULL_SIZE_FLOOR_S = 0.02
-"""Floor for the attacks at full size, on a machine without other work: some turns of two cores."""
-GIVEN_BACK_S = 30.0
-"""Time until memory is returned. Without other work it takes 10 s: data that a peer sent before its end comes first."""
-GIVEN_BACK_MIB = 24
-"""Memory that an attack may leave: loaded code, and fragments of the allocator."""
 LOGINS = 10
 LOGIN_S = 90.0
 """Timeout of a login, which waits for its turn behind all earlier ones.
@@ -104,19 +72,6 @@ ATTACKS = (
 )
 
 
-def gateway(
-    folder: Path, memory_mib: int = MEMORY_MIB, packet_mib: int = PACKET_MIB, connections: int = CONNECTIONS
-) -> Waypost:
-    file = folder / "gateway.yaml"
-    file.write_text(RESOURCES.format(memory=memory_mib * MIB, packet=packet_mib * MIB, connections=connections))
-    return Waypost(folder / "gw.log", "edge", "run", "--data", str(folder / "gw"), "--config", str(file))
-
-
-def status(running: Waypost) -> Any:
-    with urllib.request.urlopen(f"http://127.0.0.1:{running.port('http')}/api/v1/status", timeout=20) as answer:
-        return json.load(answer)
-
-
 def refused_logins(running: Waypost, count: int) -> list[str]:
     """Log clients in from the attackers' address during the attack; describe each refusal and its time."""
     found = []
@@ -155,28 +110,18 @@ def best_round(running: Waypost, attack: Attack, neighbours: Neighbours) -> tupl
     return felt, refused
 
 
-def given_back(running: Waypost, before_mib: float, *, kept_mib: float = GIVEN_BACK_MIB) -> float:
-    """Wait until all memory but `kept_mib` is returned; return the seconds."""
-    began = time.monotonic()
-
-    def is_it() -> bool:
-        held = sum(pool["held"] for pool in status(running)["memory"]["pools"].values())
-        return not held and resident_mib(running.pid) < before_mib + kept_mib
-
-    wait_until(is_it, timeout_s=GIVEN_BACK_S, what="what was held is given back")
-    return time.monotonic() - began
-
-
 def is_said(running: Waypost) -> None:
     """Check that connections that were closed for their memory appear as a problem."""
     if status(running)["memory"]["shed"]:
-        said(running.port("http"), "memory", "because they held too much memory", severity="warning")
+        await_problem(running.port("http"), "memory", "because they held too much memory", severity="warning")
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name.replace(" ", "-"))
-def test_attack(tmp_path: Path, control: Waypost, attack: Attack, figures: Callable[[Figures], None]) -> None:
+def test_attack_delays_no_other_client_and_memory_returns(
+    tmp_path: Path, control: Waypost, attack: Attack, figures: Callable[[Figures], None]
+) -> None:
     raise_file_limit(attack.connections + SPARE_FILES)
-    with gateway(tmp_path) as running:
+    with limited_gateway(tmp_path) as running:
         status(running)  # the first request loads code
         if attack.stream.__qualname__.startswith("never_reads"):
             publish_large(running, 200_000)
@@ -186,30 +131,30 @@ def test_attack(tmp_path: Path, control: Waypost, attack: Attack, figures: Calla
             assert not refused
             is_said(running)
         assert watch.most_mib < MEMORY_MIB + 16, f"{watch.most_mib:.0f} MiB resident"
-        after_s = given_back(running, watch.before_mib)
+        after_s = await_pools(running, watch.before_mib)
         figures(Figures(attack.name, felt, watch.before_mib, watch.most_mib, after_s))
         running.stop()
         running.start()
-        assert resident_mib(running.pid) < watch.before_mib + GIVEN_BACK_MIB
+        assert resident_mib(running.pid) < watch.before_mib + KEPT_MIB
         assert not refused_logins(running, 1)
 
 
 class TestPlaces:
     """Many connections from one address."""
 
-    def test_idle_ones_keep_nobody_out(self, tmp_path: Path) -> None:
+    def test_idle_connections_keep_no_client_out(self, tmp_path: Path) -> None:
         """Idle connections beyond the limit keep no client out: the oldest ones are closed for new clients."""
         raise_file_limit(2 * CONNECTIONS + SPARE_FILES)
-        with gateway(tmp_path) as running, Crowd(running.port("mqtt")) as crowd:
+        with limited_gateway(tmp_path) as running, Crowd(running.port("mqtt")) as crowd:
             crowd.open(CONNECTIONS + 200)
             assert not refused_logins(running, LOGINS)
             figures = status(running)["memory"]
             assert figures["displaced"] >= 200
             assert figures["shed"] == figures["refused"] == 0
 
-    def test_those_logged_in_leave_the_last_places_to_other_addresses(self, tmp_path: Path) -> None:
+    def test_authenticated_connections_leave_places_for_other_addresses(self, tmp_path: Path) -> None:
         raise_file_limit(2 * CONNECTIONS + SPARE_FILES)
-        with gateway(tmp_path) as running, Crowd(running.port("mqtt")) as crowd:
+        with limited_gateway(tmp_path) as running, Crowd(running.port("mqtt")) as crowd:
             crowd.open(CONNECTIONS + 200)
             crowd.send(attacks.logs_in, seconds=5)
             wait_until(lambda: status(running)["memory"]["refused"] > 0, timeout_s=10, what="the address has enough")
@@ -222,7 +167,7 @@ class TestPlaces:
 
 @pytest.fixture(scope="class")
 def default_size(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with gateway(tmp_path_factory.mktemp("full"), 256, 16, 10_000) as running:
+    with limited_gateway(tmp_path_factory.mktemp("full"), 256, 16, 10_000) as running:
         status(running)
         yield running
 
@@ -245,7 +190,7 @@ class TestFullSize:
         ids=lambda attack: attack.name.replace(" ", "-"),
     )
     @pytest.mark.timeout(300)
-    def test_attack(
+    def test_attack_delays_no_other_client_and_memory_returns(
         self, default_size: Waypost, control: Waypost, attack: Attack, figures: Callable[[Figures], None]
     ) -> None:
         raise_file_limit(attack.connections + SPARE_FILES)
@@ -253,7 +198,7 @@ class TestFullSize:
         publish_large(running, 200_000)
         with Watch(running) as watch, Neighbours(running, control) as neighbours:
             felt, refused = best_round(running, attack._replace(floor_s=FULL_SIZE_FLOOR_S), neighbours)
-        after_s = given_back(running, watch.before_mib)
+        after_s = await_pools(running, watch.before_mib)
         name = f"{attack.name}, full size"
         figures(Figures(name, felt, watch.before_mib, watch.most_mib, after_s))
         assert not refused

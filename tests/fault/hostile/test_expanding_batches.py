@@ -20,15 +20,16 @@ from bridge.engine import DeliveryState
 from bridge.limits import BATCH_MESSAGES_MAX, JSON_BYTES_MAX, VALUES_MAX
 from bridge.message import AMQP
 from tests.fault.hostile.other_gateway import OtherGateway
+from tests.fault.hostile.watch import await_memory
 from tests.support.hostile_gateway import HostileGateway, columns_of, sealed, table_of
+from tests.support.problems import await_problem
 from tests.support.processes import Waypost, hub, peak_mib, resident_mib, wait_until
-from tests.support.said import said
 
 RESIDENT_MIB_MAX = 768.0
 """Limit of the hub's memory, which starts at 140 MiB; the guarantee for any attack is 1 GiB."""
 KEPT_MIB_MAX = 100.0
 """Memory that may remain: libraries that were loaded, and fragments."""
-GIVEN_BACK_S = 10.0
+RETURNED_S = 10.0
 ANSWER_S_MAX = 10.0
 """Time for another gateway's batch to land during the attack, with two busy cores; alone it takes 0.6 s."""
 
@@ -62,11 +63,7 @@ class Attacked:
         assert other.failure is None, other.failure
         assert other.longest_s < ANSWER_S_MAX, f"another gateway waited for {other.longest_s:.1f} s"
         assert peak_mib(self.hub.pid) < RESIDENT_MIB_MAX
-        wait_until(
-            lambda: resident_mib(self.hub.pid) < self._before_mib + KEPT_MIB_MAX,
-            timeout_s=GIVEN_BACK_S,
-            what=f"memory given back ({self._before_mib:.0f} MiB before)",
-        )
+        await_memory(self.hub.pid, self._before_mib, kept_mib=KEPT_MIB_MAX, timeout_s=RETURNED_S)
 
     def rows(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
         """Return rows of the last attacking gateway."""
@@ -96,19 +93,19 @@ def lists(count: int) -> bytes:
 
 
 @pytest.mark.parametrize("count", [MESSAGES, BATCH_MESSAGES_MAX, BATCH_MESSAGES_MAX * 4])
-def test_a_dictionary_said_once_for_all(request: pytest.FixtureRequest, attacked: Attacked, count: int) -> None:
+def test_shared_properties_go_to_quarantine(request: pytest.FixtureRequest, attacked: Attacked, count: int) -> None:
     """A batch that would expand to 9 GB at the hub is kept as received."""
     batch = expanding(count)
     assert len(batch) < 400
     with attacked.by(request.node.name) as gateway:
         assert gateway.send(batch).settled() == [DeliveryState.ACCEPTED]
-        said(attacked.hub.port("http"), "quarantine", severity="warning")
+        await_problem(attacked.hub.port("http"), "quarantine", severity="warning")
     [(link, content)] = attacked.rows("quarantine", "link", "content")
     assert link == "telemetry"
     assert batch in content
 
 
-def test_as_much_as_a_batch_may_expand_to(request: pytest.FixtureRequest, attacked: Attacked) -> None:
+def test_batch_at_maximum_expansion_lands_once(request: pytest.FixtureRequest, attacked: Attacked) -> None:
     """A batch with the maximum expansion lands in parts, each message once.
 
     Properties of 60 MB, written as 360 MB of JSON, take 160 bytes.
@@ -122,7 +119,7 @@ def test_as_much_as_a_batch_may_expand_to(request: pytest.FixtureRequest, attack
     assert sorted(found) == [(i,) for i in range(1_000)]
 
 
-def test_a_topic_name_said_once_for_all(request: pytest.FixtureRequest, attacked: Attacked) -> None:
+def test_shared_long_topic_names_go_to_quarantine(request: pytest.FixtureRequest, attacked: Attacked) -> None:
     """Batches with a topic name of 64 KiB, which a client may send behind an alias, go to quarantine."""
     batches = [
         sealed(table_of("t" * 65_000, i * MESSAGES, MESSAGES), columns_of([MESSAGES]), messages=MESSAGES, ranges=1)
@@ -134,7 +131,7 @@ def test_a_topic_name_said_once_for_all(request: pytest.FixtureRequest, attacked
 
 
 @pytest.mark.parametrize("mib", [2, pytest.param(15, marks=pytest.mark.slow)])
-def test_a_list_of_empty_lists(request: pytest.FixtureRequest, attacked: Attacked, mib: int) -> None:
+def test_value_above_translation_limit_lands_raw(request: pytest.FixtureRequest, attacked: Attacked, mib: int) -> None:
     """A value that exceeds the limit of translation lands raw, with a note."""
     body = lists(mib << 20)
     columns = columns_of([2], flags=1 | AMQP, bodies=[body, lists(VALUES_MAX)])
@@ -147,7 +144,7 @@ def test_a_list_of_empty_lists(request: pytest.FixtureRequest, attacked: Attacke
     assert small[1] == b"[" + b",".join([b"[]"] * VALUES_MAX) + b"]"
 
 
-def test_many_batches_at_once(request: pytest.FixtureRequest, attacked: Attacked) -> None:
+def test_many_batches_of_many_messages_land(request: pytest.FixtureRequest, attacked: Attacked) -> None:
     """The hub lands all batches within the credit, each with the maximum number of messages in 200 bytes."""
     count = BATCH_MESSAGES_MAX
     batches = [
@@ -176,7 +173,7 @@ def large_window(columns: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("packed", [skippable, two_frames, without_size, large_window])
-def test_frames_of_other_kinds(
+def test_unexpected_compression_goes_to_quarantine(
     request: pytest.FixtureRequest, attacked: Attacked, packed: Callable[[bytes], bytes]
 ) -> None:
     batch = sealed(table_of("a", 0, 1), columns_of([1]), messages=1, ranges=1, packed=packed)
@@ -185,7 +182,7 @@ def test_frames_of_other_kinds(
     assert len(attacked.rows("quarantine", "link")) == 1
 
 
-def test_batches_that_contradict_themselves(request: pytest.FixtureRequest, attacked: Attacked) -> None:
+def test_inconsistent_batches_go_to_quarantine(request: pytest.FixtureRequest, attacked: Attacked) -> None:
     """Each inconsistent batch is kept as received, and the connection continues."""
     last = (1 << 63) - 1
     wrong = [
@@ -208,7 +205,7 @@ def test_batches_that_contradict_themselves(request: pytest.FixtureRequest, atta
     assert sorted(attacked.rows("telemetry", "address", "sequence")) == [("a", last - 1), ("b\0b", 0)]
 
 
-def test_text_that_grows(request: pytest.FixtureRequest, attacked: Attacked) -> None:
+def test_text_that_grows_as_json_is_translated(request: pytest.FixtureRequest, attacked: Attacked) -> None:
     """A list of control characters, each six bytes of JSON, is translated up to a limit, and lands raw beyond it."""
     text = b"\xb1" + (JSON_BYTES_MAX - 100).to_bytes(4, "big") + b"\x01" * (JSON_BYTES_MAX - 100)
     body = b"\0\x53\x77\xd0" + (len(text) + 4).to_bytes(4, "big") + (1).to_bytes(4, "big") + text

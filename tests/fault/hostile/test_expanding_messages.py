@@ -20,12 +20,12 @@ from edge.broker.message.mqtt_wire import encode_variable_byte_integer
 from edge.broker.message.translation import AMQP_MESSAGE
 from edge.broker.mqtt import packets
 from tests.fault.hostile.figures import Figures
-from tests.fault.hostile.watch import watched
+from tests.fault.hostile.watch import await_memory, watched
 from tests.support.amqp_sender import AmqpSender
 from tests.support.hostile import GROWTH_MIB_MAX, Raw, unharmed
-from tests.support.processes import Waypost, edge, resident_mib, wait_until
+from tests.support.processes import Waypost, resident_mib
 
-GIVEN_BACK_S = 10.0
+RETURNED_S = 10.0
 FLOOR_S = 0.5
 """Floor for the p99 of another client, with two busy cores: a message of 16 MiB is copied in one piece."""
 RESIDENT_MIB_MAX = 256.0
@@ -38,25 +38,15 @@ Alone it is some 30 ms, and it once was 48 s.
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with edge(tmp_path_factory.mktemp("gateway"), "gw") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def before_mib(gateway: Waypost) -> float:
     return resident_mib(gateway.pid)
 
 
 @pytest.fixture(autouse=True)
-def given_back(gateway: Waypost, before_mib: float) -> Iterator[None]:
+def memory_returned(gateway: Waypost, before_mib: float) -> Iterator[None]:
     """Check that each attack, and all together, return their memory."""
     yield
-    wait_until(
-        lambda: resident_mib(gateway.pid) < before_mib + GROWTH_MIB_MAX,
-        timeout_s=GIVEN_BACK_S,
-        what=f"memory given back ({before_mib:.0f} MiB before)",
-    )
+    await_memory(gateway.pid, before_mib, kept_mib=GROWTH_MIB_MAX, timeout_s=RETURNED_S)
 
 
 def lists(count: int) -> bytes:
@@ -82,7 +72,7 @@ def attacked(gateway: Waypost) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("mib", [2, 15])
-def test_a_list_of_empty_lists(
+def test_large_list_of_empty_lists_does_not_block_the_loop(
     gateway: Waypost, control: Waypost, figures: Callable[[Figures], None], mib: int
 ) -> None:
     """A large list of empty lists does not block the loop, which it once did for 48 s."""
@@ -101,7 +91,7 @@ def test_a_list_of_empty_lists(
     assert small.payload == b"[[],[],[]]"
 
 
-def test_many_lists_to_many_subscribers(gateway: Waypost) -> None:
+def test_many_lists_reach_many_subscribers_once_in_order(gateway: Waypost) -> None:
     """Lists up to the limit of translation reach ten subscribers in parts, once and in order.
 
     They have a million values in all.
@@ -120,7 +110,7 @@ def test_many_lists_to_many_subscribers(gateway: Waypost) -> None:
                 client.close()
 
 
-def test_a_long_topic_name_behind_an_alias(
+def test_long_topic_name_behind_alias_is_not_expanded(
     gateway: Waypost, control: Waypost, figures: Callable[[Figures], None]
 ) -> None:
     """A long topic name behind an alias is not written out for each message.
@@ -160,7 +150,9 @@ def publish(topic: bytes, user_properties: int) -> bytes:
         (b"t", 3_000_000, ReasonCode.QUOTA_EXCEEDED),
     ],
 )
-def test_refused_at_the_door(gateway: Waypost, topic: bytes, user_properties: int, reason: ReasonCode) -> None:
+def test_message_above_limits_is_refused_with_reason(
+    gateway: Waypost, topic: bytes, user_properties: int, reason: ReasonCode
+) -> None:
     """The gateway refuses the message with the protocol's own reason, and without an acknowledgement."""
     with attacked(gateway), Raw(gateway, 5).connect("writer") as writer:
         writer.send(publish(topic, user_properties))
@@ -169,7 +161,7 @@ def test_refused_at_the_door(gateway: Waypost, topic: bytes, user_properties: in
     assert answer.reason is reason
 
 
-def test_sections_without_end(gateway: Waypost) -> None:
+def test_message_with_too_many_sections_is_rejected(gateway: Waypost) -> None:
     """A message of 3 million empty data sections is rejected; allowed numbers of sections are joined."""
     section = b"\0\x53\x75\xa0\0"
     with (
@@ -183,7 +175,7 @@ def test_sections_without_end(gateway: Waypost) -> None:
         assert received(reader, 1)[0].payload == b""
 
 
-def test_properties_without_end(gateway: Waypost) -> None:
+def test_message_with_too_many_properties_is_rejected(gateway: Waypost) -> None:
     """A message with too many properties is rejected on arrival, with a reason."""
     fields = lists(1 << 20)[3:]
     message = b"\0\x53\x73" + fields + b"\0\x53\x75\xa0\1x"
@@ -191,7 +183,7 @@ def test_properties_without_end(gateway: Waypost) -> None:
         assert sender.send(message).settled() == [DeliveryState.REJECTED]
 
 
-def test_a_restart_keeps_nothing_of_it(gateway: Waypost, before_mib: float) -> None:
+def test_restart_frees_the_memory(gateway: Waypost, before_mib: float) -> None:
     """A restart frees the memory of all attacks; this test runs last, with the store that the others left."""
     assert gateway.stop() == 0
     gateway.start()

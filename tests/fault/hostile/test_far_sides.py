@@ -14,7 +14,8 @@ import pytest
 from edge.broker.mqtt import packets
 from tests.fault.hostile.far_side import Attack, FarSide, keys_of
 from tests.fault.hostile.figures import Figures
-from tests.fault.hostile.test_slow_http import GROWTH_MIB_MAX
+from tests.fault.hostile.neighbours import FLOOR_S
+from tests.fault.hostile.slow_crowd import GROWTH_MIB_MAX
 from tests.fault.hostile.watch import watched
 from tests.fault.hostile.web import ask
 from tests.support.certificates import Authority
@@ -22,8 +23,6 @@ from tests.support.configured_gateway import gateway_with
 from tests.support.processes import Waypost, hub, wait_until
 from tests.support.tls_peer import TlsPeer
 
-FLOOR_S: Final = 0.2
-"""Floor of `test_budgets`."""
 FLOOD_BYTES: Final = 256 * 1024
 FLOODS: Final = 6
 PART_BYTES: Final = 64 * 1024
@@ -184,7 +183,9 @@ def site(tmp_path_factory: pytest.TempPathFactory, control: Waypost) -> Iterator
 @pytest.mark.parametrize(
     "name", [name if name in IN_EACH_RUN else pytest.param(name, marks=pytest.mark.slow) for name in ATTACKS]
 )
-def test_whom_we_dialed(site: Site, control: Waypost, figures: Callable[[Figures], None], name: str) -> None:
+def test_hostile_peer_disturbs_no_device_and_link_returns(
+    site: Site, control: Waypost, figures: Callable[[Figures], None], name: str
+) -> None:
     whom, attack = ATTACKS[name]
     far = site.far[whom]
     with watched(site.gateway, control, name, figures, floor_s=FLOOR_S, grown_mib=GROWTH_MIB_MAX):

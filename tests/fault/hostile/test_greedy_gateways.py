@@ -14,6 +14,7 @@ from bridge.amqp_values import encode
 from bridge.limits import VALUES_MAX
 from bridge.message import AMQP
 from tests.fault.hostile.other_gateway import OtherGateway
+from tests.fault.hostile.watch import await_memory
 from tests.support.hostile_gateway import HostileGateway, columns_of, sealed, table_of
 from tests.support.processes import Waypost, hub, peak_mib, resident_mib, wait_until
 
@@ -29,7 +30,7 @@ ROUNDS = 3
 ANSWERS = 4
 RESIDENT_MIB_MAX = 1_024.0
 KEPT_MIB_MAX = 100.0
-GIVEN_BACK_S = 10.0
+RETURNED_S = 10.0
 
 
 def said_once_for_all() -> list[bytes]:
@@ -97,10 +98,6 @@ def test_a_small_batch_does_not_wait_for_large_ones(tmp_path: Path, made: Callab
             worst.append((idle_s, busy_s))
             if busy_s > SLOWER_MAX * idle_s + FLOOR_S:
                 continue
-            wait_until(
-                lambda pid=running.pid, most=before + KEPT_MIB_MAX: resident_mib(pid) < most,  # type: ignore[misc]
-                timeout_s=GIVEN_BACK_S,
-                what=f"memory given back ({before:.0f} MiB before)",
-            )
+            await_memory(running.pid, before, kept_mib=KEPT_MIB_MAX, timeout_s=RETURNED_S)
             return
     pytest.fail(f"another gateway waited too long, (idle, beside greedy ones) in seconds: {worst}")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.hostile.web import ask, statuses, told
+from tests.fault.hostile.web import ask, send_raw, statuses
+from tests.support.ambiguous_heads import AMBIGUOUS
 from tests.support.processes import Waypost, edge, hub
-from tests.unit.listeners.web.test_framing import AMBIGUOUS
 
 QUIET_S = 1.0
 """Time in which a refused request has long been answered and closed."""
@@ -37,32 +37,33 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize("name", AMBIGUOUS)
-def test_smuggling(served: Waypost, name: str) -> None:
+def test_ambiguous_request_is_refused_once(served: Waypost, name: str) -> None:
     """An ambiguous request gets one refusal; the bytes after it never count as a request."""
     port = served.port("http")
     data = AMBIGUOUS[name].replace(b"Host: x", b"Host: 127.0.0.1")
-    answer = told(port, data + SMUGGLED, timeout_s=QUIET_S)
+    answer = send_raw(port, data + SMUGGLED, timeout_s=QUIET_S)
     assert statuses(answer) == [400]
     assert ask(port, "GET", "/healthz").status == 200
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_bodies(served: Waypost, name: str) -> None:
+def test_invalid_body_is_refused_once(served: Waypost, name: str) -> None:
     port = served.port("http")
-    answer = told(port, BODIES[name] + SMUGGLED, timeout_s=QUIET_S)
+    answer = send_raw(port, BODIES[name] + SMUGGLED, timeout_s=QUIET_S)
     assert all(status in (400, 404, 405) for status in statuses(answer)), answer
     assert len(statuses(answer)) <= 1
     assert ask(port, "GET", "/healthz").status == 200
 
 
-def test_pipelining(served: Waypost) -> None:
+def test_each_pipelined_request_is_checked(served: Waypost) -> None:
     """Each pipelined request is checked like the first."""
     port = served.port("http")
     good, foreign = (
         b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n",
         b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n",
     )
-    assert statuses(told(port, good + foreign + good + b"GET /\n\n" + good, timeout_s=QUIET_S)) == [200, 421, 200, 400]
+    answer = send_raw(port, good + foreign + good + b"GET /\n\n" + good, timeout_s=QUIET_S)
+    assert statuses(answer) == [200, 421, 200, 400]
 
 
 PATHS = {
@@ -79,37 +80,31 @@ FIELDS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with edge(tmp_path_factory.mktemp("paths"), "gw") as running:
-        yield running
-
-
 @pytest.mark.parametrize("path", PATHS)
-def test_paths(gateway: Waypost, path: str) -> None:
+def test_path_is_accepted_or_refused_by_its_bytes(gateway: Waypost, path: str) -> None:
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx"
-    assert statuses(told(gateway.port("http"), head.encode("ascii"))) == [PATHS[path]]
+    assert statuses(send_raw(gateway.port("http"), head.encode("ascii"))) == [PATHS[path]]
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_fields(gateway: Waypost, field: str) -> None:
+def test_header_field_is_accepted_or_refused_by_its_bytes(gateway: Waypost, field: str) -> None:
     head = f"POST /t/queue/f HTTP/1.1\r\nHost: 127.0.0.1\r\n{field}\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx"
-    assert statuses(told(gateway.port("http"), head.encode("latin-1"))) == [FIELDS[field]]
+    assert statuses(send_raw(gateway.port("http"), head.encode("latin-1"))) == [FIELDS[field]]
 
 
 @pytest.mark.parametrize("target", ["http://127.0.0.1/metrics", "http://evil.example/metrics", "*", "evil.example:80"])
-def test_targets_that_are_no_paths(served: Waypost, target: str) -> None:
+def test_target_that_is_no_path_is_refused(served: Waypost, target: str) -> None:
     head = f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
-    assert statuses(told(served.port("http"), head.encode())) == [400]
+    assert statuses(send_raw(served.port("http"), head.encode())) == [400]
 
 
-def test_nothing_of_it_fills_the_log(tmp_path: Path) -> None:
+def test_invalid_requests_do_not_fill_the_log(tmp_path: Path) -> None:
     """A thousand invalid requests, and upgrades to unknown protocols, leave at most a few log lines."""
     with edge(tmp_path, "gw") as running:
         before = len(running.log.read_text().splitlines())
         upgrade = b"GET /healthz HTTP/1.1\r\n" + HOST + b"Connection: upgrade\r\nUpgrade: h2c\r\n\r\n"
         for _ in range(10):
-            told(running.port("http"), upgrade * 50 + b"\0\r\n\r\n", timeout_s=QUIET_S)
+            send_raw(running.port("http"), upgrade * 50 + b"\0\r\n\r\n", timeout_s=QUIET_S)
         for _ in range(200):
-            told(running.port("http"), b"\0\r\n\r\n", timeout_s=QUIET_S)
+            send_raw(running.port("http"), b"\0\r\n\r\n", timeout_s=QUIET_S)
         assert len(running.log.read_text().splitlines()) - before < 10

@@ -19,7 +19,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_doors(running: Waypost, path: str) -> None:
+def test_hub_accepts_only_its_own_pages(running: Waypost, path: str) -> None:
     port = running.port("http")
     for foreign in (FOREIGN, {"Host": "evil.example"}, {"Host": "192.0.2.7"}, {"Host": "hub.example"}):
         assert ask(port, "GET", path, foreign).status == 421

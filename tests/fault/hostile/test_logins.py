@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,9 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.handshake import WillMessage
 from tests.fault.hostile.web import ask, gateway_of
+from tests.support.amqp_client import amqp_client
 from tests.support.configured_gateway import gateway_with, user
-from tests.support.hostile import Raw
+from tests.support.hostile import Raw, accepts
 from tests.support.processes import Waypost
 
 USERS = "".join(
@@ -71,34 +73,30 @@ class Exchange:
         self.peer.close()
 
 
-def let_in(answer: packets.Packet | None) -> bool:
-    return isinstance(answer, packets.ConnAck) and not answer.reason
-
-
 class TestScram:
     """RFC 5802 against an eavesdropper."""
 
-    def test_it_works_at_all(self, gateway: Waypost) -> None:
+    def test_scram_login_is_accepted(self, gateway: Waypost) -> None:
         client = scram.ScramClient("alice", "alice")
         with Exchange(gateway, client.first()) as exchange:
-            assert let_in(exchange.go_on(client.answer(exchange.challenge)))
+            assert accepts(exchange.go_on(client.answer(exchange.challenge)))
 
-    def test_a_recorded_exchange_is_worth_nothing(self, gateway: Waypost) -> None:
+    def test_replayed_exchange_is_refused(self, gateway: Waypost) -> None:
         client = scram.ScramClient("alice", "alice", nonce="fixed-nonce-of-the-client")
         with Exchange(gateway, client.first()) as exchange:
             first, final = client.first(), client.answer(exchange.challenge)
             recorded = exchange.challenge
-            assert let_in(exchange.go_on(final))
+            assert accepts(exchange.go_on(final))
         with Exchange(gateway, first) as again:
             assert again.challenge != recorded, "the gateway's nonce is new each time"
-            assert not let_in(again.go_on(final))
+            assert not accepts(again.go_on(final))
 
-    def test_an_answer_to_another_connections_challenge(self, gateway: Waypost) -> None:
+    def test_answer_to_another_connections_challenge_is_refused(self, gateway: Waypost) -> None:
         client = scram.ScramClient("alice", "alice", nonce="fixed-nonce-of-the-client")
         with Exchange(gateway, client.first()) as one, Exchange(gateway, client.first()) as other:
             final = client.answer(one.challenge)
-            assert not let_in(other.go_on(final))
-            assert let_in(one.go_on(final)), "it was good where it belongs"
+            assert not accepts(other.go_on(final))
+            assert accepts(one.go_on(final)), "it was good where it belongs"
 
     @pytest.mark.parametrize(
         "first",
@@ -108,14 +106,14 @@ class TestScram:
             b"\xff\xfe,,n=alice,r=abc", b"n,,n=alice,r=abc" + b"x" * 60_000,
         ],
     )  # fmt: skip
-    def test_bent_beginnings(self, gateway: Waypost, first: bytes) -> None:
+    def test_invalid_first_message_is_refused(self, gateway: Waypost, first: bytes) -> None:
         with Exchange(gateway, first) as exchange:
             if isinstance(exchange.answer, packets.Auth):  # a long nonce is valid too
-                assert not let_in(exchange.go_on(b"c=biws,r=abc,p=AAAA"))
+                assert not accepts(exchange.go_on(b"c=biws,r=abc,p=AAAA"))
             else:
-                assert not let_in(exchange.answer)
+                assert not accepts(exchange.answer)
 
-    def test_channel_binding_cannot_be_talked_away(self, gateway: Waypost) -> None:
+    def test_channel_binding_flag_cannot_be_changed(self, gateway: Waypost) -> None:
         """The channel binding flag cannot be changed.
 
         A client that began with `y` (the client supports it, the server does not) must not end with `n` or another
@@ -126,9 +124,9 @@ class TestScram:
             with Exchange(gateway, client.first().replace(b"n,,", b"y,,", 1)) as exchange:
                 final = client.answer(exchange.challenge)
                 bent = final.replace(base64.b64encode(b"n,,"), base64.b64encode(binding), 1)
-                assert not let_in(exchange.go_on(bent))
+                assert not accepts(exchange.go_on(bent))
 
-    def test_the_gateway_alone_says_how_many_iterations(self, gateway: Waypost) -> None:
+    def test_iteration_count_is_the_same_for_unknown_users(self, gateway: Waypost) -> None:
         def iterations(name: str) -> int:
             client = scram.ScramClient(name, "x")
             with Exchange(gateway, client.first()) as exchange:
@@ -137,27 +135,24 @@ class TestScram:
         assert iterations("alice") >= 4096, "RFC 7677 section 4"
         assert iterations("nobody-of-that-name") == iterations("alice"), "and who exists cannot be told by them"
 
-    def test_a_client_is_not_made_to_derive_for_hours(self) -> None:
+    def test_client_refuses_extreme_iteration_counts(self) -> None:
         client = scram.ScramClient("alice", "alice", nonce="n")
         for count in (b"999999999", b"0", b"-1", b"1e9", b"10000001"):
             with pytest.raises(scram.ScramError):
                 client.answer(b"r=nx,s=AAAA,i=" + count)
 
-    def test_no_final_before_the_first_and_none_twice(self, gateway: Waypost) -> None:
+    def test_second_final_message_is_a_protocol_error(self, gateway: Waypost) -> None:
         client = scram.ScramClient("alice", "alice")
         with Exchange(gateway, client.first()) as exchange:
             final = client.answer(exchange.challenge)
-            assert let_in(exchange.go_on(final))
+            assert accepts(exchange.go_on(final))
             answer = exchange.go_on(final)
             assert isinstance(answer, packets.Disconnect)
             assert answer.reason is ReasonCode.PROTOCOL_ERROR
 
 
-def amqp(gateway: Waypost, name: str) -> BlockingConnection:
-    return BlockingConnection(
-        f"127.0.0.1:{gateway.port('amqp')}", timeout=20, user=name, password=name, allowed_mechs="PLAIN",
-        allow_insecure_mechs=True,
-    )  # fmt: skip
+def amqp(gateway: Waypost, name: str) -> AbstractContextManager[BlockingConnection]:
+    return amqp_client(gateway, user=name, password=name, allowed_mechs="PLAIN", allow_insecure_mechs=True)
 
 
 class TestOthers:
@@ -177,7 +172,7 @@ class TestOthers:
         ["plant/alice/#", "plant/+/kept", "#", "+/alice/#", "$share/group/plant/alice/#", "$share/group/#", "$SYS/#",
          "queue/alice", "plant/alice/kept"],
     )  # fmt: skip
-    def test_mqtt_gives_nothing(self, gateway: Waypost, alice: Raw, pattern: str) -> None:
+    def test_mqtt_subscription_gets_nothing_of_another_user(self, gateway: Waypost, alice: Raw, pattern: str) -> None:
         with Raw(gateway, 5).connect("bob-1", username="bob", password=b"bob") as bob:
             codes = bob.subscribe(pattern, qos=1)
             alice.send(packets.Publish("plant/alice/live", b"hers", qos=1, packet_id=8))
@@ -188,7 +183,7 @@ class TestOthers:
             assert not [one for one in seen if isinstance(one, packets.Publish) and one.payload == b"hers"]
             assert all(code >= 0x80 for code in codes), "and it is told so"
 
-    def test_a_session_of_her_client_id_is_not_his(self, gateway: Waypost, alice: Raw) -> None:
+    def test_client_id_gives_no_access_to_session_of_another_user(self, gateway: Waypost, alice: Raw) -> None:
         alice.send(packets.Disconnect())
         alice.close()
         with Raw(gateway, 5) as bob:
@@ -198,12 +193,14 @@ class TestOthers:
                 assert not answer.session_present, "another user's session"
 
     @pytest.mark.parametrize("topic", ["plant/alice/x", "queue/alice", "$SYS/x"])
-    def test_nor_a_will_nor_a_publish(self, gateway: Waypost, alice: Raw, topic: str) -> None:
+    def test_will_and_publish_to_address_of_another_user_are_refused(
+        self, gateway: Waypost, alice: Raw, topic: str
+    ) -> None:
         with Raw(gateway, 5) as bob:
             will = WillMessage(topic, b"his will", 1)
             bob.send(packets.Connect("bob-2", 5, username="bob", password=b"bob", will=will))
             answer = bob.receive()
-            if let_in(answer):
+            if accepts(answer):
                 bob.send(packets.Publish(topic, b"his", qos=1, packet_id=3))
                 refused = bob.receive()
                 assert isinstance(refused, packets.PubAck | packets.Disconnect)
@@ -213,32 +210,27 @@ class TestOthers:
             assert not isinstance(packet, packets.Publish) or packet.payload.startswith(b"hers"), packet
 
     @pytest.mark.parametrize("source", ["queue/alice", "plant/alice/#", "plant/alice/kept", "topic::sensor", "#"])
-    def test_amqp_gives_nothing(self, gateway: Waypost, alice: Raw, source: str) -> None:
-        connection = amqp(gateway, "bob")
-        with pytest.raises(LinkDetached):
+    def test_amqp_receiver_gets_nothing_of_another_user(self, gateway: Waypost, alice: Raw, source: str) -> None:
+        with amqp(gateway, "bob") as connection, pytest.raises(LinkDetached):
             connection.create_receiver(source, credit=1).receive(timeout=2)
-        connection.close()
 
-    def test_amqp_takes_nothing_in_her_name(self, gateway: Waypost, alice: Raw) -> None:
-        connection = amqp(gateway, "bob")
-        with pytest.raises((LinkDetached, SendException)):
-            connection.create_sender("queue/alice").send(Message(body="his"))
-        relay = connection.create_sender(None)
-        with pytest.raises((LinkDetached, SendException)):
-            relay.send(Message(address="queue/alice", body="his"))
-        connection.close()
+    def test_amqp_sender_to_address_of_another_user_is_refused(self, gateway: Waypost, alice: Raw) -> None:
+        with amqp(gateway, "bob") as connection:
+            with pytest.raises((LinkDetached, SendException)):
+                connection.create_sender("queue/alice").send(Message(body="his"))
+            relay = connection.create_sender(None)
+            with pytest.raises((LinkDetached, SendException)):
+                relay.send(Message(address="queue/alice", body="his"))
 
-    def test_her_reply_address_is_hers(self, gateway: Waypost) -> None:
-        hers, his = amqp(gateway, "alice"), amqp(gateway, "bob")
-        replies = hers.create_receiver(None, dynamic=True, credit=1)
-        address = replies.link.remote_source.address
-        assert len(address) >= 32, "it is not guessed"
-        with pytest.raises((LinkDetached, SendException)):
-            his.create_receiver(address, credit=1).receive(timeout=2)
-        hers.close()
-        his.close()
+    def test_reply_address_belongs_to_its_connection(self, gateway: Waypost) -> None:
+        with amqp(gateway, "alice") as hers, amqp(gateway, "bob") as his:
+            replies = hers.create_receiver(None, dynamic=True, credit=1)
+            address = replies.link.remote_source.address
+            assert len(address) >= 32, "it is not guessed"
+            with pytest.raises((LinkDetached, SendException)):
+                his.create_receiver(address, credit=1).receive(timeout=2)
 
-    def test_http_gives_nothing(self, gateway: Waypost) -> None:
+    def test_http_reaches_no_address_of_another_user(self, gateway: Waypost) -> None:
         for path in ("/c/queue/alice", "/c/plant/alice/x", "/c/queue%2Falice"):
             assert ask(gateway.port("http"), "GET", path, user="bob:bob").status in (403, 404)
         for path in ("/t/queue/alice", "/t/plant/alice/x", "/t/plant%2Falice/x", "/t//plant/alice/x"):

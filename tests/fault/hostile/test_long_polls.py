@@ -14,6 +14,7 @@ import pytest
 from edge.broker.http.limits import HTTP_POLLS_OF_ONE_MAX
 from tests.bench.idle import SPARE_FILES, raise_file_limit
 from tests.fault.hostile.figures import Figures
+from tests.fault.hostile.neighbours import FLOOR_S
 from tests.fault.hostile.watch import watched
 from tests.fault.hostile.web import ask, gateway_of
 from tests.support.configured_gateway import encoded, gateway_with, user
@@ -21,12 +22,10 @@ from tests.support.processes import Waypost, resident_mib, wait_until
 
 BEYOND = 50
 STEP = 100
-FLOOR_S = 0.2
-"""Floor of `test_budgets`."""
 MEMORY_MIB = 256
 GROWN_MIB = 64
 """Memory of 3 000 connections and the code of HTTP."""
-GIVEN_BACK_S = 10.0
+RETURNED_S = 10.0
 WAIT_S = 20.0
 
 
@@ -68,7 +67,7 @@ def answers(peers: list[socket.socket], count: int) -> list[bytes]:
     return found
 
 
-def test_of_one_user(tmp_path: Path) -> None:
+def test_long_polls_of_one_user_have_a_limit(tmp_path: Path) -> None:
     raise_file_limit(HTTP_POLLS_OF_ONE_MAX + BEYOND + SPARE_FILES)
     rights = {"alice": "recv", "bob": "send, recv", "carol": "view"}
     extra = "".join(user(name, operations) for name, operations in rights.items())
@@ -81,11 +80,13 @@ def test_of_one_user(tmp_path: Path) -> None:
             assert all(answer.startswith(b"HTTP/1.1 429 ") for answer in told)
             assert all(b"waiting requests of alice reached" in answer for answer in told)
             assert ask(port, "GET", "/c/jobs?wait=1", user="bob:bob").status == 204, "he may wait"
-        wait_until(lambda: polling(running) == 0, timeout_s=GIVEN_BACK_S, what="the places are given back")
+        wait_until(lambda: polling(running) == 0, timeout_s=RETURNED_S, what="the places are free again")
 
 
 @pytest.mark.parametrize("count", [300, pytest.param(3_000, marks=pytest.mark.slow)])
-def test_of_one_address(tmp_path: Path, control: Waypost, count: int, figures: Callable[[Figures], None]) -> None:
+def test_long_polls_of_one_address_have_a_limit(
+    tmp_path: Path, control: Waypost, count: int, figures: Callable[[Figures], None]
+) -> None:
     """Polls of one address have a limit where no login is required."""
     raise_file_limit(count + SPARE_FILES)
     with gateway_with(tmp_path, gateway_of(authentication="{name: none}")) as running:
@@ -93,4 +94,4 @@ def test_of_one_address(tmp_path: Path, control: Waypost, count: int, figures: C
         with watched(running, control, attack, figures, floor_s=FLOOR_S, grown_mib=GROWN_MIB):
             with polls(running, count):
                 assert resident_mib(running.pid) < MEMORY_MIB
-            wait_until(lambda: polling(running) == 0, timeout_s=GIVEN_BACK_S, what="the places are given back")
+            wait_until(lambda: polling(running) == 0, timeout_s=RETURNED_S, what="the places are free again")

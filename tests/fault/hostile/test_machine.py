@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import json
 import os
 import resource
 import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,9 +22,10 @@ from tests.fault.hostile.web import gateway_of
 from tests.support.certificates import Authority
 from tests.support.configured_gateway import gateway_with, user
 from tests.support.hostile import Raw
-from tests.support.processes import Waypost, edge, wait_until
+from tests.support.http_client import document
+from tests.support.problems import await_problem, await_recovery, find_problem, health
+from tests.support.processes import Waypost, cpu_s, edge, wait_until
 from tests.support.publisher import Publisher
-from tests.support.said import found, health, over, said
 
 WAIT_S = 30.0
 MS_RDONLY, MS_REMOUNT = 1, 32
@@ -55,7 +54,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     ctypes.CDLL(None).umount2(bytes(folder), 2)  # MNT_DETACH
 
 
-def test_its_disk_is_remounted_read_only(tmp_path: Path, disk: Path) -> None:
+def test_read_only_disk_ends_acknowledgements_until_writable(tmp_path: Path, disk: Path) -> None:
     """A gateway on a disk that becomes read-only acknowledges nothing, and resumes when it is writable.
 
     The kernel may return EBUSY while files are open for writing; the test is then skipped.
@@ -71,14 +70,14 @@ def test_its_disk_is_remounted_read_only(tmp_path: Path, disk: Path) -> None:
             if error.errno != errno.EBUSY:
                 raise
             pytest.skip("this kernel remounts nothing that is open for writing: see EROFS in test_gateway_media")
-        said(gateway.port("http"), "store", "read-only")
+        await_problem(gateway.port("http"), "store", "read-only")
         before = len(publisher.acked)
         sent = publisher.sent
         wait_until(lambda: publisher.sent > sent, timeout_s=WAIT_S, what="it is sent more")
         assert len(publisher.acked) == before
         mount("tmpfs", disk, "tmpfs", MS_REMOUNT)
         wait_until(lambda: len(publisher.acked) > before + 50, timeout_s=WAIT_S, what="service resumes by itself")
-        over(gateway.port("http"), "store")
+        await_recovery(gateway.port("http"), "store")
         publisher.end()
 
 
@@ -86,13 +85,8 @@ FILES = 120
 """Limit of descriptors of the process, which needs some 40 itself."""
 
 
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 @pytest.mark.parametrize("listener", ["mqtt", "mqtts"])
-def test_descriptors_run_out(tmp_path: Path, listener: str) -> None:
+def test_connected_clients_are_served_without_free_descriptors(tmp_path: Path, listener: str) -> None:
     """Without free descriptors, connected clients are served, the problem is reported, and the CPU stays idle.
 
     New clients get in when descriptors are free again.
@@ -127,7 +121,7 @@ def test_descriptors_run_out(tmp_path: Path, listener: str) -> None:
         assert cpu_s(gateway.pid) - cpu < max(2.0, 0.5 * took), "nobody spins"
         stack.close()
         wait_until(lambda: let_in(gateway), timeout_s=WAIT_S, what="there is room again")
-        wait_until(lambda: found(http, "open files") is None, timeout_s=WAIT_S, what="it is over")
+        wait_until(lambda: find_problem(http, "open files") is None, timeout_s=WAIT_S, what="it is over")
 
 
 def let_in(gateway: Waypost) -> bool:
@@ -137,7 +131,7 @@ def let_in(gateway: Waypost) -> bool:
     return False
 
 
-def test_the_limit_of_files_is_what_the_test_thinks() -> None:
+def test_prlimit_sets_the_limit_of_files() -> None:
     done = subprocess.run(
         ["prlimit", f"--nofile={FILES}:{FILES}", sys.executable, "-c",
          "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"],
@@ -162,9 +156,7 @@ def test_a_peer_cannot_flood_the_log(tmp_path: Path) -> None:
         turns = (time.monotonic() - took) / REPETITION_S + 10
         assert len(lines) < 4 * REPETITION_OF_ALL_MAX * turns
         assert len(gateway.log.read_bytes()) < tries * 100
-        request = urllib.request.Request(f"http://127.0.0.1:{gateway.port('http')}/healthz")
-        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
-            assert json.load(answer)["ok"] is True
+        assert document(gateway, "/healthz")["ok"] is True
 
 
 def quiet(gateway: Waypost) -> bool:

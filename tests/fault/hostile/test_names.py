@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 from proton import Message
-from proton.utils import BlockingConnection, LinkDetached, SendException
+from proton.utils import LinkDetached, SendException
 
 from edge.broker.limits import TOPIC_LEVELS_MAX, Limits
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import packets
 from tests.fault.hostile.naming import durable_filters, figures, queue_names, retained_names, session_names
-from tests.support.hostile import WAIT_S, Raw
+from tests.support.amqp_client import amqp_client
+from tests.support.hostile import Raw
+from tests.support.http_client import ask
+from tests.support.problems import health
 from tests.support.processes import Waypost, edge, resident_mib, wait_until
 
 RESIDENT_MIB_MAX = 256.0
@@ -78,7 +79,7 @@ def can_make_queues(gateway: Waypost, prefix: str) -> bool:
     return taken == 1
 
 
-def test_queues_stop_at_the_quota_and_are_forgotten_when_unused(small: Waypost) -> None:
+def test_queues_stop_at_the_quota_and_are_removed_when_unused(small: Waypost) -> None:
     seen = figures(small, queue_names, 500)
     assert (seen.made, seen.refused) == (300, 200)
     assert seen.worst_s < WORST_S_MAX
@@ -130,7 +131,7 @@ def test_retained_messages_stop_at_the_quota(small: Waypost) -> None:
         assert int(answer.reason) < 0x80
 
 
-def test_a_filter_of_many_levels_that_nobody_holds(small: Waypost) -> None:
+def test_message_next_to_idle_filter_of_many_levels_is_processed(small: Waypost) -> None:
     """A message next to an idle filter of many levels is processed; it once blocked the loop for ever."""
     levels = ["a"] * (TOPIC_LEVELS_MAX - 1)
     with Raw(small, version=5) as client:
@@ -145,31 +146,25 @@ def test_a_filter_of_many_levels_that_nobody_holds(small: Waypost) -> None:
         assert isinstance(writer.receive(), packets.PubAck)
 
 
-def test_http_and_amqp_say_so_too(small: Waypost) -> None:
+def test_http_and_amqp_refuse_names_beyond_the_quota(small: Waypost) -> None:
     queue_names(small, 300)
-    request = urllib.request.Request(f"http://127.0.0.1:{small.port('http')}/t/queue/over", b"x", method="POST")
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request)
-    with refused.value as answer:
-        assert answer.code == 429
-        assert answer.headers["Retry-After"]
-    connection = BlockingConnection(f"127.0.0.1:{small.port('amqp')}", timeout=WAIT_S)
-    try:
-        with pytest.raises(LinkDetached, match="resource-limit-exceeded"):
+    refused = ask(small, "POST", "/t/queue/over", b"x")
+    assert refused.status == 429
+    assert refused.headers["retry-after"]
+    with amqp_client(small) as connection:
+        with pytest.raises(LinkDetached) as detached:
             connection.create_receiver("queue/over")
+        assert detached.value.condition == "amqp:resource-limit-exceeded"
         with pytest.raises(SendException):
             connection.create_sender("queue/over").send(Message(body="x"))
-    finally:
-        connection.close()
 
 
-def test_it_is_said(small: Waypost) -> None:
+def test_refused_names_are_reported(small: Waypost) -> None:
     """A refused name is in the list of problems, and `/healthz` fails while it is there."""
     queue_names(small, 301)
-    with pytest.raises(urllib.error.HTTPError) as failing:
-        urllib.request.urlopen(f"http://127.0.0.1:{small.port('http')}/healthz")
-    with failing.value as answer:
-        assert "refused queues" in answer.read().decode()
+    code, problems = health(small.port("http"))
+    assert code == 503
+    assert "queues" in {problem["name"] for problem in problems}
 
 
 @pytest.mark.slow
@@ -178,7 +173,7 @@ def test_it_is_said(small: Waypost) -> None:
     ("attack", "refused", "each_max", "restarted_each_max"),
     [(queue_names, 5_000, 300, 300), (retained_names, 0, 300, 300), (durable_filters, 5_000, 600, 300)],
 )
-def test_the_most_names_there_may_be(  # type: ignore[no-untyped-def]
+def test_maximum_number_of_names_stays_within_limits(  # type: ignore[no-untyped-def]
     tmp_path: Path, attack, refused: int, each_max: int, restarted_each_max: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The maximum number of names of the default configuration stays within the limits.
@@ -223,7 +218,7 @@ def test_the_most_names_there_may_be(  # type: ignore[no-untyped-def]
         (session_names, ("a-", "b-")),
     ],
 )
-def test_what_one_more_name_takes(  # type: ignore[no-untyped-def]
+def test_memory_of_one_more_name_is_bounded(  # type: ignore[no-untyped-def]
     tmp_path: Path, names, prefixes: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with limited(tmp_path, LARGE) as running:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.fault.hostile.web import FOREIGN, ask, gateway_of, statuses, told
+from tests.fault.hostile.web import FOREIGN, ask, gateway_of, send_raw, statuses
 from tests.support.configured_gateway import gateway_with, user
-from tests.support.processes import Waypost, edge
+from tests.support.forked import waypost
+from tests.support.processes import Waypost
 
 PAGES = ("/", "/api/v1/status", "/api/v1/history", "/metrics")
 STEERING = ("/api/v1/uplink/pause", "/api/v1/uplink/resume")
@@ -48,7 +47,7 @@ class TestRights:
     """Rights over HTTP at a gateway with authentication."""
 
     @pytest.mark.parametrize("path", PAGES)
-    def test_view(self, guarded: Guarded, path: str) -> None:
+    def test_reading_requires_view(self, guarded: Guarded, path: str) -> None:
         nobody = ask(guarded.port, "GET", path)
         assert nobody.status == 401
         assert nobody.headers["www-authenticate"] == 'Basic realm="waypost", charset="UTF-8"'
@@ -59,7 +58,7 @@ class TestRights:
         assert ask(guarded.port, "GET", path, user="viewer:viewer").status == 200
         assert ask(guarded.port, "GET", path, user="boss:boss").status == 200
 
-    def test_manage(self, guarded: Guarded) -> None:
+    def test_changes_require_manage(self, guarded: Guarded) -> None:
         pause, resume = STEERING
         for name, status in (("", 401), ("boss:wrong", 401), ("viewer:viewer", 403), ("pump7:pump7", 403)):
             for path in STEERING:
@@ -70,22 +69,22 @@ class TestRights:
         assert ask(guarded.port, "POST", resume, user="boss:boss").status == 200
         assert not guarded.paused()
 
-    def test_health_is_for_everybody(self, guarded: Guarded) -> None:
+    def test_health_requires_no_login(self, guarded: Guarded) -> None:
         assert ask(guarded.port, "GET", "/healthz").status == 200
 
     @pytest.mark.parametrize("path", ["/nothing", "/api/v1", "/api/v1/uplink/pause", "/docs", "/healthz/", "//"])
-    def test_what_paths_there_are_is_not_told_to_strangers(self, guarded: Guarded, path: str) -> None:
+    def test_unknown_path_requires_login(self, guarded: Guarded, path: str) -> None:
         assert ask(guarded.port, "GET", path).status == 401
         assert ask(guarded.port, "GET", path, user="pump7:pump7").status in (404, 405)
 
-    def test_devices(self, guarded: Guarded) -> None:
+    def test_device_paths_require_send_or_recv(self, guarded: Guarded) -> None:
         assert ask(guarded.port, "POST", "/t/jobs", body=b"x").status == 401
         assert ask(guarded.port, "POST", "/t/jobs", body=b"x", user="viewer:viewer").status == 403
         assert ask(guarded.port, "GET", "/c/jobs", user="boss:boss").status == 403
         assert ask(guarded.port, "POST", "/t/jobs", body=b"x", user="pump7:pump7").status == 202
         assert ask(guarded.port, "GET", "/c/jobs?wait=10", user="pump7:pump7").body == b"x"
 
-    def test_the_operator_at_the_machine(self, guarded: Guarded) -> None:
+    def test_operator_token_opens_local_pages_only(self, guarded: Guarded) -> None:
         """A reader of the data directory has the operator token.
 
         The token opens neither the devices' paths nor any path through a proxy.
@@ -101,12 +100,11 @@ class TestRights:
             assert ask(guarded.port, "GET", "/metrics", {proxied: "192.0.2.7"}, token=token).status == 401
         assert ask(guarded.port, "GET", "/metrics", token=token[:-1]).status == 401
 
-    def test_edge_status(self, guarded: Guarded) -> None:
-        command = [sys.executable, "-m", "edge.appliance.main", "edge", "status", "--json"]
-        command += ["--http", f"127.0.0.1:{guarded.port}"]
-        done = subprocess.run([*command, "--data", str(guarded.data)], capture_output=True, text=True, check=True)
-        assert json.loads(done.stdout)["gateway"] == "gw1"
-        refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    def test_status_command_requires_the_data_directory(self, guarded: Guarded) -> None:
+        command = ("edge", "status", "--json", "--http", f"127.0.0.1:{guarded.port}")
+        done = waypost(*command, "--data", str(guarded.data))
+        assert (done.returncode, json.loads(done.stdout)["gateway"]) == (0, "gw1")
+        refused = waypost(*command)
         assert refused.returncode == 1
         assert "--data" in refused.stderr
 
@@ -133,7 +131,7 @@ class TestPages:
         ],
     )
     @pytest.mark.parametrize("credentials", ["boss:boss", ""])
-    def test_another_site(self, guarded: Guarded, headers: dict[str, str], credentials: str) -> None:
+    def test_page_of_another_site_is_refused(self, guarded: Guarded, headers: dict[str, str], credentials: str) -> None:
         for path in STEERING:
             answer = ask(guarded.port, "POST", path, headers, user=credentials)
             assert answer.status in (400, 403, 421)
@@ -142,23 +140,16 @@ class TestPages:
         assert ask(guarded.port, "POST", "/t/jobs", headers, user="pump7:pump7").status in (400, 403, 421)
         assert not guarded.paused()
 
-    def test_our_own_page(self, guarded: Guarded) -> None:
+    def test_own_page_is_accepted(self, guarded: Guarded) -> None:
         for host in (f"127.0.0.1:{guarded.port}", f"localhost:{guarded.port}", f"[::1]:{guarded.port}"):
             headers = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
             assert ask(guarded.port, "POST", STEERING[1], headers, user="boss:boss").status == 200
 
-    def test_a_link_from_elsewhere_leads_to_the_console(self, guarded: Guarded) -> None:
+    def test_link_from_another_site_opens_only_the_console(self, guarded: Guarded) -> None:
         link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
         assert ask(guarded.port, "GET", "/", link, user="viewer:viewer").status == 200
         assert ask(guarded.port, "GET", "/c/jobs", link, user="pump7:pump7").status == 403
         assert ask(guarded.port, "GET", "/api/v1/status", link, user="viewer:viewer").status == 403
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    """Run a gateway in development mode."""
-    with edge(tmp_path_factory.mktemp("dev"), "gw", "--mqtt-ws", "127.0.0.1:0") as running:
-        yield running
 
 
 def upgrade(host: str, origin: str = "") -> bytes:
@@ -173,7 +164,7 @@ def upgrade(host: str, origin: str = "") -> bytes:
 class TestDevelopment:
     """`--dev` has no authentication: the page as named by the browser is the only evidence."""
 
-    def test_the_browser_and_curl_on_this_machine(self, gateway: Waypost) -> None:
+    def test_local_browser_and_curl_are_accepted(self, gateway: Waypost) -> None:
         port = gateway.port("http")
         for path in (*PAGES, "/healthz"):
             assert ask(port, "GET", path).status == 200
@@ -184,7 +175,7 @@ class TestDevelopment:
         assert ask(port, "POST", STEERING[1]).status == 200
 
     @pytest.mark.parametrize("headers", [FOREIGN, {"Host": "evil.example"}, {"Origin": "http://evil.example"}])
-    def test_rebinding(self, gateway: Waypost, headers: dict[str, str]) -> None:
+    def test_dns_rebinding_is_refused(self, gateway: Waypost, headers: dict[str, str]) -> None:
         port = gateway.port("http")
         for path in (*PAGES, "/healthz", "/c/queue/b"):
             assert ask(port, "GET", path, headers).status in (403, 421)
@@ -204,14 +195,16 @@ class TestDevelopment:
             ("localhost", "http://localhost", 101),
         ],
     )
-    def test_websocket(self, gateway: Waypost, host: str, origin: str, status: int) -> None:
-        assert statuses(told(gateway.port("mqtt-ws"), upgrade(host, origin), timeout_s=1.0)) == [status]
+    def test_websocket_upgrade_checks_host_and_origin(
+        self, gateway: Waypost, host: str, origin: str, status: int
+    ) -> None:
+        assert statuses(send_raw(gateway.port("mqtt-ws"), upgrade(host, origin), timeout_s=1.0)) == [status]
 
 
-def test_names_a_gateway_is_reached_under(tmp_path: Path) -> None:
+def test_configured_host_names_are_accepted(tmp_path: Path) -> None:
     listed = gateway_of(authentication="{name: none}", listeners=", hostNames: [gw1.plant.example]")
     with gateway_with(tmp_path, listed) as gateway:
         port = gateway.port("http")
         assert ask(port, "GET", "/metrics", {"Host": "GW1.plant.example:8080"}).status == 200
         assert ask(port, "GET", "/metrics", {"Host": "gw2.plant.example:8080"}).status == 421
-        assert statuses(told(gateway.port("mqtt-ws"), upgrade("gw1.plant.example"), timeout_s=1.0)) == [101]
+        assert statuses(send_raw(gateway.port("mqtt-ws"), upgrade("gw1.plant.example"), timeout_s=1.0)) == [101]

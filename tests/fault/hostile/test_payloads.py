@@ -9,8 +9,6 @@ import subprocess
 import sys
 import tarfile
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -23,8 +21,10 @@ from edge.broker.message.mqtt_properties import Properties
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.handshake import WillMessage
 from tests.fault.hostile.raising import MARKER
-from tests.integration.test_hub import Client
+from tests.support.forked import waypost
+from tests.support.gateway_peer import GatewayPeer
 from tests.support.hostile import Raw
+from tests.support.http_client import ask
 from tests.support.processes import Waypost, edge, hub, wait_until
 
 WAIT_S = 40.0
@@ -79,13 +79,12 @@ def publish_all(gateway: Waypost, number: int) -> None:
                     client.receive()
         except (OSError, AssertionError):
             continue
-    request = urllib.request.Request(f"http://127.0.0.1:{gateway.port('http')}/t/queue/jobs", SECRET)
-    ask(request)
+    answer_to(gateway, "/t/queue/jobs", SECRET)
 
 
 async def unreadable(lake: Waypost) -> None:
     """Send unreadable deliveries of a gateway, which go to quarantine with a reason."""
-    client = await Client("gw2").connect(lake.endpoints["amqp"])
+    client = await GatewayPeer("gw2").connect(lake.endpoints["amqp"])
     client.send("telemetry", 0, data_section(SECRET * 3))
     client.send("ledger", 1, data_section(b'{"' + SECRET + b'": ["' + SECRET + b'"'))
     client.send("telemetry", 2, SECRET)
@@ -93,12 +92,10 @@ async def unreadable(lake: Waypost) -> None:
     client.close()
 
 
-def ask(request: urllib.request.Request | str) -> bytes:
+def answer_to(server: Waypost, path: str, sent: bytes | None = None) -> bytes:
+    """Return the body of the answer, or the text of the error."""
     try:
-        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
-            return bytes(answer.read())
-    except urllib.error.HTTPError as refused:
-        return refused.read()
+        return ask(server, "GET" if sent is None else "POST", path, sent, timeout_s=WAIT_S).body
     except OSError as error:
         return str(error).encode()
 
@@ -119,10 +116,9 @@ def over_amqp(gateway: Waypost) -> None:
 
 
 def command(*arguments: str) -> bytes:
-    done = subprocess.run(
-        [sys.executable, "-m", "edge.appliance.main", *arguments], capture_output=True, timeout=100, check=False
-    )
-    return done.stdout + done.stderr
+    """Return everything that a command prints."""
+    done = waypost(*arguments, timeout_s=100)
+    return (done.stdout + done.stderr).encode()
 
 
 def archived(bundle: Path) -> bytes:
@@ -132,7 +128,7 @@ def archived(bundle: Path) -> bytes:
 
 
 @pytest.mark.timeout(240)
-def test_the_marker_is_nowhere(tmp_path: Path) -> None:
+def test_payloads_are_in_no_output_for_operators(tmp_path: Path) -> None:
     told = {name: tmp_path / f"{name}.raised" for name in ("gw", "hub")}
     lake = program(hub(tmp_path), told["hub"], HUB).start()
     uplink = ("--hub", f"amqp://127.0.0.1:{lake.port('amqp')}", "--gateway", "gw1", "--forward", "topic/#")
@@ -146,14 +142,14 @@ def test_the_marker_is_nowhere(tmp_path: Path) -> None:
             publish_all(gateway, number)
             over_amqp(gateway)
             for process in (gateway, lake):
-                ask(f"http://127.0.0.1:{process.port('http')}/api/v1/status")
+                answer_to(process, "/api/v1/status")
             raised = "".join(path.read_text() for path in told.values() if path.exists()).split()
             return set(raised) >= {*EDGE, *HUB}
 
         wait_until(all_raised, timeout_s=120, what="everything has raised")
         asyncio.run(unreadable(lake))
         pages = b"".join(
-            ask(f"http://127.0.0.1:{process.port('http')}{path}")
+            answer_to(process, path)
             for process in (gateway, lake)
             for path in ("/", "/healthz", "/metrics", "/api/v1/status", "/api/v1/gateways")
         )
@@ -183,7 +179,7 @@ def test_the_marker_is_nowhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["edge.appliance.gateway:Gateway.start", "cloud.hub.server:HubServer.run"])
-def test_a_crash_shows_none(tmp_path: Path, target: str) -> None:
+def test_crash_shows_no_payload(tmp_path: Path, target: str) -> None:
     words = ["edge" if target.startswith("edge") else "hub", "run", "--data", str(tmp_path / "data"), "--dev"]
     script = (
         "import sys, importlib; from tests.fault.hostile import raising; raising.AT = (1,); from pathlib import Path; "

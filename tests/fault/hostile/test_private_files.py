@@ -19,7 +19,7 @@ def open_to_others(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o000], ids=oct)
-def test_what_a_hub_makes(tmp_path: Path, umask: int) -> None:
+def test_files_of_a_hub_are_private(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         with hub(tmp_path) as running:
@@ -34,7 +34,7 @@ def test_what_a_hub_makes(tmp_path: Path, umask: int) -> None:
         os.umask(before)
 
 
-def test_what_an_older_version_left_open_is_closed(tmp_path: Path) -> None:
+def test_readable_files_of_an_older_version_become_private(tmp_path: Path) -> None:
     with hub(tmp_path) as running:
         assert running.stop() == 0
     data = tmp_path / "hub"

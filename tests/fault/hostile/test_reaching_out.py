@@ -13,22 +13,15 @@ from typing import Any
 
 import pytest
 from proton import Message, ProtonException
-from proton.utils import BlockingConnection, SyncRequestResponse
+from proton.utils import SyncRequestResponse
 
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.handshake import WillMessage
-from tests.fault.hostile.web import ask, told
+from tests.fault.hostile.web import ask, send_raw
+from tests.support.amqp_client import amqp_client
 from tests.support.hostile import Raw
-from tests.support.processes import Waypost, edge
-
-WAIT_S = 20.0
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with edge(tmp_path_factory.mktemp("gw"), "gw") as running:
-        yield running
+from tests.support.processes import Waypost
 
 
 @pytest.fixture
@@ -52,16 +45,7 @@ def untouched(trap: socket.socket) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def amqp(gateway: Waypost) -> Iterator[BlockingConnection]:
-    connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
-    try:
-        yield connection
-    finally:
-        connection.close()
-
-
-def test_mqtt(gateway: Waypost, trap: socket.socket) -> None:
+def test_mqtt_makes_gateway_dial_no_host(gateway: Waypost, trap: socket.socket) -> None:
     for number, url in enumerate(urls(trap)):
         will = WillMessage(url, b"x", 1)
         with Raw(gateway, 5).connect(f"reacher-{number}", will=will) as client:
@@ -73,8 +57,8 @@ def test_mqtt(gateway: Waypost, trap: socket.socket) -> None:
     assert untouched(trap)
 
 
-def test_amqp(gateway: Waypost, trap: socket.socket) -> None:
-    with amqp(gateway) as connection:
+def test_amqp_makes_gateway_dial_no_host(gateway: Waypost, trap: socket.socket) -> None:
+    with amqp_client(gateway) as connection:
         for url in urls(trap):
             with contextlib.suppress(ProtonException):
                 connection.create_receiver(url, credit=1, name=f"from {url}")
@@ -87,21 +71,21 @@ def test_amqp(gateway: Waypost, trap: socket.socket) -> None:
 def test_management_makes_no_connector(gateway: Waypost, trap: socket.socket, kind: str) -> None:
     host, port = trap.getsockname()
     body: dict[str, Any] = {"host": host, "port": str(port), "role": "route-container", "url": urls(trap)[0]}
-    with amqp(gateway) as connection:
+    with amqp_client(gateway) as connection:
         request = Message(properties={"operation": "CREATE", "type": kind, "name": "reach"}, body=body)
         answer = SyncRequestResponse(connection, "$management").call(request)
         assert answer.properties["statusCode"] >= 400
     assert untouched(trap)
 
 
-def test_http(gateway: Waypost, trap: socket.socket) -> None:
+def test_http_makes_gateway_dial_no_host(gateway: Waypost, trap: socket.socket) -> None:
     port = gateway.port("http")
     for url in urls(trap):
         ask(port, "POST", f"/t/{url.replace('/', '%2F')}", {"Response-Address": url, "Referer": url}, body=b"x")
-        told(
+        send_raw(
             port,
             f"GET {url} HTTP/1.1\r\nHost: {url.split('/')[-2] if '/' in url else url}\r\n\r\n".encode(),
             timeout_s=0.5,
         )
-        told(port, f"CONNECT {url} HTTP/1.1\r\nHost: {url}\r\n\r\n".encode(), timeout_s=0.5)
+        send_raw(port, f"CONNECT {url} HTTP/1.1\r\nHost: {url}\r\n\r\n".encode(), timeout_s=0.5)
     assert untouched(trap)

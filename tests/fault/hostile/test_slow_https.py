@@ -17,8 +17,8 @@ import pytest
 from edge.broker.mqtt import packets
 from tests.bench.idle import SPARE_FILES, raise_file_limit
 from tests.fault.hostile.figures import Figures
-from tests.fault.hostile.test_budgets import FULL_SIZE_FLOOR_S
-from tests.fault.hostile.test_slow_http import GIVEN_BACK_S, GROWTH_MIB_MAX, HEALTH_S_MAX, OPENINGS, sockets_of
+from tests.fault.hostile.neighbours import FLOOR_S, FULL_SIZE_FLOOR_S
+from tests.fault.hostile.slow_crowd import CLOSED_S, GROWTH_MIB_MAX, HEALTH_S_MAX, OPENINGS, sockets_of
 from tests.fault.hostile.watch import watched
 from tests.fault.hostile.web import gateway_of
 from tests.support.certificates import Authority
@@ -26,8 +26,6 @@ from tests.support.configured_gateway import gateway_with
 from tests.support.processes import Waypost, wait_until
 from tests.support.tls_peer import TlsPeer, TrafficKeys
 
-FLOOR_S: Final = 0.2
-"""Floor of `test_budgets`."""
 CROWD_FLOOR_S: Final = 0.1
 """Floor for the arrival of a crowd.
 
@@ -111,7 +109,7 @@ def sizes(name: str) -> list[object]:
 
 
 @pytest.mark.parametrize(("name", "size", "floor_s"), [one for name in OPENINGS for one in sizes(name)])
-def test_a_crowd_that_says(
+def test_slow_tls_crowd_does_not_delay_others(
     site: Site, control: Waypost, figures: Callable[[Figures], None], name: str, size: int, floor_s: float
 ) -> None:
     raise_file_limit(size + SPARE_FILES)
@@ -122,7 +120,7 @@ def test_a_crowd_that_says(
         with crowd(site, OPENINGS[name], size):
             tries = [site.health_s() for _ in range(HEALTH_TRIES)]
         assert max(tries) < HEALTH_S_MAX
-        wait_until(lambda: sockets_of(pid) <= sockets + 5, timeout_s=GIVEN_BACK_S, what="its sockets are closed")
+        wait_until(lambda: sockets_of(pid) <= sockets + 5, timeout_s=CLOSED_S, what="its sockets are closed")
 
 
 def bytes_each(peer: TlsPeer, site: Site) -> bytes:
@@ -144,7 +142,7 @@ def new_keys(peer: TlsPeer, site: Site) -> bytes:
         pytest.param(FLOODS, FULL_SIZE_FLOOR_S, marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
     ],
 )
-def test_floods(
+def test_tls_flood_does_not_delay_others(
     site: Site,
     control: Waypost,
     figures: Callable[[Figures], None],

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from proton import ConnectionException, Message, Timeout
-from proton.utils import BlockingConnection, LinkDetached, SendException
+from proton.utils import BlockingConnection, ConnectionClosed, LinkDetached, SendException
 
 from bridge import plain
 from bridge.engine import DeliveryState
@@ -20,7 +20,7 @@ from bridge.manifest import GENESIS, HOUR_NS, ManifestStatement
 from bridge.message import Run
 from cloud.hub.limits import RATE_AHEAD_S
 from cloud.hub.users_cli import user
-from tests.integration.test_hub import rows
+from tests.support.lake import read_columns
 from tests.support.processes import wait_until
 from tests.support.tenants import EPOCH, WAIT_S, TenantHub, batch, body, tenant_hub
 
@@ -56,26 +56,26 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TenantHub]:
 def landed(hub: TenantHub, table: str, *columns: str, gateway: str) -> set[tuple[Any, ...]]:
     """Return rows of gateways of this name, by tenant."""
     return {
-        (tenant, *rest) for name, tenant, *rest in rows(hub.data.parent / "hub", table, "gateway", "tenant", *columns)
+        (tenant, *rest) for name, tenant, *rest in read_columns(hub.data / "lake", table, "gateway", "tenant", *columns)
         if name == gateway
     }  # fmt: skip
 
 
 class TestGateways:
-    def test_the_same_names_are_others(self, hub: TenantHub) -> None:
+    def test_equal_gateway_names_are_separate(self, hub: TenantHub) -> None:
         """Equal names in two tenants are separate, also if the header of a batch names the other one's space."""
         found = landed(hub, "telemetry", "sequence", "body", gateway="gw1")
         assert found == {(tenant, i, f"of {tenant}".encode()) for tenant in ("alpha", "beta") for i in range(3)}
 
     @pytest.mark.parametrize("claimed", ["gw2", "beta/gw1", "waypost://beta/gw1", ""])
-    def test_by_container_id(self, hub: TenantHub, claimed: str) -> None:
+    def test_container_id_cannot_claim_another_gateway(self, hub: TenantHub, claimed: str) -> None:
         with hub.gateway("alpha", "gw1", container_id=claimed or "gw1@beta") as gateway:
             assert gateway.closed
             assert gateway.condition is not None
             assert gateway.condition.name == "amqp:unauthorized-access"
             assert "the certificate names gateway 'gw1'" in gateway.condition.description
 
-    def test_by_annotation(self, hub: TenantHub) -> None:
+    def test_annotation_cannot_claim_another_gateway(self, hub: TenantHub) -> None:
         """A gateway may send any plain AMQP in its own name, and nothing in the name of another one."""
         run = Run("plain/1", "device-1", 1, b"", [b"x"], time.time_ns())
         with hub.gateway("alpha", "gw-plain", capabilities=()) as gateway:
@@ -85,7 +85,7 @@ class TestGateways:
             assert gateway.settled() == [DeliveryState.REJECTED, DeliveryState.REJECTED, DeliveryState.ACCEPTED]
         assert landed(hub, "telemetry", "sequence", gateway="gw-plain") == {("alpha", 7)}
 
-    def test_by_ledger_and_status_documents(self, hub: TenantHub) -> None:
+    def test_documents_cannot_claim_another_gateway(self, hub: TenantHub) -> None:
         claim = {"tenant": "beta", "gateway": "gw1"}
         entry = {"epoch": EPOCH, "address": "a", "first_sequence": 1, "last_sequence": 2, "reason": "expired"}
         with hub.gateway("alpha", "gw-paper", target="ledger") as gateway:
@@ -98,9 +98,9 @@ class TestGateways:
         document = hub.ask("/api/v1/gateways/gw-paper", "app@alpha")[1]
         assert document["tenant"] == "alpha"
         assert (hub.ask("/api/v1/gateways/gw1", "app@beta")[1]["status"] or {}).get("state") != "forged"
-        assert {tenant for tenant, *_ in rows(hub.data.parent / "hub", "ledger", "tenant", "gateway")} <= {"alpha"}
+        assert {tenant for tenant, *_ in read_columns(hub.data / "lake", "ledger", "tenant", "gateway")} <= {"alpha"}
 
-    def test_by_manifest(self, hub: TenantHub) -> None:
+    def test_manifest_cannot_claim_another_gateway(self, hub: TenantHub) -> None:
         """A gateway can state only what it has accepted itself."""
         said = ManifestStatement(EPOCH, "plant/1", 0, HOUR_NS, 0, 99, 100, {}, "good", EPOCH, 1, 1, GENESIS).sealed(
             "gw1"
@@ -110,10 +110,10 @@ class TestGateways:
         with hub.gateway("alpha", "gw-claims", target="manifests") as gateway:
             gateway.send(plain.data_section(json.dumps(document).encode()))
             assert gateway.settled() == [DeliveryState.ACCEPTED]
-        found = {(tenant, name) for name, tenant in rows(hub.data.parent / "hub", "manifests", "gateway", "tenant")}
+        found = {(tenant, name) for name, tenant in read_columns(hub.data / "lake", "manifests", "gateway", "tenant")}
         assert found == {("alpha", "gw-claims")}
 
-    def test_what_is_the_applications(self, hub: TenantHub) -> None:
+    def test_gateway_cannot_receive_messages_of_applications(self, hub: TenantHub) -> None:
         """A gateway cannot receive the messages of applications."""
         with hub.gateway("alpha", "gw-curious") as gateway:
             link = gateway.engine.attach_receiver("in", "#")
@@ -126,7 +126,7 @@ def silent(receiver: Any) -> None:
 
 
 class TestApplications:
-    def test_copies_are_of_ones_own_gateways(self, hub: TenantHub) -> None:
+    def test_application_receives_only_own_gateways(self, hub: TenantHub) -> None:
         alpha, beta = hub.application("app@alpha"), hub.application("app@beta")
         of_alpha, of_beta = alpha.create_receiver("#", credit=10), beta.create_receiver("#", credit=10)
         for tenant in ("alpha", "beta"):
@@ -140,7 +140,7 @@ class TestApplications:
         beta.close()
 
     @pytest.mark.parametrize("address", ["queue/tasks", "plant/3", "beta/plant/3", "telemetry"])
-    def test_what_one_sends_the_other_does_not_get(self, hub: TenantHub, address: str) -> None:
+    def test_message_stays_within_its_tenant(self, hub: TenantHub, address: str) -> None:
         alpha, beta = hub.application("app@alpha"), hub.application("app@beta")
         own, other = alpha.create_receiver(address), beta.create_receiver(address)
         everything = beta.create_receiver("#", name="everything")
@@ -152,14 +152,16 @@ class TestApplications:
         alpha.close()
         beta.close()
 
-    def test_rights_end_where_they_end(self, hub: TenantHub) -> None:
+    def test_links_outside_rights_are_refused(self, hub: TenantHub) -> None:
         narrow = hub.application("narrow@alpha")
         narrow.create_receiver("plant/1/#")
         for address in ("#", "plant/2", "$fleet", "queue/tasks"):
-            with pytest.raises(LinkDetached, match="unauthorized-access"):
+            with pytest.raises(LinkDetached) as detached:
                 narrow.create_receiver(address, name=f"r-{address}")
-        with pytest.raises(LinkDetached, match="unauthorized-access"):
+            assert detached.value.condition == "amqp:unauthorized-access"
+        with pytest.raises(LinkDetached) as detached:
             narrow.create_sender("plant/1/a")
+        assert detached.value.condition == "amqp:unauthorized-access"
         narrow.close()
 
     @pytest.mark.parametrize(
@@ -172,21 +174,22 @@ class TestApplications:
             ("waypost://alpha/gw1", "app@alpha"),
         ],
     )
-    def test_a_password_is_of_one_user_of_one_tenant(self, hub: TenantHub, name: str, password: str) -> None:
+    def test_password_is_valid_for_one_user_only(self, hub: TenantHub, name: str, password: str) -> None:
         with pytest.raises(ConnectionException):
             hub.application(name, password)
         assert hub.ask("/api/v1/status", name, password)[0] == 401
 
-    def test_who_is_removed_is_cut_off(self, hub: TenantHub) -> None:
+    def test_removed_user_is_disconnected(self, hub: TenantHub) -> None:
         leaver: BlockingConnection = hub.application("leaver@alpha")
         receiver = leaver.create_receiver("plant/1")
         assert CliRunner().invoke(user, ["remove", "leaver@alpha", "--data", str(hub.data)]).exit_code == 0
-        with pytest.raises(ConnectionException, match="unauthorized-access"):
+        with pytest.raises(ConnectionClosed) as closed:
             receiver.receive(timeout=WAIT_S)
+        assert closed.value.condition == "amqp:unauthorized-access"
         with pytest.raises(ConnectionException):
             hub.application("leaver@alpha")
 
-    def test_who_is_added_comes_in(self, hub: TenantHub) -> None:
+    def test_added_user_can_connect(self, hub: TenantHub) -> None:
         """A new user gets in, also the first of its tenant."""
         command = ["add", "first@gamma", "--data", str(hub.data), "--allow", "recv:#", "--password-stdin"]
         assert CliRunner().invoke(user, command, input="opensesame\n").exit_code == 0
@@ -205,30 +208,30 @@ class TestHttp:
     PATHS = ("/", "/metrics", "/api/v1/status", "/api/v1/gateways", "/api/v1/gateways/gw1", "/nothing")
 
     @pytest.mark.parametrize("path", PATHS)
-    def test_nobody_sees_anything(self, hub: TenantHub, path: str) -> None:
+    def test_reading_requires_login(self, hub: TenantHub, path: str) -> None:
         assert hub.ask(path)[0] == 401
         assert hub.ask(path, "app@alpha", "wrong")[0] == 401
 
-    def test_rights(self, hub: TenantHub) -> None:
+    def test_reading_requires_view(self, hub: TenantHub) -> None:
         assert [hub.ask(path, "narrow@alpha")[0] for path in self.PATHS] == [403, 403, 403, 403, 403, 404]
         assert [hub.ask(path, "app@alpha")[0] for path in self.PATHS] == [200, 403, 200, 200, 200, 404]
         assert [hub.ask(path, "ops@alpha")[0] for path in self.PATHS] == [200, 200, 200, 200, 404, 404]
 
     @pytest.mark.parametrize("query", ["", "?tenant=beta", "?after_tenant=a&after=z", "?after_tenant=beta&after=a"])
-    def test_rows_are_of_ones_own_gateways(self, hub: TenantHub, query: str) -> None:
+    def test_list_has_only_own_gateways(self, hub: TenantHub, query: str) -> None:
         status, page = hub.ask(f"/api/v1/gateways{query}", "app@alpha")
         assert status == 200
         assert {gateway["tenant"] for gateway in page["gateways"]} <= {"alpha"}
         assert "beta" not in json.dumps(page)
 
-    def test_one_of_another_tenant_is_not_there(self, hub: TenantHub) -> None:
+    def test_gateway_of_another_tenant_is_not_found(self, hub: TenantHub) -> None:
         assert hub.ask("/api/v1/gateways/gw1", "app@alpha")[1]["tenant"] == "alpha"
         for name in ("gw1", "gw-none"):
             status, said = hub.ask(f"/api/v1/gateways/{name}?tenant=beta", "app@alpha")
             assert (status, said) == (404, {"error": f"no gateway {name} in tenant beta"})
         assert hub.ask("/api/v1/gateways/gw1?tenant=beta", "ops@alpha")[1]["tenant"] == "beta"
 
-    def test_status_counts_ones_own(self, hub: TenantHub) -> None:
+    def test_status_counts_only_own_gateways(self, hub: TenantHub) -> None:
         status = hub.ask("/api/v1/status", "app@beta")[1]
         everything = hub.ask("/api/v1/status", "ops@alpha")[1]
         page = hub.ask("/api/v1/gateways", "app@beta")[1]["gateways"]
@@ -250,7 +253,7 @@ class TestCommands:
         assert isinstance(said, dict)
         return status, said
 
-    def test_who_may_send(self, hub: TenantHub) -> None:
+    def test_sending_a_command_requires_the_right(self, hub: TenantHub) -> None:
         assert hub.ask(self.PATH, document=dict(self.COMMAND))[0] == 401
         for who in ("narrow@alpha", "ops@alpha"):
             status, said = self.send(hub, who)
@@ -261,7 +264,7 @@ class TestCommands:
         assert hub.ask(self.PATH, "caller@alpha", document=elsewhere)[0] == 403
         assert hub.ask(self.PATH, "caller@alpha")[0] == 403, "who sends may not look"
 
-    def test_a_command_goes_to_gateways_of_ones_own(self, hub: TenantHub) -> None:
+    def test_command_goes_only_to_own_gateways(self, hub: TenantHub) -> None:
         status, sent = self.send(hub, "app@alpha")
         assert (status, sent["tenant"], sent["sent_by"]) == (202, "alpha", "app@alpha")
         assert self.send(hub, "app@alpha", "beta") == (
@@ -270,7 +273,7 @@ class TestCommands:
         )
         assert self.send(hub, "boss@alpha", "beta")[1]["tenant"] == "beta"
 
-    def test_a_command_of_another_tenant_is_not_there(self, hub: TenantHub) -> None:
+    def test_command_of_another_tenant_is_not_found(self, hub: TenantHub) -> None:
         identifier = self.send(hub, "app@alpha")[1]["id"]
         assert hub.ask(f"{self.PATH}/{identifier}", "app@alpha")[0] == 200
         for query in ("", "?wait=1"):
@@ -280,7 +283,7 @@ class TestCommands:
             page = hub.ask(self.PATH + query, "app@beta")[1]["commands"]
             assert {command["tenant"] for command in page} <= {"beta"}
 
-    def test_a_gateway_says_nothing_of_commands_of_others(self, hub: TenantHub) -> None:
+    def test_receipt_of_another_gateway_is_ignored(self, hub: TenantHub) -> None:
         identifier = self.send(hub, "app@alpha")[1]["id"]
         receipt = json.dumps({"command": identifier, "receipt": "delivered"}).encode()
         for tenant, name in (("beta", "gw1"), ("alpha", "gw-other")):
@@ -302,7 +305,7 @@ class TestDesiredConfigurations:
         "apiVersion: enmasse.io/v1beta1\nkind: Address\nmetadata: {name: made}\nspec: {address: made, type: queue}\n"
     )
 
-    def test_of_ones_own_gateways(self, hub: TenantHub) -> None:
+    def test_configuration_goes_only_to_own_gateways(self, hub: TenantHub) -> None:
         status, made = hub.ask(f"{self.PATH}/gw1", "app@alpha", document=self.WANTED)
         assert (status, made["version"]) == (201, 1)
         for query, wanted in (("", 404), ("?tenant=alpha", 403)):
@@ -313,7 +316,7 @@ class TestDesiredConfigurations:
         assert page == [], "nothing is wanted of its own"
         assert hub.ask(f"{self.PATH}/gw1", "narrow@alpha")[0] == 403
 
-    def test_labels_and_selectors(self, hub: TenantHub) -> None:
+    def test_labels_and_selectors_cover_only_own_gateways(self, hub: TenantHub) -> None:
         status, made = hub.ask(f"{self.PATH}?selector=nobody", "app@alpha", document=self.WANTED)
         assert (status, made["gateways"]) == (201, [])
         assert hub.ask(f"{self.PATH}?selector=nobody&tenant=alpha", "app@beta", document=self.WANTED)[0] == 403
@@ -323,7 +326,7 @@ class TestDesiredConfigurations:
         of_beta = {each["gateway"] for each in hub.ask("/api/v1/labels", "app@beta")[1]["gateways"]}
         assert "gw-paper" not in of_beta
 
-    def test_roll_outs(self, hub: TenantHub) -> None:
+    def test_rollout_of_another_tenant_is_not_found(self, hub: TenantHub) -> None:
         rollouts = "/api/v1/rollouts"
         wanted = "?gateways=gw*&waves=1&soak=3600"
         assert hub.ask(f"{rollouts}{wanted}&tenant=alpha", "app@beta", document=self.WANTED)[0] == 403
@@ -345,7 +348,7 @@ class TestQuotas:
         problems = hub.ask("/api/v1/status", "ops@alpha")[1]["problems"]
         return any(each["name"] == "tenant small" and f"`{bound}`" in each["what"] for each in problems)
 
-    def test_gateways_connections_and_applications(self, hub: TenantHub) -> None:
+    def test_limits_of_gateways_connections_and_applications_are_reported(self, hub: TenantHub) -> None:
         application = hub.application("app@small")
         with pytest.raises(ConnectionException, match="tenant small is at its quota `applications`"):
             hub.application("app@small")
@@ -364,7 +367,7 @@ class TestQuotas:
             assert "tenant small is at its quota `gateways`" in more.condition.description
         assert all(self.said(hub, bound) for bound in ("gateways", "connections", "applications"))
 
-    def test_commands(self, hub: TenantHub) -> None:
+    def test_command_limit_is_reported(self, hub: TenantHub) -> None:
         with hub.gateway("small", "gw1"):
             command = {"gateway": "gw1", "device": "pump7", "name": "on"}
             told = [hub.ask("/api/v1/commands", "app@small", document=dict(command)) for _ in range(3)]
@@ -372,7 +375,7 @@ class TestQuotas:
         assert told[2][1]["error"].startswith("tenant small is at its quota `commands`")
         assert self.said(hub, "commands")
 
-    def test_stored_bytes(self, hub: TenantHub) -> None:
+    def test_messages_beyond_stored_bytes_are_refused(self, hub: TenantHub) -> None:
         application = hub.application("app@small")
         sender = application.create_sender("queue/full")
 
@@ -392,7 +395,7 @@ class TestQuotas:
             kept += 1
         application.close()
 
-    def test_bytes_a_second(self, hub: TenantHub) -> None:
+    def test_data_beyond_the_rate_waits_and_lands(self, hub: TenantHub) -> None:
         """Data beyond the rate waits and then lands, while another tenant's gateway is answered."""
         count = 24
         bodies = [random.Random(seed).randbytes(64 << 10) for seed in range(count)]
@@ -406,5 +409,5 @@ class TestQuotas:
         too_much = count * (64 << 10) - RATE * RATE_AHEAD_S
         assert took > 0.25 * too_much / RATE  # data in the socket of a busy hub passes within one turn
         assert self.said(hub, "bytesPerSecond")
-        found = rows(hub.data.parent / "hub", "telemetry", "tenant", "gateway", "sequence", "address")
+        found = read_columns(hub.data / "lake", "telemetry", "tenant", "gateway", "sequence", "address")
         assert {row[2] for row in found if row[0] == "small" and row[3] == "plant/fast"} == set(range(count))

@@ -17,8 +17,9 @@ from edge.broker.mqtt import packets
 from tests.fault.hostile.web import gateway_of
 from tests.support.certificates import Authority, Issued
 from tests.support.configured_gateway import gateway_with
+from tests.support.hostile import accepts
+from tests.support.problems import health
 from tests.support.processes import Waypost, wait_until
-from tests.support.said import health
 
 WAIT_S: Final = 20.0
 CERTIFIED = """
@@ -74,37 +75,35 @@ def mqtt(guarded: Guarded, context: ssl.SSLContext) -> packets.Packet | None:
     return None
 
 
-def let_in(answer: packets.Packet | None) -> bool:
-    return isinstance(answer, packets.ConnAck) and not answer.reason
-
-
-def test_a_certificate_of_the_right_kind_lets_in(guarded: Guarded) -> None:
-    assert let_in(mqtt(guarded, guarded.authority.context(guarded.device)))
+def test_valid_client_certificate_is_accepted(guarded: Guarded) -> None:
+    assert accepts(mqtt(guarded, guarded.authority.context(guarded.device)))
 
 
 class TestCertificates:
     """Certificates that have expired, or are for another name or another purpose, are refused."""
 
-    def test_none(self, guarded: Guarded) -> None:
-        assert not let_in(mqtt(guarded, guarded.authority.context()))
+    def test_missing_certificate_is_refused(self, guarded: Guarded) -> None:
+        assert not accepts(mqtt(guarded, guarded.authority.context()))
 
-    def test_one_that_has_ended(self, guarded: Guarded) -> None:
+    def test_expired_certificate_is_refused(self, guarded: Guarded) -> None:
         ended = guarded.authority.issue("sensor-7", file="ended", days=-1, usage="clientAuth")
-        assert not let_in(mqtt(guarded, guarded.authority.context(ended)))
+        assert not accepts(mqtt(guarded, guarded.authority.context(ended)))
 
-    def test_one_of_another_authority_of_the_same_name(self, guarded: Guarded, tmp_path: Path) -> None:
+    def test_certificate_of_another_authority_of_the_same_name_is_refused(
+        self, guarded: Guarded, tmp_path: Path
+    ) -> None:
         stranger = Authority(tmp_path).issue("sensor-7", usage="clientAuth")
-        assert not let_in(mqtt(guarded, guarded.authority.context(stranger)))
+        assert not accepts(mqtt(guarded, guarded.authority.context(stranger)))
 
-    def test_one_for_servers(self, guarded: Guarded) -> None:
+    def test_server_certificate_is_refused(self, guarded: Guarded) -> None:
         server = guarded.authority.issue("sensor-7", file="for-servers", usage="serverAuth")
-        assert not let_in(mqtt(guarded, guarded.authority.context(server)))
+        assert not accepts(mqtt(guarded, guarded.authority.context(server)))
 
-    def test_one_that_signed_itself(self, guarded: Guarded, tmp_path: Path) -> None:
+    def test_self_signed_certificate_is_refused(self, guarded: Guarded, tmp_path: Path) -> None:
         own = Authority(tmp_path, "sensor-7")
-        assert not let_in(mqtt(guarded, guarded.authority.context(Issued(own.certificate, str(tmp_path / "ca.key")))))
+        assert not accepts(mqtt(guarded, guarded.authority.context(Issued(own.certificate, str(tmp_path / "ca.key")))))
 
-    def test_one_of_a_device_that_signs_others(self, guarded: Guarded, tmp_path: Path) -> None:
+    def test_certificate_signed_by_a_device_is_refused(self, guarded: Guarded, tmp_path: Path) -> None:
         """A device certificate that signs others does not count as an authority."""
         key, request, forged = (str(tmp_path / name) for name in ("f.key", "f.csr", "f.pem"))
         made = ("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=sensor-7", "-keyout", key, "-out", request)
@@ -114,11 +113,11 @@ class TestCertificates:
             subprocess.run(["openssl", *arguments], check=True, capture_output=True)
         chain = Path(forged).read_text() + Path(guarded.device.certificate).read_text()
         Path(forged).write_text(chain)
-        assert not let_in(mqtt(guarded, guarded.authority.context(Issued(forged, key))))
+        assert not accepts(mqtt(guarded, guarded.authority.context(Issued(forged, key))))
 
-    def test_an_unknown_name_of_the_right_authority(self, guarded: Guarded) -> None:
+    def test_certificate_of_unknown_user_is_refused(self, guarded: Guarded) -> None:
         other = guarded.authority.issue("nobody", usage="clientAuth")
-        assert not let_in(mqtt(guarded, guarded.authority.context(other)))
+        assert not accepts(mqtt(guarded, guarded.authority.context(other)))
 
 
 class TestProtocol:
@@ -126,7 +125,7 @@ class TestProtocol:
 
     @pytest.mark.parametrize("listener", ["mqtts", "amqps", "https"])
     @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
-    def test_no_old_version(self, guarded: Guarded, listener: str, version: ssl.TLSVersion) -> None:
+    def test_old_tls_version_is_refused(self, guarded: Guarded, listener: str, version: ssl.TLSVersion) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         context.set_ciphers("ALL:@SECLEVEL=0")
@@ -140,7 +139,7 @@ class TestProtocol:
             context.wrap_socket(raw)
 
     @pytest.mark.parametrize("listener", ["mqtts", "amqps", "https"])
-    def test_no_weak_cipher(self, guarded: Guarded, listener: str) -> None:
+    def test_weak_cipher_is_refused(self, guarded: Guarded, listener: str) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -152,7 +151,7 @@ class TestProtocol:
             context.wrap_socket(raw)
 
     @pytest.mark.parametrize("listener", ["mqtts", "amqps", "https"])
-    def test_no_renegotiation_and_no_compression(self, guarded: Guarded, listener: str) -> None:
+    def test_renegotiation_and_compression_are_off(self, guarded: Guarded, listener: str) -> None:
         """TLS renegotiation and compression are off.
 
         `R` makes openssl's client renegotiate: TLS 1.2 without OP_NO_RENEGOTIATION would comply.
@@ -180,7 +179,7 @@ class TestProtocol:
         assert "RENEGOTIATING" in after
         assert "verify return" not in after, "no second handshake"
 
-    def test_no_early_data(self, guarded: Guarded, tmp_path: Path) -> None:
+    def test_early_data_is_refused(self, guarded: Guarded, tmp_path: Path) -> None:
         """Early data is refused, as an eavesdropper could replay it (RFC 8446 section 8)."""
         session, early = tmp_path / "session", tmp_path / "early"
         early.write_bytes(packets.Connect("sensor-7", 5).encode())
@@ -201,7 +200,7 @@ class TestProtocol:
         assert "Early data was accepted" not in again.stdout
 
 
-def test_a_certificate_that_does_not_load_is_said_and_the_one_in_force_stays(guarded: Guarded) -> None:
+def test_invalid_certificate_file_is_reported_and_current_one_stays(guarded: Guarded) -> None:
     http = guarded.gateway.port("http")
     good = Path(guarded.server.certificate).read_text()
     soon = f"certificate {guarded.server.certificate}"
@@ -209,7 +208,7 @@ def test_a_certificate_that_does_not_load_is_said_and_the_one_in_force_stays(gua
     try:
         wait_until(lambda: b"stays" in guarded.gateway.log.read_bytes(), timeout_s=WAIT_S, what="it is read again")
         said_at(http, "certificate")
-        assert let_in(mqtt(guarded, guarded.authority.context(guarded.device))), "the one in force stays"
+        assert accepts(mqtt(guarded, guarded.authority.context(guarded.device))), "the one in force stays"
     finally:
         Path(guarded.server.certificate).write_text(good)
     wait_until(lambda: not names(http) & {"certificate"}, timeout_s=WAIT_S, what="it is taken up again")

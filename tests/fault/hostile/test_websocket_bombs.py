@@ -60,12 +60,6 @@ ENDED = {
 """Frames that end a connection, with the close code (RFC 6455 section 7.4.1)."""
 
 
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with edge(tmp_path_factory.mktemp("websocket"), "gw", "--mqtt-ws", "127.0.0.1:0") as running:
-        yield running
-
-
 @contextlib.contextmanager
 def opened(gateway: Waypost) -> Iterator[socket.socket]:
     """Open a WebSocket without an extension."""
@@ -89,7 +83,7 @@ def rest(peer: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("name", ENDED)
-def test_frames_that_end_a_connection(gateway: Waypost, name: str) -> None:
+def test_invalid_frame_ends_connection_with_its_code(gateway: Waypost, name: str) -> None:
     data, code = ENDED[name]
     before = resident_mib(gateway.pid)
     with opened(gateway) as peer:
@@ -110,7 +104,9 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("name", FLOODS)
-def test_floods(gateway: Waypost, control: Waypost, figures: Callable[[Figures], None], name: str) -> None:
+def test_flood_of_frames_disturbs_no_other_client(
+    gateway: Waypost, control: Waypost, figures: Callable[[Figures], None], name: str
+) -> None:
     """Tens of MiB of meaningless frames leave memory unchanged, and other round trips short."""
     before = resident_mib(gateway.pid)
     with watched(gateway, control, f"WebSocket: {name}", figures, floor_s=FLOOR_S, grown_mib=GROWTH_MIB_MAX):
@@ -121,7 +117,7 @@ def test_floods(gateway: Waypost, control: Waypost, figures: Callable[[Figures],
         assert resident_mib(gateway.pid) - before < GROWTH_MIB_MAX
 
 
-def test_nothing_is_said_of_it(tmp_path: Path) -> None:
+def test_attacks_leave_no_traceback_in_log(tmp_path: Path) -> None:
     """The attacks leave no traceback in the log."""
     with edge(tmp_path, "gw", "--mqtt-ws", "127.0.0.1:0") as running:
         for data, _ in ENDED.values():

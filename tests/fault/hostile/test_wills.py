@@ -13,8 +13,9 @@ from edge.broker.mqtt.handshake import WillMessage
 from tests.bench.idle import SPARE_FILES, raise_file_limit
 from tests.fault.hostile.crowd import Crowd
 from tests.fault.hostile.figures import Figures
-from tests.fault.hostile.neighbours import Felt, Neighbours
-from tests.fault.hostile.test_budgets import FLOOR_S, ROUNDS, Watch, gateway, given_back
+from tests.fault.hostile.limited_gateway import await_pools, limited_gateway
+from tests.fault.hostile.neighbours import FLOOR_S, ROUNDS, Felt, Neighbours
+from tests.fault.hostile.watch import Watch
 from tests.support.hostile import Raw
 from tests.support.processes import Waypost
 
@@ -50,7 +51,7 @@ def gone(running: Waypost, neighbours: Neighbours, watching: Raw, count: int) ->
 
 
 @pytest.mark.parametrize(("count", "floor_s"), [(400, FLOOR_S), pytest.param(4_000, 0.5, marks=pytest.mark.slow)])
-def test_clients_that_go_together(
+def test_wills_of_clients_that_vanish_together_all_arrive(
     tmp_path: Path, control: Waypost, count: int, floor_s: float, figures: Callable[[Figures], None]
 ) -> None:
     """Many clients with wills that vanish together do not disturb others.
@@ -58,7 +59,7 @@ def test_clients_that_go_together(
     `floor_s`: the loop reports the end of 4 000 connections in one turn, with or without wills.
     """
     raise_file_limit(count + SPARE_FILES)
-    with gateway(tmp_path, MEMORY_MIB, 16, 10_000) as running, Raw(running) as watching:
+    with limited_gateway(tmp_path, MEMORY_MIB, 16, 10_000) as running, Raw(running) as watching:
         watching.connect("watching", keep_alive_s=0).subscribe("wills/#")
         with Watch(running) as watch, Neighbours(running, control) as neighbours:
             for last in range(1, ROUNDS + 1):
@@ -67,5 +68,5 @@ def test_clients_that_go_together(
                     break
                 assert last < ROUNDS, str(felt)
         assert watch.most_mib < MEMORY_MIB
-        after_s = given_back(running, watch.before_mib, kept_mib=KEPT_MIB)
+        after_s = await_pools(running, watch.before_mib, kept_mib=KEPT_MIB)
     figures(Figures(f"{count} wills", felt, watch.before_mib, watch.most_mib, after_s))

@@ -12,8 +12,19 @@ from tests.fault.hostile.figures import Figures
 from tests.fault.hostile.neighbours import Neighbours
 from tests.support.processes import Waypost, resident_mib, wait_until
 
-GIVEN_BACK_S: Final = 15.0
+RETURNED_S: Final = 15.0
 """Time until memory is returned. The guarantee is 10 s; other tests may use both cores."""
+
+
+def await_memory(pid: int, before_mib: float, *, kept_mib: float, timeout_s: float = RETURNED_S) -> float:
+    """Wait until a process has returned all memory but `kept_mib`; return the seconds."""
+    began = time.monotonic()
+    wait_until(
+        lambda: resident_mib(pid) < before_mib + kept_mib,
+        timeout_s=timeout_s,
+        what=f"the memory is returned ({before_mib:.0f} MiB before)",
+    )
+    return time.monotonic() - began
 
 
 class Watch:
@@ -58,11 +69,6 @@ def watched(
         attacked = time.monotonic()
         yield
         felt = neighbours.felt(attacked)
-        ended = time.monotonic()
-    wait_until(
-        lambda: resident_mib(running.pid) < watch.before_mib + grown_mib,
-        timeout_s=GIVEN_BACK_S,
-        what=f"memory given back ({watch.before_mib:.0f} MiB before)",
-    )
-    note(Figures(attack, felt, watch.before_mib, watch.most_mib, time.monotonic() - ended))
+    returned_s = await_memory(running.pid, watch.before_mib, kept_mib=grown_mib)
+    note(Figures(attack, felt, watch.before_mib, watch.most_mib, returned_s))
     assert felt.bearable(floor_s), str(felt)

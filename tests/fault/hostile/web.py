@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import socket
 from collections.abc import Mapping
 from typing import Final
 
 from tests.support.configured_gateway import encoded
-from tests.support.http_client import WAIT_S, Answer, read_answer
+from tests.support.http_client import WAIT_S, Answer, ask_port
 
 FOREIGN: Final = {"Host": "evil.example", "Origin": "http://evil.example"}
 """Headers of a browser after DNS rebinding, when a foreign name was made to resolve to this machine."""
@@ -26,22 +25,15 @@ def ask(
     body: bytes = b"",
 ) -> Answer:
     """Send one request; `user` is ``name:password``. Without a Host in `headers` it is the address of the server."""
-    said = dict(headers or {})
+    sent = dict(headers or {})
     if user:
-        said["Authorization"] = f"Basic {encoded(user)}"
+        sent["Authorization"] = f"Basic {encoded(user)}"
     if token:
-        said["Authorization"] = f"Bearer {token}"
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
-    with contextlib.closing(connection):
-        connection.putrequest(method, path, skip_host="Host" in said)
-        for name, value in said.items():
-            connection.putheader(name, value)
-        connection.putheader("Content-Length", str(len(body)))
-        connection.endheaders(body)
-        return read_answer(connection)
+        sent["Authorization"] = f"Bearer {token}"
+    return ask_port(port, method, path, body, sent)
 
 
-def told(port: int, *data: bytes, timeout_s: float = WAIT_S) -> bytes:
+def send_raw(port: int, *data: bytes, timeout_s: float = WAIT_S) -> bytes:
     """Return everything the server sends until it closes, or until it is silent for this time."""
     with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as peer:
         found = b""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Final
 
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.store.sqlite import FILE_NAME
 from tests.fault.kills.checker import (
     Consumed,
     Death,
@@ -27,6 +25,7 @@ from tests.fault.kills.checker import (
 from tests.fault.kills.clients import WAIT_S, AmqpConsumer, AmqpProducer, MqttConsumer, MqttPublisher, Wire
 from tests.support.processes import wait_until
 from tests.support.publisher import Publisher
+from tests.support.store_rows import query
 
 DRAINED_S: Final = 90.0
 RESOURCES: Final = """
@@ -209,31 +208,17 @@ class Load:
 
 def lost(data: Path, address: str, client: str) -> list[tuple[int, int, str]]:
     """Return first, last and reason of the ledger's entries for the subscriptions of a client."""
-    connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
-    try:
-        rows = connection.execute("SELECT first, last, reason, subscription FROM ledger WHERE address = ?", (address,))
-        return [(first, last, reason) for first, last, reason, subscription in rows if client in subscription]
-    finally:
-        connection.close()
+    rows = query(data, "SELECT first, last, reason, subscription FROM ledger WHERE address = ?", address)
+    return [(first, last, reason) for first, last, reason, subscription in rows if client in subscription]
 
 
 def given(data: Path, address: str, into: str) -> Given:
     """Return the number of messages ever stored under `into`, and the ledger of `address`."""
-    connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
-    try:
-        row = connection.execute("SELECT next FROM address WHERE name = ?", (into,)).fetchone()
-        rows = connection.execute("SELECT first, last, messages, reason FROM ledger WHERE address = ?", (address,))
-        return Given(row[0] if row else 0, rows.fetchall())
-    finally:
-        connection.close()
+    stored = query(data, "SELECT next FROM address WHERE name = ?", into)
+    rows = query(data, "SELECT first, last, messages, reason FROM ledger WHERE address = ?", address)
+    return Given(stored[0][0] if stored else 0, rows)
 
 
 def behind(data: Path, queue: str) -> int:
     """Return the number of unacknowledged messages of a queue on disk."""
-    connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
-    try:
-        return int(
-            connection.execute("SELECT max(behind) FROM backlog WHERE log = ?", (f"queue {queue}",)).fetchone()[0]
-        )
-    finally:
-        connection.close()
+    return max(int(row[0]) for row in query(data, "SELECT behind FROM backlog WHERE log = ?", f"queue {queue}"))

@@ -45,9 +45,7 @@ class Nursery(Waypost):
         self._forked = int(self._line())
         line = self._line()
         assert line.startswith("ready"), f"{line!r}\n{self.log.read_text()}"
-        for name, _, endpoint in (part.partition("=") for part in line.split()[1:]):
-            host, _, port = endpoint.rpartition(":")
-            self.endpoints[name] = (host, int(port))
+        self._set_endpoints(line)
         return self
 
     def kill(self) -> None:

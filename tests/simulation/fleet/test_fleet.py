@@ -23,13 +23,13 @@ def failures(seeds: range) -> dict[str, list[str]]:
     return {f"python -m tests.simulation.fleet --seed {seed}": said for seed, said in found.items() if said}
 
 
-def test_a_fleet_is_as_somebody_said_last_whatever_happens() -> None:
+def test_fleet_reaches_the_last_wanted_state_in_any_order() -> None:
     assert failures(range(SEEDS)) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7_200)
-def test_a_fleet_is_as_somebody_said_last_whatever_happens_for_long() -> None:
+def test_fleet_reaches_the_last_wanted_state_with_many_new_seeds() -> None:
     first = random.SystemRandom().randrange(1 << 40)
     assert failures(range(first, first + SEEDS_SLOW)) == {}
 
@@ -42,5 +42,5 @@ def test_a_seed_is_the_same_history_each_time() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=[mutation.name for mutation in MUTATIONS])
-def test_a_breakage_is_found(mutation: Mutation) -> None:
+def test_deliberate_defect_is_found(mutation: Mutation) -> None:
     SIMULATION.require_found(mutation)

@@ -11,7 +11,7 @@ from edge.broker.router.commands.inbox import CommandInbox
 from edge.broker.router.connector_uplink import ConnectorUplink
 from edge.broker.router.recent_names import RecentNames
 from edge.health.problems import Severity
-from tests.unit.broker.test_manifests import Key
+from tests.support.manifest_bench import StubSigner
 from tests.unit.broker.test_promises import S, Site
 
 
@@ -21,7 +21,7 @@ def _uplink(site: Site, pace: PaceSettings) -> ConnectorUplink:
     hop = Hop("gw1", site.store.lineage.epoch)
     commands = CommandInbox("hub", site.router, PLAIN, RecentNames(), hop.gateway, lambda _device: True)
     return ConnectorUplink(
-        connector, space="s", hop=hop, router=site.router, store=site.store, signer=Key(), commands=commands
+        connector, space="s", hop=hop, router=site.router, store=site.store, signer=StubSigner(), commands=commands
     )
 
 

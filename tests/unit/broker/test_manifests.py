@@ -5,124 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from bridge import plain
-from bridge.engine import DeliveryState, Link
+from bridge.engine import DeliveryState
 from bridge.manifest import GENESIS, HOUR_NS, ManifestStatement, digest_of
 from bridge.message import Run
 from bridge.reports import Reports
 from edge.broker.limits import STATEMENTS_A_DOCUMENT
 from edge.broker.retention import manifests as module
-from edge.broker.retention.manifests import Manifests
 from edge.broker.security.statement_key import FILE, StatementKey
 from edge.broker.store.records import Loss
-from tests.contract.store.rig import AnyStore, fail_commits, heal, memory_rig, sqlite_rig
-
-HOUR = 490_000
-"""Hour of the clock at the start, since 1970: in 2025."""
-
-
-class Key:
-    """Signer that returns the first letters of the digest."""
-
-    public_key = "ed25519:AAAA"
-
-    def sign(self, digest: str) -> str:
-        return digest[:8]
-
-
-class Wire:
-    """Engine that records what is sent; the test sends the answers."""
-
-    def __init__(self) -> None:
-        self.sent: list[tuple[int, Any]] = []
-
-    def send(self, _link: Link, tag: int, message: bytes, *, settled: bool = False) -> None:
-        self.sent.append((tag, msgspec.json.decode(plain.body_of(message))))
-
-    def settle_sent(self, _link: Link, _tag: int) -> None:
-        """Do nothing: settled messages are not tracked."""
-
-
-def manifests_of(store: AnyStore, *arguments: Any, **more: Any) -> Manifests:
-    """Return the manifests of a connector over this store."""
-    return Manifests(store.state, store.lineage, store.ledger, *arguments, **more)
-
-
-class Bench:
-    """Manifests of a connector over a store, and a hub that accepts them."""
-
-    def __init__(self, rig: Any) -> None:
-        self.rig = rig
-        self.hours = float(HOUR)
-        self.good = True
-        self.begin()
-
-    @property
-    def store(self) -> AnyStore:
-        return self.rig.store  # type: ignore[no-any-return]
-
-    def begin(self, gateway: str = "gw") -> None:
-        """Start a process with its connection."""
-        self.reports, self.wire = Reports(), Wire()
-        covers = lambda address: address.startswith("plant/")  # noqa: E731
-        self.manifests = manifests_of(self.store, self.reports, "hub", gateway=gateway, covers=covers, signer=Key())
-        self.link = Link(None, None, "manifests", is_sender=True, ours=True)
-        self.link.credit = 1_000
-        engine: Any = self.wire
-        self.reports.attached(engine, manifests=self.link)
-        self.rig.settle()
-        self.look()
-
-    def restart(self) -> None:
-        self.rig.settle()
-        self.rig.reopen()
-        self.begin()
-
-    def append(self, address: str, count: int) -> None:
-        log = self.store.logs.open("topic plant/#")
-        self.store.logs.append(log, Run(address, "d", 1, b"", [b"x"] * count, 0))
-        self.rig.commit()
-
-    def look(self) -> None:
-        self.manifests.look(int(self.hours * HOUR_NS), clock_good=self.good)
-        self.rig.settle()
-
-    def later(self, hours: float) -> None:
-        """Move the clock by `hours`."""
-        self.hours += hours
-        self.look()
-
-    def taken(self) -> list[ManifestStatement]:
-        """Let the hub accept all statements; return them in order."""
-        done = 0
-        while True:
-            self.manifests.feed()
-            self.reports.flush()
-            if done == len(self.wire.sent):
-                break
-            for tag, _ in self.wire.sent[done:]:
-                done += 1
-                self.reports.settled(self.link, [(tag, DeliveryState.ACCEPTED, True, None)])
-            self.rig.settle()
-        return [statement for _, document in self.wire.sent for statement in read(document)]
-
-
-def read(document: Any) -> list[ManifestStatement]:
-    assert all(one["signature"] == one["digest"][:8] for one in document["statements"])
-    return msgspec.convert(document["statements"], list[ManifestStatement])
+from tests.contract.store.rig import fail_commits, heal, memory_rig, sqlite_rig
+from tests.support.manifest_bench import HOUR, ManifestBench, StubSigner, manifests_of, read_statements
 
 
 @pytest.fixture(params=["sqlite", "memory"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     rig = sqlite_rig(tmp_path) if request.param == "sqlite" else memory_rig()
-    yield Bench(rig)
+    yield ManifestBench(rig)
     rig.store.close()
 
 
-def test_many_addresses_are_stated_some_at_a_look(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_addresses_are_stated_over_several_looks(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ADDRESSES_STATED_TOGETHER", 2)
     for number in range(5):
         bench.append(f"plant/{number}", 3)
@@ -144,7 +48,7 @@ def test_many_addresses_are_stated_some_at_a_look(bench: Any, monkeypatch: pytes
     assert spans(after, "plant/4")[-1][1:] == (3, 3)
 
 
-def test_who_asks_while_some_are_stated_hears_of_all(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_during_a_statement_gets_all_addresses(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ADDRESSES_STATED_TOGETHER", 2)
     for number in range(4):
         bench.append(f"plant/{number}", 1)
@@ -169,7 +73,7 @@ def spans(statements: list[ManifestStatement], address: str) -> list[tuple[int, 
     return [(one.hour // HOUR_NS, one.first_sequence, one.last_sequence) for one in mine]
 
 
-def test_an_hour_is_stated_once_it_is_over(bench: Bench) -> None:
+def test_hour_is_stated_once_it_is_over(bench: ManifestBench) -> None:
     bench.append("plant/1", 5)
     bench.append("office/1", 5)
     bench.later(0.5)
@@ -198,7 +102,7 @@ def test_an_hour_is_stated_once_it_is_over(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("jump", [-3.0, 24 * 365 * 10.0, -float(HOUR)], ids=["back", "2035", "1970"])
-def test_a_clock_that_is_set_ends_the_hour(bench: Bench, jump: float) -> None:
+def test_clock_step_ends_the_hour(bench: ManifestBench, jump: float) -> None:
     bench.append("plant/1", 3)
     bench.good = jump > 0
     bench.later(jump)
@@ -209,8 +113,8 @@ def test_a_clock_that_is_set_ends_the_hour(bench: Bench, jump: float) -> None:
     assert [one.clock_quality for one in found] == (["good", "good"] if jump > 0 else ["unknown", "unknown"])
 
 
-def test_nothing_is_stated_before_a_hub_asks_for_it(bench: Bench) -> None:
-    quiet = manifests_of(bench.store, Reports(), "other", gateway="gw", covers=lambda _: True, signer=Key())
+def test_nothing_is_stated_before_a_hub_asks(bench: ManifestBench) -> None:
+    quiet = manifests_of(bench.store, Reports(), "other", gateway="gw", covers=lambda _: True, signer=StubSigner())
     bench.append("plant/1", 1)
     quiet.look(HOUR * HOUR_NS, clock_good=True)
     quiet.look((HOUR + 2) * HOUR_NS, clock_good=True)
@@ -218,9 +122,9 @@ def test_nothing_is_stated_before_a_hub_asks_for_it(bench: Bench) -> None:
     assert quiet.waiting == 0
 
 
-def test_what_a_former_process_accepted_is_stated_at_the_start(tmp_path: Path) -> None:
+def test_messages_accepted_by_an_earlier_process_are_stated_at_the_start(tmp_path: Path) -> None:
     rig = sqlite_rig(tmp_path)
-    bench = Bench(rig)
+    bench = ManifestBench(rig)
     bench.append("plant/1", 3)
     bench.hours += 0.2
     bench.restart()
@@ -230,7 +134,7 @@ def test_what_a_former_process_accepted_is_stated_at_the_start(tmp_path: Path) -
     rig.store.close()
 
 
-def test_manifests_made_anew_in_the_midst_of_a_commit_go_on_from_it(bench: Any) -> None:
+def test_manifests_created_during_a_commit_continue_from_it(bench: Any) -> None:
     """A change of the configuration replaces the manifests during a commit, and no statement counts as waiting for
     ever."""
     bench.append("plant/1", 3)
@@ -250,23 +154,23 @@ def test_manifests_made_anew_in_the_midst_of_a_commit_go_on_from_it(bench: Any) 
     assert bench.manifests.waiting == 0
 
 
-def test_what_the_hub_has_not_said_it_has_is_sent_again_the_same(tmp_path: Path) -> None:
+def test_unconfirmed_statement_is_repeated_unchanged(tmp_path: Path) -> None:
     rig = sqlite_rig(tmp_path)
-    bench = Bench(rig)
+    bench = ManifestBench(rig)
     bench.append("plant/1", 3)
     bench.later(1)
     bench.manifests.feed()
     bench.reports.flush()
     ((_, first),) = bench.wire.sent
     bench.restart()
-    assert bench.taken() == read(first)
+    assert bench.taken() == read_statements(first)
     bench.restart()
     assert bench.taken() == []
     assert bench.manifests.waiting == 0
     rig.store.close()
 
 
-def test_a_commit_that_fails_states_nothing_twice(bench: Bench) -> None:
+def test_failed_commit_states_nothing_twice(bench: ManifestBench) -> None:
     bench.append("plant/1", 3)
     fail_commits(bench.rig)
     bench.hours += 1
@@ -284,7 +188,7 @@ def test_a_commit_that_fails_states_nothing_twice(bench: Bench) -> None:
     assert [span[1:] for span in spans(bench.taken(), "plant/1")] == [(0, 2), (3, 3)]
 
 
-def test_what_was_given_up_is_said_by_reason(bench: Bench) -> None:
+def test_dropped_messages_are_stated_by_reason(bench: ManifestBench) -> None:
     bench.append("plant/1", 10)
     log = bench.store.logs.open("topic plant/#")
     cursor = bench.store.cursors.open("forwarder/hub/up", log, 0)
@@ -302,7 +206,7 @@ def test_what_was_given_up_is_said_by_reason(bench: Bench) -> None:
     assert [one.given_up for one in found] == [{"expired": 4}, {"expired": 1, "evicted": 1}]
 
 
-def test_hours_are_put_together_while_too_many_wait(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hours_are_merged_while_too_many_wait(bench: ManifestBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STATEMENTS_KEPT_MAX", 2)
     bench.link.credit = 0
     for _ in range(5):
@@ -315,7 +219,7 @@ def test_hours_are_put_together_while_too_many_wait(bench: Bench, monkeypatch: p
     assert spans(bench.taken(), "plant/1") == [(HOUR, 0, 0), (HOUR + 1, 1, 1), (HOUR + 2, 2, 4)]
 
 
-def test_many_addresses_are_several_documents(bench: Bench) -> None:
+def test_many_addresses_make_several_documents(bench: ManifestBench) -> None:
     for number in range(2 * STATEMENTS_A_DOCUMENT + 1):
         bench.append(f"plant/{number}", 1)
     bench.later(1)
@@ -324,9 +228,9 @@ def test_many_addresses_are_several_documents(bench: Bench) -> None:
     assert len({one.address for one in found}) == len(found) == found[0].statements == 2 * STATEMENTS_A_DOCUMENT + 1
 
 
-def test_what_waits_is_stated_anew_under_a_new_epoch(tmp_path: Path) -> None:
+def test_waiting_statements_are_restated_under_a_new_epoch(tmp_path: Path) -> None:
     rig = sqlite_rig(tmp_path)
-    bench = Bench(rig)
+    bench = ManifestBench(rig)
     bench.append("plant/1", 3)
     bench.later(1)
     assert len(bench.taken()) == 1
@@ -353,7 +257,7 @@ def test_what_waits_is_stated_anew_under_a_new_epoch(tmp_path: Path) -> None:
     rig.store.close()
 
 
-def test_a_key_is_made_once_and_closed_to_others(tmp_path: Path) -> None:
+def test_key_is_created_once_and_private(tmp_path: Path) -> None:
     first = StatementKey(tmp_path)
     signature = first.sign("digest")
     assert (tmp_path / FILE).stat().st_mode & 0o077 == 0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +11,11 @@ import pytest
 
 from bridge.engine import DeliveryState
 from bridge.plain import data_section
-from tests.integration.test_hub import Client
+from tests.support.gateway_peer import GatewayPeer
+from tests.support.http_client import status
 from tests.support.medium import Files, Medium
+from tests.support.problems import await_problem, await_recovery, health
 from tests.support.processes import Waypost, hub
-from tests.support.said import WAIT_S, health, over, said
 from tests.support.unread_log import unread_log
 
 
@@ -28,31 +27,31 @@ def medium(tmp_path: Path) -> Iterator[Medium]:
 
 
 @pytest.mark.parametrize("fault", ["full", "read-only"])
-def test_a_lake_that_cannot_be_written(tmp_path: Path, medium: Medium, fault: str) -> None:
+def test_failing_lake_is_reported_and_nothing_is_acknowledged(tmp_path: Path, medium: Medium, fault: str) -> None:
     running = hub(tmp_path)
     running.environment = medium.environment
 
     async def scenario() -> None:
-        client = await Client("gw1").connect(running.endpoints["amqp"])
+        client = await GatewayPeer("gw1").connect(running.endpoints["amqp"])
         client.batch(0, "a", 0, 50)
         await client.until(lambda: client.outcomes == {0: DeliveryState.ACCEPTED})
         code = errno.ENOSPC if fault == "full" else errno.EROFS
         medium.fail(Files.ALL, write=code, opening=code)
         client.batch(1, "a", 50, 50)
-        await asyncio.to_thread(said, running.port("http"), "landing", "it fails")
+        await asyncio.to_thread(await_problem, running.port("http"), "landing", "it fails")
         assert client.outcomes == {0: DeliveryState.ACCEPTED}, "nothing is acknowledged"
         medium.heal()
         await client.until(lambda: client.outcomes == {0: DeliveryState.ACCEPTED, 1: DeliveryState.ACCEPTED})
-        await asyncio.to_thread(over, running.port("http"), "landing")
+        await asyncio.to_thread(await_recovery, running.port("http"), "landing")
         client.close()
 
     with running:
         asyncio.run(scenario())
 
 
-def test_what_it_puts_aside(tmp_path: Path) -> None:
+def test_quarantined_delivery_is_reported(tmp_path: Path) -> None:
     async def scenario() -> None:
-        client = await Client("gw1").connect(running.endpoints["amqp"])
+        client = await GatewayPeer("gw1").connect(running.endpoints["amqp"])
         client.send("telemetry", 0, data_section(b"this is no batch"))
         await client.until(lambda: client.outcomes == {0: DeliveryState.ACCEPTED})
         client.close()
@@ -60,15 +59,15 @@ def test_what_it_puts_aside(tmp_path: Path) -> None:
     with hub(tmp_path) as running:
         assert health(running.port("http")) == (200, [])
         asyncio.run(scenario())
-        said(running.port("http"), "quarantine", severity="warning")
+        await_problem(running.port("http"), "quarantine", severity="warning")
 
 
-def test_a_log_nobody_reads_stops_nothing(tmp_path: Path) -> None:
+def test_unread_log_stops_no_gateway_and_is_reported(tmp_path: Path) -> None:
     arguments = ("hub", "run", "--data", str(tmp_path / "hub"), "--dev", "--amqp=127.0.0.1:0", "--http=127.0.0.1:0")
     with unread_log(tmp_path / "hub.log") as log, Waypost(log, *arguments) as running:
 
         async def is_served(number: int) -> None:
-            client = await Client(f"gateway-{number:03}-{'x' * 150}").connect(running.endpoints["amqp"])
+            client = await GatewayPeer(f"gateway-{number:03}-{'x' * 150}").connect(running.endpoints["amqp"])
             client.batch(0, "a", 0, 1)
             await client.until(lambda: client.outcomes == {0: DeliveryState.ACCEPTED})
             client.close()
@@ -77,8 +76,6 @@ def test_a_log_nobody_reads_stops_nothing(tmp_path: Path) -> None:
             await asyncio.gather(*map(is_served, range(100)))
 
         asyncio.run(scenario())
-        said(running.port("http"), "log", severity="warning")
-        address = f"http://127.0.0.1:{running.port('http')}/api/v1/status"
-        with urllib.request.urlopen(address, timeout=WAIT_S) as answer:
-            assert json.load(answer)["log"]["stuck_s"] > 0
+        await_problem(running.port("http"), "log", severity="warning")
+        assert status(running)["log"]["stuck_s"] > 0
         assert running.stop() == 0, "the end does not wait for a reader either"

@@ -1,12 +1,12 @@
-"""Asks a running gateway or hub for its problems, as an operator would."""
+"""Problems that a running gateway or hub reports, as an operator reads them."""
 
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
+from http import HTTPStatus
 from typing import Any
 
+from tests.support.http_client import ask_port
 from tests.support.processes import wait_until
 
 WAIT_S = 30.0
@@ -14,28 +14,25 @@ WAIT_S = 30.0
 
 def health(port: int) -> tuple[int, list[dict[str, Any]]]:
     """Return status code and problems of `/healthz`; the code must agree with the problems."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=WAIT_S) as answer:
-            code, body = answer.status, json.load(answer)
-    except urllib.error.HTTPError as failing:
-        code, body = failing.code, json.load(failing)
+    answer = ask_port(port, "GET", "/healthz", timeout_s=WAIT_S)
+    code, body = answer.status, answer.document
     errors = [one for one in body["problems"] if one["severity"] == "error"]
     assert code == (503 if errors else 200), body
     assert body["ok"] is not bool(errors), body
     return code, body["problems"]
 
 
-def found(port: int, name: str, words: str = "") -> dict[str, Any] | None:
+def find_problem(port: int, name: str, words: str = "") -> dict[str, Any] | None:
     """Return the problem with this name and a text that contains these words."""
     return next((one for one in health(port)[1] if one["name"] == name and words in one["what"]), None)
 
 
-def said(
+def await_problem(
     port: int, name: str, words: str = "", *, severity: str = "error", timeout_s: float = WAIT_S
 ) -> dict[str, Any]:
     """Wait until a problem is in `/healthz`; check that status and metrics have it as well."""
-    wait_until(lambda: found(port, name, words) is not None, timeout_s=timeout_s, what=f"{name} is said")
-    problem = found(port, name, words)
+    wait_until(lambda: find_problem(port, name, words) is not None, timeout_s=timeout_s, what=f"{name} is reported")
+    problem = find_problem(port, name, words)
     assert problem is not None, "it stays while it lasts"
     assert problem["severity"] == severity
     assert problem["since"]
@@ -46,11 +43,12 @@ def said(
     return problem
 
 
-def over(port: int, name: str, words: str = "", *, timeout_s: float = WAIT_S) -> None:
+def await_recovery(port: int, name: str, words: str = "", *, timeout_s: float = WAIT_S) -> None:
     """Wait until the problem has disappeared."""
-    wait_until(lambda: found(port, name, words) is None, timeout_s=timeout_s, what=f"{name} is over")
+    wait_until(lambda: find_problem(port, name, words) is None, timeout_s=timeout_s, what=f"{name} is over")
 
 
 def _page(port: int, path: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=WAIT_S) as answer:
-        return str(answer.read().decode())
+    answer = ask_port(port, "GET", path, timeout_s=WAIT_S)
+    assert answer.status == HTTPStatus.OK, answer
+    return answer.body.decode()

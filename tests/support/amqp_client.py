@@ -1,0 +1,21 @@
+"""Blocking AMQP client of Qpid Proton, connected to a gateway of a test."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+from proton.utils import BlockingConnection
+
+from tests.support.processes import Waypost
+
+WAIT_S: Final = 20.0
+
+
+@contextlib.contextmanager
+def amqp_client(gateway: Waypost, *, timeout_s: float = WAIT_S, **options: Any) -> Iterator[BlockingConnection]:
+    """Connect, and close at the end; `options` are those of `BlockingConnection`."""
+    connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=timeout_s, **options)
+    with contextlib.closing(connection):
+        yield connection
