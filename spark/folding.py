@@ -55,8 +55,10 @@ class TableFile:
 
 def check_fold(table: schemas.TableSchema, how: Mapping[str, str]) -> None:
     """Raise `ValueError` unless `how` states for every column except the keys how two rows become one."""
-    if set(how) != set(table.columns.names) - set(table.keys) - set(table.partition_by):
-        raise ValueError(f"table {table.name}: every column besides the keys needs a way to be folded: {sorted(how)}")
+    folded = set(table.columns.names) - set(table.keys) - set(table.partition_by)
+    if set(how) != folded:
+        missing, unknown = sorted(folded - set(how)), sorted(set(how) - folded)
+        raise ValueError(f"table {table.name}: the fold lacks columns {missing}, and has unknown columns {unknown}")
 
 
 def observe_extent(rows: DataFrame, table: schemas.TableSchema, seen: Observation) -> DataFrame:

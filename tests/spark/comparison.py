@@ -61,7 +61,8 @@ def compared(table: Table, expected: pa.Table, found: pa.Table) -> Iterator[str]
     columns = list(_columns(table, expected.column_names))
     names = {column.name for column in columns} | table.unseen
     if names != set(found.column_names):
-        yield f"{table.name}: columns {sorted(names ^ set(found.column_names))} are in one of table and oracle only"
+        differing = sorted(names ^ set(found.column_names))
+        yield f"{table.name}: columns {differing} are in one of table and oracle only; see tests/spark/oracle.py"
         return
     wanted, there = (_by_key(rows.to_pylist(), table.key) for rows in (expected, found.select(sorted(names))))
     lines = [line for key in (wanted | there) for line in _lines(key, wanted[key], there[key], columns)]

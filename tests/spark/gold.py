@@ -57,7 +57,9 @@ def put(
 
 def table(name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     """Build rows of a derived table; missing columns are null."""
-    schema = arrow_schema(name)
+    schema, rows = arrow_schema(name), list(rows)
+    missing = [field.name for field in schema if rows and not field.nullable and field.name not in rows[0]]
+    assert not missing, f"{name}: give {missing} a value in tests/spark/gold.py, or in the row of the test"
     return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema=schema)
 
 

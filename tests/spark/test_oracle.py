@@ -226,4 +226,6 @@ class TestComparison:
 
     def test_columns_that_one_side_lacks(self) -> None:
         wider = [{**row, "more": 1} for row in self.FOUND]
-        assert self.told(*wider) == ["made: columns ['more'] are in one of table and oracle only"]
+        assert self.told(*wider) == [
+            "made: columns ['more'] are in one of table and oracle only; see tests/spark/oracle.py"
+        ]

@@ -124,6 +124,9 @@ def written(tmp_path: Path, table: schemas.TableSchema, rows: Sequence[pa.Record
 
 
 def batch_of(table: schemas.TableSchema, *found: dict[str, Any]) -> pa.RecordBatch:
+    required = {column.name for column in table.columns if not column.nullable}
+    missing = sorted({name for row in found for name in required - set(row)})
+    assert not missing, f"{table.name}: the row of this test needs a value of {missing}"
     rows = [{name: row.get(name) for name in table.arrow.names} for row in found]
     (batch,) = pa.Table.from_pylist(rows, table.arrow).combine_chunks().to_batches() or [None]
     return batch if batch is not None else pa.RecordBatch.from_pylist([], table.arrow)
@@ -449,5 +452,5 @@ def test_a_table_whose_files_are_not_its_rows_is_not_folded_into(lake: SparkLake
 def test_a_column_without_a_way_to_be_folded_is_a_mistake(tmp_path: Path) -> None:
     lake = SparkLake(None, tmp_path)
     lake.ensure(TABLE)
-    with pytest.raises(ValueError, match="needs a way"):
+    with pytest.raises(ValueError, match="the fold lacks columns"):
         sink(lake, 1).fold(TABLE, cast(Any, None), {"received": "new.received"})

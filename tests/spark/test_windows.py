@@ -111,4 +111,12 @@ def test_a_sum_that_no_double_is_is_infinite(frame: Make) -> None:
 
 
 def test_every_column_of_a_window_is_folded() -> None:
-    assert {*rollups.FOLD} == {*schemas.ROLLUP_1D.columns.names} - {*schemas.ROLLUP_1D.keys, "event_date"}
+    folded = {*schemas.ROLLUP_1D.columns.names} - {*schemas.ROLLUP_1D.keys, "event_date"}
+    assert {*rollups.FOLD} == folded, "FOLD in spark/transforms/rollups.py has to name these columns"
+
+
+def test_every_column_of_a_window_is_computed_in_plain_python() -> None:
+    computed = expected([reading(0, START, 1.0)], MINUTE)
+    (row,) = computed.values()
+    names = {*schemas.ROLLUP_1M.columns.names} - {"sketch"}
+    assert {*row} == names, "compute the column in _plain of tests/spark/windows.py"

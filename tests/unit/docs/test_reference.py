@@ -130,8 +130,10 @@ class TestReasons:
 class TestTables:
     def test_every_column_has_a_meaning(self) -> None:
         shown = [*tables.landed(), *tables.derived()]
-        assert not [(table.name, each.name) for table in shown for each in table.columns if not each.about]
-        assert not [table.name for table in shown if not table.about]
+        columns = [(table.name, each.name) for table in shown for each in table.columns if not each.about]
+        assert not columns, f"describe these columns in {tables.MEANINGS}"
+        undescribed = [table.name for table in shown if not table.about]
+        assert not undescribed, f"describe these tables in {tables.MEANINGS}: about = ..."
 
     def test_links_of_meanings_are_links(self) -> None:
         assert "[reason codes](reason-codes.md)" in tables.page()
