@@ -78,8 +78,8 @@ class IntakeLimits:
     """Decoded bytes in one turn of the loop, or one delivery: about 10 ms, so that other connections get their turn."""
 
 
-NO_ROOM: Final = "what it has sent waits to be landed"
-HELD_BACK: Final = "what others have sent is landed first"
+NO_ROOM: Final = "messages of this connection are not yet in the lake"
+EARLIER_FIRST: Final = "messages of other connections are written to the lake first"
 """Reasons to pause reading a connection."""
 
 
@@ -154,7 +154,8 @@ class IntakeService(Protocol):
         ...
 
     def has_room(self, intake: Intake) -> bool:
-        """Return True when more of this connection may be decoded. After a False the service calls `Intake.go_on`."""
+        """Return True when more of this connection may be decoded. After False, the service calls
+        `Intake.resume_decoding` once there is room."""
         ...
 
     def unread_changed(self, intake: Intake, by: int) -> None:
@@ -309,7 +310,7 @@ class Intake:
         self._engine.close(Condition(condition, description))
         self._shell.flush_soon()
 
-    def go_on(self) -> None:
+    def resume_decoding(self) -> None:
         """Decode waiting deliveries: the service has room again."""
         if self._arrived and not self._busy:
             self._take()
@@ -321,12 +322,12 @@ class Intake:
             self._replenish()
             self._shell.flush_soon()
 
-    def hold_back(self, reason: str = HELD_BACK) -> None:
-        """Stop reading the peer until `read_on` with the same reason; both are idempotent."""
+    def pause_reading(self, reason: str = EARLIER_FIRST) -> None:
+        """Stop reading from the peer until `resume_reading` with the same reason. Both are idempotent."""
         self._shell.pause_reading(reason)
 
-    def read_on(self, reason: str = HELD_BACK) -> None:
-        """Read the peer again after `hold_back`."""
+    def resume_reading(self, reason: str = EARLIER_FIRST) -> None:
+        """Read from the peer again."""
         self._shell.resume_reading(reason)
 
     # --- inside -----------------------------------------------------------------------------------------------
@@ -528,7 +529,7 @@ class Intake:
         for link, deliveries in by_link.items():
             self._engine.settle(link, deliveries, state, condition)
         if by_link:
-            self.go_on()
+            self.resume_decoding()
             self._replenish()
             self._shell.flush_soon()
 

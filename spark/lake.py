@@ -17,7 +17,7 @@ from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark text uses
 from pyspark.sql.types import StructType
 
-from cloud.place.place import LakePlace, Somewhere, place_of
+from cloud.place.place import LakeLocation, LakePlace, place_of
 from spark import lineage, log_damage, schemas, table_errors
 from spark.data_files import list_files
 from spark.driver import SparkDriver
@@ -44,7 +44,7 @@ class FormatUnknown(RuntimeError):
 class SparkLake:
     """Tables of one lake, through one session of Spark that starts when it is first needed."""
 
-    def __init__(self, spark: SparkSession | SparkDriver | None, lake: Somewhere) -> None:
+    def __init__(self, spark: SparkSession | SparkDriver | None, lake: LakeLocation) -> None:
         self.driver = (
             spark if isinstance(spark, SparkDriver) else SparkDriver.running(spark) if spark else SparkDriver.none()
         )

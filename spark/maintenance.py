@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import deltalake
 import pyarrow as pa
 
-from cloud.place.place import LakePlace, Somewhere, place_of
+from cloud.place.place import LakeLocation, LakePlace, place_of
 from spark import schemas
 from spark.write_age import UNNAMED_KEPT_HOURS
 
@@ -45,7 +45,7 @@ class MaintenanceResult:
     seconds: float
 
 
-def is_due(lake: Somewhere, name: str) -> bool:
+def is_due(lake: LakeLocation, name: str) -> bool:
     """Return whether a table was not maintained in its last `DUE_COMMITS` commits. Raises `table_errors.FAILURES`."""
     table = place_of(lake).at(name).delta()
     if table.version() < DUE_COMMITS:
@@ -53,7 +53,7 @@ def is_due(lake: Somewhere, name: str) -> bool:
     return all(commit.get("operation") not in _UPKEEP for commit in table.history(DUE_COMMITS))
 
 
-def maintain(lake: Somewhere, names: list[str], followed: Container[str]) -> Iterator[MaintenanceResult]:
+def maintain(lake: LakeLocation, names: list[str], followed: Container[str]) -> Iterator[MaintenanceResult]:
     """Maintain these tables. `followed`: derived tables that are followed commit by commit.
 
     Raises what delta-rs raises. A concurrent commit of another writer is one of these errors, and harmless.

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 from deltalake.exceptions import TableNotFoundError
 
-from cloud.place.place import Somewhere, place_of
+from cloud.place.place import LakeLocation, place_of
 from spark import schemas, table_errors
 from spark.decoding.schema import BadSchema, PayloadSchema
 
@@ -22,7 +22,7 @@ class UnknownSchema(LookupError):
     """No schema is registered for this pattern."""
 
 
-def load_schemas(table: Somewhere, version: int | None = None) -> list[PayloadSchema]:
+def load_schemas(table: LakeLocation, version: int | None = None) -> list[PayloadSchema]:
     """Return the valid schemas, now or at a version of the table, in the order of registration.
 
     None are returned if the table does not exist. Raises `TableUnreadable`.
@@ -41,7 +41,7 @@ def load_schemas(table: Somewhere, version: int | None = None) -> list[PayloadSc
     return list(found.values())
 
 
-def register(table: Somewhere, schema: PayloadSchema, now: datetime) -> None:
+def register(table: LakeLocation, schema: PayloadSchema, now: datetime) -> None:
     """Register a schema, replacing one for the same tenant and pattern. Raises `BadSchema`."""
     schema.check()
     current = load_schemas(table)
@@ -50,7 +50,7 @@ def register(table: Somewhere, schema: PayloadSchema, now: datetime) -> None:
     _append(table, schema.pattern, schema.tenant, msgspec.json.encode(schema).decode(), now)
 
 
-def remove(table: Somewhere, pattern: str, tenant: str | None, now: datetime) -> None:
+def remove(table: LakeLocation, pattern: str, tenant: str | None, now: datetime) -> None:
     """Remove a schema. Raises `UnknownSchema`."""
     if not _has(load_schemas(table), pattern, tenant):
         raise UnknownSchema(pattern)
@@ -61,7 +61,7 @@ def _has(current: list[PayloadSchema], pattern: str, tenant: str | None) -> bool
     return any((one.pattern, one.tenant) == (pattern, tenant) for one in current)
 
 
-def _append(table: Somewhere, pattern: str, tenant: str | None, document: str | None, now: datetime) -> None:
+def _append(table: LakeLocation, pattern: str, tenant: str | None, document: str | None, now: datetime) -> None:
     columns = _TABLE.arrow
     row = {"pattern": pattern, "tenant": tenant, "document": document, "registered_at": now.astimezone(UTC)}
     place, rows = place_of(table), pa.Table.from_pylist([row], schema=columns)

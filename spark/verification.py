@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cloud.place.place import LakePlace, Somewhere, place_of
+from cloud.place.place import LakeLocation, LakePlace, place_of
 from spark import log_damage, table_errors
 from spark.data_files import DataFile, find_damage, list_files
 
@@ -43,7 +43,7 @@ class VerifiedTable:
         return tuple(f"{self.uri}/{each.file.path} is {each.reason}" for each in self.damaged)
 
 
-def verify(lake: Somewhere, names: Sequence[str]) -> Iterator[VerifiedTable]:
+def verify(lake: LakeLocation, names: Sequence[str]) -> Iterator[VerifiedTable]:
     """Read every data file of these tables as they are now."""
     place = place_of(lake)
     for name in names:

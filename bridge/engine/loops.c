@@ -147,7 +147,7 @@ enum {
     PIECE_BYTES = 8192,    /* input between two checks for events that Python handles: 80 attaches, 2 ms */
     BEGUN_BYTES = 16384,   /* size from which an incomplete message is taken, see `loops.py` */
     QUEUED_FEW = 4,        /* fewer messages than this in BEGUN_BYTES are large */
-    SMALL_BYTES = 4096,    /* largest input of `amqp_take`; Python handles larger reads */
+    SMALL_BYTES = 4096,    /* largest input of `amqp_take_single`; Python handles larger reads */
     LOCAL_CLOSED = 4,      /* PN_LOCAL_CLOSED */
 };
 
@@ -922,14 +922,14 @@ static PyObject *take_message(pn_transport_t *transport, pn_collector_t *collect
 }
 
 /*
- * take(transport, collector, header, bytes of one read) -> the single message in them: (link, delivery, message, its
+ * take_single(transport, collector, header, bytes of one read) -> the single message in them: (link, delivery, message, its
  * header was removed, Proton has more events). None when they contain something else: Proton has the bytes, and
  * `collect` returns their events. At most `SMALL_BYTES`.
  */
-static PyObject *take(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+static PyObject *take_single(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!may_call("amqp_take", arguments, count, "iibb"))
+    if (!may_call("amqp_take_single", arguments, count, "iibb"))
         return NULL;
     pn_transport_t *transport = at(arguments[0]);
     pn_collector_t *collector = transport ? at(arguments[1]) : NULL;
@@ -981,11 +981,11 @@ static PyObject *has_output(PyObject *self, PyObject *const *arguments, Py_ssize
     return transport ? PyBool_FromLong(pn.transport_pending(transport) != 0) : NULL;
 }
 
-/* held(sessions) -> bytes of messages that are incomplete, not taken or not sent. */
-static PyObject *held(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+/* held_bytes(sessions) -> bytes of messages that are incomplete, not taken or not sent. */
+static PyObject *held_bytes(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!may_call("amqp_held", arguments, count, "O"))
+    if (!may_call("amqp_held_bytes", arguments, count, "O"))
         return NULL;
     PyObject *addresses = PyObject_GetIter(arguments[0]), *address;
     unsigned long long bytes = 0;
@@ -1011,11 +1011,11 @@ static PyMethodDef functions[] = {
     FUNCTION("amqp_usual_bodies", usual_bodies),
     FUNCTION("amqp_send", send_messages),
     FUNCTION("amqp_write", write_bytes),
-    FUNCTION("amqp_take", take),
+    FUNCTION("amqp_take_single", take_single),
     FUNCTION("amqp_settle_all", settle_all),
     FUNCTION("amqp_credit", credit),
     FUNCTION("amqp_has_output", has_output),
-    FUNCTION("amqp_held", held),
+    FUNCTION("amqp_held_bytes", held_bytes),
     FUNCTION("bind_proton", bind_proton),
     {NULL, NULL, 0, NULL},
 };

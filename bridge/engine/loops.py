@@ -142,7 +142,7 @@ class EngineLoops:
     def take(self, transport: int, collector: int, header: bytes, data: bytes) -> Message | None:
         """Give Proton the bytes of one read, at most `SMALL_BYTES`, and take the single message in them. Most messages
         have this header section. Return None for anything but one message: Proton has the bytes, call `collect`."""
-        return native.amqp_take(transport, collector, header, data)  # type: ignore[no-any-return]
+        return native.amqp_take_single(transport, collector, header, data)  # type: ignore[no-any-return]
 
     def settle_all(self, deliveries: list[int]) -> None:
         """Accept and settle these deliveries of peers."""
@@ -158,7 +158,7 @@ class EngineLoops:
 
     def held_bytes(self, sessions: Iterable[int]) -> int:
         """Return the bytes of messages that are incomplete, not taken or not sent, in these sessions (addresses)."""
-        return int(native.amqp_held(sessions))
+        return int(native.amqp_held_bytes(sessions))
 
     def collect(self, transport: ProtonTransport, links: Mapping[int, Link], groups: Groups) -> Any:
         """Take delivery and flow events off the collector, up to the first other event of `HANDLED_EVENTS`, which is

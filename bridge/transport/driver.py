@@ -40,7 +40,7 @@ twenty times their size until they are written."""
 
 OTHERS_FIRST = "others have their turn"
 
-MORE_TO_TAKE = "what it sent is taken in slices"
+READ_IN_SLICES = "received data is processed in slices"
 
 ANSWERS_UNREAD = "the peer does not read our answers"
 
@@ -249,8 +249,8 @@ class ConnectionDriver(asyncio.Protocol):
 
     def _take_turns(self) -> None:
         """Continue in the slow lane: there is more work than one slice."""
-        if MORE_TO_TAKE not in self._paused_for and self.transport is not None:
-            self.pause_reading(MORE_TO_TAKE)
+        if READ_IN_SLICES not in self._paused_for and self.transport is not None:
+            self.pause_reading(READ_IN_SLICES)
             slow_lane_of(self._loop).add(self)
 
     def take_slice(self) -> bool:
@@ -270,7 +270,7 @@ class ConnectionDriver(asyncio.Protocol):
             return False
         self.count()
         if not more:
-            self.resume_reading(MORE_TO_TAKE)
+            self.resume_reading(READ_IN_SLICES)
         return more
 
     def eof_received(self) -> bool:

@@ -134,7 +134,7 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
         self._records.add(data)
         if self._take():
             self._tcp.pause_reading()
-            self._go_on_later()
+            self._continue_later()
         self._tell_held()
 
     def take_slice(self) -> bool:
@@ -241,7 +241,7 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
     def resume_reading(self) -> None:
         self._reads = True
         if self._more:
-            self._go_on_later()
+            self._continue_later()
         else:
             self._tcp.resume_reading()
 
@@ -355,7 +355,7 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
             self._counted_bytes = held
             self._count()
 
-    def _go_on_later(self) -> None:
+    def _continue_later(self) -> None:
         if not self._in_lane:
             self._in_lane = True
             slow_lane_of(self._loop).add(self)

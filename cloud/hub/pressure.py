@@ -60,7 +60,7 @@ class LandingPressure:
         if self.pressed is (waiting <= (PENDING_BYTES_MAX // 2 if self.pressed else PENDING_BYTES_MAX)):
             self.look()
         elif self.pressed and intake in self._intakes:
-            self._hold_back_or_read(intake, everyone=waiting >= PENDING_BYTES_MAX + PENDING_BYTES_LAST)
+            self._pause_or_resume(intake, everyone=waiting >= PENDING_BYTES_MAX + PENDING_BYTES_LAST)
 
     def look(self) -> None:
         """Update after the pending data of several connections changed."""
@@ -70,16 +70,16 @@ class LandingPressure:
             count = sum(1 for intake in self._intakes if intake.waiting_bytes)
             self._share_bytes = PENDING_BYTES_MAX // (2 * max(count, 1))
             for intake in self._intakes:
-                self._hold_back_or_read(intake, everyone=waiting >= PENDING_BYTES_MAX + PENDING_BYTES_LAST)
+                self._pause_or_resume(intake, everyone=waiting >= PENDING_BYTES_MAX + PENDING_BYTES_LAST)
         elif before:
             for intake in self._intakes:
-                intake.read_on()
+                intake.resume_reading()
 
-    def go_on(self) -> None:
+    def resume_decoding(self) -> None:
         """Let connections decode their received bytes, after a landing."""
         self.look()
         for intake in list(self._intakes):
-            intake.go_on()
+            intake.resume_decoding()
         self._credit.landed(self._intakes, self._free_bytes)
 
     def _waiting(self) -> int:
@@ -89,14 +89,14 @@ class LandingPressure:
     def _free_bytes(self) -> int:
         return PENDING_BYTES_MAX - self._waiting()
 
-    def _hold_back_or_read(self, intake: Intake, *, everyone: bool) -> None:
+    def _pause_or_resume(self, intake: Intake, *, everyone: bool) -> None:
         if everyone or intake.waiting_bytes > self._share_bytes:
-            intake.hold_back()
+            intake.pause_reading()
         else:
-            intake.read_on()
+            intake.resume_reading()
 
 
-QUOTA: Final = "what its tenant has sent is landed first"
+QUOTA: Final = "earlier messages of its tenant are written to the lake first"
 """Reason shown for a paused connection."""
 
 LOOKS_A_QUOTA: Final = 16
@@ -122,7 +122,7 @@ class TenantPressure:
         """Add a connection."""
         self._intakes[intake] = None
         if self.pressed:
-            intake.hold_back(QUOTA)
+            intake.pause_reading(QUOTA)
 
     def remove(self, intake: Intake) -> None:
         """Remove a connection."""
@@ -145,11 +145,11 @@ class TenantPressure:
         if self.pressed and waiting <= self._bytes_max // 2:
             self.pressed = False
             for intake in self._intakes:
-                intake.read_on(QUOTA)
+                intake.resume_reading(QUOTA)
         elif not self.pressed and waiting > self._bytes_max:
             self.pressed = True
             for intake in self._intakes:
-                intake.hold_back(QUOTA)
+                intake.pause_reading(QUOTA)
 
 
 RATE: Final = "its tenant has sent more than it may in a second"
@@ -182,7 +182,7 @@ class TenantRate:
         """Add a connection."""
         self._intakes[intake] = None
         if self.held:
-            intake.hold_back(RATE)
+            intake.pause_reading(RATE)
 
     def remove(self, intake: Intake) -> None:
         """Remove a connection."""
@@ -196,7 +196,7 @@ class TenantRate:
             self.held = True
             self._spent()
             for intake in self._intakes:
-                intake.hold_back(RATE)
+                intake.pause_reading(RATE)
             self._wait()
 
     def _wait(self) -> None:
@@ -209,7 +209,7 @@ class TenantRate:
             return
         self.held = False
         for intake in self._intakes:
-            intake.read_on(RATE)
+            intake.resume_reading(RATE)
 
     def _advance(self) -> None:
         now = self._clock()

@@ -350,7 +350,7 @@ class HubService:
         for tenant in self._tenants.values():
             if tenant.pressed:
                 tenant.look()
-        self._pressure.go_on()
+        self._pressure.resume_decoding()
 
     def _put(self, intake: Intake, tokens: Sequence[int], batch: Batch, ends: Mapping[int, int] | None = None) -> None:
         session = self._sessions.get(intake)

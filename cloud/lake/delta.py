@@ -11,7 +11,7 @@ from cloud.lake.contract import contract
 from cloud.lake.lake import TransactionId
 from cloud.lake.sequences import SequenceRange
 from cloud.lake.tables import LakeTable, lake_errors
-from cloud.place.place import Somewhere, place_of
+from cloud.place.place import LakeLocation, place_of
 
 
 class DeltaLake:
@@ -19,7 +19,7 @@ class DeltaLake:
 
     def __init__(
         self,
-        lake: Somewhere,
+        lake: LakeLocation,
         *,
         durable_versions: Mapping[str, int] | None = None,
         failpoint: Failpoint = no_failpoint,

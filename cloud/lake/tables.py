@@ -30,7 +30,7 @@ from cloud.lake.lake import TransactionId
 from cloud.lake.limits import COMPACTED_FILES_MIN, FENCED_WITHIN, LOG_KEPT_DAYS
 from cloud.place.data_file import write_data_file
 from cloud.place.faults import explain_error
-from cloud.place.place import LOG, LakePlace, Somewhere, place_of
+from cloud.place.place import LOG, LakeLocation, LakePlace, place_of
 from edge.output.logs import describe_error
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class LakeTable:
 
     @classmethod
     def open(
-        cls, lake: Somewhere, name: str, *, durable_version: int = -1, failpoint: Failpoint = no_failpoint
+        cls, lake: LakeLocation, name: str, *, durable_version: int = -1, failpoint: Failpoint = no_failpoint
     ) -> LakeTable:
         """Open a table; create a missing one.
 

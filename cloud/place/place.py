@@ -116,15 +116,15 @@ class LakePlace(Protocol):
         ...
 
 
-Somewhere: TypeAlias = LakePlace | Path | str
+LakeLocation: TypeAlias = LakePlace | Path | str
 """A place, or its name: a path or a URI."""
 
 
-def place_of(somewhere: Somewhere) -> LakePlace:
+def place_of(location: LakeLocation) -> LakePlace:
     """Return the place of a name."""
-    if isinstance(somewhere, Path):
-        return Folder(somewhere)
-    return parse(somewhere) if isinstance(somewhere, str) else somewhere
+    if isinstance(location, Path):
+        return Folder(location)
+    return parse(location) if isinstance(location, str) else location
 
 
 def parse(name: str) -> LakePlace:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from bridge.store_account import StoreAccount
 from cloud.lake.sequences import SequenceStream
-from cloud.place.place import Somewhere
+from cloud.place.place import LakeLocation
 from cloud.proof.judgement import ReportedBacklog, SendingState, judge_account
 from cloud.proof.lake import ProofLakeReader, ReadScope
 from cloud.proof.landed import LandedSequences, runs_of
@@ -64,7 +64,7 @@ class _Relayed:
         return SendingState(backlog, self.lanes)
 
 
-def prove_account(lake: Somewhere, account: StoreAccount) -> Proof:
+def prove_account(lake: LakeLocation, account: StoreAccount) -> Proof:
     """Check the account of a store. Raises `LakeError`."""
     reader, window = ProofLakeReader(lake), ReadScope()
     backlogs = read_backlogs(reader, window)  # first, because the statuses refer to messages that are read after them

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from cloud.lake.faults import LakeError
-from cloud.place.place import LakePlace, Somewhere, place_of
+from cloud.place.place import LakeLocation, LakePlace, place_of
 from cloud.proof.limits import ROWS_A_BATCH
 
 
@@ -40,7 +40,7 @@ class ReadScope:
 class ProofLakeReader:
     """Tables of one lake, each at the version when it is opened."""
 
-    def __init__(self, lake: Somewhere) -> None:
+    def __init__(self, lake: LakeLocation) -> None:
         """Raises `LakeError` when the place is not a lake."""
         self._place = place_of(lake)
         self.bytes = 0

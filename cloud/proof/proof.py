@@ -13,7 +13,7 @@ import pyarrow as pa
 from bridge.manifest import ManifestStatement
 from cloud.lake.faults import LakeError
 from cloud.lake.sequences import SequenceStream
-from cloud.place.place import Somewhere
+from cloud.place.place import LakeLocation
 from cloud.proof import landed as telemetry
 from cloud.proof import statements as manifests
 from cloud.proof.judgement import DiscardedRange, HourLine, ReportedBacklog, SendingState, StreamJudgement, judge
@@ -104,7 +104,7 @@ class TooManySpans(Exception):
 
 
 def prove(
-    lake: Somewhere,
+    lake: LakeLocation,
     *,
     gateway: str | None = None,
     since: datetime.date | None = None,

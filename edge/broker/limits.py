@@ -349,11 +349,11 @@ ATTEMPTS_TRACKED_MAX: Final = 100_000
 """Messages of one subscription with counted failed deliveries, about 150 bytes each. Only messages that were delivered
 and failed are counted, so a consumer has to fail on purpose to reach this."""
 
-GIVEN_BACK_WAITS_S: Final = 5.0
+RETURNED_WAIT_S: Final = 5.0
 """Seconds that a message of a queue waits for another consumer after one released it or failed: by then most consumers
 have settled what they have. After that the same consumer may get it again, as the others may never have credit."""
 
-GIVEN_BACK_BY_MAX: Final = 8
+RETURNED_BY_MAX: Final = 8
 """Consumers that returned one message and are skipped for it; with more, the first may get it again. This bounds the
 memory of `ATTEMPTS_TRACKED_MAX` messages."""
 
@@ -476,7 +476,7 @@ ANYCAST_HELD_BYTES_MAX: Final = 16 * MIB
 ANYCAST_HELD_MESSAGE_BYTES: Final = 512
 """Bytes that one of them takes in addition to its body: run, positions, and the pending reply."""
 
-ANYCAST_GIVEN_BACK_MAX: Final = 1_000
+ANYCAST_REQUEUED_MAX: Final = 1_000
 """Messages of an anycast address that consumers returned and that wait for another consumer (bytes:
 `TRANSIENT_BUFFER_BYTES_MIN`). The sender of one more gets its answer at once. Each is checked, 1 us, when a consumer
 without credit gets some."""

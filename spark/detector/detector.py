@@ -131,7 +131,7 @@ class Detector:
         count = self._history.count
         overall = self._overall.add(values, count)
         slots, day = self._clock.slots(times_s), self._clock.day
-        stretch = ValueChunk(values, slots, windows, overall, count, day, *self._by_day(slots, windows))
+        chunk = ValueChunk(values, slots, windows, overall, count, day, *self._by_day(slots, windows))
         if day is not None and (count - len(values)) % BLOCK_VALUES == 0:
             self._memory = max(MEMORY_VALUES, MEMORY_DAYS * day)
             self._learning = max(LEARNING_VALUES, LEARNING_DAYS * day)
@@ -140,7 +140,7 @@ class Detector:
         rules = np.full(len(values), _NO_RULE)
         expected = np.full(len(values), np.nan)
         for rule, (family, records) in enumerate(zip(self._families, self._records, strict=True)):
-            measured = family.measure(stretch)
+            measured = family.measure(chunk)
             of_family = sum_rows(records.votes(measured.amounts, count, self._memory))
             votes += of_family
             share = of_family / family.count

@@ -67,15 +67,15 @@ class UnusualValue:
         self._fading = FadingMean()
         self._factors = RunningMean()
 
-    def measure(self, stretch: ValueChunk) -> Measurement:
+    def measure(self, chunk: ValueChunk) -> Measurement:
         """Measure distances of the value, and of the mean of six."""
-        values, overall, windows = stretch.values, stretch.overall, stretch.windows
+        values, overall, windows = chunk.values, chunk.overall, chunk.windows
         factors = _signed_log(windows.mean(3))
         amounts = (
             values - overall,
             windows.mean(6) - overall,
-            values - self._fading.add(values, stretch.count),
-            factors - self._factors.add(factors, stretch.count),
+            values - self._fading.add(values, chunk.count),
+            factors - self._factors.add(factors, chunk.count),
             np.minimum(0.0, values - overall),
         )
         return Measurement(np.abs(amounts), overall)
@@ -88,9 +88,9 @@ class LevelShift:
     _WINDOWS = (6, 12, 48, 144)
     count = len(_WINDOWS)
 
-    def measure(self, stretch: ValueChunk) -> Measurement:
+    def measure(self, chunk: ValueChunk) -> Measurement:
         """Measure one distance per window."""
-        mean = stretch.windows.mean
+        mean = chunk.windows.mean
         before = [mean(6 * window, window) for window in self._WINDOWS]
         return Measurement(np.abs(np.array([mean(window) for window in self._WINDOWS]) - before), before[1])
 
@@ -101,14 +101,14 @@ class Spike:
     rule = "spike"
     count = 2
 
-    def measure(self, stretch: ValueChunk) -> Measurement:
+    def measure(self, chunk: ValueChunk) -> Measurement:
         """Measure both distances."""
-        before = stretch.windows.before(11)
+        before = chunk.windows.before(11)
         expected = np.sort(before, axis=1)[:, 5]
         last = before[:, -1].copy()
-        if stretch.count == len(stretch.values):
-            expected[0] = last[0] = stretch.values[0]
-        return Measurement(np.abs((stretch.values - last, stretch.values - expected)), expected)
+        if chunk.count == len(chunk.values):
+            expected[0] = last[0] = chunk.values[0]
+        return Measurement(np.abs((chunk.values - last, chunk.values - expected)), expected)
 
 
 class Season:
@@ -117,10 +117,10 @@ class Season:
     rule = "season"
     count = 4
 
-    def measure(self, stretch: ValueChunk) -> Measurement:
+    def measure(self, chunk: ValueChunk) -> Measurement:
         """Compare with yesterday, the median and nearest of three days, and with one, two and seven days ago."""
-        now = stretch.hour
-        one, two, three, week = stretch.days_ago.values()
+        now = chunk.hour
+        one, two, three, week = chunk.days_ago.values()
         # NaN of one day makes all results of these days NaN.
         usual = np.maximum(np.minimum(one, two), np.minimum(np.maximum(one, two), three))
         first, second = np.abs(now - one), np.abs(now - two)
@@ -146,26 +146,26 @@ class Variability:
         self._common = _Common()
         self._same = Same()
 
-    def measure(self, stretch: ValueChunk) -> Measurement:
+    def measure(self, chunk: ValueChunk) -> Measurement:
         """Measure the spread of 24 values, its change, how quiet 36 are, and three more.
 
         The others are the difference of the day's spread, that of the sizes of 48 values, and how long the value is the
         same.
         """
-        spread = stretch.windows.spread(_RECENT)
+        spread = chunk.windows.spread(_RECENT)
         before = self._spreads.add(spread).mean(144, _RECENT)
-        quiet = stretch.windows.spread(36)
-        usual_quiet = self._quiet_mean.add(quiet, stretch.count)
-        day = self._day.add(stretch.slots, stretch.values, stretch.count)
-        usual_day = self._day_mean.add(day, stretch.count)
+        quiet = chunk.windows.spread(36)
+        usual_quiet = self._quiet_mean.add(quiet, chunk.count)
+        day = self._day.add(chunk.slots, chunk.values, chunk.count)
+        usual_day = self._day_mean.add(day, chunk.count)
         least = 0.05 * usual_day + 1e-12
         amounts = (
             spread,
             np.abs(spread - before),
             usual_quiet / (quiet + self._LEAST * usual_quiet + 1e-12),
             np.abs(np.log((day + least) / (usual_day + least))),
-            self._common.add(stretch.values),
-            self._same.add(stretch.values),
+            self._common.add(chunk.values),
+            self._same.add(chunk.values),
         )
         return Measurement(np.array(amounts))
 
@@ -181,14 +181,14 @@ class Pattern:
     def __init__(self) -> None:
         self._courses: list[Courses] = []
 
-    def measure(self, stretch: ValueChunk) -> Measurement:
+    def measure(self, chunk: ValueChunk) -> Measurement:
         """Measure one distance per shape."""
-        day = stretch.day
+        day = chunk.day
         if day is None:
-            return _no_amounts(self.count, stretch)
+            return _no_amounts(self.count, chunk)
         if not self._courses:
             self._courses = [Courses(points, day // part, kept, newest) for points, part, kept, newest in self._SHAPES]
-        return Measurement(np.array([courses.add(stretch.windows, stretch.count) for courses in self._courses]))
+        return Measurement(np.array([courses.add(chunk.windows, chunk.count) for courses in self._courses]))
 
 
 class Unforeseen:
@@ -204,15 +204,15 @@ class Unforeseen:
         self._forecast = Forecast(self._LAST - 1 + 2)
         self._errors = SeriesHistory(self._WINDOWS[-1])
 
-    def measure(self, stretch: ValueChunk) -> Measurement:
+    def measure(self, chunk: ValueChunk) -> Measurement:
         """Measure one mean of errors per window."""
-        *others, last = stretch.windows.before(self._LAST).T
+        *others, last = chunk.windows.before(self._LAST).T
         with np.errstate(invalid="ignore"):
-            differences = np.array([*others, stretch.days_ago[1], stretch.days_ago[7], stretch.values]) - last
+            differences = np.array([*others, chunk.days_ago[1], chunk.days_ago[7], chunk.values]) - last
         differences[~np.isfinite(differences)] = 0.0
-        errors = self._forecast.errors(differences[-1], differences[:-1], stretch.count)
+        errors = self._forecast.errors(differences[-1], differences[:-1], chunk.count)
         windows = self._errors.add(errors)
-        return Measurement(np.abs([windows.mean(window) for window in self._WINDOWS]), stretch.values - errors)
+        return Measurement(np.abs([windows.mean(window) for window in self._WINDOWS]), chunk.values - errors)
 
 
 Family = UnusualValue | LevelShift | Spike | Season | Variability | Pattern | Unforeseen
@@ -223,8 +223,8 @@ def make_families() -> list[Family]:
     return [Spike(), UnusualValue(), LevelShift(), Season(), Variability(), Pattern(), Unforeseen()]
 
 
-def _no_amounts(count: int, stretch: ValueChunk) -> Measurement:
-    return Measurement(np.zeros((count, len(stretch.values))))
+def _no_amounts(count: int, chunk: ValueChunk) -> Measurement:
+    return Measurement(np.zeros((count, len(chunk.values))))
 
 
 def _signed_log(values: Numbers) -> Numbers:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from cloud.place.folder import Folder
-from cloud.place.place import Somewhere, place_of
+from cloud.place.place import LakeLocation, place_of
 
 LOCK: Final = Path("_logs") / "pass.lock"
 """Lock file in the lake. The end of the process always releases the lock; the file stays."""
@@ -25,7 +25,7 @@ class PassRunning(RuntimeError):
 
 
 @contextmanager
-def hold(lake: Somewhere) -> Iterator[None]:
+def hold(lake: LakeLocation) -> Iterator[None]:
     """Hold the lock of a lake while the body runs. Raises `PassRunning`.
 
     A bucket has no such lock: its operator has to run one pass at a time.

@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltalake.exceptions import TableNotFoundError
 
 from cloud.place.folder import Folder
-from cloud.place.place import LakePlace, Somewhere, place_of
+from cloud.place.place import LakeLocation, LakePlace, place_of
 from spark import conflict, schemas, session, table_errors, verification
 from spark.driver import SparkDriver
 from spark.jobs import catalog
@@ -69,7 +69,7 @@ class StartCallbacks:
 
 @contextmanager
 def open_lake(
-    lake: Somewhere, options: session.SessionOptions, watch: StartCallbacks = StartCallbacks()
+    lake: LakeLocation, options: session.SessionOptions, watch: StartCallbacks = StartCallbacks()
 ) -> Iterator[SparkLake]:
     """Open a lake with a session of its own; the JVM ends with the body.
 
@@ -99,7 +99,7 @@ def _bucket(place: LakePlace) -> Bucket | None:
     return place if isinstance(place, Bucket) else None
 
 
-def estimate_load(lake: Somewhere) -> session.Load:
+def estimate_load(lake: LakeLocation) -> session.Load:
     """Return how much work a pass over the lake has."""
     telemetry = place_of(lake).at("telemetry")
     try:

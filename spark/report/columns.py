@@ -11,14 +11,14 @@ from collections.abc import Container
 import deltalake
 from deltalake.exceptions import TableNotFoundError
 
-from cloud.place.place import Somewhere, place_of
+from cloud.place.place import LakeLocation, place_of
 from spark import table_errors
 
 FAILURES = (TypeError, ValueError, AttributeError)
 """Exceptions that a value of an unexpected type causes."""
 
 
-def find_mistyped(lake: Somewhere, without: Container[str]) -> table_errors.TableUnreadable | None:
+def find_mistyped(lake: LakeLocation, without: Container[str]) -> table_errors.TableUnreadable | None:
     """Return the first table with a column of a type that differs from its contract; None if all types are correct.
 
     Tables in `but` are skipped. Raises `TableUnreadable` for a table that cannot be opened.

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from cloud.place.place import Somewhere
+from cloud.place.place import LakeLocation
 from spark.lineage import TableState
 from spark.report import (
     accounts,
@@ -126,7 +126,9 @@ class ReportReader:
     `without`: tables to leave out, with reasons. Creation and each page raise `TableUnreadable`; `readable` handles it.
     """
 
-    def __init__(self, lake: Somewhere, now: datetime | None = None, without: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, lake: LakeLocation, now: datetime | None = None, without: Mapping[str, str] | None = None
+    ) -> None:
         self._taken = snapshot.take_snapshot(lake, without)
         self._now = now or datetime.now(UTC)
         self._recency: Recency | None = None
@@ -221,7 +223,9 @@ class ReportReader:
             figures.tracks_of, figures.tracks_at = name, self._taken.apart.get(name)
 
 
-def read_without_broken(lake: Somewhere, draw: Callable[[ReportReader], Drawn], now: datetime | None = None) -> Drawn:
+def read_without_broken(
+    lake: LakeLocation, draw: Callable[[ReportReader], Drawn], now: datetime | None = None
+) -> Drawn:
     """Return the result of `draw` for a lake, repeated without each table that cannot be read.
 
     `now`: the time that ages are counted from [default: this machine's clock].
@@ -243,7 +247,7 @@ def read_without_broken(lake: Somewhere, draw: Callable[[ReportReader], Drawn], 
         without[found.table] = str(found)
 
 
-def read(lake: Somewhere, now: datetime | None = None) -> LakeFigures:
+def read(lake: LakeLocation, now: datetime | None = None) -> LakeFigures:
     """Return the fleet's page of a lake, as at `now` [default: this machine's clock]."""
     return read_without_broken(lake, ReportReader.fleet, now)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import deltalake
 from deltalake.exceptions import TableNotFoundError
 
-from cloud.place.place import LakePlace, Somewhere, place_of, place_of_table
+from cloud.place.place import LakeLocation, LakePlace, place_of, place_of_table
 from spark import lineage, table_errors
 from spark.data_files import list_files
 from spark.lineage import TELEMETRY, TableLineage, TableState
@@ -68,7 +68,7 @@ class ReportSnapshot:
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
-def take_snapshot(lake: Somewhere, without: Mapping[str, str] | None = None) -> ReportSnapshot:
+def take_snapshot(lake: LakeLocation, without: Mapping[str, str] | None = None) -> ReportSnapshot:
     """Open the tables of a lake except those in `without`. Raises `TableUnreadable`."""
     place, unreadable = place_of(lake), without or {}
     names = [name for name in place.tables() if name not in unreadable]

@@ -19,7 +19,7 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 
-from cloud.place.place import Somewhere, place_of
+from cloud.place.place import LakeLocation, place_of
 from spark import schemas
 
 START = datetime(2026, 3, 14, 9, 26, 0, tzinfo=UTC)
@@ -29,7 +29,7 @@ DRAIN_ROWS_PER_S = 120.0
 Row = dict[str, Any]
 
 
-def write(root: Somewhere, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+def write(root: LakeLocation, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
     """Append `rows` to landed table `name` in one commit; missing columns are null."""
     table = schemas.LANDED[name]
     columns = table.arrow
@@ -153,7 +153,7 @@ class Plan:
     outages: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
-def fleet(root: Somewhere, plan: Plan) -> int:
+def fleet(root: LakeLocation, plan: Plan) -> int:
     """Write the lake of `plan`; return the number of telemetry rows."""
     rows: list[Row] = []
     status: list[Row] = []

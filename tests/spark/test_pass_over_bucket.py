@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud.place.place import Somewhere, place_of
+from cloud.place.place import LakeLocation, place_of
 from spark import schemas
 from tests.spark import lakes
 from tests.support.processes import wait_until
@@ -34,12 +34,12 @@ def run(verb: str, lake: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def versions(lake: Somewhere, name: str) -> int:
+def versions(lake: LakeLocation, name: str) -> int:
     place = place_of(lake).at(name)
     return int(place.delta().version()) if place.is_table() else 0
 
 
-def rows(lake: Somewhere) -> Iterator[tuple[str, list[str]]]:
+def rows(lake: LakeLocation) -> Iterator[tuple[str, list[str]]]:
     """Yield the rows of each derived table in a fixed order."""
     for name in sorted(set(place_of(lake).tables()) & set(schemas.DERIVED)):
         found = place_of(lake).at(name).delta().to_pyarrow_table().to_pylist()

@@ -15,10 +15,10 @@ from bridge.message import Run, Stored
 from bridge.native import functions
 
 NAMES = sorted(name for name in dir(functions) if callable(getattr(functions, name)) and name[0] != "_")
-EMPTY = ("amqp_forget", "amqp_held", "amqp_settle_all", "tcp_send")
+EMPTY = ("amqp_forget", "amqp_held_bytes", "amqp_settle_all", "tcp_send")
 """Functions that do nothing with an empty container."""
-BYTES = ("amqp_malformed_at", "amqp_usual_bodies", "mqtt_prefix")
-ANY = ("mqtt_log", "mqtt_turn")
+BYTES = ("amqp_malformed_at", "amqp_usual_bodies", "mqtt_make_prefix")
+ANY = ("mqtt_make_log", "mqtt_make_turn")
 
 
 class TestArguments:
@@ -34,7 +34,9 @@ class TestArguments:
     def test_another_type(self, wrong: Any) -> None:
         for name in NAMES:
             accepted = name in ANY or (name in EMPTY and hasattr(wrong, "__iter__"))
-            accepted = accepted or (name in BYTES and isinstance(wrong, bytes)) or (name == "mqtt_column" and not wrong)
+            accepted = (
+                accepted or (name in BYTES and isinstance(wrong, bytes)) or (name == "mqtt_make_column" and not wrong)
+            )
             for count in range(0 if accepted else 15):
                 with pytest.raises((TypeError, ValueError)):
                     getattr(functions, name)(*[wrong] * count)
@@ -101,7 +103,7 @@ class TestObjectsThatChange:
             return run
 
         outgoing: dict[int, Any] = {}
-        packets = functions.mqtt_publishes(runs, 1, b"", [1, 2], outgoing, delivery, None, (), 16_000, 100)  # type: ignore[arg-type]
+        packets = functions.mqtt_encode_publishes(runs, 1, b"", [1, 2], outgoing, delivery, None, (), 16_000, 100)  # type: ignore[arg-type]
         assert packets == b"\x32\x06\x00\x01a\x00\x01x\x32\x06\x00\x01a\x00\x02y"
         assert list(outgoing) == [1, 2]
 
@@ -109,7 +111,7 @@ class TestObjectsThatChange:
     def test_a_packet_identifier_that_is_none(self, number: int) -> None:
         run = Run("a", "d", 1, b"", [b"x"])
         with pytest.raises(ValueError, match="packet identifier"):
-            functions.mqtt_publishes([run], 1, b"", [number], {}, lambda *_: None, None, (), 16_000, 100)  # type: ignore[arg-type]
+            functions.mqtt_encode_publishes([run], 1, b"", [number], {}, lambda *_: None, None, (), 16_000, 100)  # type: ignore[arg-type]
 
 
 class Client:
@@ -144,7 +146,7 @@ class Reading:
             return lambda: change(self, point)
 
         def begin() -> None:
-            functions.mqtt_stamp(self.turn, 1.0, int("4" * 20), int("5" * 20), int("6" * 20))
+            functions.mqtt_stamp_turn(self.turn, 1.0, int("4" * 20), int("5" * 20), int("6" * 20))
             change(self, "begin")
 
         def make_run(*fields: Any) -> Any:
@@ -156,23 +158,23 @@ class Reading:
             return 0
 
         self.given: list[bytes] = []
-        self.turn = functions.mqtt_turn(begin, at("publish"), make_run)  # type: ignore[arg-type]
-        self.lane, self.receive = functions.mqtt_lane(
+        self.turn = functions.mqtt_make_turn(begin, at("publish"), make_run)  # type: ignore[arg-type]
+        self.lane, self.receive = functions.mqtt_make_lane(
             self.turn, object(), "d", Client(at("outstanding")), given, WRITES, 4, 20, 1_000, 10
         )  # fmt: skip
         del given  # only the lane holds them
-        column = functions.mqtt_column(functions.mqtt_log(object()), at("live"))
+        column = functions.mqtt_make_column(functions.mqtt_make_log(object()), at("live"))
         for head, address in ((HEAD, "plant/7"), (OTHER, "plant/8")):
-            functions.mqtt_learn(self.lane, 0x32, head, b"", address, b"", column)
+            functions.mqtt_learn_topic(self.lane, 0x32, head, b"", address, b"", column)
 
     def take(self) -> list[Any]:
-        return functions.mqtt_take(self.turn)
+        return functions.mqtt_take_messages(self.turn)
 
 
 CHANGES: dict[str, Callable[[Reading], object]] = {
-    "unlearn": lambda reading: functions.mqtt_unlearn(reading.lane),
+    "unlearn": lambda reading: functions.mqtt_forget_learned(reading.lane),
     "close": lambda reading: functions.mqtt_close_lane(reading.lane),
-    "stamp": lambda reading: functions.mqtt_stamp(reading.turn, 2.0, int("1" * 20), int("2" * 20), int("3" * 20)),
+    "stamp": lambda reading: functions.mqtt_stamp_turn(reading.turn, 2.0, int("1" * 20), int("2" * 20), int("3" * 20)),
     "take": Reading.take,
     "close-turn": lambda reading: functions.mqtt_close_turn(reading.turn),
     "end-turn": lambda reading: (functions.mqtt_close_turn(reading.turn), reading.take()),
@@ -199,7 +201,7 @@ class TestLanesThatChange:
         assert changed == [point]
         for stretch in reading.take():
             if not isinstance(stretch, tuple):
-                assert {run[0] for _, run, _ in functions.mqtt_members(stretch)} <= {"plant/7", "plant/8"}
+                assert {run[0] for _, run, _ in functions.mqtt_list_members(stretch)} <= {"plant/7", "plant/8"}
 
     @pytest.mark.parametrize("change", CHANGES)
     def test_while_it_answers(self, change: str) -> None:
@@ -216,7 +218,7 @@ class TestLanesThatChange:
         reading.receive(FIRST + SECOND)
         answering = reading.take()
         answers = [] if change == "close" else [(*WRITES, b"\x40\x02\x00\x01\x40\x02\x00\x02")]
-        assert functions.mqtt_accept(answering[0], True) == (answers, [])
+        assert functions.mqtt_accept_all(answering[0], True) == (answers, [])
         assert changed == ["outstanding"]
 
 

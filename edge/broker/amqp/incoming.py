@@ -229,11 +229,11 @@ class IncomingLink(Origin):
             self._explanations = {}
         self._explanations.update(dict.fromkeys(tokens, explanation))
 
-    def hold_back(self) -> None:
+    def pause_publishing(self) -> None:
         """Grant no credit until a subscriber has caught up."""
         self._held = True
 
-    def go_on(self) -> None:
+    def resume_publishing(self) -> None:
         """Grant credit again."""
         self._held = False
         self.top_up()

@@ -11,10 +11,10 @@ from bridge.message import Run, Stored
 from edge.broker.delivery.batches import EncodedBatch
 from edge.broker.delivery.consumer_group import ConsumerGroup, part_of
 from edge.broker.limits import (
-    ANYCAST_GIVEN_BACK_MAX,
     ANYCAST_HELD_BYTES_MAX,
     ANYCAST_HELD_MESSAGE_BYTES,
     ANYCAST_QUICK_S,
+    ANYCAST_REQUEUED_MAX,
     ANYCAST_TOGETHER_MAX,
     TRANSIENT_BUFFER_BYTES_MIN,
 )
@@ -136,7 +136,7 @@ class AnycastGroup:
         self._outstanding: dict[Consumer, dict[int, Stored | OfferedBatch]] = {}
         self._excluded: dict[int, dict[Consumer, Refusal]] = {}
         """Consumers that returned a message, with their reasons, by its position; they do not get it again."""
-        self._given_back: dict[int, Stored] = {}
+        self._requeued: dict[int, Stored] = {}
         """Messages of `_excluded` that wait for another consumer. They do not delay others."""
         self._given_back_bytes = 0
         self._without_credit: set[Consumer] = set()
@@ -189,7 +189,7 @@ class AnycastGroup:
         self._pumping = True
         try:
             taken = self._share_out(origin)
-            if self._waiting or self._given_back:  # a consumer raised, or gave something back at once
+            if self._waiting or self._requeued:  # a consumer raised, or gave something back at once
                 self._deliver()
             else:
                 self._credit_changed()
@@ -243,7 +243,7 @@ class AnycastGroup:
             self._pumping = False
 
     def _deliver(self) -> None:
-        self._offer_given_back()
+        self._offer_requeued()
         even = self.group.share(self._waiting_count, self._waiting_count)
         while self._waiting:
             turn = self.group.next()
@@ -251,22 +251,22 @@ class AnycastGroup:
                 return
             consumer, credit = turn
             self._hand(consumer, self._take(min(even, credit)))
-            self._offer_given_back()
+            self._offer_requeued()
         self._credit_changed()
 
-    def _offer_given_back(self) -> None:
+    def _offer_requeued(self) -> None:
         """Offer returned messages to other consumers, oldest first. Answer those that all consumers returned."""
-        while self._given_back and (self._offer_again or self._credit_has_come()):
+        while self._requeued and (self._offer_again or self._credit_has_come()):
             self._offer_again = False
-            for position in sorted(self._given_back):
-                if position not in self._given_back:
+            for position in sorted(self._requeued):
+                if position not in self._requeued:
                     continue  # its last consumer raised and was removed, or its sender left
                 consumer, credit = self.group.next_but(self._excluded[position])
                 if consumer is not None:
-                    self._hand(consumer, [self._take_given_back(position)])
+                    self._hand(consumer, [self._take_requeued(position)])
                 elif credit < 0 and not self._is_held(position):
-                    self._take_given_back(position)
-                    self._refuse_given_back(position)
+                    self._take_requeued(position)
+                    self._refuse_requeued(position)
             self._without_credit = set(self.group.without_credit())
 
     def _is_held(self, position: int) -> bool:
@@ -278,9 +278,9 @@ class AnycastGroup:
         """Return True when a consumer that had no credit may have some now."""
         return not self._without_credit.issubset(self.group.without_credit())
 
-    def _take_given_back(self, position: int) -> Stored:
+    def _take_requeued(self, position: int) -> Stored:
         """Remove a message from the returned ones."""
-        stored = self._given_back.pop(position)
+        stored = self._requeued.pop(position)
         self._given_back_bytes -= stored.run.size
         return stored
 
@@ -330,7 +330,7 @@ class AnycastGroup:
                 continue
             if why is not None:
                 self._excluded.setdefault(position, {})[consumer] = why
-                self._give_back(_one_of(stored, position))
+                self._requeue(_one_of(stored, position))
                 continue
             if self._excluded:
                 self._excluded.pop(position, None)
@@ -369,7 +369,7 @@ class AnycastGroup:
         for position, held in sorted(self._outstanding.pop(consumer, {}).items(), reverse=True):
             stored = _one_of(held, position)
             if position in self._excluded:
-                self._give_back(stored)
+                self._requeue(stored)
             else:
                 self._waiting.appendleft(stored)
                 self._waiting_bytes += stored.run.size
@@ -381,9 +381,9 @@ class AnycastGroup:
 
     def _hold_or_refuse(self) -> None:
         """Keep messages that may wait for the next consumer after the last one left, and refuse the rest."""
-        waiting = sorted([*self._waiting, *self._given_back.values()], key=lambda stored: stored.position)
+        waiting = sorted([*self._waiting, *self._requeued.values()], key=lambda stored: stored.position)
         kept: dict[int, tuple[Origin, int]] = {}
-        for left in (self._excluded, self._explained, self._given_back):
+        for left in (self._excluded, self._explained, self._requeued):
             left.clear()
         self._waiting.clear()
         self._waiting_bytes = self._waiting_count = self._given_back_bytes = 0
@@ -425,8 +425,8 @@ class AnycastGroup:
             del self._origins[position]
             self._excluded.pop(position, None)
             self._explained.pop(position, None)
-            if position in self._given_back:
-                self._take_given_back(position)
+            if position in self._requeued:
+                self._take_requeued(position)
         kept = deque(stored for stored in self._waiting if stored.position not in theirs)
         if len(kept) < len(self._waiting):
             self._waiting = kept
@@ -440,18 +440,18 @@ class AnycastGroup:
         """Messages that consumers could take now in addition to the waiting ones."""
         return max(0, self.group.credit - self._waiting_count)
 
-    def _give_back(self, stored: Stored) -> None:
+    def _requeue(self, stored: Stored) -> None:
         """Let a message wait for another consumer, or refuse it if too many wait."""
         position, size = stored.position, stored.run.size
-        crowded = len(self._given_back) >= ANYCAST_GIVEN_BACK_MAX
+        crowded = len(self._requeued) >= ANYCAST_REQUEUED_MAX
         if crowded or self._given_back_bytes + size > TRANSIENT_BUFFER_BYTES_MIN:
-            self._refuse_given_back(position)
+            self._refuse_requeued(position)
             return
-        self._given_back[position] = stored
+        self._requeued[position] = stored
         self._given_back_bytes += size
         self._offer_again = True
 
-    def _refuse_given_back(self, position: int) -> None:
+    def _refuse_requeued(self, position: int) -> None:
         """Refuse a message to its origin, with the reasons of its consumers."""
         reasons, explanation = self._excluded.pop(position).values(), self._explained.pop(position, None)
         origin, token = self._origins.pop(position, _NO_ORIGIN)

@@ -2,7 +2,7 @@
 
 A message that a consumer released has not failed (AMQP 1.0 section 3.4.4): its count of failed deliveries stays. Yet
 each release makes the wait for the next delivery longer, as a failure does. A consumer that returned a message does not
-get it again while another one may take it, for `limits.GIVEN_BACK_WAITS_S`.
+get it again while another one may take it, for `limits.RETURNED_WAIT_S`.
 
 Only messages that failed and are not settled yet are tracked, in memory. The counts are also kept in the store's small
 state, soon after they change, so that a message that no consumer can take reaches its last attempt although the gateway
@@ -24,7 +24,7 @@ from edge.broker.limits import (
     ATTEMPTS_TRACKED_MAX,
     ATTEMPTS_WRITTEN_S,
     EXCLUDED_MAX,
-    GIVEN_BACK_BY_MAX,
+    RETURNED_BY_MAX,
 )
 from edge.broker.message.amqp_annotations import merge_into_run
 from edge.broker.model.address_policy import Redelivery
@@ -56,7 +56,7 @@ def unpack(packed: bytes) -> dict[int, int]:
     return msgspec.msgpack.decode(packed, type=dict[int, int])
 
 
-class GivenBack:
+class MessageReturns:
     """Consumers that returned one message, and the number of releases."""
 
     __slots__ = ("consumers", "releases", "until_s")
@@ -71,7 +71,7 @@ class GivenBack:
 
 # Shared by all subscriptions without failures, which are nearly all; never changed.
 _NO_EXCLUSIONS: Final[dict[int, set[Consumer]]] = {}
-_NO_RETURNS: Final[dict[int, GivenBack]] = {}
+_NO_RETURNS: Final[dict[int, MessageReturns]] = {}
 _NO_ANNOTATIONS: Final[dict[int, bytes]] = {}
 _NO_DELAYS: Final[list[tuple[float, int]]] = []
 
@@ -81,7 +81,7 @@ class Attempts:
     deliveries."""
 
     __slots__ = (
-        "_annotations", "_annotations_bytes", "_due", "_excluded", "_exclusions", "_given_back", "changed", "counts",
+        "_annotations", "_annotations_bytes", "_due", "_excluded", "_exclusions", "_returns", "changed", "counts",
         "parked",
     )  # fmt: skip
 
@@ -95,7 +95,7 @@ class Attempts:
         """Consumers that must not get a message again, by position, oldest entry first."""
         self._exclusions = 0
         """Number of these pairs."""
-        self._given_back = _NO_RETURNS
+        self._returns = _NO_RETURNS
         self._due = _NO_DELAYS
         self._annotations = _NO_ANNOTATIONS
         self._annotations_bytes = 0
@@ -125,8 +125,8 @@ class Attempts:
             if self.counts.pop(position):
                 self.changed = True
             self._exclusions -= len(self._excluded.pop(position, ()))
-            if self._given_back:
-                self._given_back.pop(position, None)
+            if self._returns:
+                self._returns.pop(position, None)
             self._annotations_bytes -= len(self._annotations.pop(position, b""))
 
     def pack(self) -> bytes | None:
@@ -169,48 +169,48 @@ class Attempts:
     def released(self, position: int) -> int:
         """Count a release; return the deliveries of the message that failed or were released."""
         count = self._track(position)
-        given_back = self._given_back_of(position)
-        given_back.releases += 1
-        return count + given_back.releases
+        returns = self._returns_of(position)
+        returns.releases += 1
+        return count + returns.releases
 
     def tries(self, position: int) -> int:
         """Return the deliveries of a message that failed or were released."""
-        given_back = self._given_back.get(position)
-        return self.counts.get(position, 0) + (given_back.releases if given_back is not None else 0)
+        returns = self._returns.get(position)
+        return self.counts.get(position, 0) + (returns.releases if returns is not None else 0)
 
     def pass_over(self, position: int, consumer: Consumer, until_s: float) -> None:
         """Prefer other consumers to this one for the message, until then."""
         self._track(position)
-        given_back = self._given_back_of(position)
-        given_back.until_s = until_s
-        if consumer not in given_back.consumers:
-            given_back.consumers.append(consumer)
-            del given_back.consumers[:-GIVEN_BACK_BY_MAX]
+        returns = self._returns_of(position)
+        returns.until_s = until_s
+        if consumer not in returns.consumers:
+            returns.consumers.append(consumer)
+            del returns.consumers[:-RETURNED_BY_MAX]
 
     def allow_again(self, position: int) -> bool:
         """Let each consumer that returned the message get it again. Return False when nothing changes."""
-        given_back = self._given_back.get(position)
-        if given_back is None or not given_back.consumers:
+        returns = self._returns.get(position)
+        if returns is None or not returns.consumers:
             return False
-        given_back.consumers.clear()
+        returns.consumers.clear()
         return True
 
     def allow_due(self, now_s: float) -> list[int]:
         """Let consumers get messages again that they returned long enough ago; return those messages."""
-        due = [position for position, each in self._given_back.items() if each.consumers and each.until_s <= now_s]
+        due = [position for position, each in self._returns.items() if each.consumers and each.until_s <= now_s]
         for position in due:
-            self._given_back[position].consumers.clear()
+            self._returns[position].consumers.clear()
         return due
 
     @property
     def passes_over(self) -> bool:
         """True while some messages go to other consumers first."""
-        return any(each.consumers for each in self._given_back.values())
+        return any(each.consumers for each in self._returns.values())
 
-    def _given_back_of(self, position: int) -> GivenBack:
-        if self._given_back is _NO_RETURNS:
-            self._given_back = {}
-        return self._given_back.setdefault(position, GivenBack())
+    def _returns_of(self, position: int) -> MessageReturns:
+        if self._returns is _NO_RETURNS:
+            self._returns = {}
+        return self._returns.setdefault(position, MessageReturns())
 
     def is_excluded(self, position: int, consumer: Consumer) -> bool:
         """Return True when the message must not go to this consumer again."""
@@ -219,15 +219,15 @@ class Attempts:
 
     def is_passed_over(self, position: int, consumer: Consumer) -> bool:
         """Return True when the message goes to another consumer before this one."""
-        given_back = self._given_back.get(position)
-        return given_back is not None and consumer in given_back.consumers
+        returns = self._returns.get(position)
+        return returns is not None and consumer in returns.consumers
 
     def barred(self, position: int) -> set[Consumer] | None:
         """Return the consumers that do not get the message now."""
-        excluded, given_back = self._excluded.get(position), self._given_back.get(position)
-        if given_back is None or not given_back.consumers:
+        excluded, returns = self._excluded.get(position), self._returns.get(position)
+        if returns is None or not returns.consumers:
             return excluded
-        return {*given_back.consumers, *(excluded or ())}
+        return {*returns.consumers, *(excluded or ())}
 
     def left(self, consumer: Consumer) -> None:
         """Forget a consumer that has left."""
@@ -237,9 +237,9 @@ class Attempts:
                 self._exclusions -= 1
             if not consumers:
                 del self._excluded[position]
-        for given_back in self._given_back.values():
-            if consumer in given_back.consumers:
-                given_back.consumers.remove(consumer)
+        for returns in self._returns.values():
+            if consumer in returns.consumers:
+                returns.consumers.remove(consumer)
 
     def delay(self, position: int, due_s: float) -> None:
         if self._due is _NO_DELAYS:

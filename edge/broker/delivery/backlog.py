@@ -81,7 +81,7 @@ class BacklogLane:
         if live.lane is self:  # else another object serves the cursor, and reads the rest from the store
             live.lane = None
             for first, last in waiting:
-                live.window.give_back(first, last)
+                live.window.requeue(first, last)
             live.leave(self._consumer, keep=False)
 
     def pump(self) -> None:

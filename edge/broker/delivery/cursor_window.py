@@ -75,7 +75,7 @@ class CursorWindow:
             self.next = done.free_from(self.next)
             done.remove(0, self.next - 1)
 
-    def give_back(self, first: int, last: int) -> None:
+    def requeue(self, first: int, last: int) -> None:
         """Make these positions available again."""
         if first < self.next:
             self.returned.add(first, min(last, self.next - 1))

@@ -113,7 +113,7 @@ class DeadLettering:
         self._deadletters.give_up(self, stored, reason)
 
     def give_up_later(self, first: int, last: int, reason: LossReason) -> None:
-        """Drop messages that are to be read from the store; the caller calls `read_on`."""
+        """Drop messages that are to be read from the store; the caller calls `continue_reading`."""
         self._leaving.add(first, last)
         if self._unread is _EMPTY:
             self._unread = []
@@ -122,9 +122,9 @@ class DeadLettering:
     def try_again(self) -> None:
         """Try failed messages again."""
         self._unread, self._again = self._unread + self._again, _EMPTY
-        self.read_on()
+        self.continue_reading()
 
-    def read_on(self) -> None:
+    def continue_reading(self) -> None:
         """Read messages to be dropped, one piece at a time."""
         if self._unread and not self._reading and not self._closed and self.has_room:
             self._reading = True
@@ -148,7 +148,7 @@ class DeadLettering:
         self._cursors.acknowledge(self.cursor, first, last)
         self._subscription.forget_attempts(first, last)
         if was_full and self.has_room:
-            self.read_on()
+            self.continue_reading()
             self._subscription.pump()
 
     def give_up_again(self, first: int, last: int, reason: LossReason) -> None:
@@ -186,4 +186,4 @@ class DeadLettering:
             self._unread.insert(0, (max(end, first), last, reason))
             self._leaving.add(max(end, first), last)
         if not self._again:
-            self.read_on()
+            self.continue_reading()

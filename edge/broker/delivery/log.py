@@ -289,7 +289,7 @@ class LogSubscription:
         for first, last in self._outstanding.remove(
             consumer, stored.position, stored.position + len(stored.run.bodies) - 1
         ):
-            self.give_back(first, last)
+            self.requeue(first, last)
         if not self.group:
             self.unbuffer()
 
@@ -314,7 +314,7 @@ class LogSubscription:
             self._outstanding.leave(consumer)
         else:
             for first, last in self._outstanding.drop(consumer):
-                self.give_back(first, last)
+                self.requeue(first, last)
         if self._counts:
             self.failures.left(consumer)
             self._unpark()
@@ -386,7 +386,7 @@ class LogSubscription:
         for low, high in parts:
             self.returns.take(consumer, low, high, outcome)
         if parts:
-            self.dead_lettering.read_on()
+            self.dead_lettering.continue_reading()
             self.pump()
 
     def confirm(self) -> Ticket | None:
@@ -404,7 +404,7 @@ class LogSubscription:
         if not self._outstanding.holds(consumer, position) or self.returns.keeps_after_loss(position):
             return True
         self._outstanding.remove(consumer, position, position)
-        self.dead_lettering.read_on()
+        self.dead_lettering.continue_reading()
         return False
 
     def _retire(self) -> None:
@@ -417,11 +417,11 @@ class LogSubscription:
         """Make parked messages available, as another consumer is present."""
         parked, self.failures.parked = self.failures.parked, Ranges()
         for first, last in parked:
-            self.give_back(first, last)
+            self.requeue(first, last)
 
-    def give_back(self, first: int, last: int) -> None:
+    def requeue(self, first: int, last: int) -> None:
         """Make these messages available again."""
-        self.window.give_back(first, last)
+        self.window.requeue(first, last)
         self.expiry.recheck()
         if self.order is not None:
             self.order.returned(first, last)
@@ -434,7 +434,7 @@ class LogSubscription:
             return False
         due = self.failures.due(now_s)
         for position in due:
-            self.give_back(position, position)
+            self.requeue(position, position)
         self.dead_lettering.try_again()
         if self.returns.allow_again(now_s) or due:
             self.pump()

@@ -51,7 +51,7 @@ class BackPressure:
         self._behind.setdefault(subscription, 0)
         if origin is not None and origin not in self._held:
             self._held[origin] = None
-            call_origin(origin, origin.hold_back)
+            call_origin(origin, origin.pause_publishing)
 
     def relieve(self, subscription: PacedSubscription) -> None:
         """Note that `subscription` has caught up, or has ended."""
@@ -75,4 +75,4 @@ class BackPressure:
         if not self._behind and self._held:
             held, self._held = self._held, {}
             for origin in held:
-                call_origin(origin, origin.go_on)
+                call_origin(origin, origin.resume_publishing)

@@ -10,7 +10,7 @@ from edge.broker.delivery.cursor_window import CursorWindow
 from edge.broker.delivery.dead_lettering import DeadLettering, DeadLetteringSubscription
 from edge.broker.delivery.dead_letters import DeadLetters, LossReason
 from edge.broker.delivery.order import Order
-from edge.broker.limits import GIVEN_BACK_WAITS_S
+from edge.broker.limits import RETURNED_WAIT_S
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.interfaces import Consumer, DeliveryOutcome
 
@@ -30,7 +30,7 @@ class ReturnSubscription(DeadLetteringSubscription, Protocol):
         """Policy of the address."""
         ...
 
-    def give_back(self, first: int, last: int) -> None:
+    def requeue(self, first: int, last: int) -> None:
         """Make these messages available again."""
         ...
 
@@ -49,7 +49,7 @@ class Returns:
         subscription = self._subscription
         uncounted = outcome is DeliveryOutcome.LOST and not subscription.policy.redelivery.counts_link_loss
         if outcome is DeliveryOutcome.UNANSWERED or uncounted:
-            subscription.give_back(first, last)
+            subscription.requeue(first, last)
         elif outcome is DeliveryOutcome.RELEASED:
             self._take_released(consumer, first, last)
         elif outcome is DeliveryOutcome.REJECTED:
@@ -94,37 +94,37 @@ class Returns:
         if self._count(position):
             return
         if not undeliverable:
-            self._give_back_later(consumer, position)
+            self._requeue_later(consumer, position)
             return
         subscription.failures.exclude(position, consumer)
         if subscription.exclusive:
             subscription.dead_lettering.give_up_later(position, position, LossReason.UNDELIVERABLE)
         else:
-            subscription.give_back(position, position)
+            subscription.requeue(position, position)
 
     def _take_released(self, consumer: Consumer, first: int, last: int) -> None:
         """Deliver these again, to another consumer if there is one; they have not failed."""
         subscription = self._subscription
         if subscription.policy.redelivery.delay_s <= 0 and not self._has_others(consumer):
-            subscription.give_back(first, last)
+            subscription.requeue(first, last)
             return
         self._deadletters.wake_later(subscription)
         for position in range(first, last + 1):
             subscription.failures.released(position)
-            self._give_back_later(consumer, position)
+            self._requeue_later(consumer, position)
 
-    def _give_back_later(self, consumer: Consumer, position: int) -> None:
+    def _requeue_later(self, consumer: Consumer, position: int) -> None:
         """Deliver a message again after the delay of the address, to another consumer if there is one."""
         subscription, due_s = self._subscription, self._deadletters.now_s()
         redelivery, failures = subscription.policy.redelivery, subscription.failures
         if redelivery.delay_s > 0:
             due_s += delay_s(redelivery, failures.tries(position))
         if self._has_others(consumer):
-            failures.pass_over(position, consumer, due_s + GIVEN_BACK_WAITS_S)
+            failures.pass_over(position, consumer, due_s + RETURNED_WAIT_S)
         if redelivery.delay_s > 0:
             failures.delay(position, due_s)
         else:
-            subscription.give_back(position, position)
+            subscription.requeue(position, position)
 
     def _has_others(self, consumer: Consumer) -> bool:
         """Return True when this consumer and others are present."""
@@ -140,4 +140,4 @@ class Returns:
             return
         for position in range(first, last + 1):
             subscription.failures.exclude(position, consumer)
-        subscription.give_back(first, last)
+        subscription.requeue(first, last)

@@ -105,7 +105,7 @@ class Sweeper:
         self._remember()
         self._bytes_left, self._runs_left = SWEEP_BYTES_MAX, SWEEP_RUNS_MAX
         if not self._reading:
-            self._go_on()
+            self._continue()
 
     def _remember(self) -> None:
         """Store the state of the clock when it has changed."""
@@ -119,7 +119,7 @@ class Sweeper:
         value = dict(self._store.state.items(kind)).get(key)
         return None if value is None else msgspec.msgpack.decode(value, type=Steady)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         """Read from the next subscription that is due, unless this tick's work is done."""
         if self._bytes_left <= 0 or self._runs_left <= 0 or self._store.commits.pending_bytes > PENDING_BYTES_LOW:
             return
@@ -165,4 +165,4 @@ class Sweeper:
         if more and self._bytes_left > 0 and self._runs_left > 0:
             self._read(subscription)
         else:
-            self._go_on()
+            self._continue()

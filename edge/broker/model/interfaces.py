@@ -150,7 +150,7 @@ class Origin(Protocol):
         """Report the consumer's reason, before `refused` is called with the same tokens."""
         return
 
-    def not_stored(self, tokens: Sequence[int]) -> None:
+    def store_failed(self, tokens: Sequence[int]) -> None:
         """Report early that messages will be refused. `refused` follows in order, perhaps after a later commit."""
         return
 
@@ -165,11 +165,11 @@ class Origin(Protocol):
         """Note that the credit of an address may have changed: query `SenderCredit.of` again."""
         return
 
-    def hold_back(self) -> None:
-        """Stop sending until `go_on`: a live subscriber of its messages is behind."""
+    def pause_publishing(self) -> None:
+        """Stop sending until `resume_publishing`: a live subscriber of its messages is behind."""
         return
 
-    def go_on(self) -> None:
+    def resume_publishing(self) -> None:
         """Resume sending: the slow subscribers have caught up, or the wait has ended."""
         return
 

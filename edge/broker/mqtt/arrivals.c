@@ -275,11 +275,11 @@ static uint32_t hash_of_packet(const struct packet *packet)
     return hash_of(hash_of(packet->first, packet->head, packet->head_bytes), packet->block, packet->block_bytes);
 }
 
-/* learn(lane, first byte, encoded topic name, encoded properties, address, forwarded properties, column) */
-static PyObject *learn(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+/* learn_topic(lane, first byte, encoded topic name, encoded properties, address, forwarded properties, column) */
+static PyObject *learn_topic(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_learn", arguments, count, "OibbsbO"))
+    if (!takes("mqtt_learn_topic", arguments, count, "OibbsbO"))
         return NULL;
     struct lane *lane = at(arguments[0], LANE);
     long first = lane ? PyLong_AsLong(arguments[1]) : -1;
@@ -298,12 +298,12 @@ static PyObject *learn(PyObject *self, PyObject *const *arguments, Py_ssize_t co
     return done ? none() : NULL;
 }
 
-/* direct(turn, topic, column or None) -> (prefix, its text) of the topic, or None. Set the targets of a topic for the
+/* route_topic(turn, topic, column or None) -> (prefix, its text) of the topic, or None. Set the targets of a topic for the
  * current routes; None: the state machine reads it. */
-static PyObject *direct(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+static PyObject *route_topic(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_direct", arguments, count, "OOO"))
+    if (!takes("mqtt_route_topic", arguments, count, "OOO"))
         return NULL;
     struct turn *turn = at(arguments[0], TURN);
     struct topic *topic = turn ? at(arguments[1], TOPIC) : NULL;
@@ -326,11 +326,11 @@ static void free_prefix(PyObject *capsule)
     PyMem_Free(prefix);
 }
 
-/* prefix(text) -> prefix */
+/* make_prefix(text) -> prefix */
 static PyObject *make_prefix(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_prefix", arguments, count, "b"))
+    if (!takes("mqtt_make_prefix", arguments, count, "b"))
         return NULL;
     char *bytes;
     Py_ssize_t size;
@@ -347,11 +347,11 @@ static PyObject *make_prefix(PyObject *self, PyObject *const *arguments, Py_ssiz
     return capsule;
 }
 
-/* direct_all(turn, prefix, column of QoS 0 or None, of QoS 1): see `direct`, for all topics with the prefix. */
-static PyObject *direct_all(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+/* route_prefix(turn, prefix, column of QoS 0 or None, of QoS 1): see `route_topic`, for all topics with the prefix. */
+static PyObject *route_prefix(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_direct_all", arguments, count, "OOOO"))
+    if (!takes("mqtt_route_prefix", arguments, count, "OOOO"))
         return NULL;
     const struct turn *turn = at(arguments[0], TURN);
     struct prefix *prefix = turn ? at(arguments[1], PREFIX) : NULL;
@@ -367,11 +367,11 @@ static PyObject *direct_all(PyObject *self, PyObject *const *arguments, Py_ssize
     return none();
 }
 
-/* permit(lane, prefix): the client has the right to send to all topics with the prefix. */
-static PyObject *permit(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+/* permit_prefix(lane, prefix): the client has the right to send to all topics with the prefix. */
+static PyObject *permit_prefix(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_permit", arguments, count, "OO"))
+    if (!takes("mqtt_permit_prefix", arguments, count, "OO"))
         return NULL;
     struct lane *lane = at(arguments[0], LANE);
     if (!lane || !at(arguments[1], PREFIX))
@@ -448,11 +448,11 @@ static void free_log(PyObject *capsule)
     PyMem_Free(log);
 }
 
-/* log(sink) */
+/* make_log(sink) */
 static PyObject *make_log(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_log", arguments, count, "O"))
+    if (!takes("mqtt_make_log", arguments, count, "O"))
         return NULL;
     struct log *log = PyMem_Calloc(1, sizeof *log);
     if (!log)
@@ -473,11 +473,11 @@ static void free_column(PyObject *capsule)
     PyMem_Free(column);
 }
 
-/* column(log or None, live subscribers or None) */
+/* make_column(log or None, live subscribers or None) */
 static PyObject *make_column(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_column", arguments, count, "OO"))
+    if (!takes("mqtt_make_column", arguments, count, "OO"))
         return NULL;
     PyObject *log = arguments[0] == Py_None ? NULL : arguments[0];
     if (log && !at(log, LOG))
@@ -654,12 +654,12 @@ static void free_turn(PyObject *capsule)
     PyMem_Free(turn);
 }
 
-/* turn(begin, publish, Run): the first message of a turn calls `begin`, which calls `stamp`. `publish` publishes all
+/* make_turn(begin, publish, Run): the first message of a turn calls `begin`, which calls `stamp_turn`. `publish` publishes all
  * collected messages. */
 static PyObject *make_turn(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_turn", arguments, count, "OOO"))
+    if (!takes("mqtt_make_turn", arguments, count, "OOO"))
         return NULL;
     struct turn *turn = PyMem_Calloc(1, sizeof *turn);
     PyObject *capsule = turn ? PyCapsule_New(turn, TURN, free_turn) : PyErr_NoMemory();
@@ -688,11 +688,11 @@ static PyObject *close_turn(PyObject *self, PyObject *const *arguments, Py_ssize
     return none();
 }
 
-/* stamp(turn, seconds, time of receipt, flags of QoS 0, flags of QoS 1): set these for messages of this turn */
-static PyObject *stamp(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+/* stamp_turn(turn, seconds, time of receipt, flags of QoS 0, flags of QoS 1): set these for messages of this turn */
+static PyObject *stamp_turn(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_stamp", arguments, count, "OOOOO"))
+    if (!takes("mqtt_stamp_turn", arguments, count, "OOOOO"))
         return NULL;
     struct turn *turn = at(arguments[0], TURN);
     double now_s = turn ? PyFloat_AsDouble(arguments[1]) : 0;
@@ -718,11 +718,11 @@ static PyObject *forget_routes(PyObject *self, PyObject *const *arguments, Py_ss
     return none();
 }
 
-/* take(turn) -> [batch or (origin, run, packet identifiers, topic)] in order of receipt; ends the turn. */
-static PyObject *take(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+/* take_messages(turn) -> [batch or (origin, run, packet identifiers, topic)] in order of receipt; ends the turn. */
+static PyObject *take_messages(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_take", arguments, count, "O"))
+    if (!takes("mqtt_take_messages", arguments, count, "O"))
         return NULL;
     struct turn *turn = at(arguments[0], TURN);
     PyObject *fresh = turn ? PyList_New(0) : NULL;
@@ -1026,7 +1026,7 @@ static PyObject *receive(PyObject *capsule, PyObject *const *arguments, Py_ssize
 static PyMethodDef RECEIVE = FUNCTION("receive", receive);
 
 /*
- * lane(turn, origin, device, inbound, slow, writes, version, receive maximum, length maximum, topics maximum)
+ * make_lane(turn, origin, device, inbound, slow, writes, version, receive maximum, length maximum, topics maximum)
  * -> (lane, receive)
  *
  * `slow` passes bytes of a read of this `kind` to the state machine. It returns how many bytes that needs to complete a
@@ -1036,7 +1036,7 @@ static PyMethodDef RECEIVE = FUNCTION("receive", receive);
 static PyObject *make_lane(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_lane", arguments, count, "OOsOOtiiii"))
+    if (!takes("mqtt_make_lane", arguments, count, "OOsOOtiiii"))
         return NULL;
     struct turn *turn = at(arguments[0], TURN);
     struct lane *lane = turn ? PyMem_Calloc(1, sizeof *lane) : NULL;
@@ -1071,11 +1071,11 @@ static PyObject *close_lane(PyObject *self, PyObject *const *arguments, Py_ssize
     return none();
 }
 
-/* unlearn(lane): forget all topics and prefixes. */
-static PyObject *unlearn(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+/* forget_learned(lane): forget all topics and prefixes. */
+static PyObject *forget_learned(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_unlearn", arguments, count, "O"))
+    if (!takes("mqtt_forget_learned", arguments, count, "O"))
         return NULL;
     struct lane *lane = at(arguments[0], LANE);
     if (!lane)
@@ -1089,7 +1089,7 @@ static PyObject *unlearn(PyObject *self, PyObject *const *arguments, Py_ssize_t 
 static PyObject *last_received(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_heard", arguments, count, "O"))
+    if (!takes("mqtt_last_received", arguments, count, "O"))
         return NULL;
     const struct lane *lane = at(arguments[0], LANE);
     return lane ? PyFloat_FromDouble(lane->received_at_s) : NULL;
@@ -1105,21 +1105,21 @@ static PyObject *received(PyObject *self, PyObject *const *arguments, Py_ssize_t
     return lane ? PyLong_FromUnsignedLongLong(lane->received) : NULL;
 }
 
-/* held(lane) -> memory of its topics */
-static PyObject *held(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+/* held_bytes(lane) -> memory of its topics */
+static PyObject *held_bytes(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_held", arguments, count, "O"))
+    if (!takes("mqtt_held_bytes", arguments, count, "O"))
         return NULL;
     const struct lane *lane = at(arguments[0], LANE);
     return lane ? PyLong_FromLong((long)lane->topic_bytes) : NULL;
 }
 
-/* waits(lane) -> true if it has unpublished messages */
-static PyObject *waits(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+/* is_waiting(lane) -> true if it has unpublished messages */
+static PyObject *is_waiting(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_waits", arguments, count, "O"))
+    if (!takes("mqtt_is_waiting", arguments, count, "O"))
         return NULL;
     const struct lane *lane = at(arguments[0], LANE);
     return lane ? PyBool_FromLong(lane->waits_in == lane->turn->number) : NULL;
@@ -1127,21 +1127,21 @@ static PyObject *waits(PyObject *self, PyObject *const *arguments, Py_ssize_t co
 
 /* --- answers ----------------------------------------------------------------------------------------------------- */
 
-/* rows(batch) -> [(sink, runs, bytes, messages)], one for each log */
-static PyObject *rows(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+/* list_rows(batch) -> [(sink, runs, bytes, messages)], one for each log */
+static PyObject *list_rows(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_rows", arguments, count, "O"))
+    if (!takes("mqtt_list_rows", arguments, count, "O"))
         return NULL;
     const struct batch *batch = at(arguments[0], BATCH);
     return batch ? keep(batch->logs) : NULL;
 }
 
-/* members(batch) -> [(origin, run, packet identifiers)] in order of receipt */
-static PyObject *members(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+/* list_members(batch) -> [(origin, run, packet identifiers)] in order of receipt */
+static PyObject *list_members(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_members", arguments, count, "O"))
+    if (!takes("mqtt_list_members", arguments, count, "O"))
         return NULL;
     const struct batch *batch = at(arguments[0], BATCH);
     PyObject *found = batch ? PyList_New(0) : NULL;
@@ -1156,11 +1156,11 @@ static PyObject *members(PyObject *self, PyObject *const *arguments, Py_ssize_t 
     return found;
 }
 
-/* offers(batch) -> [(live subscribers, runs, origins, messages of QoS 1)] in order of receipt */
+/* list_offers(batch) -> [(live subscribers, runs, origins, messages of QoS 1)] in order of receipt */
 static PyObject *list_offers(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_offers", arguments, count, "O"))
+    if (!takes("mqtt_list_offers", arguments, count, "O"))
         return NULL;
     const struct batch *batch = at(arguments[0], BATCH);
     PyObject *found = batch ? PyList_New(0) : NULL;
@@ -1172,22 +1172,22 @@ static PyObject *list_offers(PyObject *self, PyObject *const *arguments, Py_ssiz
     return found;
 }
 
-/* count(batch) -> messages */
+/* count_messages(batch) -> messages */
 static PyObject *count_messages(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_count", arguments, count, "O"))
+    if (!takes("mqtt_count_messages", arguments, count, "O"))
         return NULL;
     const struct batch *batch = at(arguments[0], BATCH);
     return batch ? PyLong_FromLong((long)batch->messages) : NULL;
 }
 
-/* part(batch, awaiting) -> (answers to give now, answers that wait). A message that is not stored is answered after earlier
+/* part_answers(batch, awaiting) -> (answers to give now, answers that wait). A message that is not stored is answered after earlier
  * messages of its origin: in this batch, or counted in `awaiting`. */
 static PyObject *part_answers(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_part", arguments, count, "Od"))
+    if (!takes("mqtt_part_answers", arguments, count, "Od"))
         return NULL;
     struct batch *batch = at(arguments[0], BATCH);
     Py_ssize_t now = 0, later = 0;
@@ -1206,11 +1206,11 @@ static PyObject *part_answers(PyObject *self, PyObject *const *arguments, Py_ssi
     return batch && !PyErr_Occurred() ? Py_BuildValue("nn", now, later) : NULL;
 }
 
-/* waiting(batch) -> [(origin, packet identifiers, messages are stored)] of answers that wait */
+/* list_waiting(batch) -> [(origin, packet identifiers, messages are stored)] of answers that wait */
 static PyObject *list_waiting(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_waiting", arguments, count, "O"))
+    if (!takes("mqtt_list_waiting", arguments, count, "O"))
         return NULL;
     const struct batch *batch = at(arguments[0], BATCH);
     PyObject *found = batch ? PyList_New(0) : NULL;
@@ -1249,20 +1249,20 @@ static PyObject *change_awaiting(PyObject *capsule, PyObject *awaiting, long by)
     return batch ? none() : NULL;
 }
 
-/* await(batch, awaiting): count the waiting runs of each origin as pending answers */
-static PyObject *await_answers(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+/* count_waits(batch, awaiting): count the waiting runs of each origin as pending answers */
+static PyObject *count_waits(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_await", arguments, count, "Od"))
+    if (!takes("mqtt_count_waits", arguments, count, "Od"))
         return NULL;
     return change_awaiting(arguments[0], arguments[1], 1);
 }
 
-/* awaited(batch, awaiting): the reverse of `await` */
-static PyObject *awaited(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+/* count_answered(batch, awaiting): the reverse of `count_waits` */
+static PyObject *count_answered(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_awaited", arguments, count, "Od"))
+    if (!takes("mqtt_count_answered", arguments, count, "Od"))
         return NULL;
     return change_awaiting(arguments[0], arguments[1], -1);
 }
@@ -1312,11 +1312,11 @@ static bool list_answers(const struct lane *lane, PyObject *answers)
     return added;
 }
 
-/* accept(batch, waiting or not) -> ([(pair that writes, PUBACKs of a lane)], origins with an answer that failed) */
+/* accept_all(batch, waiting or not) -> ([(pair that writes, PUBACKs of a lane)], origins with an answer that failed) */
 static PyObject *accept_all(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_accept", arguments, count, "OO"))
+    if (!takes("mqtt_accept_all", arguments, count, "OO"))
         return NULL;
     const struct batch *batch = at(arguments[0], BATCH);
     PyObject *answers = batch ? PyList_New(0) : NULL, *failed = answers ? PyList_New(0) : NULL;
@@ -1359,34 +1359,34 @@ static PyObject *accept_all(PyObject *self, PyObject *const *arguments, Py_ssize
 }
 
 static PyMethodDef functions[] = {
-    FUNCTION("mqtt_turn", make_turn),
+    FUNCTION("mqtt_make_turn", make_turn),
     FUNCTION("mqtt_close_turn", close_turn),
-    FUNCTION("mqtt_stamp", stamp),
+    FUNCTION("mqtt_stamp_turn", stamp_turn),
     FUNCTION("mqtt_forget_routes", forget_routes),
-    FUNCTION("mqtt_take", take),
-    FUNCTION("mqtt_log", make_log),
-    FUNCTION("mqtt_column", make_column),
-    FUNCTION("mqtt_direct", direct),
-    FUNCTION("mqtt_prefix", make_prefix),
-    FUNCTION("mqtt_direct_all", direct_all),
-    FUNCTION("mqtt_lane", make_lane),
-    FUNCTION("mqtt_learn", learn),
-    FUNCTION("mqtt_permit", permit),
-    FUNCTION("mqtt_unlearn", unlearn),
+    FUNCTION("mqtt_take_messages", take_messages),
+    FUNCTION("mqtt_make_log", make_log),
+    FUNCTION("mqtt_make_column", make_column),
+    FUNCTION("mqtt_route_topic", route_topic),
+    FUNCTION("mqtt_make_prefix", make_prefix),
+    FUNCTION("mqtt_route_prefix", route_prefix),
+    FUNCTION("mqtt_make_lane", make_lane),
+    FUNCTION("mqtt_learn_topic", learn_topic),
+    FUNCTION("mqtt_permit_prefix", permit_prefix),
+    FUNCTION("mqtt_forget_learned", forget_learned),
     FUNCTION("mqtt_close_lane", close_lane),
-    FUNCTION("mqtt_heard", last_received),
+    FUNCTION("mqtt_last_received", last_received),
     FUNCTION("mqtt_received", received),
-    FUNCTION("mqtt_held", held),
-    FUNCTION("mqtt_waits", waits),
-    FUNCTION("mqtt_rows", rows),
-    FUNCTION("mqtt_offers", list_offers),
-    FUNCTION("mqtt_members", members),
-    FUNCTION("mqtt_count", count_messages),
-    FUNCTION("mqtt_part", part_answers),
-    FUNCTION("mqtt_waiting", list_waiting),
-    FUNCTION("mqtt_await", await_answers),
-    FUNCTION("mqtt_awaited", awaited),
-    FUNCTION("mqtt_accept", accept_all),
+    FUNCTION("mqtt_held_bytes", held_bytes),
+    FUNCTION("mqtt_is_waiting", is_waiting),
+    FUNCTION("mqtt_list_rows", list_rows),
+    FUNCTION("mqtt_list_offers", list_offers),
+    FUNCTION("mqtt_list_members", list_members),
+    FUNCTION("mqtt_count_messages", count_messages),
+    FUNCTION("mqtt_part_answers", part_answers),
+    FUNCTION("mqtt_list_waiting", list_waiting),
+    FUNCTION("mqtt_count_waits", count_waits),
+    FUNCTION("mqtt_count_answered", count_answered),
+    FUNCTION("mqtt_accept_all", accept_all),
     {NULL, NULL, 0, NULL},
 };
 

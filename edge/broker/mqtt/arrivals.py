@@ -47,21 +47,21 @@ class LaneBatch(CollectedBatch):
 
     def __init__(self, batch: Any) -> None:
         self._batch = batch
-        self.logs = [LogRuns(*row) for row in native.mqtt_rows(batch)]
-        self.offers = [(row[0], LiveOffer(*row[1:])) for row in native.mqtt_offers(batch)]
-        self.messages = native.mqtt_count(batch)
+        self.logs = [LogRuns(*row) for row in native.mqtt_list_rows(batch)]
+        self.offers = [(row[0], LiveOffer(*row[1:])) for row in native.mqtt_list_offers(batch)]
+        self.messages = native.mqtt_count_messages(batch)
 
     def members(self) -> Iterable[tuple[Origin, Run, Sequence[int]]]:
-        return native.mqtt_members(self._batch)
+        return native.mqtt_list_members(self._batch)
 
     def part(self, awaiting: Mapping[Origin, int]) -> tuple[int, int]:
-        return native.mqtt_part(self._batch, awaiting)
+        return native.mqtt_part_answers(self._batch, awaiting)
 
     def count_waits(self, awaiting: MutableMapping[Origin, int]) -> None:
-        native.mqtt_await(self._batch, awaiting)
+        native.mqtt_count_waits(self._batch, awaiting)
 
     def count_answered(self, awaiting: MutableMapping[Origin, int]) -> None:
-        native.mqtt_awaited(self._batch, awaiting)
+        native.mqtt_count_answered(self._batch, awaiting)
 
     def accept_now(self) -> None:
         self._accept(waiting=False)
@@ -70,11 +70,11 @@ class LaneBatch(CollectedBatch):
         self._accept(waiting=True)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        for origin, its_tokens, kept in native.mqtt_waiting(self._batch):
+        for origin, its_tokens, kept in native.mqtt_list_waiting(self._batch):
             send_answer(origin, its_tokens, why if kept else Acceptance.ACCEPTED)
 
     def _accept(self, *, waiting: bool) -> None:
-        answers, failed = native.mqtt_accept(self._batch, waiting)
+        answers, failed = native.mqtt_accept_all(self._batch, waiting)
         answer_all(answers)
         for origin in failed:
             log.error("%s: writing its answers failed, closing the connection", origin.name)
@@ -102,7 +102,7 @@ class MqttLane:
         if grant is not None:
             grant.call_when_replaced(self.forget)
         inbound = connection.receiver
-        self._lane, self._receive = native.mqtt_lane(
+        self._lane, self._receive = native.mqtt_make_lane(
             turn,
             publisher,
             inbound.device,
@@ -128,15 +128,15 @@ class MqttLane:
         """Read messages of the same topic and properties from now on. The client has the right to send them."""
         run = event.run
         first = 0x32 if run.flags & DURABLE else 0x30
-        native.mqtt_learn(self._lane, first, event.head, event.block, run.address, run.properties, column)
+        native.mqtt_learn_topic(self._lane, first, event.head, event.block, run.address, run.properties, column)
 
     def permit(self, prefix: Any) -> None:
         """Read messages to all topics of a prefix. The client has the right to send to them."""
-        native.mqtt_permit(self._lane, prefix)
+        native.mqtt_permit_prefix(self._lane, prefix)
 
     def forget(self) -> None:
         """Forget all topics, as the rights of the client have changed."""
-        native.mqtt_unlearn(self._lane)
+        native.mqtt_forget_learned(self._lane)
         self._connection.receiver.forget_topics()
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class MqttLane:
     @property
     def received_at_s(self) -> float:
         """Time of the last message, by the clock of the loop."""
-        return native.mqtt_heard(self._lane)
+        return native.mqtt_last_received(self._lane)
 
     @property
     def received(self) -> int:
@@ -157,13 +157,13 @@ class MqttLane:
         """Publish waiting messages when the session ends, before its will."""
         if self._grant is not None:
             self._grant.call_when_replaced(do_nothing)
-        if native.mqtt_waits(self._lane):
+        if native.mqtt_is_waiting(self._lane):
             self._publish()
 
     @property
     def held_bytes(self) -> int:
         """Memory of the learned topics."""
-        return native.mqtt_held(self._lane)
+        return native.mqtt_held_bytes(self._lane)
 
     def _read_on(self, data: bytes, kind: int) -> int:
         """Pass these bytes to the state machine. Return how many it needs to complete a packet
@@ -191,7 +191,7 @@ class MqttLanes:
     def __init__(self, router: Router, loop: Loop) -> None:
         self._router = router
         self._loop = loop
-        self._turn = native.mqtt_turn(self._begin, self.publish, Run)
+        self._turn = native.mqtt_make_turn(self._begin, self.publish, Run)
         self._columns: dict[RouteTargets, Any] = {}
         self._logs: dict[int, Any] = {}
         self._live: dict[tuple[LiveSink, ...], tuple[LiveSink, ...]] = {}
@@ -252,23 +252,23 @@ class MqttLanes:
             if len(self._prefixes) >= PREFIXES_KNOWN_MAX:
                 self._prefixes.clear()
                 self._directed.clear()
-            prefix = self._prefixes[name] = native.mqtt_prefix(name.encode())
+            prefix = self._prefixes[name] = native.mqtt_make_prefix(name.encode())
         return prefix
 
     def _direct_all(self, prefix: Any, address: str) -> None:
         """Set the route of this address for all topics of a current prefix."""
-        native.mqtt_direct_all(self._turn, prefix, *(self._column(address, qos) for qos in (0, 1)))
+        native.mqtt_route_prefix(self._turn, prefix, *(self._column(address, qos) for qos in (0, 1)))
 
     def _begin(self) -> None:
         router = self._router
         received_at, clock = router.stamp()
-        native.mqtt_stamp(self._turn, self._loop.time(), received_at, clock, 1 | DURABLE | clock)
+        native.mqtt_stamp_turn(self._turn, self._loop.time(), received_at, clock, 1 | DURABLE | clock)
         router.flush_soon()
 
     def publish(self) -> None:
         """Give the messages of this turn to the router."""
         generation = self._generation
-        for each in native.mqtt_take(self._turn):
+        for each in native.mqtt_take_messages(self._turn):
             if type(each) is tuple:
                 self._publish_alone(*each)
             else:
@@ -284,7 +284,7 @@ class MqttLanes:
 
     def _publish_alone(self, origin: Origin, run: Run, tokens: Sequence[int], topic: Any) -> None:
         if call_origin(origin, self._router.publish, Publication(origin, run, tokens)):
-            begins = native.mqtt_direct(self._turn, topic, self._column(run.address, run.qos))
+            begins = native.mqtt_route_topic(self._turn, topic, self._column(run.address, run.qos))
             if begins is not None:
                 prefix, name = begins
                 now = self._router.routes.prefix(run.address)
@@ -305,8 +305,8 @@ class MqttLanes:
         """Make a column, which shares the objects for its log or live subscribers with other columns."""
         live, sink = self._live.setdefault(column.live, column.live), column.log
         if sink is not None and sink.log not in self._logs:
-            self._logs[sink.log] = native.mqtt_log(sink)
-        return native.mqtt_column(None if sink is None else self._logs[sink.log], live or None)
+            self._logs[sink.log] = native.mqtt_make_log(sink)
+        return native.mqtt_make_column(None if sink is None else self._logs[sink.log], live or None)
 
     def forget_routes(self) -> None:
         """See `PublishSource`."""

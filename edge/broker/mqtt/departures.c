@@ -160,13 +160,13 @@ static PyObject *write_all(const struct part *parts, Py_ssize_t runs, const stru
 }
 
 /*
- * mqtt_publishes(runs, highest QoS, encoded properties, packet identifiers, in-flight table, Delivery, token,
+ * mqtt_encode_publishes(runs, highest QoS, encoded properties, packet identifiers, in-flight table, Delivery, token,
  *                subscription identifiers, longest remaining length, longest topic name) -> bytes; None if not plain
  */
 static PyObject *publishes(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_publishes", arguments, count, "libldOOtii"))
+    if (!takes("mqtt_encode_publishes", arguments, count, "libldOOtii"))
         return NULL;
     struct subscriber to = {.qos_max = PyLong_AsLong(arguments[1])};
     struct flight flight = {arguments[3], arguments[4], 0};
@@ -198,7 +198,7 @@ static PyObject *publishes(PyObject *self, PyObject *const *arguments, Py_ssize_
 }
 
 static PyMethodDef functions[] = {
-    FUNCTION("mqtt_publishes", publishes),
+    FUNCTION("mqtt_encode_publishes", publishes),
     {NULL, NULL, 0, NULL},
 };
 

@@ -256,7 +256,7 @@ class ConnectionHandler(Origin):
     def accepted_unrouted(self, tokens: Sequence[int]) -> None:
         self._published.accept(tokens, ReasonCode.NO_MATCHING_SUBSCRIBERS)
 
-    def not_stored(self, tokens: Sequence[int]) -> None:
+    def store_failed(self, tokens: Sequence[int]) -> None:
         self._published.mark_unstored(tokens)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
@@ -267,11 +267,11 @@ class ConnectionHandler(Origin):
     def waits_for_consumer(self) -> bool:
         return self.connection.version < 5 and self._interceptor is PASS_THROUGH
 
-    def hold_back(self) -> None:
+    def pause_publishing(self) -> None:
         """Stop reading from the client until a subscriber of its messages has caught up."""
         self._driver.pause_reading(SUBSCRIBER_BEHIND)
 
-    def go_on(self) -> None:
+    def resume_publishing(self) -> None:
         """Resume reading from the client."""
         self._driver.resume_reading(SUBSCRIBER_BEHIND)
 

@@ -159,7 +159,7 @@ class PublishSender:
         if self._version == 5:
             raw = subscription_identifiers(alike.identifiers)
             block = encode_variable_byte_integer(len(raw)) + raw
-        packets = native.mqtt_publishes(
+        packets = native.mqtt_encode_publishes(
             runs,
             alike.qos,
             block,

@@ -86,7 +86,7 @@ class Answers:
         if self._replies:
             origin, tokens = self.ordered.queue_behind(origin, tokens)
         if origin in self.awaiting_commit:
-            origin.not_stored(tokens)
+            origin.store_failed(tokens)
             self._wait(self._waiting[-1][0], origin, tokens, why)
             return
         self._figures.refused += len(tokens)

@@ -50,7 +50,7 @@ FINAL: Final = frozenset(
 )
 """Refusals because of the message itself. After any other one the message waits here."""
 
-GIVEN_BACK: Final = frozenset((Refusal.RELEASED, Refusal.DELIVERY_FAILED))
+DEFERRED: Final = frozenset((Refusal.RELEASED, Refusal.DELIVERY_FAILED))
 """Refusals of consumers that have credit: the message waits for the next `IncomingForwarder.try_again`. Otherwise it
 would be retried without a pause."""
 
@@ -129,7 +129,7 @@ class IncomingForwarder(Origin):
         """True when the last published messages found no room."""
         self._at_once = INBOX_WINDOW
         """Number of messages published together: fewer while there is little room, as a run is taken as a whole."""
-        self._given_back = False
+        self._deferred = False
         """True when consumers returned the last published messages."""
         self._fewer = False
         """True when the last messages are to be tried again at once, fewer together."""
@@ -208,12 +208,12 @@ class IncomingForwarder(Origin):
             self._reject(entries, why)
         else:
             self._requeue(entries)
-            self._given_back = why in GIVEN_BACK
+            self._deferred = why in DEFERRED
             if why is Refusal.FULL and self._at_once > 1:
                 self._at_once, self._fewer = max(1, min(self._at_once, len(tokens)) // 2), True
         self._publish()
 
-    def not_stored(self, tokens: Sequence[int]) -> None:
+    def store_failed(self, tokens: Sequence[int]) -> None:
         self._blocked = True
 
     def credit_changed(self, address: str) -> None:
@@ -369,7 +369,7 @@ class IncomingForwarder(Origin):
 
     def _watch(self) -> None:
         """Ask the router for a notification when there is room."""
-        if self._waiting and not self._given_back:
+        if self._waiting and not self._deferred:
             self._router.credit.of(self, self._waiting[0].run.address)
 
     def _answer(self, entries: Sequence[_HeldMessage], outcome: ForwardOutcome, why: str = "") -> None:

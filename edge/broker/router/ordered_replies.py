@@ -56,11 +56,11 @@ class OrderedReply(Origin):
         self._note(tokens, Acceptance.UNROUTED)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        self.not_stored(tokens)
+        self.store_failed(tokens)
         self._note(tokens, why)
 
-    def not_stored(self, tokens: Sequence[int]) -> None:
-        self._origin.not_stored([self.tokens[i] for i in tokens])
+    def store_failed(self, tokens: Sequence[int]) -> None:
+        self._origin.store_failed([self.tokens[i] for i in tokens])
 
     def waits_for_consumer(self) -> bool:
         return self._origin.waits_for_consumer()

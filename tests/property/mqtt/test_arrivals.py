@@ -364,7 +364,7 @@ def test_a_lane_takes_nothing_while_its_connection_is_traced_and_goes_on_afterwa
             """Send a message; return True when the lane took it."""
             world.take(0, packets.Publish("plant/7/temp", b"", 1, packet_id=packet_id).encode(5))
             lane = world.handlers[0]._lane
-            takes = lane is not None and native.mqtt_waits(lane._lane)
+            takes = lane is not None and native.mqtt_is_waiting(lane._lane)
             await world.end_turn()
             return takes
 

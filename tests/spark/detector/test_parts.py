@@ -29,7 +29,7 @@ from spark.detector.running import FadingMean, MeasureRecords, Numbers
 MEMORY = 10_000
 
 
-def stretches(values: Numbers, size: int) -> Iterator[Numbers]:
+def split_into_chunks(values: Numbers, size: int) -> Iterator[Numbers]:
     """Split `values` into parts of at most `size` that do not cross the end of a block."""
     begin = 0
     while begin < len(values):
@@ -39,11 +39,11 @@ def stretches(values: Numbers, size: int) -> Iterator[Numbers]:
 
 
 @pytest.mark.parametrize("count", [1, 5, 100, BLOCK_VALUES, BLOCK_VALUES + 1, HISTORY_VALUES + 2 * BLOCK_VALUES + 7])
-@pytest.mark.parametrize("stretch", [1, 90, BLOCK_VALUES])
-def test_any_window_has_the_mean_and_spread_of_its_values(count: int, stretch: int) -> None:
+@pytest.mark.parametrize("chunk_size", [1, 90, BLOCK_VALUES])
+def test_any_window_has_the_mean_and_spread_of_its_values(count: int, chunk_size: int) -> None:
     values = np.random.default_rng(count).uniform(-9, 9, count)
     history = SeriesHistory()
-    for values_ in stretches(values, stretch):
+    for values_ in split_into_chunks(values, chunk_size):
         windows = history.add(values_)
     for size, back in ((1, 0), (3, 0), (36, 6), (72, 12), (864, 144), (HISTORY_VALUES, 0), (HISTORY_VALUES, 24)):
         # A window longer than the history covers the existing values.
@@ -54,11 +54,11 @@ def test_any_window_has_the_mean_and_spread_of_its_values(count: int, stretch: i
             assert windows.spread(size)[-1] == pytest.approx(window.std(), abs=1e-5), size
 
 
-@pytest.mark.parametrize("stretch", [1, 90, BLOCK_VALUES])
-def test_the_values_before_each_and_infinities_where_there_are_none(stretch: int) -> None:
+@pytest.mark.parametrize("chunk_size", [1, 90, BLOCK_VALUES])
+def test_the_values_before_each_and_infinities_where_there_are_none(chunk_size: int) -> None:
     values = np.arange(40.0)
     history = SeriesHistory()
-    rows = [row.tolist() for each in stretches(values, stretch) for row in history.add(each).before(11)]
+    rows = [row.tolist() for each in split_into_chunks(values, chunk_size) for row in history.add(each).before(11)]
     assert rows[39] == list(range(28, 39))
     assert rows[3][-3:] == [0.0, 1.0, 2.0]
     assert [sorted(row)[5] for row in rows[1:5]] == [0.0, 1.0, 1.0, 2.0], "the upper median of an even number"
@@ -85,7 +85,7 @@ def test_a_mean_fades_as_if_each_value_had_been_taken_by_itself() -> None:
     values = np.random.default_rng(3).normal(5, 1, 4_000)
     fading = FadingMean()
     count, means = 0, []
-    for each in stretches(values, 100):
+    for each in split_into_chunks(values, 100):
         count += len(each)
         means.append(fading.add(each, count))
     expected = values[0]
@@ -99,7 +99,7 @@ def test_courses_are_compared_with_all_that_are_kept_and_none_of_the_newest() ->
     points, stride, kept, newest = 4, 2, 30, 5
     values = np.random.default_rng(4).normal(0, 1, 2_000)
     history, courses = SeriesHistory(), Courses(points, stride, kept, newest)
-    found = np.concatenate([courses.add(history.add(each), history.count) for each in stretches(values, 37)])
+    found = np.concatenate([courses.add(history.add(each), history.count) for each in split_into_chunks(values, 37)])
     means = np.convolve(values, [0.5, 0.5])[: len(values)]
     means[0] = values[0]
     lines = [means[end - 6 : end + 1 : 2] for end in range(6, len(values))]
@@ -127,14 +127,14 @@ def test_the_same_time_of_other_days_is_that_of_the_nearest_slot() -> None:
     assert math.isnan(d)
 
 
-@pytest.mark.parametrize("stretch", [1, 90, BLOCK_VALUES])
-def test_the_spread_of_a_day_is_that_of_its_values(stretch: int) -> None:
+@pytest.mark.parametrize("chunk_size", [1, 90, BLOCK_VALUES])
+def test_the_spread_of_a_day_is_that_of_its_values(chunk_size: int) -> None:
     source = np.random.default_rng(6)
     slots = np.cumsum(source.integers(0, 5, 1_500))
     values = source.normal(1e6, 1, 1_500)
     day = DaySpread()
     count, found = 0, []
-    for each in stretches(values, stretch):
+    for each in split_into_chunks(values, chunk_size):
         count += len(each)
         found.append(day.add(slots[count - len(each) : count], each, count))
     for i in (0, 1, 400, 1_499):
@@ -142,11 +142,11 @@ def test_the_spread_of_a_day_is_that_of_its_values(stretch: int) -> None:
         assert np.concatenate(found)[i] == pytest.approx(of_day.std(), abs=1e-6)
 
 
-@pytest.mark.parametrize("stretch", [1, 3, BLOCK_VALUES])
-def test_how_often_a_value_has_been_the_same(stretch: int) -> None:
+@pytest.mark.parametrize("chunk_size", [1, 3, BLOCK_VALUES])
+def test_how_often_a_value_has_been_the_same(chunk_size: int) -> None:
     same = Same()
     values = np.array([5.0, 5.0, 5.0, 6.0, 5.0, 5.0, 0.0])
-    runs = [run for each in stretches(values, stretch) for run in same.add(each).tolist()]
+    runs = [run for each in split_into_chunks(values, chunk_size) for run in same.add(each).tolist()]
     assert runs == [0, 1, 2, 0, 0, 1, 0]
 
 

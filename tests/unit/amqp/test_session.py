@@ -14,7 +14,7 @@ from bridge.message import DURABLE, Run
 from bridge.sections import bare_message
 from edge.broker.amqp.arrivals import AnycastMessages
 from edge.broker.amqp.session import SOLE_CONNECTION
-from edge.broker.limits import ANYCAST_GIVEN_BACK_MAX, DELIVERY_TIME_AHEAD_MS_MAX
+from edge.broker.limits import ANYCAST_REQUEUED_MAX, DELIVERY_TIME_AHEAD_MS_MAX
 from edge.broker.message.translation import payload_of
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.authorization import Ended
@@ -619,12 +619,12 @@ class TestAnycast:
     def test_of_more_than_wait_for_another_the_sender_hears_at_once(self) -> None:
         site = Site()
         asker, worker, other = site.client("asker"), site.client("worker"), site.client("other")
-        link = worker.receiver("anycast/a", credit=ANYCAST_GIVEN_BACK_MAX + 10)
+        link = worker.receiver("anycast/a", credit=ANYCAST_REQUEUED_MAX + 10)
         other.receiver("anycast/a", credit=0)
         sender = asker.sender("anycast/a")
         sent = 0
-        while sent < ANYCAST_GIVEN_BACK_MAX + 2:
-            count = min(sender.credit, ANYCAST_GIVEN_BACK_MAX + 2 - sent)
+        while sent < ANYCAST_REQUEUED_MAX + 2:
+            count = min(sender.credit, ANYCAST_REQUEUED_MAX + 2 - sent)
             assert count
             for tag in range(sent, sent + count):
                 asker.engine.send(sender, tag, message(b"m"))

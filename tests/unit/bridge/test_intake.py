@@ -346,7 +346,7 @@ class TestCredit:
         pair.send(pair.attach("telemetry", batching=True), batch_message(0))
         assert pair.service.tokens == []
         pair.service.room = True
-        pair.intake.go_on()
+        pair.intake.resume_decoding()
         assert len(pair.service.tokens) == 1
 
     def test_a_turn_has_its_share(self) -> None:
@@ -376,5 +376,5 @@ class TestCredit:
         pair.send(link, batch_message(0), batch_message(1))
         pair.client.detach(link)
         pair.settle()
-        pair.intake.go_on()
+        pair.intake.resume_decoding()
         assert len(pair.service.tokens) == 1

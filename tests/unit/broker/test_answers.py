@@ -114,7 +114,7 @@ class Careless(Sender):
         if self.fails:
             raise ValueError(address)
 
-    def go_on(self) -> None:
+    def resume_publishing(self) -> None:
         self.credit_changed("")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edge.broker.delivery.attempts import ATTEMPTS, Attempts, unpack
-from edge.broker.limits import ATTEMPTS_KEPT_MAX, ATTEMPTS_WRITTEN_S, GIVEN_BACK_BY_MAX
+from edge.broker.limits import ATTEMPTS_KEPT_MAX, ATTEMPTS_WRITTEN_S, RETURNED_BY_MAX
 from edge.broker.model.interfaces import DeliveryOutcome, SubscribeOptions
 from tests.unit.broker.test_promises import Consumer, Site, attempts
 
@@ -159,12 +159,12 @@ def test_those_that_failed_most_are_kept() -> None:
 
 def test_consumers_that_a_message_passes_over_are_bounded() -> None:
     attempts, site = Attempts(), Site()
-    consumers = [site.consumer("queue/a", f"{i}") for i in range(GIVEN_BACK_BY_MAX + 1)]
+    consumers = [site.consumer("queue/a", f"{i}") for i in range(RETURNED_BY_MAX + 1)]
     for i, consumer in enumerate(consumers):
         attempts.pass_over(0, consumer, float(i))
         attempts.pass_over(0, consumer, float(i))
         assert attempts.is_passed_over(0, consumer)
-        assert len(attempts.barred(0) or ()) <= GIVEN_BACK_BY_MAX
+        assert len(attempts.barred(0) or ()) <= RETURNED_BY_MAX
     assert not attempts.is_passed_over(0, consumers[0]), "the oldest may have it again"
 
 

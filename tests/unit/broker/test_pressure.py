@@ -36,10 +36,10 @@ class Publisher(interfaces.Origin):
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         raise AssertionError("nothing was asked")
 
-    def hold_back(self) -> None:
+    def pause_publishing(self) -> None:
         self.held = True
 
-    def go_on(self) -> None:
+    def resume_publishing(self) -> None:
         self.held = False
 
 

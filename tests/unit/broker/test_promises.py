@@ -14,7 +14,7 @@ from edge.broker.delivery import dead_letters as deadletters
 from edge.broker.delivery.attempts import Attempts, delay_s
 from edge.broker.delivery.dead_letters import DEAD_LETTERED, LossReason, with_annotations
 from edge.broker.delivery.pattern import Joinable
-from edge.broker.limits import GIVEN_BACK_WAITS_S
+from edge.broker.limits import RETURNED_WAIT_S
 from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
 from edge.broker.message.time_to_live import ttl_ns
 from edge.broker.message.translation import parse_message, read_header
@@ -327,7 +327,7 @@ class TestRedelivery:
         site.send("queue/a", b"m")
         site.consumer("queue/a", "second", credit=0)
         first.answer(DeliveryOutcome.RELEASED)
-        site.settle_down(wait_s=GIVEN_BACK_WAITS_S - 0.1)
+        site.settle_down(wait_s=RETURNED_WAIT_S - 0.1)
         assert len(first.got) == 1
         site.settle_down(wait_s=0.2)
         assert len(first.got) == 2

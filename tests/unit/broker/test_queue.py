@@ -16,7 +16,7 @@ from edge.broker.delivery import priorities, queue, view
 from edge.broker.delivery.message_groups import bucket_of
 from edge.broker.delivery.pattern import PatternSubscription
 from edge.broker.delivery.queue import QueueOrder
-from edge.broker.limits import GIVEN_BACK_WAITS_S, PATTERN_SLICE_S
+from edge.broker.limits import PATTERN_SLICE_S, RETURNED_WAIT_S
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import DeliveryOutcome, Subscription
@@ -115,7 +115,7 @@ class TestGivenBack:
         second = attach(site, Picky("a", name="second", credit=0))
         site.send("queue/a", b"a")
         first.settle_all(DeliveryOutcome.RELEASED)
-        site.settle_down(wait_s=GIVEN_BACK_WAITS_S + 0.1)
+        site.settle_down(wait_s=RETURNED_WAIT_S + 0.1)
         assert names(first) == ["a", "a"]
         first.settle_all(DeliveryOutcome.RELEASED)
         site.settle_down()

@@ -28,13 +28,13 @@ class Connection:
     def unsettled(self) -> tuple[int, int]:
         return 1, self.waiting_bytes - self.unread_bytes
 
-    def hold_back(self) -> None:
+    def pause_reading(self) -> None:
         self.is_read = False
 
-    def read_on(self) -> None:
+    def resume_reading(self) -> None:
         self.is_read = True
 
-    def go_on(self) -> None:
+    def resume_decoding(self) -> None:
         self.went_on += 1
 
     def share(self, batches: int) -> None:
@@ -86,7 +86,7 @@ def test_those_of_which_most_waits_are_held_back_until_half_of_it_has_landed() -
     assert greedy.is_read, "it has less than its share"
     assert not other.is_read
     rig.wait(other, 380)
-    rig.pressure.go_on()
+    rig.pressure.resume_decoding()
     assert [one.is_read for one in rig.connections] == [True] * 3
     assert [one.went_on for one in rig.connections] == [1] * 3
 
@@ -97,12 +97,12 @@ def test_who_was_read_least_lately_is_read_on_first() -> None:
     every = [rig.connect() for _ in range(4)]
     order: list[Connection] = []
     for one in every:
-        one.read_on = lambda one=one: order.append(one)  # type: ignore[method-assign,misc]
+        one.resume_reading = lambda one=one: order.append(one)  # type: ignore[method-assign,misc]
     rig.wait(every[0], 900)
     rig.wait(every[2], 900)
     for one in (every[0], every[2]):
         one.waiting_bytes = 0
-    rig.pressure.go_on()
+    rig.pressure.resume_decoding()
     assert order == [every[1], every[3], every[0], every[2]]
 
 
@@ -139,7 +139,7 @@ def test_who_is_gone_is_not_asked() -> None:
     rig.wait(greedy, 2_000)
     rig.pressure.remove(as_intake(greedy))
     rig.connections.clear()
-    rig.pressure.go_on()
+    rig.pressure.resume_decoding()
     assert not rig.pressure.pressed
     assert not greedy.is_read
 
@@ -152,10 +152,10 @@ class Held:
         self.unsettled = (0, 0)
         self.reasons: set[str] = set()
 
-    def hold_back(self, reason: str) -> None:
+    def pause_reading(self, reason: str) -> None:
         self.reasons.add(reason)
 
-    def read_on(self, reason: str) -> None:
+    def resume_reading(self, reason: str) -> None:
         self.reasons.discard(reason)
 
 
