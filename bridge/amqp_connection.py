@@ -23,7 +23,7 @@ from bridge.engine import (
     PeerOpened,
     SessionEnded,
     Transfers,
-    words,
+    describe_condition,
 )
 from bridge.uplink import UplinkShell
 
@@ -178,7 +178,7 @@ class AmqpConnection:
         """Report that messages may leave. Called while an event is handled."""
         self._events.append(LinkUp(self._peer, batching))
 
-    def cut(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         """Close the connection because of a fault; the dialer reconnects after its backoff."""
         self.close(reason, Condition("amqp:connection:forced", reason))
 
@@ -214,14 +214,14 @@ class AmqpConnection:
         elif isinstance(event, Detached):
             self._links.detached(event, now)
         elif isinstance(event, SessionEnded):
-            self.cut(f"the peer ended the session: {words(event.condition)}")
+            self.disconnect(f"the peer ended the session: {describe_condition(event.condition)}")
 
     def _on_closed(self, event: Closed) -> None:
         if not self._down:
             self._down = True
             self._end_links()
             wait_s = self._links.wait_s(event.condition)
-            self._events.append(LinkDown(self._reason or words(event.condition), wait_s))
+            self._events.append(LinkDown(self._reason or describe_condition(event.condition), wait_s))
 
     def _end(self) -> None:
         if not self._ended:

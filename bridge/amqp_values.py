@@ -1,6 +1,7 @@
 """Codec for AMQP 1.0 values: the type system of part 1, section 1.6, without an engine.
 
-Used for small pieces: SASL frames, capabilities and properties, message sections that leave in another protocol.
+Used for small values: SASL frames, capabilities, properties, and message sections that are translated to another
+protocol.
 Integers of every width decode to `int`; values that must keep their width when written have a class (`Ubyte`, `Uint`,
 `Ulong`). Input is bounds-checked, and its nesting and number of values are limited before anything is allocated: the
 only error is `DecodeError`.
@@ -30,7 +31,7 @@ class TooLarge(DecodeError):
 
 
 class Allowance:
-    """Number of values that may still be decoded, of one value or of several together."""
+    """Remaining number of values that may be decoded, shared by nested values."""
 
     __slots__ = ("left",)
 
@@ -41,7 +42,7 @@ class Allowance:
         """Use up this many. Raises `TooLarge` when fewer are left."""
         self.left -= values
         if self.left < 0:
-            raise TooLarge("it holds more values than are decoded")
+            raise TooLarge("it contains more values than the limit")
 
 
 class Symbol(str):
@@ -158,8 +159,8 @@ _LONG_MAX = (1 << 63) - 1
 def decode(data: bytes, offset: int = 0, allowance: Allowance | None = None) -> tuple[Any, int]:
     """Return the value that starts at `offset`, and the offset after it.
 
-    Raises `DecodeError` and nothing else. It is `TooLarge` for a value that holds more values than the allowance
-    (default `VALUES_MAX`) has left, raised before they are created.
+    Raises only `DecodeError`; `TooLarge` when the value contains more values than the allowance (default `VALUES_MAX`)
+    has left. That is detected before they are created.
     """
     try:
         return _value(data, offset, len(data), DEPTH_MAX, allowance or Allowance())

@@ -63,7 +63,7 @@ MESSAGE_FORMAT: Final = 0x5750_0001
 CAPABILITY: Final = "waypost:batch/1"
 """Link capability: the sender desires it; a receiver that understands batches offers it."""
 
-EXPANSION_LOOKED_AT_BYTES: Final = 4 << 20
+EXPANSION_CHECKED_BYTES: Final = 4 << 20
 """The expanded size of a batch is summed up exactly when its upper bound is larger than this."""
 UTF8_BYTES_MAX: Final = 4
 """Most bytes of a character in UTF-8."""
@@ -276,7 +276,7 @@ def decode(data: bytes) -> Batch:
 def _batch(names: tuple[str, str, BatchLane], content: BatchContent, columns: bytes) -> Batch:
     messages, ranges = len(content.bodies), content.ranges
     expanded = len(columns) + messages * content.longest
-    if expanded > EXPANSION_LOOKED_AT_BYTES:
+    if expanded > EXPANSION_CHECKED_BYTES:
         runs = zip(content.devices, content.properties, content.run_lengths, strict=True)
         expanded = len(columns) + _expanded_names(ranges, runs)
         if expanded > BATCH_EXPANDED_BYTES_MAX:

@@ -47,13 +47,13 @@ class Carriage:
         outbox: ForwarderOutbox,
         inboxes: Sequence[ForwarderInbox],
         up: asyncio.Future[str],
-        cut: Callable[[str], None],
+        disconnect: Callable[[str], None],
     ) -> None:
-        """`up` receives the peer's name; `cut` ends the connection for a reason."""
+        """`up` receives the peer's name; `disconnect` ends the connection for a reason."""
         self.inboxes = tuple(inboxes)
         self._outbox = outbox
         self._up = up
-        self._cut = cut
+        self._disconnect = disconnect
         self._changed = asyncio.Event()
         self._answers: dict[int, dict[int, Answered]] = {}
         self._leaving = False
@@ -62,7 +62,7 @@ class Carriage:
         """Report that the peer takes messages; `peer` is its name for people."""
         if self._up.done():
             return
-        self._outbox.attached(self._changed.set, self._cut)
+        self._outbox.attached(self._changed.set, self._disconnect)
         for inbox in self.inboxes:
             answers = self._answers[id(inbox)] = {}
             inbox.attached(_Answering(answers), self._changed.set)

@@ -1,7 +1,7 @@
-"""Commands to devices: from a hub down to a gateway, with receipts and responses back up. Sans-I/O.
+"""Commands to devices: from a hub to a gateway, with receipts and responses in return. Sans-I/O.
 
-Downwards a command is one AMQP message (`bridge.downlink`). *Receipts* and *responses* are messages of the gateway's
-own addresses: they are stored, sent and landed like all others.
+A hub sends a command as one AMQP message (`bridge.downlink`). *Receipts* and *responses* are messages of the gateway's
+own addresses: they are stored, sent and landed like all other messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RESPONSES: Final = "command-response"
 HONO_RESPONSES: Final = "command_response"
 """First level of the addresses of responses over Hono's device API; tenant and `HUB` follow."""
 HUB: Final = "hub"
-"""Reply identifier of the hub, among those of Hono's applications."""
+"""Reply identifier of the hub in an address of `HONO_RESPONSES`."""
 COMMAND: Final = Symbol(plain.PREFIX + "command")
 """Annotation of a command in its device's queue: the command's identifier."""
 _MS: Final = 1000
@@ -62,9 +62,9 @@ class HubCommand(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes
     content_type: str | None
     ttl_ms: int
-    """Time to live from now on."""
+    """Time to live in milliseconds, counted from now."""
     response: bool
-    """A response of the device is requested."""
+    """True when the device should respond."""
 
 
 class ReceiptDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -79,15 +79,15 @@ class ReceiptDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 def fault(device: str, name: str, payload: bytes, content_type: str | None, ttl_s: float) -> str | None:
     """Return why these values cannot be a command; None when they can."""
     if not device or len(device) > DEVICE_CHARACTERS_MAX or not device.isprintable() or set(device) & set("/+#"):
-        return f"the name of a device is 1 to {DEVICE_CHARACTERS_MAX} printable characters without / + #"
+        return f"a device name must have 1 to {DEVICE_CHARACTERS_MAX} printable characters, none of them / + #"
     if not name or len(name) > COMMAND_NAME_CHARACTERS_MAX or not name.isprintable() or set(name) & set("+#"):
-        return f"the name of a command is 1 to {COMMAND_NAME_CHARACTERS_MAX} printable characters without + and #"
+        return f"a command name must have 1 to {COMMAND_NAME_CHARACTERS_MAX} printable characters, none of them + or #"
     if len(payload) > COMMAND_PAYLOAD_BYTES_MAX:
-        return f"the payload has {len(payload)} bytes, more than {COMMAND_PAYLOAD_BYTES_MAX}"
+        return f"the payload has {len(payload)} bytes; the limit is {COMMAND_PAYLOAD_BYTES_MAX}"
     if content_type is not None and not _is_plain(content_type):
-        return "the content type is printable ASCII text, for example application/json"
+        return "the content type must be printable ASCII, for example application/json"
     if not 0 < ttl_s <= COMMAND_TTL_S_MAX:
-        return f"the time to live is more than 0 s and at most {COMMAND_TTL_S_MAX / 86_400:g} days"
+        return f"the time to live must be more than 0 s and at most {COMMAND_TTL_S_MAX / 86_400:g} days"
     return None
 
 
@@ -96,7 +96,7 @@ def _is_plain(text: str) -> bool:
 
 
 def message(command: HubCommand) -> bytes:
-    """Encode a command for the way from hub to gateway."""
+    """Encode a command for the link from hub to gateway."""
     fields: list[Any] = [None] * _FIELDS
     fields[_MESSAGE_ID], fields[_TO], fields[_SUBJECT] = command.id, command.device, command.name
     fields[_REPLY_TO] = HUB if command.response else None
@@ -116,7 +116,7 @@ def read(arrived: bytes) -> HubCommand:
     except DecodeError as error:
         raise MessageError(str(error)) from None
     if not isinstance(ttl_ms, int) or not all(isinstance(each, str) for each in (identifier, device, name)):
-        raise MessageError("a command has a ttl, a message-id, a device as `to`, and a name as subject")
+        raise MessageError("a command needs a ttl, a message-id, a device as `to`, and a name as subject")
     if why := fault(device, name, payload, content_type, max(ttl_ms, 1) / _MS):
         raise MessageError(why)
     return HubCommand(
@@ -131,7 +131,8 @@ def read(arrived: bytes) -> HubCommand:
 
 
 def queued(command: HubCommand, address: str, reply_to: str) -> Run:
-    """Return a command as a message of its device's queue. A device responds to `reply_to`, with the correlation-id."""
+    """Return the message that puts a command into its device's queue. The device responds to `reply_to`, with the
+    correlation-id of the command."""
     fields: list[Any] = [None] * _FIELDS
     fields[_MESSAGE_ID], fields[_TO], fields[_SUBJECT] = command.id, address, command.name
     if command.response:

@@ -1,11 +1,10 @@
 """Desired configuration: the document that a hub sends to a gateway, and the gateway's report about it.
 
-A document is text that the hub's authority has signed. It names its gateway and has a version number. A gateway accepts
-only a number above all that it has decided about, so it refuses documents of other gateways and older ones, whoever
-sends them, without a clock: the time in a document is for people. To restore an older content, the hub sends it with a
-new number.
+A document is signed by the hub's authority. It contains the name of its gateway and a version number. A gateway rejects
+documents for other gateways, and version numbers that are not above all earlier ones. It needs no clock for this: the
+time in a document is for people. To restore an older configuration, the hub sends it with a new number.
 
-Sans-I/O; the caller that signs or verifies has the keys.
+Sans-I/O. The callers have the keys for signing and verifying.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ SIGNED_PREFIX: Final = b"waypost configuration 1\n"
 of them is never valid for a document."""
 
 CONFIRM_S: Final = 300.0
-"""Default duration of a gateway's trial of a version: a cellular modem takes minutes to dial."""
+"""Default duration of the trial of a version. A cellular modem needs minutes to dial."""
 
 
 class DesiredError(ValueError):
-    """This program cannot follow a document; the message gives the reason."""
+    """This program cannot apply a document; the message gives the reason."""
 
 
 @hides("resources")
@@ -50,10 +49,9 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
     confirm_s: float = CONFIRM_S
     """Seconds after which the gateway rolls back unless the hub has confirmed this version."""
     restart: bool = False
-    """The gateway may restart where a change needs it; otherwise it refuses such a version."""
+    """True when the gateway may restart if a change needs it. Otherwise it refuses such a version."""
     resources: list[dict[str, Any]]
-    """All resources that the hub decides. A resource of an earlier version that is missing here is the gateway's own
-    again."""
+    """All resources that the hub manages. The gateway manages again a resource that only an earlier version had."""
 
 
 @hides("content")
@@ -71,7 +69,7 @@ class SignedDesired(msgspec.Struct, frozen=True):
         try:
             return base64.b64decode(self.signature, validate=True)
         except (binascii.Error, ValueError):
-            raise DesiredError("the signature cannot be read") from None
+            raise DesiredError("the signature is not valid Base64") from None
 
 
 VersionNumber = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
@@ -144,18 +142,18 @@ class DesiredReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """A gateway's report about its configuration."""
 
     version: VersionNumber = 0
-    """Confirmed version of the hub, in force unless another one is on trial; 0: none."""
+    """The hub's version that is confirmed, and in force unless another one is on trial; 0: none."""
     trying: VersionNumber | None = None
     """Version on trial, in force until it is confirmed or rolled back."""
     newest: VersionNumber = 0
-    """The highest version it has decided about."""
+    """The highest version that the gateway has accepted or refused."""
     failure: ApplyFailure | None = None
     """Failure of the newest version, unless one was confirmed since."""
     kept: tuple[str, ...] = ()
     """Kind/name of resources that were changed at the gateway and override the hub's."""
     digest: str = ""
-    """`digest_of` the document in force. A hub that was restored from an older copy of its registry gives numbers a
-    second time, so it compares digests. Empty where the gateway does not know it."""
+    """`digest_of` the document in force. A hub that was restored from an older copy of its registry may use a
+    number twice, so it compares digests. Empty when the gateway does not know it."""
     system: SystemReport | None = None
     """Report about the system that `version` wants; None: it wants none."""
 
@@ -174,7 +172,7 @@ def written(desired: Desired) -> str:
     """Encode a document. Raises `DesiredError` when it is larger than a gateway accepts."""
     text = msgspec.json.encode(desired).decode()
     if len(text.encode()) > DESIRED_BYTES_MAX:
-        raise DesiredError(f"a gateway takes a configuration of up to {DESIRED_BYTES_MAX} bytes; this has {len(text)}")
+        raise DesiredError(f"the configuration has {len(text)} bytes; a gateway accepts up to {DESIRED_BYTES_MAX}")
     return text
 
 
@@ -187,9 +185,9 @@ def read(content: str) -> Desired:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise DesiredError(f"it is not a configuration document: {error}") from None
     if desired.format != FORMAT:
-        raise DesiredError(f"it has format {desired.format}, and this program knows {FORMAT}: update this gateway")
+        raise DesiredError(f"it has format {desired.format}; this gateway supports {FORMAT}: update this gateway")
     if desired.version < 1 or not 0 < desired.confirm_s < float("inf"):
-        raise DesiredError("its version and its deadline must be numbers above 0")
+        raise DesiredError("`version` and `confirm_s` must be above 0")
     return desired
 
 

@@ -1,8 +1,8 @@
-"""Dialer: the asyncio shell that keeps a connector's connection up. It tries endpoints in order of preference
+"""Dialer: asyncio shell that keeps a connector connected. It tries endpoints in order of preference
 (`bridge.endpoint_order`), with backoff, until it is closed.
 
-The dialer decides when to try again. An `Attempt` makes one connection: a socket with one of our machines
-(`bridge.socket_attempt`), or a library's client (`bridge.client_attempt`).
+The dialer decides when to try again. An `Attempt` makes one connection: over a socket with a protocol machine
+(`bridge.socket_attempt`), or with a library's client (`bridge.client_attempt`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from bridge.tls_refusal import refusal
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S: Final = 5.0
-"""Time that `close` waits for the peer to close its end before it drops the socket; it includes `LEAVE_TIMEOUT_S` for
-our end."""
+"""Seconds that `close` waits for an orderly end before it drops the socket; it includes `LEAVE_TIMEOUT_S`."""
 
 
 class PeerEndpoint(NamedTuple):
@@ -76,9 +75,9 @@ class LinkState(msgspec.Struct, frozen=True):
     attempts: int
     """Attempts since it was last connected."""
     refused: bool = False
-    """A peer answered the last attempt and refused the link."""
+    """True when the last attempt reached a peer, which refused the link."""
     ended: str | None = None
-    """Reason why the last connection with an answer ended; kept while a later one is up."""
+    """Reason for the end of the last established connection; kept while the next one is up."""
     ended_at: float = 0.0
 
 
@@ -86,7 +85,7 @@ class AttemptError(Exception):
     """The attempt failed or the connection ended; the text is for operators."""
 
     def __init__(self, text: str, wait_s: float = 0.0) -> None:
-        """`wait_s`: shortest time until the next attempt, as the peer requests."""
+        """`wait_s`: minimum time until the next attempt, requested by the peer."""
         super().__init__(text)
         self.wait_s = wait_s
 
@@ -95,7 +94,7 @@ class Attempt(Protocol):
     """One connection, from the first packet to the last; it calls its dialer's `up` and `down`."""
 
     up: bool
-    """The connection was established."""
+    """True once the connection was established."""
 
     @property
     def gone(self) -> asyncio.Future[None]:
@@ -108,8 +107,8 @@ class Attempt(Protocol):
         ...
 
     def end(self, reason: str) -> None:
-        """Close in order: answer taken messages as `bridge.forwarders.inbox` says, then close the protocol. An attempt
-        that is not connected yet ends as soon as it is."""
+        """Close in order: settle received messages (`bridge.forwarders.inbox`), then close the protocol. An attempt
+        that is still connecting ends as soon as it is connected."""
         ...
 
     def abort(self) -> None:
@@ -127,18 +126,17 @@ class Dialer:
         *,
         backoff: Backoff,
         changed: Callable[[LinkState], None] | None = None,
-        shown: Callable[[], object] = lambda: None,
+        stamps: Callable[[], object] = lambda: None,
     ) -> None:
-        """`endpoints`: the first is preferred. `attempt` creates the next attempt, at an endpoint. `changed` is called
-        with every new state. `shown` returns the stamps of the files that an attempt reads: another value after they
-        were replaced."""
+        """`endpoints`: the first is preferred. `attempt` creates an attempt for an endpoint. `changed` is called with
+        every new state. `stamps` returns a value that changes when files that an attempt reads are replaced."""
         self._endpoints = EndpointOrder(endpoints)
         self._make_attempt = attempt
         self._backoff = backoff
         self._changed = changed
-        self._read_shown = shown
-        self._shown = shown()
-        """File stamps at the start of the latest round of attempts, or seen since while connected."""
+        self._read_stamps = stamps
+        self._stamps = stamps()
+        """File stamps at the last check, or at the start of the latest round of attempts."""
         self._wanted = asyncio.Event()
         self._wanted.set()
         self._nudge = asyncio.Event()
@@ -146,8 +144,8 @@ class Dialer:
         self._task: asyncio.Task[None] | None = None
         self._predecessor: Dialer | None = None
         self._over = False
-        self._asked_s = 0.0
-        """Longest wait that a peer requested in this round of attempts."""
+        self._requested_wait_s = 0.0
+        """Longest wait in seconds that a peer requested in this round of attempts."""
         self._state = LinkState(False, False, None, None, False, time.time(), None, 0)
 
     @property
@@ -175,25 +173,25 @@ class Dialer:
             self._attempt.end("paused")
 
     def resume(self) -> None:
-        """End a pause, and try again now unless connected."""
+        """End a pause, and connect now unless connected."""
         self._update(paused=False)
         self._wanted.set()
         if not self._state.connected:
             self._try_again()
 
-    def look(self) -> None:
-        """Try again now if files that an attempt reads were replaced. An open connection stays open. Call it every few
-        seconds."""
-        shown = self._read_shown()
-        if shown == self._shown:
+    def check_files(self) -> None:
+        """Try again now after files that an attempt reads were replaced. An open connection stays open. Call this every
+        few seconds."""
+        stamps = self._read_stamps()
+        if stamps == self._stamps:
             return
-        self._shown = shown
+        self._stamps = stamps
         if not self._state.connected:
             log.info("certificate or key was replaced: trying again")
             self._try_again()
 
     def renew(self, reason: str) -> None:
-        """Close the connection or attempt in order; the next attempt follows after the backoff."""
+        """Close the connection or attempt in order, and connect again after the backoff."""
         if self._attempt is not None:
             self._attempt.end(reason)
 
@@ -210,22 +208,22 @@ class Dialer:
                 self._attempt.abort()
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait((self._task,))  # a caller that is cancelled here stops; its next call waits again
+            await asyncio.wait((self._task,))  # a caller that is cancelled here may call `close` again
         await self._close_predecessor()
         self._over = True
 
     # --- from the attempt -------------------------------------------------------------------------------------
 
     def up(self, peer: str, *, batching: bool = False) -> None:
-        """Record that the peer takes messages."""
+        """Record that the connection is up and the peer accepts messages."""
         self._backoff.connected(asyncio.get_running_loop().time())
         self._nudge.clear()  # this attempt also serves the requests made while it ran
         log.info("connected to %s at %s, %s", peer, self._state.endpoint, "batches" if batching else "plain")
         self._update(connected=True, peer=peer, batching=batching, last_error=None, attempts=0, refused=False)
 
     def down(self, reason: str, wait_s: float = 0.0) -> None:
-        """Record that the connection is down or failed; `wait_s`: shortest time until the next attempt."""
-        self._asked_s = max(self._asked_s, wait_s)
+        """Record that the connection ended or failed. `wait_s`: minimum time until the next attempt."""
+        self._requested_wait_s = max(self._requested_wait_s, wait_s)
         error = f"{self._state.endpoint}: {reason}"
         refused = not self._state.connected
         ended = {"ended": reason, "ended_at": time.time()}
@@ -244,8 +242,8 @@ class Dialer:
         while True:
             await self._wanted.wait()
             self._nudge.clear()
-            self._shown = self._read_shown()
-            self._asked_s = 0.0
+            self._stamps = self._read_stamps()
+            self._requested_wait_s = 0.0
             for endpoint in self._endpoints.order(loop.time()):
                 was_up = await self._try(endpoint)
                 if was_up:
@@ -254,7 +252,7 @@ class Dialer:
                     break
                 self._endpoints.failed(endpoint, loop.time())
             if self._wanted.is_set():
-                wait_s = max(self._backoff.failed(loop.time()), self._asked_s)
+                wait_s = max(self._backoff.failed(loop.time()), self._requested_wait_s)
                 log.info("not connected: %s; next attempt in %.1f s", self._state.last_error, wait_s)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):  # not wait_for, which in Python 3.11 can swallow a cancellation
@@ -270,8 +268,8 @@ class Dialer:
         self._update(endpoint=str(endpoint), attempts=self._state.attempts + 1)
         try:
             attempt = self._make_attempt(self, endpoint)
-        except Exception as error:  # a bug or a bad configuration must not end the dialling silently
-            log.exception("cannot make a connection to %s", endpoint)
+        except Exception as error:  # a bug or a bad configuration must not stop the dialer
+            log.exception("unexpected error, no connection to %s", endpoint)
             self._update(last_error=f"{endpoint}: {error}")
             return False
         self._attempt = attempt
@@ -283,7 +281,7 @@ class Dialer:
             refused, why = isinstance(error, ssl.SSLError), refusal(error) or error.strerror or error
             self._update(last_error=f"{endpoint}: {why}", refused=refused)
         except AttemptError as error:
-            self._asked_s = max(self._asked_s, error.wait_s)
+            self._requested_wait_s = max(self._requested_wait_s, error.wait_s)
             self._update(last_error=f"{endpoint}: {error}", refused=True)
         finally:
             attempt.abort()

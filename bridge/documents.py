@@ -1,4 +1,4 @@
-"""Sender of JSON documents on their own link; each is kept until the hub has it on disk. Sans-I/O."""
+"""Sends JSON documents over a link of their own, and keeps each until the hub has it on disk. Sans-I/O."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Documents:
     """Queue of documents of one kind, from one gateway to one hub; it outlives connections."""
 
     def __init__(self, kind: str, documents_max: int, tags: Iterator[int]) -> None:
-        """`kind`: name of one document in the log. `tags`: delivery tags, shared by all senders on the same links."""
+        """`kind`: name of a document in log lines. `tags`: source of delivery tags, shared with other senders."""
         self.link: Link | None = None
-        """The link that the peer has accepted for them; None without one."""
-        self._taken: list[Callable[[], None]] = []
+        """The link, once the peer has accepted it."""
+        self._accepted_callbacks: list[Callable[[], None]] = []
         self._kind = kind
         self._max = documents_max
         self._tags = tags
@@ -38,28 +38,28 @@ class Documents:
 
     @property
     def credit(self) -> int:
-        """Number of documents that `put` still takes."""
+        """Number of documents that `put` may add now."""
         return max(self._max - len(self._waiting) - len(self._unsettled), 0)
 
-    def call_when_taken(self, call: Callable[[], None]) -> None:
-        """Register `call`: it is called each time the peer accepts the link."""
-        self._taken.append(call)
+    def call_when_accepted(self, call: Callable[[], None]) -> None:
+        """Call `call` each time the peer accepts the link."""
+        self._accepted_callbacks.append(call)
 
     def attach(self, link: Link) -> None:
-        """Send over this link, which the peer has accepted."""
+        """Use a link that the peer has accepted."""
         self.link = link
-        for call in self._taken:
+        for call in self._accepted_callbacks:
             call()
 
     def put(self, document: Mapping[str, Any], done: Callable[[bool], None]) -> None:
         """Send a document until the hub has it on disk (``done(True)``) or rejects it (``done(False)``).
 
-        At most `credit` of them.
+        Call it at most `credit` times.
         """
         self._waiting.append(_QueuedDocument(plain.data_section(msgspec.json.encode(document)), done))
 
     def clear(self) -> None:
-        """Drop unsent documents: the caller creates them again."""
+        """Drop unsent documents; the caller creates them again."""
         self._waiting.clear()
 
     def detached(self) -> None:
@@ -69,14 +69,14 @@ class Documents:
         self._unsettled.clear()
 
     def flush(self, engine: Engine) -> None:
-        """Send as many as the link has credit for."""
+        """Send waiting documents while the link has credit."""
         while self.link is not None and self.link.credit > 0 and self._waiting:
             tag, entry = next(self._tags), self._waiting.popleft()
             self._unsettled[tag] = entry
             engine.send(self.link, tag, entry.message)
 
     def settled(self, tag: int, state: DeliveryState, condition: Detail) -> None:
-        """Handle the peer's disposition; a tag of another connection is ignored."""
+        """Handle the peer's disposition of a delivery; ignore tags of other connections."""
         entry = self._unsettled.pop(tag, None)
         if entry is None:
             return

@@ -1,8 +1,8 @@
-"""Hub's sender to gateways: plain AMQP messages, on one link of a gateway's connection for each kind.
+"""Sends AMQP messages from a hub to its gateways. Each kind of message has a link of its own. Sans-I/O.
 
-A gateway attaches to receive from an address word (`bridge.hub_addresses`). A `DownlinkSource` has the messages of that
-word. The gateway settles a message once it is on disk. The source sends again what is not settled when a link ends.
-Sans-I/O.
+A gateway attaches a receiving link to an address word (`bridge.hub_addresses`), and the `DownlinkSource` of that word
+provides the messages. The gateway settles a message once it is on disk. After the end of a link, its source sends
+unsettled messages again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Key = tuple[str, str]
 
 
 class GatewayLink:
-    """One link down to a gateway, valid until `DownlinkSource.ended`."""
+    """One link to a gateway, valid until `DownlinkSource.ended`."""
 
     def __init__(self, gateway: Key, engine: Engine, link: Link, wake: Callable[[], None]) -> None:
         """`wake` is called when there are bytes to send."""
@@ -42,35 +42,35 @@ class GatewayLink:
 
     @property
     def credit(self) -> int:
-        """Messages the gateway takes now."""
+        """Number of messages that the gateway accepts now."""
         return max(0, self._link.credit) if self.open else 0
 
     def send(self, tag: int, message: bytes) -> None:
-        """Send one of `credit` messages. `tag` (0 <= tag < 2**64) names it in `DownlinkSource.settled`; it is
-        unique among the unsettled messages of this link."""
+        """Send a message, which uses one `credit`. Its `tag` (0 <= tag < 2**64) is passed to `DownlinkSource.settled`,
+        and is unique among the unsettled messages of this link."""
         self._engine.send(self._link, tag, message)
         self._wake()
 
     def end(self) -> None:
-        """Send nothing more. Called by the owner of the connection."""
+        """Stop sending. Called by the owner of the connection."""
         self._over = True
 
 
 class DownlinkSource(Protocol):
-    """Source of the messages of one address word. All calls are on the loop's thread; none blocks."""
+    """Source of the messages of one address word. Its methods run on the event loop's thread and do not block."""
 
     def ready(self, line: GatewayLink) -> None:
-        """Handle a gateway that attached or gave credit: send up to `line.credit` messages now, or later while the link
-        is open. A gateway that has reconnected may have two links for a moment; the latest one counts."""
+        """Handle a gateway that attached or granted credit: send up to `line.credit` messages, now or while the link is
+        open. A gateway that reconnects may have two links for a moment; only the latest one counts."""
         ...
 
     def settled(self, line: GatewayLink, tag: int, outcome: ForwardOutcome, why: str) -> None:
-        """Handle an outcome. ACCEPTED: the gateway has it on disk. REJECTED: it will never take it, and `why`.
-        RELEASED: not now."""
+        """Handle the outcome of a message. ACCEPTED: it is on the gateway's disk. REJECTED: the gateway will never
+        accept it; `why` is the reason. RELEASED: send it again later."""
         ...
 
     def ended(self, line: GatewayLink) -> None:
-        """Handle the end of a link: the gateway may or may not have the unsettled messages. Called once for each link
+        """Handle the end of a link. The gateway may or may not have the unsettled messages. Called once for each link
         that was `ready`."""
         ...
 
@@ -85,7 +85,7 @@ class Downlink:
         self._lines: dict[Link, tuple[GatewayLink, DownlinkSource]] = {}
 
     def serves(self, address: str) -> bool:
-        """Return True when a source sends the messages of this address word."""
+        """Return True when this address word has a source."""
         return address in self._sources
 
     def attach(self, engine: Engine, link: Link, wake: Callable[[], None]) -> bool:
@@ -131,6 +131,6 @@ class Downlink:
             source.ended(line)
 
     def end(self) -> None:
-        """End all links: the connection is over or about to be. Idempotent."""
+        """End all links, when the connection ends. Idempotent."""
         for link in list(self._lines):
             self.detached(link)

@@ -72,7 +72,7 @@ def split(piece: Piece, at: int) -> tuple[Piece, Piece]:
 
 
 def halves(pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
-    """Return the first and the second half of the pieces; a single piece, of several messages, is cut in two."""
+    """Return the first and the second half of the pieces; a single piece, of several messages, is disconnect in two."""
     if len(pieces) == 1:
         head, tail = split(pieces[0], pieces[0].messages // 2)
         return [head], [tail]
@@ -92,20 +92,20 @@ class SendPath:
         """Messages may leave."""
         self.wake: Callable[[], None] = _ignore
         """Call it when there is something to send."""
-        self.cut: Callable[[str], None] = _ignore
+        self.disconnect: Callable[[str], None] = _ignore
         """Call it with a reason to end the connection; the dialer then reconnects."""
 
     def woken_by(self, wake: Callable[[], None]) -> None:
         """Set the connection that is being established; `wake` requests a flush of it."""
         self.wake = wake
 
-    def opened(self, cut: Callable[[str], None]) -> None:
+    def opened(self, disconnect: Callable[[str], None]) -> None:
         """Record that the connection takes messages. The caller pumps the flows."""
-        self.up, self.cut = True, cut
+        self.up, self.disconnect = True, disconnect
 
     def closed(self) -> None:
         """Record that the connection is over."""
-        self.up, self.wake, self.cut = False, _ignore, _ignore
+        self.up, self.wake, self.disconnect = False, _ignore, _ignore
 
 
 Choose = Callable[[SendSubscription, Stored], Iterable[Stored]]
@@ -171,7 +171,7 @@ class SendFlow:
 
     def abort(self) -> None:
         """Reconnect: a call from the router raised an exception."""
-        self._path.cut("internal error")
+        self._path.disconnect("internal error")
 
     def add(self, subscription: Pump) -> None:
         """Add a subscription; it is pumped when there is credit."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from bridge.amqp_connection import AmqpConnection
 from bridge.batch import CAPABILITY
 from bridge.clock_offset import CAPABILITY as CLOCK_OFFSETS
-from bridge.engine import Condition, Detached, Dispositions, Link, Transfers, words
+from bridge.engine import Condition, Detached, Dispositions, Link, Transfers, describe_condition
 from bridge.forwarders.inbox import ForwarderInbox
 from bridge.forwarders.receivers import Receivers
 from bridge.hub_addresses import DESIRED, LEDGER, MANIFESTS, STATUS, TELEMETRY
@@ -94,7 +94,7 @@ class HubLinks:
         if event.link is not self._telemetry:
             self._receivers.detached(event, now)
         elif self._connection is not None:
-            self._connection.close(f"the peer detached {self._target!r}: {words(event.condition)}")
+            self._connection.close(f"the peer detached {self._target!r}: {describe_condition(event.condition)}")
 
     def settled(self, event: Dispositions, now: float) -> None:
         connection = self._connection
@@ -105,7 +105,7 @@ class HubLinks:
         elif self._reports is not None and event.link in (self._ledger, self._manifests, self._configuration):
             self._reports.settled(event.link, event.items)
             if self._reports.stuck:
-                connection.cut("the hub requests a new epoch, and the store cannot begin one")
+                connection.disconnect("the hub requests a new epoch, and the store cannot begin one")
             else:
                 self._begin(connection)
 
@@ -147,7 +147,7 @@ class HubLinks:
         elif self._reports is not None:
             self._reports.release()
         if batching:
-            self._receivers.begin(connection.engine, connection.wake, connection.cut)
+            self._receivers.begin(connection.engine, connection.wake, connection.disconnect)
         self._begin(connection)
 
     def _begin(self, connection: AmqpConnection) -> None:
@@ -156,7 +156,7 @@ class HubLinks:
         if link is None or (self._reports is not None and self._reports.held):
             return
         self._waiting = None
-        self._uplink.attached(connection.engine, link, connection.cut)
+        self._uplink.attached(connection.engine, link, connection.disconnect)
         connection.up(batching=self._uplink.batching)
 
     def _detach(self) -> None:

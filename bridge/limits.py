@@ -86,7 +86,7 @@ BACKLOG_QUEUE_S: Final = 0.1
 """Longest queueing delay that a backlog may add in the socket, in addition to the round trip: live batches wait behind
 it. One batch of a backlog takes no longer either."""
 
-BACKLOG_LOOK_S: Final = 0.02
+BACKLOG_POLL_S: Final = 0.02
 """Interval at which a backlog checks whether the socket has room."""
 
 BACKLOG_UNSENT_BYTES_MIN: Final = 8 << 10

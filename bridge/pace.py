@@ -19,7 +19,7 @@ from bridge.resources.fields import Bytes, Live, ResourcePart, Seconds
 
 HOURS: Final = r"^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$"
 DAY_S: Final = 86_400
-LOOK_S_MAX: Final = 60.0
+CHECK_INTERVAL_S_MAX: Final = 60.0
 """Longest interval between checks of quiet hours and month: the wall clock may be set."""
 BURST_S: Final = 1.0
 """Seconds of unused rate that may be spent at once (token bucket)."""
@@ -87,7 +87,7 @@ class Pacer:
     def waits_until(self, lane: BatchLane, size: int, now: float) -> float | None:
         """Return None when this lane may send a batch of about `size` bytes now, else the time to ask again."""
         if self.is_used_up or self.is_quiet(lane):
-            return now + LOOK_S_MAX
+            return now + CHECK_INTERVAL_S_MAX
         if lane is BatchLane.BACKLOG and now < self._starts_at:
             return self._starts_at
         rate = self.pace.rate
@@ -115,7 +115,7 @@ class Pacer:
         """True when the budget is used up: nothing more is sent this month."""
         return self.used >= 1.0
 
-    def look(self, *, clock_good: bool) -> None:
+    def check_month(self, *, clock_good: bool) -> None:
         """Check whether the month is over. Call it every few seconds."""
         self._follow_month(clock_good=clock_good)
 

@@ -37,11 +37,11 @@ class PeerLinks:
         """Do nothing: these bytes are not counted."""
 
     def opened(self, connection: AmqpConnection, now: float) -> None:
-        engine, wake, cut = connection.engine, connection.wake, connection.cut
+        engine, wake, disconnect = connection.engine, connection.wake, connection.disconnect
         connection.up(batching=False)
-        self._claims.begin(engine, cut, now)
-        self._senders.begin(engine, wake, cut)
-        self._receivers.begin(engine, wake, cut)
+        self._claims.begin(engine, disconnect, now)
+        self._senders.begin(engine, wake, disconnect)
+        self._receivers.begin(engine, wake, disconnect)
 
     def attached(self, link: Link) -> bool:
         return any(each.attached(link) for each in (self._claims, self._senders, self._receivers))

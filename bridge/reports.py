@@ -76,7 +76,7 @@ class Reports:
     def begin_configuration(self, report: Callable[[], None]) -> None:
         """Attach a link for configuration reports; `report` is called each time the peer accepts it."""
         self.sends_configuration = True
-        self._configuration.call_when_taken(report)
+        self._configuration.call_when_accepted(report)
 
     def woken_by(self, wake: Callable[[], None]) -> None:
         """Set the connection: `wake` is called when there is something to send."""

@@ -18,7 +18,7 @@ class SocketRoom:
         """Most bytes that may be unsent."""
         self._handed = 0
         self._waiting = 0
-        """Unsent bytes, as of the last look."""
+        """Unsent bytes, as of the last update."""
         self._marked: tuple[int, float] | None = None
         """(bytes handed over by then, time) of the measurement in progress; None: no measurement."""
 
@@ -29,7 +29,7 @@ class SocketRoom:
         if self._marked is None:
             self._marked = (self._handed, now)
 
-    def look(self, path: TcpPath, now: float) -> None:
+    def update(self, path: TcpPath, now: float) -> None:
         """Update the limit from the kernel's count of unsent bytes."""
         self._waiting = path.unsent_bytes
         if self._marked is None or self._handed - path.unsent_bytes < self._marked[0]:

@@ -31,7 +31,7 @@ from bridge.engine import DeliveryState, Detail, Engine, Link
 from bridge.flow import Outcomes, Piece, Pump, SendFlow, SendPath, SendSubscription, halves, part_of, piece_of
 from bridge.lane import BatchLane
 from bridge.limits import (
-    BACKLOG_LOOK_S,
+    BACKLOG_POLL_S,
     LIVE_CREDIT_KEPT,
     UPLINK_BATCH_BYTES,
     UPLINK_LIVE_WINDOW_BYTES,
@@ -74,7 +74,7 @@ class UplinkLimits:
     live_window_bytes: int = UPLINK_LIVE_WINDOW_BYTES
     """Window of the live lane."""
     batch_bytes: int = UPLINK_BATCH_BYTES
-    """Expanded size at which a batch is cut, with the address and properties of each message."""
+    """Expanded size at which a batch is disconnect, with the address and properties of each message."""
     batches_undelayed: int = 8
     """Unsettled batches of a lane from which on only full ones are sent."""
     gather_s: float = 0.0
@@ -240,15 +240,15 @@ class Uplink:
         if self.pacer is not None:
             self.pacer.carried(size)
 
-    def attached(self, engine: Engine, link: Link, cut: Callable[[str], None]) -> None:
-        """Use a link that the peer accepted. `cut` is called with a reason when the connection must be replaced."""
+    def attached(self, engine: Engine, link: Link, disconnect: Callable[[str], None]) -> None:
+        """Use a link that the peer accepted. `disconnect` is called with a reason to replace the connection."""
         self._engine, self._link = engine, link
         self._live_at = float("-inf")
         self.rate.begin()
         if self.pacer is not None:
             self.pacer.begin(self._clock())
         self._room = SocketRoom()
-        self._path.opened(cut)
+        self._path.opened(disconnect)
         self._begin()
         self._pump()
 
@@ -299,7 +299,7 @@ class Uplink:
         for delivery, outcome in finished:
             delivery.flow.finish(delivery.pieces, outcome)
         if refused is not None:
-            self._path.cut(refused)
+            self._path.disconnect(refused)
         elif finished:
             self._pump()
             self._path.wake()
@@ -360,13 +360,13 @@ class Uplink:
         """Return True when so few bytes are unsent that a live batch would not wait long behind them."""
         if not self._looked and self._shell is not None:
             self._looked = True
-            self._room.look(self._shell.path, now)
+            self._room.update(self._shell.path, now)
         if not self._room.is_full:
             return True
         if self._handed:
             self._path.wake()  # the socket may have taken all of it in the next turn
             return False
-        return self._come(now + BACKLOG_LOOK_S, now)
+        return self._come(now + BACKLOG_POLL_S, now)
 
     def _paced(self, lane: BatchLane, now: float) -> bool:
         """Return True when the pacer allows this lane to send now."""

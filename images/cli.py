@@ -1,4 +1,4 @@
-"""`waypost image`: make a gateway that can be installed, booted or tried without a checkout."""
+"""`waypost image`: build gateways that are installed or booted without a source checkout."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 machine_option = click.option(
     "--machine",
     type=click.Choice(["x86_64", "aarch64"]),
-    help="Kind of machine to build for.  [default: this one's]",
+    help="Architecture to build for.  [default: that of this machine]",
 )
 key_option = click.option(
     "--key", type=click.Path(path_type=Path, exists=True), help="Sign with this key (PEM), with --certificate."
 )
-fresh_option = click.option("--fresh", is_flag=True, help="Take Debian's newest packages, not those of the last build.")
+fresh_option = click.option(
+    "--fresh", is_flag=True, help="Use the newest packages of Debian instead of those of the last build."
+)
 into_option = click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -35,9 +37,9 @@ into_option = click.option(
 
 @click.group()
 def image() -> None:
-    """Make a gateway that needs no checkout: a folder, a package, an image of a card.
+    """Build a gateway as a folder, a Debian package, a card image or a container image.
 
-    Steps with unchanged inputs are skipped.
+    Build steps with unchanged inputs are skipped.
     """
 
 
@@ -50,10 +52,10 @@ def image() -> None:
 def freeze(
     cache: Path | None, mirror: str | None, security_mirror: str | None, machine: str | None, fresh: bool, out: Path
 ) -> None:
-    """Make a folder with a gateway and the Python it runs on.
+    """Build a folder with a gateway and its own Python.
 
     \b
-    It runs on a machine without Python:
+    It runs on machines without Python:
       waypost image freeze --out ./frozen && ./frozen/waypost edge run --dev --data ./data
     """
     from images.debian import Mirror
@@ -76,10 +78,10 @@ def freeze(
 def package(
     cache: Path | None, mirror: str | None, security_mirror: str | None, machine: str | None, fresh: bool, out: Path
 ) -> None:
-    """Make a Debian package of a gateway, for Debian 12 or newer and Raspberry Pi OS.
+    """Build a Debian package of a gateway, for Debian 12 or newer and Raspberry Pi OS.
 
     \b
-    On the gateway's machine; it serves when this is done:
+    Install it on the gateway's machine, which also starts it:
       sudo apt install ./waypost_*.deb
     """
     from images.debian import Mirror
@@ -105,7 +107,9 @@ def package(
 )
 @fresh_option
 @into_option
-@click.option("--url", metavar="URL", help="Folder from which Raspberry Pi Imager fetches it.  [default: --out]")
+@click.option(
+    "--url", metavar="URL", help="URL of the folder from which Raspberry Pi Imager downloads it.  [default: --out]"
+)
 def build(
     cache: Path | None,
     mirror: str | None,
@@ -117,13 +121,14 @@ def build(
     out: Path,
     url: str | None,
 ) -> None:
-    """Make the image of a card, compressed and signed.
+    """Build a card image, compressed and signed.
 
-    Next to it are its block map, checksums, signature, bill of materials, and the manifest for Raspberry Pi Imager.
+    Its folder also gets a block map, checksums, a signature, a bill of materials and the manifest for Raspberry Pi
+    Imager.
 
-    Needs root. It takes ten minutes the first time, with downloads; five when only the gateway has changed; one when
-    only our files on top of Debian have; much more on a busy machine. Without --key it is signed with a key made for
-    this machine, for trials.
+    Needs root. The first build takes about ten minutes with downloads. It takes five minutes after a change of the
+    gateway, and one minute after a change of the files that are added to Debian. Without --key the image is signed
+    with a test key of this machine.
 
     \b
     For a Raspberry Pi 4:
@@ -161,7 +166,9 @@ def build(
 @fresh_option
 @into_option
 @click.option(
-    "--url", metavar="URL", help="Folder from which gateways will fetch it; also writes the `System` for the hub."
+    "--url",
+    metavar="URL",
+    help="URL of the folder from which gateways will download it; also writes the `System` resource for the hub.",
 )
 def bundle(
     cache: Path | None,
@@ -173,10 +180,10 @@ def bundle(
     out: Path,
     url: str | None,
 ) -> None:
-    """Make the file of an update, signed as images are.
+    """Build the bundle of an update, signed like an image.
 
-    It fits gateways with images signed by the same key. Needs root. A bundle is for all boards; it has no firmware
-    and no boot loader.
+    Gateways accept it if their image was signed with the same key. A bundle works on all boards, because it contains
+    neither firmware nor boot loader. Needs root.
 
     \b
     On a gateway:
@@ -208,23 +215,23 @@ image.add_command(container)
 
 @image.command("run")
 @click.argument("img", type=click.Path(path_type=Path))
-@click.option("--port", "ports", metavar="HERE:THERE", multiple=True, help="Ports to forward.  [default: 21883:1883 …]")
 @click.option(
-    "--disk", type=click.Path(path_type=Path), help="Keep the card in this file, and continue with it next time."
+    "--port", "ports", metavar="HOST:GUEST", multiple=True, help="Port to forward; repeatable.  [default: 21883:1883 …]"
 )
+@click.option("--disk", type=click.Path(path_type=Path), help="Keep the card in this file, for the next run.")
 @click.option(
     "--screenshot",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write its screen (SVG) when it serves, and end.",
+    help="Write an image of its screen (SVG) once it serves, and stop.",
 )
-@click.option("--until", metavar="TEXT", help="With --screenshot: wait until its console shows this.")
+@click.option("--until", metavar="TEXT", help="With --screenshot: wait for this text on the console instead.")
 def run_image(img: Path, ports: tuple[str, ...], disk: Path | None, screenshot: Path | None, until: str | None) -> None:
     """Boot an image in an emulated machine (QEMU).
 
-    On this machine the gateway's ports are 20000 higher. The console is this terminal; Ctrl-A X ends the machine.
+    The gateway's ports on this machine are 20000 higher. This terminal is the console; Ctrl-A X stops the machine.
 
     \b
-    MQTT is at 127.0.0.1:21883, AMQP at 25672; of a gateway that has enrolled, MQTT over TLS at 28883, HTTPS at 20443:
+    MQTT is at 127.0.0.1:21883 and AMQP at 25672. An enrolled gateway has MQTT over TLS at 28883 and HTTPS at 20443:
       waypost image run ./cards/waypost-0.1.0-qemu.img.zst
     """
     import tempfile
@@ -233,7 +240,7 @@ def run_image(img: Path, ports: tuple[str, ...], disk: Path | None, screenshot: 
     from images.output import check_target, write_text
 
     if until is not None and screenshot is None:
-        raise click.UsageError("--until goes with --screenshot")
+        raise click.UsageError("--until requires --screenshot")
     if screenshot is not None:
         check_target(screenshot.parent)
     forwarded = machine.parse_ports(ports)
@@ -256,7 +263,7 @@ def _require_fetchable(url: str | None) -> None:
 
 
 def _freeze(steps: BuildSteps, machine: str | None, mirror: Mirror, *, fresh: bool) -> tuple[Path, str]:
-    """Return a frozen gateway, and the kind of machine it is for."""
+    """Return the folder of a frozen gateway, and its architecture."""
     import platform
 
     from images.frozen import by_machine

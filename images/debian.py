@@ -14,7 +14,7 @@ SUITE: Final = "bookworm"
 """The release of Debian that gateways run."""
 HOOKS: Final = "/usr/share/mmdebstrap/hooks"
 DATE: Final = 1577836800
-"""Date of every file that Debian's packages do not date, seconds since 1970: the same packages give the same tree."""
+"""Date (seconds since 1970) of files without a date of their own, so that the same packages give the same tree."""
 APT: Final = ('--aptopt=Apt::Install-Recommends "false"', "--aptopt=Acquire::Retries 3", "--dpkgopt=force-unsafe-io")
 
 
@@ -24,27 +24,27 @@ class Mirror:
     def __init__(self, address: str | None = None, security: str | None = None) -> None:
         """Set the mirrors.
 
-        `address`: URL of a Debian mirror; None: what this machine's apt uses. `security`: URL of a mirror of the
-        security updates; None: next to the other, where mirrors have it.
+        `address`: URL of a Debian mirror; None: the mirrors of this machine's apt. `security`: URL of a mirror of the
+        security updates; None: `address` with the suffix ``-security``.
         """
         if security is not None and address is None:
-            raise ImageError("--security-mirror goes with --mirror", code=USAGE)
+            raise ImageError("--security-mirror requires --mirror", code=USAGE)
         self._address = address
         self._security = security or f"{(address or '').rstrip('/')}-security"
 
     @property
     def cache_inputs(self) -> tuple[str, ...]:
-        """Inputs of build steps: packages of another mirror are built again."""
+        """Inputs that invalidate cached build steps: steps run again after a change of mirror."""
         return () if self._address is None else (self._address, self._security)
 
     def sources(self, components: str) -> str:
-        """Return lines for apt. Raises ImageError if this machine knows no archive of `SUITE`."""
+        """Return the lines of sources.list. Raises ImageError if apt on this machine has no archive of `SUITE`."""
         if self._address is not None:
             places = ((self._address, ("", "-updates")), (self._security, ("-security",)))
             named = (f"{address} {SUITE}{suite}" for address, suites in places for suite in suites)
             return "".join(f"deb {line} {components}\n" for line in named)
-        asked = ("--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages", "Origin: Debian")
-        found = dict.fromkeys(run_for_output("apt-get", "indextargets", *asked).splitlines())
+        query = ("--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages", "Origin: Debian")
+        found = dict.fromkeys(run_for_output("apt-get", "indextargets", *query).splitlines())
         lines = [f"deb {line} {components}" for line in found if line.split()[-1].partition("-")[0] == SUITE]
         if not lines:
             raise ImageError(
@@ -63,9 +63,9 @@ class Mirror:
         self._run(target, packages, "main non-free-firmware", ("--variant=apt", *options), log)
 
     def install_small(self, target: Path, architecture: str, packages: Sequence[str], *, log: Path) -> None:
-        """Create a root file system for a container: essential packages, these, and no documentation."""
-        leave = [f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in ("doc", "info", "locale", "man")]
-        options = ("--variant=essential", *leave, "--dpkgopt=path-include=/usr/share/doc/*/copyright")
+        """Create a root file system for a container: essential packages and `packages`, without documentation."""
+        excluded = [f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in ("doc", "info", "locale", "man")]
+        options = ("--variant=essential", *excluded, "--dpkgopt=path-include=/usr/share/doc/*/copyright")
         self._run(target, packages, "main", options, log, architecture=architecture)
 
     def _run(

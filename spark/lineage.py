@@ -19,7 +19,7 @@ from cloud.place.place import place_of_table
 TELEMETRY: Final = "telemetry"
 COMMITS_MAX: Final = 100
 """Commits of a table searched for its lineage; each is one small file."""
-_LOOKED_AT_FIRST: Final = 4
+_CHECKED_FIRST: Final = 4
 """Commits read first: usually the newest one has the lineage, or maintenance follows it with two or three."""
 CHANGES_MAX: Final = 1_000
 """Commits searched for changes between two versions."""
@@ -137,7 +137,7 @@ def _commit(version: int, info: Mapping[str, Any]) -> TableCommit:
 
 def last_change(table: deltalake.DeltaTable) -> TableCommit | None:
     """Return the newest commit of a table that is not maintenance; None if the log lacks it."""
-    for count in (_LOOKED_AT_FIRST, COMMITS_MAX):
+    for count in (_CHECKED_FIRST, COMMITS_MAX):
         found = next((commit for commit in commits(table, count) if not commit.is_maintenance), None)
         if found is not None:
             return found

@@ -64,8 +64,8 @@ def advise_for_files(table: str) -> str:
     if table not in schemas.LANDED:
         return "`waypost analytics rebuild` rebuilds derived tables from what has landed"
     return (
-        "Restore it from a copy, or let `waypost analytics verify --drop` take damaged files out of the table: it "
-        "records the loss"
+        "Restore it from a copy, or let `waypost analytics verify --drop` remove damaged files from the table and "
+        "record the loss"
     )
 
 
@@ -78,7 +78,7 @@ def _advise(table: str, text: str, of: Of) -> str:
         return {
             "log": "Start the hub, which removes a torn end of its log, or restore the table from a copy",
             "rows": f"`waypost analytics verify` names the damaged files of {table}: restore them from copies, or "
-            "take them out of the table by `verify --drop`",
+            "remove them with `verify --drop`",
             "columns": "Another program wrote it: restore the table from a copy",
         }[of]
     if table == schemas.PAYLOAD_SCHEMAS.name:

@@ -25,7 +25,7 @@ class DamagedFile:
 class VerifiedTable:
     """Result for one table: number and bytes of its files, and the damaged ones.
 
-    `failure`: why the table could not be checked, and what to do; then no file was.
+    `failure` is set for a table that could not be checked: the reason and the next step.
     """
 
     table: str
@@ -44,7 +44,7 @@ class VerifiedTable:
 
 
 def verify(lake: LakeLocation, names: Sequence[str]) -> Iterator[VerifiedTable]:
-    """Read every data file of these tables as they are now."""
+    """Check every data file in the current version of these tables."""
     place = place_of(lake)
     for name in names:
         yield _verify(place.at(name))
@@ -67,8 +67,8 @@ def _verify(place: LakePlace) -> VerifiedTable:
 def _list_checked(place: LakePlace) -> list[DataFile]:
     """Return the files of a table.
 
-    Raises one of `table_errors.FAILURES` when its log is damaged. delta-rs would take an empty entry for a version
-    without rows.
+    Raises one of `table_errors.FAILURES` when its log is damaged. The log is checked here because delta-rs reads an
+    empty log entry as a version without changes.
     """
     table = place.delta()
     newest = table.version()

@@ -1,4 +1,4 @@
-"""`waypost analytics verify`: check the data files of a lake, and take damaged ones out of landed tables.
+"""`waypost analytics verify`: check the data files of a lake, and remove damaged ones from landed tables.
 
 Imports are lazy so that `--help` is instant.
 """
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 @click.command()
 @commands.lake_option
 @click.argument("names", nargs=-1, metavar="[TABLE]...")
-@click.option("--drop", is_flag=True, help="Take damaged files out of landed tables, so that passes can go on.")
+@click.option("--drop", is_flag=True, help="Remove damaged files from landed tables, so that passes can continue.")
 def verify(lake: LakePlace, names: tuple[str, ...], drop: bool) -> None:
-    """Read and check every data file of every table, or of these, and name the damaged ones.
+    """Check every data file of all tables, or of the named ones, and list the damaged files.
 
-    Changes nothing without --drop. Exit code 4: something is damaged.
+    Without --drop nothing is changed. Exit code 4: a file is damaged.
 
-    A pass that meets a damaged file fails and names it. Then do one of these:
+    A pass that reads a damaged file fails with its name. Then:
 
     \b
       1. If you have a copy of the file, restore it. Nothing is lost.
       2. Else run `verify --drop`. The lake loses the file's messages.
 
-    --drop records each file in table set_aside, with its gateways and sequences, and moves the file, if it
-    exists, to the folder _damaged of the lake. It handles landed tables (telemetry and the others that the hub
-    writes); `waypost analytics rebuild` rebuilds a damaged derived table. No pass may run at the same time; the hub
-    may. After an interruption run it again. Exit code 0: all damaged files have been taken out.
+    --drop records each file in table set_aside, with its gateways and sequences, and moves the file to the folder
+    _damaged of the lake. It works on landed tables (telemetry and the others that the hub writes). To repair a
+    derived table, run `waypost analytics rebuild`. The hub may run at the same time, but no pass. After an
+    interruption run it again. Exit code 0: all damaged files were removed.
     """
     known = lake.tables()
     unknown = [name for name in names if name not in known]
@@ -56,18 +56,18 @@ def _check(lake: LakePlace, names: Sequence[str], _chosen: bool) -> None:
         problems += len(table.problems)
         files += len(table.damaged)
         _show(table)
-        _show_wrong(table)
+        _show_problems(table)
     if files:
         click.echo(
-            "Restore files of landed tables from copies; take files without a copy out by `waypost analytics verify "
-            "--drop`. Then run `waypost analytics rebuild`; it alone rebuilds derived tables.",
+            "Restore the files of landed tables from copies, or remove them with `waypost analytics verify --drop`. "
+            "Then run `waypost analytics rebuild`, which also repairs derived tables.",
             err=True,
         )
     if problems:
         sys.exit(INTEGRITY)
 
 
-@interruption.interruptible("run it again to finish; files taken out are in table set_aside")
+@interruption.interruptible("run it again to finish; the removed files are listed in table set_aside")
 def _drop(lake: LakePlace, names: Sequence[str], chosen: bool) -> None:
     from spark import verification
     from spark.jobs import pass_lock
@@ -96,33 +96,33 @@ def _require_landed(names: Sequence[str]) -> None:
 
     for name in names:
         if name in schemas.DERIVED:
-            raise click.UsageError(f"--drop {name}: it is derived, and `waypost analytics rebuild` rebuilds it")
+            raise click.UsageError(f"--drop {name}: this table is derived; repair it with `waypost analytics rebuild`")
         if name not in schemas.LANDED:
-            raise click.UsageError(f"--drop {name}: only of landed tables: {', '.join(schemas.LANDED)}")
+            raise click.UsageError(f"--drop {name}: not a landed table; landed tables: {', '.join(schemas.LANDED)}")
 
 
 def _drop_from(lake: LakePlace, table: VerifiedTable) -> tuple[int, bool]:
-    """Take the damaged files out of a table; return how many were, and whether nothing damaged is left."""
+    """Remove the damaged files from a table. Return their number, and True when the table is intact now."""
     from spark import conflict, dropping, schemas, table_errors
 
     is_landed = table.table in schemas.LANDED
     if table.problems and (table.failure is not None or not is_landed):
-        _show_wrong(table)
-        click.echo(f"note: nothing was taken out of {table.table}{_next_step(table)}", err=True)
+        _show_problems(table)
+        click.echo(f"note: nothing was removed from {table.table}{_next_step(table)}", err=True)
         return 0, False
     if not is_landed:
         return 0, True
     try:
         dropped = dropping.drop(lake, table.table, table.damaged)
     except (*table_errors.FAILURES, table_errors.TableUnreadable) as error:
-        _show_wrong(table)
+        _show_problems(table)
         why = (
-            "another program wrote it at the same moment"
+            "another program changed the table at the same time"
             if conflict.is_conflict(error)
             else table_errors.summarize(error)
         )
         click.echo(
-            f"error: not all damaged files were taken out of {table.table}: {why}. Run it again to continue", err=True
+            f"error: not all damaged files were removed from {table.table}: {why}. Run the command again", err=True
         )
         return 0, False
     for each in dropped:
@@ -134,7 +134,7 @@ def _next_step(table: VerifiedTable) -> str:
     from spark import schemas
 
     if table.table in schemas.DERIVED:
-        return ": `waypost analytics rebuild` rebuilds it"
+        return ": repair it with `waypost analytics rebuild`"
     return "" if table.failure is not None else ": restore its files from copies"
 
 
@@ -153,10 +153,10 @@ def _explain(lake: LakePlace) -> None:
     from spark import dropping
 
     click.echo(
-        "The lake has lost the rows of these files, except results of earlier passes. Table set_aside has a row for "
-        f"each file, and {lake.uri}/{dropping.DAMAGED} has the damaged files. After the next pass the missing "
-        "sequences are in table gaps. To undo this, restore the files and the table from copies, then run `waypost "
-        "analytics rebuild`.",
+        "The lake no longer has the rows of these files; results of earlier passes remain. Table set_aside has a row "
+        f"for each file, and the files are in {lake.uri}/{dropping.DAMAGED}. After the next pass, table gaps lists the "
+        "missing sequences. To undo this, restore the files and the table from copies, then run `waypost analytics "
+        "rebuild`.",
         err=True,
     )
 
@@ -166,6 +166,6 @@ def _show(table: VerifiedTable) -> None:
     click.echo(f"{table.table:<20} {files:>13} {table.size / 1e6:>10,.1f} MB  {len(table.problems)} damaged")
 
 
-def _show_wrong(table: VerifiedTable) -> None:
+def _show_problems(table: VerifiedTable) -> None:
     for text in table.problems:
         click.echo(f"error: {text}", err=True)

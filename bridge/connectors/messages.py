@@ -1,7 +1,7 @@
 """Messages for peers without AMQP: payload, metadata and name.
 
-A message that arrived over AMQP is translated; the creator of a connector passes the translation, as the broker's is
-above the bridge. The name of a message never changes: gateway, epoch, address and sequence.
+A message that arrived over AMQP is translated. The translation belongs to the broker, a layer above the bridge, so the
+creator of a connector passes it in. A message keeps its name (gateway, epoch, address and sequence) forever.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ConnectorMessage(NamedTuple):
     """Index among the messages of its ticket."""
     name: MessageName
     target: str
-    """The peer's address for it."""
+    """Address at the peer."""
     device: str
     received_at: int
     """UTC nanoseconds since 1970."""
@@ -47,7 +47,7 @@ class ConnectorMessage(NamedTuple):
     properties: PublishProperties
     payload: bytes
     client: str = ""
-    """Client that the device used to send it; empty when it has the name of the device."""
+    """MQTT client identifier of the sender; empty when it equals `device`."""
 
 
 def messages(outgoing: Outgoing, translate: Translate) -> Iterator[ConnectorMessage]:

@@ -1,7 +1,7 @@
-"""AMQP 1.0 on Qpid Proton's engine: one connection, either role, as a `bridge.transport.connection.ConnectionMachine`.
+"""AMQP 1.0 on Qpid Proton's engine: one connection, client or server (`bridge.transport.connection.ConnectionMachine`).
 
-`proton` has the calls of the C library, `events` the events for the owner. The README of `edge/broker/amqp` lists what
-Proton's engine leaves out of the standard, and how Waypost handles it.
+`proton` wraps the C library, and `events` has the events for the owner of a connection. The README of
+`edge/broker/amqp` lists the parts of the standard that Proton's engine lacks, and how Waypost handles them.
 """
 
 from bridge.engine.events import (
@@ -18,7 +18,7 @@ from bridge.engine.events import (
 )
 from bridge.engine.link import Link
 from bridge.engine.machine import Engine
-from bridge.engine.states import Condition, DeliveryState, Detail, words
+from bridge.engine.states import Condition, DeliveryState, Detail, describe_condition
 from bridge.engine.terminus import Terminus, TerminusKind
 
 __all__ = [
@@ -39,5 +39,5 @@ __all__ = [
     "Terminus",
     "TerminusKind",
     "Transfers",
-    "words",
+    "describe_condition",
 ]

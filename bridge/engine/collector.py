@@ -29,7 +29,7 @@ _OPENED_AGAIN: Final = Condition("amqp:illegal-state", "a second open")
 class Collector:
     """Reads the events of one connection from Proton."""
 
-    __slots__ = ("_links", "_loops", "_transport", "deaf", "identity", "left", "more", "opened")
+    __slots__ = ("_links", "_loops", "_transport", "identity", "input_closed", "left", "more", "opened")
 
     def __init__(self, transport: ProtonTransport, links: Links, loops: EngineLoops) -> None:
         self.identity: str | None = None
@@ -43,7 +43,7 @@ class Collector:
         self._transport = transport
         self._links = links
         self._loops = loops
-        self.deaf = False
+        self.input_closed = False
         """Proton has stopped reading: it met an invalid frame (without an event for it), or the end."""
 
     def collect(self, events: list[Event], data: bytes = b"") -> Condition | None:
@@ -54,7 +54,7 @@ class Collector:
         transport, links, loops = self._transport, self._links.by_address, self._loops
         self.more = False
         left = ENDPOINTS_AT_ONCE
-        self.deaf, taken, groups, event, self.left = loops.read(transport, data, links)
+        self.input_closed, taken, groups, event, self.left = loops.read(transport, data, links)
         if taken is not None:
             self._add_received(*taken, events)
         if groups is None:
@@ -115,14 +115,14 @@ class Collector:
         for link, items in groups.dispositions.items():
             if not link.closed:
                 events.append(Dispositions(link, items))
-        for link, tags in groups.apart.items():
+        for link, tags in groups.accepted_tags.items():
             if not link.closed:
                 events.append(Accepted(link, tags))
         for link in groups.flows:
             self._on_flow(link, events)
         groups.received.clear()
         groups.dispositions.clear()
-        groups.apart.clear()
+        groups.accepted_tags.clear()
         groups.flows.clear()
         return _WRONG_WAY if groups.wrong and not self._links.over else None
 

@@ -70,7 +70,7 @@ class Dispositions(msgspec.Struct, frozen=True, gc=False):
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
-    """The peer has accepted and settled our messages with these tags; only for links with `Link.accepted_apart`."""
+    """The peer has accepted and settled our messages with these tags; only for links with `Link.accepted_by_tag`."""
 
     link: Link
     tags: list[int]

@@ -40,7 +40,7 @@ class Link:
         "_sent",
         "_session",
         "_unsettled",
-        "accepted_apart",
+        "accepted_by_tag",
         "answers_close",
         "attached",
         "closed",
@@ -95,7 +95,7 @@ class Link:
         """Detached or closed by either end: it can no longer be used."""
         self.answers_close = False
         """The owner answers a closing detach of the peer (`Engine.answer_close`); otherwise the machine does."""
-        self.accepted_apart = False
+        self.accepted_by_tag = False
         """Accepted and settled messages are reported as `Accepted`, not among `Dispositions`."""
         self.context: Any = None
         """Any object of the owner."""
@@ -118,9 +118,9 @@ class Link:
         """Attach an object of the owner."""
         self.context = context
 
-    def report_accepted_apart(self) -> None:
+    def report_accepted_by_tag(self) -> None:
         """Report accepted and settled messages as `Accepted`, not among `Dispositions`."""
-        self.accepted_apart = True
+        self.accepted_by_tag = True
 
     def leave_close_to_owner(self, *, answers: bool) -> None:
         """Set whether the owner answers a closing detach of the peer; otherwise the machine does."""

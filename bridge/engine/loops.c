@@ -145,8 +145,8 @@ enum {
     TAG_BYTES = 8,         /* longest tag of ours; a longer one is a peer's and matches nothing */
     LONG_BYTES = 4096,     /* input from which Proton takes longer than releasing the GIL does */
     PIECE_BYTES = 8192,    /* input between two checks for events that Python handles: 80 attaches, 2 ms */
-    BEGUN_BYTES = 16384,   /* size from which an incomplete message is taken, see `loops.py` */
-    QUEUED_FEW = 4,        /* fewer messages than this in BEGUN_BYTES are large */
+    PARTIAL_BYTES_MIN = 16384,   /* size from which an incomplete message is taken, see `loops.py` */
+    QUEUED_FEW = 4,        /* fewer messages than this in PARTIAL_BYTES_MIN are large */
     SMALL_BYTES = 4096,    /* largest input of `amqp_take_single`; Python handles larger reads */
     LOCAL_CLOSED = 4,      /* PN_LOCAL_CLOSED */
 };
@@ -310,7 +310,7 @@ static PyObject *receive_from(pn_link_t *link)
         if (size > largest)
             largest = size;
         if (partial) {
-            if (size >= BEGUN_BYTES) {
+            if (size >= PARTIAL_BYTES_MIN) {
                 Py_XDECREF(begins);
                 begins = message_of(link, size);
                 done = begins != NULL;
@@ -388,14 +388,14 @@ static PyObject *read_bytes(PyObject *self, PyObject *const *arguments, Py_ssize
         push(transport, data + pushed, (size_t)piece);
         pushed += piece;
         done = done && collect_into(&all, collector);
-        large = pushed >= BEGUN_BYTES && is_open(all.receiving) && pn.link_queued(all.receiving) < QUEUED_FEW;
+        large = pushed >= PARTIAL_BYTES_MIN && is_open(all.receiving) && pn.link_queued(all.receiving) < QUEUED_FEW;
     } while (done && pushed < size && !large && !pn.collector_peek(collector));
     size -= pushed;
     if (done) {
-        bool waits = pn.collector_peek(collector) != NULL, deaf = pn.transport_capacity(transport) < 0;
+        bool waits = pn.collector_peek(collector) != NULL, input_closed = pn.transport_capacity(transport) < 0;
         PyObject *received = all.n == 1 && is_open(all.receiving) && !waits ? receive_from(all.receiving) : none();
         if (received)
-            return Py_BuildValue("NNNNn", all.rows, received, PyBool_FromLong(waits), PyBool_FromLong(deaf), size);
+            return Py_BuildValue("NNNNn", all.rows, received, PyBool_FromLong(waits), PyBool_FromLong(input_closed), size);
     }
     Py_XDECREF(all.rows);
     return NULL;
@@ -484,7 +484,7 @@ static PyObject *forget_accepted(PyObject *self, PyObject *const *arguments, Py_
     return found;
 }
 
-/* --- content of a message: malformed_at, usual_bodies -------------------------------------------------------------- */
+/* --- content of a message: malformed_at, strip_header -------------------------------------------------------------- */
 
 /* Section codes and format codes (AMQP 1.0 sections 3.2 and 1.6), and a place in the list of properties (3.2.4). */
 enum { HEADER = 0x70, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES, DATA, SEQUENCE,
@@ -726,7 +726,7 @@ static bool reaches_expiry(const uint8_t *value, size_t left)
     return *value == LIST32 && (left < 9 || number_at(value + 5) > EXPIRY_FIELD);
 }
 
-/* These bytes are a usual bare message. See `EngineLoops.usual_bodies`. */
+/* These bytes are a usual bare message. See `EngineLoops.strip_header`. */
 static bool usual(const uint8_t *bare, size_t size)
 {
     if (size < 4 || bare[0] || bare[1] != SMALL_ULONG || bare[2] < PROPERTIES || bare[2] > FOOTER)
@@ -736,11 +736,11 @@ static bool usual(const uint8_t *bare, size_t size)
     return malformed_from(bare, size) < 0;
 }
 
-/* usual_bodies(messages, header) -> the bytes after the header of each message; None when one is not usual. */
-static PyObject *usual_bodies(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+/* strip_header(messages, header) -> the bytes after the header of each message; None when one is not usual. */
+static PyObject *strip_header(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("amqp_usual_bodies", arguments, count, "Ob"))
+    if (!takes("amqp_strip_header", arguments, count, "Ob"))
         return NULL;
     char *header, *bytes;
     Py_ssize_t start, size;
@@ -787,12 +787,12 @@ static int write_into(pn_transport_t *transport, PyObject *output)
     return pending >= 0;
 }
 
-/* Send all but the last piece of a message larger than BEGUN_BYTES at once; return the start of the last piece. */
+/* Send all but the last piece of a message larger than PARTIAL_BYTES_MIN at once; return the start of the last piece. */
 static size_t send_pieces(pn_link_t *link, const char *message, size_t size, pn_transport_t *transport, PyObject *output)
 {
     size_t sent = 0;
-    for (; size - sent > BEGUN_BYTES; sent += BEGUN_BYTES) {
-        pn.link_send(link, message + sent, BEGUN_BYTES);
+    for (; size - sent > PARTIAL_BYTES_MIN; sent += PARTIAL_BYTES_MIN) {
+        pn.link_send(link, message + sent, PARTIAL_BYTES_MIN);
         if (write_into(transport, output) < 0)
             break; /* the rest is sent as one piece */
     }
@@ -1008,7 +1008,7 @@ static PyMethodDef functions[] = {
     FUNCTION("amqp_forget", forget),
     FUNCTION("amqp_forget_accepted", forget_accepted),
     FUNCTION("amqp_malformed_at", malformed_at),
-    FUNCTION("amqp_usual_bodies", usual_bodies),
+    FUNCTION("amqp_strip_header", strip_header),
     FUNCTION("amqp_send", send_messages),
     FUNCTION("amqp_write", write_bytes),
     FUNCTION("amqp_take_single", take_single),

@@ -1,8 +1,7 @@
 """Hot loops of the AMQP machine in C (`loops.c`): one call per batch, with Python objects as arguments and results.
 
-They take the deliveries of a link out of Proton and put ours into it; `machine` knows what the events mean for the
-owner. Proton's objects are addresses (integers) here. A tag is read from the delivery itself; it is valid when `_sent`
-has the same delivery under it.
+They move deliveries between Proton and Python; `machine` turns the events into those of the owner. Proton's objects are
+addresses (integers) here. The tag of a delivery is valid if `_sent` maps it to the same delivery.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ FUNCTIONS = (
 """Functions of Proton's C library that the loops call."""
 
 ROWS_MAX: Final = 4096
-"""Most outcomes of one call; more take another call."""
+"""Maximum number of outcomes in one call; further ones take another call."""
 
 SMALL_BYTES: Final = 4096
-"""Largest read that `EngineLoops.take` gives to Proton; the same as in `loops.c`."""
+"""Largest read for `EngineLoops.take`; the same as in `loops.c`."""
 
 _ACCEPTED, _SETTLED, _UPDATED, _RECEIVED, _DONE = 1, 2, 4, 8, 7
 _STATE_ACCEPTED = DeliveryState.ACCEPTED
@@ -42,65 +41,66 @@ _STATE_RELEASED = DeliveryState.RELEASED
 _DELIVERY, _LINK_FLOW = lib.PN_DELIVERY, lib.PN_LINK_FLOW
 _DELIVERY_POINTER = ffi.typeof("pn_delivery_t *")
 
-OF_THE_CONNECTION: Final = (lib.PN_CONNECTION_REMOTE_OPEN, lib.PN_CONNECTION_REMOTE_CLOSE, lib.PN_TRANSPORT_ERROR)
-HANDLED_EVENTS: Final = frozenset((_DELIVERY, _LINK_FLOW, *HANDLERS, *OF_THE_CONNECTION))
+CONNECTION_EVENTS: Final = (lib.PN_CONNECTION_REMOTE_OPEN, lib.PN_CONNECTION_REMOTE_CLOSE, lib.PN_TRANSPORT_ERROR)
+HANDLED_EVENTS: Final = frozenset((_DELIVERY, _LINK_FLOW, *HANDLERS, *CONNECTION_EVENTS))
 """Types of Proton's events that are handled; all others are ignored."""
 
 Batches = list[tuple[bool, list[bytes]]]
-"""Messages in order, grouped by (settled by the peer, messages)."""
+"""Messages in order, in groups: (settled by the peer, messages)."""
 
 
 class Groups:
-    """Consecutive delivery and flow events, grouped so that each link gets one event of a kind."""
+    """Consecutive delivery and flow events, grouped so that each link gets one event of each kind."""
 
-    __slots__ = ("apart", "dispositions", "flows", "received", "wrong")
+    __slots__ = ("accepted_tags", "dispositions", "flows", "received", "wrong")
 
     def __init__(self) -> None:
         self.received: dict[Link, None] = {}
-        self.apart: dict[Link, list[int]] = {}
-        """Tags of accepted and settled messages, of links with `Link.accepted_apart`."""
+        self.accepted_tags: dict[Link, list[int]] = {}
+        """Tags of messages that the peer accepted and settled, for links with `Link.accepted_by_tag`."""
         self.dispositions: dict[Link, list[tuple[int, DeliveryState, bool, Detail]]] = {}
         self.flows: dict[Link, None] = {}
         self.wrong = False
-        """True after the peer sent on a link although it is the receiver."""
+        """True when the peer sent a message on a link where it is the receiver."""
 
     def accepted(self, link: Link, tags: Sequence[int]) -> None:
         """Add messages that the peer has accepted and settled."""
         if not tags:
             return
-        if link.accepted_apart:
-            self.apart.setdefault(link, []).extend(tags)
+        if link.accepted_by_tag:
+            self.accepted_tags.setdefault(link, []).extend(tags)
         else:
             self.dispositions.setdefault(link, []).extend([(tag, _STATE_ACCEPTED, True, None) for tag in tags])
 
 
 SendBuffer = tuple[ProtonTransport, list[bytes]]
-"""The transport that makes frames of sent messages, and the list for the frames that can leave."""
+"""The transport that encodes sent messages, and the list for frames that are ready."""
 
 Taken = tuple[Link, Batches, int, int]
 """A link and the result of `EngineLoops.receive` for it."""
 
 Read = tuple[bool, Taken | None, Groups | None, Any, int]
-"""(Proton has stopped reading, messages of one link if nothing else arrived, else groups, and the event that
-`EngineLoops.collect` returned; bytes not given to Proton because an event that precedes them waits). Proton stops
-reading at an invalid frame, without an event for it, or at the end."""
+"""(Proton has stopped reading; the messages, if only messages of one link arrived; otherwise the groups; the event that
+`EngineLoops.collect` returned; number of bytes not yet passed to Proton, because they follow that event). Proton stops
+reading at the end, or at an invalid frame, for which it has no event."""
 
 PIECE_BYTES: Final = 8 * 1024
-"""Bytes given to Proton before events are checked: 80 attaches, 2 ms. The same as in `loops.c`."""
+"""Bytes passed to Proton before its events are checked: at most 80 attaches or 2 ms. The same as in `loops.c`."""
 
-BEGUN_BYTES: Final = 16 * 1024
-"""Smallest size of an incomplete message that is taken out of Proton. For each delivery Proton keeps memory of the
-largest piece it had to hold, for the lifetime of the connection. The same as in `loops.c`."""
+PARTIAL_BYTES_MIN: Final = 16 * 1024
+"""Size from which an incomplete message is taken out of Proton, because Proton never frees the memory of the largest
+piece that a delivery held while the connection lasts. The same as in `loops.c`."""
 
 QUEUED_FEW: Final = 4
-"""Fewer messages than this in a full piece are large, and are taken before more is read. The same as in `loops.c`."""
+"""Messages of a full piece are large if they are fewer, and are taken before more is read. The same as in `loops.c`."""
 
 Received = tuple[list[bytes], list[int], int, bool, bool, int, bool, bytes | None]
-"""(messages; deliveries of unsettled ones; number taken, including aborted ones; settled; more can be taken; bytes of
-the largest, complete or not; the first was aborted; received bytes of a large incomplete message)."""
+"""(messages; deliveries of unsettled messages; number of deliveries taken, including aborted ones; settled by the peer;
+more can be taken; bytes of the largest message, complete or not; the first message was aborted; bytes of a large
+incomplete message)."""
 
 Message = tuple[int, int, bytes, bool, bool]
-"""(link, delivery, message, its header was removed, Proton has more events)."""
+"""(link, delivery, message, True if its header section was removed, True if Proton has more events)."""
 
 
 class EngineLoops:
@@ -111,22 +111,22 @@ class EngineLoops:
         native.bind_proton(addresses, _DELIVERY, _LINK_FLOW, sum(1 << kind for kind in HANDLED_EVENTS), ROWS_MAX)
 
     def read(self, transport: ProtonTransport, data: bytes, links: Mapping[int, Link]) -> Read:
-        """Give Proton bytes of the peer, a piece at a time, and `collect`. Bytes after an event that `collect` returns
-        are left, as are those after part of a large message. `links`: by `address_of`."""
-        rows, received, waits, deaf, left = native.amqp_read(transport.address, transport.collector_address, data)
+        """Pass received bytes to Proton, piece by piece, and `collect` its events. Stops at an event that `collect`
+        returns, and after part of a large message. `links`: links by `address_of`."""
+        rows, received, waits, closed, left = native.amqp_read(transport.address, transport.collector_address, data)
         if received is not None:
             link = links.get(rows[0][0])
             if link is not None and not link.closed:
-                return deaf, self._taken(link, received), None, None, left
+                return closed, self._taken(link, received), None, None, left
             native.amqp_forget(received[1])
         elif not (rows or waits):
-            return deaf, None, None, None, left
+            return closed, None, None, None, left
         groups = Groups()
-        self._sort(rows, links, groups)  # settling creates new events in Proton, which `collect` takes
-        return deaf, None, groups, self.collect(transport, links, groups), left
+        self._sort(rows, links, groups)  # settling creates further events, which `collect` takes
+        return closed, None, groups, self.collect(transport, links, groups), left
 
     def _taken(self, link: Link, received: Received) -> Taken:
-        """Fast path of `_take_over` for a complete result, which most are."""
+        """Fast path of `_take_over` for the usual result: complete messages and nothing else."""
         messages, deliveries, taken, settled, more, largest, _, begins = received
         if more or not messages or begins is not None or link._deliveries.partial:
             batches: Batches = []
@@ -140,8 +140,8 @@ class EngineLoops:
         return link, [(settled, messages)], taken, largest
 
     def take(self, transport: int, collector: int, header: bytes, data: bytes) -> Message | None:
-        """Give Proton the bytes of one read, at most `SMALL_BYTES`, and take the single message in them. Most messages
-        have this header section. Return None for anything but one message: Proton has the bytes, call `collect`."""
+        """Pass one read of at most `SMALL_BYTES` to Proton, and take the single message in it. `header`: the usual
+        header section, which is removed. Return None for any other content; then call `collect`."""
         return native.amqp_take_single(transport, collector, header, data)  # type: ignore[no-any-return]
 
     def settle_all(self, deliveries: list[int]) -> None:
@@ -153,7 +153,7 @@ class EngineLoops:
         return bool(native.amqp_write(transport.address, output))
 
     def has_output(self, transport: ProtonTransport) -> bool:
-        """Return True when Proton has something to send, or will never have again."""
+        """Return True when Proton has bytes to send, or its output has ended."""
         return bool(native.amqp_has_output(transport.address))
 
     def held_bytes(self, sessions: Iterable[int]) -> int:
@@ -161,10 +161,10 @@ class EngineLoops:
         return int(native.amqp_held_bytes(sessions))
 
     def collect(self, transport: ProtonTransport, links: Mapping[int, Link], groups: Groups) -> Any:
-        """Take delivery and flow events off the collector, up to the first other event of `HANDLED_EVENTS`, which is
-        returned and stays on the collector. None: the collector is empty.
+        """Take delivery and flow events off the collector. Return the first other event of `HANDLED_EVENTS`, which
+        stays on the collector; None when the collector is empty.
 
-        Our deliveries that the peer has settled are settled as well.
+        Also settle our deliveries that the peer has settled.
         """
         while True:
             rows, waits = native.amqp_collect(transport.collector_address)
@@ -196,7 +196,7 @@ class EngineLoops:
             if sent.get(tag) != delivery:
                 native.amqp_forget(over)
                 over.clear()
-                look_for_transfer(link, groups)
+                detect_transfer(link, groups)
                 continue
             if not marks & _UPDATED:
                 continue
@@ -216,25 +216,24 @@ class EngineLoops:
         native.amqp_forget(over)
 
     def _take_accepted(self, link: Link, deliveries: list[int], tags: list[int], groups: Groups) -> None:
-        """Handle our deliveries with these tags, which the peer has accepted and settled."""
+        """Handle deliveries that the peer has accepted and settled."""
         found = native.amqp_forget_accepted(link._sent, deliveries, tags)
         link._deliveries.unsettled -= len(found)
         if len(found) < len(tags):
-            look_for_transfer(link, groups)
+            detect_transfer(link, groups)
         groups.accepted(link, found)
 
     def receive(self, link: Link, batches: Batches) -> tuple[int, int]:
-        """Take all complete messages of an open link. Return (deliveries taken, bytes of the largest, complete or
-        not)."""
+        """Take all complete messages of an open link. Return (deliveries taken, bytes of the largest one, complete or not)."""
         return self._take_over(link, batches, native.amqp_receive(link._address))
 
     def _take_over(self, link: Link, batches: Batches, received: Received) -> tuple[int, int]:
-        """Add a result of `amqp_receive` to the link and the batches, and call it until nothing is left."""
+        """Add a result of `amqp_receive` to the link and the batches; call it again until no message is left."""
         number, taken, largest = link._delivery_next, 0, 0
         while True:
             messages, deliveries, count, settled, more, bytes_max, first_aborted, begins = received
             taken += count
-            largest = max(largest, bytes_max, _joined(link, messages, first_aborted, begins))
+            largest = max(largest, bytes_max, _join_parts(link, messages, first_aborted, begins))
             if messages:
                 batches.append((settled, messages))
             link._unsettled.update(enumerate(deliveries, number))
@@ -244,11 +243,10 @@ class EngineLoops:
             number += len(deliveries)
             received = native.amqp_receive(link._address)
 
-    def usual_bodies(self, messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
-        """Return the messages without `header`, when each starts with this header section (or none), followed by a
-        complete section of a bare message without annotations and without absolute-expiry-time or later properties.
-        Return None when a message is different, unusual or malformed."""
-        return native.amqp_usual_bodies(messages, header)
+    def strip_header(self, messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
+        """Remove this header section (or none) from each message. Return None if any message needs closer inspection:
+        another header, annotations, absolute-expiry-time or a later property, or a malformed section."""
+        return native.amqp_strip_header(messages, header)
 
     def malformed_at(self, message: bytes) -> int:
         """Return the offset of the first section that is malformed or out of order; -1 for a well-formed message.
@@ -259,7 +257,7 @@ class EngineLoops:
         return native.amqp_malformed_at(message)
 
     def credit(self, link: Link) -> tuple[int, bool]:
-        """Return the messages that may be sent on an open link, and True when the peer drains it."""
+        """Return the number of messages that may be sent on an open link, and True when the peer drains it."""
         return native.amqp_credit(link._address)
 
     def settle(self, link: Link, deliveries: Iterable[int], state: DeliveryState, detail: Detail) -> None:
@@ -278,8 +276,8 @@ class EngineLoops:
     def send(
         self, link: Link, first_tag: int, messages: Sequence[bytes], buffer: SendBuffer | None, *, settled: bool
     ) -> None:
-        """See `Engine.send_all`; the link is open. Large messages go into `buffer` piece by piece, for the reason of
-        `BEGUN_BYTES`; None: nothing can leave yet."""
+        """See `Engine.send_all`; the link is open. Large messages are encoded into `buffer` piece by piece, see
+        `PARTIAL_BYTES_MIN`; None: nothing may be sent yet."""
         transport, output = (buffer[0].address, buffer[1]) if buffer is not None else (0, None)
         native.amqp_send(link._address, first_tag, messages, None if settled else link._sent, transport, output)
         if not settled:
@@ -295,19 +293,19 @@ class EngineLoops:
             lib.pn_delivery_settle(ffi.cast(_DELIVERY_POINTER, delivery))
 
 
-def look_for_transfer(link: Link, groups: Groups) -> None:
-    """Handle an event of a sending link for a delivery that is not in `_sent`: we have settled it, or the peer sent it.
+def detect_transfer(link: Link, groups: Groups) -> None:
+    """Set `Groups.wrong` if the peer sent a message on a link where we are the sender.
 
-    A delivery of the peer stays in Proton, which sets `Groups.wrong`. Every delivery taken out of `_sent` must be
-    settled before this call.
+    Called for a delivery that is not in `_sent`: either we have settled it, or it is the peer's. Deliveries of the peer
+    stay in Proton, so they are counted there. Settle every delivery taken out of `_sent` before this call.
     """
     if not link.closed and lib.pn_link_unsettled(link._pn) > len(link._sent):
         groups.wrong = True
 
 
-def _joined(link: Link, messages: list[bytes], first_aborted: bool, begins: bytes | None) -> int:
-    """Prepend the earlier part of a message to the first of these; keep the part of the next one (`begins`). Return the
-    bytes of the larger of the two."""
+def _join_parts(link: Link, messages: list[bytes], first_aborted: bool, begins: bytes | None) -> int:
+    """Prepend the stored part of a message to the first of `messages`, and store the part of the next one (`begins`).
+    Return the bytes of the larger of the two."""
     partial, largest = link._deliveries.partial, 0
     if link in partial and (first_aborted or messages):
         before = partial.pop(link)

@@ -180,7 +180,7 @@ class Engine:
             return _NO_POINTERS
         if links.deliveries.partial or links.deliveries.unsettled > UNSETTLED_FEW:
             return _NO_POINTERS
-        return self._transport.both
+        return self._transport.addresses
 
     def given(self, size: int) -> None:
         """Count bytes that Proton was given; their events are collected by the next call."""
@@ -238,7 +238,7 @@ class Engine:
         if not self._collector.more and len(events) <= EVENTS_AT_ONCE:
             unread = 0 if events else min(unread, self._frame_bytes_max)
         self._unread_bytes = unread
-        if not (self._links.over or self._collector.more) and self._collector.deaf:
+        if not (self._links.over or self._collector.more) and self._collector.input_closed:
             condition = Condition("amqp:connection:framing-error", "not an AMQP frame")
             self.close(condition)
             if not self._collector.opened:
@@ -272,7 +272,7 @@ class Engine:
                 self._abandon(Condition("amqp:connection:forced", "the peer did not answer our close"))
             )
         if self._collector.opened:
-            tick = self._transport.tick if listening else self._transport.tick_deaf
+            tick = self._transport.tick if listening else self._transport.tick_without_input
             self._tick_deadline = tick(now)
             return self._at_once(self._collect(now))
         deadline = self.deadline
@@ -394,9 +394,9 @@ class Engine:
         if not link.closed:
             self._loops.settle(link, deliveries, state, detail)
 
-    def usual_bodies(self, messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
-        """See `EngineLoops.usual_bodies`."""
-        return self._loops.usual_bodies(messages, header)
+    def strip_header(self, messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
+        """See `EngineLoops.strip_header`."""
+        return self._loops.strip_header(messages, header)
 
     def check_message(self, message: bytes) -> None:
         """Check every section of an encoded message. Raises `DecodeError` for a malformed one (part 3, section 3.2)."""

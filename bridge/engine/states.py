@@ -9,7 +9,7 @@ from typing import NamedTuple
 class Condition(NamedTuple):
     """An AMQP error (AMQP 1.0 section 2.8.14): symbolic name and description for people.
 
-    `info`: pairs of symbols for programs. They are sent with links and connections, and ignored when received.
+    `info`: pairs of symbols for programs. They are sent with links and connections; received ones are ignored.
     """
 
     name: str
@@ -17,8 +17,8 @@ class Condition(NamedTuple):
     info: tuple[tuple[str, str], ...] = ()
 
 
-def words(condition: Condition | None) -> str:
-    """Return a condition as text; None: the peer gave none."""
+def describe_condition(condition: Condition | None) -> str:
+    """Return a condition as text. None means that the peer closed without a condition."""
     if condition is None:
         return "closed by the peer"
     return f"{condition.name}: {condition.description}" if condition.description else condition.name
@@ -29,7 +29,7 @@ Detail = Condition | bytes | None
 
 
 class DeliveryState(enum.IntEnum):
-    """Delivery states (section 3.4); `modified` with each of its two relevant fields is a separate state."""
+    """Delivery states (section 3.4). `modified` has two more members, one for each field that changes its meaning."""
 
     NONE = 0
     """Settled without a state."""

@@ -1,7 +1,7 @@
-"""Proton's objects of one connection: bytes in, bytes out, its timer, and freeing them.
+"""Proton's objects of one connection: pass bytes in and out, run timers, free the objects.
 
-`machine` and `links` know what the bytes mean to the owner. The C objects are created with a `ProtonTransport` and
-freed once, by `free` or when it is garbage-collected.
+`machine` and `links` interpret the bytes. The C objects are created with a `ProtonTransport` and freed once, by `free`
+or when it is garbage-collected.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _CLOSE, _ERROR = 0x18, 0x1D
 
 
 class ProtonTransport:
-    """Proton's connection, transport and collector, bound together. No call is made once `alive` is false."""
+    """Proton's connection, transport and collector, bound together. Do not use it when `alive` is False."""
 
-    __slots__ = ("address", "alive", "both", "collector", "collector_address", "connection", "pointer")
+    __slots__ = ("address", "addresses", "alive", "collector", "collector_address", "connection", "pointer")
 
     address: int
     """Address of `pointer`; 0 once it is freed."""
     alive: bool
     connection: Any
     """``pn_connection_t``, which owns sessions and links."""
-    both: tuple[int, int]
+    addresses: tuple[int, int]
     """`address` and `collector_address`."""
     collector: Any
     """``pn_collector_t``: Proton's events."""
@@ -69,7 +69,7 @@ class ProtonTransport:
         self.pointer = lib.pn_transport()
         self.collector = lib.pn_collector()
         self.address, self.collector_address = address_of(self.pointer), address_of(self.collector)
-        self.both = self.address, self.collector_address
+        self.addresses = self.address, self.collector_address
         self.alive = True
         redirect_log(self.pointer)
         lib.pn_connection_collect(self.connection, self.collector)
@@ -90,7 +90,7 @@ class ProtonTransport:
     # --- bytes and time ---------------------------------------------------------------------------------------
 
     def push(self, data: bytes) -> None:
-        """Give Proton bytes of the peer."""
+        """Pass received bytes to Proton."""
         transport, size, offset = self.pointer, len(data), 0
         start = ffi.from_buffer(data)
         while offset < size:
@@ -113,35 +113,35 @@ class ProtonTransport:
         return bool(pending >= 0)
 
     @property
-    def deaf(self) -> bool:
-        """True when Proton has stopped reading: it met an invalid frame (without an event for it), or the end."""
+    def input_closed(self) -> bool:
+        """True when Proton no longer reads: after an invalid frame (for which it has no event) or the peer's close."""
         return bool(lib.pn_transport_capacity(self.pointer) < 0)
 
     def tick(self, now: float) -> float | None:
         """Run Proton's timers; return the time of the next tick."""
-        deadline_ms = lib.pn_transport_tick(self.pointer, int(now * 1000) + 1)  # 0 would mean: not ticking yet
+        deadline_ms = lib.pn_transport_tick(self.pointer, int(now * 1000) + 1)  # Proton treats 0 as "no timer"
         return deadline_ms / 1000 if deadline_ms else None
 
-    def tick_deaf(self, now: float) -> float | None:
-        """Run Proton's timers while the peer is not read: send heartbeats, but do not check the peer's silence. The
-        next `tick` checks it, after the peer's bytes have been read."""
+    def tick_without_input(self, now: float) -> float | None:
+        """Run Proton's timers while reading is paused: send heartbeats, but do not check the peer's idle timeout. The
+        next `tick` checks it, after pending bytes have been read."""
         idle_ms = lib.pn_transport_get_idle_timeout(self.pointer)
         lib.pn_transport_set_idle_timeout(self.pointer, 0)
         deadline = self.tick(now)
         lib.pn_transport_set_idle_timeout(self.pointer, idle_ms)
-        look_again = now + idle_ms / 1000 if idle_ms else None
-        return min((each for each in (deadline, look_again) if each is not None), default=None)
+        next_check = now + idle_ms / 1000 if idle_ms else None
+        return min((each for each in (deadline, next_check) if each is not None), default=None)
 
     # --- the connection's performatives -----------------------------------------------------------------------
 
     def open(self, properties: Mapping[str, Any] | None = None) -> None:
-        """Send our open, unless it was sent. `properties` replace those of the constructor."""
+        """Send our open performative, once. `properties` replace those of the constructor."""
         if properties is not None:
             write_map(lib.pn_connection_properties(self.connection), properties)
         lib.pn_connection_open(self.connection)
 
     def close(self, condition: Condition | None = None) -> None:
-        """Send our close, after our open if that was not sent."""
+        """Send our close performative, preceded by our open if necessary."""
         write_condition(lib.pn_connection_condition(self.connection), condition)
         lib.pn_connection_open(self.connection)
         lib.pn_connection_close(self.connection)
@@ -173,7 +173,7 @@ class ProtonTransport:
         if not self.alive:
             return
         self.alive = False
-        lib.pn_collector_release(self.collector)  # first: its events hold what the rest frees
+        lib.pn_collector_release(self.collector)  # first: its events refer to the other objects
         lib.pn_transport_unbind(self.pointer)
         lib.pn_connection_release(self.connection)
         lib.pn_decref(self.connection)
@@ -181,7 +181,7 @@ class ProtonTransport:
         lib.pn_collector_free(self.collector)
         self.connection = self.pointer = self.collector = ffi.NULL
         self.address = self.collector_address = 0
-        self.both = 0, 0
+        self.addresses = 0, 0
 
 
 def close_frame(condition: Condition) -> bytes:

@@ -1,8 +1,8 @@
 """AMQP claims-based security: tokens for a peer's addresses, sent to its `$cbs` node.
 
-A token is put for an address before a link to it is attached, and renewed before it expires, as a peer ends the links
-of an address with an expired token. A refused token is sent again after `RETRY_S`; other addresses are not affected. If
-the peer answers nothing, the connection ends and the dialer tries the next endpoint.
+The token of an address is sent before a link to the address is attached. It is renewed before it expires, because a
+peer detaches links with an expired token. A refused token is sent again after `RETRY_S`; other addresses are not
+affected. If the peer does not answer at all, the connection ends and the dialer tries the next endpoint.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from bridge import plain
 from bridge import sections as s
 from bridge.amqp_values import DecodeError
-from bridge.engine import DeliveryState, Detached, Dispositions, Engine, Link, Transfers, words
+from bridge.engine import DeliveryState, Detached, Dispositions, Engine, Link, Transfers, describe_condition
 from bridge.engine.terminus import source, target
 from bridge.forwarders.shared_access import Policy, token
 
@@ -27,41 +27,41 @@ TOKEN_TYPE: Final = "servicebus.windows.net:sastoken"  # noqa: S105 - a type's n
 RETRY_S: Final = 10.0
 """Seconds until a refused token is sent again."""
 RENEWED_AT: Final = 0.75
-"""Share of a token's lifetime after which it is renewed, so that a refusal can be retried before it ends."""
+"""Share of its lifetime after which a token is renewed. The rest leaves time to retry a refused renewal."""
 ANSWER_TIMEOUT_S: Final = 30.0
-"""Seconds in which the peer has to answer at least one request; silence is noticed within twice that time. An answer
-takes a round trip and a signature check, so this allows for a poor cellular link and a busy peer."""
+"""Time limit in seconds for an answer to any pending request. It is checked at this interval, so a silent peer is
+detected within twice the time. The value allows for a poor cellular link and a busy peer."""
 ANSWERS: Final = 64
-"""Credit for answers; there is one per request."""
+"""Link credit for answers; each request has one answer."""
 _SUCCESS: Final = range(200, 300)
 
 
 class Claims(Protocol):
-    """Authorization of links by address. Methods that return bool return False for a link that is not theirs."""
+    """Authorization of links by address. Event handlers return False for a link that belongs to another owner."""
 
     @property
     def deadline(self) -> float | None:
         """Time of the next `retry`."""
         ...
 
-    def begin(self, engine: Engine, cut: Callable[[str], None], now: float) -> None:
-        """Attach links: the connection is open."""
+    def begin(self, engine: Engine, disconnect: Callable[[str], None], now: float) -> None:
+        """Attach the links for tokens after the connection opened. `disconnect` ends it for a reason."""
         ...
 
     def end(self) -> None:
-        """Drop all rights: the connection is over."""
+        """Forget all authorizations after the connection ended."""
         ...
 
-    def granted(self, address: str) -> bool:
-        """Return True when links to an address may be attached; otherwise request the right."""
+    def authorize(self, address: str) -> bool:
+        """Return True when links to an address may be attached. Otherwise send a token for it."""
         ...
 
     def flush(self) -> None:
-        """Send requests as far as there is credit."""
+        """Send queued requests while there is link credit."""
         ...
 
     def retry(self, now: float) -> None:
-        """Send the requests that are due, and end the connection when nothing is answered."""
+        """Send the tokens that are due, and end the connection if the peer is silent."""
         ...
 
     def attached(self, link: Link) -> bool:
@@ -82,17 +82,17 @@ class Claims(Protocol):
 
 
 class NoClaims:
-    """Claims of a peer that needs none: SASL decides which peers may attach."""
+    """Claims for a peer without claims-based security: links need no token."""
 
     deadline: float | None = None
 
-    def begin(self, engine: Engine, cut: Callable[[str], None], now: float) -> None:
+    def begin(self, engine: Engine, disconnect: Callable[[str], None], now: float) -> None:
         """Do nothing."""
 
     def end(self) -> None:
         """Do nothing."""
 
-    def granted(self, address: str) -> bool:
+    def authorize(self, address: str) -> bool:
         return True
 
     def flush(self) -> None:
@@ -126,27 +126,27 @@ class SharedAccess:
         self._engine: Engine | None = None
         self._sender: Link | None = None
         self._receiver: Link | None = None
-        self._cut: Callable[[str], None] | None = None
+        self._disconnect: Callable[[str], None] | None = None
         self._tags = count()
-        self._wanted: dict[str, None] = {}
-        self._asked: dict[str, str] = {}
+        self._queued: dict[str, None] = {}
+        self._pending: dict[str, str] = {}
         """Addresses by the message-id of the request."""
         self._due: dict[str, float] = {}
         """Times of the next token, by address."""
         self._granted: set[str] = set()
-        self._look_at: float | None = None
+        self._check_at: float | None = None
         """Time of the next check that the peer answers; None: the connection is not open."""
         self._silent = False
-        """Requests were pending at the last check, and no answer has come since."""
+        """True while requests that were pending at the last check have no answer."""
 
     @property
     def deadline(self) -> float | None:
         due = min(self._due.values(), default=None)
-        return due if self._look_at is None or (due is not None and due < self._look_at) else self._look_at
+        return due if self._check_at is None or (due is not None and due < self._check_at) else self._check_at
 
-    def begin(self, engine: Engine, cut: Callable[[str], None], now: float) -> None:
-        self._engine, self._cut = engine, cut
-        self._look_at = now + ANSWER_TIMEOUT_S
+    def begin(self, engine: Engine, disconnect: Callable[[str], None], now: float) -> None:
+        self._engine, self._disconnect = engine, disconnect
+        self._check_at = now + ANSWER_TIMEOUT_S
         self._sender = engine.attach_sender(f"{engine.container_id}>{NODE}", target(NODE))
         self._receiver = engine.attach_receiver(
             f"{engine.container_id}<{NODE}", source(NODE), target=target(self._reply_to), snd_settle_mode=1
@@ -155,31 +155,31 @@ class SharedAccess:
         self._receiver.bind(self)
 
     def end(self) -> None:
-        self._engine = self._cut = self._look_at = None
+        self._engine = self._disconnect = self._check_at = None
 
-    def granted(self, address: str) -> bool:
-        known = address in self._wanted or address in self._due or address in self._asked.values()
+    def authorize(self, address: str) -> bool:
+        known = address in self._queued or address in self._due or address in self._pending.values()
         if not known and address not in self._granted:
-            self._wanted[address] = None
+            self._queued[address] = None
             self.flush()
         return address in self._granted
 
     def flush(self) -> None:
-        while self._engine is not None and self._sender is not None and self._wanted and self._sender.credit > 0:
-            address = next(iter(self._wanted))
-            del self._wanted[address]
+        while self._engine is not None and self._sender is not None and self._queued and self._sender.credit > 0:
+            address = next(iter(self._queued))
+            del self._queued[address]
             name = f"sb://{self._host}/{address.strip('/')}"
             number = next(self._tags)
-            self._asked[f"{number}"] = address
+            self._pending[f"{number}"] = address
             self._engine.send(self._sender, number, self._request(f"{number}", name))
 
     def retry(self, now: float) -> None:
         for address in [address for address, due in self._due.items() if due <= now]:
             del self._due[address]
-            self._wanted[address] = None
+            self._queued[address] = None
         self.flush()
-        if self._look_at is not None and self._look_at <= now:
-            self._look(now)
+        if self._check_at is not None and self._check_at <= now:
+            self._check_silence(now)
 
     def attached(self, link: Link) -> bool:
         if link.context is not self:
@@ -191,8 +191,8 @@ class SharedAccess:
     def detached(self, event: Detached) -> bool:
         if event.link.context is not self:
             return False
-        if self._cut is not None:
-            self._cut(f"the peer does not take tokens at {NODE}: {words(event.condition)}")
+        if self._disconnect is not None:
+            self._disconnect(f"the peer detached the link for tokens ({NODE}): {describe_condition(event.condition)}")
         return True
 
     def received(self, event: Transfers, now: float) -> bool:
@@ -216,12 +216,12 @@ class SharedAccess:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _look(self, now: float) -> None:
-        if self._silent and self._cut is not None:
-            self._cut(f"the peer has not answered a token at {NODE} for {ANSWER_TIMEOUT_S:g} s")
+    def _check_silence(self, now: float) -> None:
+        if self._silent and self._disconnect is not None:
+            self._disconnect(f"the peer did not answer a token request ({NODE}) within {ANSWER_TIMEOUT_S:g} s")
             return
-        self._silent = bool(self._wanted or self._asked)
-        self._look_at = now + ANSWER_TIMEOUT_S
+        self._silent = bool(self._queued or self._pending)
+        self._check_at = now + ANSWER_TIMEOUT_S
 
     @property
     def _reply_to(self) -> str:
@@ -240,13 +240,13 @@ class SharedAccess:
 
     def _answered(self, message: bytes, now: float) -> None:
         try:
-            values = {section.code: value for section, value in plain.contents(message, _LOOKED_AT)}
+            values = {section.code: value for section, value in plain.contents(message, _SECTIONS_READ)}
         except DecodeError as error:
-            log.warning("an answer about a token cannot be read: %s", error)
+            log.warning("cannot decode the answer to a token request: %s", error)
             return
         properties, application = values.get(s.PROPERTIES), values.get(s.APPLICATION_PROPERTIES)
         correlation = properties[5] if isinstance(properties, list) and len(properties) > 5 else None
-        address = self._asked.pop(str(correlation), None)
+        address = self._pending.pop(str(correlation), None)
         if address is None:
             return
         self._silent = False
@@ -257,12 +257,12 @@ class SharedAccess:
         else:
             self._due[address] = now + RETRY_S
             log.warning(
-                "the peer refuses the token for %r: %s %s; next attempt in %g s; check the connector's credentials and "
-                "this gateway's clock", address, status, why, RETRY_S,
+                "the peer rejected the token for %r: %s %s; next attempt in %g s; check the connector's credentials "
+                "and this gateway's clock", address, status, why, RETRY_S,
             )  # fmt: skip
 
 
-_LOOKED_AT: Final = frozenset((s.PROPERTIES, s.APPLICATION_PROPERTIES))
+_SECTIONS_READ: Final = frozenset((s.PROPERTIES, s.APPLICATION_PROPERTIES))
 
 
 def _status(application: Any) -> tuple[int, str]:

@@ -214,15 +214,15 @@ class ForwarderOutbox:
         """True while a connection takes messages."""
         return self._path.up
 
-    def cut(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         """End the connection; the dialer reconnects after its backoff."""
-        self._path.cut(reason)
+        self._path.disconnect(reason)
 
-    def attached(self, wake: Callable[[], None], cut: Callable[[str], None]) -> None:
-        """Start with a connection. `wake` is called when there may be something to take, `cut` with a reason when the
-        connection has to be replaced. Within `take` and `settle` only `cut` may be called."""
+    def attached(self, wake: Callable[[], None], disconnect: Callable[[str], None]) -> None:
+        """Start with a connection. `wake` is called when there may be something to take; `disconnect` is called with a
+        reason when the connection has to be replaced. Within `take` and `settle` only `disconnect` may be called."""
         self._path.woken_by(wake)
-        self._path.opened(cut)
+        self._path.opened(disconnect)
         self._pump()
 
     def detached(self) -> None:
@@ -262,7 +262,7 @@ class ForwarderOutbox:
         """
         if outcome is ForwardOutcome.RELEASED:
             if ticket in self._taken:
-                self.cut(f"the peer does not take a message now: {why}" if why else "the peer released a message")
+                self.disconnect(f"the peer released a message: {why}" if why else "the peer released a message")
             return
         found = self._taken.get(ticket)
         if found is None:

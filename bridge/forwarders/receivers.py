@@ -13,7 +13,7 @@ from typing import Final
 
 from bridge import plain
 from bridge.amqp_values import DecodeError
-from bridge.engine import Condition, DeliveryState, Detached, Engine, Link, Transfers, words
+from bridge.engine import Condition, DeliveryState, Detached, Engine, Link, Transfers, describe_condition
 from bridge.engine.terminus import source
 from bridge.forwarders.claims import Claims, NoClaims
 from bridge.forwarders.conditions import wait_s
@@ -56,22 +56,22 @@ class Receivers:
         self._receivers: list[_Receiver] = []
         self._engine: Engine | None = None
         self._wake: Callable[[], None] = _ignore
-        self._cut: Callable[[str], None] = _ignore
+        self._disconnect: Callable[[str], None] = _ignore
         self._leaving = False
         self._left: Callable[[], None] | None = None
         self._leave_by: float | None = None
 
-    def begin(self, engine: Engine, wake: Callable[[], None], cut: Callable[[str], None]) -> None:
+    def begin(self, engine: Engine, wake: Callable[[], None], disconnect: Callable[[str], None]) -> None:
         """Attach links: the connection is open."""
-        self._engine, self._wake, self._cut = engine, wake, cut
+        self._engine, self._wake, self._disconnect = engine, wake, disconnect
         self._receivers = [_Receiver(inbox) for inbox in self._inboxes]
         self.attach()
 
     def attach(self) -> None:
         """Attach the links that are authorized and not waiting for a retry."""
         for receiver in self._receivers:
-            idle = receiver.link is None and receiver.retry_at is None
-            if self._engine is not None and idle and not self._leaving and self._claims.granted(receiver.inbox.remote):
+            idle = receiver.link is None and receiver.retry_at is None and not self._leaving
+            if self._engine is not None and idle and self._claims.authorize(receiver.inbox.remote):
                 self._attach(self._engine, receiver)
 
     def leave(self, left: Callable[[], None]) -> None:
@@ -82,7 +82,7 @@ class Receivers:
     def end(self) -> None:
         """Handle the end of the connection: unanswered messages come again over the next one."""
         self._left = None
-        self._engine, self._wake, self._cut = None, _ignore, _ignore
+        self._engine, self._wake, self._disconnect = None, _ignore, _ignore
         for receiver in self._receivers:
             self._detach(receiver)
 
@@ -112,11 +112,11 @@ class Receivers:
         receiver = event.link.context
         if not isinstance(receiver, _Receiver):
             return False
-        why = f"the peer sends nothing from {receiver.inbox.remote!r}: {words(event.condition)}"
+        why = f"the peer sends nothing from {receiver.inbox.remote!r}: {describe_condition(event.condition)}"
         receiver.link = None
         self.wait_s = max(self.wait_s, wait_s(event.condition))
         if receiver.up:
-            self._cut(why)
+            self._disconnect(why)
             return True
         if not self._again:
             log.debug("%s: %s", receiver.inbox.name, why)

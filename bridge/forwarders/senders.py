@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from bridge import plain
-from bridge.engine import Condition, DeliveryState, Detached, Dispositions, Engine, Link, words
+from bridge.engine import Condition, DeliveryState, Detached, Dispositions, Engine, Link, describe_condition
 from bridge.engine.terminus import target
 from bridge.forwarders.claims import Claims, NoClaims
 from bridge.forwarders.conditions import FORCED, is_temporary, wait_s
@@ -105,10 +105,10 @@ class Senders:
         self._next_tag = 0
         self._waiting_bytes = 0
 
-    def begin(self, engine: Engine, wake: Callable[[], None], cut: Callable[[str], None]) -> None:
+    def begin(self, engine: Engine, wake: Callable[[], None], disconnect: Callable[[str], None]) -> None:
         """Attach the outbox: the connection is open."""
         self._engine = engine
-        self._outbox.attached(wake, cut)
+        self._outbox.attached(wake, disconnect)
 
     def end(self) -> None:
         """Handle the end of the connection: unsettled messages return to the outbox."""
@@ -136,9 +136,9 @@ class Senders:
             return False
         sender.link, sender.up = None, False
         self.wait_s = max(self.wait_s, wait_s(event.condition))
-        why = f"{sender.address!r}: {words(event.condition)}"
+        why = f"{sender.address!r}: {describe_condition(event.condition)}"
         if sender.unsettled:
-            self._outbox.cut(f"the peer ended the link to {why}")
+            self._outbox.disconnect(f"the peer ended the link to {why}")
         elif event.condition is not None and event.condition.name == FORCED:
             log.info("the peer ended the link to %s; it is attached again when there is something to send", why)
         else:
@@ -158,7 +158,7 @@ class Senders:
                 continue
             sender, transfer, i = found
             sender.unsettled -= 1
-            why = words(detail) if isinstance(detail, Condition) else state.name.lower()
+            why = describe_condition(detail) if isinstance(detail, Condition) else state.name.lower()
             outcome = _OUTCOMES.get(state, ForwardOutcome.RELEASED)
             if outcome is ForwardOutcome.REJECTED and is_temporary(detail):
                 outcome, self.wait_s = ForwardOutcome.RELEASED, max(self.wait_s, wait_s(detail))
@@ -197,7 +197,7 @@ class Senders:
 
     def _send(self, engine: Engine, sender: _Sender) -> None:
         if sender.link is None:
-            if sender.retry_at is None and self._claims.granted(sender.address):
+            if sender.retry_at is None and self._claims.authorize(sender.address):
                 self._attach(engine, sender)
             return
         link = sender.link

@@ -26,7 +26,7 @@ HORIZON_S: Final = 60.0
 class Watched(Protocol):
     """Object with a deadline."""
 
-    def look(self) -> None:
+    def check_deadline(self) -> None:
         """Check the deadline, in its slot's time. The object has left the slot: call `Deadlines.watch` to wait on."""
         ...
 
@@ -55,7 +55,7 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, watched: Watched, deadline: float) -> DeadlineSlot:
-        """Call `watched.look` at `deadline` or before. Leave the slot with `DeadlineSlot.watched.discard`."""
+        """Call `watched.check_deadline` at `deadline` or before. Leave the slot with `DeadlineSlot.watched.discard`."""
         away = deadline - asyncio.get_running_loop().time()
         if away > 2 * COARSE_S:
             at = math.floor((deadline if away < HORIZON_S else deadline - away + HORIZON_S) / COARSE_S) * COARSE_S
@@ -81,7 +81,7 @@ class Deadlines:
         now = loop.time()
         while self._order and self._order[0] <= now:
             for watched in self._slots.pop(heapq.heappop(self._order)).watched:
-                loop.call_soon(watched.look)  # so that an exception of one does not affect the others
+                loop.call_soon(watched.check_deadline)  # so that an exception of one does not affect the others
         self._arm()
 
 

@@ -168,7 +168,7 @@ class ConnectionDriver(asyncio.Protocol):
         """Dropped after its call, so that its references are not kept for the lifetime of the connection."""
         self._owner: ConnectionOwner | None = None
         self._slot: DeadlineSlot | None = None
-        """Slot of the next `look`; None: the deadline has to be read again."""
+        """Slot of the next `check_deadline`; None: the deadline has to be read again."""
         self._paused_for: tuple[str, ...] = ()
         self._put_off = b""
         """Bytes of a read that waits for its turn; dropped when the connection breaks."""
@@ -528,7 +528,7 @@ class ConnectionDriver(asyncio.Protocol):
             if transport.get_write_buffer_size() > UNCOUNTED_BYTES:
                 self._loop.call_soon(self.count)  # by then the socket has taken what it can
             if self.congested and (unread_max := self._terms.unread_bytes_max) is not None:
-                self._look_at_unread(transport.get_write_buffer_size(), unread_max)
+                self._check_unread(transport.get_write_buffer_size(), unread_max)
         if connection.closed:
             self._leave_slot()
             transport.close()  # it lingers until the peer has read the last bytes (`bridge.transport.lingering`)
@@ -537,7 +537,7 @@ class ConnectionDriver(asyncio.Protocol):
             self._take_turns()  # bytes that waited for an answer, such as those after a CONNECT
         self._arm()
 
-    def _look_at_unread(self, unread_bytes: int, unread_bytes_max: int) -> None:
+    def _check_unread(self, unread_bytes: int, unread_bytes_max: int) -> None:
         if unread_bytes > unread_bytes_max and self.dialed:
             self._ends().lost = UnreadError(unread_bytes)
             self.abort()
@@ -561,7 +561,7 @@ class ConnectionDriver(asyncio.Protocol):
             self._slot.watched.discard(self)
             self._slot = None
 
-    def look(self) -> None:
+    def check_deadline(self) -> None:
         """Check the deadline (`bridge.transport.deadlines`)."""
         self._leave_slot()
         if self.transport is None:

@@ -145,7 +145,7 @@ class TcpTransport(ServedTransport):
         else:
             self._finish()
 
-    def look(self) -> None:
+    def check_deadline(self) -> None:
         """Close at the end of `CLOSING_S` (`bridge.transport.deadlines.Watched`)."""
         if self._unsent is not None:
             self._unsent.deadline = None

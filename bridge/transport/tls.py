@@ -399,7 +399,7 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
             self._slot.watched.discard(self)
             self._slot = None
 
-    def look(self) -> None:
+    def check_deadline(self) -> None:
         """End a handshake that takes too long (`bridge.transport.deadlines.Watched`)."""
         self._slot = None
         if self._deadline <= self._loop.time():

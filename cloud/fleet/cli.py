@@ -46,7 +46,7 @@ def token() -> None:
 @data_option
 @config_option
 @tenant_option
-@click.option("--gateway", help="Only for the gateway of this name, which it may replace. Default: any new name.")
+@click.option("--gateway", help="Name of the gateway, which may exist already.  [default: any new name]")
 @click.option("--expires", default="24h", show_default=True, metavar="TIME", help="Validity: 30m, 24h, 7d.")
 @click.option("--count", default=1, show_default=True, type=click.IntRange(min=1), help="Number of tokens.")
 @click.option("--label", "words", multiple=True, metavar="KEY=VALUE", help="Label for the gateway; repeatable.")
@@ -61,7 +61,7 @@ def create(
     words: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Make tokens for enrolment. Each works once, for one gateway. It is shown only now: the hub stores its hash.
+    """Create enrolment tokens. Each enrols one gateway, once. The hub stores only hashes: copy the tokens now.
 
     \b
     At the gateway:
@@ -113,13 +113,13 @@ def list_tokens(data: Path, config: Path | None, as_json: bool) -> None:
 
     with open_enrolments(data, config) as place:
         found = place.enrolments.tokens()
-        of = {each.serial: each.gateway for each in place.enrolments.certificates()}
+        gateways = {each.serial: each.gateway for each in place.enrolments.certificates()}
     now_us = time.time_ns() // 1_000
     rows = [
         {
             "id": each.id,
             "tenant": each.tenant,
-            "gateway": of.get(each.serial or "", each.gateway),
+            "gateway": gateways.get(each.serial or "", each.gateway),
             "state": state_of(each, now_us),
             "expires_at": moment_us(each.expires_at),
         }
@@ -139,16 +139,16 @@ def list_tokens(data: Path, config: Path | None, as_json: bool) -> None:
 @config_option
 @click.argument("token_id", metavar="ID")
 def revoke_token(data: Path, config: Path | None, token_id: str) -> None:
-    """Revoke a token that was not used yet. ID: as in `token list`."""
+    """Revoke an unused token. ID: from `token list`."""
     from edge.output.terminal import say
 
     with open_enrolments(data, config) as place:
         before = place.enrolments.revoke_token(token_id, time.time_ns() // 1_000)
     if before is None:
-        raise FleetError(f"no token {token_id}", f"list them: waypost fleet token list --data {word(data)}")
+        raise FleetError(f"no token with ID {token_id}", f"list them: waypost fleet token list --data {word(data)}")
     if before.spent_at is not None:
         step = f"to revoke the gateway: waypost fleet revoke --data {word(data)} GATEWAY"
-        raise FleetError(f"token {token_id} was used: a gateway has a certificate from it", step)
+        raise FleetError(f"token {token_id} was already used to enrol a gateway", step)
     say(f"{token_id}: revoked")
 
 
@@ -159,7 +159,7 @@ def revoke_token(data: Path, config: Path | None, token_id: str) -> None:
 @selector_option
 @json_option
 def list_gateways(data: Path, config: Path | None, everyone: bool, selector: str | None, as_json: bool) -> None:
-    """List enrolled gateways with their labels, and the certificate that is valid longest."""
+    """List enrolled gateways with their labels, and the certificate of each that expires last."""
     from cloud.hub.labels import LabelError, format_labels, parse_selector
     from edge.output.terminal import say, say_json
 
@@ -205,10 +205,10 @@ def list_gateways(data: Path, config: Path | None, everyone: bool, selector: str
 @json_option
 @click.argument("gateway")
 def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: str) -> None:
-    """Show a gateway's certificate, and its report of its first start.
+    """Show a gateway's certificate and the report of its first start.
 
-    The gateway sent the report with its certificate: name, networks, clock, and its root file system. A line warns when
-    the root file system is not the expected one.
+    The report lists name, networks, clock and root file system. A warning follows if the root file system is not that
+    of the card image or the update.
     """
     import json
 
@@ -219,7 +219,7 @@ def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: s
         report = place.enrolments.attestation(tenant, gateway)
     if not mine:
         raise FleetError(
-            f"gateway {gateway} of tenant {tenant} has not enrolled",
+            f"gateway {gateway} of tenant {tenant} is not enrolled",
             f"list them: waypost fleet list --data {word(data)}",
         )
     now_us = time.time_ns() // 1_000
@@ -240,7 +240,11 @@ def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: s
         shown = ", ".join(value) if isinstance(value, list) else value
         say(f"{name:<17} {shown or '-'}")
     if attestation and attestation["root"] and attestation["root"] != attestation["root_expected"]:
-        say("its root file system is not that of its card image or its update", style="yellow", err=True)
+        say(
+            "warning: the root file system differs from the card image and from the installed update",
+            style="yellow",
+            err=True,
+        )
 
 
 @fleet.command()
@@ -249,9 +253,9 @@ def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: s
 @tenant_option
 @click.argument("gateway")
 def revoke(data: Path, config: Path | None, tenant: str, gateway: str) -> None:
-    """Revoke the certificates of a gateway. A running hub ends its connection within seconds.
+    """Revoke the certificates of a gateway. A running hub disconnects it within seconds.
 
-    The gateway continues to store messages. To enrol it again, make a token for its name
+    The gateway continues to store messages. To enrol it again, create a token for its name
     (`token create --gateway NAME`) and run `waypost edge enrol` there.
     """
     from edge.output.terminal import say
@@ -273,10 +277,10 @@ def revoke(data: Path, config: Path | None, tenant: str, gateway: str) -> None:
 @json_option
 @click.argument("gateway")
 def forget(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: str) -> None:
-    """Forget a gateway that is gone: its name is free, and it no longer counts for its tenant's quota.
+    """Forget a gateway that no longer exists. Its name becomes free, and it no longer counts for its tenant's quota.
 
-    Revoke its certificates first (`fleet revoke`), unless they have expired. Its messages stay in the lake with the
-    hub's record of them, so nothing lands twice if it enrols again. A new gateway may take the name with any token.
+    Revoke its certificates first (`fleet revoke`), unless they have expired. Its messages and positions are kept, so
+    nothing lands twice if it enrols again. A new gateway may use the name with any token.
     """
     from cloud.hub.registry.enrolments import ForgetRefusal, NotForgotten
     from edge.output.terminal import say, say_json
@@ -290,8 +294,8 @@ def forget(data: Path, config: Path | None, tenant: str, as_json: bool, gateway:
     with open_enrolments(data, config) as place:
         try:
             at_us = place.enrolments.forget(tenant, gateway, time.time_ns() // 1_000)
-        except NotForgotten as kept:
-            raise FleetError(str(kept), steps[kept.why]) from None
+        except NotForgotten as error:
+            raise FleetError(str(error), steps[error.why]) from None
     if as_json:
         say_json({"tenant": tenant, "gateway": gateway, "forgotten_at": moment_us(at_us)})
         return
@@ -302,11 +306,11 @@ def forget(data: Path, config: Path | None, tenant: str, as_json: bool, gateway:
 @data_option
 @config_option
 def revoke_hub(data: Path, config: Path | None) -> None:
-    """Revoke the hub's own certificate, for example when its key was stolen. The hub makes another.
+    """Revoke the hub's own certificate, for example because its key was stolen. The hub creates another.
 
-    Enrolled gateways fetch the revocation list every four hours. With the new list they send nothing to a peer that
-    shows the old certificate. Open connections continue. If the authority's key was stolen too, create a new
-    authority and enrol every gateway again.
+    Enrolled gateways fetch the revocation list every four hours. From then on they refuse a server with the old
+    certificate; open connections continue. If the authority's key was stolen too, create a new authority and enrol
+    every gateway again.
     """
     from cloud.hub.enrolment.files import forget_certificate, hub_certificate
     from edge.output.terminal import say
@@ -323,9 +327,9 @@ def revoke_hub(data: Path, config: Path | None) -> None:
         try:
             forget_certificate(data)
         except OSError as error:
-            step = "the certificate is revoked: remove that file, then the hub makes another"
+            step = "the certificate is revoked: remove that file, then the hub creates another"
             raise FleetError(f"{error.filename}: {error.strerror}", step) from None
-    say(f"{shown.serial}: revoked; the hub makes another certificate within seconds, or when it starts")
+    say(f"{shown.serial}: revoked; the hub creates another certificate within seconds, or at its next start")
 
 
 fleet.add_command(config)

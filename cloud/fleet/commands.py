@@ -26,7 +26,7 @@ from edge.output.text import word
 if TYPE_CHECKING:
     from cloud.hub.registry.commands import CommandRecord, Commands
 
-LOOK_S = 0.2
+POLL_INTERVAL_S = 0.2
 """Interval of polling for the outcome of a command: one row by its key."""
 STATES = ("waiting", "sent", "queued", "delivered", "expired", "rejected", "cancelling", "cancelled", "rejecting")
 
@@ -203,7 +203,7 @@ def _print_outcome(commands: Commands, command: CommandRecord, wait_s: float | N
 
     deadline = time.monotonic() + (wait_s or 0.0)
     while wait_s is not None and not is_completed(command) and time.monotonic() < deadline:
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
         command = commands.get(command.id) or command
     if as_json:
         say_json(command_document(command))

@@ -80,7 +80,7 @@ class HubHealth:
         self._missed = CounterRise()
         self._logins = CounterRise()
         self._files: list[FoundProblem] = []
-        self._looked_at = float("-inf")
+        self._checked_at = float("-inf")
         self._health = HealthChecks(
             (
                 *(
@@ -261,11 +261,11 @@ class HubHealth:
         """Report on certificates, data directory and open files; checked at long intervals, however often it is
         called."""
         now = time.monotonic()
-        if now - self._looked_at >= FILES_CHECK_S:
-            self._looked_at, self._files = now, list(self._look())
+        if now - self._checked_at >= FILES_CHECK_S:
+            self._checked_at, self._files = now, list(self._check_files())
         yield from self._files
 
-    def _look(self) -> Iterator[FoundProblem]:
+    def _check_files(self) -> Iterator[FoundProblem]:
         if self._tls is not None:
             shown = (self._tls.certificate, self._tls.client_ca)
             utc = datetime.datetime.now(datetime.UTC)

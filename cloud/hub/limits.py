@@ -54,7 +54,7 @@ RATE_AHEAD_S = 10.0
 """Seconds of `bytesPerSecond` that a tenant may send at once: gateways send in batches, and a returning one has a
 backlog."""
 
-RATE_LOOK_S_MIN = 0.01
+RATE_CHECK_S_MIN = 0.01
 """Minimum time between two checks of a rate: a loop's timer fires a little early."""
 
 TENANT_WAITING_BYTES_MAX = 96 * 1024 * 1024
@@ -191,7 +191,7 @@ MATCHING_REST = 20.0
 GATEWAYS_AT_ONCE_MAX = 10_000
 """Gateways of one roll-out or command: each needs a signature (0.1 ms) and a row."""
 
-CONFIGURATIONS_LOOKED_AT_S = 1.0
+CONFIGURATIONS_CHECK_INTERVAL_S = 1.0
 """Interval of looking for new versions and for the next step of roll-outs."""
 
 CONFIRM_S_RANGE = (2.0, 86_400.0)

@@ -15,7 +15,7 @@ from typing import Final
 
 from bridge.intake import Intake
 from cloud.hub.credit import Shares
-from cloud.hub.limits import RATE_AHEAD_S, RATE_LOOK_S_MIN
+from cloud.hub.limits import RATE_AHEAD_S, RATE_CHECK_S_MIN
 from cloud.lake.limits import PENDING_BYTES_LAST, PENDING_BYTES_MAX
 
 
@@ -37,7 +37,7 @@ class LandingPressure:
         """Add a connection."""
         self._intakes[intake] = None
         self._credit.add(intake, self._free_bytes)
-        self.look_at(intake)
+        self.update_for(intake)
 
     def remove(self, intake: Intake) -> None:
         """Remove a connection."""
@@ -52,17 +52,17 @@ class LandingPressure:
             return True
         return intake.unsettled[1] <= self._share_bytes and decoded < PENDING_BYTES_MAX + PENDING_BYTES_LAST
 
-    def look_at(self, intake: Intake) -> None:
+    def update_for(self, intake: Intake) -> None:
         """Update after the pending data of one connection changed."""
         if intake in self._intakes:
             self._intakes.move_to_end(intake)
         waiting = self._waiting()
         if self.pressed is (waiting <= (PENDING_BYTES_MAX // 2 if self.pressed else PENDING_BYTES_MAX)):
-            self.look()
+            self.update()
         elif self.pressed and intake in self._intakes:
             self._pause_or_resume(intake, everyone=waiting >= PENDING_BYTES_MAX + PENDING_BYTES_LAST)
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Update after the pending data of several connections changed."""
         waiting, before = self._waiting(), self.pressed
         self.pressed = waiting > (PENDING_BYTES_MAX // 2 if before else PENDING_BYTES_MAX)
@@ -77,7 +77,7 @@ class LandingPressure:
 
     def resume_decoding(self) -> None:
         """Let connections decode their received bytes, after a landing."""
-        self.look()
+        self.update()
         for intake in list(self._intakes):
             intake.resume_decoding()
         self._credit.landed(self._intakes, self._free_bytes)
@@ -99,7 +99,7 @@ class LandingPressure:
 QUOTA: Final = "earlier messages of its tenant are written to the lake first"
 """Reason shown for a paused connection."""
 
-LOOKS_A_QUOTA: Final = 16
+CHECKS_PER_QUOTA: Final = 16
 """Number of times the connections of a tenant are summed up while its quota fills: it may have thousands."""
 
 
@@ -111,7 +111,7 @@ class TenantPressure:
         self.pressed = False
         self._bytes_max = bytes_max
         self._total = total
-        self._looked_at_bytes = 0
+        self._checked_at_bytes = 0
         self._intakes: dict[Intake, None] = {}
 
     def __bool__(self) -> bool:
@@ -135,11 +135,11 @@ class TenantPressure:
     def update_some(self) -> None:
         """Update after a change of some pending bytes."""
         total = self._total()
-        if total > self._bytes_max and abs(total - self._looked_at_bytes) >= self._bytes_max // LOOKS_A_QUOTA:
-            self._looked_at_bytes = total
-            self.look()
+        if total > self._bytes_max and abs(total - self._checked_at_bytes) >= self._bytes_max // CHECKS_PER_QUOTA:
+            self._checked_at_bytes = total
+            self.update()
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Compare the pending data with the quota, and pause or resume."""
         waiting = sum(intake.waiting_bytes for intake in self._intakes)
         if self.pressed and waiting <= self._bytes_max // 2:
@@ -200,9 +200,9 @@ class TenantRate:
             self._wait()
 
     def _wait(self) -> None:
-        self._later(max(-self._left / self._rate, RATE_LOOK_S_MIN), self._look)
+        self._later(max(-self._left / self._rate, RATE_CHECK_S_MIN), self._check_rate)
 
-    def _look(self) -> None:
+    def _check_rate(self) -> None:
         self._advance()
         if self._left < 0:  # data that was read before the pause counts too
             self._wait()

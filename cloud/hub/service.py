@@ -335,7 +335,7 @@ class HubService:
 
     def _update_pressure(self, intake: Intake) -> None:
         """Update back-pressure after the pending data of a connection changed."""
-        self._pressure.look_at(intake)
+        self._pressure.update_for(intake)
         session = self._sessions.get(intake)
         if session is not None:
             self._tenants[session.tenant].update_some()
@@ -349,7 +349,7 @@ class HubService:
             self._metrics.landing_seconds.observe(report.seconds)
         for tenant in self._tenants.values():
             if tenant.pressed:
-                tenant.look()
+                tenant.update()
         self._pressure.resume_decoding()
 
     def _put(self, intake: Intake, tokens: Sequence[int], batch: Batch, ends: Mapping[int, int] | None = None) -> None:
@@ -386,14 +386,14 @@ class _BatchAnswer:
     def landed(self, verdict: LandingOutcome, words: str) -> None:
         """Record the outcome of the landing."""
         self._verdict = verdict, words
-        self._look()
+        self._answer_when_complete()
 
     def kept(self, kept: bool) -> None:
         """Record whether the news is stored."""
         self._kept = kept
-        self._look()
+        self._answer_when_complete()
 
-    def _look(self) -> None:
+    def _answer_when_complete(self) -> None:
         if self._verdict is None or self._kept is None:
             return
         verdict, words = self._verdict

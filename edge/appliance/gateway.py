@@ -390,8 +390,8 @@ class Gateway:
                 self._report_status()
             now_ns, clock_good = time.time_ns(), self.clock_good()
             for uplink in self.uplinks:
-                uplink.look(now_ns, clock_good=clock_good)
-            self._bridge.look()
+                uplink.poll(now_ns, clock_good=clock_good)
+            self._bridge.take_sample()
             self._clients.tick()
             await asyncio.sleep(REPORT_INTERVAL_S)
 

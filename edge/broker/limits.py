@@ -56,14 +56,14 @@ SHED_S: Final = 0.0005
 """Seconds of one turn of the loop for closing connections until a pool is strained no longer. Memory above the pool's
 size is returned at once. Closing one connection takes 0.05 to 0.2 ms."""
 
-LOOK_S: Final = 0.0005
+ADMISSION_CHECK_S: Final = 0.0005
 """Seconds of one turn of the loop for checking how much connections hold: 0.5 us each, and 5 us where one is paused."""
 
 STRAINED_S_MAX: Final = 3.0
 """Seconds that a pool may be strained before the connection that holds most is closed. A message of 16 MiB takes this
 long at 45 Mbit/s; a slower one gets through while no pool is strained."""
 
-STRAINED_LOOK_S: Final = 0.02
+STRAINED_CHECK_S: Final = 0.02
 """Seconds between two choices of the connection that is read while a pool is strained: 20 ms bring 2.5 MB at 1
 Gbit/s."""
 
@@ -128,7 +128,7 @@ SLEEPERS_MAX: Final = 8
 """Largest number of subscriptions of a log that are asked at each commit whether one of them needs to see its messages.
 If none does, no message is looked at. With more subscriptions the question would cost what it saves."""
 
-FEEDS_LOOKED_AT_MAX: Final = 1_000
+FEEDS_CHECKED_MAX: Final = 1_000
 """Logs checked in one tick for messages that no subscription was notified of; with more logs, a round takes several
 ticks."""
 
@@ -235,7 +235,7 @@ session: a thousand names must not take a thousand times 64 KiB."""
 ADDRESS_REMEMBERED_CHARACTERS_MAX: Final = 512
 """Longer addresses are not cached: 100 000 of them with 64 KiB each would take 6 GB."""
 
-QUEUES_LOOKED_AT_MAX: Final = 500
+QUEUES_CHECKED_MAX: Final = 500
 """Queues checked in one tick for being unused, 0.5 ms; with more queues, a round takes several ticks."""
 
 QUEUES_OPENED_MAX: Final = 50
@@ -264,7 +264,7 @@ SUBSCRIPTION_LINGER_S: Final = 2.0
 """Seconds that the objects of a durable subscription are kept after its client left, for clients that reconnect. Then
 it is rows of the store, and some 100 bytes of memory instead of 3 KiB."""
 
-SUBSCRIPTIONS_LOOKED_AT_MAX: Final = 4_000
+SUBSCRIPTIONS_CHECKED_MAX: Final = 4_000
 """Durable subscriptions checked in one tick for being held by a client, 0.5 us each; with more, a round takes several
 ticks."""
 
@@ -335,7 +335,7 @@ SESSION_LINGER_S: Final = 2.0
 """Seconds that the object of a session is kept after its client left, for clients that reconnect. Then the session is
 rows of the store, and 200 bytes of memory instead of 2 KiB."""
 
-SESSIONS_LOOKED_AT_MAX: Final = 1_000
+SESSIONS_CHECKED_MAX: Final = 1_000
 """Sessions of absent clients checked in one tick for objects that can be dropped, 30 us for each drop."""
 
 SESSIONS_AWAY_MAX: Final = 1_000

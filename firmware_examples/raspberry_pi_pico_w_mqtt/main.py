@@ -1,9 +1,9 @@
-"""A Raspberry Pi Pico W that measures itself and loses no reading while its gateway is away.
+"""Raspberry Pi Pico W that publishes its own temperature and keeps readings while its gateway is unreachable.
 
-Every reading gets a number and waits in a ring until the gateway's PUBACK says it is on disk there. On the board,
-copy main.py, mqtt_client.py and config.py; on a PC: ``micropython main.py GATEWAY=127.0.0.1 PORT=1883``.
-Commands (JSON, to COMMAND_ADDRESS): ``{"interval_ms": 500}`` changes the pace, ``{"stop": true}`` ends the program
-once everything is delivered.
+Every reading gets a number and stays in a ring buffer until the gateway's PUBACK, which means that it is on disk there.
+Copy main.py, mqtt_client.py and config.py to the board. On a PC: ``micropython main.py GATEWAY=127.0.0.1 PORT=1883``.
+Commands (JSON, to COMMAND_ADDRESS): ``{"interval_ms": 500}`` sets the interval between readings, ``{"stop": true}``
+ends the program once all readings are acknowledged.
 """
 
 import binascii
@@ -25,7 +25,7 @@ except ImportError:  # a PC: MicroPython's unix port, or CPython
 RECONNECT_MS_MIN, RECONNECT_MS_MAX = 250, 8000
 STATUS_ID = 65535  # packet ids 1..65534 are readings
 EPOCH_OFFSET_S = 946684800 if time.gmtime(0)[0] == 2000 else 0  # some boards count from the year 2000
-CLOCK_SET_AFTER = 1700000000  # before this the board's clock was never set
+CLOCK_SET_AFTER = 1700000000  # an earlier time means that the clock was never set
 
 
 class ReadingRing:
@@ -48,7 +48,7 @@ class ReadingRing:
         self._items.append([packet_id, payload, 0])
 
     def send(self, window):
-        """Return the next item to send; None if the window is full or no item waits."""
+        """Return the next item to send; None if the window is full or all items are sent."""
         if self._next >= len(self._items) or self._next >= window:
             return None
         item = self._items[self._next]
@@ -57,7 +57,7 @@ class ReadingRing:
         return item
 
     def acknowledge(self, packet_id):
-        """Remove an item and return it; None if it is not stored."""
+        """Remove an acknowledged item and return it; None if it is unknown."""
         for index in range(self._next):
             if self._items[index][0] == packet_id:
                 self._next -= 1
@@ -65,12 +65,12 @@ class ReadingRing:
         return None
 
     def rewind(self):
-        """Mark all items to be sent again, in order, after a lost connection."""
+        """Send all items again, in order, after a lost connection."""
         self._next = 0
 
 
 class Sensors:
-    """Return temperature and memory of the board, or of the PC."""
+    """Sensors of the board: temperature and free memory. On a PC: load."""
 
     def __init__(self):
         self._adc = machine.ADC(4) if machine and hasattr(machine, "ADC") else None
@@ -128,7 +128,7 @@ class PicoDevice:
             command = json.loads(payload)
             interval_ms = int(command.get("interval_ms", self.interval_ms))
         except (ValueError, TypeError, AttributeError):
-            print("not a command:", payload)
+            print("invalid command:", payload)
             return
         self.interval_ms = max(10, interval_ms)
         self.stopping = self.stopping or bool(command.get("stop"))
@@ -241,7 +241,7 @@ def settings_from(arguments):
     for argument in arguments:
         name, equals, value = argument.partition("=")
         if not equals or name not in settings:
-            raise ValueError("not a setting: " + argument)
+            raise ValueError("unknown setting: " + argument)
         settings[name] = int(value) if isinstance(settings[name], int) else value
     return settings
 
@@ -250,7 +250,7 @@ def main(arguments):
     device = PicoDevice(settings_from(arguments))
     try:
         device.run()
-    except KeyboardInterrupt:  # deliver the rest; a second interrupt ends at once
+    except KeyboardInterrupt:  # deliver the remaining readings; a second interrupt ends the program
         device.stopping = True
         device.run()
     finally:

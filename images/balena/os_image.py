@@ -1,4 +1,4 @@
-"""balenaOS images, and the configuration that makes a card a device of a fleet."""
+"""balenaOS images, and the configuration with which a card joins a fleet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAT_NAMES: Final = ((54, b"FAT12   "), (54, b"FAT16   "), (82, b"FAT32   "))
 """Offsets at which a boot sector names its file system (Microsoft FAT specification 1.03, sections 3.1 and 3.2)."""
 CONFIGURATION: Final = "config.json"
 KEYS: Final = ("applicationId", "apiEndpoint", "deviceType")
-"""Keys without which the supervisor of balenaOS does not find its fleet."""
+"""Keys that the supervisor of balenaOS needs to find its fleet."""
 PIECE: Final = 1 << 20
 
 
@@ -34,7 +34,7 @@ def versions(account: BalenaAccount, device_type: str) -> list[str]:
 def download(
     account: BalenaAccount, device_type: str, version: str, out: Path, *, progress: Callable[[int, int], None]
 ) -> Path:
-    """Download an image of balenaOS. The file appears whole or not at all. Raises ImageError.
+    """Download an image of balenaOS atomically. Raises ImageError.
 
     `progress` gets the bytes received and the total (0: unknown).
     """
@@ -42,20 +42,22 @@ def download(
     models = account.sdk.models
     with translate_errors(account.endpoint), models.os.download(device_type, version, {"fileType": ".img"}) as answer:
         answer.raise_for_status()
-        # With a compressed transfer the length is not that of the image.
+        # The length of a compressed transfer is not the length of the image.
         length = 0 if "Content-Encoding" in answer.headers else int(answer.headers.get("Content-Length") or 0)
-        came = 0
+        received = 0
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             with part.open("wb") as file:
                 for piece in answer.iter_content(PIECE):
                     file.write(piece)
-                    came += len(piece)
-                    progress(came, length)
+                    received += len(piece)
+                    progress(received, length)
                 file.flush()
                 os.fsync(file.fileno())
-            if length and came != length:
-                raise ImageError(f"{version}: {came:,} of {length:,} bytes were received", hint="download it again")
+            if length and received != length:
+                raise ImageError(
+                    f"{version}: the download ended after {received:,} of {length:,} bytes", hint="download it again"
+                )
             part.replace(out)
         except OSError as error:
             raise _explain_file_error(error, out) from None
@@ -73,7 +75,7 @@ def _explain_file_error(error: OSError, out: Path) -> Exception:
 def make_configuration(
     account: BalenaAccount, fleet: str, version: str, *, wifi: tuple[str, str] | None, uuid: str | None
 ) -> dict[str, Any]:
-    """Return the configuration that makes a card join a fleet. Raises ImageError.
+    """Return the configuration with which a card joins a fleet. Raises ImageError.
 
     `uuid`: join as this registered device.
     """
@@ -84,14 +86,14 @@ def make_configuration(
     with translate_errors(account.endpoint):
         made = models.os.get_config(fleet, options)
         if not isinstance(made, dict) or not set(KEYS) <= made.keys():
-            raise ImageError(f"{fleet}: no configuration was received, but {' '.join(str(made).split())[:200]!r}")
+            raise ImageError(f"{fleet}: balena returned no configuration but {' '.join(str(made).split())[:200]!r}")
         if uuid is not None:
             device = models.device.get(uuid, {"$select": ["id", "uuid"]})
             key = models.device.generate_device_key(device["id"])
             if not isinstance(key, str):
-                raise ImageError(f"{uuid}: no key was received, but {' '.join(str(key).split())[:200]!r}")
+                raise ImageError(f"{uuid}: balena returned no key but {' '.join(str(key).split())[:200]!r}")
             made |= {"uuid": device["uuid"], "deviceId": device["id"], "deviceApiKey": key, "registered_at": 1}
-            # The card then holds no key that registers further devices.
+            # Remove the key that can register further devices from the card.
             made.pop("apiKey", None)
     return made
 
@@ -110,7 +112,7 @@ def read_configuration(image: Path) -> dict[str, Any]:
     try:
         made: dict[str, Any] = json.loads(content or b"")
     except ValueError:
-        raise ImageError(f"{image}: no {CONFIGURATION}, or one that is not JSON", code=INTEGRITY) from None
+        raise ImageError(f"{image}: {CONFIGURATION} is missing or is not JSON", code=INTEGRITY) from None
     return made
 
 
@@ -126,7 +128,7 @@ def find_boot_partition(image: Path) -> int:
     except OSError as error:
         raise ImageError(f"{image}: {error.strerror}", code=USAGE) from None
     raise ImageError(
-        f"{image}: not an image of balenaOS: it has no FAT partition",
+        f"{image} is not a balenaOS image: it has no FAT partition",
         hint="unpack it first, if it is a .zip or .gz",
         code=USAGE,
     )

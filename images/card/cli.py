@@ -1,4 +1,4 @@
-"""`waypost image configure`: check settings of gateways, then write them."""
+"""`waypost image configure`: check the settings of gateways and write them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ YAML = (".yaml", ".yml")
 @click.argument("target", metavar="[FILE]", type=click.Path(path_type=Path), required=False)
 @click.argument("values", metavar="[NAME=VALUE]…", nargs=-1)
 @click.option(
-    "--from", "source", type=click.Path(path_type=Path), help="Start from this file (YAML), or that of a fleet (CSV)."
+    "--from",
+    "source",
+    type=click.Path(path_type=Path),
+    help="Start from the settings in this file: YAML, or CSV for a fleet.",
 )
 @click.option(
-    "--base", type=click.Path(path_type=Path), help="With a CSV: the file (YAML) for settings that its rows leave out."
+    "--base", type=click.Path(path_type=Path), help="With a CSV: YAML file with the settings that rows leave out."
 )
 @click.option("--show", is_flag=True, help="Print the settings in FILE, without secrets, and write nothing.")
 @click.option("--check", is_flag=True, help="Check the settings in FILE, and write nothing.")
@@ -44,15 +47,15 @@ def configure(
 ) -> None:
     """Write a gateway's settings: network, hub, SSH keys.
 
-    The gateway applies them at its next start. FILE is a YAML file; or an image (.img), which gets it as waypost.yaml
-    on its first partition; or, with a CSV, a folder for one file per row. Without settings, FILE is created with each
-    one as a comment. NAME is the path of a setting (hub.url), and in a CSV its column. NAME=@FILE takes the value from
-    a file, so that a secret is not on a command line.
+    The gateway applies them at its next start. FILE is a YAML file, an image (.img) or, with a CSV, a folder. In an
+    image the settings become the file waypost.yaml on its first partition; in a folder each row becomes a file.
+    Without settings, FILE is created with every setting as a comment. NAME is the path of a setting (hub.url), or its
+    column in a CSV. NAME=@FILE reads the value from a file, which keeps secrets off the command line.
 
     \b
-    A gateway on the cable that enrols by itself:
+    A gateway on Ethernet that enrols by itself:
       waypost image configure hall.yaml name=hall hub.url=amqps://hub.example:5671 hub.token=@token
-    Wi-Fi, and a fleet:
+    A gateway on Wi-Fi; a fleet:
       waypost image configure hall.yaml wifi.ssid=plant wifi.country=DE wifi.password=@password
       waypost image configure ./fleet --from fleet.csv --base site.yaml
     """
@@ -64,22 +67,22 @@ def configure(
         say_json(json_schema(KINDS))
         return
     if target is None or ("=" in str(target) and not target.exists()):
-        raise ImageError("which file?", hint="for example: waypost image configure hall.yaml name=hall", code=USAGE)
+        raise ImageError("FILE is missing", hint="for example: waypost image configure hall.yaml name=hall", code=USAGE)
     of_fleet = source is not None and table.is_table(source)
     if base is not None and not (of_fleet or table.is_table(target)):
-        raise ImageError("--base goes with a CSV", code=USAGE)
+        raise ImageError("--base requires a CSV", code=USAGE)
     if show or check:
         if values or source is not None:
-            raise ImageError("--show and --check write nothing: give a file alone", code=USAGE)
+            raise ImageError("--show and --check take only FILE", code=USAGE)
         _show_or_check(target, _load_base(base), show=show)
     elif source is not None and of_fleet:
         if values:
-            raise ImageError("a CSV has the values of each gateway in its columns: leave out NAME=VALUE", code=USAGE)
+            raise ImageError("NAME=VALUE cannot be combined with a CSV: set the values in its columns", code=USAGE)
         _write_fleet(target, source, _load_base(base))
     elif table.is_table(target):
         command = f"waypost image configure ./fleet --from {shlex.quote(str(target))}"
-        hint = f"FILE is then a folder for one file per row: {command}"
-        raise ImageError(f"{target} is an input and is not written", hint=hint, code=USAGE)
+        hint = f"name a folder as FILE and the CSV with --from: {command}"
+        raise ImageError(f"{target} is a CSV, which is only read", hint=hint, code=USAGE)
     else:
         _write_one(target, values, source)
 
@@ -103,7 +106,7 @@ def _show_or_check(target: Path, base: Plain | None, *, show: bool) -> None:
         else:
             click.echo(f"{each.card.name}: valid")
     if not found:
-        click.echo(f"{target} has no settings: every line is a comment")
+        click.echo(f"{target} has no settings: all lines are comments")
     _print_notes(found)
 
 
@@ -144,23 +147,23 @@ def _write_one(target: Path, values: tuple[str, ...], source: Path | None) -> No
     elif into_image:
         text, called = partition.read_file(target, begin, FILE), f"{target}: {FILE}"
     made = None
-    if values:  # they may correct what is wrong in the file
+    if values:  # they may correct errors in the file
         made = apply_arguments(values, None if text is None else parse_draft(text, called))
     elif text is not None:
         made = parse_settings(text, called)
     if not values and made is None and not into_image and source is None:
         _write(target, text_of(None).encode())
-        click.echo(f"{target}: every setting is in it as a comment; fill it in")
+        click.echo(f"{target}: created, with every setting as a comment; edit it and remove the comment signs")
         return
     if made is None:
-        raise ImageError("no settings are given", hint="for example name=hall, or --from FILE", code=USAGE)
+        raise ImageError("no settings are given", hint="add for example name=hall, or --from FILE", code=USAGE)
     # A file is copied unchanged if no value is given.
     content = made.card.text
     if into_image:
         partition.write_file(target, begin, FILE, content)
     else:
         _write(target, content)
-    click.echo(f"{target}: the settings of {made.card.name}")
+    click.echo(f"{target}: settings of {made.card.name} written")
     _print_notes([made])
 
 
@@ -171,7 +174,7 @@ def _write_fleet(folder: Path, source: Path, base: Plain | None) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        hint = "with a CSV, FILE is a folder: it gets a file for each row"
+        hint = "with a CSV, FILE must be a folder"
         raise ImageError(f"{folder}: {error.strerror}", hint=hint, code=USAGE) from None
     for each in made:
         _write(folder / f"{each.card.name}.yaml", each.card.text)
@@ -180,7 +183,7 @@ def _write_fleet(folder: Path, source: Path, base: Plain | None) -> None:
 
 
 def _write(target: Path, content: bytes) -> None:
-    """Write a file whole or not at all, readable by its owner only, as it holds secrets. Raises ImageError."""
+    """Write a file atomically, readable by its owner only, because it contains secrets. Raises ImageError."""
     import os
 
     fresh = target.with_name(f"{target.name}.part")

@@ -105,7 +105,7 @@ def flash(
 def _list_instead(img: Path | None, *, asked_for: bool, as_json: bool, writing: bool) -> None:
     """List the cards if none is named. Raises ImageError if options show that writing was intended."""
     if as_json and not asked_for:
-        raise ImageError("--json goes with --list", code=USAGE)
+        raise ImageError("--json requires --list", code=USAGE)
     if as_json:
         _print_json()
         return
@@ -117,9 +117,9 @@ def _list_instead(img: Path | None, *, asked_for: bool, as_json: bool, writing: 
 def _check_options(config: Path | None, base: Path | None, names: Sequence[str], labels: Path | None) -> None:
     """Raise ImageError for options that do not fit together."""
     if base is not None and (config is None or not table.is_table(config)):
-        raise ImageError("--base goes with a CSV", code=USAGE)
+        raise ImageError("--base requires a CSV", code=USAGE)
     if names and config is None:
-        raise ImageError("--only goes with --config", code=USAGE)
+        raise ImageError("--only requires --config", code=USAGE)
     if labels is not None:
         _check_labels(labels)
 
@@ -152,7 +152,9 @@ def _load_cards(config: Path | None, base: Path | None) -> Sequence[Card]:
         return [each.card for each in load_fleet(config, None if found is None else found.document)]
     written = load_settings(config)
     if written is None:
-        raise ImageError(f"{config} has no settings: every line is a comment", hint="fill it in", code=USAGE)
+        raise ImageError(
+            f"{config} has no settings: all lines are comments", hint="edit it and remove the comment signs", code=USAGE
+        )
     return [written.card]
 
 

@@ -1,6 +1,6 @@
-"""Distance of the shape of the last values to the most similar earlier one.
+"""Distance from the shape of the latest values to the most similar earlier shape.
 
-A *course* is such a shape: a subsequence of some points, each the mean of several values.
+A *course* is a shape: a subsequence of a fixed number of points, each the mean of several values.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from spark.detector.running import Numbers, median, sliding_windows
 
 
 class Courses:
-    """Keeps courses with a fixed number of points, and measures the distance of the last one to the nearest.
+    """Keeps the courses of a series, and measures the distance of the latest one to its nearest neighbour.
 
-    A course ends some values after the previous one, and shares most points with others. So the line of points is
-    stored, and each course selects some of them.
+    Consecutive courses overlap and share most points, so the points are stored once, in `_line`.
     """
 
     __slots__ = (
@@ -35,14 +34,14 @@ class Courses:
     def __init__(self, points: int, stride: int, kept: int, newest: int) -> None:
         """Set the shape.
 
-        `stride`: values from one point to the next; `kept`: courses that are compared; `newest`: how many courses
-        before each are left out.
+        `points`: points of a course; `stride`: values from one point to the next; `kept`: number of earlier courses
+        to compare with; `newest`: number of courses directly before, which are not compared.
         """
         stride = max(1, min(stride, STRIDE_VALUES_MAX))
         self._every = max(1, stride // 2)
-        """Values from a course to the next."""
+        """Values from the end of one course to the end of the next."""
         self._ratio = stride // self._every
-        """Places in the line from a point of a course to the next."""
+        """Points of `_line` from one point of a course to the next."""
         self._points = points
         self._kept = kept
         self._newest = newest
@@ -50,11 +49,11 @@ class Courses:
         self._line: Numbers = np.empty(0)
         self._origin = 0.0
         self._unit = 0.0
-        """The step to which points are rounded, counted from `_origin`."""
+        """Points are rounded to multiples of this step from `_origin`."""
         self._distance = 0.0
 
     def add(self, windows: Windows, count: int) -> Numbers:
-        """Return the distance with each of the values; 0 while there is nothing to compare with.
+        """Return the distance at each value; 0 before the first comparison.
 
         `count`: values of the series, including these.
         """
@@ -70,11 +69,11 @@ class Courses:
         self._line = np.concatenate((self._line, windows.mean(self._every * self._ratio)[ends]))
         distances = np.concatenate(((self._distance,), self._nearest(known)))
         self._distance = float(distances[-1])
-        # A value in which no course ends has the distance of the last one that did.
+        # Between the ends of courses, values have the distance of the last course.
         return distances[np.searchsorted(ends, np.arange(rows), side="right")]
 
     def _begin_block(self) -> None:
-        """Drop points of courses that are no longer compared, and derive the scale from the rest."""
+        """Drop points that are no longer compared, and derive the scale from the rest."""
         self._line = line = self._line[-(self._kept + self._newest + self._before) :]
         if len(line):
             origin = median(line)
@@ -86,11 +85,11 @@ class Courses:
 
     @property
     def _before(self) -> int:
-        """Places from the first point of a course to its last."""
+        """Points of `_line` from the first point of a course to its last."""
         return (self._points - 1) * self._ratio
 
     def _nearest(self, known: int) -> Numbers:
-        """Return distances of the courses that end in the line from place `known` on."""
+        """Return the distances of the courses that end at index `known` of `_line` or later."""
         steps = np.clip(np.rint((self._line - self._origin) / self._unit), -COURSE_STEPS, COURSE_STEPS)
         found = np.zeros(len(steps) - known)
         if len(steps) <= self._before + self._newest + 1:
@@ -99,9 +98,9 @@ class Courses:
         squares = np.einsum("ij,ij->i", courses, courses)
         begin = max(known - self._before, self._newest + 1)
         # Compare blocks of rows, so that the products of rows and kept courses stay within `COURSE_PRODUCTS`.
-        some = max(1, math.isqrt((self._kept // 2) ** 2 + COURSE_PRODUCTS // self._points) - self._kept // 2)
-        for first in range(begin, len(courses), some):
-            rows = np.arange(first, min(first + some, len(courses)))[:, None]
+        block = max(1, math.isqrt((self._kept // 2) ** 2 + COURSE_PRODUCTS // self._points) - self._kept // 2)
+        for first in range(begin, len(courses), block):
+            rows = np.arange(first, min(first + block, len(courses)))[:, None]
             others = np.arange(max(0, first - self._newest - self._kept), rows[-1, 0] - self._newest)
             other_rows, own_rows = slice(others[0], others[-1] + 1), slice(first, first + len(rows))
             distances = squares[other_rows] - 2 * (courses[own_rows] @ courses[other_rows].T)

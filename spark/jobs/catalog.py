@@ -1,4 +1,4 @@
-"""All jobs, in the order that follows from what each reads and writes."""
+"""All jobs, sorted by their inputs and outputs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def build_graph(jobs: Iterable[AnalyticsJob]) -> dict[str, set[str]]:
 
 
 def find_readers(name: str, edges: Mapping[str, set[str]]) -> set[str]:
-    """Return the jobs that read what a job writes, directly or not, in a graph."""
+    """Return the jobs that read the output of a job, directly or through other jobs."""
     direct = {job for job, read in edges.items() if name in read}
     return direct.union(*(find_readers(job, edges) for job in direct))
 
@@ -50,7 +50,7 @@ NAMES: tuple[str, ...] = tuple(job.name for job in JOBS)
 
 
 def select(names: Iterable[str]) -> list[AnalyticsJob]:
-    """Return jobs by name, and those that write the tables they read, in order; all if `names` is empty.
+    """Return the named jobs and the jobs that write their inputs, in order; all jobs if `names` is empty.
 
     Raises `KeyError`.
     """
@@ -66,10 +66,12 @@ def select(names: Iterable[str]) -> list[AnalyticsJob]:
 
 
 def select_dependents(names: Iterable[str]) -> list[AnalyticsJob]:
-    """Return jobs by name, and those that read their tables, directly or not, in order. Raises `KeyError`."""
+    """Return the named jobs and all jobs that depend on them, in order. Raises `KeyError`."""
     edges = build_graph(JOBS)
-    touched = {name for name in (ALIASES.get(name, name) for name in names) if edges[name] is not None}
-    for job in JOBS:  # in order: what a job reads has been looked at
+    touched = {ALIASES.get(name, name) for name in names}
+    if unknown := touched - edges.keys():
+        raise KeyError(unknown.pop())
+    for job in JOBS:  # sorted: the inputs of a job come before it
         if edges[job.name] & touched:
             touched.add(job.name)
     return [job for job in JOBS if job.name in touched]

@@ -1,6 +1,6 @@
 """`messages`: telemetry -> gateway_freshness, delivery_slo, throughput, outages, landed_ranges.
 
-One scan of the messages, without their bodies, for everything that describes their delivery.
+Scans the messages once, without bodies, for all tables about delivery.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _process(batch: MicroBatch) -> None:
 
 
 def _count(batch: MicroBatch, messages: DataFrame, reach: throughput.Reach) -> None:
-    """Count messages by time bucket; buckets become wider as the lake outgrows them, ten times at most."""
+    """Count messages by time bucket. Buckets widen, at most ten times, as the time span of the lake grows."""
     wanted = max(throughput.bucket_seconds(reach.span_s), reach.width_s or 0)
     rows = throughput.throughput(messages, wanted)
     if reach.width_s is not None and wanted != reach.width_s:

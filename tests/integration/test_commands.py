@@ -259,7 +259,7 @@ def test_who_sends_hears_what_cannot_be_a_command(fleet: Fleet) -> None:
 
     good = {"gateway": "gw1", "device": "pump7", "name": "on"}
     assert refused({**good, "gateway": "gw9"})[0] == 404
-    assert refused({**good, "ttl_s": 0}) == (400, "the time to live is more than 0 s and at most 30 days")
+    assert refused({**good, "ttl_s": 0}) == (400, "the time to live must be more than 0 s and at most 30 days")
     assert refused({**good, "device": "a/b"})[0] == 400
     assert refused({**good, "urgent": True}) == (400, "invalid command: Object contains unknown field `urgent`")
     assert refused({"gateway": "gw1"})[0] == 400

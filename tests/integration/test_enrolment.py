@@ -436,7 +436,7 @@ def test_whoever_has_a_stolen_key_of_the_hub_gets_nothing(tmp_path: Path) -> Non
             wait_until(lambda: uplink(data, gateway)["state"] == "connected", timeout_s=WAIT_S, what="the link")
             stolen.write_bytes((tmp_path / "hub" / "authority" / "server.pem").read_bytes())
             before = shown_at(port)
-            assert "revoked; the hub makes another certificate" in fleet(tmp_path, "revoke-hub")
+            assert "revoked; the hub creates another certificate" in fleet(tmp_path, "revoke-hub")
             wait_until(lambda: shown_at(port) != before, timeout_s=WAIT_S, what="another certificate")
             assert uplink(data, gateway)["state"] == "connected"
             assert log.read_text().count("connected to waypost-hub") == 1, "a link that stands goes on"

@@ -290,7 +290,7 @@ def simulated_configurations(card: Card, database: VersionsDatabase, history: Hi
     with ExitStack() as patches:
         for owner, attribute, replacement in (
             (service, "_open", opened),
-            (service, "CONFIGURATIONS_LOOKED_AT_S", LOOKED_AT_S),
+            (service, "CONFIGURATIONS_CHECK_INTERVAL_S", LOOKED_AT_S),
             (repository, "ConfigurationFile", partial(CardFile, card)),
             (repository.Repository, "_locked", lambda _self: nullcontext()),
             (trials, "is_held", lambda _data: False),

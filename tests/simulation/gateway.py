@@ -272,15 +272,15 @@ class Gateway:
 
     def _look(self, loop: SimulatedLoop) -> None:
         """Run the periodic work that the appliance does every few seconds."""
-        self.manifests.look(wall_ns(self._scheduler), clock_good=True)
+        self.manifests.poll(wall_ns(self._scheduler), clock_good=True)
         loop.call_later(LOOK_S, self._look, loop)
 
     def state(self) -> None:
         """Request a manifest of the accepted messages now."""
         if self.up:
             self._scheduler.enter(self.process)
-            self.manifests.ask()
-            self.manifests.look(wall_ns(self._scheduler), clock_good=True)
+            self.manifests.request_close()
+            self.manifests.poll(wall_ns(self._scheduler), clock_good=True)
 
     @property
     def manifests(self) -> Manifests:

@@ -148,7 +148,7 @@ class World:
         manifests = self.gateway.manifests
         if manifests.stated_until is None:
             return "the hub takes no manifests"
-        return f"{manifests.waiting} statements wait" if manifests.asked or manifests.waiting else ""
+        return f"{manifests.waiting} statements wait" if manifests.close_requested or manifests.waiting else ""
 
     def _name_subscriptions(self) -> None:
         names: dict[str, str | None] = {"queue": None, "durable": "plant/#", "slow": "burst/#"}

@@ -337,7 +337,7 @@ class TestRefused:
         paths(lake, "payload_schemas")[0].unlink()
         done = drop(lake)
         assert (done.exit_code, len(paths(lake, "payload_schemas"))) == (4, 1)
-        assert "nothing was taken out of payload_schemas: restore its files from copies" in done.stderr
+        assert "nothing was removed from payload_schemas: restore its files from copies" in done.stderr
 
     def test_an_unknown_table(self, lake: Path) -> None:
         done = drop(lake, "dreams")
@@ -349,7 +349,7 @@ class TestRefused:
             path.unlink()
         done = drop(lake)
         assert done.exit_code == 4
-        assert "nothing was taken out of gaps: `waypost analytics rebuild` rebuilds it" in done.stderr
+        assert "nothing was removed from gaps: repair it with `waypost analytics rebuild`" in done.stderr
         assert (len(files(lake, "gaps")), len(counted(lake))) == (1, GATEWAYS - 1)
 
     @pytest.mark.parametrize("content", [b"", b'{"add":{"pa'])
@@ -362,7 +362,7 @@ class TestRefused:
         done = drop(lake)
         assert done.exit_code == 4
         assert "table telemetry cannot be read" in done.stderr
-        assert "nothing was taken out of telemetry" in done.stderr
+        assert "nothing was removed from telemetry" in done.stderr
         assert not (lake / "set_aside").exists()
 
     def test_while_a_pass_runs(self, lake: Path) -> None:
@@ -378,7 +378,7 @@ class TestRefused:
         (lake / "set_aside" / "_delta_log" / f"{0:020}.json").write_text("half")
         done = drop(lake, "telemetry")
         assert (done.exit_code, len(files(lake))) == (4, GATEWAYS)
-        assert "not all damaged files were taken out of telemetry: table set_aside cannot be read" in done.stderr
+        assert "not all damaged files were removed from telemetry: table set_aside cannot be read" in done.stderr
 
     @pytest.mark.parametrize(
         "refusal",
@@ -469,7 +469,7 @@ class TestBeside:
             patch.setattr(deltalake.DeltaTable, "repair", overtaken)
             done = drop(lake)
         assert done.exit_code == 4
-        assert "another program wrote it at the same moment. Run it again" in done.stderr
+        assert "another program changed the table at the same time. Run the command again" in done.stderr
         assert drop(lake).exit_code == 0
 
     def test_what_is_kept_is_no_table_and_upkeep_leaves_it(self, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -520,7 +520,7 @@ class TestBucket:
         with monkeypatch.context() as patch:
             patch.setattr(dropping, "remove_missing", lambda _: (_ for _ in ()).throw(ObjectStoreError("it is late")))
             late = drop(bucket)
-            assert (late.exit_code, "it is late. Run it again" in late.stderr) == (4, True)
+            assert (late.exit_code, "it is late. Run the command again" in late.stderr) == (4, True)
         done = drop(bucket)
         assert done.exit_code == 0, done.output
         assert counted(bucket) == {"gw3": ROWS, "gw4": ROWS}

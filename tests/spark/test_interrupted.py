@@ -121,7 +121,7 @@ def test_a_pass_ends_at_once(
         (("verify",), "interrupted: not all files were checked, and nothing was changed\n"),
         (
             ("verify", "--drop"),
-            "interrupted: run it again to finish; files taken out are in table set_aside\n",
+            "interrupted: run it again to finish; the removed files are listed in table set_aside\n",
         ),
         (("replay",), WORDS),
         (("report", "--json"), "interrupted: not all pages were written\n"),

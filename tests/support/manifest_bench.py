@@ -83,7 +83,7 @@ class ManifestBench:
         self.rig.commit()
 
     def look(self) -> None:
-        self.manifests.look(int(self.hours * HOUR_NS), clock_good=self.good)
+        self.manifests.poll(int(self.hours * HOUR_NS), clock_good=self.good)
         self.rig.settle()
 
     def later(self, hours: float) -> None:

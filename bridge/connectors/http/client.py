@@ -1,8 +1,8 @@
-"""Batches of messages to an HTTP endpoint, one request at a time, so that they arrive in order.
+"""Client of an HTTP endpoint: sends messages in batches, one request at a time, so that they arrive in order.
 
-A request is repeated with the same messages and the same name until the server has taken it or refused it for good. A
-server does not report which message of a batch it refuses, so a refused batch is sent in halves, down to the one.
-The URL is from the configuration, and redirects are not followed: messages of devices cannot choose the server.
+A request is retried with the same messages and the same name until the server accepts or rejects it. A server does not
+report which message of a batch it rejects, so a rejected batch is halved until the message is found.
+The URL comes from the configuration and redirects are not followed, so devices cannot influence the server.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import httpx
 
 from bridge.client_attempt import Carriage, ConnectorError
 from bridge.connecting import socket_to, streams_over
-from bridge.connectors.flights import ACCEPTED, Flight, Flights, MessageAnswer
 from bridge.connectors.http import verdict
 from bridge.connectors.http.body import CONTENT_TYPES, encode
 from bridge.connectors.http.network import transport
@@ -30,6 +29,7 @@ from bridge.connectors.limits import (
 )
 from bridge.connectors.messages import ConnectorMessage, MessageName, Translate, messages
 from bridge.connectors.settings import ClientIdentity, HttpSettings
+from bridge.connectors.ticket_answers import ACCEPTED, AnswerCollector, MessageAnswer, TicketAnswers
 from bridge.dialer import PeerEndpoint
 from bridge.forwarders.outbox import Outgoing
 from bridge.forwarders.outcome import ForwardOutcome
@@ -39,9 +39,9 @@ _ANSWER_CHARACTERS: Final = 200
 
 
 class _QueuedMessage(NamedTuple):
-    """A message of a batch, and the flight for its answer."""
+    """A message of a batch, with the answers of its ticket."""
 
-    flight: Flight
+    answers: TicketAnswers
     message: ConnectorMessage
 
     @property
@@ -77,13 +77,13 @@ class HttpClient:
         self._translate = translate
         self._tls = tls
         self._unanswered: list[tuple[MessageName, str]] = []
-        """Messages of a request without an answer when its run ended: they are sent again as the same request."""
+        """Messages of the request without an answer at the end of its connection: the same request is sent again."""
 
     async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
         """Send requests until one fails. Raises ConnectorError, OSError or TimeoutError."""
         settings = self._settings
         context = self._tls() if endpoint.tls and self._tls is not None else None
-        await _reach(endpoint, context)
+        await _check_reachable(endpoint, context)
         async with httpx.AsyncClient(
             transport=transport(context),
             follow_redirects=False,
@@ -95,19 +95,19 @@ class HttpClient:
             carriage.up(str(endpoint))
             batches = _BatchSender(settings, self._translate, carriage, self._unanswered)
             requests = _Requests(settings, self._key, client, _url(endpoint, settings.path))
-            flights = Flights(carriage.settle)
+            collector = AnswerCollector(carriage.settle)
             while True:
-                batch = await batches.following()
+                batch = await batches.next_batch()
                 self._unanswered = [item.key for item in batch]
                 async for part, answer in requests.answers(batch):
                     for item in part:
-                        flights.answered(item.flight, item.message.place, answer)
-                    flights.flush()
+                        collector.record(item.answers, item.message.place, answer)
+                    collector.flush()
                     self._unanswered = self._unanswered[len(part) :]
 
 
 class _BatchSender:
-    """Batches of one run, one per request."""
+    """Batches of one run. Each batch becomes one request."""
 
     def __init__(
         self,
@@ -120,32 +120,32 @@ class _BatchSender:
         self._translate = translate
         self._carriage = carriage
         self._unanswered = unanswered
-        self._later: list[_QueuedMessage] = []
-        """Messages that were taken together with those of a repeated request but are not part of it."""
+        self._next: list[_QueuedMessage] = []
+        """Messages taken along with those of a retried request; they belong to the next one."""
 
-    async def following(self) -> list[_QueuedMessage]:
+    async def next_batch(self) -> list[_QueuedMessage]:
         """Return the messages of the next request: at least one."""
-        if self._later:
-            batch, self._later = self._later, []
+        if self._next:
+            batch, self._next = self._next, []
         elif self._unanswered:
-            batch = await self._repeated()
+            batch = await self._retried_batch()
         else:
-            batch = await self._taken(self._settings.batch_messages, self._settings.batch_bytes)
+            batch = await self._take(self._settings.batch_messages, self._settings.batch_bytes)
         return batch
 
-    async def _repeated(self) -> list[_QueuedMessage]:
-        """Return the messages of the unanswered request, if all of them are available again."""
+    async def _retried_batch(self) -> list[_QueuedMessage]:
+        """Return the messages of the unanswered request, if the forwarders still have all of them."""
         wanted, self._unanswered = self._unanswered, ()
         settings = self._settings
-        items = await self._taken(settings.batch_messages + len(wanted), 2 * settings.batch_bytes)
+        items = await self._take(settings.batch_messages + len(wanted), 2 * settings.batch_bytes)
         found = {item.key: item for item in items}
-        if not all(key in found for key in wanted):  # a forwarder is gone
+        if not all(key in found for key in wanted):  # a forwarder was removed
             return items
         same = set(wanted)
-        self._later = [item for item in items if item.key not in same]
+        self._next = [item for item in items if item.key not in same]
         return [found[key] for key in wanted]
 
-    async def _taken(self, messages_max: int, bytes_max: int) -> list[_QueuedMessage]:
+    async def _take(self, messages_max: int, bytes_max: int) -> list[_QueuedMessage]:
         """Take messages of the forwarders, and wait for more until the batch age is reached."""
         taken: list[Outgoing] = []
         try:
@@ -160,9 +160,9 @@ class _BatchSender:
         except TimeoutError:
             pass
         return [
-            _QueuedMessage(flight, message)
+            _QueuedMessage(answers, message)
             for outgoing in taken
-            for flight in (Flight(outgoing.ticket, len(outgoing)),)
+            for answers in (TicketAnswers(outgoing.ticket, len(outgoing)),)
             for message in messages(outgoing, self._translate)
         ]
 
@@ -177,9 +177,9 @@ class _Requests:
         self._url = url
 
     async def answers(self, batch: list[_QueuedMessage]) -> AsyncIterator[tuple[list[_QueuedMessage], MessageAnswer]]:
-        """Yield the batch in parts, in order, each with its answer; one part unless the server refuses the whole batch.
+        """Yield the parts of a batch in order, each with its answer. A batch is one part unless the server rejects it.
 
-        Raises ConnectorError when parts remain unanswered.
+        Raises ConnectorError when a part gets no answer.
         """
         parts = [batch]
         while parts:
@@ -188,15 +188,15 @@ class _Requests:
             match verdict.verdict(reply.status):
                 case ResponseVerdict.ACCEPTED:
                     yield part, ACCEPTED
-                case ResponseVerdict.UNFIT if len(part) > 1:
+                case ResponseVerdict.REJECTED if len(part) > 1:
                     middle = len(part) // 2
                     parts += [part[middle:], part[:middle]]
-                case ResponseVerdict.UNFIT:
-                    yield part, MessageAnswer(ForwardOutcome.REJECTED, _words(reply))
-                case ResponseVerdict.LATER:
-                    raise ConnectorError(_words(reply), verdict.wait_s(reply.retry_after, time.time()))
+                case ResponseVerdict.REJECTED:
+                    yield part, MessageAnswer(ForwardOutcome.REJECTED, _describe(reply))
+                case ResponseVerdict.RETRY:
+                    raise ConnectorError(_describe(reply), verdict.wait_s(reply.retry_after, time.time()))
                 case ResponseVerdict.MISCONFIGURED:
-                    raise ConnectorError(_words(reply))
+                    raise ConnectorError(_describe(reply))
 
     async def _post(self, batch: Sequence[ConnectorMessage]) -> _Reply:
         name, body = batch_name(batch), encode(batch, self._settings.format)
@@ -209,7 +209,7 @@ class _Requests:
             async with asyncio.timeout(HTTP_ANSWER_TIMEOUT_S):
                 return await self._exchange(headers, body)
         except TimeoutError:
-            raise ConnectorError(f"no answer in {HTTP_ANSWER_TIMEOUT_S:g} s") from None
+            raise ConnectorError(f"no answer within {HTTP_ANSWER_TIMEOUT_S:g} s") from None
         except httpx.HTTPError as error:
             raise ConnectorError(f"{type(error).__name__}: {error}".rstrip(": ")) from None
 
@@ -224,8 +224,8 @@ class _Requests:
             return _Reply(response.status_code, response.headers.get("retry-after"), _line(text))
 
 
-async def _reach(endpoint: PeerEndpoint, context: ssl.SSLContext | None) -> None:
-    """Connect and disconnect, so that an unreachable server is detected before messages are taken for it."""
+async def _check_reachable(endpoint: PeerEndpoint, context: ssl.SSLContext | None) -> None:
+    """Connect and disconnect, to detect an unreachable server before messages are taken."""
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
         _, writer = await streams_over(await socket_to(endpoint.host, endpoint.port), context, endpoint.host)
     writer.close()
@@ -253,7 +253,7 @@ def _line(text: bytes) -> str:
     return "".join(c if c.isprintable() else " " for c in shown)[:_ANSWER_CHARACTERS].strip()
 
 
-def _words(reply: _Reply) -> str:
+def _describe(reply: _Reply) -> str:
     """Describe an answer in one line, with the next step."""
     text = f" ({reply.text})" if reply.text else ""
     advice = verdict.advice(reply.status)

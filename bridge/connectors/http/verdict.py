@@ -11,35 +11,35 @@ from bridge.connectors.limits import HTTP_RETRY_AFTER_S_MAX
 
 
 class ResponseVerdict(enum.Enum):
-    """Action that follows from an answer."""
+    """Action to take after a response."""
 
     ACCEPTED = "accepted"
-    LATER = "later"
-    """Repeat the same request later."""
-    UNFIT = "unfit"
-    """The server refuses at least one of the messages."""
+    RETRY = "retry"
+    """Send the same request again later."""
+    REJECTED = "rejected"
+    """The server rejects at least one of the messages."""
     MISCONFIGURED = "misconfigured"
-    """The server would refuse any request: wait for an operator."""
+    """The server would reject any request until an operator changes the configuration."""
 
 
-_UNFIT: Final = frozenset((400, 413, 422))
-_LATER: Final = frozenset((408, 409, 425, 429))
-"""409: a request with the same Idempotency-Key is being worked on."""
+_REJECTED: Final = frozenset((400, 413, 422))
+_RETRY: Final = frozenset((408, 409, 425, 429))
+"""409: the server is still processing a request with the same Idempotency-Key."""
 
 
 def verdict(status: int) -> ResponseVerdict:
     """Return the verdict for a status."""
     if 200 <= status < 300:
         return ResponseVerdict.ACCEPTED
-    if status in _UNFIT:
-        return ResponseVerdict.UNFIT
-    if status in _LATER or status >= 500:
-        return ResponseVerdict.LATER
+    if status in _REJECTED:
+        return ResponseVerdict.REJECTED
+    if status in _RETRY or status >= 500:
+        return ResponseVerdict.RETRY
     return ResponseVerdict.MISCONFIGURED
 
 
 def advice(status: int) -> str:
-    """Return the next step for an operator; empty without one."""
+    """Return the next step for an operator, or an empty text."""
     if 300 <= status < 400:
         return "redirects are not followed: set the connector to the final address"
     if status in (401, 403):

@@ -15,7 +15,9 @@ from bridge.connectors.messages import Translate
 from bridge.connectors.settings import ClientIdentity, KafkaSettings
 from bridge.dialer import PeerEndpoint
 
-logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it logs each attempt, many a second; we log our own errors
+logging.getLogger("aiokafka").setLevel(
+    logging.CRITICAL
+)  # it logs every attempt, several a second; we log errors ourselves
 
 
 class KafkaClient:
@@ -36,13 +38,13 @@ class KafkaClient:
 
     async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
         """Run producer and consumers until one fails. Raises ConnectorError or OSError."""
-        reached = await self._cluster.reach(endpoint)
+        options = await self._cluster.reach(endpoint)
         consumers: list[KafkaConsumer] = []
         try:
             for inbox in carriage.inboxes:
-                consumers.append(KafkaConsumer(self._cluster, inbox, carriage, reached))
+                consumers.append(KafkaConsumer(self._cluster, inbox, carriage, options))
                 await consumers[-1].start()
             carriage.up("a Kafka cluster")
-            await first_to_end(self._producer.run(reached, carriage), *(consumer.run() for consumer in consumers))
-        finally:  # concurrently: the timeout for lost brokers fits once into that of the attempt
+            await first_to_end(self._producer.run(options, carriage), *(consumer.run() for consumer in consumers))
+        finally:  # end them at once: the timeout of the attempt has room for one wait for unreachable brokers
             await all_to_end(*(consumer.end() for consumer in consumers))

@@ -11,7 +11,7 @@ from aiokafka.conn import create_conn
 from aiokafka.errors import KafkaError
 
 from bridge.client_attempt import ConnectorError
-from bridge.connectors.kafka.reasons import words
+from bridge.connectors.kafka.reasons import describe_error
 from bridge.connectors.limits import CONNECT_TIMEOUT_S, KAFKA_CLOSE_TIMEOUT_S
 from bridge.connectors.settings import ClientIdentity, KafkaSettings
 from bridge.dialer import PeerEndpoint
@@ -44,7 +44,7 @@ class Cluster:
         except KafkaError as error:
             if isinstance(error.__cause__, OSError):
                 raise error.__cause__ from None
-            raise ConnectorError(words(error)) from None
+            raise ConnectorError(describe_error(error)) from None
         await asyncio.wait((connection.close(),), timeout=KAFKA_CLOSE_TIMEOUT_S)
         others = (each for each in self._endpoints if each != endpoint)
         return {"bootstrap_servers": [f"{each.host}:{each.port}" for each in (endpoint, *others)], **reached}

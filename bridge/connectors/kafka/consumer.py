@@ -23,7 +23,7 @@ from bridge.client_attempt import Carriage, ConnectorError
 from bridge.connectors.coroutines import first_to_end
 from bridge.connectors.kafka.cluster import Cluster
 from bridge.connectors.kafka.offsets import Offsets
-from bridge.connectors.kafka.reasons import words
+from bridge.connectors.kafka.reasons import describe_error
 from bridge.connectors.kafka.record import arrival, topic_of
 from bridge.connectors.limits import (
     CONNECT_TIMEOUT_S,
@@ -73,7 +73,7 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await self._consumer.start()
         except KafkaError as error:
-            raise ConnectorError(words(error)) from None
+            raise ConnectorError(describe_error(error)) from None
 
     async def run(self) -> None:
         """Join the group, and take records until the consumer fails. Raises ConnectorError."""
@@ -110,7 +110,7 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
                     await self._commit()
                 fetched = await self._consumer.getmany(timeout_ms=1000, max_records=KAFKA_RECORDS_MAX)
             except KafkaError as error:
-                raise ConnectorError(words(error)) from None
+                raise ConnectorError(describe_error(error)) from None
             if self._revoking:  # fetched before the rebalance: the next owner of the partition gets them
                 continue
             taken = [(self._partitions.setdefault(of, Offsets()), of, records) for of, records in fetched.items()]
@@ -128,7 +128,7 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def _on_answer(self, offsets: Offsets, offset: int, outcome: ForwardOutcome) -> None:
         if outcome is not ForwardOutcome.RELEASED:
-            offsets.answered(offset)
+            offsets.record(offset)
             self._answered.set()
         elif not self._failed.done():
             self._failed.set_exception(ConnectorError("a record was not accepted here; it is fetched again"))
@@ -141,7 +141,7 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
             try:
                 await self._commit()
             except KafkaError as error:
-                raise ConnectorError(words(error)) from None
+                raise ConnectorError(describe_error(error)) from None
 
     async def _commit(self) -> None:
         """Commit the offsets that have changed. Raises KafkaError."""
@@ -173,13 +173,11 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
                     async with asyncio.timeout(KAFKA_ANSWER_TIMEOUT_S):
                         await self._consumer.end_offsets(assigned)
                 except TimeoutError:
-                    raise ConnectorError(
-                        f"the brokers have answered nothing for {KAFKA_ANSWER_TIMEOUT_S:g} s"
-                    ) from None
+                    raise ConnectorError(f"no answer from the brokers for {KAFKA_ANSWER_TIMEOUT_S:g} s") from None
                 except IllegalStateError:
                     continue  # the group has just changed
                 except KafkaError as error:
-                    raise ConnectorError(words(error)) from None
+                    raise ConnectorError(describe_error(error)) from None
 
     async def _fail(self) -> None:
         await self._failed

@@ -33,7 +33,7 @@ class Offsets:
             self.done = self._committed = offset
         self._taken.append(offset)
 
-    def answered(self, offset: int) -> None:
+    def record(self, offset: int) -> None:
         """Record the answer to a record: it is on disk, or was rejected."""
         self._answered.add(offset)
         while self._taken and self._taken[0] in self._answered:

@@ -1,9 +1,9 @@
 """Producer of a Kafka cluster: idempotent, acks=all; the brokers' answer to a record settles its message.
 
-It is created when there is something to send, as a connector that only receives may have no right to write. It repeats
-unanswered requests by itself, in order and without duplicates. When it fails, or nothing is answered for long, it is
-dropped, and the forwarders send unanswered messages again: those that the cluster had written are then there twice,
-with the same name in their headers.
+It is created with the first message to send, because a connector that only receives may have no write permission. It
+retries unanswered requests itself, in order and without duplicates. If it fails, or gets no answer for long, it is
+discarded and the forwarders send unanswered messages again. Messages that the cluster had already written are then
+stored twice, with the same name in their headers.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
 from bridge.client_attempt import Carriage, ConnectorError
 from bridge.connectors.coroutines import first_to_end
-from bridge.connectors.flights import ACCEPTED, Flight, Flights, MessageAnswer
-from bridge.connectors.kafka.reasons import words
+from bridge.connectors.kafka.reasons import describe_error
 from bridge.connectors.kafka.record import KafkaRecord, record
 from bridge.connectors.limits import (
     CONNECT_TIMEOUT_S,
@@ -32,25 +31,26 @@ from bridge.connectors.limits import (
 )
 from bridge.connectors.messages import ConnectorMessage, Translate, messages
 from bridge.connectors.settings import KafkaSettings
+from bridge.connectors.ticket_answers import ACCEPTED, AnswerCollector, MessageAnswer, TicketAnswers
 from bridge.forwarders.outbox import Outgoing
 from bridge.forwarders.outcome import ForwardOutcome
 
 
 class KafkaProducer:
-    """Producer of one connector; each connection creates one of the library's."""
+    """Producer of one connector. Each connection creates a new producer of the library."""
 
     def __init__(self, settings: KafkaSettings, translate: Translate) -> None:
         self._settings = settings
         self._translate = translate
-        self._alone = 0
-        """Number of messages to send one by one, as a batch with them was too large for the broker."""
+        self._one_by_one = 0
+        """Number of messages to send one at a time, because their batch was too large for the broker."""
 
-    async def run(self, reached: dict[str, Any], carriage: Carriage) -> None:
-        """Wait for messages, and send until the producer fails. Raises ConnectorError. `reached`: from
+    async def run(self, options: dict[str, Any], carriage: Carriage) -> None:
+        """Wait for messages, and send until the producer fails. Raises ConnectorError. `options`: result of
         `Cluster.reach`."""
-        first = await carriage.outgoing(1 if self._alone else KAFKA_IN_FLIGHT_MAX, READ_BYTES)
+        first = await carriage.outgoing(1 if self._one_by_one else KAFKA_IN_FLIGHT_MAX, READ_BYTES)
         producer = AIOKafkaProducer(
-            **reached,
+            **options,
             acks="all",
             enable_idempotence=True,
             linger_ms=KAFKA_LINGER_MS,
@@ -61,18 +61,18 @@ class KafkaProducer:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     await producer.start()
             except KafkaError as error:
-                raise ConnectorError(words(error)) from None
-            sending = _Sending(self._settings, self._translate, carriage, producer, self._alone)
+                raise ConnectorError(describe_error(error)) from None
+            sending = _Sending(self._settings, self._translate, carriage, producer, self._one_by_one)
             try:
                 await sending.run(first)
             finally:
-                self._alone = sending.alone
+                self._one_by_one = sending.one_by_one
         finally:
             await _end(producer)
 
 
 class _Sending:
-    """The messages of one producer."""
+    """Sends messages with one producer and collects the answers."""
 
     def __init__(
         self,
@@ -80,14 +80,14 @@ class _Sending:
         translate: Translate,
         carriage: Carriage,
         producer: AIOKafkaProducer,
-        alone: int,
+        one_by_one: int,
     ) -> None:
-        self.alone = alone
+        self.one_by_one = one_by_one
         self._settings = settings
         self._translate = translate
         self._carriage = carriage
         self._producer = producer
-        self._flights = Flights(carriage.settle)
+        self._collector = AnswerCollector(carriage.settle)
         self._loop = asyncio.get_running_loop()
         self._in_flight = 0
         self._room = asyncio.Event()
@@ -100,36 +100,36 @@ class _Sending:
         await first_to_end(self._send(first), self._watch(), self._fail())
 
     async def _send(self, first: Sequence[Outgoing]) -> None:
-        await self._hand_over_all(first)
+        await self._send_all(first)
         while True:
-            room = 1 if self.alone else KAFKA_IN_FLIGHT_MAX
+            room = 1 if self.one_by_one else KAFKA_IN_FLIGHT_MAX
             if self._in_flight >= room:
                 self._room.clear()
                 await self._room.wait()
                 continue
-            await self._hand_over_all(await self._carriage.outgoing(room - self._in_flight, READ_BYTES))
+            await self._send_all(await self._carriage.outgoing(room - self._in_flight, READ_BYTES))
 
-    async def _hand_over_all(self, taken: Sequence[Outgoing]) -> None:
+    async def _send_all(self, taken: Sequence[Outgoing]) -> None:
         for outgoing in taken:
-            flight = Flight(outgoing.ticket, len(outgoing))
+            answers = TicketAnswers(outgoing.ticket, len(outgoing))
             for message in messages(outgoing, self._translate):
-                await self._hand_over(flight, message)
+                await self._send_one(answers, message)
 
-    async def _hand_over(self, flight: Flight, message: ConnectorMessage) -> None:
-        """Give one message to the producer; reject a message that it can never send."""
+    async def _send_one(self, answers: TicketAnswers, message: ConnectorMessage) -> None:
+        """Pass one message to the producer; reject a message that can never be sent."""
         try:
             made = record(message, self._settings.key)
             answer = await self._record(made)
         except (ValueError, MessageSizeTooLargeError) as error:
-            self._flights.answered(flight, message.place, MessageAnswer(ForwardOutcome.REJECTED, str(error)))
+            self._collector.record(answers, message.place, MessageAnswer(ForwardOutcome.REJECTED, str(error)))
             self._flush_soon()
             return
         except KafkaError as error:
-            raise ConnectorError(words(error)) from None
+            raise ConnectorError(describe_error(error)) from None
         if not self._in_flight:
             self._answered_at = self._loop.time()
         self._in_flight += 1
-        answer.add_done_callback(partial(self._answered, flight, message.place))
+        answer.add_done_callback(partial(self._answered, answers, message.place))
 
     async def _record(self, made: KafkaRecord) -> asyncio.Future[Any]:
         """Send a record, after waiting for room in the producer's buffers."""
@@ -138,7 +138,7 @@ class _Sending:
         )
         return answer
 
-    def _answered(self, flight: Flight, index: int, answer: asyncio.Future[Any]) -> None:
+    def _answered(self, answers: TicketAnswers, index: int, answer: asyncio.Future[Any]) -> None:
         self._in_flight -= 1
         self._room.set()
         if answer.cancelled() or self._failed.done():
@@ -147,15 +147,17 @@ class _Sending:
         error = answer.exception()
         if error is None:
             self._answered_at = self._loop.time()
-            self._flights.answered(flight, index, ACCEPTED)
-        elif isinstance(error, MessageSizeTooLargeError) and self.alone:
-            self._flights.answered(flight, index, MessageAnswer(ForwardOutcome.REJECTED, "larger than its topic takes"))
+            self._collector.record(answers, index, ACCEPTED)
+        elif isinstance(error, MessageSizeTooLargeError) and self.one_by_one:
+            self._collector.record(
+                answers, index, MessageAnswer(ForwardOutcome.REJECTED, "larger than its topic allows")
+            )
         else:
             if isinstance(error, MessageSizeTooLargeError):  # one message of the batch is too large
-                self.alone = self._in_flight + 1
-            self._failed.set_exception(ConnectorError(words(error)))
+                self.one_by_one = self._in_flight + 1
+            self._failed.set_exception(ConnectorError(describe_error(error)))
             return
-        self.alone = max(0, self.alone - 1)
+        self.one_by_one = max(0, self.one_by_one - 1)
         self._flush_soon()
 
     def _flush_soon(self) -> None:
@@ -165,27 +167,27 @@ class _Sending:
 
     def _flush(self) -> None:
         self._flush_scheduled = False
-        self._flights.flush()
+        self._collector.flush()
 
     async def _watch(self) -> None:
-        """Fail when the brokers have answered nothing for long: the producer itself would retry forever."""
+        """Fail when the brokers have not answered for long; the producer itself would retry forever."""
         while True:
             await asyncio.sleep(KAFKA_ANSWER_TIMEOUT_S / 6)
             if self._in_flight and self._loop.time() - self._answered_at > KAFKA_ANSWER_TIMEOUT_S:
-                raise ConnectorError(f"the brokers have answered nothing for {KAFKA_ANSWER_TIMEOUT_S:g} s")
+                raise ConnectorError(f"no answer from the brokers for {KAFKA_ANSWER_TIMEOUT_S:g} s")
 
     async def _fail(self) -> None:
         await self._failed
 
 
 async def _end(producer: AIOKafkaProducer) -> None:
-    """Stop the producer without waiting for lost brokers; another one sends its messages."""
+    """Stop the producer without waiting for unreachable brokers; its successor sends the messages again."""
     with contextlib.suppress(TimeoutError, KafkaError):
         async with asyncio.timeout(KAFKA_CLOSE_TIMEOUT_S):
             await producer.flush()
             await producer.stop()
             return
-    # `stop` waits for all answers, forever as the producer is idempotent
+    # `stop` of an idempotent producer waits for all answers, without a timeout
     sender = producer._sender.sender_task
     if sender is not None:
         sender.cancel()

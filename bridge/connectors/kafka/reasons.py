@@ -18,11 +18,11 @@ _WORDS: Final[Mapping[type[KafkaError], str]] = {
     errors.AuthenticationFailedError: "authentication failed: check the connector's credentials and mechanism",
     errors.SaslAuthenticationFailed: "authentication failed: check the connector's credentials and mechanism",
     errors.UnsupportedSaslMechanismError: "the brokers do not know the mechanism: check kafka.mechanism",
-    errors.MessageSizeTooLargeError: "a batch is larger than its topic takes; its messages are sent one by one",
+    errors.MessageSizeTooLargeError: "a batch is larger than its topic allows; its messages are sent one by one",
 }
 
 
-def words(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Describe an error in one line."""
     for kind, text in _WORDS.items():
         if isinstance(error, kind):

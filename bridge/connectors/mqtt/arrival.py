@@ -1,4 +1,4 @@
-"""Translate a broker's PUBLISH to a message, with the name that a Waypost gateway gave it."""
+"""Translate a remote broker's PUBLISH into a message, and restore the name that a Waypost gateway gave it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from bridge.publisher import publisher_name
 
 TOO_LARGE: Final = "too-large"
 TOPIC_SHOWN_MAX = 200
-"""Characters of a topic name in a line of the log."""
+"""Maximum length of a topic name in a log line."""
 
 
 def arrival(token: int | None, publication: PublishReceived, *, repeats: bool) -> Incoming:
-    """Return a PUBLISH as a message. `repeats`: we have subscribed, so the broker sends retained messages again."""
+    """Return a PUBLISH as a message. `repeats`: we have just subscribed, so retained messages may be duplicates."""
     flags = publication.qos | (RETAIN if publication.retain else 0)
     topic, again = publication.topic, repeats and publication.retain
     if not publication.properties:
@@ -57,7 +57,7 @@ def arrival(token: int | None, publication: PublishReceived, *, repeats: bool) -
 
 
 def too_large(token: int | None, publication: LargePublishReceived, bytes_max: int) -> Incoming:
-    """Return a skipped message with its fault."""
+    """Return the report of a message that was too large and skipped."""
     topic = publication.topic
     size = f"the message to {topic[:TOPIC_SHOWN_MAX]} has {publication.packet_bytes} bytes"
     return Incoming(

@@ -229,7 +229,7 @@ class _Connection:
         """Raise ConnectorError when the broker refuses the connection."""
         code = answer.code
         if code:
-            reason = _REASONS.get(_OLDER_REASON.get(code, code)) or answer.words or f"reason {code}"
+            reason = _REASONS.get(_OLDER_REASON.get(code, code)) or answer.reason or f"reason {code}"
             kind = _NotUnderstoodError if code in _NOT_THIS_VERSION else ConnectorError
             raise kind(f"the broker refuses the connection: {reason}")
         if self._dialect.names and answer.terms is None:
@@ -307,7 +307,7 @@ class _Connection:
             case packets.PingrespReceived():
                 pass
             case packets.DisconnectReceived():
-                raise ConnectorError(f"the broker ends the connection: {packet.words or f'reason {packet.code}'}")
+                raise ConnectorError(f"the broker ends the connection: {packet.reason or f'reason {packet.code}'}")
             case _:
                 raise ConnectorError(f"the broker sent an unexpected packet: {type(packet).__name__}")
 

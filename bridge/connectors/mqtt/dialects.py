@@ -27,7 +27,7 @@ class MqttDialect(Protocol):
         ...
 
     def publish(
-        self, message: ConnectorMessage, packet_id: int, *, again: bool, terms: packets.ConnackTerms, now_ns: int
+        self, message: ConnectorMessage, packet_id: int, *, dup: bool, terms: packets.ConnackTerms, now_ns: int
     ) -> bytes:
         """Encode PUBLISH; `now_ns` is UTC. Raises ValueError when the message does not fit into a packet."""
         ...
@@ -57,13 +57,13 @@ class Mqtt5:
         )
 
     def publish(
-        self, message: ConnectorMessage, packet_id: int, *, again: bool, terms: packets.ConnackTerms, now_ns: int
+        self, message: ConnectorMessage, packet_id: int, *, dup: bool, terms: packets.ConnackTerms, now_ns: int
     ) -> bytes:
         return packets5.publish(
             message.target,
             message.payload,
             packet_id,
-            again=again,
+            dup=dup,
             retain=message.retain and terms.retains,
             properties=write(self._properties(message, now_ns)),
             packet_bytes_max=terms.packet_bytes_max,
@@ -120,9 +120,9 @@ class Mqtt311:
         )
 
     def publish(
-        self, message: ConnectorMessage, packet_id: int, *, again: bool, terms: packets.ConnackTerms, now_ns: int
+        self, message: ConnectorMessage, packet_id: int, *, dup: bool, terms: packets.ConnackTerms, now_ns: int
     ) -> bytes:
-        return packets.publish(message.target, message.payload, packet_id, again=again, retain=message.retain)
+        return packets.publish(message.target, message.payload, packet_id, dup=dup, retain=message.retain)
 
     def subscribe(self, packet_id: int, filters: Sequence[tuple[str, int]]) -> bytes:
         return packets.subscribe(packet_id, filters)

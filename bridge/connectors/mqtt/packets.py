@@ -1,7 +1,7 @@
 """Codec for MQTT 3.1.1 control packets, on amqtt's codec.
 
-amqtt reads packets from a stream, in coroutines. This module finds the end of a packet (section 2.2.3) and gives amqtt
-only complete ones, so its coroutines never wait and run to their end at once, without an event loop.
+amqtt reads packets from a stream, in coroutines. This module finds the end of a packet (section 2.2.3) and passes only
+complete packets to amqtt. So the coroutines never wait, and run without an event loop.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REMAINING_LENGTH_MAX: Final = 268_435_455
 _LENGTH_BYTES_MAX: Final = 4
 _PUBLISH: Final = 3
 _FAILURES: Final = (AMQTTError, CodecError, MQTTError, NoDataError, ValueError, IndexError, TypeError, struct.error)
-"""Exceptions of amqtt for bytes that are not a packet."""
+"""Exceptions that amqtt raises for malformed packets."""
 
 
 class MalformedBrokerPacket(Exception):
@@ -40,10 +40,10 @@ class MalformedBrokerPacket(Exception):
 
 
 class ConnackTerms(NamedTuple):
-    """Terms of the broker in its CONNACK, where they differ from those of MQTT 3.1.1."""
+    """Limits from the broker's CONNACK (MQTT 5). The defaults are those of MQTT 3.1.1."""
 
     receive_maximum: int = PACKET_ID_MAX
-    """Most PUBLISH packets without a PUBACK."""
+    """Maximum number of PUBLISH packets without a PUBACK."""
     packet_bytes_max: int = REMAINING_LENGTH_MAX
     qos_max: int = 2
     retains: bool = True
@@ -57,7 +57,7 @@ class ConnackReceived(NamedTuple):
     session_present: bool
     code: int
     terms: ConnackTerms | None = None
-    words: str = ""
+    reason: str = ""
     """Reason String."""
 
 
@@ -72,7 +72,7 @@ class DisconnectReceived(NamedTuple):
     """DISCONNECT of an MQTT 5 server."""
 
     code: int
-    words: str
+    reason: str
 
 
 class SubackReceived(NamedTuple):
@@ -94,8 +94,8 @@ class PublishReceived(NamedTuple):
     topic: str
     payload: bytes
     qos: int
-    again: bool
-    """DUP: it may be a repetition."""
+    dup: bool
+    """DUP flag: the packet may have been sent before."""
     retain: bool
     properties: bytes = b""
     """Encoded properties, without their length (MQTT 5)."""
@@ -129,7 +129,7 @@ def connect(
     password: str | None = None,
     bridge: bool = False,
 ) -> bytes:
-    """Encode CONNECT. `bridge`: with the bridge bit in the protocol level."""
+    """Encode CONNECT. `bridge`: set the bridge bit of the protocol level, as Mosquitto does."""
     header = ConnectVariableHeader(keep_alive=keep_alive_s, proto_level=0x84 if bridge else 0x04)
     header.clean_session_flag = clean_session
     header.username_flag = username is not None
@@ -138,7 +138,7 @@ def connect(
     return bytes(ConnectPacket(variable_header=header, payload=payload).to_bytes())
 
 
-def publish(topic: str, payload: bytes, packet_id: int, *, again: bool, retain: bool) -> bytes:
+def publish(topic: str, payload: bytes, packet_id: int, *, dup: bool, retain: bool) -> bytes:
     """Encode PUBLISH with QoS 1. Raises `ValueError` when the message does not fit into a packet."""
     size = len(topic.encode())
     if not 0 < size <= TOPIC_BYTES_MAX or "\0" in topic:
@@ -146,7 +146,7 @@ def publish(topic: str, payload: bytes, packet_id: int, *, again: bool, retain: 
     if size + len(payload) + 4 > REMAINING_LENGTH_MAX:
         raise ValueError(f"{len(payload)} bytes do not fit into a packet")
     try:
-        return bytes(PublishPacket.build(topic, payload, packet_id, again, 1, retain).to_bytes())
+        return bytes(PublishPacket.build(topic, payload, packet_id, dup, 1, retain).to_bytes())
     except _FAILURES as error:
         raise ValueError(str(error)) from None
 
@@ -177,14 +177,14 @@ class Packets:
     def __init__(
         self, packet_bytes_max: int = MQTT_PACKET_BYTES_MAX, read: Callable[[bytes], Packet] | None = None
     ) -> None:
-        """`read` decodes a complete packet; None: of MQTT 3.1.1."""
+        """`read` decodes a complete packet; None: the decoder for MQTT 3.1.1."""
         self._max = packet_bytes_max
         self._read = read or decode
         self._buffer = bytearray()
         self._large: LargePublishReceived | None = None
         """Packet that is being skipped."""
         self._left = 0
-        """Missing bytes of that packet."""
+        """Bytes of that packet that are still to be skipped."""
 
     def feed(self, data: bytes) -> Iterator[Packet]:
         """Yield the packets that these bytes complete. Raises `MalformedBrokerPacket`; then close the connection.
@@ -231,10 +231,10 @@ class Packets:
             length |= (self._buffer[at] & 0x7F) << (7 * i)
             if not self._buffer[at] & 0x80:
                 return at + 1, at + 1 + length
-        raise MalformedBrokerPacket("a remaining length of five bytes")
+        raise MalformedBrokerPacket("a remaining length of more than four bytes")
 
     def _head(self, start: int, body: int, end: int) -> LargePublishReceived | None:
-        """Return a PUBLISH above the limit from the bytes before its payload; None while these are incomplete."""
+        """Return the head of a PUBLISH above the limit; None while the bytes before the payload are incomplete."""
         first, size = self._buffer[start], end - start
         if first >> 4 != _PUBLISH:
             raise MalformedBrokerPacket(f"a packet of type {first >> 4} with {size} bytes, more than {self._max}")
@@ -246,7 +246,7 @@ class Packets:
         packet_id = int.from_bytes(self._buffer[at:head_end]) if qos else None
         topic = bytes(self._buffer[body + 2 : at])
         if qos > 1 or packet_id == 0 or not topic or head_end > end:
-            raise MalformedBrokerPacket(f"a PUBLISH of {size} bytes that cannot be read")
+            raise MalformedBrokerPacket(f"a PUBLISH of {size} bytes with an invalid header")
         try:
             return LargePublishReceived(packet_id, topic.decode(), size)
         except UnicodeDecodeError:
@@ -254,7 +254,7 @@ class Packets:
 
 
 class _Bytes:
-    """Reader for amqtt over available bytes."""
+    """Stream reader for amqtt over the bytes of one packet."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -273,17 +273,17 @@ def _completed(coroutine: Coroutine[Any, Any, Any]) -> Any:
     except StopIteration as done:
         return done.value
     coroutine.close()
-    raise MalformedBrokerPacket("a packet that is not complete")
+    raise MalformedBrokerPacket("an incomplete packet")
 
 
 def decode(frame: bytes) -> Packet:
-    """Decode one packet of a server. Raises MalformedBrokerPacket."""
+    """Decode one packet from a server. Raises MalformedBrokerPacket."""
     reader = _Bytes(frame)
     try:
         header = _completed(MQTTFixedHeader.from_stream(reader))
         packet = _completed(packet_class(header).from_stream(reader, fixed_header=header))
     except _FAILURES as error:
-        raise MalformedBrokerPacket(str(error) or "a packet that cannot be read") from None
+        raise MalformedBrokerPacket(str(error) or "a packet that cannot be decoded") from None
     match packet:
         case PubackPacket():
             return AckReceived(packet.variable_header.packet_id)

@@ -40,7 +40,7 @@ _RETAIN_AVAILABLE, _MAXIMUM_PACKET_SIZE, _REASON_STRING = 0x25, 0x27, 0x1F
 
 
 class _Cursor:
-    """Reads the fields of one packet; raises MalformedBrokerPacket at its end."""
+    """Reads the fields of one packet. Raises MalformedBrokerPacket when the packet is too short."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data = data
@@ -66,17 +66,17 @@ class _Cursor:
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
-        raise MalformedBrokerPacket("a length of five bytes")
+        raise MalformedBrokerPacket("a length of more than four bytes")
 
     def block(self) -> bytes:
-        """Read the properties."""
+        """Read the encoded properties, after their length."""
         return self.take(self.variable())
 
 
 def connect(
     client_id: str, *, clean_start: bool, keep_alive_s: int, username: str | None = None, password: str | None = None
 ) -> bytes:
-    """Encode CONNECT, with a permanent session unless `clean_start`."""
+    """Encode CONNECT. The session never expires unless `clean_start`."""
     flags = (0x02 if clean_start else 0) | (0 if username is None else 0x80) | (0 if password is None else 0x40)
     properties = b"" if clean_start else bytes((_SESSION_EXPIRY,)) + NEVER_EXPIRES.to_bytes(4)
     texts = [text for text in (client_id, username, password) if text is not None]
@@ -85,7 +85,7 @@ def connect(
 
 
 def publish(
-    topic: str, payload: bytes, packet_id: int, *, again: bool, retain: bool, properties: bytes, packet_bytes_max: int
+    topic: str, payload: bytes, packet_id: int, *, dup: bool, retain: bool, properties: bytes, packet_bytes_max: int
 ) -> bytes:
     """Encode PUBLISH with QoS 1. Raises `ValueError` when the message does not fit into a packet."""
     if not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX or "\0" in topic or "+" in topic or "#" in topic:
@@ -93,9 +93,9 @@ def publish(
     body = _text(topic) + packet_id.to_bytes(2) + _counted(properties) + payload
     if len(body) > REMAINING_LENGTH_MAX:
         raise ValueError(f"{len(payload)} bytes do not fit into a packet")
-    packet = _framed(0x32 | (8 if again else 0) | bool(retain), body)
+    packet = _framed(0x32 | (8 if dup else 0) | bool(retain), body)
     if len(packet) > packet_bytes_max:
-        raise ValueError(f"a packet of {len(packet)} bytes, and the broker takes {packet_bytes_max}")
+        raise ValueError(f"a packet of {len(packet)} bytes; the broker accepts {packet_bytes_max}")
     return packet
 
 
@@ -158,11 +158,11 @@ def _publication(first: int, cursor: _Cursor) -> PublishReceived:
     packet_id = cursor.number(2) if qos else None
     if packet_id == 0:
         raise MalformedBrokerPacket("a PUBLISH with packet identifier 0")
-    if not topic:  # no alias was allowed
+    if not topic:  # our CONNECT allows no topic aliases
         raise MalformedBrokerPacket("a topic name that is empty or not UTF-8")
     block = cursor.block()
     for _ in _properties(block):
-        pass  # checks that they are well-formed
+        pass  # raises when they are malformed
     return PublishReceived(packet_id, topic, cursor.take(cursor.left), qos, bool(first & 8), bool(first & 1), block)
 
 
@@ -192,7 +192,7 @@ def _reason_string(block: bytes) -> str:
 def _text(text: str) -> bytes:
     raw = text.encode()
     if len(raw) > TOPIC_BYTES_MAX:
-        raise ValueError(f"a text of {len(raw)} bytes")
+        raise ValueError(f"a string of {len(raw)} bytes; MQTT allows {TOPIC_BYTES_MAX}")
     return len(raw).to_bytes(2) + raw
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final
 
-from bridge.connectors.flights import ACCEPTED, Flight, Flights, MessageAnswer, Settle
 from bridge.connectors.messages import ConnectorMessage, MessageName, Translate, messages
 from bridge.connectors.mqtt import packets
 from bridge.connectors.mqtt.dialects import DIALECTS, MqttDialect
 from bridge.connectors.mqtt.packets import ConnackTerms
+from bridge.connectors.ticket_answers import ACCEPTED, AnswerCollector, MessageAnswer, Settle, TicketAnswers
 from bridge.forwarders.outbox import Outgoing
 from bridge.forwarders.outcome import ForwardOutcome
 
@@ -34,11 +34,11 @@ class InFlightPublishes:
         self._now_ns = now_ns
         self._translate = translate
         self._max = in_flight_max
-        self._sent: dict[int, tuple[Flight, int, _Key]] = {}
+        self._sent: dict[int, tuple[TicketAnswers, int, _Key]] = {}
         self._earlier: dict[_Key, int] = {}
         """Identifiers of packets of an earlier connection without a PUBACK that were not sent again."""
         self._last = 0
-        self._flights: Flights | None = None
+        self._collector: AnswerCollector | None = None
         self._dialect: MqttDialect = DIALECTS[-1]
         self._terms = ConnackTerms()
 
@@ -54,12 +54,12 @@ class InFlightPublishes:
 
     def connected(self, settle: Settle, dialect: MqttDialect, terms: ConnackTerms) -> None:
         """Start with a connection, its version and its terms."""
-        self._flights = Flights(settle)
+        self._collector = AnswerCollector(settle)
         self._dialect, self._terms = dialect, terms
 
     def disconnected(self) -> None:
         """Handle the end of the connection: unacknowledged messages are sent again with the same identifiers."""
-        self._flights = None
+        self._collector = None
         left = {**self._earlier, **{key: packet_id for packet_id, (_, _, key) in self._sent.items()}}
         # at most as many are repeated as were in flight; older entries are of removed forwarders
         self._earlier = dict(islice(left.items(), max(0, len(left) - self._max), None))
@@ -67,17 +67,17 @@ class InFlightPublishes:
 
     def publish(self, outgoing: Outgoing) -> bytes:
         """Return the packets for the messages of one ticket; reject messages that do not fit into a packet."""
-        flight = Flight(outgoing.ticket, len(outgoing))
+        answers = TicketAnswers(outgoing.ticket, len(outgoing))
         written: list[bytes] = []
         for message in messages(outgoing, self._translate):
             key = (message.name, message.target)
             packet_id, again = self._identifier(key)
             try:
-                written.append(self._packet(message, packet_id, again=again))
+                written.append(self._packet(message, packet_id, dup=again))
             except ValueError as error:
-                self._answer(flight, message.place, MessageAnswer(ForwardOutcome.REJECTED, str(error)))
+                self._answer(answers, message.place, MessageAnswer(ForwardOutcome.REJECTED, str(error)))
             else:
-                self._sent[packet_id] = (flight, message.place, key)
+                self._sent[packet_id] = (answers, message.place, key)
         self.flush()
         return b"".join(written)
 
@@ -90,15 +90,15 @@ class InFlightPublishes:
 
     def flush(self) -> None:
         """Settle the answered messages."""
-        if self._flights is not None:
-            self._flights.flush()
+        if self._collector is not None:
+            self._collector.flush()
 
-    def _answer(self, flight: Flight, index: int, answer: MessageAnswer) -> None:
-        if self._flights is not None:
-            self._flights.answered(flight, index, answer)
+    def _answer(self, answers: TicketAnswers, index: int, answer: MessageAnswer) -> None:
+        if self._collector is not None:
+            self._collector.record(answers, index, answer)
 
-    def _packet(self, message: ConnectorMessage, packet_id: int, *, again: bool) -> bytes:
-        return self._dialect.publish(message, packet_id, again=again, terms=self._terms, now_ns=self._now_ns())
+    def _packet(self, message: ConnectorMessage, packet_id: int, *, dup: bool) -> bytes:
+        return self._dialect.publish(message, packet_id, dup=dup, terms=self._terms, now_ns=self._now_ns())
 
     def _identifier(self, key: _Key) -> tuple[int, bool]:
         """Return the identifier for a message, and True when it was sent with it before."""

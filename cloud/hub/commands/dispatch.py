@@ -61,7 +61,7 @@ class Dispatch:
         self._gateways: dict[Key, _Gateway] = {}
         self._tags = count()
 
-    def look(self, key: Key) -> None:
+    def send_pending(self, key: Key) -> None:
         """Send pending commands to a gateway."""
         gateway = self._gateways.get(key)
         if gateway is None:
@@ -75,11 +75,11 @@ class Dispatch:
             but = {command.id for command in gateway.under_way.values()} | gateway.answered
             self._store.take(key, but, room, lambda found: self._send(key, gateway, found))
 
-    def look_again(self) -> None:
+    def retry_pending(self) -> None:
         """Retry gateways with a failed request or a released command. Called at intervals."""
         for key, gateway in list(self._gateways.items()):
             if gateway.again and not gateway.asking:
-                self.look(key)
+                self.send_pending(key)
 
     # --- Source -------------------------------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ class Dispatch:
         known = self._gateways.get(line.gateway)
         if known is None or known.line is not line:
             self._gateways[line.gateway] = _Gateway(line)
-        self.look(line.gateway)
+        self.send_pending(line.gateway)
 
     def settled(self, line: GatewayLink, tag: int, outcome: ForwardOutcome, why: str) -> None:
         gateway = self._gateways.get(line.gateway)
@@ -122,7 +122,7 @@ class Dispatch:
             gateway.under_way[tag] = command
             gateway.line.send(tag, message(command_to_send(command, now_us)))
         if found or gateway.again:
-            self.look(key)
+            self.send_pending(key)
 
 
 def command_to_send(command: CommandRecord, now_us: int) -> HubCommand:

@@ -13,7 +13,7 @@ GATEWAY_COMMANDS_MAX: Final = 1_000
 UNDER_WAY_MAX: Final = 64
 """Commands in flight to a gateway: 4 MiB of the largest."""
 
-LOOKED_FOR_S: Final = 1.0
+POLL_INTERVAL_S: Final = 1.0
 """Interval of polling for commands written by other processes, and for expired ones."""
 
 AT_ONCE_MAX: Final = 500
@@ -22,7 +22,7 @@ AT_ONCE_MAX: Final = 500
 KEPT_S: Final = 30 * 86_400.0
 """Time that a completed command and its response are kept: 0.5 KiB each plus its payload."""
 
-COUNTED_LOOKS: Final = 10
+POLLS_PER_COUNT: Final = 10
 """Interval of counting by state and deleting old commands, in polls: it walks an index of all."""
 
 PAGE_MAX: Final = 1_000

@@ -26,10 +26,10 @@ from bridge.hidden import hides
 from cloud.hub.commands.dispatch import Dispatch
 from cloud.hub.commands.limits import (
     AT_ONCE_MAX,
-    COUNTED_LOOKS,
     GATEWAY_COMMANDS_MAX,
     KEPT_S,
-    LOOKED_FOR_S,
+    POLL_INTERVAL_S,
+    POLLS_PER_COUNT,
     REQUESTS_MAX,
     WAITING_MAX,
 )
@@ -179,7 +179,7 @@ class HubCommands:
                 self._tenants.count_refusal(draft.tenant, "commands")
             raise
         log.info("command %s of tenant %s to %s at %s", kept.id, kept.tenant, kept.device, kept.gateway)
-        self.dispatch.look(kept.key)
+        self.dispatch.send_pending(kept.key)
         return kept
 
     async def cancel(self, identifier: str, by: str) -> CommandRecord | None:
@@ -344,10 +344,10 @@ class HubCommands:
     async def _watch(self) -> None:
         polls = 0
         while True:
-            await asyncio.sleep(LOOKED_FOR_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
             try:
                 await self._poll()
-                if polls % COUNTED_LOOKS == 0:
+                if polls % POLLS_PER_COUNT == 0:
                     await self._clean_up()
                 self.trouble = None
             except Exception as error:
@@ -360,8 +360,8 @@ class HubCommands:
         self._newest = await self._in_thread(Commands.newest)
         if self._newest > before:
             for key in await self._in_thread(lambda registry: registry.gateways_of(before)):
-                self.dispatch.look(key)
-        self.dispatch.look_again()
+                self.dispatch.send_pending(key)
+        self.dispatch.retry_pending()
         over = await self._in_thread(lambda registry: registry.over(now_us, AT_ONCE_MAX))
         if over:
             self.hear([_over(each, now_us) for each in over], lambda _kept: None)

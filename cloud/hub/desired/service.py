@@ -28,7 +28,7 @@ from cloud.hub.desired.making import ConfigurationTables, make_context
 from cloud.hub.enrolment.authority import Authority
 from cloud.hub.groups import Key
 from cloud.hub.limits import (
-    CONFIGURATIONS_LOOKED_AT_S,
+    CONFIGURATIONS_CHECK_INTERVAL_S,
     FAILED_SHOWN_MAX,
     MATCHING_REST,
     REPORTS_AT_ONCE_MAX,
@@ -194,7 +194,7 @@ class DesiredConfigurations:
             while self._reports:
                 part = self._reports[:REPORTS_AT_ONCE_MAX]
                 if not await self._store(part):
-                    await asyncio.sleep(CONFIGURATIONS_LOOKED_AT_S)
+                    await asyncio.sleep(CONFIGURATIONS_CHECK_INTERVAL_S)
                     continue
                 del self._reports[: len(part)]
 
@@ -221,7 +221,7 @@ class DesiredConfigurations:
     async def _watch(self) -> None:
         polls = 0
         while True:
-            await asyncio.sleep(CONFIGURATIONS_LOOKED_AT_S)
+            await asyncio.sleep(CONFIGURATIONS_CHECK_INTERVAL_S)
             polls += 1
             try:
                 await self._poll()

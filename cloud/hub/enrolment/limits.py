@@ -55,7 +55,7 @@ CERTIFICATES_A_GATEWAY_MAX: Final = 16
 """Valid certificates of one gateway. It has one, and two around a renewal; repeated requests must not fill the
 registry."""
 
-REVOCATIONS_LOOKED_AT_S: Final = 1.0
+REVOCATIONS_CHECK_INTERVAL_S: Final = 1.0
 """Interval of polling for certificates revoked by a command or another hub: one query. Their connections end within
 that time."""
 
@@ -80,7 +80,7 @@ KEY_CURVES: Final = ("secp256r1", "secp384r1")
 RSA_BITS: Final = (2_048, 4_096)
 """Minimum and maximum size of an RSA key: smaller ones are broken, larger ones are slow."""
 
-UNKNOWN_LOOKED_FOR_MAX = 100
+UNKNOWN_SEARCHED_MAX = 100
 """Unknown certificates of another authority looked up in the registry at a time; another hub may have issued them.
 Bounds the load from a client that shows foreign certificates."""
 

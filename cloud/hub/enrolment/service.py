@@ -43,8 +43,8 @@ from cloud.hub.enrolment.limits import (
     CERTIFICATES_A_GATEWAY_MAX,
     KNOWN_DROPPED_S,
     REQUESTS_MAX,
-    REVOCATIONS_LOOKED_AT_S,
-    UNKNOWN_LOOKED_FOR_MAX,
+    REVOCATIONS_CHECK_INTERVAL_S,
+    UNKNOWN_SEARCHED_MAX,
 )
 from cloud.hub.enrolment.registration import Registration
 from cloud.hub.enrolment.revocation_record import RevocationRecord
@@ -174,7 +174,7 @@ class Enrolment:
         if self._registration is None or self._is_known(shown, peer):
             return None
         self.refused += 1
-        if len(self._unknown) < UNKNOWN_LOOKED_FOR_MAX:
+        if len(self._unknown) < UNKNOWN_SEARCHED_MAX:
             self._unknown.add(shown)
         words = f"this hub did not request this certificate of gateway {peer.name}"
         return f"{words}: if another hub of this registry did, retry in some seconds; else enrol with a token"
@@ -357,7 +357,7 @@ class Enrolment:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(REVOCATIONS_LOOKED_AT_S)
+            await asyncio.sleep(REVOCATIONS_CHECK_INTERVAL_S)
             try:
                 await self._poll()
             except RegistryError as error:

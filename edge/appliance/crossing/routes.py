@@ -94,4 +94,4 @@ class _Bridge:
 
 def _request_manifest(uplink: AnyConnector) -> None:
     if is_to_hub(uplink):
-        uplink.manifests.ask()
+        uplink.manifests.request_close()

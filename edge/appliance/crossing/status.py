@@ -89,7 +89,7 @@ class BridgeWatch:
         """Current connectors by name."""
         return {uplink.connector.name: uplink for uplink in self._uplinks}
 
-    def look(self) -> None:
+    def take_sample(self) -> None:
         """Take a sample; call it once a second."""
         now = self._clock_s()
         for uplink in self._uplinks:
@@ -140,7 +140,7 @@ class BridgeWatch:
             drain_s=0.0 if not backlog else backlog / shrinks if shrinks > 0 else None,
             manifest_hour=None if hour is None else hour / 1e9,
             manifest_waiting=manifests.waiting if manifests is not None else 0,
-            manifest_due=manifests is not None and manifests.asked,
+            manifest_due=manifests is not None and manifests.close_requested,
             forwarders=list(_forwarders(uplink, forwarders)),
             live_messages=progress.live_messages if progress is not None else 0,
             budget_bytes=progress.budget_bytes if progress is not None else None,

@@ -1,7 +1,7 @@
-"""Time until a store is full, by the medium's free space, its floor, and the quotas of space and addresses.
+"""Estimate the time until a store is full: by free space on the medium, and by the quotas of space and addresses.
 
-The limits are configuration (`edge.broker.retention.quotas` enforces them). How fast each log fills is measured
-(`edge.appliance.store.figures`).
+`edge.broker.retention.quotas` enforces the configured limits, and `edge.appliance.store.figures` measures the rate at
+which each log grows.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ class AddressFull(msgspec.Struct):
 
 
 class StoreRoom(msgspec.Struct):
-    """Free space of a store, and the time until it is full. Hours are None when no messages arrive or stay, or when
-    quotas end it earlier."""
+    """Free space of a store, and the time until it is full. Hours are None when the store does not fill up: no messages
+    arrive or stay, or quotas limit them before."""
 
     free_bytes: int
     """Free bytes of the medium."""
     reusable_bytes: int
-    """Free pages of the file."""
+    """Free pages in the database file, which new messages reuse."""
     usable_bytes: int
-    """Part of both that messages may use: above the floor, within the quota of the space."""
+    """Bytes of these two that messages may use: above the floor, within the quota of the space."""
     bytes_per_hour: float | None
     """Rate of stored bytes."""
     hours_of_autonomy: float | None
-    """Hours until messages are refused or dropped, by any limit, if nothing leaves the store: without an uplink."""
+    """Hours until messages are refused or dropped by any limit, if nothing leaves the store (no uplink)."""
     hours_to_full: float | None
     """Hours until the store is full if the backlog continues to grow at its average rate."""
     first_full: AddressFull | None = None
-    """Address with the quota that ends `hours_of_autonomy`; None when medium, floor or space end it."""
+    """Address with the quota that limits `hours_of_autonomy`; None when the medium, the floor or the space does."""
     used_up: list[str] = []
-    """Addresses with a used up quota that refuse messages: patterns of their resources."""
+    """Patterns of addresses that refuse messages because their quota is used up."""
 
 
 class LogUsage(NamedTuple):
-    """Usage of a log: bytes of bodies, and bytes an hour that arrive and that stay."""
+    """Usage of a log: bytes of bodies, bytes that arrive in an hour, and bytes of these that stay in the store."""
 
     name: str
     bytes: int
@@ -71,7 +71,7 @@ class StoreBounds:
         table: AddressTable | None = None,
         policies: Mapping[str, AddressPolicy] | None = None,
     ) -> None:
-        """Without arguments only the medium limits the store."""
+        """The default limit is the medium alone."""
         self.floor_bytes = floor_bytes
         self.space_bytes = space_bytes
         self._table = table or AddressTable(())
@@ -101,7 +101,7 @@ class StoreBounds:
         return quota is not None and policy.when_full is WhenFull.REJECT and size >= quota * USED_UP
 
     def usable(self, free: int, kept: Mapping[str, int]) -> int:
-        """Return how many of the `free` bytes messages may use, given the bytes that these patterns keep."""
+        """Return how many of the `free` bytes messages may use. `kept`: bytes stored for each pattern."""
         usable = free - self.floor_bytes
         if self.space_bytes is not None:
             patterns = kept.keys() | self._policies.keys()
@@ -111,7 +111,7 @@ class StoreBounds:
 
 
 def room_of(logs: Sequence[LogUsage], free: int, reusable: int, bounds: StoreBounds, *, known: bool) -> StoreRoom:
-    """Return the free space and the time until it is used up. `known`: the rate of at least one log is known."""
+    """Return the free space and the time until it is used up. `known`: at least one log has a measured rate."""
     kept: dict[str, int] = {}
     arriving: dict[str, float] = {}
     staying: dict[str, float] = {}
@@ -141,7 +141,7 @@ def room_of(logs: Sequence[LogUsage], free: int, reusable: int, bounds: StoreBou
 def hours_until(room: float, rates: Mapping[str, float], left: Mapping[str, float]) -> float | None:
     """Return the hours until `room` bytes have arrived at these rates (bytes an hour); None: never.
 
-    A rate ends when its `left` bytes are used up.
+    `left`: bytes after which a rate ends, by name.
     """
     ends = sorted((left[name] / rate if name in left else float("inf"), rate) for name, rate in rates.items() if rate)
     rate, at = sum(rate for _, rate in ends), 0.0

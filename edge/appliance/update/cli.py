@@ -127,8 +127,8 @@ def status(root: Path, as_json: bool) -> None:
         say_json({**shown, "last": None if last is None else msgspec.to_builtins(last)})
         return
     for slot, what in ((slots.booted, "runs"), (slots.other, "does not run")):
-        good = "can be started" if slot.good and slot.holds_a_system else "cannot be started"
-        holds = slot.version or ("as on the new card" if slot.holds_a_system else "empty")
+        good = "can be started" if slot.good and slot.has_system else "cannot be started"
+        holds = slot.version or ("as on the new card" if slot.has_system else "empty")
         say(f"slot {slot.letter}: {what}, {good}, {holds}")
     if last is not None:
         say(f"last update: {last.version} in slot {last.slot}: {last.state}{f' ({last.why})' if last.why else ''}")

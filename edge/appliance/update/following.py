@@ -59,12 +59,12 @@ class SystemFollower:
         """Pass on the wanted system; call `changed` when the report changes."""
         while True:
             try:
-                await self._look(changed)
+                await self._check_once(changed)
             except (RepositoryError, OSError) as error:
                 log.warning("the wanted system cannot be followed: %s", error)
             await asyncio.sleep(FOLLOW_INTERVAL_S)
 
-    async def _look(self, changed: Callable[[], None]) -> None:
+    async def _check_once(self, changed: Callable[[], None]) -> None:
         """Check once. Raises `RepositoryError`, OSError."""
         now = self.report()
         await asyncio.to_thread(self._files.want, self._wanted if now is not None and now.under_way else None)

@@ -33,7 +33,7 @@ class SystemSlot(NamedTuple):
     """SHA-256 of its file system, from the bundle."""
 
     @property
-    def holds_a_system(self) -> bool:
+    def has_system(self) -> bool:
         """True when it has a system. Slot A always has one; B is empty until the first update."""
         return self.letter == "A" or bool(self.version)
 

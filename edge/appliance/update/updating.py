@@ -1,8 +1,8 @@
-"""Course of an update from its file to a decision, across restarts. Each step is on disk before the next one.
+"""Install an update, try it, and keep it or roll back, across restarts. Each step is on disk before the next one.
 
-Installing ends with the new slot first in U-Boot's order. From then on each start is one of the new system, until it is
-kept or rolled back. A power cut before that leaves the old system; one after it starts the trial. A new system that
-does not start uses up its boot attempts; U-Boot then starts the old one, which detects that here.
+An installation ends by putting the new slot first in U-Boot's order. U-Boot then starts the new system until it is kept
+or rolled back. After a power cut before that point the old system starts, and after it the trial begins. If the new
+system does not boot, U-Boot starts the old one after some attempts, and `current_trial` records the failure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BY_HAND: Final = "by hand"
 
 
 class UpdateRefused(Exception):
-    """The request is refused; `hint` is the next step."""
+    """The request was refused; `hint` is the next step."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -36,32 +36,35 @@ class UpdateRefused(Exception):
 class Updater:
     """Updates of one machine. Each method raises SlotsError and OSError."""
 
-    def __init__(self, rauc: Rauc, record: UpdateRecord, look: ReadCondition) -> None:
+    def __init__(self, rauc: Rauc, record: UpdateRecord, read_condition: ReadCondition) -> None:
         self._rauc = rauc
         self._record = record
-        self._look = look
+        self._read_condition = read_condition
 
     def install(self, file: str, *, again: bool = True) -> BundleInfo:
-        """Write a bundle to the other slot, which is started next. `again`: also one that is installed or was rolled
-        back. Raises UpdateRefused."""
+        """Write a bundle to the other slot, which then boots next. `again`: accept a bundle that is installed already
+        or was rolled back. Raises UpdateRefused."""
         slots, last = self._rauc.slots(), self._record.last()
         if last is not None and last.state == "trial" and last.slot == slots.booted.letter:
-            raise UpdateRefused(f"{last.version} is being tried", "waypost edge update confirm, or rollback")
-        bundle, condition = self._rauc.inspect(file), self._look()
+            raise UpdateRefused(
+                f"{last.version} is being tried",
+                "end the trial: waypost edge update confirm, or waypost edge update rollback",
+            )
+        bundle, condition = self._rauc.inspect(file), self._read_condition()
         connected = condition is not None and condition.connected
         waits = last is not None and last.state == "cut off" and last.waits_for_hub and last.build == bundle.build
         if not again:
             if waits and not connected:
-                words = f"{bundle.version} is tried again when the gateway is connected to its hub"
-                raise UpdateRefused(words, "nothing: it is retried automatically; with a USB stick, insert it again")
+                words = f"{bundle.version} will be tried again when the gateway is connected to its hub"
+                raise UpdateRefused(words, "wait, it is retried automatically; for a USB stick, insert it again")
             if bundle.build and bundle.build == slots.booted.build:
-                raise UpdateRefused(f"{bundle.version} runs already")
+                raise UpdateRefused(f"{bundle.version} is already running")
             if last is not None and last.state == "given up" and last.build == bundle.build:
-                raise UpdateRefused(f"{bundle.version} was rolled back before: {last.why}")
+                raise UpdateRefused(f"{bundle.version} failed before and was rolled back: {last.why}")
         update = msgspec.structs.replace(
             self._new_update(bundle),
             errors=() if condition is None else tuple(sorted(condition.errors)),
-            connected=connected or waits,  # otherwise a system that breaks the uplink is kept
+            connected=connected or waits,  # otherwise a system without a working uplink would be kept
         )
         self._record.write(update)
         try:
@@ -73,8 +76,8 @@ class Updater:
         return bundle
 
     def install_wanted(self, file: str, wanted: BundleInfo) -> BundleInfo:
-        """Install a bundle with this expected content, unless it was installed before. A failure is recorded for the
-        report. Raises UpdateRefused."""
+        """Install a bundle that must contain `wanted`, unless it was installed before. Record a failure for the report
+        to the hub. Raises UpdateRefused."""
         last = self._record.last()
         if last is not None and last.undecided:
             raise UpdateRefused(f"{last.version} is being tried")
@@ -84,13 +87,13 @@ class Updater:
             self._record_interruption(self._new_update(wanted), str(error))
             raise
         if found != wanted:
-            why = f"its bundle holds {found.version}, build {found.build[:16]}, and not {wanted.build[:16]}"
+            why = f"its bundle contains {found.version}, build {found.build[:16]}, instead of build {wanted.build[:16]}"
             self._record_failure(self._new_update(wanted), why)
             raise UpdateRefused(why)
         return self.install(file, again=False)
 
     def current_trial(self) -> Update | None:
-        """Return the update on trial in the running system, or None. Record the failure of one that did not start."""
+        """Return the update that is on trial in the running system, or None. Record an update that did not start."""
         slots, last = self._rauc.slots(), self._record.last()
         if last is None or not last.undecided:
             return None
@@ -107,15 +110,15 @@ class Updater:
         return None
 
     def gate(self, update: Update, began: float) -> UpdateGate:
-        """Return the trial for `step`. `began`: start of this system, in monotonic seconds."""
+        """Return the gate of a trial, for `step`. `began`: start of this system, in monotonic seconds."""
         return UpdateGate(began, errors=update.errors, connected=update.connected)
 
     def step(self, gate: UpdateGate, now: float) -> UpdateVerdict:
-        """Check the gateway and carry out the decision. After GO_BACK the machine has to be restarted."""
+        """Check the gateway and carry out the verdict. After GO_BACK the caller must restart the machine."""
         update = self._record.last()
-        if update is None or update.state != "trial":  # decided in the meantime by a command
+        if update is None or update.state != "trial":  # a command has decided in the meantime
             return UpdateVerdict.KEEP
-        verdict = gate.update(now, self._look())
+        verdict = gate.update(now, self._read_condition())
         if verdict is UpdateVerdict.KEEP:
             self._keep(update)
         elif verdict is UpdateVerdict.GO_BACK:
@@ -130,9 +133,9 @@ class Updater:
         return self._keep(last)
 
     def rollback(self, why: str = BY_HAND) -> SystemSlots:
-        """Select the other slot for the next start; the machine has to be restarted. Raises UpdateRefused."""
+        """Select the other slot for the next start; the caller must restart the machine. Raises UpdateRefused."""
         slots, last = self._rauc.slots(), self._record.last()
-        if not (slots.other.good and slots.other.holds_a_system):
+        if not (slots.other.good and slots.other.has_system):
             raise UpdateRefused(
                 f"slot {slots.other.letter} has no bootable system",
                 "install a bundle: waypost edge update install",
@@ -144,15 +147,15 @@ class Updater:
         return slots
 
     def _keep(self, update: Update) -> Update:
-        """Record the update as kept. The boot attempts are restored first: a kept slot must have some."""
+        """Record the update as kept. First restore its boot attempts, which every kept slot needs."""
         self._rauc.mark_good()
         kept = msgspec.structs.replace(update, state="kept")
         self._record.write(kept)
         return kept
 
     def _go_back(self, update: Update, why: str, *, again: bool = False) -> None:
-        """Select the old system. The order of slots is changed first: after an interruption the old system then detects
-        the failed update. `again`: it may be repeated, a few times, when the hub can be reached."""
+        """Select the old system. Change the boot order first, so that the old system detects the failed update after an
+        interruption. `again`: the update may be retried a few times, once the hub is reachable."""
         self._rauc.start_first("other")
         self._rauc.mark_bad("booted")
         tried = msgspec.structs.replace(update, ran=True)
@@ -162,7 +165,7 @@ class Updater:
             self._record_failure(tried, why)
 
     def _new_update(self, bundle: BundleInfo) -> Update:
-        """Return a new update to this bundle."""
+        """Return the record of a new update to this bundle."""
         slots, last = self._rauc.slots(), self._record.last()
         again = last is not None and last.state == "cut off" and last.build == bundle.build
         return Update(
@@ -175,7 +178,7 @@ class Updater:
         )
 
     def _record_interruption(self, update: Update, why: str) -> None:
-        """Record an interruption; the update can be repeated a few times."""
+        """Record an interruption, after which the update can be retried a few times."""
         state: State = "cut off" if update.begun < ATTEMPTS_MAX else "given up"
         self._record.write(msgspec.structs.replace(update, state=state, why=why))
 

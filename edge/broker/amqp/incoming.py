@@ -287,7 +287,7 @@ class IncomingLink(Origin):
         header = self.header_usual
         if self.address is None:
             return None
-        bodies = self._engine.usual_bodies(messages, header)
+        bodies = self._engine.strip_header(messages, header)
         if bodies is not None:
             return header, bodies
         try:
@@ -298,7 +298,7 @@ class IncomingLink(Origin):
         found = messages[0][:end]
         if start != end or found == header:
             return None
-        bodies = self._engine.usual_bodies(messages, found)
+        bodies = self._engine.strip_header(messages, found)
         if bodies is None:
             return None
         if end <= HEADER_USUAL_BYTES_MAX:

@@ -73,7 +73,7 @@ class OutgoingLink(Consumer):
         self._subscription: Joinable | None = None
         self._engine = engine
         self._link = link
-        link.report_accepted_apart()
+        link.report_accepted_by_tag()
         self._router = router
         self._driver = driver
         self._durable = durable

@@ -37,7 +37,7 @@ class DeadLetteringSubscription(Protocol):
         """Do what is due. Return False when nothing more is to be done."""
         ...
 
-    def raised(self, error: Exception) -> None:
+    def handle_error(self, error: Exception) -> None:
         """Handle an exception of this class."""
         ...
 
@@ -170,7 +170,7 @@ class DeadLettering:
         try:
             self._give_up_read(runs)
         except Exception as error:
-            self._subscription.raised(error)
+            self._subscription.handle_error(error)
 
     def _give_up_read(self, runs: Sequence[Stored]) -> None:
         first, last, reason = self._unread.pop(0)

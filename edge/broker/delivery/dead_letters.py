@@ -77,7 +77,7 @@ class TimedSubscription(Protocol):
         """Do what is due. Return False when nothing more is to be done."""
         ...
 
-    def raised(self, error: Exception) -> None:
+    def handle_error(self, error: Exception) -> None:
         """Handle an exception of `tick`."""
         ...
 
@@ -191,7 +191,7 @@ class DeadLetters(Origin):
             try:
                 waits = timed.tick(now_s)
             except Exception as error:
-                timed.raised(error)
+                timed.handle_error(error)
                 continue
             if not waits:
                 self._due.pop(timed, None)

@@ -114,7 +114,7 @@ class Expiry:
         if ttl is None:
             self.no_ttl_properties = run.properties
         else:
-            self._look_again(run.received_at + ttl)
+            self._schedule_check(run.received_at + ttl)
 
     def abandon(self) -> None:
         """Drop all waiting messages, as if they had expired."""
@@ -161,7 +161,7 @@ class Expiry:
         if all_gone:
             self.due_ns = 0
         elif more or soonest is not None:
-            self._look_again(again if soonest is None else min(soonest, again))
+            self._schedule_check(again if soonest is None else min(soonest, again))
         return all_gone and self._dead_lettering.is_free
 
     # --- inside -----------------------------------------------------------------------------------------------
@@ -191,5 +191,5 @@ class Expiry:
         if first <= self._window.next < end:
             self._window.skip_to(end)
 
-    def _look_again(self, at_ns: int) -> None:
+    def _schedule_check(self, at_ns: int) -> None:
         self.due_ns = at_ns if self.due_ns is None else min(self.due_ns, at_ns)

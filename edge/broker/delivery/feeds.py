@@ -19,7 +19,7 @@ from edge.broker.limits import (
     ADDRESS_REMEMBERED_CHARACTERS_MAX,
     ADDRESSES_MATCHED_MAX,
     CURSORS_MOVED_MAX,
-    FEEDS_LOOKED_AT_MAX,
+    FEEDS_CHECKED_MAX,
     SLEEPERS_MAX,
 )
 from edge.broker.model.isolation import report
@@ -219,9 +219,9 @@ class LogFeeds:
                     follower.arrived(stored)
                     touched[follower] = None
             except Exception as error:
-                self.raised(follower, error)
+                self.handle_error(follower, error)
 
-    def raised(self, follower: Follower, error: Exception) -> None:
+    def handle_error(self, follower: Follower, error: Exception) -> None:
         """Have a subscription that raised restart from the store at the next tick, and again at each later one until it
         succeeds. The others continue."""
         self._raised[follower] = None
@@ -236,7 +236,7 @@ class LogFeeds:
         if self.taken:
             self.committed(())
         self._restart_failed()
-        self._look_for_missed()
+        self._find_missed()
         self._move_cursors()
 
     # --- inside -----------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ class LogFeeds:
             try:
                 follower.pump()
             except Exception as error:
-                self.raised(follower, error)
+                self.handle_error(follower, error)
 
     def _catch_up(self, feed: Feed, touched: dict[Follower, None]) -> None:
         """Have the subscriptions of a feed read messages that they were not given."""
@@ -257,7 +257,7 @@ class LogFeeds:
                 follower.fall_behind()
                 touched[follower] = None
             except Exception as error:
-                self.raised(follower, error)
+                self.handle_error(follower, error)
 
     def _restart_failed(self) -> None:
         for follower in list(self._raised):
@@ -265,15 +265,15 @@ class LogFeeds:
                 follower.restart()
                 follower.pump()
             except Exception as error:  # continue with the others
-                self.raised(follower, error)
+                self.handle_error(follower, error)
             else:
                 self._raised.pop(follower, None)
 
-    def _look_for_missed(self) -> None:
+    def _find_missed(self) -> None:
         """Find logs that are longer than their feeds know, some in each tick."""
         touched: dict[Follower, None] = {}
         began = False
-        for _ in range(FEEDS_LOOKED_AT_MAX):
+        for _ in range(FEEDS_CHECKED_MAX):
             feed = next(self._looking, None)
             if feed is None:
                 if began or not self._feeds:
@@ -297,4 +297,4 @@ class LogFeeds:
                 try:
                     follower.advance_to(feed.watermark)
                 except Exception as error:
-                    self.raised(follower, error)
+                    self.handle_error(follower, error)

@@ -195,9 +195,9 @@ class LogSubscription:
             if part is not None:
                 part.restart()
 
-    def raised(self, error: Exception) -> None:
+    def handle_error(self, error: Exception) -> None:
         """Restart after an exception outside of the calls of its feed or a consumer."""
-        self._feeds.raised(self, error)
+        self._feeds.handle_error(self, error)
 
     # --- delivering -------------------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ class LogSubscription:
         if not self.buffer.runs or (self._counts and self.buffer.bytes < SUBSCRIPTION_BUFFER_BYTES_MAX):
             self._read_on()
 
-    def hand(self, consumer: Consumer, stored: Stored) -> None:
+    def hand_over(self, consumer: Consumer, stored: Stored) -> None:
         """Deliver to a consumer; the messages are outstanding until they are settled."""
         first = stored.position
         self._outstanding.add(consumer, first, first + len(stored.run.bodies) - 1)
@@ -251,7 +251,7 @@ class LogSubscription:
             if turn is None:
                 return
             consumer, credit = turn
-            self.hand(consumer, buffer.take(group.share(len(waiting.bodies), credit)))
+            self.hand_over(consumer, buffer.take(group.share(len(waiting.bodies), credit)))
 
     def _deliver_failed(self) -> None:
         """Deliver while some messages have failed: these go one by one, and not to excluded consumers."""
@@ -269,7 +269,7 @@ class LogSubscription:
                 excluded = None
             consumer, credit = self.group.next_but(excluded)
             if consumer is not None:
-                self.hand(consumer, buffer.take(min(count, self.group.share(total, credit))))
+                self.hand_over(consumer, buffer.take(min(count, self.group.share(total, credit))))
             elif credit < 0 and self.failures.allow_again(first):
                 continue  # every consumer gave it back
             elif credit < 0:

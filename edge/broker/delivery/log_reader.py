@@ -27,7 +27,7 @@ class ReadingSubscription(Protocol):
         """Read again: the last read is useless."""
         ...
 
-    def raised(self, error: Exception) -> None:
+    def handle_error(self, error: Exception) -> None:
         """Handle an exception of these methods."""
         ...
 
@@ -76,4 +76,4 @@ class LogReader:
             else:
                 self._subscription.handle_next(runs)
         except Exception as error:
-            self._subscription.raised(error)
+            self._subscription.handle_error(error)

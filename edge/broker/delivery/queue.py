@@ -217,7 +217,7 @@ class QueueOrder:
         if bucket is not None and self._owner_of(bucket, consumer, stored) is not consumer:
             return 0
         queue.take(first, first + count - 1)
-        queue.hand(consumer, part_of(stored, 0, count))
+        queue.hand_over(consumer, part_of(stored, 0, count))
         return count
 
     def _owner_of(self, bucket: int, consumer: Consumer, stored: Stored) -> Consumer:
@@ -242,8 +242,8 @@ class QueueOrder:
     def pump(self) -> None:
         self._queue.pump()
 
-    def raised(self, error: Exception) -> None:
-        self._queue.raised(error)
+    def handle_error(self, error: Exception) -> None:
+        self._queue.handle_error(error)
 
     # --- inside -----------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ class SharedSubscription(TransientSubscription):
     """
 
     shares = True
-    __slots__ = ("_barred", "_failed", "_held", "_looked", "_pumping", "attempts", "lasting")
+    __slots__ = ("_barred", "_checked_to", "_failed", "_held", "_pumping", "attempts", "lasting")
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class SharedSubscription(TransientSubscription):
         """Unsettled messages of each consumer: position of a message, and its run."""
         self._failed: dict[int, int] = {}
         """Failed deliveries by position."""
-        self._looked: dict[Consumer, int] = {}
+        self._checked_to: dict[Consumer, int] = {}
         """Position up to which a consumer with a selector has checked the waiting messages."""
         self._barred: dict[int, dict[Consumer, bool]] = {}
         """Consumers that do not get a message now, by its position. True: it is too large for the consumer; False: the
@@ -59,7 +59,7 @@ class SharedSubscription(TransientSubscription):
         self._keep([run for run, _ in pairs], [origin for _, origin in pairs])
 
     def _keep_one(self, run: Run) -> bool:
-        if self._looked and len(self._waiting or ()) >= UNSELECTED_MAX:
+        if self._checked_to and len(self._waiting or ()) >= UNSELECTED_MAX:
             self._drop(run)
             return False
         return super()._keep_one(run)
@@ -75,7 +75,7 @@ class SharedSubscription(TransientSubscription):
             return  # called from within a delivery: the loop below continues
         self._pumping = True
         try:
-            if self._looked or self._barred:
+            if self._checked_to or self._barred:
                 self._pump_selected()
             else:
                 super().pump()
@@ -86,15 +86,15 @@ class SharedSubscription(TransientSubscription):
         super().join(consumer)
         self._held.setdefault(consumer, {})
         if consumer.selection is not None:
-            self._looked[consumer] = -1
+            self._checked_to[consumer] = -1
 
     def leave(self, consumer: Consumer, *, keep: bool = False) -> None:
-        self._looked.pop(consumer, None)
+        self._checked_to.pop(consumer, None)
         held = self._held.pop(consumer, {})
         for barred in self._barred.values():
             barred.pop(consumer, None)
         if self._barred:
-            self._look_again(min(self._barred))
+            self._check_again(min(self._barred))
         if not self.lasting and self.group.consumers == [consumer]:
             self._failed.clear()
             self._barred.clear()
@@ -167,17 +167,17 @@ class SharedSubscription(TransientSubscription):
         while waiting and waiting[0].position < parts[-1].position:
             older.append(waiting.popleft())
         waiting.extendleft(sorted([*older, *parts], key=_position, reverse=True))
-        self._look_again(parts[0].position)
+        self._check_again(parts[0].position)
 
-    def _look_again(self, first: int) -> None:
+    def _check_again(self, first: int) -> None:
         """Have consumers with a selector check the messages from this position on."""
-        for consumer, position in self._looked.items():
-            self._looked[consumer] = min(position, first - 1)
+        for consumer, position in self._checked_to.items():
+            self._checked_to[consumer] = min(position, first - 1)
 
     def _pump_selected(self) -> None:
         """Give each message to the next consumer that has credit and wants it; unwanted messages wait."""
         waiting = self._waiting
-        looked = [self._looked.get(consumer, -1) for consumer in self.group.consumers if consumer.credit > 0]
+        looked = [self._checked_to.get(consumer, -1) for consumer in self.group.consumers if consumer.credit > 0]
         fresh: deque[Stored] = deque()
         while waiting and looked and waiting[-1].position + len(waiting[-1].run.bodies) - 1 > min(looked):
             fresh.appendleft(waiting.pop())
@@ -212,12 +212,12 @@ class SharedSubscription(TransientSubscription):
     def _wanted(self, consumer: Consumer, stored: Stored) -> bool:
         if self._barred and consumer in self._barred.get(stored.position, ()):
             return False
-        looked, selection = self._looked.get(consumer), consumer.selection
+        looked, selection = self._checked_to.get(consumer), consumer.selection
         if looked is None or selection is None:
             return True
         if stored.position <= looked:
             return False
-        self._looked[consumer] = stored.position
+        self._checked_to[consumer] = stored.position
         return selection.wanted(stored.run)[0]
 
 

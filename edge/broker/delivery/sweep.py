@@ -65,7 +65,7 @@ class SweepTarget(Protocol):
         """Drop expired messages of a read from `start` on. Return True when all of it is gone and there is more."""
         ...
 
-    def raised(self, error: Exception) -> None:
+    def handle_error(self, error: Exception) -> None:
         """Handle an exception of these methods."""
         ...
 
@@ -142,7 +142,7 @@ class Sweeper:
         try:
             return subscription.due(self._clock.now_ns)
         except Exception as error:
-            subscription.raised(error)
+            subscription.handle_error(error)
             return False
 
     def _read(self, subscription: SweepTarget) -> None:
@@ -159,7 +159,7 @@ class Sweeper:
         try:
             more = subscription.give_up_expired(start, looked_at, self._clock)
         except Exception as error:
-            subscription.raised(error)
+            subscription.handle_error(error)
             more = False
         self._flush_soon()
         if more and self._bytes_left > 0 and self._runs_left > 0:

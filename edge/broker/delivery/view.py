@@ -76,7 +76,7 @@ class QueueState(Protocol):
         """Continue: a view has read something."""
         ...
 
-    def raised(self, error: Exception) -> None:
+    def handle_error(self, error: Exception) -> None:
         """Handle an exception of a view."""
         ...
 
@@ -238,7 +238,7 @@ class View:
             if of == self._round and self.idle:
                 self.consumer.exhausted()
         except Exception as error:
-            self._queue.raised(error)
+            self._queue.handle_error(error)
 
     def _was_read(self, band: int, start: int, runs: Sequence[Stored]) -> None:
         if self._band() != band:

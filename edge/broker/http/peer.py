@@ -11,8 +11,8 @@ from starlette.requests import Request
 
 KEY: Final = "peer"
 """Key in the state of an ASGI scope."""
-_FIRST_LOOK_S: Final = 0.002
-_LOOK_S_MAX: Final = 0.1
+_FIRST_PAUSE_S: Final = 0.002
+_PAUSE_S_MAX: Final = 0.1
 """Pauses between two checks of the client's TCP acknowledgements, doubled each time."""
 
 
@@ -46,7 +46,7 @@ class HttpPeer:
 
     async def received_all(self, within_s: float) -> bool:
         """Wait until the client's TCP has acknowledged everything. Return False if it will not."""
-        loop, pause_s = asyncio.get_running_loop(), _FIRST_LOOK_S
+        loop, pause_s = asyncio.get_running_loop(), _FIRST_PAUSE_S
         until_s = loop.time() + within_s
         while self._received is None:
             if not self.unacknowledged():
@@ -54,7 +54,7 @@ class HttpPeer:
             if loop.time() >= until_s:
                 return False
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LOOK_S_MAX)
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
         return self._received
 
     def set_user(self, user: str) -> None:

@@ -18,13 +18,13 @@ import msgspec
 from bridge.transport.driver import ConnectionDriver
 from bridge.transport.lingering import lingering_of
 from edge.broker.limits import (
+    ADMISSION_CHECK_S,
     FEW_CONNECTIONS_SHARE,
     LINKS_HELD_BYTES_MAX,
-    LOOK_S,
     PACKETS_HELD_MAX,
     RESERVED_CONNECTIONS_SHARE,
     SHED_S,
-    STRAINED_LOOK_S,
+    STRAINED_CHECK_S,
     STRAINED_S_MAX,
     STRAINED_SHARE,
     TRIM_GROWTH_BYTES,
@@ -153,7 +153,7 @@ class Admission:
             self._shed_soon(exceeded, _strained_at(exceeded))
             self._shed_until(exceeded, exceeded.bytes_max)
         elif self._relief is None and self._strained:
-            self._relief = self._loop.call_later(STRAINED_LOOK_S, self._relieve)
+            self._relief = self._loop.call_later(STRAINED_CHECK_S, self._relieve)
 
     def forget(self, driver: ConnectionDriver) -> None:
         """Stop counting a connection; at most its socket is left."""
@@ -259,7 +259,7 @@ class Admission:
             self._count_slice()
 
     def _count_slice(self) -> None:
-        until = time.monotonic() + LOOK_S
+        until = time.monotonic() + ADMISSION_CHECK_S
         steps, self._counting = self._counting, None
         for _ in steps or ():
             if time.monotonic() > until:

@@ -1,7 +1,7 @@
 """Encode and decode PUBACK, PUBREC, PUBREL and PUBCOMP in their four byte form, many at a time.
 
-There is one for each message, usually in long rows of one type. A row is encoded with two array operations in C
-instead of a loop in Python.
+Each message has an acknowledgement, and usually many of one type are sent together. Two array operations encode them,
+without a loop in Python.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 
-from edge.broker.limits import SESSION_LINGER_S, SESSIONS_AWAY_MAX, SESSIONS_LOOKED_AT_MAX, SUBSCRIPTIONS_OPEN_MAX
+from edge.broker.limits import SESSION_LINGER_S, SESSIONS_AWAY_MAX, SESSIONS_CHECKED_MAX, SUBSCRIPTIONS_OPEN_MAX
 from edge.broker.mqtt.command_topics import subscriber_of
 from edge.broker.mqtt.session import MqttSession
 from edge.broker.mqtt.session_store import SessionRecord, SessionStore
@@ -152,7 +152,7 @@ class SessionTable:
         """Drop objects of sessions without a client for some time, a few at each tick."""
         restarted = False
         rest_s = 0.0 if self._many_are_away() else SESSION_LINGER_S
-        for _ in range(SESSIONS_LOOKED_AT_MAX):
+        for _ in range(SESSIONS_CHECKED_MAX):
             client_id = next(self._scan, None)
             if client_id is None:
                 if restarted or not self._away:

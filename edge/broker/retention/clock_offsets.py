@@ -108,7 +108,7 @@ class ClockOffsetState(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ClockOffsetReports:
-    """Clock offset reports of one connector. Create them before messages arrive, and call `look` every few seconds."""
+    """Clock offset reports of one connector. Create them before messages arrive, and call `poll` every few seconds."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class ClockOffsetReports:
         """Number of restarts of the transfer; answers of earlier rounds are ignored."""
         self._sent = ""
         """Key of the last page that the peer has confirmed."""
-        reports.clock_offsets.call_when_taken(self._peer_ready)
+        reports.clock_offsets.call_when_accepted(self._peer_ready)
         self._load()
         self._retry_later(self._catch_up)
         clock.changes.add(self._changed)
@@ -155,15 +155,15 @@ class ClockOffsetReports:
         """Number of ranges and spans that were not reported yet."""
         return self._head.ranges + (self._head.open is not None)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Retry failed steps, and send what the peer does not have."""
         if self._behind:
             self._retry_later(self._catch_up)
         if not self._behind:
-            self._retry_later(self._look)
+            self._retry_later(self._update)
         self.feed()
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         head = self._head
         if head.between is not None:
             if self._written():
@@ -181,7 +181,7 @@ class ClockOffsetReports:
             self._retry_later(partial(self._change, before, after))
 
     def _retry_later(self, step: Callable[[], None]) -> None:
-        """Run a step. If the store fails, the step is retried at the next `look`."""
+        """Run a step. If the store fails, the step is retried at the next `poll`."""
         try:
             step()
         except StoreError as error:

@@ -68,7 +68,7 @@ class LossReports:
         found = [self._ledger.entries(self._confirmed_entry, LEDGER_RANGES, each) for each in self._subscriptions]
         return sorted(chain.from_iterable(found))[:LEDGER_RANGES]
 
-    def look(self) -> None:
+    def retry_read(self) -> None:
         """Retry a failed read of the ledger. Called every few seconds."""
         if self._unread:
             self.feed()

@@ -1,16 +1,16 @@
 """Manifests of one connector: statements of the messages that were accepted in each hour, by address.
 
-Nothing is done for each message. The sequences of an address are dense, so the counters of the store show at any time
-what was accepted, also after a crash. Closing an hour compares the counters with the last statements. One commit
-contains the new statements, the last stated sequences and the start of the next hour. Then the statements wait in the
-store until the peer has confirmed them. If there are many addresses, each `look` states some of them in a commit of its
-own. The next hour starts with the last of these commits.
+Messages cost nothing here. The sequences of an address have no gaps, so the counters of the store show which messages
+were accepted, even after a crash. Closing an hour compares the counters with the previous statements. One commit
+contains the new statements, the last stated sequences and the start of the next hour. The statements then wait in the
+store until the peer has confirmed them. With many addresses, each `poll` states some of them in a commit of its own;
+the last of these commits starts the next hour.
 
-**Which hour.** An hour is one of the clock that stamps messages, as shown at that time and never corrected. A statement
-belongs to the hour in which its interval started. It ends when the clock shows another hour (the next, an earlier one,
-or one decades later), at each start, and on request. So several statements may be of one hour, and each message is in
-exactly one. An hour may be one of 1970; `clock_quality` shows that. A message that is received in the last moment of an
-hour and committed after it is stated with the next hour.
+**Hours.** Hours follow the clock that stamps messages, without later corrections. A statement covers an interval and
+belongs to the hour in which the interval started. The interval ends when the clock shows another hour (the next one, an
+earlier one, or one decades later), at each start, and on request. So an hour may have several statements, and each
+message is in exactly one. The hour of a clock that was never set is in 1970; `clock_quality` tells. A message received
+just before the end of an hour and committed after it is stated with the next hour.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HEADS: Final = "manifest"
 """Kind of small state that holds a `ManifestState` by connector."""
 
 PAGES_LOADED: Final = 16
-"""Waiting documents held in memory, about 10 KiB each."""
+"""Maximum number of waiting documents in memory; each has about 10 KiB."""
 
 
 class Signer(Protocol):
@@ -61,9 +61,9 @@ class ManifestState(msgspec.Struct, array_like=True, frozen=True):
     hour: int
     """Start of the open hour, UTC ns."""
     good: bool
-    """True when the clock was synchronised at the start of the hour."""
+    """True when the clock was synchronised at the start of the open hour."""
     closing: int
-    """Number of the last closing for this gateway and `store_epoch`."""
+    """Number of the last closing, counted for each gateway and `store_epoch`."""
     waiting: int
     """Statements in the store that the peer has not confirmed."""
     pages: int
@@ -80,11 +80,11 @@ class StatedAddress(msgspec.Struct, array_like=True, frozen=True):
     digest: str = GENESIS
     """Digest of the newest statement."""
     lost: dict[str, int] = {}
-    """Losses of the address in the ledger at that time, by reason."""
+    """Dropped messages of the address in the ledger at that time, by reason."""
 
 
 class AddressChange(NamedTuple):
-    """Address with something to state."""
+    """Address with messages that no statement covers yet."""
 
     address: str
     before: StatedAddress
@@ -95,7 +95,7 @@ class AddressChange(NamedTuple):
 
 
 class Manifests:
-    """Manifests of one connector. `look` is called every few seconds."""
+    """Manifests of one connector. `poll` is called every few seconds."""
 
     def __init__(
         self,
@@ -124,21 +124,21 @@ class Manifests:
         value = dict(state.items(HEADS)).get(connector)
         self._head = None if value is None else msgspec.msgpack.decode(value, type=ManifestState)
         self._due = self._head is not None
-        """True when the hour closes at the next `look`, as after a restart."""
+        """True when the hour closes at the next `poll`, as after a restart."""
         self._taken = False
         self._good = True
-        # Another write, so that values put by a predecessor in a running commit are on disk before they are read.
+        # Write the state again: once that is on disk, so are the values that a predecessor put into a pending commit.
         self._ticket = None if self._head is None else self._put(self._head)
         """Ticket of the last write; None when it is known to be on disk."""
         self._stale = False
-        """True when waiting statements have outdated message names."""
+        """True when waiting statements use outdated message names, and must be stated again."""
         self._changed: list[AddressChange] = []
-        """Addresses still to be stated in the hour that is being closed."""
+        """Addresses that are not stated yet in the hour that is being closed."""
         self._pages: deque[tuple[str, bytes]] = deque()
         self._in_flight = False
         self._sent = ""
         """Key of the last page that the peer has confirmed."""
-        reports.manifests.call_when_taken(self._peer_ready)
+        reports.manifests.call_when_accepted(self._peer_ready)
 
     @property
     def stated_until(self) -> int | None:
@@ -150,27 +150,27 @@ class Manifests:
         """Number of statements that the peer has not confirmed."""
         return 0 if self._head is None else self._head.waiting
 
-    def ask(self) -> None:
-        """Close the hour at the next `look`."""
+    def request_close(self) -> None:
+        """Request to close the hour at the next `poll`."""
         self._changed = []
         self._due = self._head is not None
 
     @property
-    def asked(self) -> bool:
-        """True when the hour closes at the next `look`."""
+    def close_requested(self) -> bool:
+        """True when the hour closes at the next `poll`."""
         return self._due
 
-    def look(self, now_ns: int, *, clock_good: bool) -> None:
-        """Close the hour when it is over. If the store cannot be read, the hour stays open and is closed later."""
+    def poll(self, now_ns: int, *, clock_good: bool) -> None:
+        """Close the hour when it is over. If the store cannot be read, retry at the next call."""
         now_ns = max(0, now_ns)
         self._good = self._good and clock_good
         try:
-            self._look(now_ns, clock_good)
+            self._update(now_ns, clock_good)
         except StoreError as error:
             log.warning("connector %s: cannot create the manifest, retrying later: %s", self._connector, error)
         self.feed()
 
-    def _look(self, now_ns: int, clock_good: bool) -> None:
+    def _update(self, now_ns: int, clock_good: bool) -> None:
         if not self._written():
             return
         head = self._head
@@ -208,7 +208,7 @@ class Manifests:
         self._reports.manifest(document, partial(self._confirmed, key, len(statements)))
 
     def restate(self) -> None:
-        """State waiting messages again under new names, before anything else is sent."""
+        """Replace waiting statements, because the names of their messages have changed; send nothing before."""
         self._changed = []
         self._pages.clear()
         self._in_flight = False
@@ -344,7 +344,7 @@ class Manifests:
         self.feed()
 
     def _confirmed(self, key: str, statements: int, kept: bool) -> None:
-        """Continue after the peer stored the document, or rejected it for good (`Reports` logs that)."""
+        """Continue after the peer stored the document, or rejected it (`Reports` logs that)."""
         self._in_flight = False
         if not self._pages or self._pages[0][0] != key or self._head is None:
             return
@@ -353,7 +353,7 @@ class Manifests:
         self._small_state.delete(self._kind, key)
         waiting = max(0, self._head.waiting - statements)
         if not waiting and kept:
-            log.info("connector %s: the peer has the manifest", self._connector)
+            log.info("connector %s: the peer has confirmed the manifest", self._connector)
         self._put(msgspec.structs.replace(self._head, waiting=waiting))
         self.feed()
 

@@ -33,7 +33,7 @@ from edge.broker.model.topics import EVERY_NAME, is_filter, matches
 from edge.broker.router.filter_table import FilterTable
 from edge.broker.store.contract import Cursors
 
-LOOK: Final = 1
+CHECK: Final = 1
 """Time of expiry (UTC nanoseconds) of a place that was not checked yet: now."""
 _NS_PER_S: Final = 1_000_000_000
 _ALL_QOS: Final = 1
@@ -254,7 +254,7 @@ class AbsentSubscriptions:
 
     def mark_all_behind(self, log: int) -> None:
         """Mark all places in a log as behind, because its new messages are unknown."""
-        self._execute("UPDATE place SET behind = 1, due_s = ? WHERE log = ?", (_seconds(LOOK), log))
+        self._execute("UPDATE place SET behind = 1, due_s = ? WHERE log = ?", (_seconds(CHECK), log))
         follower = self._followers.get(log)
         if follower is not None:
             follower.level = 0
@@ -263,7 +263,7 @@ class AbsentSubscriptions:
 
     def recheck_expiry(self) -> None:
         """Have all places that are behind checked, as messages may have another time to live now."""
-        self._execute("UPDATE place SET due_s = ? WHERE behind", (_seconds(LOOK),))
+        self._execute("UPDATE place SET due_s = ? WHERE behind", (_seconds(CHECK),))
 
     def tick(self, now_s: float, now_ns: int) -> list[str]:
         """Let level cursors pass new messages, some at each tick (`limits.TICK_S`).

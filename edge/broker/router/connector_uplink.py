@@ -268,16 +268,16 @@ class ConnectorUplink:
         """Counters since the connector was made."""
         return self.uplink.figures
 
-    def look(self, now_ns: int, *, clock_good: bool) -> None:
+    def poll(self, now_ns: int, *, clock_good: bool) -> None:
         """Check for due manifests, a changed certificate and the budget. Called every few seconds."""
-        self.dialer.look()
-        self._losses.look()
-        self.manifests.look(now_ns, clock_good=clock_good)
+        self.dialer.check_files()
+        self._losses.retry_read()
+        self.manifests.poll(now_ns, clock_good=clock_good)
         if self.clock_offsets is not None:
-            self.clock_offsets.look()
+            self.clock_offsets.poll()
         pacer = self.uplink.pacer
         if pacer is not None and pacer.pace.monthly_budget is not None:
-            pacer.look(clock_good=clock_good)
+            pacer.check_month(clock_good=clock_good)
             if abs(pacer.spent.bytes - self._spent_kept) * BUDGET_KEPT_PARTS >= pacer.pace.monthly_budget:
                 self.keep_spent()
 

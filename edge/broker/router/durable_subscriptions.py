@@ -15,8 +15,8 @@ from edge.broker.delivery.expiry import SWEEP_AGAIN_NS
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.limits import (
     SUBSCRIPTION_LINGER_S,
+    SUBSCRIPTIONS_CHECKED_MAX,
     SUBSCRIPTIONS_CLOSED_MAX,
-    SUBSCRIPTIONS_LOOKED_AT_MAX,
     SUBSCRIPTIONS_OPEN_MAX,
 )
 from edge.broker.model.address_policy import AddressPolicy
@@ -24,7 +24,7 @@ from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import AddressError, Consumer, Refusal, SubscribeOptions
 from edge.broker.model.topics import FilterTree, matches
 from edge.broker.retention.names import NameKind, NameQuotas
-from edge.broker.router.absent_subscriptions import LOOK, AbsentCursor, AbsentSubscriptions, UnusedSince
+from edge.broker.router.absent_subscriptions import CHECK, AbsentCursor, AbsentSubscriptions, UnusedSince
 from edge.broker.router.configured import PLAIN, ConfiguredAddresses
 from edge.broker.router.logs import Logs
 from edge.broker.router.running_time import RunningTime
@@ -290,7 +290,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
                 self._reopen(due)
         began, left = False, SUBSCRIPTIONS_CLOSED_MAX
         linger_s = SUBSCRIPTION_LINGER_S if len(self.opened) <= SUBSCRIPTIONS_OPEN_MAX else 0.0
-        for _ in range(SUBSCRIPTIONS_LOOKED_AT_MAX):
+        for _ in range(SUBSCRIPTIONS_CHECKED_MAX):
             name = next(self._looking, None)
             if name is None:
                 if began or not self.opened:
@@ -524,7 +524,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         for each in cursors:
             behind = each.position < self._store.logs.bounds(each.log)[1]
             # it is unknown which of its messages expire
-            places.append(AbsentCursor(each.log, each.cursor, behind, LOOK if behind else None))
+            places.append(AbsentCursor(each.log, each.cursor, behind, CHECK if behind else None))
         self._absent.put(declaration, places, self._unused_since(declaration, left_at))
 
 

@@ -138,9 +138,9 @@ class PeerConnector:
     def restate(self) -> None:
         """Do nothing: messages at the peer keep their former names."""
 
-    def look(self, now_ns: int, *, clock_good: bool) -> None:
+    def poll(self, now_ns: int, *, clock_good: bool) -> None:
         """Check for a changed certificate. Called every few seconds."""
-        self.dialer.look()
+        self.dialer.check_files()
 
     def tell_status(self, document: dict[str, Any]) -> None:
         """Do nothing: only a hub takes our status."""

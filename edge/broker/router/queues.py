@@ -20,7 +20,7 @@ from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.expiry import SWEEP_AGAIN_NS
 from edge.broker.delivery.log import QueueWatcher
 from edge.broker.delivery.priorities import NORMAL, priority_of
-from edge.broker.limits import QUEUE_LINGER_S, QUEUES_IDLE_MAX, QUEUES_LOOKED_AT_MAX, QUEUES_OPENED_MAX
+from edge.broker.limits import QUEUE_LINGER_S, QUEUES_CHECKED_MAX, QUEUES_IDLE_MAX, QUEUES_OPENED_MAX
 from edge.broker.message.time_to_live import ttl_ns
 from edge.broker.model.interfaces import AddressError, Consumer, Refusal
 from edge.broker.model.topics import FilterTree
@@ -78,7 +78,7 @@ class Queues(Mapping[str, LogSubscription]):
         self._now_s = 0.0
         self._unknown = self.walk()
         """Queues that were not checked since the start."""
-        self._looked_into: set[str] = set()
+        self._checked: set[str] = set()
         """Open queues among them without consumers so far."""
 
     def __getitem__(self, address: str) -> LogSubscription:
@@ -152,7 +152,7 @@ class Queues(Mapping[str, LogSubscription]):
         self._now_s = now_s
         self._open_due(now_ns)
         try:
-            self._look_at_unknown()
+            self._check_unknown()
         except StoreError:
             self._unknown = self.walk()  # start again when the store can be read
             raise
@@ -207,19 +207,19 @@ class Queues(Mapping[str, LogSubscription]):
                 if address in self and address not in self.opened:
                     self._open(address, self._log(address))
 
-    def _look_at_unknown(self) -> None:
+    def _check_unknown(self) -> None:
         """Check queues from before the start: open those with messages, as some may have expired; the others are
         unused."""
         opened = 0
-        self._looked_into = {each for each in self._looked_into if each in self.opened and not self.opened[each].group}
-        if len(self._looked_into) >= QUEUES_IDLE_MAX:
+        self._checked = {each for each in self._checked if each in self.opened and not self.opened[each].group}
+        if len(self._checked) >= QUEUES_IDLE_MAX:
             return  # the medium is slow
-        for address in islice(self._unknown, QUEUES_LOOKED_AT_MAX):
+        for address in islice(self._unknown, QUEUES_CHECKED_MAX):
             if address in self.opened:
                 continue
             if self._logs.backlog(address):
                 self._open(address, self._log(address))
-                self._looked_into.add(address)
+                self._checked.add(address)
                 opened += 1
                 if opened >= QUEUES_OPENED_MAX:
                     return
@@ -229,7 +229,7 @@ class Queues(Mapping[str, LogSubscription]):
     def _close_unused(self, now_ns: int) -> None:
         began = False
         linger_s = QUEUE_LINGER_S if len(self._idle) <= QUEUES_IDLE_MAX else 0.0
-        for _ in range(QUEUES_LOOKED_AT_MAX):
+        for _ in range(QUEUES_CHECKED_MAX):
             address = next(self._looking, None)
             if address is None:
                 if began or not self.opened:
@@ -274,7 +274,7 @@ class Queues(Mapping[str, LogSubscription]):
         return address in self._addresses.table.patterns
 
     def _forget_unused(self) -> None:
-        for log, since_s in list(islice(self._unused.items(), QUEUES_LOOKED_AT_MAX)):
+        for log, since_s in list(islice(self._unused.items(), QUEUES_CHECKED_MAX)):
             if since_s > self._now_s - self._unused_s:
                 return
             del self._unused[log]

@@ -87,15 +87,15 @@ class GroupCommits:
             return False
         now, waiting, group = self._clock(), self._waiting, self._gatherer.open
         self._reads.retry(now)
-        self._cursors.look(now, self._medium)
-        self._cache.look(now)
+        self._cursors.maintain(now, self._medium)
+        self._cache.maintain(now)
         self._counters.age(now, self._rings.numbers.reservations)
         if not waiting:
             self._lazy_since_s = None
         elif self._lazy_since_s is None:
             self._lazy_since_s = now
         if self._rings.rings:
-            self._rings.look(now)
+            self._rings.maintain(now)
         may_retry = now >= self._retry_at_s
         rings_due = may_retry and self._rings.is_due(now)
         batch_due = group.due_at_s is not None and now >= group.due_at_s

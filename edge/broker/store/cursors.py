@@ -18,7 +18,7 @@ from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.gatherer import Gatherer
 from edge.broker.store.group import CommitGroup, CursorRow, SkippedRange
 from edge.broker.store.idle_cursors import IdleCursors
-from edge.broker.store.limits import CURSORS_LOOKED_AT_MAX, POSITION_MAX
+from edge.broker.store.limits import CURSORS_CHECKED_MAX, POSITION_MAX
 from edge.broker.store.logs import IdlePositions, LogState, LogTable, check_text
 from edge.broker.store.losses import Claim
 from edge.broker.store.medium import Medium
@@ -55,8 +55,8 @@ class CursorState:
 class CursorTable:
     """Cursors of all logs. Used on the event loop's thread; changes join the open group.
 
-    An *idle* cursor is only a row in the database. `get` loads it as an object, and `look` drops the object again when
-    the row is up to date.
+    An *idle* cursor is only a row in the database. `get` loads it as an object, and `maintain` drops it again when the
+    row is up to date.
     """
 
     def __init__(self, logs: LogTable, gatherer: Gatherer, rows: CursorRows) -> None:
@@ -328,7 +328,7 @@ class CursorTable:
                 self.make_idle(state.cursor)
 
     def _drop_unused(self) -> None:
-        for cursor in list(islice(self._unused, CURSORS_LOOKED_AT_MAX)):
+        for cursor in list(islice(self._unused, CURSORS_CHECKED_MAX)):
             del self._unused[cursor]
             self.make_idle(cursor)
 
@@ -352,7 +352,7 @@ class CursorTable:
         self.add(state)
         return state
 
-    def look(self, now: float, medium: Medium) -> None:
+    def maintain(self, now: float, medium: Medium) -> None:
         """Drop objects that were loaded for one query, and search for the slowest idle cursors.
 
         Do not call it during a commit. `now`: seconds, monotonic.

@@ -15,7 +15,7 @@ from typing import Final
 
 from edge.broker.store.errors import StoreError
 
-LOOK_S: Final = 0.25
+CHECK_INTERVAL_S: Final = 0.25
 """Interval of the checks. Two lookups take a few microseconds, and each releases the interpreter lock once."""
 _SUFFIXES: Final = ("", "-wal")
 
@@ -25,18 +25,18 @@ class StoreFiles:
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._looked_at_s = clock()
+        self._checked_at_s = clock()
         self._gone: StoreError | None = None
         self._directory = str(path.parent)
         self._own_directory = _identity(self._directory)
         self._known = {name: _identity(name) for name in (f"{path}{suffix}" for suffix in _SUFFIXES)}
 
     def check(self) -> StoreError | None:
-        """Return the error when files are missing, or None. The result is at most `LOOK_S` old."""
+        """Return the error when files are missing, or None. The result is at most `CHECK_INTERVAL_S` old."""
         now = self._clock()
-        if self._gone is not None or now - self._looked_at_s >= LOOK_S:
-            self._looked_at_s = now
-            self._gone = self._look()
+        if self._gone is not None or now - self._checked_at_s >= CHECK_INTERVAL_S:
+            self._checked_at_s = now
+            self._gone = self._find_missing()
         return self._gone
 
     @property
@@ -45,7 +45,7 @@ class StoreFiles:
         found = _identity(self._directory)
         return found is not None and self._own_directory is not None and found != self._own_directory
 
-    def _look(self) -> StoreError | None:
+    def _find_missing(self) -> StoreError | None:
         for name, known in self._known.items():
             found = _identity(name)
             if known is None:

@@ -23,7 +23,7 @@ LOG_PAGE_ROWS: Final = 500
 SLOWEST_AGAIN_S: Final = 1.0
 """Pause between two searches for the slowest idle cursors. One takes 20 ms on the reading thread for 100 000
 cursors."""
-CURSORS_LOOKED_AT_MAX: Final = 500
+CURSORS_CHECKED_MAX: Final = 500
 """Unused cursors that one flush checks, 1 us each."""
 PACKED_BYTES_MIN: Final = 512
 """Smallest segment that is compressed. A smaller one shares its page with others anyway."""

@@ -12,8 +12,8 @@ from typing import Final
 from edge.broker.store.errors import StoreBusy, StoreInaccessible
 
 LOCK_NAME: Final = "store.lock"
-LOOKS: Final = 10
-LOOK_S: Final = 0.01
+ATTEMPTS: Final = 10
+ATTEMPT_INTERVAL_S: Final = 0.01
 """Number and interval (seconds) of attempts: `is_held` holds the lock for microseconds, and a gateway that starts at
 that moment must not fail."""
 
@@ -72,13 +72,13 @@ class DirectoryLock:
 
 def lock_file(descriptor: int) -> None:
     """Lock an open file until it is closed. Raises OSError when another process holds it for longer than `is_held`."""
-    for left in reversed(range(LOOKS)):
+    for left in reversed(range(ATTEMPTS)):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if not left:
                 raise
-            time.sleep(LOOK_S)
+            time.sleep(ATTEMPT_INTERVAL_S)
         else:
             return
 

@@ -13,7 +13,7 @@ from edge.broker.store.logs import LogTable
 
 CALM_S: Final = 2.0
 """Seconds without a newly used log, after which a burst is over."""
-LOOKS: Final = 500
+CHECKS_MAX: Final = 500
 """Logs checked in one call after a burst: 5 ms."""
 
 
@@ -27,23 +27,23 @@ class LogCache:
         self._gatherer = gatherer
         self._looking: Iterator[int] = iter(())
         self._came_at = 0.0
-        self._looks_left = 0
+        self._checks_left = 0
         """Logs still to be checked after the burst."""
 
     def calm(self, now: float) -> bool:
         """Return True when no log came into use or was counted for a while."""
         return not self._logs.came and now - self._came_at >= CALM_S
 
-    def look(self, now: float) -> None:
+    def maintain(self, now: float) -> None:
         """Drop some objects. Do not call it during a commit. `now`: seconds, monotonic."""
         logs = self._logs
         if logs.came:
             looks, most = 2 * logs.came, self._limits.logs_in_use_max
-            logs.came, self._came_at, self._looks_left = 0, now, 2 * len(logs.in_use)
-        elif self._looks_left and self.calm(now):
+            logs.came, self._came_at, self._checks_left = 0, now, 2 * len(logs.in_use)
+        elif self._checks_left and self.calm(now):
             most = self._limits.logs_in_use_calm_max
-            looks = min(LOOKS, self._looks_left, max(0, len(logs.in_use) - most))
-            self._looks_left -= looks
+            looks = min(CHECKS_MAX, self._checks_left, max(0, len(logs.in_use) - most))
+            self._checks_left -= looks
         else:
             return
         for _ in range(min(looks, len(logs.in_use) - most)):

@@ -26,18 +26,18 @@ class Committed(NamedTuple):
     appended: Sequence[tuple[int, Stored]]
     """(log, stored run) in the order appended; empty when `error` is set.
 
-    Includes runs of logs kept in memory that waited for numbers reserved by this commit.
+    Also contains runs of memory logs that were waiting for this commit to reserve their sequences.
     """
     error: StoreError | None
     gave_up: bool = False
-    """True when it wrote entries into the loss ledger."""
+    """True when the commit added entries to the loss ledger."""
 
 
 class Loss(NamedTuple):
     """Dropped messages: sequences ``first..last`` of an address, for one consumer group."""
 
     subscription: str
-    """Name of the cursor that does not get them."""
+    """Name of the cursor that skips them."""
     address: str
     first: int
     last: int
@@ -66,7 +66,7 @@ class Summary(NamedTuple):
 
 
 class LedgerEntry(NamedTuple):
-    """Row of the loss ledger: a `Loss` with its number, in the order of the decisions."""
+    """Row of the loss ledger: a `Loss` with its number (`entry`), which rises with each decision."""
 
     entry: int
     subscription: str

@@ -15,7 +15,7 @@ from edge.broker.store.records import Loss
 
 
 class Reclaim(NamedTuple):
-    """Job to delete the segments of `log` that end at or below `limit`. `first` is the first position so far."""
+    """Job to delete the segments of `log` that end at or below `limit`. `first`: first position so far."""
 
     log: int
     first: int
@@ -33,7 +33,7 @@ class Reclaimed(NamedTuple):
 
 
 class Eviction(NamedTuple):
-    """Job to delete the oldest segments of `log` between `first` and `limit`: `bytes` of bodies or a little more."""
+    """Job to delete the oldest segments of `log` between `first` and `limit`, with at least `bytes` of bodies."""
 
     log: int
     first: int
@@ -43,7 +43,7 @@ class Eviction(NamedTuple):
     now_ns: int
     """UTC."""
     at_most: int | None = None
-    """Limit on bytes of bodies, exact to the message; None: delete whole segments."""
+    """Maximum bytes of bodies to delete, if necessary by splitting a segment; None: delete whole segments."""
 
 
 class Evicted(NamedTuple):
@@ -75,12 +75,13 @@ class Thinning(NamedTuple):
     at_most: int | None = None
     """See `Eviction`."""
     messages_max: int = 1 << 62
-    """Messages to read at most, except for the last piece."""
+    """Maximum number of messages to read; the last piece may exceed it."""
 
 
 @dataclass(slots=True)
 class Thinned:
-    """Result of a `Thinning`, and where it continues. `level` is the number of passes when none is left."""
+    """Result of a `Thinning`, and the `level` and `position` for the next one. After the last pass, `level` is
+    the number of passes."""
 
     log: int
     level: int

@@ -91,7 +91,7 @@ class RingNumbers:
         """Release the reservations of these addresses with the next group."""
         self._idle |= addresses
 
-    def look_for_idle(self) -> None:
+    def find_idle(self) -> None:
         """Find addresses that used no number since the last call."""
         for address, reservation in self.reservations.items():
             following = self._counters.sequences[address]

@@ -61,7 +61,7 @@ class MemoryRings:
         self._ended: list[Loss] = []
         """Ranges for the ledger that are complete."""
         self._losses_since_s: float | None = None
-        self._looked_at_s = 0.0
+        self._checked_at_s = 0.0
 
     @property
     def size(self) -> int:
@@ -245,12 +245,12 @@ class MemoryRings:
 
     # --- when a commit is due ---------------------------------------------------------------------------------
 
-    def look(self, now: float) -> None:
+    def maintain(self, now: float) -> None:
         """Remove messages that every cursor has passed, and find idle addresses."""
         self.settle()
-        if now - self._looked_at_s >= self._limits.memory_idle_s:
-            self._looked_at_s = now
-            self.numbers.look_for_idle()
+        if now - self._checked_at_s >= self._limits.memory_idle_s:
+            self._checked_at_s = now
+            self.numbers.find_idle()
 
     def is_due(self, now: float) -> bool:
         """Return True when the rings alone require a commit."""

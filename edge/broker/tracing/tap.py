@@ -101,12 +101,12 @@ class Tap:
     def receive_data(self, data: bytes, now: float) -> Sequence[Any]:
         if data:
             self._read(IN, data)
-        return self._look(self.machine.receive_data(data, now))
+        return self._note_end(self.machine.receive_data(data, now))
 
     def receive_eof(self, now: float) -> Sequence[Any]:
         if not self._ended_by:
             self._ended_by = "the gateway" if self.machine.closed else "the client, without a goodbye"
-        events = self._look(self.machine.receive_eof(now))
+        events = self._note_end(self.machine.receive_eof(now))
         if not self._over:
             self._over = True
             self.report(TraceEvent(kind="connection", name=f"closed by {self._ended_by}", text=self._reason))
@@ -114,10 +114,10 @@ class Tap:
         return events
 
     def handle_timeout(self, now: float, *, listening: bool = True) -> Sequence[Any]:
-        return self._look(self.machine.handle_timeout(now, listening=listening))
+        return self._note_end(self.machine.handle_timeout(now, listening=listening))
 
     def shed(self) -> Sequence[Any]:
-        return self._look(self.machine.shed())
+        return self._note_end(self.machine.shed())
 
     def data_to_send(self) -> bytes:
         data = self.machine.data_to_send()
@@ -267,7 +267,7 @@ class Tap:
             self._known = True
             self._context.identified(self)
 
-    def _look(self, events: Sequence[Any]) -> Sequence[Any]:
+    def _note_end(self, events: Sequence[Any]) -> Sequence[Any]:
         """Note the reason of an event that ends the connection."""
         if self._dissector is not None:
             for event in events:

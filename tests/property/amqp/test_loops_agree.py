@@ -49,7 +49,7 @@ class Script:
         self.ways = [(self.pipe.client, self.pipe.server, *self.pipe.sender())]
         there, here = self.pipe.receiver()[::-1]
         self.ways.append((self.pipe.server, self.pipe.client, there, here))
-        there.report_accepted_apart()
+        there.report_accepted_by_tag()
         self.tags = [0, 250]
         self.said: list[Any] = []
 
@@ -194,7 +194,7 @@ sections = st.one_of(
 )
 def test_what_is_usual(found: list[tuple[bool, bytes]], header: bytes) -> None:
     messages = [header * begins + section for begins, section in found]
-    assert LOOPS.usual_bodies(messages, header) == MODEL.usual_bodies(messages, header)
+    assert LOOPS.strip_header(messages, header) == MODEL.strip_header(messages, header)
 
 
 @given(damaged())
@@ -202,7 +202,7 @@ def test_what_is_usual(found: list[tuple[bool, bytes]], header: bytes) -> None:
 def test_what_is_malformed(message: bytes) -> None:
     found = LOOPS.malformed_at(message)
     assert found == MODEL.malformed_at(message)
-    assert (LOOPS.usual_bodies([message], b"") is None) or found < 0
+    assert (LOOPS.strip_header([message], b"") is None) or found < 0
 
 
 @given(damaged())
@@ -216,7 +216,7 @@ def test_well_formed_messages_are_decoded_by_another_codec(message: bytes) -> No
 def test_usual_and_unusual_messages() -> None:
     header, plain_body = b"\0Sp\xc0\x02\x01A", b"\0Su\xa0\x03abc"
     expiring = b"\0Ss\xc0\x0a\x09" + b"@" * 9
-    for bodies_of in (LOOPS.usual_bodies, MODEL.usual_bodies):
+    for bodies_of in (LOOPS.strip_header, MODEL.strip_header):
         assert bodies_of([header + plain_body, header + b"\0Sw\x40"], header) == [plain_body, b"\0Sw\x40"]
         assert bodies_of([plain_body], b"") == [plain_body]
         for other in (plain_body, header, header + plain_body[:-1], header + b"\0Sr\xc1\x01\0", header + expiring):

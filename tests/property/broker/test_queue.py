@@ -129,7 +129,7 @@ class QueueMachine(RuleBasedStateMachine):
         """Report an exception of the queue itself, which then restarts."""
         queue = self.site.router.queues.get("queue/a")
         if queue is not None:
-            self.site.router.feeds.raised(queue, RuntimeError())
+            self.site.router.feeds.handle_error(queue, RuntimeError())
             self.site.settle_down()
 
     def goes(self, receiver: Receiver) -> None:

@@ -313,7 +313,7 @@ class RouterMachine(RuleBasedStateMachine):
     def a_subscription_raises(self, which: int, goes_on: bool) -> None:
         durable = self.router.durable_subscriptions["sub"].parts
         every = [*durable, *self.router.queues.values()]
-        self.router.feeds.raised(every[which % len(every)], RuntimeError())
+        self.router.feeds.handle_error(every[which % len(every)], RuntimeError())
         if goes_on:
             self.tick()
             self.callbacks()

@@ -364,9 +364,9 @@ def simulated_fleet(world: FleetWorld) -> Iterator[None]:
     with ExitStack() as patches:
         for owner, attribute, replacement in (
             (desired_service, "_open", opened_tables),
-            (desired_service, "CONFIGURATIONS_LOOKED_AT_S", LOOKED_AT_S),
-            (enrolment_service, "REVOCATIONS_LOOKED_AT_S", LOOKED_AT_S),
-            (commands_service, "LOOKED_FOR_S", LOOKED_AT_S),
+            (desired_service, "CONFIGURATIONS_CHECK_INTERVAL_S", LOOKED_AT_S),
+            (enrolment_service, "REVOCATIONS_CHECK_INTERVAL_S", LOOKED_AT_S),
+            (commands_service, "POLL_INTERVAL_S", LOOKED_AT_S),
             (enrolments, "open_registry", opened(world)),
             (command_table, "open_registry", opened(world)),
             (repository, "ConfigurationFile", file),

@@ -9,8 +9,8 @@ from cproton import ffi, lib
 
 from bridge.engine.link import Link
 from bridge.engine.loops import (
-    BEGUN_BYTES,
     HANDLED_EVENTS,
+    PARTIAL_BYTES_MIN,
     PIECE_BYTES,
     QUEUED_FEW,
     Batches,
@@ -18,12 +18,12 @@ from bridge.engine.loops import (
     Groups,
     Read,
     SendBuffer,
-    look_for_transfer,
+    detect_transfer,
 )
 from bridge.engine.proton import SCRATCH_BYTES, address_of, read_remote_state, scratch, write_local_state
 from bridge.engine.states import DeliveryState, Detail
 from bridge.engine.transport import ProtonTransport
-from tests.support.models.sections import malformed_at, usual_bodies
+from tests.support.models.sections import malformed_at, strip_header
 
 _DELIVERY = lib.PN_DELIVERY
 _LINK_FLOW = lib.PN_LINK_FLOW
@@ -48,9 +48,9 @@ class EngineLoopsModel(EngineLoops):
             transport.push(data[start : start + PIECE_BYTES])
             left = max(left - PIECE_BYTES, 0)
             event = self.collect(transport, links, groups)
-            if not left or (len(data) - left >= BEGUN_BYTES and any(map(_has_few, groups.received))):
+            if not left or (len(data) - left >= PARTIAL_BYTES_MIN and any(map(_has_few, groups.received))):
                 break
-        return transport.deaf, None, groups, event, left
+        return transport.input_closed, None, groups, event, left
 
     def write(self, transport: ProtonTransport, output: list[bytes]) -> bool:
         return transport.pull(output)
@@ -89,7 +89,7 @@ class EngineLoopsModel(EngineLoops):
     def _on_disposition(self, link: Link, delivery: Any, groups: Groups) -> None:
         tag = self._tags(link).get(delivery)
         if tag is None or link._sent.get(tag) != delivery:  # the link may have ended since
-            look_for_transfer(link, groups)
+            detect_transfer(link, groups)
             return
         if not lib.pn_delivery_updated(delivery):
             return
@@ -118,7 +118,7 @@ class EngineLoopsModel(EngineLoops):
         while delivery := current(pn):
             if partial(delivery):
                 size = lib.pn_delivery_pending(delivery)
-                if size >= BEGUN_BYTES:
+                if size >= PARTIAL_BYTES_MIN:
                     begun.setdefault(link, bytearray()).extend(receive_large(pn, delivery))
                     size = 0
                 largest = max(largest, size + len(begun.get(link, b"")))
@@ -146,8 +146,8 @@ class EngineLoopsModel(EngineLoops):
         link._deliveries.unsettled += number - link._delivery_next
         return taken, largest
 
-    def usual_bodies(self, messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
-        return usual_bodies(messages, header)
+    def strip_header(self, messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
+        return strip_header(messages, header)
 
     def malformed_at(self, message: bytes) -> int:
         return malformed_at(message)
@@ -183,10 +183,10 @@ class EngineLoopsModel(EngineLoops):
             tag_bytes.size = size
             delivery = make(pn, tag_bytes[0])
             last = 0
-            while buffer is not None and len(message) - last > BEGUN_BYTES:
-                send(pn, message[last : last + BEGUN_BYTES], BEGUN_BYTES)
+            while buffer is not None and len(message) - last > PARTIAL_BYTES_MIN:
+                send(pn, message[last : last + PARTIAL_BYTES_MIN], PARTIAL_BYTES_MIN)
                 buffer[0].pull(buffer[1])
-                last += BEGUN_BYTES
+                last += PARTIAL_BYTES_MIN
             send(pn, message[last:], len(message) - last)
             if settled:
                 settle(delivery)

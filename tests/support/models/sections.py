@@ -1,4 +1,4 @@
-"""Model of `EngineLoops.malformed_at` and `EngineLoops.usual_bodies` in Python."""
+"""Model of `EngineLoops.malformed_at` and `EngineLoops.strip_header` in Python."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def _check_array(data: bytes, offset: int, end: int, count: int, depth: int) -> 
     return offset
 
 
-def usual_bodies(messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
+def strip_header(messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
     """Return the messages without `header` if every message is usual; otherwise None.
 
     A usual message begins with this header section (or none) and continues with a section of the bare message that

@@ -12,7 +12,7 @@ from cproton import ffi, lib
 
 from bridge.amqp_values import Uint
 from bridge.engine import Attached, Closed, Condition, DeliveryState, Detached, Dispositions, Engine, Link, Transfers
-from bridge.engine.loops import BEGUN_BYTES, ROWS_MAX
+from bridge.engine.loops import PARTIAL_BYTES_MIN, ROWS_MAX
 from bridge.engine.proton import SCRATCH_BYTES
 from tests.support.frames import (
     ATTACH,
@@ -214,7 +214,9 @@ class TestLarge:
                 pipe.server.receive_eof(NOW)
         assert not theirs._deliveries.partial
 
-    @pytest.mark.parametrize("size", [BEGUN_BYTES - 1, BEGUN_BYTES, 3 * BEGUN_BYTES, 100_000, 100_001])
+    @pytest.mark.parametrize(
+        "size", [PARTIAL_BYTES_MIN - 1, PARTIAL_BYTES_MIN, 3 * PARTIAL_BYTES_MIN, 100_000, 100_001]
+    )
     def test_one_that_is_too_large_is_refused_before_it_is_complete(self, size: int) -> None:
         pipe = Pipe(server={"max_message_size": 100_000, "max_frame_size": 4096})
         mine, theirs = pipe.sender()

@@ -73,7 +73,7 @@ class TestExpansion:
 
     def test_both_ends_add_up_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
         items = stored("ü" * 50, 5, *[b"x" * 9] * 30, device="pümp", properties=b"p" * 77), stored("b", 0, b"y" * 4000)
-        monkeypatch.setattr(batch, "EXPANSION_LOOKED_AT_BYTES", 0)
+        monkeypatch.setattr(batch, "EXPANSION_CHECKED_BYTES", 0)
         size = decode(encoded(*items)).expanded
         written_out = 30 * (100 + len("pümp".encode()) + 77 + 9) + 1 + 4 + 4000
         assert written_out <= size <= written_out + 1_000, "the columns that are no names are counted too"

@@ -20,7 +20,7 @@ class Waiting:
         self._deadlines = deadlines
         self.slot = deadlines.watch(self, self.deadline)
 
-    def look(self) -> None:
+    def check_deadline(self) -> None:
         now = asyncio.get_running_loop().time()
         self.looks.append(now)
         if now >= self.deadline:
@@ -30,7 +30,7 @@ class Waiting:
 
 
 class Faulty:
-    def look(self) -> None:
+    def check_deadline(self) -> None:
         raise ValueError("a fault of one")
 
 

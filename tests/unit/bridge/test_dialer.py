@@ -184,11 +184,11 @@ def test_a_replaced_certificate_ends_the_wait() -> None:
         dialer = _waits_long(peer, lambda: files[0])
         dialer.start()
         await _until(lambda: dialer.state.last_error is not None)
-        dialer.look()
+        dialer.check_files()
         await asyncio.sleep(0)
         assert peer.attempts == 1
         peer.takes, files[0] = True, "new"
-        dialer.look()
+        dialer.check_files()
         await _until(lambda: dialer.state.connected)
         assert peer.attempts == 2
         await dialer.close()
@@ -204,18 +204,18 @@ def test_a_replaced_certificate_leaves_a_connection_and_a_pause_alone() -> None:
         dialer.start()
         await _until(lambda: dialer.state.connected)
         files[0] = "renewed"
-        dialer.look()
+        dialer.check_files()
         assert dialer.state.connected
         assert peer.standing is not None
         peer.standing.set_result(None)
         await _until(lambda: not dialer.state.connected)
-        dialer.look()  # the connection had read the renewed file: its loss waits as usual
+        dialer.check_files()  # the connection had read the renewed file: its loss waits as usual
         for _ in range(10):
             await asyncio.sleep(0)
         assert peer.attempts == 1
         dialer.pause()
         files[0] = "another"
-        dialer.look()
+        dialer.check_files()
         for _ in range(10):
             await asyncio.sleep(0)
         assert (peer.attempts, dialer.state.paused) == (1, True)

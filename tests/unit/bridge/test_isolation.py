@@ -161,7 +161,7 @@ def by_writable(side: Side) -> None:
 def by_timer(side: Side) -> None:
     side.machine.raise_at = "handle_timeout"
     side.machine.deadline = 0.0
-    side.driver.look()
+    side.driver.check_deadline()
 
 
 def by_turn(side: Side) -> None:

@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from bridge.lane import BatchLane
-from bridge.pace import LOOK_S_MAX, Pacer, PaceSettings, Spent
+from bridge.pace import CHECK_INTERVAL_S_MAX, Pacer, PaceSettings, Spent
 from tests.unit.bridge.test_uplink_lanes import Bench
 
 LIVE, BACKLOG = BatchLane.LIVE, BatchLane.BACKLOG
@@ -72,9 +72,9 @@ class TestBudget:
         assert paced.waits_until(LIVE, 1, 100.0) is None
         paced.carried(200)
         assert paced.is_used_up
-        assert paced.waits_until(LIVE, 1, 100.0) == paced.waits_until(BACKLOG, 1, 100.0) == 100.0 + LOOK_S_MAX
+        assert paced.waits_until(LIVE, 1, 100.0) == paced.waits_until(BACKLOG, 1, 100.0) == 100.0 + CHECK_INTERVAL_S_MAX
         clock.utc_s = at("2026-12-01T00:00")
-        paced.look(clock_good=False)
+        paced.check_month(clock_good=False)
         assert (paced.spent.month, paced.spent.bytes, paced.is_used_up) == ("2026-12", 0, False)
 
     def test_it_counts_on_over_a_restart(self) -> None:
@@ -86,12 +86,12 @@ class TestBudget:
         paced = pacer(PaceSettings(monthly_budget=1_000), clock, spent=Spent("2026-11", 900))
         assert paced.used == 0.9
         clock.utc_s = at("2035-01-01T00:00")
-        paced.look(clock_good=False)
+        paced.check_month(clock_good=False)
         assert paced.spent.month == "2035-01"
         clock.utc_s = at(NOVEMBER)
-        paced.look(clock_good=False)
+        paced.check_month(clock_good=False)
         assert paced.spent.month == "2035-01"
-        paced.look(clock_good=True)
+        paced.check_month(clock_good=True)
         assert paced.spent.month == "2026-11"
 
 
@@ -142,5 +142,5 @@ class TestUplink:
         bench.left(b"2")
         assert bench.flush() == []
         assert bench.live.outcomes == bench.old.outcomes == []
-        assert bench.uplink.due_at == bench.now + LOOK_S_MAX
+        assert bench.uplink.due_at == bench.now + CHECK_INTERVAL_S_MAX
         assert bench.uplink.figures.wire_bytes == 10_000

@@ -12,7 +12,7 @@ from bridge.batch import CAPABILITY, decode
 from bridge.engine import DeliveryState, Link
 from bridge.flow import Outcomes
 from bridge.limits import (
-    BACKLOG_LOOK_S,
+    BACKLOG_POLL_S,
     BACKLOG_QUEUE_S,
     BACKLOG_UNSENT_BYTES_MAX,
     BACKLOG_UNSENT_BYTES_MIN,
@@ -165,7 +165,7 @@ def test_a_backlog_waits_while_much_has_not_left_the_socket() -> None:
     assert bench.flush() == [("LIVE", [b"2"])]
     bench.now += 1.0
     assert bench.flush() == []
-    assert bench.uplink.due_at == bench.now + BACKLOG_LOOK_S
+    assert bench.uplink.due_at == bench.now + BACKLOG_POLL_S
     bench.shell.path = TcpPath(BACKLOG_UNSENT_BYTES_MIN - 1)
     assert bench.flush() == [("BACKLOG", [b"1"])]
 
@@ -291,31 +291,31 @@ class TestSocketRoom:
         for turn in range(30):
             room.handed(100_000, turn * 0.01)
             assert room.is_full == (room.bytes <= 100_000)
-            room.look(TcpPath(0), turn * 0.01 + 0.005)
+            room.update(TcpPath(0), turn * 0.01 + 0.005)
         assert room.bytes == BACKLOG_UNSENT_BYTES_MAX
 
     def test_it_shrinks_by_as_much_as_that_takes_too_long(self) -> None:
         room = SocketRoom()
         room.handed(1, 0.0)
         for _ in range(4):
-            room.look(TcpPath(0), 0.0)
+            room.update(TcpPath(0), 0.0)
             room.handed(1, 0.0)
         assert room.bytes == 16 * BACKLOG_UNSENT_BYTES_MIN
-        room.look(TcpPath(1), 0.3)
+        room.update(TcpPath(1), 0.3)
         assert room.bytes == 16 * BACKLOG_UNSENT_BYTES_MIN, "it has not left"
-        room.look(TcpPath(0), 4 * BACKLOG_QUEUE_S)
+        room.update(TcpPath(0), 4 * BACKLOG_QUEUE_S)
         assert room.bytes == 4 * BACKLOG_UNSENT_BYTES_MIN
         room.handed(1, 1.0)
-        room.look(TcpPath(0), 100.0)
+        room.update(TcpPath(0), 100.0)
         assert room.bytes == BACKLOG_UNSENT_BYTES_MIN
 
     def test_a_long_way_is_no_queue(self) -> None:
         room = SocketRoom()
         room.handed(1, 0.0)
-        room.look(TcpPath(0, round_trip_s=0.6), 0.69)
+        room.update(TcpPath(0, round_trip_s=0.6), 0.69)
         assert room.bytes == BACKLOG_UNSENT_BYTES_MIN
         room.handed(1, 1.0)
-        room.look(TcpPath(0, round_trip_s=0.6), 1.3)
+        room.update(TcpPath(0, round_trip_s=0.6), 1.3)
         assert room.bytes == 2 * BACKLOG_UNSENT_BYTES_MIN
 
     def test_only_what_waited_before_is_timed(self) -> None:
@@ -323,7 +323,7 @@ class TestSocketRoom:
         room.handed(1_000, 0.0)
         room.handed(9_000, 0.0)
         assert room.is_full
-        room.look(TcpPath(9_000), 0.01)
+        room.update(TcpPath(9_000), 0.01)
         assert not room.is_full, "the first has left, and soon: there is more room"
 
 

@@ -168,7 +168,7 @@ class Bench:
 
     def look(self) -> None:
         self.rig.settle()
-        self.offsets.look()
+        self.offsets.poll()
         self.rig.settle()
 
     def takes_all(self) -> None:
@@ -382,7 +382,7 @@ def test_a_full_medium_delays_it(bench: Bench) -> None:
     bench.store.commits.flush()
     while bench.store.commits.committing:
         bench.rig.turn()
-    bench.offsets.look()
+    bench.offsets.poll()
     heal(bench.rig)
     bench.rig.settle()
     bench.takes_all()

@@ -140,7 +140,7 @@ def test_what_can_be_no_command_here_is_rejected_with_the_reason() -> None:
     gateway.arrive(b"\x00\x53\x75\xa0\x01x")
     said = [why for _, outcome, why in gateway.answers if outcome is Answer.REJECTED]
     assert said[0] == "unknown device stranger: on this gateway, run: waypost device add stranger"
-    assert said[1].startswith("a command has a ttl")
+    assert said[1].startswith("a command needs a ttl")
     gateway.router.reconfigure(AddressTable([AddressRule("command/#", AddressType.TOPIC)]))
     gateway.command()
     assert gateway.answers[-1][2].startswith("command/pump7 has to be a queue, but is a topic")

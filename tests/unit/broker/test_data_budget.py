@@ -30,11 +30,11 @@ def test_what_is_spent_of_a_budget_is_kept_over_a_restart_and_shown() -> None:
     site.now = 1_763_845_200.0
     made = _uplink(site, PaceSettings(monthly_budget=1_000_000))
     made.uplink.carried(9_000)
-    made.look(int(site.now * S), clock_good=True)
+    made.poll(int(site.now * S), clock_good=True)
     site.settle_down()
     assert list(site.store.state.items("budget")) == [], "not each few bytes are written"
     made.uplink.carried(791_000)
-    made.look(int(site.now * S), clock_good=True)
+    made.poll(int(site.now * S), clock_good=True)
     site.settle_down()
     assert [problem.severity for problem in budget_problems("hub", made)] == [Severity.WARNING]
     site.boot()
@@ -43,5 +43,5 @@ def test_what_is_spent_of_a_budget_is_kept_over_a_restart_and_shown() -> None:
     again.uplink.carried(200_000)
     assert [problem.severity for problem in budget_problems("hub", again)] == [Severity.ERROR]
     site.now += 31 * 86_400
-    again.look(int(site.now * S), clock_good=True)
+    again.poll(int(site.now * S), clock_good=True)
     assert list(budget_problems("hub", again)) == []

@@ -284,7 +284,7 @@ class TestIsolation:
         consumer.answer(DeliveryOutcome.REJECTED)
         queue = site.router.queues["queue/a"]
         assert queue.dead_lettering.leaving
-        site.router.feeds.raised(queue, RuntimeError())
+        site.router.feeds.handle_error(queue, RuntimeError())
         consumer.credit = 10
         site.settle_down(wait_s=1.0)
         assert names(consumer) == ["1"]
@@ -365,7 +365,7 @@ class TestWatermark:
         assert open_messages(site, "b") == 0
         with monkeypatch.context() as patch:
             patch.setattr(LogFeeds, "committed", lambda *_: None)
-            patch.setattr(LogFeeds, "_look_for_missed", lambda *_: None)
+            patch.setattr(LogFeeds, "_find_missed", lambda *_: None)
             sealed(site, "topic/a", b"2")
             assert open_messages(site, "b") == 1
 

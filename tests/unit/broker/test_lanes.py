@@ -265,7 +265,7 @@ def test_whatever_happens_each_message_is_taken_once_in_the_order_of_its_lane(se
                 crossing.site.settle_down(wait_s=0.2)
             case "raise":
                 part = crossing.forwarding.parts[0]
-                part.raised(ValueError("a fault of the subscription's"))
+                part.handle_error(ValueError("a fault of the subscription's"))
                 crossing.site.settle_down()
             case "boot" if chance.random() < 0.2:
                 crossing.site.settle_down(wait_s=1.0)

@@ -30,8 +30,8 @@ def test_what_could_not_be_read_is_told_without_another_loss(monkeypatch: pytest
 
         broken.setattr(store.ledger, "entries", fails)
         losses.feed()
-        losses.look()
+        losses.retry_read()
     assert reports.ledger_credit == credit
-    losses.look()
-    losses.look()
+    losses.retry_read()
+    losses.retry_read()
     assert reports.ledger_credit == credit - 1

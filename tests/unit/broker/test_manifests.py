@@ -54,8 +54,8 @@ def test_reader_during_a_statement_gets_all_addresses(bench: Any, monkeypatch: p
         bench.append(f"plant/{number}", 1)
     bench.later(1)
     bench.append("plant/0", 1)
-    bench.manifests.ask()
-    while bench.manifests.asked:
+    bench.manifests.request_close()
+    while bench.manifests.close_requested:
         bench.look()
     statements = bench.taken()
     assert [span[1:] for span in spans(statements, "plant/0")] == [(0, 0), (1, 1)]
@@ -116,8 +116,8 @@ def test_clock_step_ends_the_hour(bench: ManifestBench, jump: float) -> None:
 def test_nothing_is_stated_before_a_hub_asks(bench: ManifestBench) -> None:
     quiet = manifests_of(bench.store, Reports(), "other", gateway="gw", covers=lambda _: True, signer=StubSigner())
     bench.append("plant/1", 1)
-    quiet.look(HOUR * HOUR_NS, clock_good=True)
-    quiet.look((HOUR + 2) * HOUR_NS, clock_good=True)
+    quiet.poll(HOUR * HOUR_NS, clock_good=True)
+    quiet.poll((HOUR + 2) * HOUR_NS, clock_good=True)
     assert quiet.stated_until is None
     assert quiet.waiting == 0
 
@@ -139,7 +139,7 @@ def test_manifests_created_during_a_commit_continue_from_it(bench: Any) -> None:
     ever."""
     bench.append("plant/1", 3)
     bench.hours += 1
-    bench.manifests.look(int(bench.hours * HOUR_NS), clock_good=True)
+    bench.manifests.poll(int(bench.hours * HOUR_NS), clock_good=True)
     assert bench.store.commits.flush()  # the statement is being committed
     bench.begin()
     assert spans(bench.taken(), "plant/1") == [(HOUR, 0, 2)]
@@ -177,7 +177,7 @@ def test_failed_commit_states_nothing_twice(bench: ManifestBench) -> None:
     log = bench.store.logs.open("topic office/#")
     for _ in range(3):
         bench.store.logs.append(log, Run("office/1", "d", 1, b"", [bytes(100_000)], 0))  # the store has no room for it
-        bench.manifests.look(int(bench.hours * HOUR_NS), clock_good=True)
+        bench.manifests.poll(int(bench.hours * HOUR_NS), clock_good=True)
         bench.rig.commit()
     bench.hours += 1
     heal(bench.rig)
@@ -193,12 +193,12 @@ def test_dropped_messages_are_stated_by_reason(bench: ManifestBench) -> None:
     log = bench.store.logs.open("topic plant/#")
     cursor = bench.store.cursors.open("forwarder/hub/up", log, 0)
     bench.rig.commit()
-    bench.store.cursors.give_up(cursor, 0, 3, [Loss("forwarder/hub/up", "plant/1", 0, 3, 4, 40, "expired", 1)])
+    bench.store.cursors.discard(cursor, 0, 3, [Loss("forwarder/hub/up", "plant/1", 0, 3, 4, 40, "expired", 1)])
     bench.rig.commit()
     bench.later(1)
-    bench.store.cursors.give_up(cursor, 4, 4, [Loss("forwarder/hub/up", "plant/1", 4, 4, 1, 10, "expired", 1)])
-    bench.store.cursors.give_up(cursor, 6, 6, [Loss("forwarder/hub/up", "plant/1", 6, 6, 1, 10, "evicted", 1)])
-    bench.store.cursors.give_up(cursor, 7, 7, [Loss("forwarder/other/up", "plant/1", 7, 7, 1, 10, "evicted", 1)])
+    bench.store.cursors.discard(cursor, 4, 4, [Loss("forwarder/hub/up", "plant/1", 4, 4, 1, 10, "expired", 1)])
+    bench.store.cursors.discard(cursor, 6, 6, [Loss("forwarder/hub/up", "plant/1", 6, 6, 1, 10, "evicted", 1)])
+    bench.store.cursors.discard(cursor, 7, 7, [Loss("forwarder/other/up", "plant/1", 7, 7, 1, 10, "evicted", 1)])
     bench.rig.commit()
     bench.later(1)
     found = bench.taken()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.message import AMQP, DURABLE, RETAIN, Run, Stored
-from edge.broker.limits import NAME_CHARACTERS, QUEUE_LINGER_S, QUEUES_LOOKED_AT_MAX, Limits
+from edge.broker.limits import NAME_CHARACTERS, QUEUE_LINGER_S, QUEUES_CHECKED_MAX, Limits
 from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import AddressError, DeliveryOutcome, Refusal, SubscribeOptions, Subscription
@@ -370,8 +370,8 @@ class TestQueues:
         assert "queue/a" not in queues
 
     def test_a_tick_does_bounded_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("edge.broker.router.queues.QUEUES_LOOKED_AT_MAX", 2)
-        assert QUEUES_LOOKED_AT_MAX > 2
+        monkeypatch.setattr("edge.broker.router.queues.QUEUES_CHECKED_MAX", 2)
+        assert QUEUES_CHECKED_MAX > 2
         site = Site()
         for i in range(6):
             site.send(Device(), f"queue/{i}")

@@ -269,7 +269,7 @@ class TestSelectors:
             detach(site, attach(site, Picky(letter)))
         subscription = site.router.queues["queue/a"]
         assert isinstance(subscription.order, QueueOrder)
-        assert len(subscription.order._looked) <= 2
+        assert len(subscription.order._checked_to) <= 2
 
 
 def send(site: Site, text: str, *, priority: int | None = None, group: str | None = None) -> None:

@@ -129,7 +129,7 @@ def test_what_waits_goes_down_when_the_gateway_comes(registry: Commands) -> None
     hub.store.run()
     assert states(registry) == ["queued"]
     second = add(registry)
-    hub.dispatch.look(GATEWAY)
+    hub.dispatch.send_pending(GATEWAY)
     hub.store.run()
     assert list(line.sent.values()) == [second.id]
     line.answer(hub.dispatch, ForwardOutcome.REJECTED)
@@ -198,7 +198,7 @@ def test_a_gateway_keeps_each_command_once_in_every_order_of_events(registry: Co
         if event == "add" and sent < 40:
             sent += 1
             add(registry)
-            hub.dispatch.look(GATEWAY)
+            hub.dispatch.send_pending(GATEWAY)
         elif event == "run":
             hub.store.run(chance.randint(1, 4))
         elif event == "answer":

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from bridge.intake import Intake
-from cloud.hub.limits import RATE_LOOK_S_MIN
+from cloud.hub.limits import RATE_CHECK_S_MIN
 from cloud.hub.pressure import QUOTA, RATE, LandingPressure, TenantPressure, TenantRate
 
 
@@ -114,7 +114,7 @@ def test_beyond_the_last_bytes_nobody_is_read() -> None:
     assert all(one.is_read for one in small)
     for one in small:
         rig.wait(one, 10)
-    rig.pressure.look()
+    rig.pressure.update()
     assert not any(one.is_read for one in small)
     assert not rig.pressure.has_room(as_intake(small[0]))
     newcomer = rig.connect()
@@ -173,10 +173,10 @@ class TestTenant:
         tenant.add(cast(Intake, late))
         assert [each.reasons for each in (first, second, late)] == [{QUOTA}] * 3
         first.waiting_bytes = 10
-        tenant.look()
+        tenant.update()
         assert first.reasons, "more than half of it waits yet"
         second.waiting_bytes = 40
-        tenant.look()
+        tenant.update()
         assert [each.reasons for each in (first, second, late)] == [set()] * 3
 
     def test_one_of_which_nothing_is_decoded_goes_on(self) -> None:
@@ -224,7 +224,7 @@ class TestRate:
         self._wait()
         assert first.reasons == {RATE}, "more had been read by then"
         self._wait()
-        assert 2.0 <= self.now <= 2.0 + RATE_LOOK_S_MIN
+        assert 2.0 <= self.now <= 2.0 + RATE_CHECK_S_MIN
         assert not first.reasons | late.reasons
         assert not self.due
 

@@ -126,7 +126,7 @@ class TestGateways:
     def test_what_another_hub_had_made_is_known_soon(
         self, tmp_path: Path, est: EstStub, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(service, "REVOCATIONS_LOOKED_AT_S", 0.01)
+        monkeypatch.setattr(service, "REVOCATIONS_CHECK_INTERVAL_S", 0.01)
         hub, gateway = Behind(tmp_path, est), HubPeer("acme", NAME, PeerKind.GATEWAY)
 
         async def main() -> None:
@@ -147,7 +147,7 @@ class TestGateways:
 
     def test_what_has_ended_is_forgotten(self, tmp_path: Path, est: EstStub, monkeypatch: pytest.MonkeyPatch) -> None:
         """A hub that runs for years must not remember every certificate it ever requested."""
-        monkeypatch.setattr(service, "REVOCATIONS_LOOKED_AT_S", 0.01)
+        monkeypatch.setattr(service, "REVOCATIONS_CHECK_INTERVAL_S", 0.01)
         hub, gateway = Behind(tmp_path, est), HubPeer("acme", NAME, PeerKind.GATEWAY)
 
         async def main() -> None:

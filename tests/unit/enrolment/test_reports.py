@@ -61,7 +61,7 @@ def test_a_roll_out_that_cannot_go_on_keeps_back_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A fault in one roll-out comes again with each look."""
-    monkeypatch.setattr(service, "CONFIGURATIONS_LOOKED_AT_S", 0.01)
+    monkeypatch.setattr(service, "CONFIGURATIONS_CHECK_INTERVAL_S", 0.01)
     url = sqlite_url(tmp_path / "registry.db")
     with closing(Registry(url, "hub")) as registry:
         registry.directory.presence({("default", name): Presence("here", True, 1, 1) for name in ("a", "b")})

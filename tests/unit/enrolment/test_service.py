@@ -60,7 +60,7 @@ class Watched:
 
 @pytest.fixture
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
-    monkeypatch.setattr(service, "REVOCATIONS_LOOKED_AT_S", 0.01)
+    monkeypatch.setattr(service, "REVOCATIONS_CHECK_INTERVAL_S", 0.01)
     return Watched(tmp_path)
 
 

@@ -62,9 +62,9 @@ class Pair:
 
     def granted(self, address: str) -> bool:
         """Return the result once everything is answered."""
-        self.claims.granted(address)
+        self.claims.authorize(address)
         self.carry()
-        return self.claims.granted(address)
+        return self.claims.authorize(address)
 
     def later(self, seconds: float) -> None:
         self.now += seconds
@@ -148,7 +148,7 @@ def test_a_peer_that_answers_nothing_is_left() -> None:
     pair.later(1)
     down = pair.told[-1]
     assert isinstance(down, LinkDown)
-    assert down.reason == "the peer has not answered a token at $cbs for 30 s"
+    assert down.reason == "the peer did not answer a token request ($cbs) within 30 s"
 
 
 def test_a_peer_without_credit_for_tokens_is_left_too() -> None:
@@ -174,7 +174,7 @@ def test_a_peer_that_refuses_for_long_answers() -> None:
 def test_a_peer_that_takes_no_tokens_is_no_peer_for_them() -> None:
     down = Pair(refuses=True).told[-1]
     assert isinstance(down, LinkDown)
-    assert down.reason == "the peer does not take tokens at $cbs: amqp:not-found: no such node"
+    assert down.reason == "the peer detached the link for tokens ($cbs): amqp:not-found: no such node"
 
 
 @pytest.mark.parametrize("policy", [Policy("Other", KEY), Policy(POLICY, "other key")])

@@ -421,7 +421,8 @@ class TestTheCommand:
         assert "give it to waypost flash (--config)" in capsys.readouterr().err
 
     @pytest.mark.parametrize(("file", "said"), [
-        ("name=hall", "which file?"), ("hub.url=amqps://hub.example", "which file?"), ("hall.txt", "ends with .yaml"),
+        ("name=hall", "FILE is missing"), ("hub.url=amqps://hub.example", "FILE is missing"),
+        ("hall.txt", "ends with .yaml"),
     ])  # fmt: skip
     def test_what_is_no_file(self, file: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["image", "configure", file, "hostname=hall"]) == 2
@@ -445,9 +446,9 @@ class TestTheCommand:
         assert sorted(path.name for path in out.iterdir()) == ["north.yaml", "south.yaml"]
 
     @pytest.mark.parametrize(("words", "said"), [
-        (["taken.yaml", "--from", "fleet.csv"], "FILE is a folder"),
-        (["hall.yaml", "name=hall", "--base", "taken.yaml"], "--base goes with a CSV"),
-        (["fleet", "--from", "taken.yaml", "--base", "taken.yaml"], "--base goes with a CSV"),
+        (["taken.yaml", "--from", "fleet.csv"], "FILE must be a folder"),
+        (["hall.yaml", "name=hall", "--base", "taken.yaml"], "--base requires a CSV"),
+        (["fleet", "--from", "taken.yaml", "--base", "taken.yaml"], "--base requires a CSV"),
         (["fleet.csv"], "configure ./fleet --from fleet.csv"), (["fleet.csv", "name=x"], "--from fleet.csv"),
         (["nowhere/hall.yaml", "name=x"], "the folder nowhere does not exist"),
     ])  # fmt: skip

@@ -116,7 +116,7 @@ def test_packages_come_from_where_it_is_said_or_where_apt_has_its_own(monkeypatc
     assert said.splitlines() == [f"{here} bookworm main", *updates]
     named = Mirror("http://mirror.example/debian/", "http://safe.example/").sources("main non-free-firmware")
     assert named.splitlines()[-1] == "deb http://safe.example/ bookworm-security main non-free-firmware"
-    with pytest.raises(ImageError, match="--security-mirror goes with --mirror"):
+    with pytest.raises(ImageError, match="--security-mirror requires --mirror"):
         Mirror(None, "http://safe.example/")
     places = ("a.example/ bookworm", "a.example/ bookworm", "b.example/ bookworm-security", "c.example/ trixie")
     said = "".join(f"http://{place}\n" for place in places)

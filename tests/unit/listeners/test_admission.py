@@ -11,7 +11,7 @@ import pytest
 
 from edge.broker.limits import (
     MIB,
-    STRAINED_LOOK_S,
+    STRAINED_CHECK_S,
     TRIM_CALM_S,
     TRIM_GROWTH_BYTES,
     TRIM_LATEST_S,
@@ -198,7 +198,7 @@ def test_strained_only_the_greediest_of_the_greediest_is_read(monkeypatch: pytes
     async def case(rig: Rig) -> None:
         others = [rig.known("192.0.2.2", held=6 * MIB) for _ in range(2)]
         greedy = [rig.known(held=7 * MIB + number) for number in range(2)]
-        await asyncio.sleep(2 * STRAINED_LOOK_S)
+        await asyncio.sleep(2 * STRAINED_CHECK_S)
         assert [bool(one.paused) for one in (*greedy, *others)] == [True, False, False, False]
         greedy[1].hold(0)
         rig.admission.tick(lambda: ())
@@ -216,7 +216,7 @@ def test_strained_only_the_greediest_of_the_greediest_is_read(monkeypatch: pytes
 
 def test_thousands_of_holders_are_looked_at_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Admission pauses one connection a turn until only the greediest are read."""
-    monkeypatch.setattr(admission_module, "LOOK_S", 0.0)
+    monkeypatch.setattr(admission_module, "ADMISSION_CHECK_S", 0.0)
 
     async def case(rig: Rig) -> None:
         many = [rig.known(held=MIB // 4) for _ in range(35)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edge.broker.store.errors import StoreError
-from edge.broker.store.files import LOOK_S, StoreFiles
+from edge.broker.store.files import CHECK_INTERVAL_S, StoreFiles
 from edge.broker.store.sqlite import FILE_NAME
 from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import run_of, sqlite_rig
@@ -34,13 +34,13 @@ def test_commits_fail_from_then_on(tmp_path: Path, change: Callable[[Path], obje
     store = rig.store
     assert isinstance(store.medium, SqliteMedium)
     now = [0.0]
-    store.medium._files._clock, store.medium._files._looked_at_s = (lambda: now[0]), 0.0
+    store.medium._files._clock, store.medium._files._checked_at_s = (lambda: now[0]), 0.0
     log = store.logs.open("queue a")
     store.logs.append(log, run_of(b"1"))
     assert rig.commit().error is None
     assert store.medium.problems == []
     change(tmp_path / "data")
-    now[0] += LOOK_S
+    now[0] += CHECK_INTERVAL_S
     store.logs.append(log, run_of(b"2"))
     error = rig.commit().error
     assert isinstance(error, StoreError)
@@ -66,7 +66,7 @@ def test_what_is_put_back_by_moving_it_is_the_same(tmp_path: Path) -> None:
     files = StoreFiles(path, lambda: now[0])
     path.rename(tmp_path / "elsewhere")
     assert files.check() is None, "as of the last look"
-    now[0] += LOOK_S
+    now[0] += CHECK_INTERVAL_S
     assert files.check() is not None
     (tmp_path / "elsewhere").rename(path)
     assert files.check() is None
@@ -78,8 +78,8 @@ def test_a_log_that_is_made_later_is_known_from_then_on(tmp_path: Path) -> None:
     now = [0.0]
     files = StoreFiles(path, lambda: now[0])
     log.touch()
-    now[0] += LOOK_S
+    now[0] += CHECK_INTERVAL_S
     assert files.check() is None
     log.unlink()
-    now[0] += LOOK_S
+    now[0] += CHECK_INTERVAL_S
     assert files.check() is not None

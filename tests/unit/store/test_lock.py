@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edge.broker.store.errors import StoreBusy
-from edge.broker.store.lock import LOCK_NAME, LOOK_S, DirectoryLock, is_held
+from edge.broker.store.lock import ATTEMPT_INTERVAL_S, LOCK_NAME, DirectoryLock, is_held
 
 
 @contextmanager
@@ -49,14 +49,14 @@ def test_a_gateway_starts_while_somebody_looks(tmp_path: Path) -> None:
     with (tmp_path / LOCK_NAME).open() as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
         assert not is_held(tmp_path), "another one who looks is no gateway"
-        threading.Timer(2 * LOOK_S, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
+        threading.Timer(2 * ATTEMPT_INTERVAL_S, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
         with held(tmp_path):
             assert is_held(tmp_path)
 
 
 def test_a_lock_removed_by_its_holder_is_not_what_the_next_one_holds(tmp_path: Path) -> None:
     first = DirectoryLock(tmp_path)
-    threading.Timer(2 * LOOK_S, first.discard).start()
+    threading.Timer(2 * ATTEMPT_INTERVAL_S, first.discard).start()
     with held(tmp_path):  # it has opened the file that is being removed
         assert (tmp_path / LOCK_NAME).exists()
         with pytest.raises(StoreBusy):

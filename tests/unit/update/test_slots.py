@@ -36,8 +36,8 @@ def test_both_slots_are_read() -> None:
     assert found.booted == SystemSlot("rootfs.0", "A", True, "", "")
     assert found.other == SystemSlot("rootfs.1", "B", False, "0.2.0", "abc")
     assert found.first == "rootfs.1"
-    assert found.booted.holds_a_system
-    assert not found.other._replace(version="").holds_a_system
+    assert found.booted.has_system
+    assert not found.other._replace(version="").has_system
 
 
 def test_a_bundle_is_read() -> None:

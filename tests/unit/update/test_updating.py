@@ -195,7 +195,7 @@ def test_by_hand(tmp_path: Path) -> None:
     with pytest.raises(UpdateRefused, match="is being tried"):
         machine.install()
     assert machine.updating().confirm().state == "kept"
-    with pytest.raises(UpdateRefused, match="runs already"):
+    with pytest.raises(UpdateRefused, match="already running"):
         machine.install(again=False)
     machine.updating().rollback()
     assert (machine.start(), machine.runs, last(machine).why) == (None, "1", "by hand")
@@ -250,7 +250,7 @@ class TestWanted:
 
     def test_another_one_than_is_wanted_is_refused_for_good(self, tmp_path: Path) -> None:
         machine = Machine(tmp_path)
-        with pytest.raises(UpdateRefused, match="its bundle holds 2, build two"):
+        with pytest.raises(UpdateRefused, match="its bundle contains 2, build two"):
             machine.updating().install_wanted("bundle", BundleInfo("2", "else"))
         assert (last(machine).state, last(machine).build, last(machine).ran) == ("given up", "else", False)
 

@@ -1,4 +1,4 @@
-"""Messages of a damaged store: segments that pass their checks, wherever they are found."""
+"""Recover the messages of a damaged store: every segment with a valid checksum, in the table or in any page."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from edge.broker.store.limits import CHUNK_BYTES, POSITION_MAX
 from edge.broker.store.segment import SegmentRow
 
 DAMAGED_BYTES_MAX: Final = 64 << 20
-"""Damaged rows that are kept in memory for their readable parts; of further ones only the position is kept."""
+"""Maximum bytes of damaged rows in memory, to read their intact parts later; of further rows only the key is kept."""
 
 
 class SegmentSearch:
-    """Search segments. Each one is verified by its own CRC."""
+    """Searches for segments and verifies the CRC of each."""
 
     def __init__(self, salvage: Salvage, copy: Path, report: RepairReport, on_progress: Callable[[int], None]) -> None:
         self._salvage = salvage
@@ -30,19 +30,23 @@ class SegmentSearch:
         self._report = report
         self._on_progress = on_progress
         self.damaged: list[SegmentRow] = []
-        """Rows of the tree that fail their checks."""
+        """Rows of the table with a wrong CRC."""
 
     def write(self, out: sqlite3.Connection, taken: StoreSnapshot, bounds: Mapping[int, tuple[int, int]]) -> None:
-        """Write each segment that passes its CRC: those of the tree, and if some are missing those of all pages.
+        """Write the segments with a valid CRC: from the table and, if segments are missing there, from all pages.
 
-        `bounds`: first position and end of each log in its table.
+        `bounds`: first position and end of each log.
         """
         self._write(out, self._intact(self._salvage.segments()))
-        if taken.treeless or not self._salvage.complete or any(lacks(out, log, *ends) for log, ends in bounds.items()):
+        if (
+            taken.without_tree
+            or not self._salvage.complete
+            or any(lacks(out, log, *ends) for log, ends in bounds.items())
+        ):
             self._write(out, (row for row in snapshot.search(self._copy, taken.page_bytes, self._on_progress)
-                             if self._is_live(out, row, bounds, anywhere=taken.treeless)))  # fmt: skip
-        if not taken.treeless and not self._salvage.complete:
-            self._report.note("the tree of the messages is damaged: the newest may be missing", unknown=True)
+                             if self._is_live(out, row, bounds, anywhere=taken.without_tree)))  # fmt: skip
+        if not taken.without_tree and not self._salvage.complete:
+            self._report.note("the table of messages is damaged: the newest messages may be missing", unknown=True)
 
     def _intact(self, rows: Iterator[SegmentRow]) -> Iterator[SegmentRow]:
         size = 0
@@ -59,7 +63,7 @@ class SegmentSearch:
     def _is_live(
         self, out: sqlite3.Connection, row: SegmentRow, bounds: Mapping[int, tuple[int, int]], *, anywhere: bool
     ) -> bool:
-        """Return False for a row in a free page that was deleted or refused. Overlapping rows are resolved later."""
+        """Return False for a deleted or rolled back row that is still in a free page. Overlaps are resolved later."""
         log, start = log_of(row.key)
         first, end = bounds.get(log, (0, POSITION_MAX))
         return start >= first and (anywhere or start + row.messages <= max(end, end_of(out, log)))

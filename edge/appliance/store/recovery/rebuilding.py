@@ -75,7 +75,7 @@ class Rebuilding:
             schema.prepare(out)
             out.execute("BEGIN")
             for note in taken.notes:
-                self._report.note(note, unknown=taken.treeless)
+                self._report.note(note, unknown=taken.without_tree)
             found = LogSearch(self._salvage, self._report)
             self._search.write(out, taken, {number: (first, end) for number, _, first, end in found.rows()[0]})
             meta = dict(self._salvage.rows("meta", {"key": str, "value": str})[0])

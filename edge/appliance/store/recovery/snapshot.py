@@ -53,8 +53,8 @@ class StoreSnapshot(NamedTuple):
 
     notes: list[str]
     page_bytes: int
-    treeless: bool = False
-    """True when the tree of the messages is lost: only `search` finds them."""
+    without_tree: bool = False
+    """True when the B-tree of the messages is lost, so only `search` finds them."""
 
 
 class _SnapshotTable(NamedTuple):
@@ -219,8 +219,8 @@ def _make_readable(copy: Path, size: int, on_progress: OnProgress) -> StoreSnaps
     notes = [] if own else ["the first page was damaged: it was rebuilt"]
     if SEGMENT in roots:
         return StoreSnapshot(notes, size)
-    notes.append("the tree of the messages is lost: all pages are searched for them")
-    return StoreSnapshot(notes, size, treeless=True)
+    notes.append("the table of messages is lost: all pages are searched for messages")
+    return StoreSnapshot(notes, size, without_tree=True)
 
 
 def _own_roots(copy: Path) -> dict[str, int]:

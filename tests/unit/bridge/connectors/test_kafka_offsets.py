@@ -13,12 +13,12 @@ def test_an_answer_out_of_turn_waits_for_those_before_it() -> None:
     for offset in (7, 8, 10):
         offsets.taken(offset)
     assert (offsets.done, offsets.open, offsets.uncommitted) == (7, 3, 0)
-    offsets.answered(8)
+    offsets.record(8)
     assert offsets.uncommitted == 0
-    offsets.answered(7)
+    offsets.record(7)
     assert (offsets.done, offsets.open, offsets.uncommitted) == (9, 1, 2)
     offsets.committed(9)
-    offsets.answered(10)
+    offsets.record(10)
     assert (offsets.done, offsets.open, offsets.uncommitted) == (11, 0, 2)
 
 
@@ -29,7 +29,7 @@ def test_what_may_be_committed_ends_before_the_first_without_an_answer(taken: se
         offsets.taken(offset)
     waiting = set(taken)
     for offset in data.draw(st.permutations(order)):
-        offsets.answered(offset)
+        offsets.record(offset)
         waiting.discard(offset)
         here = [each for each in order if each < min(waiting, default=max(order) + 1)]
         assert offsets.done == (here[-1] + 1 if here else order[0])

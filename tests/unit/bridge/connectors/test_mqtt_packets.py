@@ -70,10 +70,10 @@ def test_a_packet_that_says_it_is_shorter_than_it_is_raises(data: bytes) -> None
         (b"\x32\x07\x00\x03a/b\x00\x00", "identifier 0"),
         (b"\x32\x07\x00\x03\xff\xfe\xfd\x00\x01", "UTF-8"),
         (b"\x32\x04\x00\x00\x00\x01", "empty"),
-        (b"\x40\xff\xff\xff\xff\x01", "five bytes"),
+        (b"\x40\xff\xff\xff\xff\x01", "more than four bytes"),
         (b"\x40\xff\xff\xff\x7f", "more than"),
-        (b"\x34\xff\xff\xff\x7f\x00\x01a\x00\x01", "cannot be read"),
-        (b"\x32\xff\xff\xff\x7f\x00\x01a\x00\x00", "cannot be read"),
+        (b"\x34\xff\xff\xff\x7f\x00\x01a\x00\x01", "invalid header"),
+        (b"\x32\xff\xff\xff\x7f\x00\x01a\x00\x00", "invalid header"),
         (b"\x30\xff\xff\xff\x7f\x00\x01\xff", "UTF-8"),
     ],
 )
@@ -108,7 +108,7 @@ def test_written() -> None:
     connect = packets.connect("me", clean_session=False, keep_alive_s=30, username="u", password="p")
     assert connect == b"\x10\x14\x00\x04MQTT\x04\xc0\x00\x1e\x00\x02me\x00\x01u\x00\x01p"
     assert packets.connect("me", clean_session=True, keep_alive_s=1)[8:12] == b"\x04\x02\x00\x01"
-    assert packets.publish("a/b", b"hi", 7, again=True, retain=False) == b"\x3a\x09\x00\x03a/b\x00\x07hi"
+    assert packets.publish("a/b", b"hi", 7, dup=True, retain=False) == b"\x3a\x09\x00\x03a/b\x00\x07hi"
     assert packets.puback(0x1234) == b"\x40\x02\x12\x34"
     assert packets.subscribe(0xFFFF, [("a/#", 1)]) == b"\x82\x08\xff\xff\x00\x03a/#\x01"
     assert (packets.pingreq(), packets.disconnect()) == (b"\xc0\x00", b"\xe0\x00")
@@ -117,4 +117,4 @@ def test_written() -> None:
 @pytest.mark.parametrize("topic", ["", "a/+", "#", "a\0b", "x" * 65_536])
 def test_what_is_no_topic(topic: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        packets.publish(topic, b"", 1, again=False, retain=False)
+        packets.publish(topic, b"", 1, dup=False, retain=False)

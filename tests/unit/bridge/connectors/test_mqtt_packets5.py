@@ -67,7 +67,7 @@ def test_a_packet_that_is_cut_off_is_none_or_another(data: bytes) -> None:
         (b"\x30\x03\x00\x00\x00", "empty"),
         (b"\x30\x06\x00\x02a/\x01\x7e", "identifier 126"),
         (b"\x30\x06\x00\x02a/\x05\x7e", "middle of a field"),
-        (b"\x30\x09\x00\x02a/\xff\xff\xff\xff\x01", "five bytes"),
+        (b"\x30\x09\x00\x02a/\xff\xff\xff\xff\x01", "more than four bytes"),
     ],
 )
 def test_what_no_server_sends(data: bytes, why: str) -> None:
@@ -85,7 +85,7 @@ def test_written_as_the_gateway_reads_it() -> None:
     wanted = tuple(SubscriptionRequest(name, 1, name[0] != "$", True, 1) for name in ("a/#", "$share/g/a"))
     assert packets5.subscribe(9, [("a/#", 1), ("$share/g/a", 1)]) == ours.Subscribe(9, wanted).encode(5)
     sent = packets5.publish(
-        "a/b", b"hi", 7, again=True, retain=True, properties=b"\x26\x00\x01a\x00\x01b", packet_bytes_max=100
+        "a/b", b"hi", 7, dup=True, retain=True, properties=b"\x26\x00\x01a\x00\x01b", packet_bytes_max=100
     )
     expected = ours.Publish("a/b", b"hi", 1, True, True, 7, Properties(user_property=(("a", "b"),)))
     assert sent == expected.encode(5)
@@ -94,10 +94,10 @@ def test_written_as_the_gateway_reads_it() -> None:
 @pytest.mark.parametrize("topic", ["", "a/+", "#", "a\0b", "x" * 65_536])
 def test_what_is_no_topic(topic: str) -> None:
     with pytest.raises(ValueError, match="topic name"):
-        packets5.publish(topic, b"", 1, again=False, retain=False, properties=b"", packet_bytes_max=100)
+        packets5.publish(topic, b"", 1, dup=False, retain=False, properties=b"", packet_bytes_max=100)
 
 
 def test_what_the_broker_does_not_take() -> None:
-    size = len(packets5.publish("a", b"12", 1, again=False, retain=False, properties=b"", packet_bytes_max=100))
+    size = len(packets5.publish("a", b"12", 1, dup=False, retain=False, properties=b"", packet_bytes_max=100))
     with pytest.raises(ValueError, match=f"takes {size - 1}$"):
-        packets5.publish("a", b"12", 1, again=False, retain=False, properties=b"", packet_bytes_max=size - 1)
+        packets5.publish("a", b"12", 1, dup=False, retain=False, properties=b"", packet_bytes_max=size - 1)

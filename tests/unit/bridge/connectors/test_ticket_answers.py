@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from bridge.connectors.flights import ACCEPTED, Flight, Flights, MessageAnswer
+from bridge.connectors.ticket_answers import ACCEPTED, AnswerCollector, MessageAnswer, TicketAnswers
 from bridge.forwarders.outcome import ForwardOutcome
 
 REJECTED = MessageAnswer(ForwardOutcome.REJECTED, "too large")
@@ -22,38 +22,38 @@ class Settled:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
 def test_every_order_settles_each_message_once_and_in_order(order: tuple[int, ...]) -> None:
-    settled, flight = Settled(), Flight(7, 4)
-    flights = Flights(settled)
+    settled, answers = Settled(), TicketAnswers(7, 4)
+    collector = AnswerCollector(settled)
     answered: set[int] = set()
     for place in order:
-        flights.answered(flight, place, REJECTED if place == 2 else ACCEPTED)
-        flights.flush()
+        collector.record(answers, place, REJECTED if place == 2 else ACCEPTED)
+        collector.flush()
         answered.add(place)
         front = next(i for i in range(5) if i not in answered)
         assert sum(count or 0 for *_, count in settled.calls) == front
     said = [outcome for _, outcome, _, count in settled.calls for _ in range(count or 0)]
     assert said == ["accepted", "accepted", "rejected", "accepted"]
-    assert flight.over
+    assert answers.complete
 
 
 def test_what_has_one_answer_is_one_call() -> None:
-    settled, flight = Settled(), Flight(1, 5)
-    flights = Flights(settled)
+    settled, answers = Settled(), TicketAnswers(1, 5)
+    collector = AnswerCollector(settled)
     for place, answer in enumerate([ACCEPTED, ACCEPTED, REJECTED, ACCEPTED, ACCEPTED]):
-        flights.answered(flight, place, answer)
-    flights.flush()
+        collector.record(answers, place, answer)
+    collector.flush()
     assert settled.calls == [(1, "accepted", "", 2), (1, "rejected", "too large", 1), (1, "accepted", "", 2)]
-    flights.flush()
+    collector.flush()
     assert len(settled.calls) == 3
 
 
 def test_the_first_answer_counts() -> None:
-    settled, flight = Settled(), Flight(1, 2)
-    flights = Flights(settled)
-    flights.answered(flight, 0, ACCEPTED)
-    flights.answered(flight, 0, REJECTED)
-    flights.flush()
-    flights.answered(flight, 0, REJECTED)
-    flights.flush()
+    settled, answers = Settled(), TicketAnswers(1, 2)
+    collector = AnswerCollector(settled)
+    collector.record(answers, 0, ACCEPTED)
+    collector.record(answers, 0, REJECTED)
+    collector.flush()
+    collector.record(answers, 0, REJECTED)
+    collector.flush()
     assert settled.calls == [(1, "accepted", "", 1)]
-    assert not flight.over
+    assert not answers.complete

@@ -1,7 +1,7 @@
-"""Settle the messages of a ticket that a peer answers one by one and in any order.
+"""Settle tickets for peers that answer each message separately and in any order.
 
-A ticket covers the messages of a run. The outbox settles a ticket from its first message on, so an answer out of order
-waits here for the earlier ones.
+A ticket covers the messages of a run. The outbox settles the messages of a ticket in order, so an answer waits here
+for the answers to earlier messages.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class MessageAnswer(NamedTuple):
 ACCEPTED = MessageAnswer(ForwardOutcome.ACCEPTED)
 
 
-class Flight:
-    """Messages of one ticket that are not settled: unanswered, or answered before an earlier one."""
+class TicketAnswers:
+    """Answers to the messages of one ticket, until they are settled."""
 
     __slots__ = ("_answers", "_first", "ticket")
 
@@ -40,18 +40,18 @@ class Flight:
         """Index of the first message that is not settled."""
 
     @property
-    def over(self) -> bool:
+    def complete(self) -> bool:
         """True when every message is settled."""
         return self._first == len(self._answers)
 
-    def answered(self, index: int, answer: MessageAnswer) -> bool:
-        """Record the peer's first answer to one message; ignore further ones. Return True when `settle` is due."""
+    def record(self, index: int, answer: MessageAnswer) -> bool:
+        """Record the answer to one message; ignore a second one. Return True when there is something to `settle`."""
         if self._answers[index] is None:
             self._answers[index] = answer
         return index == self._first
 
     def settle(self, settle: Settle) -> None:
-        """Settle the answered messages, from the front on."""
+        """Settle messages in order, up to the first one without an answer."""
         end = self._first
         while end < len(self._answers) and self._answers[end] is not None:
             end += 1
@@ -61,20 +61,20 @@ class Flight:
                 settle(self.ticket, answer.outcome, answer.why, count=len(list(group)))
 
 
-class Flights:
-    """Collects answered flights, as one read has many of a peer's answers, and settles them together."""
+class AnswerCollector:
+    """Collects the answers of one read and settles them together."""
 
     def __init__(self, settle: Settle) -> None:
         self._settle = settle
-        self._ready: dict[int, Flight] = {}
+        self._ready: dict[int, TicketAnswers] = {}
 
-    def answered(self, flight: Flight, index: int, answer: MessageAnswer) -> None:
-        """Record the peer's answer to one message of a flight; `flush` settles it."""
-        if flight.answered(index, answer):
-            self._ready[flight.ticket] = flight
+    def record(self, answers: TicketAnswers, index: int, answer: MessageAnswer) -> None:
+        """Record the answer to one message of a ticket; `flush` settles it."""
+        if answers.record(index, answer):
+            self._ready[answers.ticket] = answers
 
     def flush(self) -> None:
-        """Settle all that is possible, with one call for consecutive messages with the same answer."""
+        """Settle recorded answers, with one call for consecutive messages with the same answer."""
         ready, self._ready = self._ready, {}
-        for flight in ready.values():
-            flight.settle(self._settle)
+        for answers in ready.values():
+            answers.settle(self._settle)
