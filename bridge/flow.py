@@ -72,7 +72,7 @@ def split(piece: Piece, at: int) -> tuple[Piece, Piece]:
 
 
 def halves(pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
-    """Return the first and the second half of the pieces; a single piece, of several messages, is disconnect in two."""
+    """Return the first and the second half of the pieces; a single piece, of several messages, is split in two."""
     if len(pieces) == 1:
         head, tail = split(pieces[0], pieces[0].messages // 2)
         return [head], [tail]
@@ -95,7 +95,7 @@ class SendPath:
         self.disconnect: Callable[[str], None] = _ignore
         """Call it with a reason to end the connection; the dialer then reconnects."""
 
-    def woken_by(self, wake: Callable[[], None]) -> None:
+    def set_wake(self, wake: Callable[[], None]) -> None:
         """Set the connection that is being established; `wake` requests a flush of it."""
         self.wake = wake
 

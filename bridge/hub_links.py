@@ -58,7 +58,7 @@ class HubLinks:
     def driven_by(self, driver: UplinkShell) -> None:
         self._uplink.carried_by(driver)
         if self._reports is not None:
-            self._reports.woken_by(driver.flush_soon)
+            self._reports.set_wake(driver.flush_soon)
 
     def carried(self, size: int) -> None:
         self._uplink.carried(size)

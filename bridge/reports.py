@@ -78,7 +78,7 @@ class Reports:
         self.sends_configuration = True
         self._configuration.call_when_accepted(report)
 
-    def woken_by(self, wake: Callable[[], None]) -> None:
+    def set_wake(self, wake: Callable[[], None]) -> None:
         """Set the connection: `wake` is called when there is something to send."""
         self.wake = wake
 

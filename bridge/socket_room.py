@@ -22,7 +22,7 @@ class SocketRoom:
         self._marked: tuple[int, float] | None = None
         """(bytes handed over by then, time) of the measurement in progress; None: no measurement."""
 
-    def handed(self, size: int, now: float) -> None:
+    def record_sent(self, size: int, now: float) -> None:
         """Count bytes that were given to the socket."""
         self._handed += size
         self._waiting += size

@@ -74,7 +74,7 @@ class UplinkLimits:
     live_window_bytes: int = UPLINK_LIVE_WINDOW_BYTES
     """Window of the live lane."""
     batch_bytes: int = UPLINK_BATCH_BYTES
-    """Expanded size at which a batch is disconnect, with the address and properties of each message."""
+    """Expanded size at which a batch is split, with the address and properties of each message."""
     batches_undelayed: int = 8
     """Unsettled batches of a lane from which on only full ones are sent."""
     gather_s: float = 0.0
@@ -231,7 +231,7 @@ class Uplink:
 
     def carried_by(self, shell: UplinkShell) -> None:
         """Set the driver of a new connection."""
-        self._path.woken_by(shell.flush_soon)
+        self._path.set_wake(shell.flush_soon)
         self._shell = shell
 
     def carried(self, size: int) -> None:
@@ -460,7 +460,7 @@ class Uplink:
         if self.pacer is not None:
             self.pacer.sent(len(message), now)
         self._handed = True
-        self._room.handed(len(message), now)
+        self._room.record_sent(len(message), now)
         engine.send(link, tag, message)
 
     def _give_up(self, flow: SendFlow, pieces: Sequence[Piece], why: str) -> None:

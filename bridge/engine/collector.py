@@ -71,7 +71,7 @@ class Collector:
             event = loops.collect(transport, links, groups)
         return self._add_groups(groups, events) if violation is None else violation
 
-    def took(self, address: int, delivery: int, message: bytes) -> list[Event]:
+    def events_of(self, address: int, delivery: int, message: bytes) -> list[Event]:
         """Return the events of one unsettled message that was already taken out of Proton."""
         events: list[Event] = []
         link = self._links.by_address.get(address)

@@ -122,7 +122,7 @@ class Link:
         """Report accepted and settled messages as `Accepted`, not among `Dispositions`."""
         self.accepted_by_tag = True
 
-    def leave_close_to_owner(self, *, answers: bool) -> None:
+    def defer_close_to_owner(self, *, answers: bool) -> None:
         """Set whether the owner answers a closing detach of the peer; otherwise the machine does."""
         self.answers_close = answers
 

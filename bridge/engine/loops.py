@@ -224,7 +224,7 @@ class EngineLoops:
         groups.accepted(link, found)
 
     def receive(self, link: Link, batches: Batches) -> tuple[int, int]:
-        """Take all complete messages of an open link. Return (deliveries taken, bytes of the largest one, complete or not)."""
+        """Take all complete messages of an open link. Return the number of deliveries, and the bytes of the largest."""
         return self._take_over(link, batches, native.amqp_receive(link._address))
 
     def _take_over(self, link: Link, batches: Batches, received: Received) -> tuple[int, int]:

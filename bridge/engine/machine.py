@@ -186,8 +186,8 @@ class Engine:
         """Count bytes that Proton was given; their events are collected by the next call."""
         self._unread_bytes += size
 
-    def took(self, address: int, delivery: int, size: int) -> tuple[Link, int] | None:
-        """Record a message that was taken; return its link and delivery number. None: call `took_otherwise`, which does
+    def record_taken(self, address: int, delivery: int, size: int) -> tuple[Link, int] | None:
+        """Record a message that was taken; return its link and delivery number. None: call `handle_taken`, which does
         all checks."""
         link = self._links.by_address.get(address)
         if link is None or link.closed or link.credit <= 0 or size > link._message_bytes_max:
@@ -199,9 +199,9 @@ class Engine:
         link._deliveries.unsettled += 1
         return link, number
 
-    def took_otherwise(self, address: int, delivery: int, message: bytes) -> Sequence[Event]:
+    def handle_taken(self, address: int, delivery: int, message: bytes) -> Sequence[Event]:
         """Return the events of a message that was taken."""
-        return self._collector.took(address, delivery, message)
+        return self._collector.events_of(address, delivery, message)
 
     def take_unsettled(self, link: Link, number: int) -> int:
         """Return the delivery of this number, which the caller settles in this turn; 0 where it is settled."""

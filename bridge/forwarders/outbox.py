@@ -221,7 +221,7 @@ class ForwarderOutbox:
     def attached(self, wake: Callable[[], None], disconnect: Callable[[str], None]) -> None:
         """Start with a connection. `wake` is called when there may be something to take; `disconnect` is called with a
         reason when the connection has to be replaced. Within `take` and `settle` only `disconnect` may be called."""
-        self._path.woken_by(wake)
+        self._path.set_wake(wake)
         self._path.opened(disconnect)
         self._pump()
 

@@ -213,7 +213,7 @@ class ConnectionDriver(asyncio.Protocol):
             return
         lane = slow_lane_of(self._loop)
         if not lane.has_time or self._put_off:
-            self.put_off(data)
+            self.defer(data)
             return
         begun = self._loop.time()
         self._terms.turn.unhurried = True
@@ -390,7 +390,7 @@ class ConnectionDriver(asyncio.Protocol):
         """True when no received bytes wait for their turn."""
         return not (self._put_off or self._failed)
 
-    def put_off(self, data: bytes) -> None:
+    def defer(self, data: bytes) -> None:
         """Handle these bytes of the peer when the connection has its turn in the slow lane."""
         self._put_off += data  # usually empty before, as reading is paused
         self._take_turns()

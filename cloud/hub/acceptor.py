@@ -124,7 +124,7 @@ class Acceptor:
         if peer.kind is PeerKind.GATEWAY:
             self._of_gateway[peer] += 1
 
-    def gone(self, driver: ConnectionDriver) -> None:
+    def remove(self, driver: ConnectionDriver) -> None:
         """Forget a connection that has ended."""
         connection = self.admitted.pop(driver, None)
         if connection is None or connection.peer is None:

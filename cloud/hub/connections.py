@@ -70,7 +70,7 @@ class ConnectionAcceptor(Protocol):
         """Return the handler of a new connection."""
         ...
 
-    def gone(self, driver: ConnectionDriver) -> None:
+    def remove(self, driver: ConnectionDriver) -> None:
         """Forget a connection that has ended."""
         ...
 
@@ -151,7 +151,7 @@ class Connections:
     ) -> ConnectionDriver | None:
         if not self._accepting:
             return None
-        if not self.admission.has_place(len(self.listener.drivers)) and not self.admission.make_room():
+        if not self.admission.has_slot(len(self.listener.drivers)) and not self.admission.make_room():
             return None
         acceptor, peer = self._acceptor, self._acceptor.new_connection()
         engine = Engine(
@@ -167,7 +167,7 @@ class Connections:
         )
 
         def over(driver: ConnectionDriver) -> None:
-            acceptor.gone(driver)
+            acceptor.remove(driver)
             gone(driver)
 
         machine, owner = self.tracer.follow(engine, "amqp", lambda made: peer.arrive(engine, made))

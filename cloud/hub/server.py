@@ -306,7 +306,9 @@ class HubServer:
         """Make the command service, its interception of messages, and the sources of the downlinks."""
         configuration, knows = self._configuration, self._fleet.gateways.__contains__
         registry = configuration.registry or sqlite_url(configuration.data / REGISTRY)
-        made = HubCommands(registry, CommandApplications(self._spaces).tell, knows=knows, tenants=configuration.tenants)
+        made = HubCommands(
+            registry, CommandApplications(self._spaces).publish_outcome, knows=knows, tenants=configuration.tenants
+        )
         self._interception = CommandInterception(knows)
         self.sources: dict[str, DownlinkSource] = {COMMANDS: made.dispatch}
         """Sources of messages for gateways, by the address they receive them from."""
@@ -478,7 +480,7 @@ class HubServer:
     ) -> Intake:
         downlink = Downlink((peer.tenant, peer.name), self.sources)
         intake = Intake(engine, self._service, driver, gateway=peer.name, downlink=downlink)
-        self._service.introduce(intake, peer.tenant, driver.peername)
+        self._service.register_peer(intake, peer.tenant, driver.peername)
         return intake
 
     def _session(

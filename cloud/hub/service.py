@@ -106,7 +106,7 @@ class HubService:
         tenants: Tenants | None = None,
         later: Callable[[float, Callable[[], None]], object] = _never,
     ) -> None:
-        """`now_us`: UTC microseconds; `clock`: monotonic seconds. `copy` and `hear` get batches before they land;
+        """`now_us`: UTC microseconds; `clock`: monotonic seconds. `copy` and `queue_news` get batches before they land;
         `configured` gets configuration reports; `later` calls a function after some seconds, for quotas with a rate."""
         self._fleet = fleet
         self._committer = committer
@@ -130,7 +130,7 @@ class HubService:
         self._intakes: dict[GatewaySession, Intake] = {}
         committer.reported.append(self._reported)
 
-    def introduce(self, intake: Intake, tenant: str, remote: str) -> None:
+    def register_peer(self, intake: Intake, tenant: str, remote: str) -> None:
         """Register tenant and remote address of a connection before it is opened."""
         self._introduced[intake] = tenant, remote
 

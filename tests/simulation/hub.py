@@ -131,7 +131,7 @@ class Hub:
         def serve(peer: HubPeer, engine: Engine, driver: ConnectionDriver, _credentials: object) -> Intake:
             downlink = Downlink((peer.tenant, peer.name), {COMMANDS: commands.dispatch, DESIRED: desired})
             made = Intake(engine, service, driver, gateway=peer.name, downlink=downlink)
-            service.introduce(made, peer.tenant, driver.peername)
+            service.register_peer(made, peer.tenant, driver.peername)
             return made
 
         gate = cast(Authenticator, SimpleNamespace(passwords=False, tokens=False))
@@ -189,7 +189,7 @@ def _driver(acceptor: Acceptor, gone: Callable[[ConnectionDriver], None]) -> Con
     visitor = acceptor.new_connection()
 
     def over(driver: ConnectionDriver) -> None:
-        acceptor.gone(driver)
+        acceptor.remove(driver)
         gone(driver)
 
     engine = Engine(

@@ -11,7 +11,7 @@ class Shell:
     def __init__(self) -> None:
         self.steps: list[Callable[[], None]] = []
         self.paused: set[str] = set()
-        self.has_place = True
+        self.has_slot = True
         """The connection is accepted after the peer has authenticated."""
 
     def flush_soon(self) -> None:
@@ -32,4 +32,4 @@ class Shell:
         self.paused.discard(reason)
 
     def identified(self, user: str) -> bool:
-        return self.has_place
+        return self.has_slot

@@ -38,7 +38,7 @@ class KafkaClient:
 
     async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
         """Run producer and consumers until one fails. Raises ConnectorError or OSError."""
-        options = await self._cluster.reach(endpoint)
+        options = await self._cluster.connect(endpoint)
         consumers: list[KafkaConsumer] = []
         try:
             for inbox in carriage.inboxes:

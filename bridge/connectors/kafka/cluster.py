@@ -33,7 +33,7 @@ class Cluster:
         self._endpoints = list(endpoints)
         self._tls = tls
 
-    async def reach(self, endpoint: PeerEndpoint) -> dict[str, Any]:
+    async def connect(self, endpoint: PeerEndpoint) -> dict[str, Any]:
         """Connect to the broker at `endpoint`; return the arguments for the library's producers and consumers.
 
         Raises `ConnectorError` or OSError with the reason of a failure, which the library would hide in its retries.

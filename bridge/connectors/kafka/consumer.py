@@ -45,7 +45,7 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
     """Consumer of one incoming forwarder over one connection."""
 
     def __init__(self, cluster: Cluster, inbox: ForwarderInbox, carriage: Carriage, reached: dict[str, Any]) -> None:
-        """`reached`: from `Cluster.reach`."""
+        """`reached`: from `Cluster.connect`."""
         self._inbox = inbox
         self._carriage = carriage
         self._topic = topic_of(inbox.remote)

@@ -47,7 +47,7 @@ class KafkaProducer:
 
     async def run(self, options: dict[str, Any], carriage: Carriage) -> None:
         """Wait for messages, and send until the producer fails. Raises ConnectorError. `options`: result of
-        `Cluster.reach`."""
+        `Cluster.connect`."""
         first = await carriage.outgoing(1 if self._one_by_one else KAFKA_IN_FLIGHT_MAX, READ_BYTES)
         producer = AIOKafkaProducer(
             **options,

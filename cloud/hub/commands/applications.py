@@ -201,7 +201,7 @@ class CommandApplications:
     def __init__(self, spaces: Spaces) -> None:
         self._spaces = spaces
 
-    async def tell(self, news: CommandNews, command: CommandRecord) -> None:
+    async def publish_outcome(self, news: CommandNews, command: CommandRecord) -> None:
         """Publish the outcome of a command in the tenant's space. Raises `ApplicationsUnavailable`."""
         space = self._spaces.get(command.tenant)
         if space is None:

@@ -192,7 +192,7 @@ class HubCommands:
         if found is None or found.state != CommandState.CANCELLING.value:
             return found
         reported: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.hear([_over(found, now_us)], lambda kept: None if reported.done() else reported.set_result(kept))
+        self.queue_news([_over(found, now_us)], lambda kept: None if reported.done() else reported.set_result(kept))
         await reported
         return await self.get(identifier)
 
@@ -238,13 +238,13 @@ class HubCommands:
 
     def handle_batch(self, tenant: str, gateway: str, batch: Batch, kept: Callable[[bool], None]) -> bool:
         """Queue the news in a batch of a gateway; return False without any. `kept` is called later, as in
-        `hear`."""
+        `queue_news`."""
         if not has_news(batch):
             return False
-        self.hear(read_news(tenant, gateway, batch, self._now_us()), kept)
+        self.queue_news(read_news(tenant, gateway, batch, self._now_us()), kept)
         return True
 
-    def hear(self, news: Sequence[CommandNews], kept: Callable[[bool], None]) -> None:
+    def queue_news(self, news: Sequence[CommandNews], kept: Callable[[bool], None]) -> None:
         """Queue news. `kept` is called with True when it is on disk, with False when it cannot be stored now."""
         self._pending_news.append(_PendingNews(news, kept))
         self._news_arrived.set()
@@ -258,7 +258,7 @@ class HubCommands:
         self._run_later(lambda registry: registry.take(key, but, limit, now_us), then)
 
     def keep(self, news: CommandNews, then: Callable[[], None]) -> None:
-        self.hear([news], lambda _kept: then())
+        self.queue_news([news], lambda _kept: then())
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -364,7 +364,7 @@ class HubCommands:
         self.dispatch.retry_pending()
         over = await self._in_thread(lambda registry: registry.over(now_us, AT_ONCE_MAX))
         if over:
-            self.hear([_over(each, now_us) for each in over], lambda _kept: None)
+            self.queue_news([_over(each, now_us) for each in over], lambda _kept: None)
 
     async def _clean_up(self) -> None:
         now_us = self._now_us()

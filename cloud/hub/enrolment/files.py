@@ -109,7 +109,7 @@ def connect_registration(data: Path, authority: OwnAuthority, server: EstServer)
     try:
         made.fetch()
     except EstError as error:
-        if not made.recall():
+        if not made.load_stored():
             step = "the hub needs its certificates once before it starts; check `est` of the configuration"
             raise AuthorityFileError(f"{error}; {step}") from error
         made.trouble = str(error)

@@ -41,7 +41,7 @@ listeners."""
 
 
 class Registration:
-    """Connection to another authority. `fetch` or `recall` first, then `start`, later `stop`."""
+    """Connection to another authority. `fetch` or `load_stored` first, then `start`, later `stop`."""
 
     def __init__(
         self, client: EstClient, folder: Path, own: x509.Certificate, now: Callable[[], float] = time.time
@@ -67,7 +67,7 @@ class Registration:
         write_private(self.file, "".join(map(_pem, (self._own, *found))))
         self._authorities = found
 
-    def recall(self) -> bool:
+    def load_stored(self) -> bool:
         """Load the certificates stored last time; return False without any. Raises OSError."""
         try:
             _, *kept = x509.load_pem_x509_certificates(self.file.read_bytes())

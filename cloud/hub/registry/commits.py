@@ -72,7 +72,7 @@ class RegistryCommits:
 
         def work(tx: sa.Connection) -> frozenset[str]:
             if later[TELEMETRY]:
-                self._marks.doubt(tx, there)
+                self._marks.mark_unusable(tx, there)
             return self._writer.write_to(tx, identity)
 
         self._writer.settles |= self._database.transaction(work)
@@ -189,7 +189,7 @@ class RegistryCommits:
         if moved:
             names = ", ".join(sorted(name for _, name in moved)[:3])
             raise GatewaysMoved(f"gateways have connected to another hub: {names}")
-        whole = self._lineages.reach(tx, reached)
+        whole = self._lineages.raise_minimum_ends(tx, reached)
         tx.execute(
             commits.insert().values(
                 writer=prepared.writer,

@@ -54,7 +54,7 @@ class Lineages:
             tx.execute(lineages.update().where(mine).values(openings=packed))
         return None
 
-    def reach(self, tx: sa.Connection, reached: Reached) -> dict[GatewayStore, dict[int, int]]:
+    def raise_minimum_ends(self, tx: sa.Connection, reached: Reached) -> dict[GatewayStore, dict[int, int]]:
         """Store the minimum ends of logs; return what `remember` gets after the commit."""
         whole = {store: self._known(tx, store) for store, ends in reached.items() if ends}
         moved = {store: found for store, known in whole.items() if (found := _moved(known, reached[store])) != known}

@@ -116,7 +116,7 @@ class Marks:
                 known.landed |= {stream: changed[stream] for stream in of_gateway}
 
     @staticmethod
-    def doubt(tx: sa.Connection, there: Collection[Key]) -> None:
+    def mark_unusable(tx: sa.Connection, there: Collection[Key]) -> None:
         """Mark all rows as unusable, also the missing rows of the gateways `there`."""
         tx.execute(marks.update().values(checksum=NO_CHECKSUM))
         known = {(row.tenant, row.gateway) for row in tx.execute(sa.select(marks.c.tenant, marks.c.gateway).distinct())}

@@ -136,7 +136,7 @@ class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usabl
     def on_link_error(self, event: Any) -> None:
         condition, device = event.link.remote_condition, self._device
         self._why = _condition_text(condition)
-        report = device.refused if condition.name == UNAUTHORIZED else device.hindered
+        report = device.refused if condition.name == UNAUTHORIZED else device.record_obstacle
         report(f"cannot send to {device.settings.address}: {self._why}")
         event.connection.close()
 
@@ -154,7 +154,7 @@ class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usabl
         elif self._unauthorized:
             self._device.refused(f"cannot connect: {self._why}")
         else:
-            self._device.hindered(f"cannot connect: {self._why}", unreachable=self._unreachable)
+            self._device.record_obstacle(f"cannot connect: {self._why}", unreachable=self._unreachable)
         if self._done:
             self._container.stop()
             return
@@ -191,7 +191,7 @@ class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usabl
         """Return a reading that was not accepted to the outbox until the next tick, to spare a full gateway."""
         seq = self._in_flight.pop(event.delivery.tag, None)
         if seq is not None:
-            self._device.hindered(f"a reading was not accepted: {event.delivery.remote_state}")
+            self._device.record_obstacle(f"a reading was not accepted: {event.delivery.remote_state}")
             self._device.outbox.take_back(seq)
 
 

@@ -104,7 +104,7 @@ class SimulatedDevice:
         if sends is not None:
             self.journal.acknowledged(seq, sends)
 
-    def hindered(self, why: str, *, unreachable: bool = False) -> None:
+    def record_obstacle(self, why: str, *, unreachable: bool = False) -> None:
         """Record why readings are not acknowledged; a repeated cause is logged once."""
         self.unreachable = unreachable
         if why != self.trouble:
@@ -114,7 +114,7 @@ class SimulatedDevice:
     def refused(self, why: str) -> None:
         """Record that the gateway refuses this device's readings. If it has never accepted one, a retry is useless: the
         device is finished."""
-        self.hindered(why)
+        self.record_obstacle(why)
         self._refused = not self.outbox.acknowledged
 
     def connected(self) -> None:

@@ -118,7 +118,7 @@ class MqttDevice:
             self._wake.set()
         elif not code or not self._device.trouble:
             # After wrong passwords the gateway refuses this client for a while: report the first refusal.
-            self._device.hindered(trouble, unreachable=not code)
+            self._device.record_obstacle(trouble, unreachable=not code)
 
     def _client_configuration(self) -> dict[str, Any]:
         return {
@@ -147,14 +147,14 @@ class MqttDevice:
                 await self._wait_awake()
             if len(self._device.outbox):  # the only refusal in MQTT 3.1.1 (section 3.3.5)
                 step = f"a gateway closes it when the user may not send to {self._device.settings.address}"
-                self._device.hindered(f"the connection was closed with readings in flight; {step}")
+                self._device.record_obstacle(f"the connection was closed with readings in flight; {step}")
         except asyncio.CancelledError:
             if _cancelled():
                 why = "stopped"
                 raise
         except (AMQTTError, TimeoutError) as error:
             why = _cause(error)
-            self._device.hindered(why)
+            self._device.record_obstacle(why)
         finally:
             watching.cancel()
             await self._close(client)

@@ -100,7 +100,7 @@ def purge(
     from edge.appliance.store.selection import StoreSelection
 
     chosen = selection_of(logs=logs, address=address, device=device, since=since, until=until, cursor=cursor)
-    if chosen.everything and not everything:
+    if chosen.is_unlimited and not everything:
         raise click.UsageError("select messages: --log, --address, --device, --since, --until, --cursor, or --all")
     if as_json and not yes:
         raise click.UsageError("--json does not ask: it needs --yes")

@@ -86,7 +86,7 @@ class _ImportProgress:
     def line(self) -> int:
         return 0 if self._kept is None else int.from_bytes(self._kept, "big")
 
-    def reach(self, line: int) -> None:
+    def record_progress(self, line: int) -> None:
         """Record that the next commit has the messages up to this line."""
         self._reached = line.to_bytes(8, "big")
         self._ticket = self._store.state.put(KIND, self._digest, self._reached)
@@ -144,7 +144,7 @@ def import_messages(
             for group in _groups(lines, source):
                 published = _publish(group, router, clock, opened, done)
                 if published.line:
-                    progress.reach(published.line)
+                    progress.record_progress(published.line)
                     _commit(opened, router, published.origins)
                 if published.full:
                     raise StoreFull(

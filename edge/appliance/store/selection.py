@@ -34,7 +34,7 @@ class StoreSelection(msgspec.Struct, frozen=True, kw_only=True):
     """Only messages that this consumer group has not acknowledged."""
 
     @property
-    def everything(self) -> bool:
+    def is_unlimited(self) -> bool:
         """True without any condition."""
         return self == StoreSelection()
 

@@ -218,14 +218,14 @@ class AmqpLane:
         """
         engine, header = self._engine, self._header
         address, delivery, body, usual, more = message
-        found = engine.took(address, delivery, len(header) + len(body)) if usual else None
+        found = engine.record_taken(address, delivery, len(header) + len(body)) if usual else None
         if found is None:
-            self._driver.take(engine.took_otherwise(address, delivery, header + body if usual else body))
+            self._driver.take(engine.handle_taken(address, delivery, header + body if usual else body))
             return more
         link, number = found
         origin = link.context
         if isinstance(origin, IncomingLink) and origin.address is not None:
-            origin.took()
+            origin.count_taken()
             self._waits_in = self._arrivals.turn
             self._arrivals.add((origin, number, header, self._flags, body))
         else:

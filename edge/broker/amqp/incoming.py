@@ -163,7 +163,7 @@ class IncomingLink(Origin):
             self._publish_each(event)
         self.top_up()
 
-    def took(self) -> None:
+    def count_taken(self) -> None:
         """Count an unsettled message that a lane publishes."""
         self.delivered += 1
         self._in_flight += 1

@@ -137,7 +137,7 @@ class OutgoingLink(Consumer):
     def subscribe(self, address: str, options: SubscribeOptions) -> None:
         """Subscribe this link at the router. Raises AddressError."""
         self._subscription = self._router.subscriptions.subscribe(self, address, options)
-        self._link.leave_close_to_owner(answers=isinstance(self._subscription, DurableSubscription))
+        self._link.defer_close_to_owner(answers=isinstance(self._subscription, DurableSubscription))
 
     def answer(self, source: Terminus) -> None:
         """Answer the attach with this source. For a new durable subscription the answer waits for its commit, as

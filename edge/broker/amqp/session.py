@@ -153,7 +153,7 @@ class AmqpSession:
         """See `edge.broker.model.tracing.Traceable`."""
         return self.container_id, self._peer.user or self._identity
 
-    def retrace(self) -> None:
+    def reset_fast_path(self) -> None:
         """See `edge.broker.model.tracing.Traceable`. The lane does not read while a tap is around the engine."""
         if self._lane is not None:
             self._lane.publish()

@@ -222,7 +222,7 @@ class Attempts:
         returns = self._returns.get(position)
         return returns is not None and consumer in returns.consumers
 
-    def barred(self, position: int) -> set[Consumer] | None:
+    def excluded_consumers(self, position: int) -> set[Consumer] | None:
         """Return the consumers that do not get the message now."""
         excluded, returns = self._excluded.get(position), self._returns.get(position)
         if returns is None or not returns.consumers:

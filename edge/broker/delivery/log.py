@@ -61,7 +61,7 @@ class LogLane(Protocol):
 class QueueWatcher(Protocol):
     """Observer of the messages of one queue, except for dropped ones (`DeadLetters.listeners`)."""
 
-    def handed(self, stored: Stored) -> None:
+    def before_delivery(self, stored: Stored) -> None:
         """Called before messages are delivered."""
         ...
 
@@ -224,7 +224,7 @@ class LogSubscription:
         first = stored.position
         self._outstanding.add(consumer, first, first + len(stored.run.bodies) - 1)
         if self.watcher is not None:
-            self.watcher.handed(stored)
+            self.watcher.before_delivery(stored)
         if self._counts:
             self.attempts = self._counts.get(first, 0)
             stored = self.failures.annotated(stored)
@@ -262,7 +262,7 @@ class LogSubscription:
             head = buffer.runs[0]
             first, total = head.position, len(head.run.bodies)
             if first in self._counts:
-                count, excluded = 1, self.failures.barred(first)
+                count, excluded = 1, self.failures.excluded_consumers(first)
             else:
                 end = first + total
                 count = next((p for p in range(first, end) if p in self._counts), end) - first

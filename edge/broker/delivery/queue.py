@@ -226,7 +226,10 @@ class QueueOrder:
         owner = self._groups.owner(bucket)
         if owner is not None:
             return owner
-        barred = {*self._queue.group.without_credit(), *(self._queue.failures.barred(stored.position) or ())}
+        barred = {
+            *self._queue.group.without_credit(),
+            *(self._queue.failures.excluded_consumers(stored.position) or ()),
+        }
         others = [each for each in self._queue.group.consumers if each is not consumer and each not in barred]
         wanting = [each for each in others if each.selection is None or each.selection.wanted(stored.run)[0]]
         return self._groups.assign(bucket, [consumer, *wanting])
@@ -235,7 +238,7 @@ class QueueOrder:
         """Return True when another consumer may take a message that this one returned."""
         if bucket is not None and self._groups.owner(bucket) is consumer:
             return False
-        barred = self._queue.failures.barred(stored.position) or ()
+        barred = self._queue.failures.excluded_consumers(stored.position) or ()
         others = (each.selection for each in self._queue.group.consumers if each not in barred)
         return any(selection is None or selection.wanted(stored.run)[0] for selection in others)
 

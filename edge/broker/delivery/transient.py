@@ -56,7 +56,7 @@ class WaitingPool:
             return own_bytes <= TRANSIENT_BUFFER_BYTES_LEAST or self.waiting_bytes + size <= room
         return own_bytes <= TRANSIENT_BUFFER_BYTES_MAX and self.waiting_bytes + size <= self.bytes_max
 
-    def strained(self, own_bytes: int) -> bool:
+    def is_under_pressure(self, own_bytes: int) -> bool:
         """Return True when publishers to a subscription with `own_bytes` waiting should wait for it."""
         if own_bytes > LIVE_BEHIND_BYTES_MAX:
             return True
@@ -161,7 +161,7 @@ class TransientSubscription:
         kept = [(run, origin) for run, origin in zip(runs, origins, strict=True) if self._keep_one(run)]
         self._pump_once()
         pool = self._pool
-        if self.pace is SubscriberPace.STALLED or not pool.strained(self._waiting_bytes):
+        if self.pace is SubscriberPace.STALLED or not pool.is_under_pressure(self._waiting_bytes):
             return
         for run, origin in kept:
             if not self._is_its_own(run):

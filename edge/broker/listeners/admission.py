@@ -92,7 +92,7 @@ class Admission:
         """True while the process does not exceed its memory limit."""
         return not self.resident.exceeded
 
-    def has_place(self, connections: int) -> bool:
+    def has_slot(self, connections: int) -> bool:
         """Return True if another connection fits in addition to `connections`. Close lingering sockets to make room."""
         free = self._connections_max - connections
         self._lingering.keep_at_most(free - 1)
@@ -232,7 +232,7 @@ class Admission:
 
     def _each_shed(self, account: MemoryAccount, bytes_max: int) -> Iterator[None]:
         while account.bytes > bytes_max:
-            greediest = account.greediest()
+            greediest = account.largest_holder()
             enough = greediest.bytes // 2  # then the largest holder is determined again
             for driver, held in greediest.by_size():
                 if account.bytes <= bytes_max or greediest.bytes < enough:
@@ -299,7 +299,7 @@ class Admission:
             self._strained_since = now
             self._shed_soon(space, _strained_at(space))
             return
-        largest, *others = space.greediest().greediest_first()
+        largest, *others = space.largest_holder().holders_by_size()
         self._paused.discard(largest)
         largest.resume_reading(NO_MEMORY)
         for driver in others:

@@ -161,7 +161,7 @@ class BrokerListeners:
         self, drivers: Drivers, around: Frames | PlainFrames, meter: MemoryMeter, gone: Gone, identity: str | None
     ) -> ConnectionDriver | None:
         admission = self._admission
-        if not admission.has_place(self.connections) and not admission.make_room():
+        if not admission.has_slot(self.connections) and not admission.make_room():
             return None
         return drivers.serve(gone, identity, partial(around.around, identity=identity), meter)
 

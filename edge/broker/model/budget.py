@@ -66,8 +66,8 @@ class MemoryAccount:
         if self.accounts.get(below.name) is below:
             del self.accounts[below.name]
         if self._by_bytes is not None and self._by_connections is not None:
-            self._by_bytes.gone(below)
-            self._by_connections.gone(below)
+            self._by_bytes.discard(below)
+            self._by_connections.discard(below)
         if not self.accounts:
             self._by_bytes = self._by_connections = None
 
@@ -145,7 +145,7 @@ class MemoryAccount:
             account = account.parent
         return account is None
 
-    def greediest(self) -> MemoryAccount:
+    def largest_holder(self) -> MemoryAccount:
         """Return the largest leaf: follow the account with the most bytes at each level."""
         account = self
         while account.bytes and account.accounts:
@@ -160,7 +160,7 @@ class MemoryAccount:
         """Return the account's own holders with their bytes, largest first."""
         return sorted(self.holders.items(), key=itemgetter(1), reverse=True)
 
-    def greediest_first(self) -> list[Holder]:
+    def holders_by_size(self) -> list[Holder]:
         """Return the account's own holders, the largest first and the others in any order. There must be one."""
         first = max(self.holders, key=self.holders.__getitem__)
         return [first, *(each for each in self.holders if each is not first)]

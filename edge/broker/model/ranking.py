@@ -35,7 +35,7 @@ class Ranking(Generic[T]):
         """Note that the number of an item may have changed, or that it is new."""
         self._changed[item] = None
 
-    def gone(self, item: T) -> None:
+    def discard(self, item: T) -> None:
         """Remove an item; idempotent."""
         self._changed.pop(item, None)
         if self._serials.pop(item, None) is not None:

@@ -130,7 +130,7 @@ class Traceable(Protocol):
         """Client (or container) identifier and user; empty where they are not known."""
         ...
 
-    def retrace(self) -> None:
+    def reset_fast_path(self) -> None:
         """Reset the fast path, because a trace of the connection has started or ended."""
         ...
 

@@ -169,7 +169,7 @@ class MqttLane:
         """Pass these bytes to the state machine. Return how many it needs to complete a packet
         (`MqttConnection.missing_bytes`)."""
         if kind == LATE:
-            self._driver.put_off(data)
+            self._driver.defer(data)
         elif data:
             self._driver.data_received(data)
         if kind == LONG:
@@ -202,7 +202,7 @@ class MqttLanes:
         """Number of times that the routes were forgotten."""
         router.add_source(self)
 
-    def teach(
+    def learn_topic(
         self,
         event: PublishEvent,
         lane: MqttLane | None,

@@ -158,7 +158,9 @@ class ConnectionHandler(Origin):
                 if run.flags & QOS_MASK < 2:
                     publish(Publication(self, run, event.packet_ids))
                     if event.head and self._interceptor is PASS_THROUGH:
-                        self._lane = self._common.arrivals.teach(event, self._lane, self, self._driver, self._grant)
+                        self._lane = self._common.arrivals.learn_topic(
+                            event, self._lane, self, self._driver, self._grant
+                        )
                 else:
                     self._publish_once(run, event.packet_ids)
             elif kind is AcknowledgedEvent:
@@ -176,7 +178,7 @@ class ConnectionHandler(Origin):
         """See `edge.broker.model.tracing.Traceable`."""
         return self.name, self.user
 
-    def retrace(self) -> None:
+    def reset_fast_path(self) -> None:
         """See `edge.broker.model.tracing.Traceable`. While traced, the lane learns no topics."""
         if self._lane is not None:
             self._lane.forget()

@@ -136,13 +136,13 @@ class Subscriber(OverlapMember):
             return 0
         turn = self.session.turn
         if turn is not None and turn.over:
-            self.session.starve(self)
+            self.session.wait_for_credit(self)
             return 0
         if self.request.qos == 0 and not self.session.resuming:
             return UNLIMITED
         window = attachment.connection.window
         if window <= 0:
-            self.session.starve(self)
+            self.session.wait_for_credit(self)
         return window
 
     def deliver(self, subscription: Subscription, batch: Collection[Stored]) -> None:
@@ -518,7 +518,7 @@ class MqttSession:
         self._retained.add(subscriber, subscription, walk)
         self._send_retained()
 
-    def starve(self, subscriber: Subscriber) -> None:
+    def wait_for_credit(self, subscriber: Subscriber) -> None:
         """Serve this subscription when it has credit again."""
         if self._starved is None:
             self._starved = {}

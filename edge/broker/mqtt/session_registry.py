@@ -247,7 +247,7 @@ class SessionRegistry:
             if subscriber.is_drained:
                 self._unjoin_durable(subscriber)
             if subscriber.durable is not None:
-                self._router.subscriptions.leave_for_now(subscriber, subscriber.durable, self._router.now_ns())
+                self._router.subscriptions.detach(subscriber, subscriber.durable, self._router.now_ns())
             if subscriber.live is not None:
                 self._router.subscriptions.unsubscribe(subscriber, subscriber.live, forget=False, keep=True)
                 subscriber.live = None

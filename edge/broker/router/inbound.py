@@ -339,7 +339,7 @@ class IncomingForwarder(Origin):
 
     def _came_before(self, entry: _HeldMessage) -> bool:
         """Return True when a message is stored here already: by its name, or as the retained message of its address."""
-        if entry.name and self._names.came_before(entry.name, unique=entry.unique):
+        if entry.name and self._names.is_duplicate(entry.name, unique=entry.unique):
             return True
         return entry.again and self._retained.is_repeat(entry.run)
 

@@ -61,7 +61,7 @@ class RecentNames:
         """Return True when a message of this name is in a commit that is not over."""
         return name in self._undecided
 
-    def came_before(self, name: bytes, *, unique: bool) -> bool:
+    def is_duplicate(self, name: bytes, *, unique: bool) -> bool:
         """Return True when a message of this name was taken before; if the name is not unique, before the break. Called
         once for each message."""
         if unique:

@@ -100,7 +100,7 @@ class SubscriptionRegistry:
                 return self.forget(subscription.declaration.name)
         return None
 
-    def leave_for_now(self, consumer: Consumer, subscription: Joinable, now_ns: int) -> None:
+    def detach(self, consumer: Consumer, subscription: Joinable, now_ns: int) -> None:
         """Detach a consumer that may come back; its outstanding messages wait for it. It subscribes again to everything
         but durable subscriptions, so all its other subscriptions end here."""
         if isinstance(subscription, DurableSubscription):

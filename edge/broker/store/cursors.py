@@ -380,7 +380,7 @@ class CursorTable:
         gatherer = self._gatherer
         if cursor in gatherer.moved:
             state = self.get(cursor)
-            return gatherer.hurry(cursor, state.log.log) if state is not None else None
+            return gatherer.write_soon(cursor, state.log.log) if state is not None else None
         sealed = gatherer.sealed
         return sealed.ticket if sealed is not None and cursor in sealed.moved else None
 

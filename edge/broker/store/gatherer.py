@@ -58,7 +58,7 @@ class Gatherer:
             group.urgent = True
         return group.ticket
 
-    def hurry(self, cursor: int, log: int) -> Ticket:
+    def write_soon(self, cursor: int, log: int) -> Ticket:
         """Write this cursor with the open group, which may wait as long as messages of the log."""
         group = self.open
         group.confirming.add(cursor)

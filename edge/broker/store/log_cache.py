@@ -30,7 +30,7 @@ class LogCache:
         self._checks_left = 0
         """Logs still to be checked after the burst."""
 
-    def calm(self, now: float) -> bool:
+    def is_idle(self, now: float) -> bool:
         """Return True when no log came into use or was counted for a while."""
         return not self._logs.came and now - self._came_at >= CALM_S
 
@@ -40,7 +40,7 @@ class LogCache:
         if logs.came:
             looks, most = 2 * logs.came, self._limits.logs_in_use_max
             logs.came, self._came_at, self._checks_left = 0, now, 2 * len(logs.in_use)
-        elif self._checks_left and self.calm(now):
+        elif self._checks_left and self.is_idle(now):
             most = self._limits.logs_in_use_calm_max
             looks = min(CHECKS_MAX, self._checks_left, max(0, len(logs.in_use) - most))
             self._checks_left -= looks

@@ -206,7 +206,7 @@ class PacketTracer:
         machine = owner.connection
         tap = self._add(machine, _joining(machine, owner, client, user), driver.identity or "")
         driver.follow(tap, machine, tap)
-        owner.retrace()
+        owner.reset_fast_path()
         if client:
             tap.watched_by([watch])
         tap.joined(driver)
@@ -225,7 +225,7 @@ class PacketTracer:
             return  # the connection has ended
         driver.follow(None, tap, tap.machine)
         if (owner := as_traceable(driver.owner)) is not None:
-            owner.retrace()
+            owner.reset_fast_path()
 
     def _report(
         self, names: TraceNames, event: TraceEvent, addresses: Sequence[str] = (), *, always: bool = False

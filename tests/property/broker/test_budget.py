@@ -88,7 +88,7 @@ class Accounts(RuleBasedStateMachine):
 
     @invariant()
     def the_greediest_is_where_most_is_held(self) -> None:
-        greediest = self.budget.gateway.greediest()
+        greediest = self.budget.gateway.largest_holder()
         if self.budget.gateway.bytes:
             pool = max(self.budget.gateway.accounts.values(), key=lambda each: each.bytes)
             assert greediest.holders

@@ -195,8 +195,8 @@ class FleetHub:
     def reported(self, wire: Wire, machine: Machine, number: int, report: DesiredReport) -> None:
         self._desired.reported((DEFAULT_TENANT, machine.name), report, lambda: wire.to_machine(machine.told, number))
 
-    def hear(self, wire: Wire, news: Sequence[CommandNews], kept: Callable[[bool], None]) -> None:
-        self._commands.hear(news, lambda done: wire.to_machine(kept, done))
+    def queue_news(self, wire: Wire, news: Sequence[CommandNews], kept: Callable[[bool], None]) -> None:
+        self._commands.queue_news(news, lambda done: wire.to_machine(kept, done))
 
     def _flowed(self, line: SimulatedLine, limit: int) -> None:
         line.flow(limit)

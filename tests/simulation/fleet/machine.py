@@ -205,7 +205,7 @@ class Machine:
                 CommandNews(each, DEFAULT_TENANT, self.name, "valve", now_us, CommandState.DELIVERED, "")
                 for each in told
             ]
-            self._wire.to_hub(self._hub.hear, self._wire, news, partial(self._kept, told))
+            self._wire.to_hub(self._hub.queue_news, self._wire, news, partial(self._kept, told))
 
     def _kept(self, told: Sequence[str], kept: bool) -> None:
         if kept:

@@ -289,39 +289,39 @@ class TestSocketRoom:
     def test_it_doubles_while_what_was_handed_over_leaves_soon(self) -> None:
         room = SocketRoom()
         for turn in range(30):
-            room.handed(100_000, turn * 0.01)
+            room.record_sent(100_000, turn * 0.01)
             assert room.is_full == (room.bytes <= 100_000)
             room.update(TcpPath(0), turn * 0.01 + 0.005)
         assert room.bytes == BACKLOG_UNSENT_BYTES_MAX
 
     def test_it_shrinks_by_as_much_as_that_takes_too_long(self) -> None:
         room = SocketRoom()
-        room.handed(1, 0.0)
+        room.record_sent(1, 0.0)
         for _ in range(4):
             room.update(TcpPath(0), 0.0)
-            room.handed(1, 0.0)
+            room.record_sent(1, 0.0)
         assert room.bytes == 16 * BACKLOG_UNSENT_BYTES_MIN
         room.update(TcpPath(1), 0.3)
         assert room.bytes == 16 * BACKLOG_UNSENT_BYTES_MIN, "it has not left"
         room.update(TcpPath(0), 4 * BACKLOG_QUEUE_S)
         assert room.bytes == 4 * BACKLOG_UNSENT_BYTES_MIN
-        room.handed(1, 1.0)
+        room.record_sent(1, 1.0)
         room.update(TcpPath(0), 100.0)
         assert room.bytes == BACKLOG_UNSENT_BYTES_MIN
 
     def test_a_long_way_is_no_queue(self) -> None:
         room = SocketRoom()
-        room.handed(1, 0.0)
+        room.record_sent(1, 0.0)
         room.update(TcpPath(0, round_trip_s=0.6), 0.69)
         assert room.bytes == BACKLOG_UNSENT_BYTES_MIN
-        room.handed(1, 1.0)
+        room.record_sent(1, 1.0)
         room.update(TcpPath(0, round_trip_s=0.6), 1.3)
         assert room.bytes == 2 * BACKLOG_UNSENT_BYTES_MIN
 
     def test_only_what_waited_before_is_timed(self) -> None:
         room = SocketRoom()
-        room.handed(1_000, 0.0)
-        room.handed(9_000, 0.0)
+        room.record_sent(1_000, 0.0)
+        room.record_sent(9_000, 0.0)
         assert room.is_full
         room.update(TcpPath(9_000), 0.01)
         assert not room.is_full, "the first has left, and soon: there is more room"

@@ -91,7 +91,7 @@ class TestAtRest:
 
             def committed(self, *, kept: bool) -> None:
                 assert consumer.joined is not None
-                site.router.subscriptions.leave_for_now(consumer, consumer.joined, site.router.now_ns())
+                site.router.subscriptions.detach(consumer, consumer.joined, site.router.now_ns())
 
         site.router.participate(Leaving())
         site.send("topic/a", b"1")

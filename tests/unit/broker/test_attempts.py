@@ -164,7 +164,7 @@ def test_consumers_that_a_message_passes_over_are_bounded() -> None:
         attempts.pass_over(0, consumer, float(i))
         attempts.pass_over(0, consumer, float(i))
         assert attempts.is_passed_over(0, consumer)
-        assert len(attempts.barred(0) or ()) <= RETURNED_BY_MAX
+        assert len(attempts.excluded_consumers(0) or ()) <= RETURNED_BY_MAX
     assert not attempts.is_passed_over(0, consumers[0]), "the oldest may have it again"
 
 
@@ -177,11 +177,11 @@ def test_whom_messages_must_not_go_to_is_bounded(monkeypatch: pytest.MonkeyPatch
         attempts.exclude(position, here)
         attempts.exclude(position, here)
         attempts.exclude(position, there)
-        assert sum(len(attempts.barred(p) or ()) for p in range(50)) <= 10
+        assert sum(len(attempts.excluded_consumers(p) or ()) for p in range(50)) <= 10
         assert len(attempts.counts) <= 30
-    assert attempts.barred(49) == {here, there}, "the newest are kept"
+    assert attempts.excluded_consumers(49) == {here, there}, "the newest are kept"
     attempts.left(here)
-    assert attempts.barred(49) == {there}
+    assert attempts.excluded_consumers(49) == {there}
     attempts.forget(0, 49)
-    assert attempts.barred(49) is None
+    assert attempts.excluded_consumers(49) is None
     assert attempts.is_idle

@@ -19,7 +19,7 @@ def test_it_is_the_largest_whenever_it_is_asked(steps: list[tuple[int, int | Non
     for item, number, asked in steps:
         if number is None:
             numbers.pop(item, None)
-            ranking.gone(item)
+            ranking.discard(item)
         else:
             numbers[item] = number
             ranking.changed(item)
@@ -40,7 +40,7 @@ def test_what_changes_often_or_has_gone_takes_no_room() -> None:
         ranking.largest()
         assert len(ranking._entries) <= 2 * 100 + SPARE_ENTRIES
     for item in numbers:
-        ranking.gone(item)
+        ranking.discard(item)
     assert len(ranking._entries) <= SPARE_ENTRIES
     assert ranking.largest() is None
 

@@ -30,8 +30,8 @@ def test_all_that_a_killed_broker_sends_again_is_known(at_once: int) -> None:
         known.confirm(part)
     restarted = RecentNames(kept.values())
     for one in (known, restarted):
-        assert all(one.came_before(name, unique=True) for name in every[-AGAIN:])
-        assert not one.came_before(every[0], unique=True), "the oldest are forgotten"
+        assert all(one.is_duplicate(name, unique=True) for name in every[-AGAIN:])
+        assert not one.is_duplicate(every[0], unique=True), "the oldest are forgotten"
         assert len(one._names) <= INBOX_NAMES_MAX
     assert set(kept) <= set(range(SLOTS))
     assert sum(map(len, kept.values())) < DIGEST_BYTES * (INBOX_NAMES_MAX + 2 * (500 + SLOT_NAMES)) + 8 * SLOTS
@@ -45,4 +45,4 @@ def test_a_restart_goes_on_where_it_was() -> None:
             known.add(part)
             kept.update(known.changed())
     restarted = RecentNames(kept.values())
-    assert all(restarted.came_before(name, unique=True) for name in every)
+    assert all(restarted.is_duplicate(name, unique=True) for name in every)

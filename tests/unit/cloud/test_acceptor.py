@@ -54,7 +54,7 @@ class Hub:
         self.served: dict[HubPeer, Served] = {}
         serve = dict.fromkeys((PeerKind.GATEWAY, PeerKind.APPLICATION), self._serve)
         self.acceptor = Acceptor(self.gate, serve, dev=dev, authority=authority, tenants=tenants)
-        self.has_place = True
+        self.has_slot = True
 
     def _serve(
         self, peer: HubPeer, engine: Engine, _driver: ConnectionDriver, _credentials: SaslCredentials | None
@@ -86,7 +86,7 @@ class Connection:
         self.owner = owner
 
     def identified(self, _user: str) -> bool:
-        return self.hub.has_place
+        return self.hub.has_slot
 
     def flush_soon(self) -> None:
         """Do nothing: the test reads all output."""
@@ -166,7 +166,7 @@ class TestGateways:
         assert connection.refusal is None
         assert list(hub.served) == [HubPeer("acme", "gw1", PeerKind.GATEWAY)]
         assert [visitor.peer for visitor in hub.acceptor.admitted.values()] == list(hub.served)
-        hub.acceptor.gone(cast(ConnectionDriver, connection))
+        hub.acceptor.remove(cast(ConnectionDriver, connection))
         assert not hub.acceptor.admitted
 
     def test_the_container_id_is_no_way_to_be_another(self) -> None:
@@ -192,7 +192,7 @@ class TestGateways:
 
     def test_no_place(self) -> None:
         hub = Hub()
-        hub.has_place = False
+        hub.has_slot = False
         condition, _ = Connection(hub, "gw1", external(), certificate()).refusal or ("", "")
         assert condition == "amqp:resource-limit-exceeded"
         assert not hub.served
@@ -298,7 +298,7 @@ class TestQuota:
         again = Connection(hub, "gw1", external(), certificate())
         assert again.refusal is None, "it takes the place it has"
         for connection in (first, again):
-            hub.acceptor.gone(cast(ConnectionDriver, connection))
+            hub.acceptor.remove(cast(ConnectionDriver, connection))
         assert Connection(hub, "gw2", external(), certificate(name="gw2")).refusal is None
 
     def test_its_applications_leave_places_for_gateways(self) -> None:
@@ -311,5 +311,5 @@ class TestQuota:
         assert words.startswith("tenant acme is at its quota `applications`; the operator of the hub can raise it")
         assert Connection(hub, "gw1", external(), certificate()).refusal is None
         assert tenants.reached == {("acme", "applications"): 1}
-        hub.acceptor.gone(cast(ConnectionDriver, reader))
+        hub.acceptor.remove(cast(ConnectionDriver, reader))
         assert Connection(hub, "more", SaslClient("reader@acme", "opensesame")).refusal is None

@@ -25,16 +25,16 @@ class Hub:
         self.url = sqlite_url(folder / "registry.db")
         self.told: list[tuple[str, str]] = []
         self.deaf = False
-        self.commands = HubCommands(self.url, self.tell, knows=lambda _key: True)
+        self.commands = HubCommands(self.url, self.publish_outcome, knows=lambda _key: True)
 
-    async def tell(self, news: CommandNews, command: CommandRecord) -> None:
+    async def publish_outcome(self, news: CommandNews, command: CommandRecord) -> None:
         if self.deaf:
             raise ApplicationsUnavailable("the store is full")
         self.told.append((command.id, command.state))
 
-    async def hear(self, command: CommandRecord, state: CommandState) -> bool:
+    async def queue_news(self, command: CommandRecord, state: CommandState) -> bool:
         kept: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.commands.hear([CommandNews(command.id, *command.key, command.device, 5, state)], kept.set_result)
+        self.commands.queue_news([CommandNews(command.id, *command.key, command.device, 5, state)], kept.set_result)
         return await asyncio.wait_for(kept, WAIT_S)
 
 
@@ -60,14 +60,14 @@ def test_who_waits_hears_what_becomes_of_it(tmp_path: Path) -> None:
     async def work(hub: Hub) -> None:
         sent = await hub.commands.send(DRAFT)
         waiting = asyncio.ensure_future(hub.commands.wait(sent.id, WAIT_S))
-        assert await hub.hear(sent, CommandState.QUEUED)
+        assert await hub.queue_news(sent, CommandState.QUEUED)
         assert hub.told == [], "only what is over is told"
-        assert await hub.hear(sent, CommandState.DELIVERED)
+        assert await hub.queue_news(sent, CommandState.DELIVERED)
         over = await waiting
         assert over is not None
         assert over.state == "delivered"
         assert hub.told == [(sent.id, "delivered")]
-        assert await hub.hear(sent, CommandState.EXPIRED)
+        assert await hub.queue_news(sent, CommandState.EXPIRED)
         assert len(hub.told) == 1, "the first receipt counts"
         assert hub.commands.figures.over == {"delivered": 1, "expired": 0, "rejected": 0, "cancelled": 0}
 
@@ -78,13 +78,13 @@ def test_what_applications_cannot_be_told_is_not_kept(tmp_path: Path) -> None:
     async def work(hub: Hub) -> None:
         sent = await hub.commands.send(DRAFT)
         hub.deaf = True
-        assert not await hub.hear(sent, CommandState.DELIVERED)
+        assert not await hub.queue_news(sent, CommandState.DELIVERED)
         found = await hub.commands.get(sent.id)
         assert found is not None
         assert found.state == "waiting"
         assert hub.commands.trouble == "the store is full"
         hub.deaf = False
-        assert await hub.hear(sent, CommandState.DELIVERED)
+        assert await hub.queue_news(sent, CommandState.DELIVERED)
         assert hub.commands.trouble is None
 
     run(tmp_path, work)

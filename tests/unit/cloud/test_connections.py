@@ -43,7 +43,7 @@ class Acceptor:
     def new_connection(self) -> Visitor:
         return Visitor()
 
-    def gone(self, driver: ConnectionDriver) -> None:
+    def remove(self, driver: ConnectionDriver) -> None:
         """Ignore the end."""
 
 

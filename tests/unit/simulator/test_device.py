@@ -96,7 +96,7 @@ def test_a_full_buffer_is_confessed(tmp_path: Path) -> None:
 def test_each_cause_is_logged_once_in_a_row(caplog: pytest.LogCaptureFixture) -> None:
     device = make(None)
     for why in ("refused", "refused", "away", "refused"):
-        device.hindered(why)
+        device.record_obstacle(why)
     assert [record.message for record in caplog.records] == ["d1: refused", "d1: away", "d1: refused"]
     assert device.trouble == "refused"
 
@@ -104,7 +104,7 @@ def test_each_cause_is_logged_once_in_a_row(caplog: pytest.LogCaptureFixture) ->
 def test_a_device_nothing_was_ever_taken_of_ends_when_it_is_refused() -> None:
     device = make(None)
     device.measure()
-    device.hindered("the gateway is away")
+    device.record_obstacle("the gateway is away")
     assert device.measuring
     device.refused("bad user name or password")
     assert not device.measuring

@@ -147,7 +147,7 @@ class _Deliveries:
         self._with_consumers: dict[int, str] = {}
         """Identifiers by position."""
 
-    def handed(self, stored: Stored) -> None:
+    def before_delivery(self, stored: Stored) -> None:
         if not stored.run.flags & AMQP:
             return
         for position, body in enumerate(stored.run.bodies, stored.position):

@@ -66,7 +66,7 @@ class Carried(Carriage):
 def run(monkeypatch: pytest.MonkeyPatch, fails: int | None) -> tuple[int, int]:
     """Return how many consumers were made and how many ended."""
 
-    async def reach(_cluster: object, _endpoint: PeerEndpoint) -> dict[str, Any]:
+    async def connect(_cluster: object, _endpoint: PeerEndpoint) -> dict[str, Any]:
         return {}
 
     async def connection() -> tuple[int, int]:
