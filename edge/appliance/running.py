@@ -130,12 +130,12 @@ def _console_of(data: Path) -> str:
 
 def _configured_console(data: Path) -> str | None:
     """Return the console's address in the applied configuration of a data directory; None without a fixed port."""
-    from edge.configuration.effective import effective
+    from edge.configuration.effective import build_configuration
     from edge.configuration.file import RepositoryError
     from edge.configuration.repository import Repository
 
     try:
-        endpoint = effective(Repository(data).load().resources).endpoint("http")
+        endpoint = build_configuration(Repository(data).load().resources).endpoint("http")
     except RepositoryError as error:
         raise CommandError(str(error)) from None
     return None if endpoint is None or not endpoint.port else str(endpoint.from_here)

@@ -1,4 +1,4 @@
-"""Turn resources, or a preset, into the `BrokerConfiguration` that a broker is started with.
+"""Build the `BrokerConfiguration` of a broker from resources or from a preset.
 
 Clients on other machines need credentials, unless the resources have `authenticationService: {name:
 none}`. `notices` and `exposure` return warnings for the operator who applies a configuration.
@@ -53,8 +53,8 @@ from edge.configuration.resources import (
 LOOPBACK: Final = "127.0.0.1"
 
 
-def effective(resources: Sequence[Resource]) -> BrokerConfiguration:
-    """Return the broker's configuration for these (valid) resources. Without any it serves nothing."""
+def build_configuration(resources: Sequence[Resource]) -> BrokerConfiguration:
+    """Return the broker's configuration for these valid resources. Without resources it has no listeners."""
     configuration = BrokerConfiguration()
     for resource, space in of_kind(resources, AddressSpaceSpec):
         service = space.authentication_service
@@ -70,7 +70,7 @@ def effective(resources: Sequence[Resource]) -> BrokerConfiguration:
         )
     for resource, gateway in of_kind(resources, GatewaySpec):
         configuration = _with_gateway(configuration, resource.name, gateway)
-    configuration = guarded(configuration, resources)
+    configuration = require_credentials(configuration, resources)
     addresses = list(of_kind(resources, AddressSpec))
     users = tuple(_user(spec) for _, spec in of_kind(resources, MessagingUserSpec))
     return msgspec.structs.replace(
@@ -83,7 +83,7 @@ def effective(resources: Sequence[Resource]) -> BrokerConfiguration:
     )
 
 
-def development() -> BrokerConfiguration:
+def development_preset() -> BrokerConfiguration:
     """Return the preset of ``edge run --dev``: loopback, free ports, no authentication, a prefix per address type."""
     types = (AddressType.QUEUE, AddressType.TOPIC, AddressType.ANYCAST, AddressType.MULTICAST)
     anywhere = ListenEndpoint(LOOPBACK, 0)
@@ -127,7 +127,7 @@ def notices(resources: Sequence[Resource]) -> list[str]:
         f"{resource.kind} {resource.name}: {what}" for resource in resources for what in _not_in_force(resource, hono)
     ]
     found += [f"{resource.kind} {resource.name}: {what}" for resource, what in forwarder_notices(resources)]
-    if effective(resources).authentication is AuthenticationMode.NONE:
+    if build_configuration(resources).authentication is AuthenticationMode.NONE:
         for resource, _ in of_kind(resources, MessagingUserSpec):
             found.append(
                 f"{resource.kind} {resource.name}: clients are not authenticated: authenticationService is none"
@@ -137,7 +137,7 @@ def notices(resources: Sequence[Resource]) -> list[str]:
 
 def exposure(resources: Sequence[Resource]) -> list[str]:
     """Return warnings about the clients and networks that may connect, for the whole applied configuration."""
-    return list(_exposure(effective(resources), resources))
+    return list(_exposure(build_configuration(resources), resources))
 
 
 def _not_in_force(resource: Resource, hono: bool) -> Iterator[str]:
@@ -146,13 +146,13 @@ def _not_in_force(resource: Resource, hono: bool) -> Iterator[str]:
     if isinstance(spec, DeviceSpec) and not hono:
         yield "devices are stored; their identity is not checked yet"
     if isinstance(spec, MessagingUserSpec) and spec.device is not None and not hono:
-        yield "device: kept, the space has no deviceApi"
+        yield "device: stored without effect, because the space has no deviceApi"
     if isinstance(spec, AddressSpec) and spec.durability.mode is DurabilityMode.MEMORY:
         size = f"{StoreLimits().memory_bytes_max >> 20} MiB"
         yield (
             "durability memory: messages are acknowledged at once and kept in memory only, the newest "
-            f"{size} of each log; stopping the gateway, a crash or a power cut loses what is there, "
-            "and the ledger names it"
+            f"{size} of each log; a stop of the gateway, a crash or a power cut loses them, "
+            "and the loss ledger lists them"
         )
 
 
@@ -201,10 +201,10 @@ def _device_api(part: DeviceApiPart | None, resources: Sequence[Resource]) -> De
     identities = []
     for _, user in of_kind(resources, MessagingUserSpec):
         if user.username.endswith(suffix):
-            told = user.device or DevicePart()
-            device = told.id or user.username.removesuffix(suffix)
-            identities.append(DeviceIdentity(user.username, device, (*told.acts_for, *via.pop(device, ()))))
-    # gateways with a user made by hand: their auth-id is their name
+            part_of_user = user.device or DevicePart()
+            device = part_of_user.id or user.username.removesuffix(suffix)
+            identities.append(DeviceIdentity(user.username, device, (*part_of_user.acts_for, *via.pop(device, ()))))
+    # gateways whose user was created by hand have their name as auth-id
     identities += [DeviceIdentity(f"{name}{suffix}", name, tuple(acts_for)) for name, acts_for in via.items()]
     return DeviceApiConfiguration(
         **msgspec.structs.asdict(part),
@@ -222,8 +222,8 @@ def _hub(part: HubPart, gateway: str) -> Connector:
 
 
 def _address(spec: AddressSpec) -> AddressConfiguration:
-    said = msgspec.structs.asdict(spec)
-    policy = AddressPolicy(**{name: said[name] for name in AddressPolicy.__struct_fields__})
+    fields = msgspec.structs.asdict(spec)
+    policy = AddressPolicy(**{name: fields[name] for name in AddressPolicy.__struct_fields__})
     if policy.consumers_max is None and spec.type is AddressType.SUBSCRIPTION:
         policy = msgspec.structs.replace(policy, consumers_max=1)
     return AddressConfiguration(AddressRule(spec.address, spec.type), policy, spec.topic)
@@ -239,14 +239,14 @@ def _forwarder(resource: str, spec: AddressSpec, part: ForwarderPart) -> Forward
 
 
 def _authentication_is_configured(resources: Sequence[Resource]) -> bool:
-    """Return True when the resources say how clients log in, or that they need not."""
+    """Return True when the resources configure the authentication of clients, even as none."""
     return any(spec.authentication_service is not None for _, spec in of_kind(resources, AddressSpaceSpec))
 
 
-def guarded(configuration: BrokerConfiguration, resources: Sequence[Resource]) -> BrokerConfiguration:
-    """Return the configuration, asking for credentials where other machines reach it and the resources do not say.
+def require_credentials(configuration: BrokerConfiguration, resources: Sequence[Resource]) -> BrokerConfiguration:
+    """Return the configuration with authentication, if other machines can connect and the resources do not set it.
 
-    Loopback needs no credentials unless the space says so: a client there is on this machine already.
+    Clients on loopback need no credentials by default.
     """
     if _authentication_is_configured(resources) or not _exposed(configuration):
         return configuration
@@ -254,18 +254,18 @@ def guarded(configuration: BrokerConfiguration, resources: Sequence[Resource]) -
 
 
 def _exposure(configuration: BrokerConfiguration, resources: Sequence[Resource]) -> Iterator[str]:
-    """Yield notices about the clients that may connect; `configuration` is that of all these resources."""
+    """Yield notices about the clients that may connect. `configuration`: that of all `resources`."""
     exposed = _exposed(configuration)
     if not exposed:
         return
     listeners = _named(exposed)
     if configuration.authentication is AuthenticationMode.NONE:
-        yield f"anyone who reaches {listeners} may connect: authenticationService is none"
+        yield f"{listeners}: any client may connect, because authenticationService is none"
         return
     if not _authentication_is_configured(resources):
         yield (
-            f"{listeners}: clients need credentials (waypost device add); to let anyone in, say so: "
-            "AddressSpace with authenticationService: {name: none}"
+            f"{listeners}: clients need credentials (waypost device add); to allow any client, set "
+            "authenticationService: {name: none} in the AddressSpace"
         )
     clear = [listener for listener in exposed if not listener.tls]
     if clear:
@@ -273,7 +273,7 @@ def _exposure(configuration: BrokerConfiguration, resources: Sequence[Resource])
 
 
 def _exposed(configuration: BrokerConfiguration) -> list[Listener]:
-    """Return the listeners that other machines reach."""
+    """Return the listeners that other machines can reach."""
     return [listener for listener in configuration.listeners if not listener.endpoint.loopback]
 
 

@@ -1,4 +1,4 @@
-"""A file of a gateway's configuration: JSON with the number of its layout, always replaced as a whole."""
+"""Configuration file of a gateway: JSON with a format number, always replaced atomically."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 FILE_MODE: Final = 0o600
-"""Resources hold passwords of remote peers."""
+"""Resources contain passwords of remote peers."""
 
 Content = TypeVar("Content", bound=msgspec.Struct)
 Mark = tuple[int, int, int]
-"""Inode, time of the last change and size: it differs when the content differs."""
+"""Inode, modification time and size, which change with the content."""
 
 
 class RepositoryError(Exception):
-    """The file cannot be read or written; the message says why and what to do next."""
+    """The file cannot be read or written; the message has the reason and the next step."""
 
 
 class _Head(msgspec.Struct):
@@ -26,10 +26,10 @@ class _Head(msgspec.Struct):
 
 
 class ConfigurationFile(Generic[Content]):
-    """A file that holds one `content`; its field `format` is the number of the layout."""
+    """File with one struct as content; its field `format` is the format number."""
 
     def __init__(self, path: Path, content: type[Content], layout: int, *, damaged: str) -> None:
-        """`layout`: the highest this program knows. `damaged`: advice for a file that cannot be read."""
+        """`layout`: highest format number that this program supports. `damaged`: next step for an unreadable file."""
         self.path = path
         self._content = content
         self._layout = layout
@@ -57,8 +57,8 @@ class ConfigurationFile(Generic[Content]):
             made_by = msgspec.json.decode(data, type=_Head).format
             if made_by > self._layout:
                 raise RepositoryError(
-                    f"{self.path} has format {made_by} and this program knows up to {self._layout}: a newer program "
-                    "made it; run that one, or apply the configuration again in another data directory"
+                    f"{self.path} has format {made_by}, but this program supports up to {self._layout}: a newer "
+                    "program made it; run the newer one, or apply the configuration again in another data directory"
                 )
             return msgspec.json.decode(data, type=self._content)
         except msgspec.DecodeError as why:

@@ -23,11 +23,11 @@ WATCH_S: Final = 1.0
 
 
 class AppliedConfiguration(NamedTuple):
-    """Applied resources with the repository's mark."""
+    """Applied resources, with the stamp of their files."""
 
     resources: Sequence[Resource]
     mark: object
-    """Mark of the repository before the resources were read: a later change has another mark."""
+    """Stamp of the files before the resources were read; it differs after a later change."""
 
     @classmethod
     def read(cls, options: RunOptions) -> AppliedConfiguration:
@@ -37,7 +37,7 @@ class AppliedConfiguration(NamedTuple):
 
 
 class Reconfigurable(Protocol):
-    """Gateway that takes another configuration while it runs."""
+    """Gateway that can change its configuration while it runs."""
 
     async def reconfigure(self, configuration: BrokerConfiguration) -> None: ...
 
@@ -59,14 +59,14 @@ class ConfigurationFollower:
         return self._options.config is not None
 
     def fault(self, applied: Sequence[Resource], *, restart: bool) -> str | None:
-        """Return why these resources cannot replace the current ones; None when they can. `restart`: the gateway may
+        """Return the reason why these resources cannot replace the current ones, or None. `restart`: the gateway may
         restart."""
         try:
             configuration_of(self._options, applied)
         except OptionsRefused as refused:
             return str(refused)
         needed = restarts(KINDS, self._latest, applied)
-        return None if restart else "; ".join(f"{each}, and it may not restart" for each in needed) or None
+        return None if restart else "; ".join(f"{each}, and this gateway must not restart" for each in needed) or None
 
     def needs_restart(self) -> bool:
         """Return True when the applied resources differ from the latest ones in fields that need a restart.
@@ -87,7 +87,7 @@ class ConfigurationFollower:
             except (RepositoryError, ConfigurationRejected, OptionsRefused) as error:
                 log.warning("the configuration is unchanged: %s", error)
             except Exception:  # the next change may succeed, and this failure must be reported
-                log.exception("the configuration may be in force in part: this is a fault of the program; restart it")
+                log.exception("unexpected error: the configuration may be in force in part; restart the gateway")
 
     async def follow(self, gateway: Reconfigurable) -> None:
         """Apply the current resources.

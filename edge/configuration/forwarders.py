@@ -38,7 +38,7 @@ def forwarder_notices(resources: Sequence[Resource]) -> Iterator[tuple[Resource,
             if forwarder.direction is Direction.IN and (connector is None or connector.type is ConnectorType.WAYPOST):
                 yield (
                     resource,
-                    f'forwarder "{forwarder.name}" does nothing: a connector of type waypost brings no messages in; '
+                    f'forwarder "{forwarder.name}" has no effect: a connector of type waypost receives no messages; '
                     "to receive from a hub's addresses, add a connector of type: amqp to the same hub, with the "
                     "credentials of an application",
                 )
@@ -71,11 +71,11 @@ def _remote(resource: Resource, path: Path, address: str, remote: str, direction
         yield error_at(resource, path, fault)
         return
     if direction is Direction.IN and is_template(remote):
-        message = "an incoming forwarder needs one address or pattern; only outgoing ones have fields"
+        message = "an incoming forwarder needs an address or a pattern; only an outgoing one may have fields"
         yield error_at(resource, path, message)
         return
     if direction is Direction.IN and not is_filter(address):
-        return  # all messages of the peer go to one address here
+        return  # all messages go to one local address
     try:
         fits(remote, address)
     except MappingError as why:
@@ -83,10 +83,11 @@ def _remote(resource: Resource, path: Path, address: str, remote: str, direction
 
 
 def _from_one_topic(resource: Resource, path: Path, address: str, remote: str, forwarder: ForwarderPart) -> Errors:
-    """Check the address of an incoming MQTT forwarder: an MQTT message names only its topic, unlike one of AMQP."""
+    """Check the address of an incoming MQTT forwarder, because an MQTT message has no address but its topic."""
     if forwarder.direction is Direction.IN and is_filter(address) and not is_filter(remote):
         message = (
-            f'what is sent to "{remote}" has no name that "{address}" matches: use one name here, or a filter there'
+            f'messages of "{remote}" have no address that "{address}" matches: use an address without wildcards here, '
+            "or a filter at the peer"
         )
         yield error_at(resource, path, message)
 
@@ -105,8 +106,8 @@ def _only(resource: Resource, path: Path, forwarder: ForwarderPart) -> Errors:
 
 
 def _to_a_hub(resource: Resource, path: Path, address: str, remote: str, forwarder: ForwarderPart) -> Errors:
-    """Check that a forwarder to a hub changes nothing: a hub gets every message of an address, in order and under its
-    own name, and counts a missing one as a loss."""
+    """Check that a forwarder to a hub has no options: a hub needs every message of an address, unchanged and in order,
+    and reports a missing one as a loss."""
     options = {
         "only": forwarder.only is not None,
         "qos": forwarder.qos is not None,
@@ -129,7 +130,7 @@ def _loops(resources: Sequence[Resource]) -> Errors:
     """Find loops through the forwarders of this gateway. Its hub checks loops over several gateways."""
     for first, *others in rings(forwarding_paths(resources)):
         names = ", then ".join(f'"{other.name}" ({other.direction.value})' for other in others)
-        message = f"messages would circle: what it carries comes back by {names}"
+        message = f"forwarding loop: its messages come back through {names}"
         yield error_at(first.resource, first.path, message)
 
 

@@ -1,4 +1,4 @@
-"""The hub's part of a gateway's configuration as an overlay, and the settings that a hub may not decide."""
+"""The hub's part of a gateway's configuration as an overlay, and the settings that a hub must not change."""
 
 from __future__ import annotations
 
@@ -31,16 +31,18 @@ def resources_of(version: Version) -> list[Resource]:
 
 
 def hub_faults(resources: Iterable[Resource]) -> Iterator[ConfigurationError]:
-    """Yield an error for each of these resources that a hub may not decide: a gateway's identity and its users."""
+    """Yield an error for each resource that a hub must not change: users, and the gateway's identity."""
     for resource in resources:
         spec = resource.spec
         if isinstance(spec, MessagingUserSpec):
-            words = "users and their secrets are the gateway's own: waypost apply there"
+            words = "a hub does not manage users and their secrets: use waypost apply at the gateway"
             yield error_at(resource, (), words)
         if isinstance(spec, GatewaySpec) and spec.hub is not None:
             for field, value in (("gateway", spec.hub.gateway), ("tls", spec.hub.tls)):
                 if value is not None:
-                    words = "who the gateway is at its hub is for its enrolment to say: waypost edge enrol there"
+                    words = (
+                        "the gateway's identity is set by its enrolment: use waypost edge enrol at the gateway"
+                    )
                     yield error_at(resource, ("spec", "hub", field), words)
 
 
@@ -50,7 +52,8 @@ def layer(version: Version | None, kept: Sequence[str] = ()) -> Overlay:
 
 
 def layers(versions: HubVersions) -> list[Overlay]:
-    """Return the overlays that may come into force without another decision; local changes must fit each."""
+    """Return the overlays that may be in force soon: the current one, and the one after a rollback of the trial. Local
+    changes must be valid with each."""
     in_force = layer(versions.in_force, versions.in_force_kept)
     return [in_force, layer(versions.confirmed, versions.kept)] if versions.trial is not None else [in_force]
 
@@ -61,14 +64,16 @@ def name_of(resource: Resource) -> str:
 
 
 def managed(overlay: Overlay, resource: Resource) -> Resource | None:
-    """Return the hub's resource that replaces this own one; None when the own one is in force, at least in part."""
+    """Return the hub's resource that replaces this one of the gateway; None if it is in force, at least in part."""
     key = key_in(KINDS, resource)
     return None if not key[1] or overlay.keeps(key) else overlay.managed.get(key)
 
 
 def not_ours(resource: Resource, number: int) -> ConfigurationError:
-    """Return the error for a local change of a resource that the hub decides."""
-    words = f"is decided by the hub (version {number}): change it there; or, until the hub's next version, with --local"
+    """Return the error for a local change of a resource that the hub manages."""
+    words = (
+        f"is managed by the hub (version {number}): change it there; --local overrides it until its next version"
+    )
     return error_at(resource, (), words)
 
 

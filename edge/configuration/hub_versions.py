@@ -4,7 +4,7 @@ Commit-confirm: a new version is on trial until the hub confirms it; otherwise t
 whole state is one value, `HubVersions`, and each step returns the next value. It is on disk before it has any effect,
 in one file that is replaced as a whole: after a power cut between two steps the file has one value or the other, and
 both define what to do. This module has neither files nor a clock: the caller runs the deadline of a trial, which
-starts again with the program.
+restarts with the program.
 
 | state | event | next |
 |---|---|---|
@@ -24,11 +24,11 @@ from bridge.desired import ApplyFailure, ApplyOutcome, Desired, DesiredReport
 from bridge.hidden import hides
 
 STARTS_MAX: Final = 3
-"""Most starts of the program during one trial: a version that crashes it would do so at each start."""
+"""Maximum starts of the program during one trial, in case the version crashes the program at each start."""
 
 
-class NotTaken(Exception):
-    """A version is refused, because its number or a higher one is already decided; the message gives the reason."""
+class VersionNotAccepted(Exception):
+    """A version is ignored, because its number is not newer than the last decision, or another version is on trial."""
 
 
 @hides("resources")
@@ -49,7 +49,7 @@ class HubVersions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     authority: str = ""
     """Issuer of the numbers: SHA-256 of the certificate of the hub's authority, hexadecimal."""
     newest: int = 0
-    """Highest decided number: versions up to it are not taken."""
+    """Highest number with a decision; versions up to it are ignored."""
     confirmed: Version | None = None
     trial: Version | None = None
     starts: int = 0
@@ -61,7 +61,7 @@ class HubVersions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def in_force(self) -> Version | None:
-        """Version in force; None: the hub decides nothing."""
+        """Version in force; None: the hub manages nothing."""
         return self.trial or self.confirmed
 
     @property
@@ -82,29 +82,31 @@ class HubVersions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     # --- steps ------------------------------------------------------------------------------------------------
 
-    def of(self, authority: str) -> HubVersions:
-        """Return the state for documents of this authority: a new authority starts new numbers. The version in force
-        stays."""
+    def for_authority(self, authority: str) -> HubVersions:
+        """Return the state for documents of this authority. A new authority starts new numbers; the version in
+        force stays."""
         if authority == self.authority:
             return self
         confirmed = msgspec.structs.replace(self.confirmed, number=0) if self.confirmed is not None else None
         return HubVersions(authority=authority, confirmed=confirmed, kept=self.kept)
 
     def require_new(self, number: int) -> None:
-        """Raise `NotTaken` unless a version of this number may be decided next."""
+        """Raise `VersionNotAccepted` unless a version of this number may be decided next."""
         if self.trial is not None:
-            raise NotTaken(f"version {self.trial.number} is on trial; {number} is decided after it")
+            raise VersionNotAccepted(f"version {self.trial.number} is on trial; {number} has to wait")
         if number <= self.newest:
-            raise NotTaken(f"version {number} is not newer than {self.newest}, which this gateway has decided about")
+            raise VersionNotAccepted(
+                f"version {number} is not newer than {self.newest}, which this gateway accepted or refused"
+            )
 
     def tried(self, desired: Desired, digest: str = "") -> HubVersions:
-        """Put a version into force, on trial. Raises `NotTaken`."""
+        """Put a version into force, on trial. Raises `VersionNotAccepted`."""
         self.require_new(desired.version)
         trial = Version(desired.version, desired.resources, desired.confirm_s, desired.restart, digest)
         return msgspec.structs.replace(self, newest=desired.version, trial=trial, starts=0, failure=None)
 
     def refused(self, number: int, why: str) -> HubVersions:
-        """Refuse a version. Raises `NotTaken`."""
+        """Refuse a version. Raises `VersionNotAccepted`."""
         self.require_new(number)
         failure = ApplyFailure(number, ApplyOutcome.REFUSED, why)
         return msgspec.structs.replace(self, newest=number, failure=failure)
@@ -132,7 +134,7 @@ class HubVersions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             )
         return msgspec.structs.replace(self, starts=self.starts + 1)
 
-    def keeping(self, names: tuple[str, ...]) -> HubVersions:
+    def with_overrides(self, names: tuple[str, ...]) -> HubVersions:
         """Override these resources (Kind/name) with the gateway's own; a trial is rolled back."""
-        settled = self.rolled_back("it was overridden at the gateway during the trial")
+        settled = self.rolled_back("its resources were overridden at the gateway during the trial")
         return msgspec.structs.replace(settled, kept=tuple(dict.fromkeys((*settled.kept, *names))))

@@ -1,8 +1,8 @@
-"""Loops of forwarders: forwarders as paths between addresses, and the rings that they form.
+"""Find forwarding loops: forwarders are paths between addresses, and paths may form rings.
 
-A path leads from addresses at one place to addresses at another. A place is a gateway, or a peer by its endpoints: two
-connectors to the same endpoint lead to the same addresses. This module checks the configuration. A loop that it does
-not show (another broker that passes messages on) is stopped when a message returns to a gateway it has passed.
+A path leads from addresses of a gateway to those of a peer, or back. A peer is identified by its endpoints, so two
+connectors to one endpoint lead to the same addresses. The configuration does not show loops through other brokers; they
+are broken when a message returns to a gateway that it has already passed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ForwardingPath(NamedTuple):
     peers: Peers
 
     def feeds(self, other: ForwardingPath) -> bool:
-        """Return True when the other forwarder may take messages that this one brings."""
+        """Return True when the other forwarder may receive messages of this one."""
         if self.direction is other.direction:
             return False
         if self.direction is Direction.IN:
@@ -113,9 +113,9 @@ def rings(found: Sequence[ForwardingPath]) -> Iterator[list[ForwardingPath]]:
 
 def _following(found: Sequence[ForwardingPath]) -> list[list[int]]:
     """Return, for each path, the indices of the paths it feeds. Only paths of opposite directions are compared."""
-    by_direction = {side: [j for j, way in enumerate(found) if way.direction is side] for side in Direction}
+    by_direction = {side: [j for j, path in enumerate(found) if path.direction is side] for side in Direction}
     others = {Direction.IN: by_direction[Direction.OUT], Direction.OUT: by_direction[Direction.IN]}
-    return [[j for j in others[way.direction] if way.feeds(found[j])] for way in found]
+    return [[j for j in others[path.direction] if path.feeds(found[j])] for path in found]
 
 
 def _ring(start: int, following: Sequence[Sequence[int]]) -> list[int] | None:

@@ -33,7 +33,7 @@ class AddressAdministration:
     """Implements `edge.broker.amqp.administration.Administration` over the repository of a data directory."""
 
     def __init__(self, repository: Repository, reload: Callable[[], Awaitable[None]]) -> None:
-        """`reload` makes the gateway use the applied resources."""
+        """`reload` applies the stored resources to the gateway."""
         self._repository = repository
         self._reload = reload
         self._tasks: set[asyncio.Task[None]] = set()
@@ -54,17 +54,17 @@ class AddressAdministration:
                 await self._reload()
             except (ConfigurationRejected, RepositoryError) as error:
                 log.warning("the configuration is unchanged: %s", error)
-                answer = ManagementResponse(500, f"written, but not in force: {error}")
+                answer = ManagementResponse(500, f"stored, but not applied: {error}")
         done(answer)
 
     def changed(self, operation: str, name: str, attributes: Mapping[str, Any]) -> ManagementResponse:
-        """Change the repository; return the answer. Blocks for the disk."""
+        """Change the repository and return the response. Blocks until it is on disk."""
         try:
             found = self._resource(name)
             if operation == "CREATE":
                 return self._created(name, attributes, found)
             if found is None:
-                return ManagementResponse(404, f"there is no address {name!r} among the applied resources")
+                return ManagementResponse(404, f"the applied resources have no address {name!r}")
             if operation == "DELETE":
                 self._repository.delete([found.key])
                 return ManagementResponse(204, "No Content", {})
@@ -76,7 +76,7 @@ class AddressAdministration:
 
     def _created(self, name: str, attributes: Mapping[str, Any], found: Resource | None) -> ManagementResponse:
         if found is not None:
-            return ManagementResponse(409, f"there is an address {name!r} already")
+            return ManagementResponse(409, f"address {name!r} already exists")
         return self._applied(self._free_name(name), {**_spec(attributes), "address": name}, 201)
 
     def _applied(self, resource_name: str, spec: Mapping[str, Any], status: int) -> ManagementResponse:

@@ -10,7 +10,7 @@ import msgspec
 from bridge.resources.endpoint import ListenEndpoint
 from bridge.resources.resource import Resource
 from edge.broker.configuration import BrokerConfiguration, Listener
-from edge.configuration.effective import development, effective, guarded, with_hub
+from edge.configuration.effective import build_configuration, development_preset, require_credentials, with_hub
 from edge.configuration.kinds import KINDS
 from edge.configuration.repository import Repository
 from edge.configuration.resources import SHORT_FORMS
@@ -64,7 +64,7 @@ def configuration_of(options: RunOptions, resources: Sequence[Resource] | None =
             f"set it up: waypost edge init --data {word(options.data)}; or try it out with --dev",
         )
     if not options.dev:
-        return guarded(configuration, resources)
+        return require_credentials(configuration, resources)
     for endpoint in (listener.endpoint for listener in configuration.listeners):
         if not endpoint.loopback:
             raise OptionsRefused(
@@ -89,10 +89,10 @@ def _base(options: RunOptions, resources: Sequence[Resource]) -> BrokerConfigura
     With --dev, the preset adds listeners and addresses that the applied resources do not name.
     """
     if not options.dev or options.config is not None:
-        return effective(resources)
+        return build_configuration(resources)
     if not resources:
-        return development()
-    configuration, preset = effective(resources), development()
+        return development_preset()
+    configuration, preset = build_configuration(resources), development_preset()
     configuration = msgspec.structs.replace(configuration, addresses=configuration.addresses or preset.addresses)
     named = configuration.listeners
     return _with_listeners(msgspec.structs.replace(configuration, listeners=preset.listeners), named)

@@ -30,20 +30,20 @@ from edge.configuration.hub_versions import HubVersions
 from edge.configuration.kinds import KINDS
 
 FORMAT: Final = 1
-"""Layout number of the files; a higher number is of a newer program."""
+"""Format number of the files; newer programs use higher numbers."""
 FOLDER: Final = "config"
 """Folder in the data directory."""
 FOLDER_MODE: Final = 0o700
 
 
 class ConfigurationSnapshot(msgspec.Struct, frozen=True):
-    """All resources in force, valid as a whole. `version` counts changes from 0, the empty configuration."""
+    """All resources in force, which are valid together. `version` counts changes; 0 is the empty configuration."""
 
     version: int
     """Version of the gateway's own part."""
     resources: tuple[Resource, ...]
     managed: tuple[str, ...] = ()
-    """Kind/name of resources that the hub decides, at least in part."""
+    """Kind/name of resources that the hub manages, at least in part."""
 
 
 @hides("resources")
@@ -86,7 +86,7 @@ class Repository:
             self.folder / "hub.json",
             _HubFile,
             FORMAT,
-            damaged="move it away; the gateway is then as it was configured here until its hub sends a new version",
+            damaged="move it away; the local configuration is then in force until the hub sends a new version",
         )
         self.path = self._own.path
         self._seen: tuple[Mark, int] | None = None
@@ -107,7 +107,7 @@ class Repository:
 
     @property
     def mark(self) -> tuple[Mark | None, Mark | None]:
-        """Mark of both files, which differs after a change. Costs two `stat`. Raises `RepositoryError`."""
+        """Stamp of both files, which differs after a change. Costs two `stat`. Raises `RepositoryError`."""
         return self._own.mark(), self._hub.mark()
 
     def load(self) -> ConfigurationSnapshot:
@@ -119,7 +119,7 @@ class Repository:
         return ConfigurationSnapshot(file.version, resources, decided)
 
     def decided(self) -> list[Resource]:
-        """Return what is in force if the trial is rolled back, for actions that outlast a trial. Raises as `load`."""
+        """Return the resources without a version on trial, for actions that outlast a trial. Raises as `load`."""
         file, versions = self._read(), self.hub_versions()
         return plan.load(KINDS, file.resources, str(self.path), layer(versions.confirmed, versions.kept))
 
@@ -164,7 +164,8 @@ class Repository:
         return HubVersions() if file is None else file.versions
 
     def step(self, step: Callable[[HubVersions], HubVersions]) -> HubVersions:
-        """Replace the state by `step` of it, on disk on return. Raises `RepositoryError`, and what `step` raises."""
+        """Replace the state by the result of `step`; it is on disk on return. Raises `RepositoryError` and errors of
+        `step`."""
         with self._locked():
             before = self.hub_versions()
             after = step(before)
@@ -181,10 +182,10 @@ class Repository:
         digest: str = "",
     ) -> HubVersions:
         """Put a version on trial, or refuse it when it is not valid over the own resources or `fault` returns a reason;
-        the decision is on disk on return. `digest`: of the document. Raises `NotTaken`, `RepositoryError`."""
+        the decision is on disk on return. `digest`: of the document. Raises `VersionNotAccepted`, `RepositoryError`."""
 
         def step(before: HubVersions) -> HubVersions:
-            known = before.of(authority)
+            known = before.for_authority(authority)
             known.require_new(desired.version)
             tried = known.tried(desired, digest)
             try:
@@ -206,7 +207,7 @@ class Repository:
         if others and not keep and versions.in_force is not None:
             raise ConfigurationRejected([not_ours(each, versions.in_force.number) for each in others])
         if others:
-            versions = versions.keeping(tuple(name_of(each) for each in others))
+            versions = versions.with_overrides(tuple(name_of(each) for each in others))
         given = [each for each in resources if each not in same]
         documents, changes = plan.applied(KINDS, file.resources, given, str(self.path), layers(versions))
         unchanged = [ResourceChange(*each.key, each.document, each.document) for each in same]

@@ -32,7 +32,7 @@ from edge.broker.store.lock import is_held
 from edge.configuration.desired_inbox import Answer, DesiredInbox
 from edge.configuration.file import RepositoryError
 from edge.configuration.following import ConfigurationFollower, Reconfigurable
-from edge.configuration.hub_versions import HubVersions, NotTaken, Version
+from edge.configuration.hub_versions import HubVersions, Version, VersionNotAccepted
 from edge.configuration.options import OptionsRefused, RunOptions
 from edge.configuration.repository import Repository
 
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AGAIN_S: Final = 5.0
-"""Seconds between attempts to store a decision while the disk fails."""
+"""Seconds between attempts to store a decision after a disk error."""
 
-WITH_A_FILE: Final = "this gateway runs with --config: its configuration is that file's"
+WITH_A_FILE: Final = "this gateway runs with --config, so only that file configures it"
 
 
 def count_start(options: RunOptions) -> None:
@@ -62,8 +62,8 @@ def roll_back_start(options: RunOptions, why: str) -> bool:
     repository = Repository(options.data)
     if options.config is not None or repository.hub_versions().trial is None or is_held(options.data):
         return False
-    log.error("the hub's configuration is rolled back: the gateway does not start with it: %s", why)
-    repository.step(lambda versions: versions.rolled_back(f"the gateway does not start with it: {why}"))
+    log.error("the hub's configuration is rolled back, because the gateway does not start with it: %s", why)
+    repository.step(lambda versions: versions.rolled_back(f"the gateway does not start with this configuration: {why}"))
     return True
 
 
@@ -77,13 +77,13 @@ class SystemUpdates(Protocol):
     """Follows the version of the system that a configuration wants."""
 
     def fault(self, applied: Sequence[Resource]) -> str | None:
-        """Return why the system in these resources cannot be installed; None when it can."""
+        """Return the reason why the system in these resources cannot be installed, or None."""
 
     def report(self) -> SystemReport | None:
         """Return the progress of the update; None: no version is wanted. Raises `RepositoryError`."""
 
     async def watch(self, changed: Callable[[], None]) -> None:
-        """Follow for as long as the gateway runs; call `changed` when `report` is another one."""
+        """Follow while the gateway runs; call `changed` when `report` has changed."""
 
 
 class Trials:
@@ -117,7 +117,7 @@ class Trials:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def bind(self, uplink: ConnectorUplink) -> None:
-        """Use the connector to a hub for documents, if the gateway has enrolled there."""
+        """Receive documents over this connector, if it leads to the hub of the enrolment."""
         tls = uplink.connector.tls
         if tls is None or tls.certificate != self._certificate:
             return
@@ -130,7 +130,7 @@ class Trials:
         self._gateway = gateway
         trial = self._versions().trial
         if trial is not None:
-            log.warning("version %d of the hub's configuration is being tried", trial.number)
+            log.warning("version %d of the hub's configuration is still on trial", trial.number)
             self._await_confirmation(trial)
         self._do(self._system.watch(self.send_report))
         self.send_report()
@@ -149,13 +149,13 @@ class Trials:
         return report if self._unread is None else msgspec.structs.replace(report, failure=self._unread)
 
     def send_report(self) -> None:
-        """Send the report to the hub; during a step, after it."""
+        """Send the report to the hub, or at the end of the step that is running."""
         if self._uplink is None or self._gateway is None or self._one_at_a_time.locked():
             return
         try:
             report = self.report()
         except RepositoryError as error:
-            log.warning("the configuration cannot be reported to the hub: %s", error)
+            log.warning("cannot report the configuration to the hub: %s", error)
             return
         document: dict[str, Any] = msgspec.to_builtins(report)
         self._uplink.reports.send_configuration(document, partial(self._reported, report.trying))
@@ -184,23 +184,23 @@ class Trials:
                 log.warning("a configuration from the hub is refused: %s", error)
                 self._unread = ApplyFailure(0, ApplyOutcome.REFUSED, str(error))
                 outcome, words = Settlement.REJECTED, str(error)
-            except NotTaken as why:
-                log.info("a configuration from the hub is not taken: %s", why)
+            except VersionNotAccepted as why:
+                log.info("a configuration from the hub is ignored: %s", why)
                 busy = self._versions().trial is not None
                 outcome, words = Settlement.RELEASED if busy else Settlement.ACCEPTED, str(why)
             except RepositoryError as error:
-                log.error("a configuration from the hub cannot be kept: %s", error)  # noqa: TRY400
+                log.error("cannot store a configuration from the hub: %s", error)  # noqa: TRY400
                 outcome, words = Settlement.RELEASED, str(error)
                 await asyncio.sleep(AGAIN_S)  # the hub sends it again at once
         answer(outcome, words)
         self.send_report()
 
     async def _decide(self, body: bytes) -> None:
-        """Decide about a document. Raises `DesiredError`, `NotTaken`, `RepositoryError`."""
+        """Decide about a document. Raises `DesiredError`, `VersionNotAccepted`, `RepositoryError`."""
         try:
             signed = msgspec.json.decode(body, type=SignedDesired)
         except (msgspec.DecodeError, UnicodeError) as error:
-            raise DesiredError(f"it cannot be read: {error}") from None
+            raise DesiredError(f"the document cannot be decoded: {error}") from None
         verified = await asyncio.to_thread(self._verify, signed)
         if self._following.fixed:
             raise DesiredError(WITH_A_FILE)
@@ -210,7 +210,7 @@ class Trials:
         take = partial(self._repository.take, desired, verified.authority, fault, digest=digest_of(signed.content))
         known = await asyncio.to_thread(take)
         if known.trial is not None:
-            log.warning("version %d of the hub's configuration is tried", desired.version)
+            log.warning("version %d of the hub's configuration is on trial", desired.version)
             self._await_confirmation(known.trial)
             await self._take_over()
         elif known.failure is not None:
@@ -235,7 +235,7 @@ class Trials:
             trial = self._versions().trial
             if trial is None or trial.number != number:
                 return
-            await self._roll_back(f"the hub has not confirmed it within {trial.confirm_s:g} s{self._last_error()}")
+            await self._roll_back(f"the hub did not confirm it within {trial.confirm_s:g} s{self._last_error()}")
         self.send_report()
 
     async def _roll_back(self, why: str) -> None:
@@ -270,16 +270,16 @@ class Trials:
         return self._repository.hub_versions()
 
     async def _step(self, step: Callable[[HubVersions], HubVersions]) -> HubVersions | None:
-        """Take a step; return None when the disk fails."""
+        """Store the result of a step; return None after a disk error."""
         try:
             return await asyncio.to_thread(self._repository.step, step)
         except RepositoryError as error:
-            log.error("the decision about the hub's configuration cannot be stored: %s", error)  # noqa: TRY400
+            log.error("cannot store the decision about the hub's configuration: %s", error)  # noqa: TRY400
             return None
 
     def _last_error(self) -> str:
         state = self._uplink.dialer.state if self._uplink is not None else None
-        return f"; of the link: {state.last_error}" if state is not None and state.last_error else ""
+        return f"; last error of the link: {state.last_error}" if state is not None and state.last_error else ""
 
     def _await_confirmation(self, trial: Version) -> None:
         self._stop_waiting()

@@ -1,6 +1,6 @@
-"""Rules between resources: a configuration that the gateway could not run is never applied.
+"""Rules between resources, so that a configuration is never applied if the gateway could not run with it.
 
-Single values were checked when they were read. Every function here yields errors and raises nothing.
+Single values are checked when they are read. All functions here yield errors and raise nothing.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ _CAMEL: Final = {field.attribute: field.path[-1] for field in fields_of(Listener
 
 
 def _insecure(resources: Sequence[Resource]) -> Errors:
-    """Refuse settings without the protection they need: a password that is sent unencrypted, or authentication without
-    an issuer or authority, would be noticed too late."""
+    """Refuse insecure settings: a password that would be sent unencrypted, or authentication without an issuer or
+    authority."""
     for resource, spec in of_kind(resources, AddressSpaceSpec):
         service = spec.authentication_service
         asks = any(
@@ -74,18 +74,18 @@ def _insecure(resources: Sequence[Resource]) -> Errors:
             for _, gateway in of_kind(resources, GatewaySpec)
         )
         if service is not None and service.name is AuthenticationMode.EXTERNAL and not asks and service.oidc is None:
-            message = "external authentication is by token or certificate: give oidc here, or listeners.tls.clientCa"
+            message = "external authentication requires oidc here, or listeners.tls.clientCa of the Gateway"
             yield error_at(resource, ("spec", "authenticationService", "name"), message)
         if service is not None and service.oidc is not None:
             path: Path = ("spec", "authenticationService", "oidc")
             if service.name is not AuthenticationMode.EXTERNAL:
-                yield error_at(resource, path, "tokens are of external authentication: name: external")
+                yield error_at(resource, path, "oidc requires external authentication: set name: external")
             yield from issuer_faults(resource, path, service.oidc)
         for i, connector in enumerate(spec.connectors):
             local = all(host.host in LOOPBACK for host in connector.hosts)
             known = connector.credentials
             if known is not None and connector.tls is None and not local and not known.plain_without_tls:
-                message = "a password would cross the network in the clear; give the connector tls (tls: {} will do)"
+                message = "the password would be sent unencrypted; add tls to the connector (tls: {} is enough)"
                 yield error_at(resource, ("spec", "connectors", i, "credentials"), message)
 
 
@@ -97,21 +97,21 @@ def _gateway(resources: Sequence[Resource]) -> Errors:
         for field, (_, _, tls) in SHORT_FORMS.items():
             endpoint, name = endpoints[field], _CAMEL[field]
             if endpoint is not None and endpoint.port and taken.setdefault(str(endpoint), name) != name:
-                message = f"{endpoint} is taken by {taken[str(endpoint)]}"
+                message = f"{endpoint} is already used by {taken[str(endpoint)]}"
                 yield error_at(resource, ("spec", "listeners", name), message)
             if endpoint is not None and tls and spec.listeners.tls is None:
                 message = "a listener with TLS needs listeners.tls: {certificate, key}"
                 yield error_at(resource, ("spec", "listeners", name), message)
         for i, host in enumerate(spec.listeners.host_names):
             if host_name(host) != host.lower():
-                message = f'"{host}" is not a host name: name it as browsers do, without scheme and port'
+                message = f'"{host}" is not a host name: write it without scheme and port'
                 yield error_at(resource, ("spec", "listeners", "hostNames", i), message)
         files = spec.listeners.tls
         if files is not None and files.client_required and files.client_ca is None:
-            message = "needs clientCa: nobody's certificate could be trusted"
+            message = "requires clientCa; without it no certificate can be verified"
             yield error_at(resource, ("spec", "listeners", "tls", "clientRequired"), message)
         if files is not None and files.client_crl is not None and files.client_ca is None:
-            message = "needs clientCa: lists are signed by the authorities there"
+            message = "requires clientCa, whose authorities sign the lists"
             yield error_at(resource, ("spec", "listeners", "tls", "clientCrl"), message)
         if spec.hub is not None:
             yield from _hub_urls(resource, spec.hub)
@@ -129,10 +129,10 @@ def _hub_urls(resource: Resource, hub: HubPart) -> Errors:
             yield error_at(resource, path, str(why))
             continue
         if secure not in (None, found.secure):
-            yield error_at(resource, path, "a hub is reached with TLS under all its URLs, or under none")
+            yield error_at(resource, path, "the URLs of a hub must all use TLS, or none")
         secure = found.secure
         if hub.tls is not None and not found.secure:
-            words = f'{url} is without TLS; "amqps://" and "wss://" mean with it'
+            words = f'{url} does not use TLS; use "amqps://" or "wss://"'
             yield error_at(resource, ("spec", "hub", "tls") if not i else path, words)
 
 
@@ -146,7 +146,9 @@ def _limits(resource: Resource, limits: Limits) -> Errors:
     if packet * MEMORY_MESSAGES_MIN > memory:
         path = ("spec", "limits", "memoryBytesMax" if memory != Limits().memory_bytes_max else "packetBytesMax")
         yield error_at(
-            resource, path, f"memoryBytesMax ({memory}) has to be {MEMORY_MESSAGES_MIN} times packetBytesMax ({packet})"
+            resource,
+            path,
+            f"memoryBytesMax ({memory}) must be at least {MEMORY_MESSAGES_MIN} times packetBytesMax ({packet})",
         )
 
 
@@ -165,7 +167,9 @@ def _connector(resource: Resource, path: Path, connector: Connector) -> Errors:
     if "/" in connector.name:
         yield error_at(resource, (*path, "name"), "must not contain /")
     if connector.frame_bytes_max is not None and connector.frame_bytes_max < FRAME_BYTES_MIN:
-        yield error_at(resource, (*path, "maxFrameSize"), f"AMQP asks for {FRAME_BYTES_MIN} bytes at least")
+        yield error_at(
+            resource, (*path, "maxFrameSize"), f"must be at least {FRAME_BYTES_MIN} bytes, the minimum of AMQP"
+        )
     yield from _tls(resource, (*path, "tls"), connector.tls)
     yield from _proxy(resource, (*path, "proxy"), connector.proxy)
     yield from connector_faults(resource, path, connector)
@@ -173,7 +177,7 @@ def _connector(resource: Resource, path: Path, connector: Connector) -> Errors:
 
 def _tls(resource: Resource, path: Path, tls: TlsFiles | None) -> Errors:
     if tls is not None and (tls.certificate is None) != (tls.key is None):
-        yield error_at(resource, path, "clientCert and clientKey go together")
+        yield error_at(resource, path, "set both clientCert and clientKey, or neither")
 
 
 def _addresses(resources: Sequence[Resource]) -> Errors:
@@ -183,7 +187,7 @@ def _addresses(resources: Sequence[Resource]) -> Errors:
         other = first.setdefault(spec.address, resource)
         if other is not resource:
             where = f"{other.origin.source}:{other.origin.line(path)}"
-            yield error_at(resource, path, f'"{spec.address}" is an address of {other.name} already ({where})')
+            yield error_at(resource, path, f'"{spec.address}" is already the address of {other.name} ({where})')
         fault = filter_fault(spec.address)
         if fault:
             yield error_at(resource, path, fault)
@@ -204,7 +208,11 @@ def _subscription(resource: Resource, spec: AddressSpec) -> Errors:
     elif spec.topic:
         yield error_at(resource, ("spec", "topic"), f"a {spec.type.value} has no topic; only a subscription has")
     if spec.consumers_max is not None and spec.type not in (AddressType.QUEUE, AddressType.SUBSCRIPTION):
-        yield error_at(resource, ("spec", "maxConsumers"), f"a {spec.type.value} has no bound on its consumers")
+        yield error_at(
+            resource,
+            ("spec", "maxConsumers"),
+            f"a {spec.type.value} has no limit of consumers; only a queue or a subscription has",
+        )
 
 
 def _policy(resource: Resource, spec: AddressSpec) -> Errors:
@@ -243,7 +251,7 @@ def _deadletters(resources: Sequence[Resource]) -> Errors:
                 continue
             path = ("spec", field)
             if name == spec.address:
-                yield error_at(resource, path, "an address cannot be its own")
+                yield error_at(resource, path, f"an address cannot be its own {field} address")
             elif name not in types:
                 message = f'there is no address "{name}"{schema.suggestion(name, _deadletter_names(types))}'
                 yield error_at(resource, path, message)
@@ -318,7 +326,7 @@ def _device_api(resources: Sequence[Resource]) -> Errors:
         if device is None:
             continue
         if tenants and not user.username.endswith(f"@{tenants[0]}"):
-            message = f'a device\'s user is called auth-id@{tenants[0]}, and "{user.username}" is not'
+            message = f'the user of a device must be named auth-id@{tenants[0]}, unlike "{user.username}"'
             yield error_at(resource, ("spec", "username"), message)
         if device.id and not IDENTIFIER.fullmatch(device.id):
             yield error_at(
@@ -346,10 +354,12 @@ def _system(resources: Sequence[Resource]) -> Errors:
         except ValueError:
             fits = False
         if not fits:
-            message = f'"{spec.url}" is not where a bundle can be fetched; expected https://host/path'
+            message = f'"{spec.url}" is not the URL of a bundle; expected https://host/path'
             yield error_at(resource, ("spec", "url"), message)
         elif parts.username is not None:
-            message = "names and passwords in a URL are shown to everybody: let the server go by the path"
+            message = (
+                "remove the user name and the password, which would appear in logs; use a path that is hard to guess"
+            )
             yield error_at(resource, ("spec", "url"), message)
 
 

@@ -88,13 +88,13 @@ def test_what_cuts_the_uplink_returns_by_itself_and_nothing_stored_is_touched(fl
 
     fleet.fleet("config", "apply", "h*", "-f", fleet.written("away.yaml", ELSEWHERE), "--confirm", "3s")
     wait_until(
-        lambda: "is being tried" in gateway.log.read_text() or "is tried" in gateway.log.read_text(),
+        lambda: "is still on trial" in gateway.log.read_text() or "is on trial" in gateway.log.read_text(),
         timeout_s=WAIT_S,
         what="it is tried",
     )
     sender.publish(50)
     row = fleet.wait_for("hall", "rolled-back", 2)
-    assert "has not confirmed it within 3 s" in row["why"]
+    assert "did not confirm it within 3 s" in row["why"]
     assert row["version"] == 1
     assert "Address/one" in applied(fleet, "hall")
     sender.publish(50)
@@ -153,7 +153,7 @@ def test_restarts_and_changes_at_the_gateway(fleet: EnrolledFleet) -> None:
     )
     fleet.fleet("config", "apply", "hall", "-f", limits)
     row = fleet.wait_for("hall", "refused", 1)
-    assert "takes effect after a restart, and it may not restart" in row["why"]
+    assert "takes effect after a restart, and this gateway must not restart" in row["why"]
     fleet.fleet("config", "apply", "hall", "-f", limits, "-f", address(fleet, "one"), "--restart")
     fleet.wait_for("hall", "confirmed", 2)
     assert "the gateway restarts for the hub's configuration" in gateway.log.read_text()
@@ -163,7 +163,7 @@ def test_restarts_and_changes_at_the_gateway(fleet: EnrolledFleet) -> None:
         "mine.yaml", ADDRESS.format(name="one", address="one", connector="hub").replace("topic", "queue")
     )
     said = fleet.here("hall", "apply", "-f", mine, code=2)
-    assert "is decided by the hub (version 2)" in said
+    assert "is managed by the hub (version 2)" in said
     fleet.here("hall", "apply", "-f", mine, "--local")
     wait_until(lambda: fleet.states()["hall"]["kept"] == ["Address/one"], timeout_s=WAIT_S, what="the hub hears of it")
     fleet.fleet("config", "apply", "hall", "-f", address(fleet, "one"), "--restart")

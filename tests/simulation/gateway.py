@@ -37,7 +37,7 @@ from edge.broker.router.connector_uplink import ConnectorUplink
 from edge.broker.router.uplinks import AnyConnector, Uplinks
 from edge.broker.server import Broker
 from edge.broker.store.engine import StoreEngine
-from edge.configuration.effective import effective
+from edge.configuration.effective import build_configuration
 from edge.configuration.file import RepositoryError
 from edge.configuration.following import AppliedConfiguration, ConfigurationFollower
 from edge.configuration.options import RunOptions
@@ -133,7 +133,7 @@ def configuration(
 
 def managed(resources: Sequence[Resource]) -> BrokerConfiguration:
     """Return the effect of these resources on a gateway, within the part that a version of its hub may decide."""
-    return effective(resources)
+    return build_configuration(resources)
 
 
 def with_managed(own: BrokerConfiguration, over: BrokerConfiguration) -> BrokerConfiguration:

@@ -44,13 +44,13 @@ log = logging.getLogger(__name__)
 class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
     """Consumer of one incoming forwarder over one connection."""
 
-    def __init__(self, cluster: Cluster, inbox: ForwarderInbox, carriage: Carriage, reached: dict[str, Any]) -> None:
-        """`reached`: from `Cluster.connect`."""
+    def __init__(self, cluster: Cluster, inbox: ForwarderInbox, carriage: Carriage, options: dict[str, Any]) -> None:
+        """`options`: result of `Cluster.connect`."""
         self._inbox = inbox
         self._carriage = carriage
         self._topic = topic_of(inbox.remote)
         self._consumer = AIOKafkaConsumer(
-            **reached,
+            **options,
             group_id=cluster.settings.group or f"{cluster.identity.client_id}.{self._topic}",
             enable_auto_commit=False,
             auto_offset_reset="earliest",

@@ -15,7 +15,7 @@ from edge.appliance.resource_commands import explained
 from edge.broker.configuration import BrokerConfiguration, Connector, Direction, Forwarder
 from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.store.sqlite import FILE_NAME
-from edge.configuration.effective import effective
+from edge.configuration.effective import build_configuration
 from edge.configuration.kinds import KINDS
 from edge.configuration.repository import Repository
 from edge.output.amounts import counted
@@ -42,7 +42,7 @@ def planned(data: Path, names: Sequence[str]) -> list[PlannedChange]:
         repository.plan(resources)
         applied = repository.load().resources
         after = list({(one.kind, one.name): one for one in (*applied, *resources)}.values())
-        return list(changes(effective(applied), effective(after), waiting_in(data)))
+        return list(changes(build_configuration(applied), build_configuration(after), waiting_in(data)))
 
 
 def waiting_in(data: Path) -> Mapping[str, int]:

@@ -16,7 +16,7 @@ from bridge.resources.resource import Resource
 from edge.appliance.clock import kernel_synchronized
 from edge.appliance.program import as_called
 from edge.broker.configuration import BrokerConfiguration
-from edge.configuration.effective import effective, exposure, notices
+from edge.configuration.effective import build_configuration, exposure, notices
 from edge.configuration.file import RepositoryError
 from edge.configuration.kinds import KINDS
 from edge.configuration.repository import Repository
@@ -108,7 +108,7 @@ def context_of(
         found.resources = list(applied)
         found.notices = notices(found.resources)
         found.exposure = exposure(found.resources)
-        found.configuration = effective(found.resources)
+        found.configuration = build_configuration(found.resources)
     except ConfigurationRejected as rejected:
         found.errors = [str(error) for error in rejected.errors]
     except RepositoryError as error:

@@ -28,7 +28,7 @@ from edge.appliance.limits import FILES_BESIDE_CONNECTIONS
 from edge.appliance.program import as_called, launcher
 from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import make_directory, open_store
-from edge.configuration.effective import effective, exposure, notices
+from edge.configuration.effective import build_configuration, exposure, notices
 from edge.configuration.file import RepositoryError
 from edge.configuration.first_gateway import FirstGateway, yaml_of
 from edge.configuration.kinds import KINDS
@@ -230,7 +230,7 @@ def _create_store(data: Path) -> str:
 
 def _write_unit(data: Path, file: Path, applied: Sequence[Resource], undo: contextlib.ExitStack) -> None:
     """Write the systemd unit. Raises StoreError, OSError."""
-    configuration = effective(applied)
+    configuration = build_configuration(applied)
     files = configuration.limits.connections_max + FILES_BESIDE_CONNECTIONS
     ports = [listener.endpoint.port for listener in configuration.listeners]
     name = configuration.gateway or data.name

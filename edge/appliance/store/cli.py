@@ -77,13 +77,15 @@ def _configuration_of(data: Path, config: Path | None) -> BrokerConfiguration | 
     applied ones cannot be read."""
     from bridge.resources.errors import ConfigurationRejected
     from bridge.resources.parse import read_whole
-    from edge.configuration.effective import effective
+    from edge.configuration.effective import build_configuration
     from edge.configuration.file import RepositoryError
     from edge.configuration.kinds import KINDS
     from edge.configuration.repository import Repository
 
     try:
-        return effective(Repository(data).load().resources if config is None else read_whole(KINDS, [str(config)]))
+        return build_configuration(
+            Repository(data).load().resources if config is None else read_whole(KINDS, [str(config)])
+        )
     except (RepositoryError, ConfigurationRejected) as error:
         if config is not None:
             raise CommandError(str(error), hint="give --config as for the gateway", code=Exit.USAGE) from None

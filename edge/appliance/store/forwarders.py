@@ -9,7 +9,7 @@ from edge.appliance.errors import CommandError
 from edge.broker.configuration import ConnectorType
 from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.router.commands.addresses import PLAIN, command_forwarders
-from edge.configuration.effective import effective
+from edge.configuration.effective import build_configuration
 from edge.configuration.file import RepositoryError
 from edge.configuration.repository import Repository
 
@@ -22,7 +22,7 @@ def is_left(data: Path, cursor: str) -> bool:
     if not cursor.startswith(FORWARDER_PREFIX) or BY_OPTION in cursor:
         return False
     try:
-        configuration = effective(Repository(data).load().resources)
+        configuration = build_configuration(Repository(data).load().resources)
     except RepositoryError as error:
         raise CommandError(str(error)) from None
     hubs = [one.name for one in configuration.connectors if one.type is ConnectorType.WAYPOST]

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from bridge.desired import ApplyOutcome, Desired
 from bridge.resources.parse import parse
-from edge.configuration.hub_versions import STARTS_MAX, NotTaken
+from edge.configuration.hub_versions import STARTS_MAX, VersionNotAccepted
 from edge.configuration.kinds import KINDS
 from edge.configuration.repository import Repository
 from tests.support.medium import fast_folder
@@ -104,7 +104,7 @@ class CommitConfirm(RuleBasedStateMachine):
         number = self.newest + ahead
         wanted = desired(number, valid=valid)
         if self.trial is not None:
-            with pytest.raises(NotTaken):
+            with pytest.raises(VersionNotAccepted):
                 self._repository.take(wanted, AUTHORITY, lambda _whole: None)
             return
         if not self._do(lambda: self._repository.take(wanted, AUTHORITY, lambda _whole: None), at):
@@ -122,7 +122,7 @@ class CommitConfirm(RuleBasedStateMachine):
     @rule(data=st.data())
     def an_older_version_comes(self, data: st.DataObject) -> None:
         number = data.draw(st.integers(1, self.newest))
-        with pytest.raises(NotTaken):
+        with pytest.raises(VersionNotAccepted):
             self._repository.take(desired(number), AUTHORITY, lambda _whole: None)
 
     @rule(at=at)

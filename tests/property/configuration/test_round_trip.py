@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bridge.resources import parse
 from bridge.resources.errors import ConfigurationRejected
 from edge.broker.model.addresses import AddressType
-from edge.configuration.effective import effective
+from edge.configuration.effective import build_configuration
 from edge.configuration.kinds import KINDS
 from edge.configuration.repository import Repository
 from tests.support.medium import fast_folder
@@ -103,7 +103,7 @@ def test_what_is_applied_comes_back_and_means_the_same(
         loaded = store.load()
         assert {resource.name: resource.document for resource in loaded.resources} == model
         again = parse.parse(KINDS, yaml.safe_dump_all([resource.document for resource in loaded.resources]), "y.yaml")
-        assert effective(again) == effective(loaded.resources)
-        assert len(effective(again).addresses) == len(model)
+        assert build_configuration(again) == build_configuration(loaded.resources)
+        assert len(build_configuration(again).addresses) == len(model)
         store.delete([resource.key for resource in loaded.resources])
         assert store.load().resources == ()

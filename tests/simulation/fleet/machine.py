@@ -27,7 +27,7 @@ from edge.appliance.identity.location import identity_file
 from edge.appliance.update.following import SystemFollower
 from edge.broker.router.connector_uplink import ConnectorUplink
 from edge.configuration.desired_inbox import DesiredInbox
-from edge.configuration.effective import effective
+from edge.configuration.effective import build_configuration
 from edge.configuration.following import AppliedConfiguration, ConfigurationFollower
 from edge.configuration.options import OptionsRefused, RunOptions
 from edge.configuration.trials import Trials, count_start
@@ -136,7 +136,7 @@ class Machine:
         """Stand in for `configuration_of`. Raise `OptionsRefused`."""
         if self.delicate and any(resource.name == "rough" for resource in resources):
             raise OptionsRefused("this machine does not take it")
-        found = effective(resources)
+        found = build_configuration(resources)
         marks = [each.rule.pattern for each in found.addresses if each.rule.pattern.startswith("unused/")]
         hubs = [host.host for each in found.connectors if each.name == "hub" for host in each.hosts]
         return Effective(int(marks[0].removeprefix("unused/")) if marks else 0, cut_off="nowhere" in hubs)

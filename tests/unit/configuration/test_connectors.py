@@ -19,7 +19,7 @@ from bridge.resources.endpoint import ListenEndpoint
 from bridge.sasl import SaslServer
 from edge.broker.configuration import Connector, ConnectorType
 from edge.broker.router.connector_types import credentials_of
-from edge.configuration.effective import effective
+from edge.configuration.effective import build_configuration
 from edge.configuration.kinds import KINDS
 from tests.unit.configuration.test_validate import address, errors_of, space
 
@@ -32,7 +32,7 @@ def connector(rest: str) -> str:
 
 def made(rest: str) -> Connector:
     assert not errors_of(connector(rest))
-    return effective(parse.parse(KINDS, connector(rest), "a.yaml")).connector("c")
+    return build_configuration(parse.parse(KINDS, connector(rest), "a.yaml")).connector("c")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def made(rest: str) -> Connector:
 def test_a_password_is_shown_without_tls_only_where_that_was_asked_for(host: str, rest: str, sent: bool) -> None:
     text = space(f"{{connectors: [{{name: c, type: amqp, endpointHosts: [{{host: {host}}}], {rest}}}]}}")
     assert not errors_of(text)
-    client = credentials_of(effective(parse.parse(KINDS, text, "a.yaml")).connector("c"))
+    client = credentials_of(build_configuration(parse.parse(KINDS, text, "a.yaml")).connector("c"))
     assert client is not None
     asked: list[bytes] = []
     server = SaslServer(lambda _mechanism, _user, secret: asked.append(secret))

@@ -23,7 +23,7 @@ from edge.broker.limits import Limits
 from edge.broker.model.address_policy import Redelivery
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.authorization import AccessRule, Operation
-from edge.configuration.effective import development, effective, notices, with_hub
+from edge.configuration.effective import build_configuration, development_preset, notices, with_hub
 from edge.configuration.kinds import KINDS
 
 WHOLE = """\
@@ -72,7 +72,7 @@ spec:
 
 
 def test_everything_arrives() -> None:
-    configuration = effective(parse.parse(KINDS, WHOLE, "a.yaml"))
+    configuration = build_configuration(parse.parse(KINDS, WHOLE, "a.yaml"))
     assert (configuration.space, configuration.gateway) == ("plant", "north")
     assert configuration.authentication is AuthenticationMode.STANDARD
     assert configuration.default_type is AddressType.MULTICAST
@@ -115,11 +115,11 @@ def test_everything_arrives() -> None:
 
 
 def test_nothing_applied_serves_nothing() -> None:
-    assert effective([]) == BrokerConfiguration()
+    assert build_configuration([]) == BrokerConfiguration()
 
 
 def test_development_preset_is_the_documented_one() -> None:
-    configuration = development()
+    configuration = development_preset()
     table = AddressTable(configuration.rules, configuration.default_rule)
     for name in ("queue", "topic", "anycast", "multicast"):
         assert table.rule(f"{name}/a/b").type is AddressType(name)
@@ -130,7 +130,7 @@ def test_development_preset_is_the_documented_one() -> None:
 
 
 def test_short_form_of_a_hub() -> None:
-    configuration = with_hub(development(), "amqp://127.0.0.1:7", "gw1", ["load/#", "alarm", "load/#"])
+    configuration = with_hub(development_preset(), "amqp://127.0.0.1:7", "gw1", ["load/#", "alarm", "load/#"])
     assert configuration.gateway == "gw1"
     assert configuration.connectors == (
         Connector(name="hub", hosts=(EndpointHost(host="127.0.0.1", port=7),), container="gw1"),
@@ -140,14 +140,14 @@ def test_short_form_of_a_hub() -> None:
         ("forward:alarm", "alarm", "alarm"),
     ]
     with pytest.raises(ValueError, match="# must be alone"):
-        with_hub(development(), "amqp://h", "gw1", ["a/#/b"])
-    assert with_hub(development(), "amqps://h", "gw1", ["a"]).connector("hub").tls == TlsFiles()
+        with_hub(development_preset(), "amqp://h", "gw1", ["a/#/b"])
+    assert with_hub(development_preset(), "amqps://h", "gw1", ["a"]).connector("hub").tls == TlsFiles()
     with pytest.raises(ValueError, match="is not a hub URL"):
-        with_hub(development(), "http://h", "gw1", [])
+        with_hub(development_preset(), "http://h", "gw1", [])
 
 
 def test_passwords_do_not_show() -> None:
-    assert "secret-word" not in repr(effective(parse.parse(KINDS, WHOLE, "a.yaml")))
+    assert "secret-word" not in repr(build_configuration(parse.parse(KINDS, WHOLE, "a.yaml")))
 
 
 def test_what_is_not_acted_on_is_said() -> None:
@@ -171,7 +171,7 @@ spec:
   - {addresses: [plant/%u/#, jobs], operations: [send, recv]}
   - {operations: [manage]}
 """
-    assert effective(parse.parse(KINDS, text, "a.yaml")).users == (
+    assert build_configuration(parse.parse(KINDS, text, "a.yaml")).users == (
         ConfiguredUser(
             "alice",
             "secret",
@@ -193,7 +193,7 @@ def test_every_short_form_is_a_listener() -> None:
         "spec": {"listeners": listeners},
     }
     [resource] = parse.parse(KINDS, parse.to_yaml(document), "a.yaml")
-    found = effective([resource]).listeners
+    found = build_configuration([resource]).listeners
     assert [listener.name for listener in found] == [re.sub("W", "-w", key) for key in keys]
     assert [listener.endpoint.port for listener in found] == list(range(1, 11))
     assert [listener.name for listener in found if listener.tls] == ["https", "mqtts", "amqps", "mqtt-wss", "amqp-wss"]

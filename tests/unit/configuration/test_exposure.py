@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from bridge.resources.parse import parse
 from edge.appliance.resource_commands import apply
 from edge.broker.configuration import AuthenticationMode
-from edge.configuration.effective import effective, exposure
+from edge.configuration.effective import build_configuration, exposure
 from edge.configuration.kinds import KINDS
 from edge.configuration.options import RunOptions, configuration_of
 
@@ -41,7 +41,7 @@ spec: {{type: standard, authenticationService: {{name: {service}}}}}
             ("clients need credentials", "unencrypted on mqtt 0.0.0.0:1883"),
         ),
         ("192.0.2.1", None, AuthenticationMode.STANDARD, ("clients need credentials", "unencrypted")),
-        ("0.0.0.0", "none", AuthenticationMode.NONE, ("anyone who reaches mqtt 0.0.0.0:1883 may connect",)),
+        ("0.0.0.0", "none", AuthenticationMode.NONE, ("mqtt 0.0.0.0:1883: any client may connect",)),
         ("0.0.0.0", "standard", AuthenticationMode.STANDARD, ("unencrypted",)),
         ("127.0.0.1", "standard", AuthenticationMode.STANDARD, ()),
     ],
@@ -51,7 +51,7 @@ def test_who_is_let_in(
 ) -> None:
     text = GATEWAY.format(host=host) + ("" if service is None else SPACE.format(service=service))
     resources = parse(KINDS, text, "gateway.yaml")
-    assert effective(resources).authentication is authentication
+    assert build_configuration(resources).authentication is authentication
     notices = exposure(resources)
     assert len(notices) == len(said)
     assert all(words in notice for words, notice in zip(said, notices, strict=True))
@@ -71,4 +71,4 @@ def test_apply_says_what_the_whole_opens(tmp_path: Path) -> None:
         return CliRunner().invoke(apply, ["--data", str(tmp_path / "gw"), "-f", "-"], input=text).output
 
     assert "clients need credentials" in applied(GATEWAY.format(host="0.0.0.0"))
-    assert "anyone who reaches mqtt 0.0.0.0:1883 may connect" in applied(SPACE.format(service="none").lstrip("-\n"))
+    assert "mqtt 0.0.0.0:1883: any client may connect" in applied(SPACE.format(service="none").lstrip("-\n"))

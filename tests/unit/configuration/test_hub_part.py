@@ -99,7 +99,7 @@ class TestInForce:
 class TestChangesHere:
     def test_what_the_hub_decides_about_is_refused(self, repository: Repository) -> None:
         follow(repository, desired(1, QUEUE))
-        with pytest.raises(ConfigurationRejected, match=r"given.yaml:\d: Address plant: is decided by the hub"):
+        with pytest.raises(ConfigurationRejected, match=r"given.yaml:\d: Address plant: is managed by the hub"):
             repository.apply(given(resource("Address", "plant", address="plant/#", type="topic", plan="x")))
         version, [change] = repository.apply(given(QUEUE))
         assert (version, change.verb) == (1, "unchanged")

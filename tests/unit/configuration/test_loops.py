@@ -36,7 +36,7 @@ def forwarders(name: str, *each: tuple[str, str]) -> str:
 def test_a_ring_is_refused_once(text: str) -> None:
     found = errors_of(PEERS + text)
     assert len(found) == 1
-    assert "messages would circle: what it carries comes back by" in str(found[0])
+    assert "forwarding loop: its messages come back through" in str(found[0])
 
 
 @pytest.mark.parametrize(

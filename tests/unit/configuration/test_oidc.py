@@ -8,7 +8,7 @@ import pytest
 
 from bridge.resources.parse import read
 from edge.broker.configuration import AuthenticationMode, TokenIssuer
-from edge.configuration.effective import effective
+from edge.configuration.effective import build_configuration
 from edge.configuration.kinds import KINDS
 
 SPACE = """
@@ -28,7 +28,7 @@ def errors(folder: Path, issuer: str, name: str = "external", more: str = "") ->
 def test_everything(tmp_path: Path) -> None:
     more = ", userClaim: preferred_username, rightsClaim: realm_access.roles, caCert: ca.pem, offlineGrace: 2h"
     assert errors(tmp_path, "https://id.example/realms/plant", more=more) == []
-    configuration = effective(read(KINDS, [str(tmp_path / "space.yaml")]))
+    configuration = build_configuration(read(KINDS, [str(tmp_path / "space.yaml")]))
     assert configuration.authentication is AuthenticationMode.EXTERNAL
     assert configuration.issuer == TokenIssuer(
         issuer="https://id.example/realms/plant",

@@ -167,7 +167,7 @@ def test_a_newer_program_s_file_is_left_alone(tmp_path: Path) -> None:
     store = Repository(tmp_path)
     store.folder.mkdir()
     store.path.write_bytes(msgspec.json.encode({"format": 2, "version": 9, "resources": {"a": 1}}))
-    with pytest.raises(RepositoryError, match="a newer program made it"):
+    with pytest.raises(RepositoryError, match="newer program made it"):
         store.load()
 
 

@@ -99,7 +99,7 @@ def test_good_wholes(text: str) -> None:
             gateway("{listeners: {http: 'h:1', hostNames: [gw1.example, 'http://gw2']}}"),
             'spec.listeners.hostNames[1]: "http://gw2" is not a host name',
         ),
-        (gateway("{listeners: {mqtt: 'h:1', http: 'h:1'}}"), "spec.listeners.http: h:1 is taken by mqtt"),
+        (gateway("{listeners: {mqtt: 'h:1', http: 'h:1'}}"), "spec.listeners.http: h:1 is already used by mqtt"),
         (gateway("{limits: {conectionsMax: 1}}"), 'unknown field "conectionsMax"; did you mean "connectionsMax"?'),
         (gateway("{limits: {connectionsMax: 0}}"), "expected a whole number above 0, not 0"),
         (gateway("{limits: {connectionsMax: 1.5}}"), "expected a whole number, not 1.5"),
@@ -110,23 +110,23 @@ def test_good_wholes(text: str) -> None:
         (gateway("{hub: {url: 'amqp://h', tls: {}}}"), "amqp://h is without TLS"),
         (gateway("{listeners: {mqtts: 'h:1'}}"), "spec.listeners.mqtts: a listener with TLS needs listeners.tls"),
         (gateway("{listeners: {mqttWss: 'h:1'}}"), "spec.listeners.mqttWss: a listener with TLS needs listeners.tls"),
-        (gateway("{listeners: {mqttWs: 'h:1', mqtt: 'h:1'}}"), "spec.listeners.mqttWs: h:1 is taken by mqtt"),
+        (gateway("{listeners: {mqttWs: 'h:1', mqtt: 'h:1'}}"), "spec.listeners.mqttWs: h:1 is already used by mqtt"),
         (
             gateway("{listeners: {tls: {certificate: c, key: k, clientRequired: true}}}"),
-            "spec.listeners.tls.clientRequired: needs clientCa",
+            "spec.listeners.tls.clientRequired: requires clientCa",
         ),
         (
             space("{connectors: [{name: c, endpointHosts: [{host: b}], maxFrameSize: 100}]}"),
-            "spec.connectors[0].maxFrameSize: AMQP asks for 512 bytes at least",
+            "spec.connectors[0].maxFrameSize: must be at least 512 bytes",
         ),
         (
             space("{connectors: [{name: c, endpointHosts: [{host: b}], credentials: {username: u, password: p}}]}"),
-            "spec.connectors[0].credentials: a password would cross the network in the clear",
+            "spec.connectors[0].credentials: the password would be sent unencrypted",
         ),
         (
             space("{connectors: [{name: c, endpointHosts: [{host: b}], credentials: {username: u, password: p,"
             " plainWithoutTls: false}}]}"),
-            "spec.connectors[0].credentials: a password would cross the network in the clear",
+            "spec.connectors[0].credentials: the password would be sent unencrypted",
         ),
         (space("{authenticationService: {name: external}}"), "give oidc here, or listeners.tls.clientCa"),
         (user("/w=="), "authentication.password: must be Base64 of UTF-8"),
@@ -154,12 +154,12 @@ def test_good_wholes(text: str) -> None:
         (address("address: $SYS/x, type: topic"), "names that begin with $ belong to the broker"),
         (
             address("address: x, type: queue") + address("address: x, type: topic", "b"),
-            'a.yaml:3: Address b: spec.address: "x" is an address of a already (a.yaml:1)',
+            'a.yaml:3: Address b: spec.address: "x" is already the address of a (a.yaml:1)',
         ),
         (address("address: x, type: subscription"), '"topic" is missing'),
         (address("address: 'x/+', type: subscription, topic: t"), "a subscription has a name, not a pattern"),
         (address("address: x, type: queue, topic: t"), "a queue has no topic"),
-        (address("address: x, type: topic, maxConsumers: 2"), "a topic has no bound on its consumers"),
+        (address("address: x, type: topic, maxConsumers: 2"), "a topic has no limit of consumers"),
         (address("address: x, type: anycast, messageTtl: {maximum: 1s}"), "stores nothing, so it has no messageTtl"),
         (address("address: x, type: multicast, durability: memory"), "so it has no durability"),
         (address("address: x, type: queue, messageTtl: {minimum: 2s, maximum: 1s}"), "minimum is above maximum"),
@@ -173,7 +173,7 @@ def test_good_wholes(text: str) -> None:
             "its addresses reserve 2 bytes, more than the 1 of the space",
         ),
         (DEAD + address("address: x, type: queue, deadletter: deed"), 'no address "deed"; did you mean "dead"?'),
-        (address("address: x, type: queue, expiry: x"), "an address cannot be its own"),
+        (address("address: x, type: queue, expiry: x"), "an address cannot be its own expiry address"),
         (
             address("address: y, type: queue", "y") + address("address: x, type: queue, deadletter: y"),
             '"y" is a queue; it must be of type deadletter',
@@ -190,7 +190,7 @@ def test_good_wholes(text: str) -> None:
         (
             HUB + address("address: x, type: topic, forwarders: [{name: f, remoteAddress: hub},"
                           " {name: g, remoteAddress: hub/x, direction: in}]"),
-            "messages would circle",
+            "forwarding loop",
         ),
         (
             HUB + address("address: x/#, type: topic, forwarders: [{name: f, remoteAddress: hub/y/#}]"),
@@ -247,6 +247,6 @@ def test_bad_wholes(text: str, expected: str) -> None:
 def test_several_errors_are_all_found() -> None:
     text = gateway("{hub: {url: 'amqps://h', tls: {clientCert: c}}, limits: {packetBytesMax: 100000000}}")
     assert [error.message.split(" (")[0] for error in errors_of(text)] == [
-        "clientCert and clientKey go together",
+        "set both clientCert and clientKey, or neither",
         "memoryBytesMax",
     ]

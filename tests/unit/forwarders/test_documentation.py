@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from bridge.resources import parse
-from edge.configuration.effective import effective, notices
+from edge.configuration.effective import build_configuration, notices
 from edge.configuration.kinds import KINDS
 
 PAGE = Path(__file__).parents[3] / "docs/how-to/bridge-to-other-systems.md"
@@ -17,6 +17,6 @@ def test_the_example_is_taken_as_it_stands() -> None:
     resources = parse.parse(KINDS, text, PAGE.name)
     assert KINDS.validate(resources) == []
     assert notices(resources) == []
-    forwarders = {forwarder.name: forwarder for forwarder in effective(resources).forwarders}
+    forwarders = {forwarder.name: forwarder for forwarder in build_configuration(resources).forwarders}
     assert forwarders["default.plant/hot"].remote_address == "/exchange/amq.topic/hot.{device}"
     assert forwarders["default.orders/from-cloud"].connector == "rabbit"

@@ -8,7 +8,7 @@ from bridge.resources import parse
 from bridge.resources.errors import ConfigurationRejected
 from edge.broker.configuration import DeviceApiConfiguration, DeviceIdentity
 from edge.broker.hono.limits import ACTS_FOR_MAX
-from edge.configuration.effective import development, effective, notices
+from edge.configuration.effective import build_configuration, development_preset, notices
 from edge.configuration.kinds import KINDS
 
 
@@ -43,7 +43,7 @@ def test_effective() -> None:
     )
     resources = parse.parse(KINDS, text, "a.yaml")
     assert KINDS.validate(resources) == []
-    assert effective(resources).device_api == DeviceApiConfiguration(
+    assert build_configuration(resources).device_api == DeviceApiConfiguration(
         tenant="T",
         command_ttl_s=120.0,
         identities=(
@@ -58,9 +58,9 @@ def test_effective() -> None:
 
 
 def test_off_unless_asked_for() -> None:
-    assert development().device_api is None
+    assert development_preset().device_api is None
     resources = parse.parse(KINDS, space("{}") + user("gw@T", "{id: gw-1}") + device("lamp", "{}"), "a.yaml")
-    assert effective(resources).device_api is None
+    assert build_configuration(resources).device_api is None
     assert [text for text in notices(resources) if "the space has no deviceApi" in text]
 
 
@@ -72,7 +72,7 @@ def test_off_unless_asked_for() -> None:
             space("{deviceApi: {type: hono, tenant: T, corsAllowedOrigins: ['*', page.example/x]}}"),
             'spec.deviceApi.corsAllowedOrigins[1]: "page.example/x" is not an origin',
         ),
-        (SPACE + user("gw@OTHER", "{}"), "a device's user is called auth-id@T"),
+        (SPACE + user("gw@OTHER", "{}"), "the user of a device must be named auth-id@T"),
         (SPACE + user("gw@T", "{id: 'a/b'}"), '"a/b" is not a device'),
         (SPACE + user("gw@T", "{actsFor: ['+']}"), 'spec.device.actsFor[0]: "+" is not a device'),
         (SPACE + user("gw@T", f"{{actsFor: [{', '.join(['d'] * (ACTS_FOR_MAX + 1))}]}}"), '"*" means all'),

@@ -29,7 +29,7 @@ from edge.broker.store import schema
 from edge.broker.store.errors import StoreError, StoreFull
 from edge.broker.store.sqlite import FILE_NAME, SqliteStore, open_store
 from edge.broker.store.sqlite_medium import SqliteMedium
-from edge.configuration.effective import development
+from edge.configuration.effective import development_preset
 from tests.contract.store.rig import sqlite_rig
 from tests.support.stores import AT, FORWARDER, Made, change, make
 from tests.support.writer_thread import execute_on
@@ -258,7 +258,7 @@ class TestImport:
                     raise KeyboardInterrupt
 
             try:
-                import_messages(data, source, development(), interrupt)
+                import_messages(data, source, development_preset(), interrupt)
             except KeyboardInterrupt:
                 continue
             break
@@ -278,11 +278,11 @@ class TestImport:
         rule = AddressRule("queue/#", AddressType.QUEUE)
         for quota in (30, 40, 41, 60):
             full = AddressConfiguration(rule, AddressPolicy(quota_bytes=quota, when_full=WhenFull.REJECT))
-            configuration = msgspec.structs.replace(development(), addresses=(full,))
+            configuration = msgspec.structs.replace(development_preset(), addresses=(full,))
             with pytest.raises(StoreFull) as refused:
                 import_messages(data, source, configuration, lambda _done, _all: None)
             assert f"line {len(self.bodies(data)) + 1} and the following do not fit" in str(refused.value)
-        import_messages(data, source, development(), lambda _done, _all: None)
+        import_messages(data, source, development_preset(), lambda _done, _all: None)
         assert self.bodies(data) == [b"%d" % i for i in range(50)]
 
     @pytest.mark.parametrize("failing", [1, 2, 3])
@@ -310,9 +310,9 @@ class TestImport:
         with monkeypatch.context() as patch:
             patch.setattr(OfflineStore, "settle_urgent", settle_or_fail)
             with pytest.raises(StoreFull):
-                import_messages(data, source, development(), lambda _done, _all: None)
+                import_messages(data, source, development_preset(), lambda _done, _all: None)
         assert len(self.bodies(data)) == 10 * (failing - 1)
-        import_messages(data, source, development(), lambda _done, _all: None)
+        import_messages(data, source, development_preset(), lambda _done, _all: None)
         assert self.bodies(data) == [b"%d" % i for i in range(50)]
 
     def test_what_nobody_keeps_is_told(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,7 +72,7 @@ def run(monkeypatch: pytest.MonkeyPatch, fails: int | None) -> tuple[int, int]:
     async def connection() -> tuple[int, int]:
         consumers = Consumers(fails=fails)
         monkeypatch.setattr(kafka, "KafkaConsumer", consumers)
-        monkeypatch.setattr(Cluster, "reach", reach)
+        monkeypatch.setattr(Cluster, "connect", connect)
         translate = cast("Translate", None)
         client = kafka.KafkaClient(ClientIdentity("gw1"), KafkaSettings(), [BROKER], translate=translate)
         async with asyncio.timeout(WAIT_S):
