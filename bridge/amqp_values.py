@@ -169,7 +169,7 @@ def decode(data: bytes, offset: int = 0, allowance: Allowance | None = None) -> 
     except UnicodeDecodeError as error:
         raise DecodeError(f"string in the value at byte {offset} is not UTF-8: {error.reason}") from None
     except TypeError:
-        raise DecodeError(f"map at byte {offset} has a key of a type that cannot be a key") from None
+        raise DecodeError(f"map at byte {offset} has a key of an unsupported type") from None
 
 
 def decode_all(data: bytes) -> list[Any]:

@@ -295,7 +295,7 @@ class Uplink:
                 finished.append((self._over(tag), self._outcomes.rejected))
                 self.figures.messages_rejected += delivery.messages
             else:
-                refused = f"the peer gave back {delivery.messages} messages ({state.name.lower()})"
+                refused = f"the peer released {delivery.messages} messages ({state.name.lower()})"
         for delivery, outcome in finished:
             delivery.flow.finish(delivery.pieces, outcome)
         if refused is not None:
@@ -444,7 +444,7 @@ class Uplink:
     def _send(self, engine: Engine, link: Link, flow: SendFlow, pieces: Sequence[Piece], message: bytes) -> None:
         """Send one delivery. Raises `ValueError` when the peer does not take a message of this size."""
         if 0 < link.max_message_size < len(message):
-            raise ValueError(f"{len(message)} bytes, and the peer takes {link.max_message_size}")
+            raise ValueError(f"{len(message)} bytes; the peer accepts {link.max_message_size}")
         tag, now = next(self._tags), self._clock()
         messages = sum(len(piece.stored.run) for piece in pieces)
         sent = self.rate.sent(now, idle=not self._unsettled)

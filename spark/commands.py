@@ -64,7 +64,7 @@ def require_writable(lake: LakePlace) -> None:
     """Raise `click.UsageError` if this user may not write, or if the store lacks conditional writes."""
     if isinstance(lake, Folder) and not os.access(lake.path, os.W_OK | os.X_OK):
         owner = lake.path.stat().st_uid
-        raise click.UsageError(f"{lake.uri} is not this user's to write: run it as its owner (user id {owner})")
+        raise click.UsageError(f"{lake.uri} must not be written by this user: run it as its owner (user id {owner})")
     try:
         lake.check()
     except OSError as error:

@@ -147,7 +147,7 @@ class Engine:
     def shed(self) -> Sequence[Event]:
         if self._done:
             return ()
-        condition = Condition("amqp:resource-limit-exceeded", "the connection holds more than there is room for")
+        condition = Condition("amqp:resource-limit-exceeded", "the connection exceeds its memory limit")
         self.close(condition)
         if self._sasl is None:
             self._transport.pull(self._output)
@@ -278,7 +278,7 @@ class Engine:
         deadline = self.deadline
         if deadline is None or now < deadline:
             return ()
-        return self._abandon(Condition("amqp:connection:forced", "no open in time"))
+        return self._abandon(Condition("amqp:connection:forced", "no open performative in time"))
 
     def data_to_send(self) -> bytes:
         output = self._output

@@ -229,7 +229,7 @@ class Senders:
         most = link.max_message_size
         large = [i for i, message in enumerate(messages) if len(message) > most] if most else []
         for i in large:
-            why = f"{len(messages[i])} bytes, and the peer takes {most}"
+            why = f"{len(messages[i])} bytes; the peer accepts {most}"
             transfer.outcomes[start + i] = (ForwardOutcome.REJECTED, why)
         fitting = [i for i in range(len(messages)) if i not in large] if large else range(len(messages))
         first, self._next_tag = self._next_tag, self._next_tag + len(fitting)

@@ -38,7 +38,7 @@ LARGE_READ_BYTES = 128 * 1024
 continue with up to 31 such reads (8 MiB) before other connections have a turn, and answers to the smallest packets take
 twenty times their size until they are written."""
 
-OTHERS_FIRST = "others have their turn"
+OTHERS_FIRST = "other connections are served first"
 
 READ_IN_SLICES = "received data is processed in slices"
 

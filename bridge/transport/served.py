@@ -10,7 +10,7 @@ class UnreadError(ConnectionAbortedError):
     """The connection was ended because the peer leaves too much unread."""
 
     def __init__(self, unread_bytes: int) -> None:
-        super().__init__(f"it does not read what it is sent: {unread_bytes} bytes wait")
+        super().__init__(f"it does not read its data: {unread_bytes} bytes wait")
 
 
 class ServedTransport(asyncio.Transport):

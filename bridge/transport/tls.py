@@ -27,7 +27,7 @@ RECORD_BYTES: Final = 16 * 1024
 a write has at most this size."""
 
 DECRYPT_S: Final = 0.0003
-"""Seconds to decrypt the bytes of one connection before others have their turn: 256 KiB in full records take 0.1 ms, in
+"""Seconds to decrypt the bytes of one connection before other connections are served first: 256 KiB in full records take 0.1 ms, in
 one-byte records 14 ms, in key updates 200 ms. It is short, as all connections that are ready in one turn wait for each
 other. Measured by the monotonic clock, as uvloop's has whole milliseconds."""
 
@@ -369,7 +369,7 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
         data = self._outgoing.read()
         self._owed_bytes += len(data)
         if self._owed_bytes > OWED_BYTES_MAX and self._protocol is not None:
-            self._error = ConnectionAbortedError("it makes us answer and does not read")
+            self._error = ConnectionAbortedError("it sends requests and does not read the answers")
             self.abort()
             return
         self._tcp.write(data)

@@ -222,7 +222,7 @@ class Committer:
         since_s = oldest.at_s if oldest.attempts else max(oldest.at_s, self._landed_s)
         if self._loop.time() - since_s < STALLED_S:
             return None
-        return Fault(since_s, oldest.words or "the landing under way does not end")
+        return Fault(since_s, oldest.words or "the current landing does not finish")
 
     @property
     def held(self) -> list[tuple[GatewaySession, Fault]]:

@@ -106,7 +106,7 @@ def _close_to_others(path: Path) -> None:
             if _open_to_others(each):
                 closed += _close(each)
         names[:] = [name for name in names if not Path(folder, name).is_symlink()]
-    log.info("%s: closed %d files and folders that other users could read", path, closed)
+    log.info("%s: removed other users' access to %d files and folders", path, closed)
 
 
 def _open_to_others(path: Path) -> bool:
@@ -122,6 +122,6 @@ def _close(path: Path) -> bool:
     try:
         path.chmod(stat.S_IMODE(path.lstat().st_mode) & ~UMASK)
     except OSError as error:
-        log.warning("%s: other users may read it, and closing it failed: %s", path, error.strerror)
+        log.warning("%s: other users may read it, and removing their access failed: %s", path, error.strerror)
         return False
     return True

@@ -17,7 +17,7 @@ Phases of a gateway:
 
 A version that includes a new system is confirmed after that system runs and is kept, however long the download takes.
 
-A roll-out halts on more failures than allowed, and on a wave in which no gateway took the version. While it does not
+A roll-out halts on more failures than allowed, and on a wave in which no gateway accepted the version. While it does not
 run it sends nothing, and withholds the version from gateways that have not fetched it.
 """
 
@@ -206,7 +206,7 @@ def plan_step(
     if not all(each.phase in SETTLED for each in mine):
         return RolloutStep(wave, RolloutState.RUNNING, "", changed, [])
     if not any(each.phase in (MemberPhase.DONE, MemberPhase.SUPERSEDED, MemberPhase.LEFT_OUT) for each in mine):
-        why = f"no gateway of wave {wave + 1} took the version: {_counted(mine)}"
+        why = f"no gateway of wave {wave + 1} accepted the version: {_counted(mine)}"
         return RolloutStep(wave, RolloutState.HALTED, why, changed, [])
     if not any(each.wave == wave + 1 for each in now):
         return RolloutStep(wave, RolloutState.DONE, "", changed, [])
@@ -238,7 +238,7 @@ def _moved(
         if seen is not None and seen.connected:
             return member._replace(phase=MemberPhase.DONE, since=now_us)
         if passed_s >= pace.soak_s + pace.away_s:
-            words = "it took the version, disconnected, and did not come back"
+            words = "it accepted the version, disconnected, and did not come back"
             return member._replace(phase=MemberPhase.FAILED, since=now_us, why=words)
     return member
 

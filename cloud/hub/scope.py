@@ -42,7 +42,7 @@ async def scope_of(access: HttpAccess, request: Request, operation: Operation = 
 async def require_fleet(access: HttpAccess, request: Request) -> None:
     """Raise `RequestRefused` unless the user may view data that belongs to no tenant."""
     if (await scope_of(access, request)).tenant is not None:
-        raise RequestRefused(403, f"this is not limited to one tenant: it needs the right view:{FLEET}")
+        raise RequestRefused(403, f"this covers all tenants, which requires the right view:{FLEET}")
 
 
 def may_operate(grant: Grant, operation: Operation) -> bool:

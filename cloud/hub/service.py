@@ -398,7 +398,7 @@ class _BatchAnswer:
             return
         verdict, words = self._verdict
         if verdict is LandingOutcome.LANDED and not self._kept:
-            verdict, words = LandingOutcome.RELEASED, "its news of commands cannot be stored now"
+            verdict, words = LandingOutcome.RELEASED, "its results of commands cannot be stored now"
         self.answer(verdict, words)
 
 

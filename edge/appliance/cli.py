@@ -373,7 +373,7 @@ def _print_status(document: dict[str, Any]) -> None:
         "written": written_line(wear),
         "card": lasting_line(wear),
         "uplink": _format_uplinks(document),
-        "clock": "synchronized by a time service" if document.get("clock") == "good" else "not known to be right",
+        "clock": "synchronized by a time service" if document.get("clock") == "good" else "not known to be correct",
         "backlog": f"{counted(uplink.get('backlog_messages', 0), 'message')} not accepted by {_receiver(document)} yet",
     }
     if (set_up := document.get("first_boot") or {}).get("done_at"):

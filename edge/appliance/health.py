@@ -170,8 +170,8 @@ class GatewayHealth:
 
     def housekeeping(self) -> Iterator[FoundProblem]:
         for part, kind in self._broker.failing.items():
-            what = f"it raises {kind} each time it runs, so its work is not done"
-            yield FoundProblem(f"housekeeping: {part}", what, "a fault of the program: see its log, and report it")
+            what = f"it fails with {kind} at each run"
+            yield FoundProblem(f"housekeeping: {part}", what, "a bug in Waypost: see the log, and report it")
 
     def credentials(self) -> Iterator[FoundProblem]:
         overdue = self._tokens()
@@ -218,7 +218,7 @@ class GatewayHealth:
             yield FoundProblem("losses", what, "the ledger names them: waypost store info", Severity.WARNING)
         if "restarts" in lately:
             what = "a subscription failed within the last minute, and reads the store again"
-            yield FoundProblem("subscriptions", what, "a fault of the program: see its log, and report it")
+            yield FoundProblem("subscriptions", what, "a bug in Waypost: see the log, and report it")
         if "connections" in lately:
             what = "connections were refused within the last minute: the maximum number is open"
             yield FoundProblem("connections", what, "find clients with many connections; or raise limits.connections")
@@ -315,7 +315,7 @@ class GatewayHealth:
             _, _, why = (state.last_error or "").partition(UNAUTHORIZED)
             if why:
                 step = "at the hub: waypost fleet list, and a token for this gateway; then waypost edge enrol here"
-                yield FoundProblem(name, f"the hub does not let this gateway in: {why}", step)
+                yield FoundProblem(name, f"the hub refuses this gateway: {why}", step)
                 return
             what = "the peer does not accept the link: wrong certificate, wrong credentials, or not the expected peer"
             yield FoundProblem(name, what, "see the last error of `waypost bridge status`, and `waypost doctor`")
@@ -332,11 +332,11 @@ class GatewayHealth:
         yield from budget_problems(name, uplink)
         for forwarder, why in uplink.faults.items():
             step = "raise maxConsumers of the Address, or end another consumer; it is retried automatically"
-            yield FoundProblem(f"forwarder {forwarder}", f"it takes nothing from its address: {why}", step)
+            yield FoundProblem(f"forwarder {forwarder}", f"it receives nothing from its address: {why}", step)
 
     def _room_left(self) -> str:
         hours = self._room_hours()
-        return f"; there is room for {autonomy(hours)} at the present rate" if hours else ""
+        return f"; the store has space for {autonomy(hours)} at the present rate" if hours else ""
 
 
 def shared_identity(name: str, state: LinkState, utc_s: float) -> FoundProblem | None:

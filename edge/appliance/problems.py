@@ -26,7 +26,7 @@ _BACKLOG_STEP: Final = "find the consumer that does not take its backlog (waypos
 def store_problems(texts: Sequence[str]) -> Iterator[FoundProblem]:
     """Yield the problems of the store's medium; their texts say what to do."""
     for text in texts:
-        step = "do what it says, or run `waypost doctor` with --data; until then messages may not be acknowledged"
+        step = "follow its advice, or run `waypost doctor` with --data; until then messages may not be acknowledged"
         yield FoundProblem("store", text, step)
 
 

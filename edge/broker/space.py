@@ -1,7 +1,7 @@
 """One address space on an event loop: a router with its store, and their timing.
 
 It decides what the sans-I/O router leaves to a shell: when a commit starts (once in each turn of the loop), when
-messages that may wait are committed, and when sockets are not read because the store has too much under way. It knows
+messages that may wait are committed, and when sockets are not read because the store has too many pending writes. It knows
 no listener and no protocol.
 """
 
@@ -21,7 +21,7 @@ from edge.broker.router.router import Router
 from edge.broker.store.contract import Store
 from edge.broker.store.records import Committed
 
-STORE_BUSY = "the store has too much under way"
+STORE_BUSY = "the store has too many pending writes"
 
 TIMER_SLACK_S = 0.001
 """Resolution of the loop's timers: a millisecond."""

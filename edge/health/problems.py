@@ -114,7 +114,7 @@ class HealthChecks:
                 yield from source()
             except Exception as error:  # a failing source must not hide the others
                 what = f"its check failed: {type(error).__name__}"
-                yield FoundProblem(_name(source), what, "a fault of the program: see its log, and report it")
+                yield FoundProblem(_name(source), what, "a bug in Waypost: see the log, and report it")
                 if log.isEnabledFor(logging.DEBUG):
                     log.debug("%s", what, exc_info=error)
 

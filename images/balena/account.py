@@ -103,7 +103,7 @@ def parse_endpoint(host: str) -> str:
     if url.scheme not in {"https", "http"} or not url.hostname or url.query or url.username:
         raise wrong
     if url.scheme == "http" and url.hostname not in {"127.0.0.1", "localhost", "::1"}:
-        raise ImageError(f"{host}: the token would cross the network in the open", hint="use https://", code=USAGE)
+        raise ImageError(f"{host}: the token would be sent unencrypted", hint="use https://", code=USAGE)
     return f"{url.scheme}://{url.netloc}/"
 
 

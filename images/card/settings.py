@@ -47,7 +47,7 @@ class CardSettings(NamedTuple):
 def make_rejection(errors: Sequence[ConfigurationError]) -> ImageError:
     """Return the error that lists all problems, one a line."""
     count = f"{len(errors)} {'problem' if len(errors) == 1 else 'problems'}"
-    step = "a fresh file says what each setting is for: waypost image configure fresh.yaml"
+    step = "a new file explains each setting: waypost image configure fresh.yaml"
     return ImageError("\n".join(map(str, errors)), hint=f"{count}; nothing was written; {step}", code=USAGE)
 
 
@@ -104,9 +104,9 @@ def apply_arguments(words: Sequence[str], base: Document | None) -> CardSettings
         _require_known(name, "the command line")
         _require_text(name, value)
         if name in given:
-            several = "several are one value: sshKeys=@keys, a line each" if name == "sshKeys" else "give it once"
+            several = "put several into one value: sshKeys=@keys, one per line" if name == "sshKeys" else "give it once"
             if name in LISTS and LISTS[name] is None:
-                several = f"several are one value, with spaces between: {name}='A B'"
+                several = f"put several into one value, separated by spaces: {name}='A B'"
             raise ImageError(f"{name} is given twice", hint=several, code=USAGE)
         given[name] = _read_value(name, Path(value[1:])) if value[:1] == "@" else value
     origin = ResourceOrigin("the command line", {(): 0})
@@ -178,7 +178,7 @@ def load_fleet(path: Path, base: Plain | None) -> list[CardSettings]:
         token = one.card.spec.hub.token if one.card.spec.hub is not None else ""
         first = tokens_seen.setdefault(token, row) if token else row
         if first != row:
-            words = f"is that of row {first}, and a token admits one gateway: waypost fleet token create --count 2"
+            words = f"is that of row {first}, and a token enrols one gateway: waypost fleet token create --count 2"
             errors.append(ConfigurationError(str(path), row, "hub.token", words))
         made.append(one)
     if len(made) > CARDS_MAX:

@@ -100,7 +100,7 @@ def _build_for_this_machine(steps: BuildSteps, role: str, machines: tuple[str, .
 
     if machines != (platform.machine(),):
         raise ImageError(
-            f"a container of a {role} is built on a machine of its kind; this is {platform.machine()}",
+            f"a container for {role} must be built on such a machine; this is {platform.machine()}",
             hint="leave out --machine",
             code=USAGE,
         )

@@ -67,7 +67,7 @@ def _suggest_port(port: int) -> int:
 def require_image(image: Path) -> None:
     """Raise ImageError unless the image exists."""
     if not image.is_file():
-        raise ImageError(f"{image} is not there", hint="build one: waypost image build --board qemu", code=USAGE)
+        raise ImageError(f"{image} does not exist", hint="build one: waypost image build --board qemu", code=USAGE)
 
 
 def parse_ports(texts: Sequence[str]) -> dict[int, int]:

@@ -56,7 +56,7 @@ def assign_jobs(
                 code=USAGE,
             )
         twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:  # a token admits one gateway
+        if twice:  # a token enrols one gateway
             raise ImageError(f"named twice: {', '.join(twice)}", hint="a gateway has one card", code=USAGE)
         chosen = [by_name[name] for name in names]
     if not cards:

@@ -93,7 +93,7 @@ def flash(
         _confirm(jobs)
     for each in jobs:  # cards may have been changed in the meantime
         if each.disk is not None and _check_target(each.target, handed, loop=allow_loop) != each.disk:
-            raise ImageError(f"{each.target} is another card now", hint="nothing was written; start again", code=USAGE)
+            raise ImageError(f"{each.target} was replaced by another card", hint="nothing was written; start again", code=USAGE)
     outcomes = _write_with_progress(handed, jobs)
     done = [several.make_label(each, img.name) for each in outcomes if each.written is not None]
     labelled = labels is None or _write_labels(labels, done)
@@ -132,7 +132,7 @@ def _require_image(img: Path | None) -> None:
     if img is not None and Path("/dev") in img.absolute().parents:
         raise ImageError(f"{img} is not an image", hint=_EXAMPLE, code=USAGE)
     if img is not None and not img.is_file():
-        words = "is a folder" if img.is_dir() else "is not there"
+        words = "is a folder" if img.is_dir() else "does not exist"
         raise ImageError(f"{img} {words}", hint=_EXAMPLE, code=USAGE)
 
 
@@ -166,7 +166,7 @@ def _check_target(target: Path, handed: VerifiedImage, *, loop: bool) -> Disk | 
         raise ImageError(f"{target} is a folder", hint="name a card, or a file to create", code=USAGE)
     if target.is_file() or not target.exists():
         if Path("/dev") in target.absolute().parents:
-            raise ImageError(f"{target} is not there", hint="waypost flash --list shows the cards", code=USAGE)
+            raise ImageError(f"{target} does not exist", hint="waypost flash --list shows the cards", code=USAGE)
         if not target.parent.is_dir():
             raise ImageError(f"{target}: the folder {target.parent} does not exist", hint="create it first", code=USAGE)
         return None

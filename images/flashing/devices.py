@@ -106,7 +106,7 @@ def _list_refusals(disk: Disk, size: int, *, loop: bool) -> Iterator[tuple[str, 
     if disk.size == 0:
         yield f"{disk.path} is an empty reader", "insert the card; if it is inserted, another reader may help"
     if disk.read_only:
-        yield f"{disk.path} is write-protected", "check the switch at the side of the card or of its adapter"
+        yield f"{disk.path} is write-protected", "check the write-protect switch of the card or its adapter"
     if disk.size < size:
         words = f"{disk.path} has {disk.size / 1e9:.2f} GB, and the image needs {size / 1e9:.2f}"
         yield words, "use a larger card: 4 GB or more leave space for messages"

@@ -85,7 +85,7 @@ def verify_image(file: Path, certificate: Path | None, *, signed: bool = True, o
     for each in (file, *companions):
         if not each.is_file():
             hint = f"an image comes with {', '.join(path.name for path in companions)}: download them, too"
-            raise ImageError(f"{each} is not there", hint=hint, code=USAGE)
+            raise ImageError(f"{each} does not exist", hint=hint, code=USAGE)
     if signed:
         _require_signature(sums, certificate, own=own)
     lines = (line.partition("  ") for line in sums.read_text("utf-8", "replace").splitlines())

@@ -284,5 +284,5 @@ def _explain_error(path: Path, verb: str, error: OSError) -> ImageError:
     elif error.errno in (errno.ENOENT, errno.ENOTDIR):
         hint = "name a file in an existing folder"
     elif error.errno == errno.EROFS:
-        hint = "look at the switch at the side of the card or of its adapter"
+        hint = "check the write-protect switch of the card or its adapter"
     return ImageError(f"{path} cannot be {verb}: {error.strerror}", hint=hint, code=FAILED)

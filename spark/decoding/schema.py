@@ -45,7 +45,7 @@ class PayloadSchema(msgspec.Struct, frozen=True, omit_defaults=True):
         """Raise `BadSchema` if the schema is invalid."""
         check_pattern(self.pattern)
         if (self.format == "protobuf") != (self.descriptor is not None and self.message is not None):
-            raise BadSchema("format protobuf needs a descriptor set and the name of its message, and no other one does")
+            raise BadSchema("format protobuf, and no other, requires a descriptor set and the name of its message")
         try:
             for unit in self.units.values():
                 document.check_name(unit)

@@ -44,7 +44,7 @@ def hold(lake: LakeLocation) -> Iterator[None]:
             who = file.read().strip()
             raise PassRunning(
                 f"another pass over {place.uri} is running (process {who}), and two at once would count rows twice. "
-                "Wait until it has ended, or stop it: nothing is lost by that"
+                "Wait until it has ended, or stop it: stopping it loses nothing"
             ) from None
         file.truncate(0)
         file.write(str(os.getpid()))

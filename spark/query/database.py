@@ -42,7 +42,7 @@ _OF_THE_QUERY: Final = (
 )
 """Errors of the query itself, found before a row is read. Others come from values, or from memory."""
 _HINTS: Final = {
-    duckdb.PermissionException: "a query reads the tables of the lake and nothing else",
+    duckdb.PermissionException: "a query may only read the tables of the lake",
     duckdb.OutOfMemoryException: (
         f"the query needs more than {MEMORY_SHARE:.0%} of this machine's memory (MEMORY_SHARE): narrow it with WHERE, "
         "name fewer columns, or sum up instead of sorting all rows"

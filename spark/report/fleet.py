@@ -152,7 +152,7 @@ def _judge(member: GatewaySummary) -> None:
         look.append(f"{amounts.count(member.given_up)} given up")
     if member.devices_ill:
         devices = "device" if member.devices_ill == 1 else "devices"
-        look.append(f"{amounts.count(member.devices_ill)} {devices} not well")
+        look.append(f"{amounts.count(member.devices_ill)} unhealthy {devices}")
     if member.suspect:
         look.append("clock wrong")
     member.why = wrong + look

@@ -77,7 +77,7 @@ class FleetSections:
             ("gateways that fell silent", found.silent_gateways, "fleet"),
             ("outages that ended", found.outages, "outages"),
             ("anomalies", found.anomalies, "anomalies"),
-            ("ill devices that started again", found.restarts, "devices"),
+            ("unhealthy devices that restarted", found.restarts, "devices"),
         )
         tiles = [Tile(name, count(number), section=section) for name, number, section in counts]
         tiles += self._of_weeks()

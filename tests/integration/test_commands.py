@@ -240,7 +240,7 @@ def test_what_no_device_takes_in_time_is_given_up_and_reported(fleet: Fleet) -> 
     assert fleet.wait(at_gateway, "expired")["reason"] == "expired"
     fleet.edge.stop()
     at_hub = fleet.send("pump8", ttl_s=0.5)
-    assert fleet.wait(at_hub, "expired")["reason"] == "its gateway did not come in time"
+    assert fleet.wait(at_hub, "expired")["reason"] == "its gateway did not connect in time"
     fleet.edge.start()
     last = fleet.send("pump8", ttl_s=60)
     with Device(fleet.edge, "pump8") as device:

@@ -233,7 +233,7 @@ class _Connection:
             kind = _NotUnderstoodError if code in _NOT_THIS_VERSION else ConnectorError
             raise kind(f"the broker refuses the connection: {reason}")
         if self._dialect.names and answer.terms is None:
-            raise _NotUnderstoodError("the broker answers in an older version than that of the request")
+            raise _NotUnderstoodError("the broker answered in an older MQTT version than requested")
         if answer.terms is not None and not answer.terms.qos_max:
             raise ConnectorError("the broker does not support QoS 1, which forwarding needs for acknowledgements")
 
@@ -298,7 +298,7 @@ class _Connection:
         match packet:
             case packets.AckReceived():
                 if packet.code in _NOT_NOW:
-                    raise ConnectorError(f"the broker does not take a message now: reason {packet.code}")
+                    raise ConnectorError(f"the broker cannot accept a message now: reason {packet.code}")
                 refused = packet.code >= _REFUSED
                 why = f"the broker refuses it: reason {packet.code} of PUBACK" if refused else ""
                 self._publishes.acknowledged(packet.packet_id, why)

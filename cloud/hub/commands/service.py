@@ -323,7 +323,7 @@ class HubCommands:
                     await self._tell(each, command)
             changed = await self._in_thread(lambda registry: registry.keep(news))
         except (RegistryError, CommandsBusy, ApplicationsUnavailable) as error:
-            log.warning("news of commands waits: %s", error)
+            log.warning("results of commands cannot be stored yet, retrying: %s", error)
             self.trouble = str(error)
             return False
         except Exception as error:  # an internal error must not end the task silently
@@ -379,7 +379,7 @@ def _over(command: CommandRecord, now_us: int) -> CommandNews:
         return CommandNews(command.id, *command.key, command.device, now_us, CommandState.CANCELLED, command.reason)
     if command.state == CommandState.REJECTING.value:
         return CommandNews(command.id, *command.key, command.device, now_us, CommandState.REJECTED, command.reason)
-    why = "its gateway did not come in time"
+    why = "its gateway did not connect in time"
     return CommandNews(command.id, *command.key, command.device, now_us, CommandState.EXPIRED, why, waiting=True)
 
 

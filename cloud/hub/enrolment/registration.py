@@ -134,7 +134,7 @@ class Registration:
     def _fault(self, made: x509.Certificate, uri: str) -> str | None:
         """Return why the hub would not admit a gateway with this certificate; None if it would."""
         if not any(_made_by(made, each) for each in self._authorities):
-            return "it is from an authority that its server does not name (/cacerts)"
+            return "its authority is not in the list of its server (/cacerts)"
         names, usage = _extension(made, x509.SubjectAlternativeName), _extension(made, x509.ExtendedKeyUsage)
         uris = names.get_values_for_type(x509.UniformResourceIdentifier) if names is not None else []
         if [each for each in uris if each.startswith(SCHEME)] != [uri]:

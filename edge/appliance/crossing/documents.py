@@ -42,7 +42,7 @@ class ForwarderStatus(msgspec.Struct, frozen=True):
     backlog_messages: int
     """Upper bound: while it is behind, messages of other addresses in the same logs may count."""
     fault: str | None = None
-    """Reason why it takes nothing from its address, or None."""
+    """Reason why it receives nothing from its address, or None."""
     rejected: int = 0
     """Messages from the peer rejected since the start (too large, or their address is full)."""
 

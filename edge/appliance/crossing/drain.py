@@ -55,7 +55,7 @@ def wait_drained(
                 left = {name: count for name, count in bridge.left.items() if count}
                 return Drained(not left, sum(left.values()), passed, _describe_left(left))
             elif not waiting and clock_s() - stating >= MANIFEST_S:
-                return Drained(False, 0, passed, "nothing waits, but the hub has not taken the manifest")
+                return Drained(False, 0, passed, "no message waits, but the hub has not confirmed the manifest")
             if passed >= timeout_s and waiting:
                 return Drained(False, waiting, passed, _describe_waiting(bridge, waiting, timeout_s))
             pause(POLL_S)

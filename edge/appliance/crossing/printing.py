@@ -61,7 +61,7 @@ def _connector(one: ConnectorStatus, now_s: float) -> Iterator[tuple[str, str]]:
         waiting = f"{number(each.backlog_messages)} {verb(each.backlog_messages, 'waits', 'wait')}"
         yield f"  {each.name}", f"{each.filter} {arrow} {each.remote_address}, {waiting}"
         if each.fault is not None:
-            yield "", f"it takes nothing: {each.fault}"
+            yield "", f"it receives nothing: {each.fault}"
         if each.rejected:
             yield "", f"{counted(each.rejected, 'message')} from the peer rejected: see the log"
 

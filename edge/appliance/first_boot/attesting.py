@@ -33,7 +33,7 @@ def attestation(places: CardPaths, wanted: FirstBootSettings, certificate: x509.
     """Return the current state of the machine."""
     serial = "" if certificate is None else f"{certificate.serial_number:x}"
     ends = "" if certificate is None else moment(certificate.not_valid_after_utc.timestamp())
-    quality = "synchronized by a time service" if kernel_synchronized() else "not known to be right"
+    quality = "synchronized by a time service" if kernel_synchronized() else "not known to be correct"
     return Attestation(
         settings=wanted.settings,
         hostname=socket.gethostname() if places.root == Path("/") else _text(places.root / _HOSTNAME),

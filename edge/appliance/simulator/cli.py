@@ -87,7 +87,7 @@ def simulate(
     """
     scheme = urlsplit(url).scheme
     if scheme.removesuffix("s") != protocol:
-        raise click.UsageError(f"--url {url} does not go with --protocol {protocol}")
+        raise click.UsageError(f"--url {url} does not match --protocol {protocol}")
     if password_stdin != (user is not None):
         raise click.UsageError("--user and --password-stdin go together")
     password = read_password() if password_stdin else None

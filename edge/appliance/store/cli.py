@@ -88,7 +88,7 @@ def _configuration_of(data: Path, config: Path | None) -> BrokerConfiguration | 
         )
     except (RepositoryError, ConfigurationRejected) as error:
         if config is not None:
-            raise CommandError(str(error), hint="give --config as for the gateway", code=Exit.USAGE) from None
+            raise CommandError(str(error), hint="use the same --config as the gateway", code=Exit.USAGE) from None
         say(f"quotas and floor are not counted, the configuration cannot be read: {error}", err=True)
         return None
 

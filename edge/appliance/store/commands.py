@@ -103,7 +103,7 @@ def purge(
     if chosen.is_unlimited and not everything:
         raise click.UsageError("select messages: --log, --address, --device, --since, --until, --cursor, or --all")
     if as_json and not yes:
-        raise click.UsageError("--json does not ask: it needs --yes")
+        raise click.UsageError("--json cannot ask for confirmation: add --yes")
     _refuse_running(data)
     with explained():
         wanted = plan(store_path(data), chosen)
@@ -219,7 +219,7 @@ def new_epoch(data: Path, yes: bool, as_json: bool) -> None:
     from edge.appliance.store.recovery.inspection import Inspection
 
     if as_json and not yes:
-        raise click.UsageError("--json does not ask: it needs --yes")
+        raise click.UsageError("--json cannot ask for confirmation: add --yes")
     _refuse_running(data)
     with explained(), Inspection.open(store_path(data)) as inspection:
         before = inspection.epochs(inspection.meta("epoch") or "").current

@@ -96,7 +96,7 @@ class ClientRevocations:
         if found is None:
             return "no revocation list of its authority"
         if self._over(found):
-            return "the revocation list of its authority has ended"
+            return "the revocation list of its authority has expired"
         return "it was revoked" if shown.serial in found.serials else None
 
     def is_revoked(self, certificate: bytes) -> bool:

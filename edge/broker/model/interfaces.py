@@ -35,7 +35,7 @@ class Refusal(enum.Enum):
     """Every consumer released it (AMQP 1.0 section 3.4.4). It may be sent again."""
     DELIVERY_FAILED = "no consumer could process it"
     """Every consumer returned it, at least one after a failed attempt (section 3.4.5, delivery-failed)."""
-    UNDELIVERABLE = "no consumer that is there can be given it"
+    UNDELIVERABLE = "no connected consumer can accept it"
     """Every consumer set undeliverable-here (AMQP 1.0 section 3.4.5). A new consumer may take it."""
     NO_ANSWER = "the consumer has not answered in time"
     FORMAT_INVALID = "the payload does not have the declared format"

@@ -119,7 +119,7 @@ class Forwarding:
         except AddressError as error:
             self._current, self._kind, fault = None, None, str(error)
         if fault is not None and fault != self.fault:
-            log.warning("%s cannot subscribe to %s, and tries again: %s", self._name, self.pattern, fault)
+            log.warning("%s cannot subscribe to %s, retrying: %s", self._name, self.pattern, fault)
         self.fault = fault
         durable = isinstance(self._current, DurableSubscription)
         self._earlier = (

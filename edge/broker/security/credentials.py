@@ -268,7 +268,7 @@ class CredentialFile:
                     self._put(user, new=new)
                 (count,) = self._connection.execute("SELECT count(*) FROM users").fetchone()
                 if count > USERS_MAX:
-                    raise CredentialsError(f"there cannot be more than {USERS_MAX} users")
+                    raise CredentialsError(f"there can be at most {USERS_MAX} users")
         except sqlite3.Error as why:
             raise CredentialsError(f"cannot write {self.path}: {why}") from why
 

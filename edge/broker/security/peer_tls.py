@@ -84,7 +84,7 @@ def tls_reason(error: Exception) -> str:
         known = {
             "KEY_VALUES_MISMATCH": "the key does not belong to the certificate",
             "EE_KEY_TOO_SMALL": "the key is too short",
-            "CA_MD_TOO_WEAK": "signed with a broken digest",
+            "CA_MD_TOO_WEAK": "signed with an insecure digest",
         }
         return known.get(error.reason or "", "not a certificate or key in PEM format")
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

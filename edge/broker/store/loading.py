@@ -107,5 +107,5 @@ def _run_names(log: str, row: SegmentRow) -> list[SegmentRunName]:
         position = row.key & POSITION_MAX
         raise StoreDamaged(
             f"log {log!r}: the newest messages, from position {position} on, are damaged ({error}), so the sequences "
-            "given last are not known: run `waypost store repair`, which goes on under a new epoch"
+            "given last are not known: run `waypost store repair`, which continues with a new epoch"
         ) from error

@@ -165,7 +165,7 @@ def test_a_hub_that_does_not_let_this_gateway_in(gateway: Gateway) -> None:
     gateway.state.last_error = "amqps://hub:5671: amqp:unauthorized-access: the certificate was revoked"
     gateway.problems()
     gateway.now += STALLED_S
-    assert gateway.only().what == "the hub does not let this gateway in: the certificate was revoked"
+    assert gateway.only().what == "the hub refuses this gateway: the certificate was revoked"
     assert "edge enrol" in gateway.only().next_step
 
 

@@ -68,7 +68,7 @@ def fails(hub: Hub) -> None:
 
 
 def stands(hub: Hub) -> None:
-    hub.committer.fault = Fault(0.0, "the landing under way does not end")
+    hub.committer.fault = Fault(0.0, "the current landing does not finish")
 
 
 def holds(hub: Hub) -> None:

@@ -169,7 +169,7 @@ class TestLook:
         fleet.look(101.0)
         assert (fleet.state, fleet.why) == (
             RolloutState.HALTED,
-            "no gateway of wave 1 took the version: 1 away",
+            "no gateway of wave 1 accepted the version: 1 away",
         )
 
     def test_who_goes_with_it_and_stays_away_has_failed(self) -> None:

@@ -85,7 +85,7 @@ def test_the_terminal_says_all_of_it(capsys: pytest.CaptureFixture[str], monkeyp
     show(msgspec.structs.replace(BRIDGE, left={"hub/old": 7}), NOW_S)
     assert "up to 7 messages wait for hub/old, which is no longer configured" in capsys.readouterr().out
     show(with_connector(forwarders=[ForwarderStatus("up", "out", "jobs", "hub", 0, "'jobs' is full")]), NOW_S)
-    assert "it takes nothing: 'jobs' is full" in capsys.readouterr().out
+    assert "it receives nothing: 'jobs' is full" in capsys.readouterr().out
     show(with_connector(forwarders=[ForwarderStatus("down", "in", "jobs", "far/#", 0, rejected=3)]), NOW_S)
     assert "3 messages from the peer rejected" in capsys.readouterr().out
     one = ForwarderStatus("down", "in", "jobs", "far/#", 1, rejected=1)
@@ -154,7 +154,7 @@ def test_draining_says_what_still_waits_after_the_time() -> None:
 def test_draining_says_that_the_hub_does_not_take_the_manifest() -> None:
     draining = Draining([0], [4])
     left = draining.wait(60)
-    assert (left.drained, left.why) == (False, "nothing waits, but the hub has not taken the manifest")
+    assert (left.drained, left.why) == (False, "no message waits, but the hub has not confirmed the manifest")
     assert draining.now_s >= MANIFEST_S
 
 

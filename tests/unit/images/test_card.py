@@ -340,7 +340,7 @@ class TestFleets:
         (tmp_path / "fleet.csv").write_text(f"name,hub.token\nnorth,\nsouth,{TOKEN}\neast,{other}\n")
         with pytest.raises(ImageError) as refused:
             load_fleet(tmp_path / "fleet.csv", base)
-        said = f"{tmp_path / 'fleet.csv'}:3: hub.token: is that of row 2, and a token admits one gateway"
+        said = f"{tmp_path / 'fleet.csv'}:3: hub.token: is that of row 2, and a token enrols one gateway"
         assert refused.value.message.startswith(said)
         assert "\n" not in refused.value.message
 

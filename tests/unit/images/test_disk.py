@@ -500,7 +500,7 @@ class TestEmulator:
         """The missing image is reported before the ports that are in use."""
         monkeypatch.setattr(machine, "_is_free", lambda _: False)
         assert run(["image", "run", str(tmp_path / "none.img.zst")]) == 2
-        assert "none.img.zst is not there" in capsys.readouterr().err
+        assert "none.img.zst does not exist" in capsys.readouterr().err
         (tmp_path / "x.img").touch()
         screen = str(tmp_path / "x.img" / "screen.svg")
         assert run(["image", "run", str(tmp_path / "x.img"), "--screenshot", screen]) == 2
@@ -519,7 +519,7 @@ class TestEmulator:
 
     def test_an_image_that_is_not_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(machine, "require", lambda *_: None)
-        with pytest.raises(ImageError, match="is not there") as caught:
+        with pytest.raises(ImageError, match="does not exist") as caught:
             machine.make_disk(tmp_path / "none.img", tmp_path, tmp_path / "log")
         assert "waypost image build" in caught.value.hint
 

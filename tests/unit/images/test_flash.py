@@ -239,7 +239,7 @@ class TestWhichImagesAreWritten:
     ) -> None:
         copy.with_name(f"waypost-1-pi4.{name}").unlink()
         code, words = self.refused(copy, whole, capsys)
-        assert (code, f"{name} is not there" in words) == (2, True), words
+        assert (code, f"{name} does not exist" in words) == (2, True), words
 
     def test_unsigned(self, copy: Path, whole: Made, capsys: pytest.CaptureFixture[str]) -> None:
         copy.with_name("waypost-1-pi4.sha256.p7s").unlink()
@@ -454,7 +454,7 @@ class TestWhatWasForgotten:
 
     @pytest.mark.parametrize(("words", "what"), [
         (["/dev/sdx"], "/dev/sdx is not an image"), (["/dev/sdx", "a.img.zst"], "/dev/sdx is not an image"),
-        (["none.img.zst"], "none.img.zst is not there"), (["none.img.zst", "card"], "none.img.zst is not there"),
+        (["none.img.zst"], "none.img.zst does not exist"), (["none.img.zst", "card"], "none.img.zst does not exist"),
         (["/"], "/ is a folder"),
     ])  # fmt: skip
     def test_the_image(self, words: list[str], what: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ GOOD, REVOKED, NO_LIST, ENDED = (
     None,
     "it was revoked",
     "no revocation list of its authority",
-    "the revocation list of its authority has ended",
+    "the revocation list of its authority has expired",
 )
 
 
