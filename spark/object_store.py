@@ -33,7 +33,7 @@ _GIVEN: Final = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
 _LENT: Final = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
 
 
-def reach(session: SparkSession, bucket: Bucket, settings: Container[str] = ()) -> None:
+def configure_bucket(session: SparkSession, bucket: Bucket, settings: Container[str] = ()) -> None:
     """Configure a session for a bucket, before it reads or writes. `settings`: names that are set elsewhere."""
     hadoop = session.sparkContext._jsc.hadoopConfiguration()
     for name, value in {**_client(bucket), **_credentials(bucket.options.credentials)}.items():

@@ -170,7 +170,7 @@ def start(name: str, options: SessionOptions = SessionOptions()) -> SparkSession
     if not is_local(session):
         cluster.send_code(session)
     if options.bucket is not None:
-        object_store.reach(session, options.bucket, options.settings)
+        object_store.configure_bucket(session, options.bucket, options.settings)
     return session
 
 

@@ -38,7 +38,7 @@ def gate(spark: SparkSession, store: ObjectStore) -> Iterator[PutGate]:
     """Proxy between the session and the store."""
     with PutGate(store.port) as gate:
         forget_clients(spark)
-        object_store.reach(spark, Bucket(BUCKET, "", from_environment(store.environment(gate.port))))
+        object_store.configure_bucket(spark, Bucket(BUCKET, "", from_environment(store.environment(gate.port))))
         yield gate
 
 

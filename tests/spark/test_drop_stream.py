@@ -32,7 +32,7 @@ def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) ->
     store: ObjectStore = request.getfixturevalue("store")
     bucket = Bucket(BUCKET, "stream/lake", from_environment(store.environment()))
     forget_clients(spark)
-    object_store.reach(spark, bucket)
+    object_store.configure_bucket(spark, bucket)
     return bucket
 
 

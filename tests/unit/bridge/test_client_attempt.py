@@ -106,7 +106,7 @@ ENDS: list[Callable[[Site], Any]] = [
     lambda site: asyncio.ensure_future(site.dialer.close()),
     lambda site: site.dialer.pause(),
     lambda site: site.dialer.renew("changed"),
-    lambda site: site.bench.outbox.cut("a fault"),
+    lambda site: site.bench.outbox.disconnect("a fault"),
 ]
 
 

@@ -148,7 +148,7 @@ def test_what_is_given_back_is_sent_again_at_the_next_look(registry: Commands) -
     hub.store.run()
     assert not line.sent
     line.credit = 1
-    hub.dispatch.look_again()
+    hub.dispatch.retry_pending()
     hub.store.run()
     assert list(line.sent.values()) == [one.id]
 
@@ -173,7 +173,7 @@ def test_a_registry_that_fails_only_delays(registry: Commands) -> None:
     hub.store.run()
     assert not line.sent
     hub.store.failing = False
-    hub.dispatch.look_again()
+    hub.dispatch.retry_pending()
     hub.store.run()
     assert list(line.sent.values()) == [one.id]
 
@@ -216,12 +216,12 @@ def test_a_gateway_keeps_each_command_once_in_every_order_of_events(registry: Co
         elif event == "fail":
             hub.store.failing = not hub.store.failing
         elif event == "tick":
-            hub.dispatch.look_again()
+            hub.dispatch.retry_pending()
     hub.store.failing = False
     line = hub.line()
     for _ in range(1_000):
         hub.store.run()
-        hub.dispatch.look_again()
+        hub.dispatch.retry_pending()
         if not line.sent:
             break
         line.answer(hub.dispatch)

@@ -57,7 +57,7 @@ class Rig:
 
     def wait(self, connection: Connection, waiting_bytes: int) -> None:
         connection.waiting_bytes = waiting_bytes
-        self.pressure.look_at(as_intake(connection))
+        self.pressure.update_for(as_intake(connection))
 
 
 def as_intake(connection: Connection) -> Intake:
