@@ -198,7 +198,9 @@ class AmqpConnection:
                 self._links.settled(event, now)
             elif isinstance(event, Transfers):
                 if not self._links.received(event, now):
-                    self.close("the peer sent messages on a link where it is the receiver", Condition("amqp:not-allowed"))
+                    self.close(
+                        "the peer sent messages on a link where it is the receiver", Condition("amqp:not-allowed")
+                    )
             elif self._reason is None:  # else nothing new begins
                 self._on_links(event, now)
         reported, self._events = self._events, []
@@ -210,7 +212,9 @@ class AmqpConnection:
             self._links.opened(self, now)
         elif isinstance(event, Attached):
             if not self._links.attached(event.link):
-                self.engine.refuse(event.link, Condition("amqp:not-found", "a gateway accepts no links over this connection"))
+                self.engine.refuse(
+                    event.link, Condition("amqp:not-found", "a gateway accepts no links over this connection")
+                )
         elif isinstance(event, Detached):
             self._links.detached(event, now)
         elif isinstance(event, SessionEnded):

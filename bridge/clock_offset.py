@@ -1,9 +1,9 @@
 """Report of a gateway's wrong clock: which messages it stamped, and the offset.
 
 A gateway without a battery-backed clock starts with the time it last knew, or with 1970, and is set some time later.
-Timestamps stay as they were. A *span* is a period of a clock that was not known to be correct and was not set, so all its
-timestamps have the same offset; the offset is reported once it is known. Messages are named by (epoch, address,
-sequence). Batches hold nothing of this: a report may arrive before or after them, and twice.
+Timestamps stay as they were. A *span* is a period in which an unverified clock was not set, so all its timestamps have
+the same offset. The offset is reported once it is known. Messages are named by (epoch, address, sequence). Batches
+contain nothing of this, so a report may arrive before or after them, and twice.
 
 Documents use the link for manifests, to a hub that offers the capability. Sans-I/O.
 """

@@ -147,7 +147,7 @@ class SocketAttempt(Attempt):
 
     def _close_protocol(self, driver: ConnectionDriver, reason: str) -> None:
         if self._frames is not None and not self._frames.opened:
-            self._frames.give_up(reason)  # the inner machine cannot send its close before the handshake
+            self._frames.fail(reason)  # the inner machine cannot send its close before the handshake
         else:
             self._connection.close(reason)
         driver.flush_soon()

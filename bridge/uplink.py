@@ -402,7 +402,7 @@ class Uplink:
             self._send(engine, link, flow, pieces, message)
         except ValueError as error:
             if len(pieces) == len(pieces[0].stored.run) == 1:
-                self._give_up(flow, pieces, str(error))
+                self._discard(flow, pieces, str(error))
                 return
             for half in halves(pieces):  # isolate the message that is too large, so that the others are sent
                 self._send_batch(engine, link, flow, half)
@@ -439,7 +439,7 @@ class Uplink:
             try:
                 self._send(engine, link, flow, pieces, message)
             except ValueError as error:
-                self._give_up(flow, pieces, str(error))
+                self._discard(flow, pieces, str(error))
 
     def _send(self, engine: Engine, link: Link, flow: SendFlow, pieces: Sequence[Piece], message: bytes) -> None:
         """Send one delivery. Raises `ValueError` when the peer does not take a message of this size."""
@@ -463,7 +463,7 @@ class Uplink:
         self._room.record_sent(len(message), now)
         engine.send(link, tag, message)
 
-    def _give_up(self, flow: SendFlow, pieces: Sequence[Piece], why: str) -> None:
+    def _discard(self, flow: SendFlow, pieces: Sequence[Piece], why: str) -> None:
         """Reject messages that can never be sent: a dead letter is better than a message that blocks all others."""
         messages = sum(len(piece.stored.run) for piece in pieces)
         log.error("%s: cannot send %d messages of %s: %s", self.name, messages, pieces[0].stored.run.address, why)

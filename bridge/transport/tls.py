@@ -27,9 +27,9 @@ RECORD_BYTES: Final = 16 * 1024
 a write has at most this size."""
 
 DECRYPT_S: Final = 0.0003
-"""Seconds to decrypt the bytes of one connection before other connections are served first: 256 KiB in full records take 0.1 ms, in
-one-byte records 14 ms, in key updates 200 ms. It is short, as all connections that are ready in one turn wait for each
-other. Measured by the monotonic clock, as uvloop's has whole milliseconds."""
+"""Time limit to decrypt bytes of one connection before other connections are served: 256 KiB in full records take
+0.1 ms, in one-byte records 14 ms, in key updates 200 ms. It is short because all connections that are ready in one
+turn wait for each other. The monotonic clock is used, because uvloop's counts whole milliseconds."""
 
 OWED_BYTES_MAX: Final = 16 * 1024
 """Bytes that OpenSSL may produce by itself while the peer reads nothing. It answers each key update (RFC 8446 section

@@ -317,7 +317,7 @@ class WebSocketClient(Framed):
         """True when the handshake is done, so that the inner machine's bytes are sent."""
         return self._phase is WebSocketPhase.OPEN
 
-    def give_up(self, why: str) -> None:
+    def fail(self, why: str) -> None:
         """Stop waiting for the peer's answer."""
         self._phase, self.refused = WebSocketPhase.CLOSED, why
 
@@ -339,7 +339,7 @@ class WebSocketClient(Framed):
         return self._end_refused(f"its answer is larger than {HANDSHAKE_BYTES_MAX} bytes", now)
 
     def _end_refused(self, why: str, now: float) -> Sequence[Any]:
-        self.give_up(why)
+        self.fail(why)
         return self.inner.receive_eof(now)
 
 

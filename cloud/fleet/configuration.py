@@ -90,7 +90,7 @@ def apply(
     gateway, by name or by selectors, the latest one counts.
     """
     from bridge.resources.parse import read
-    from cloud.hub.desired.making import check_resources, confirm_fault, want, want_for_selector
+    from cloud.hub.desired.making import check_resources, confirm_fault, set_wanted, set_wanted_for_selector
     from cloud.hub.registry.configurations import WantedConfiguration
     from edge.configuration.kinds import KINDS
 
@@ -106,10 +106,10 @@ def apply(
         now_us = time.time_ns() // 1_000
         one = WantedConfiguration(tenant, "", documents, confirm_s, restart, current_user(), note, selector=selector)
         if selector is not None:
-            made = want_for_selector(place.selectors, one, now_us, place.sign)
+            made = set_wanted_for_selector(place.selectors, one, now_us, place.sign)
         else:
             wanted = [one._replace(gateway=name) for name in chosen]
-            made = want(place.configurations, wanted, now_us, place.sign)
+            made = set_wanted(place.configurations, wanted, now_us, place.sign)
     _say_made([(each.gateway, each.version) for each in made], as_json)
 
 
@@ -172,13 +172,13 @@ def rollback(
     gateways: Sequence[str],
 ) -> None:
     """Send an earlier version again, as a new one."""
-    from cloud.hub.desired.making import find_earlier, match_gateways, repeat_version, want
+    from cloud.hub.desired.making import find_earlier, match_gateways, repeat_version, set_wanted
 
     with open_configurations(data, config) as place:
         known = place.configurations
         found = [find_earlier(known, tenant, name, number) for name in match_gateways(known, tenant, gateways)]
         wanted = [repeat_version(each, current_user(), note) for each in found]
-        made = want(known, wanted, time.time_ns() // 1_000, place.sign)
+        made = set_wanted(known, wanted, time.time_ns() // 1_000, place.sign)
     _say_made([(each.gateway, each.version) for each in made], as_json)
 
 

@@ -17,8 +17,8 @@ Phases of a gateway:
 
 A version that includes a new system is confirmed after that system runs and is kept, however long the download takes.
 
-A roll-out halts on more failures than allowed, and on a wave in which no gateway accepted the version. While it does not
-run it sends nothing, and withholds the version from gateways that have not fetched it.
+A roll-out halts after more failures than allowed, and after a wave in which no gateway accepted the version. While it
+is halted it sends nothing, and withholds the version from gateways that have not fetched it.
 """
 
 from __future__ import annotations

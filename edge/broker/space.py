@@ -1,8 +1,8 @@
 """One address space on an event loop: a router with its store, and their timing.
 
 It decides what the sans-I/O router leaves to a shell: when a commit starts (once in each turn of the loop), when
-messages that may wait are committed, and when sockets are not read because the store has too many pending writes. It knows
-no listener and no protocol.
+messages that may wait are committed, and when reading from sockets is paused because the store has too many pending
+writes. It knows no listener and no protocol.
 """
 
 from __future__ import annotations

@@ -40,9 +40,7 @@ def hub_faults(resources: Iterable[Resource]) -> Iterator[ConfigurationError]:
         if isinstance(spec, GatewaySpec) and spec.hub is not None:
             for field, value in (("gateway", spec.hub.gateway), ("tls", spec.hub.tls)):
                 if value is not None:
-                    words = (
-                        "the gateway's identity is set by its enrolment: use waypost edge enrol at the gateway"
-                    )
+                    words = "the gateway's identity is set by its enrolment: use waypost edge enrol at the gateway"
                     yield error_at(resource, ("spec", "hub", field), words)
 
 
@@ -71,9 +69,7 @@ def managed(overlay: Overlay, resource: Resource) -> Resource | None:
 
 def not_ours(resource: Resource, number: int) -> ConfigurationError:
     """Return the error for a local change of a resource that the hub manages."""
-    words = (
-        f"is managed by the hub (version {number}): change it there; --local overrides it until its next version"
-    )
+    words = f"is managed by the hub (version {number}): change it there; --local overrides it until its next version"
     return error_at(resource, (), words)
 
 

@@ -93,7 +93,9 @@ def flash(
         _confirm(jobs)
     for each in jobs:  # cards may have been changed in the meantime
         if each.disk is not None and _check_target(each.target, handed, loop=allow_loop) != each.disk:
-            raise ImageError(f"{each.target} was replaced by another card", hint="nothing was written; start again", code=USAGE)
+            raise ImageError(
+                f"{each.target} was replaced by another card", hint="nothing was written; start again", code=USAGE
+            )
     outcomes = _write_with_progress(handed, jobs)
     done = [several.make_label(each, img.name) for each in outcomes if each.written is not None]
     labelled = labels is None or _write_labels(labels, done)

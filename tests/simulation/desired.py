@@ -198,7 +198,9 @@ class Operator:
         self._database.back_up()
         self._history.record("wanted", mark, kind)
         try:
-            [made] = self._configurations.want([wanted], wall_ns(self._scheduler) // 1_000, make_signer(AUTHORITY))
+            [made] = self._configurations.set_wanted(
+                [wanted], wall_ns(self._scheduler) // 1_000, make_signer(AUTHORITY)
+            )
         except RegistryError:
             return  # it may be stored nevertheless
         self._history.record("version", made.version, mark)

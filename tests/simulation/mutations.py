@@ -431,7 +431,9 @@ MUTATIONS = (
     ),
     Mutation("writes a receipt behind the commit of its command", [(CommandReceipts, "_tell", _tell_later)]),
     Mutation("the hub takes a command for queued when it is sent", [(Dispatch, "_send", _queued_when_sent)]),
-    Mutation("the hub keeps nothing of what a gateway says of commands", [(HubCommands, "queue_news", _heard_by_nobody)]),
+    Mutation(
+        "the hub keeps nothing of what a gateway says of commands", [(HubCommands, "queue_news", _heard_by_nobody)]
+    ),
     Mutation("confirms a version when it is tried", [(Trials, "_await_confirmation", _confirm_what_is_tried)]),
     Mutation(
         "goes on with a version that cuts it off", [(Trials, "_await_confirmation", _try_for_ever)], ("new_version",)

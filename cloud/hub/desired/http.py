@@ -40,9 +40,9 @@ from cloud.hub.desired.making import (
     find_earlier,
     make_context,
     repeat_version,
+    set_wanted,
+    set_wanted_for_selector,
     start_rollout,
-    want,
-    want_for_selector,
 )
 from cloud.hub.desired.service import DesiredConfigurations, NotReady
 from cloud.hub.desired.shown import gateway_row, member_row, rollout_row, selector_row, version_row
@@ -80,10 +80,10 @@ def routes(desired: DesiredConfigurations, access: HttpAccess) -> list[HttpRoute
     api = _DesiredApi(desired, access)
     return [
         HttpRoute(CONFIGURATIONS, _answered(api.gateways), methods=PURE),
-        HttpRoute(CONFIGURATIONS, _answered(api.want_of_selector), methods=("POST",)),
-        HttpRoute(CONFIGURATIONS, _answered(api.delete_of_selector), methods=("DELETE",)),
+        HttpRoute(CONFIGURATIONS, _answered(api.post_selector), methods=("POST",)),
+        HttpRoute(CONFIGURATIONS, _answered(api.delete_selector), methods=("DELETE",)),
         HttpRoute(CONFIGURATIONS + "/{gateway}", _answered(api.gateway), methods=PURE),
-        HttpRoute(CONFIGURATIONS + "/{gateway}", _answered(api.want), methods=("POST",)),
+        HttpRoute(CONFIGURATIONS + "/{gateway}", _answered(api.post_configuration), methods=("POST",)),
         HttpRoute(CONFIGURATIONS + "/{gateway}/rollback", _answered(api.roll_back), methods=("POST",)),
         HttpRoute(ROLLOUTS, _answered(api.rollouts), methods=PURE),
         HttpRoute(ROLLOUTS, _answered(api.begin), methods=("POST",)),
@@ -139,19 +139,19 @@ class _DesiredApi:
             {**gateway_row(state), "resources": shown, "versions": [version_row(each) for each in versions]}
         )
 
-    async def want(self, request: Request) -> Response:
+    async def post_configuration(self, request: Request) -> Response:
         wanted = await self._wanted(request, request.path_params["gateway"])
         now_us, sign = self._desired.now_us(), self._desired.sign
-        [made] = await self._desired.ask(lambda tables: want(tables.configurations, [wanted], now_us, sign))
+        [made] = await self._desired.ask(lambda tables: set_wanted(tables.configurations, [wanted], now_us, sign))
         return json_response(version_row(made), 201)
 
-    async def want_of_selector(self, request: Request) -> Response:
+    async def post_selector(self, request: Request) -> Response:
         wanted = (await self._wanted(request, ""))._replace(selector=str(_selector(request)))
         now_us, sign = self._desired.now_us(), self._desired.sign
-        made = await self._desired.ask(lambda tables: want_for_selector(tables.selectors, wanted, now_us, sign))
+        made = await self._desired.ask(lambda tables: set_wanted_for_selector(tables.selectors, wanted, now_us, sign))
         return json_response({"selector": wanted.selector, "gateways": [version_row(each) for each in made]}, 201)
 
-    async def delete_of_selector(self, request: Request) -> Response:
+    async def delete_selector(self, request: Request) -> Response:
         tenant, _ = await self._tenant_and_user(request, Operation.MANAGE)
         text, how = str(_selector(request)), make_context(self._desired.now_us(), self._desired.sign)
         made = await self._desired.ask(lambda tables: tables.selectors.delete(tenant, text, how))
@@ -185,7 +185,9 @@ class _DesiredApi:
 
         def work(tables: ConfigurationTables) -> Any:
             known = tables.configurations
-            return want(known, [repeat_version(find_earlier(known, tenant, gateway, number), by, note)], now_us, sign)
+            return set_wanted(
+                known, [repeat_version(find_earlier(known, tenant, gateway, number), by, note)], now_us, sign
+            )
 
         [made] = await self._desired.ask(work)
         return json_response(version_row(made), 201)

@@ -95,12 +95,12 @@ def _bounded(found: Sequence[tuple[bool, str]]) -> list[str]:
     return [name for _, name in sorted(found)]
 
 
-def want_for_selector(
+def set_wanted_for_selector(
     selectors: Selectors, wanted: WantedConfiguration, now_us: int, sign: Sign
 ) -> list[VersionRecord]:
     """Set the configuration of `wanted.selector`; `wanted` names no gateway. Return the versions made.
 
-    Raises `LabelError`, `UnknownGateway` for too many gateways, and as `want`.
+    Raises `LabelError`, `UnknownGateway` for too many gateways, and as `set_wanted`.
     """
     choice = parse_selector(wanted.selector or "")
     labelled = selectors.labels(wanted.tenant)
@@ -118,7 +118,7 @@ def want_for_selector(
         confirm_s=wanted.confirm_s,
         restart=wanted.restart,
     )
-    return selectors.want(record, make_context(now_us, sign))
+    return selectors.set_wanted(record, make_context(now_us, sign))
 
 
 def make_context(now_us: int, sign: Sign) -> VersionContext:
@@ -126,13 +126,15 @@ def make_context(now_us: int, sign: Sign) -> VersionContext:
     return VersionContext(now_us, sign, require_no_ring)
 
 
-def want(known: Configurations, wanted: Sequence[WantedConfiguration], now_us: int, sign: Sign) -> list[VersionRecord]:
+def set_wanted(
+    known: Configurations, wanted: Sequence[WantedConfiguration], now_us: int, sign: Sign
+) -> list[VersionRecord]:
     """Make the next version of each of these gateways of one tenant.
 
     Raises `UnknownGateway`, `DesiredError`, also for a loop over the fleet; then none is made.
     """
     _require_no_ring(known, wanted[0].tenant, {each.gateway: each.resources for each in wanted})
-    return known.want(wanted, now_us, sign)
+    return known.set_wanted(wanted, now_us, sign)
 
 
 def _require_no_ring(known: Configurations, tenant: str, wanted: Mapping[str, Documents]) -> None:

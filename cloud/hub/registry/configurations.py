@@ -188,7 +188,7 @@ class Configurations:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def want(self, wanted: Sequence[WantedConfiguration], now_us: int, sign: Sign) -> list[VersionRecord]:
+    def set_wanted(self, wanted: Sequence[WantedConfiguration], now_us: int, sign: Sign) -> list[VersionRecord]:
         """Make the next version for each of these gateways. Raises `UnknownGateway`, `DesiredError`; then none is
         made."""
         return self._database.transaction(lambda tx: make_versions(tx, wanted, now_us, sign))
@@ -250,7 +250,7 @@ _GATEWAY = [configured.c[name] for name in ConfigurationRecord._fields]
 def make_versions(
     tx: sa.Connection, wanted: Sequence[WantedConfiguration], now_us: int, sign: Sign
 ) -> list[VersionRecord]:
-    """Make versions within a transaction, see `Configurations.want`."""
+    """Make versions within a transaction, see `Configurations.set_wanted`."""
     made = []
     at = in_order(tx, now_us)
     for each in wanted:

@@ -308,7 +308,11 @@ def _of(record: ConfigurationRecord | None, connected: bool) -> ObservedGateway:
     if not record.failed:
         return ObservedGateway(connected, record.wanted, version)
     return ObservedGateway(
-        connected, record.wanted, version, record.wanted, record.why or "it has already accepted or refused a later version"
+        connected,
+        record.wanted,
+        version,
+        record.wanted,
+        record.why or "it has already accepted or refused a later version",
     )
 
 

@@ -106,7 +106,7 @@ class Selectors:
         """Return the configurations of selectors of a tenant, or of all tenants, the latest first."""
         return self._database.transaction(lambda tx: _all(tx, tenant))
 
-    def want(self, record: SelectorRecord, making: VersionContext) -> list[VersionRecord]:
+    def set_wanted(self, record: SelectorRecord, making: VersionContext) -> list[VersionRecord]:
         """Set the configuration of a selector; return the versions made. `decided_at` of the record is ignored. Raises
         `LabelError`."""
 

@@ -70,7 +70,7 @@ def purge(data: Path, selection: StoreSelection, on_progress: Callable[[int], No
         for stored, parts in _waiting(inspection, selection):
             purged.add(stored, parts)
             for cursor, part in parts:
-                _give_up(opened, cursor, part, now)
+                _discard(opened, cursor, part, now)
             gathered += len(parts)
             if gathered >= PARTS_PER_COMMIT:
                 opened.commit()
@@ -91,10 +91,10 @@ def _end_subscription(opened: OfflineStore, inspection: Inspection, name: str) -
             opened.store.cursors.drop(cursor.cursor)
 
 
-def _give_up(opened: OfflineStore, cursor: CursorFacts, part: Stored, now: int) -> None:
+def _discard(opened: OfflineStore, cursor: CursorFacts, part: Stored, now: int) -> None:
     count, size = len(part.run.bodies), sum(map(len, part.run.bodies))
     loss = Loss(cursor.name, part.run.address, part.sequence, part.sequence + count - 1, count, size, REASON, now)
-    opened.store.cursors.give_up(cursor.cursor, part.position, part.position + count - 1, [loss])
+    opened.store.cursors.discard(cursor.cursor, part.position, part.position + count - 1, [loss])
 
 
 def _waiting(inspection: Inspection, selection: StoreSelection) -> Iterator[tuple[Stored, list[Part]]]:

@@ -67,7 +67,7 @@ class SystemFollower:
     async def _check_once(self, changed: Callable[[], None]) -> None:
         """Check once. Raises `RepositoryError`, OSError."""
         now = self.report()
-        await asyncio.to_thread(self._files.want, self._wanted if now is not None and now.under_way else None)
+        await asyncio.to_thread(self._files.set_wanted, self._wanted if now is not None and now.under_way else None)
         if now != self._reported:
             if now is not None:
                 log.info("system %s: %s%s", now.version, now.phase.value, f": {now.why}" if now.why else "")

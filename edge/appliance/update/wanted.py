@@ -92,7 +92,7 @@ class WantedFiles:
         except OSError:
             return time.time()
 
-    def want(self, wanted: WantedSystem | None) -> None:
+    def set_wanted(self, wanted: WantedSystem | None) -> None:
         """Write the wanted system, on disk on return; None removes it and all downloads. Raises OSError."""
         if wanted is None:
             (self.folder / WANTED).unlink(missing_ok=True)  # first, so that the download stops

@@ -105,14 +105,14 @@ class DeadLettering:
         """Ranges of positions that are to be dropped, and are not yet."""
         return list(self._leaving)
 
-    def give_up(self, stored: Stored, reason: LossReason) -> None:
+    def discard(self, stored: Stored, reason: LossReason) -> None:
         """Drop messages that are in memory."""
         count = len(stored.run.bodies)
         self._leaving.add(stored.position, stored.position + count - 1)
         self._count += count
-        self._deadletters.give_up(self, stored, reason)
+        self._deadletters.discard(self, stored, reason)
 
-    def give_up_later(self, first: int, last: int, reason: LossReason) -> None:
+    def discard_later(self, first: int, last: int, reason: LossReason) -> None:
         """Drop messages that are to be read from the store; the caller calls `continue_reading`."""
         self._leaving.add(first, last)
         if self._unread is _EMPTY:
@@ -151,7 +151,7 @@ class DeadLettering:
             self.continue_reading()
             self._subscription.pump()
 
-    def give_up_again(self, first: int, last: int, reason: LossReason) -> None:
+    def retry_discard(self, first: int, last: int, reason: LossReason) -> None:
         """Note a dead letter that was not stored; `try_again` follows at the next tick."""
         self._count -= last - first + 1
         if self._again and self._again[-1][1:] == (first - 1, reason):
@@ -168,18 +168,18 @@ class DeadLettering:
         if self._closed:
             return
         try:
-            self._give_up_read(runs)
+            self._discard_read(runs)
         except Exception as error:
             self._subscription.handle_error(error)
 
-    def _give_up_read(self, runs: Sequence[Stored]) -> None:
+    def _discard_read(self, runs: Sequence[Stored]) -> None:
         first, last, reason = self._unread.pop(0)
         self._leaving.remove(first, last)
         end = first
         for stored in runs:
             start, end = max(stored.position, first), min(stored.position + len(stored.run.bodies), last + 1)
             if start < end:
-                self.give_up(part_of(stored, start - stored.position, end - stored.position), reason)
+                self.discard(part_of(stored, start - stored.position, end - stored.position), reason)
             if end > last:
                 break
         if runs and end <= last:

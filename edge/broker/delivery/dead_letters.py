@@ -65,7 +65,7 @@ class DeadLetterOwner(Protocol):
         """Acknowledge these positions: the messages are recorded."""
         ...
 
-    def give_up_again(self, first: int, last: int, reason: LossReason) -> None:
+    def retry_discard(self, first: int, last: int, reason: LossReason) -> None:
         """Try again at the next tick: the dead letter could not be stored."""
         ...
 
@@ -137,7 +137,7 @@ class DeadLetters(Origin):
         """Call `timed.tick` at every tick until it has nothing more to do."""
         self._due[timed] = None
 
-    def give_up(self, owner: DeadLetterOwner, stored: Stored, reason: LossReason) -> None:
+    def discard(self, owner: DeadLetterOwner, stored: Stored, reason: LossReason) -> None:
         """Drop the messages of a stored run; `owner.given_up` is called, at once or with a commit."""
         policy, run = owner.policy, stored.run
         for listener in self.listeners:
@@ -148,7 +148,7 @@ class DeadLetters(Origin):
             return
         self._log(owner, run, reason)
         last = stored.position + len(run.bodies) - 1
-        self._cursors.give_up(owner.cursor, stored.position, last, [self._loss(owner, stored, reason.value)])
+        self._cursors.discard(owner.cursor, stored.position, last, [self._loss(owner, stored, reason.value)])
         owner.given_up(stored.position, last)
 
     def _send(self, owner: DeadLetterOwner, stored: Stored, reason: LossReason, address: str) -> None:
@@ -166,7 +166,7 @@ class DeadLetters(Origin):
                 for token in tokens:
                     self._under_way[token] = self._under_way[token]._replace(stored=None)
                 loss = self._loss(owner, part, DEAD_LETTERED + reason.value)
-                self._cursors.give_up(owner.cursor, part.position, part.position + count - 1, [loss], if_kept=True)
+                self._cursors.discard(owner.cursor, part.position, part.position + count - 1, [loss], if_kept=True)
             done += count
 
     def _loss(self, owner: DeadLetterOwner, stored: Stored, reason: str) -> Loss:
@@ -204,13 +204,13 @@ class DeadLetters(Origin):
             if stored is not None:  # delivered without being stored: each message has its own answer
                 at = position - stored.position
                 loss = self._loss(owner, part_of(stored, at, at + 1), DEAD_LETTERED + reason.value)
-                self._cursors.give_up(owner.cursor, position, position, [loss])
+                self._cursors.discard(owner.cursor, position, position, [loss])
             owner.given_up(position, position)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         for token in tokens:
             owner, position, reason, _ = self._under_way.pop(token)
-            owner.give_up_again(position, position, reason)
+            owner.retry_discard(position, position, reason)
 
 
 def dead_letter_runs(stored: Stored, address: str, reason: LossReason) -> list[Run]:

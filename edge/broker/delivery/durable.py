@@ -151,7 +151,7 @@ class DurableSubscription:
             for part in self.parts:
                 part.expiry.reclaim()
 
-    def give_up(self, began: Ticket) -> None:
+    def discard(self, began: Ticket) -> None:
         """Drop all its messages once the commit of this ticket is decided."""
         self.ending = EndingSubscription(began)
         for part in self.parts:

@@ -141,7 +141,7 @@ class Expiry:
         self.looking = self._subscription.lowest < self._window.end
         return self.looking
 
-    def give_up_expired(self, start: int, runs: Sequence[Stored], judge: ExpiryClock) -> bool:
+    def discard_expired(self, start: int, runs: Sequence[Stored], judge: ExpiryClock) -> bool:
         """See `edge.broker.delivery.sweep.SweepTarget`."""
         self.looking = False
         window = self._window
@@ -153,7 +153,7 @@ class Expiry:
             if not self._subscription.wants(stored):
                 self._pass(first, at)
                 continue
-            due_ns = self._give_up_when_over(stored, judge, again)
+            due_ns = self._discard_when_decided(stored, judge, again)
             if due_ns is not None:
                 soonest = due_ns if soonest is None else min(soonest, due_ns)
         more = bool(runs) and at < window.end
@@ -166,7 +166,7 @@ class Expiry:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _give_up_when_over(self, stored: Stored, judge: ExpiryClock, again: int) -> int | None:
+    def _discard_when_decided(self, stored: Stored, judge: ExpiryClock, again: int) -> int | None:
         """Drop the available messages of an expired run. Return when to check a run that stays."""
         window, policy = self._window, self._dead_lettering.policy
         first, end = stored.position, stored.position + len(stored.run.bodies)
@@ -183,7 +183,7 @@ class Expiry:
                 return again
         for low, high in parts:
             self._subscription.take(low, high)
-            self._dead_lettering.give_up(part_of(stored, low - first, high - first + 1), reason)
+            self._dead_lettering.discard(part_of(stored, low - first, high - first + 1), reason)
         return None
 
     def _pass(self, first: int, end: int) -> None:

@@ -474,16 +474,16 @@ class LogSubscription:
             self.pump()  # it drops expired messages first, even without credit
         return self.expiry.due(now_ns)
 
-    def give_up_expired(self, start: int, runs: Sequence[Stored], judge: ExpiryClock) -> bool:
+    def discard_expired(self, start: int, runs: Sequence[Stored], judge: ExpiryClock) -> bool:
         """See `edge.broker.delivery.sweep.SweepTarget`."""
-        return not self._closed and self.expiry.give_up_expired(start, runs, judge)
+        return not self._closed and self.expiry.discard_expired(start, runs, judge)
 
     def _dropped_expired(self) -> bool:
         """Drop the first run of the buffer if it has expired. Return True if so."""
         run = self.buffer.runs[0].run
         if not self.expiry.has_expired(run):
             return False
-        self.dead_lettering.give_up(self.buffer.take(len(run.bodies)), LossReason.EXPIRED)
+        self.dead_lettering.discard(self.buffer.take(len(run.bodies)), LossReason.EXPIRED)
         return True
 
     # --- reading ----------------------------------------------------------------------------------------------

@@ -202,7 +202,7 @@ class QueueOrder:
         queue, first, total = self._queue, stored.position, len(stored.run.bodies)
         if queue.expiry.has_expired(stored.run):
             queue.take(first, first + total - 1)
-            queue.dead_lettering.give_up(stored, LossReason.EXPIRED)
+            queue.dead_lettering.discard(stored, LossReason.EXPIRED)
             return 0
         failures = queue.failures
         if failures.counts and failures.is_excluded(first, consumer):

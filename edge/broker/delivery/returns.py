@@ -53,7 +53,7 @@ class Returns:
         elif outcome is DeliveryOutcome.RELEASED:
             self._take_released(consumer, first, last)
         elif outcome is DeliveryOutcome.REJECTED:
-            subscription.dead_lettering.give_up_later(first, last, LossReason.REJECTED)
+            subscription.dead_lettering.discard_later(first, last, LossReason.REJECTED)
         elif outcome is DeliveryOutcome.TOO_LARGE:
             self._exclude(consumer, first, last)
         else:
@@ -86,7 +86,7 @@ class Returns:
         attempts, attempts_max = subscription.failures.failed(position), subscription.policy.redelivery.attempts_max
         if attempts_max is None or attempts < attempts_max:
             return False
-        subscription.dead_lettering.give_up_later(position, position, LossReason.ATTEMPTS)
+        subscription.dead_lettering.discard_later(position, position, LossReason.ATTEMPTS)
         return True
 
     def _take_failed(self, consumer: Consumer, position: int, *, undeliverable: bool) -> None:
@@ -98,7 +98,7 @@ class Returns:
             return
         subscription.failures.exclude(position, consumer)
         if subscription.exclusive:
-            subscription.dead_lettering.give_up_later(position, position, LossReason.UNDELIVERABLE)
+            subscription.dead_lettering.discard_later(position, position, LossReason.UNDELIVERABLE)
         else:
             subscription.requeue(position, position)
 
@@ -136,7 +136,7 @@ class Returns:
         subscription = self._subscription
         if subscription.exclusive:
             self._deadletters.wake_later(subscription)
-            subscription.dead_lettering.give_up_later(first, last, LossReason.UNDELIVERABLE)
+            subscription.dead_lettering.discard_later(first, last, LossReason.UNDELIVERABLE)
             return
         for position in range(first, last + 1):
             subscription.failures.exclude(position, consumer)

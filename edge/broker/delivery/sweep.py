@@ -61,7 +61,7 @@ class SweepTarget(Protocol):
         """Drop expired messages in memory. Return True when a stored message may have expired."""
         ...
 
-    def give_up_expired(self, start: int, runs: list[Stored], judge: ExpiryClock) -> bool:
+    def discard_expired(self, start: int, runs: list[Stored], judge: ExpiryClock) -> bool:
         """Drop expired messages of a read from `start` on. Return True when all of it is gone and there is more."""
         ...
 
@@ -157,7 +157,7 @@ class Sweeper:
         self._bytes_left -= sum(stored.run.size for stored in looked_at)
         self._runs_left -= len(looked_at)
         try:
-            more = subscription.give_up_expired(start, looked_at, self._clock)
+            more = subscription.discard_expired(start, looked_at, self._clock)
         except Exception as error:
             subscription.handle_error(error)
             more = False

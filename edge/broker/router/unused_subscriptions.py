@@ -84,7 +84,7 @@ class UnusedSubscriptions:
         left_at = subscription.left_at if subscription.left_at is not None else now
         unused_s = now - left_at
         if unused_s >= kept_s:
-            self._give_up(subscription, unused_s)
+            self._discard(subscription, unused_s)
         elif subscription.declaration.left_at is None and unused_s >= SUBSCRIPTION_LEFT_KEPT_S:
             self._keep(subscription, left_at)
 
@@ -101,10 +101,10 @@ class UnusedSubscriptions:
         self._running.keep()
         self._write(subscription)
 
-    def _give_up(self, subscription: DurableSubscription, unused_s: int) -> None:
+    def _discard(self, subscription: DurableSubscription, unused_s: int) -> None:
         ending = subscription.ending
         if ending is None:
-            subscription.give_up(self._write(subscription))
+            subscription.discard(self._write(subscription))
         elif ending.is_done(subscription):
             name = subscription.declaration.name
             logger.warning("durable subscription %r ended: unused for %d s", name, unused_s)

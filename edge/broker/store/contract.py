@@ -207,7 +207,7 @@ class Cursors(Protocol):
         """
         ...
 
-    def give_up(self, cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool = False) -> Ticket:
+    def discard(self, cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool = False) -> Ticket:
         """Acknowledge positions ``first <= p <= last`` and enter the losses into the ledger, in one commit.
 
         With `if_kept` both happen only if the messages appended to the open group are committed with it, as when a dead

@@ -418,7 +418,7 @@ class CursorTable:
                 self._logs.passed.add(log.log)
         return True
 
-    def give_up(self, cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool = False) -> Ticket:
+    def discard(self, cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool = False) -> Ticket:
         """See `contract.Cursors`."""
         state = self.get(cursor)
         if state is None:
@@ -446,7 +446,7 @@ class CursorTable:
         for name, progress, cursor in self._all(log):
             if progress.outside(first, last):
                 lost = [loss for loss in losses if loss.subscription == name]
-                self.give_up(cursor, first, last, lost, if_kept=False)
+                self.discard(cursor, first, last, lost, if_kept=False)
 
     # --- for a group ------------------------------------------------------------------------------------------
 

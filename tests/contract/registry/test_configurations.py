@@ -80,8 +80,8 @@ def resources(offer: ConfigurationOffer | None) -> list[dict[str, Any]]:
 
 class TestVersions:
     def test_numbers_are_dense_for_each_gateway(self, known: Configurations) -> None:
-        made = known.want([wanted("g1", "a"), wanted("g2", "a")], 1, sign)
-        made += known.want([wanted("g1", "b")], 2, sign)
+        made = known.set_wanted([wanted("g1", "a"), wanted("g2", "a")], 1, sign)
+        made += known.set_wanted([wanted("g1", "b")], 2, sign)
         assert [(each.gateway, each.version) for each in made] == [("g1", 1), ("g2", 1), ("g1", 2)]
         newest, first = known.versions("acme", "g1")
         assert (newest.version, newest.made_by, newest.note, newest.made_at) == (2, "ann", "why not", 2)
@@ -92,20 +92,20 @@ class TestVersions:
 
     def test_all_or_none_and_no_unknown_gateway(self, known: Configurations) -> None:
         with pytest.raises(UnknownGateway, match="tenant acme has no gateway other"):
-            known.want([wanted("g1", "a"), wanted("other", "a")], 1, sign)
+            known.set_wanted([wanted("g1", "a"), wanted("other", "a")], 1, sign)
         with pytest.raises(UnknownGateway):
-            known.want([wanted("g1", "a", tenant="umbrella")], 1, sign)
+            known.set_wanted([wanted("g1", "a", tenant="umbrella")], 1, sign)
         assert known.versions("acme", "g1") == []
 
     def test_a_number_is_above_what_the_gateway_has_seen(self, known: Configurations) -> None:
         """The registry is an older copy, and the gateway has later versions."""
         assert say(known, ("acme", "g1"), DesiredReport(version=7, newest=8), 1) is None
-        [made] = known.want([wanted("g1", "a")], 2, sign)
+        [made] = known.set_wanted([wanted("g1", "a")], 2, sign)
         assert made.version == 9
 
     def test_a_version_with_a_system_is_confirmed_once_that_was_kept(self, known: Configurations) -> None:
         key = ("acme", "g1")
-        known.want([wanted("g1", "a")], 1, sign)
+        known.set_wanted([wanted("g1", "a")], 1, sign)
         at = 2
         for phase, state in (
             (SystemPhase.WAITING, "updating"),
@@ -129,7 +129,7 @@ class TestVersions:
     def test_a_number_given_twice_is_not_taken_for_the_other_version(self, known: Configurations) -> None:
         """The registry is an older copy, and assigns a number again before the gateway has reported it."""
         key = ("acme", "g1")
-        [made] = known.want([wanted("g1", "a")], 1, sign)
+        [made] = known.set_wanted([wanted("g1", "a")], 1, sign)
         for trying in (1, None):
             lost = DesiredReport(version=0 if trying else 1, trying=trying, newest=1, digest=digest_of("another text"))
             assert say(known, key, lost, 2) is None
@@ -138,7 +138,7 @@ class TestVersions:
             assert "older copy" in found.why
         [version] = known.versions(*key)
         assert version.confirmed_at is None
-        [again] = known.want([wanted("g1", "a")], 3, sign)
+        [again] = known.set_wanted([wanted("g1", "a")], 3, sign)
         assert again.version == 2
         say(known, key, DesiredReport(version=2, newest=2, digest=digest_of(again.content)), 4)
         assert known.gateways("acme")[0].state == "confirmed"
@@ -149,7 +149,7 @@ class TestVersions:
         and does not know version 2 under trial.
         """
         key = ("acme", "g1")
-        known.want([wanted("g1", "a")], 1, sign)
+        known.set_wanted([wanted("g1", "a")], 1, sign)
         assert (
             say(known, key, DesiredReport(version=1, trying=2, newest=2, digest=digest_of("another text")), 2) is None
         )
@@ -158,10 +158,10 @@ class TestVersions:
         assert known.versions(*key)[0].confirmed_at is None
 
     def test_old_ones_are_forgotten_but_the_last_confirmed(self, known: Configurations) -> None:
-        known.want([wanted("g1", "a")], 1, sign)
+        known.set_wanted([wanted("g1", "a")], 1, sign)
         say(known, ("acme", "g1"), DesiredReport(version=1, newest=1), 2)
         for number in range(VERSIONS_KEPT + 5):
-            known.want([wanted("g1", f"n{number}")], 3, sign)
+            known.set_wanted([wanted("g1", f"n{number}")], 3, sign)
         kept = [each.version for each in known.versions("acme", "g1")]
         assert len(kept) == VERSIONS_KEPT + 2
         assert kept[-1] == 1
@@ -171,11 +171,11 @@ class TestReports:
     def test_what_is_due(self, known: Configurations) -> None:
         key = ("acme", "g1")
         assert say(known, key, DesiredReport(), 1) is None
-        known.want([wanted("g1", "a")], 2, sign)
-        known.want([wanted("g1", "b")], 3, sign)
+        known.set_wanted([wanted("g1", "a")], 2, sign)
+        known.set_wanted([wanted("g1", "b")], 3, sign)
         assert numbers(say(known, key, DesiredReport(), 4)) == 2
         assert say(known, key, DesiredReport(trying=2, newest=2), 5) is None
-        known.want([wanted("g1", "c")], 6, sign)
+        known.set_wanted([wanted("g1", "c")], 6, sign)
         assert say(known, key, DesiredReport(trying=2, newest=2), 7) is None, "it is busy"
         assert numbers(say(known, key, DesiredReport(version=2, newest=2), 8)) == 3
         failure = ApplyFailure(3, ApplyOutcome.ROLLED_BACK, "no hub")
@@ -198,20 +198,20 @@ class TestReports:
         ],
     )
     def test_states(self, known: Configurations, report: DesiredReport, state: str) -> None:
-        known.want([wanted("g1", "a")], 1, sign)
+        known.set_wanted([wanted("g1", "a")], 1, sign)
         say(known, ("acme", "g1"), report, 2)
         [found] = known.gateways("acme")
         assert (found.state, found.report) == (state, report)
 
     def test_changes_are_found(self, known: Configurations) -> None:
-        known.want([wanted("g1", "a")], 100 * SECOND, sign)
-        known.want([wanted("g2", "a")], 200 * SECOND, sign)
+        known.set_wanted([wanted("g1", "a")], 100 * SECOND, sign)
+        known.set_wanted([wanted("g2", "a")], 200 * SECOND, sign)
         assert [each.gateway for each in known.gateways(since_us=150 * SECOND)] == ["g2"]
 
     def test_changes_are_found_whatever_the_clock_of_who_makes_them_says(self, known: Configurations) -> None:
-        known.want([wanted("g1", "a")], 100 * SECOND, sign)
+        known.set_wanted([wanted("g1", "a")], 100 * SECOND, sign)
         since = known.last_change()
-        known.want([wanted("g2", "a")], 1, sign)
+        known.set_wanted([wanted("g2", "a")], 1, sign)
         assert known.last_change() > since
         assert "g2" in {each.gateway for each in known.gateways(since_us=since)}
 
@@ -295,7 +295,7 @@ class TestRollouts:
     def test_who_was_told_something_else_since_keeps_it(self, known: Configurations, rollouts: Rollouts) -> None:
         begin(rollouts, [3])
         look(rollouts, SECOND)
-        known.want([wanted("g2", "its own")], 2 * SECOND, sign)
+        known.set_wanted([wanted("g2", "its own")], 2 * SECOND, sign)
         assert rollouts.take_back("r1", "bob", 3 * SECOND, sign) == ["g1", "g3"]
         assert resources(known.due(("acme", "g2"), DesiredReport())) == [document("its own")]
 
@@ -310,7 +310,7 @@ class TestRollouts:
 
     @pytest.mark.parametrize("aborted", [True, False])
     def test_what_was_taken_can_be_taken_back(self, known: Configurations, rollouts: Rollouts, aborted: bool) -> None:
-        known.want([wanted("g1", "before")], 1, sign)
+        known.set_wanted([wanted("g1", "before")], 1, sign)
         say(known, ("acme", "g1"), DesiredReport(version=1, newest=1), 2)
         begin(rollouts, [3])
         look(rollouts, SECOND)
@@ -347,7 +347,7 @@ class TestLimits:
 
     def test_words_of_a_gateway_are_what_a_database_takes(self, known: Configurations) -> None:
         """PostgreSQL accepts no NUL in a text."""
-        [made] = known.want([wanted("g1", "a")], 1, sign)
+        [made] = known.set_wanted([wanted("g1", "a")], 1, sign)
         system = SystemReport(version="2\0", phase=SystemPhase.REFUSED, why="b\0")
         failure = ApplyFailure(made.version, ApplyOutcome.REFUSED, "a\0\nb")
         say(known, ("acme", "g1"), DesiredReport(newest=made.version, failure=failure, system=system), 2)

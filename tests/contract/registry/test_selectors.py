@@ -10,7 +10,7 @@ import pytest
 
 from bridge.desired import ApplyFailure, ApplyOutcome, DesiredError, DesiredReport
 from bridge.enrolment import RefusalReason
-from cloud.hub.desired.making import ConfigurationTables, RolloutTarget, start_rollout, want_for_selector
+from cloud.hub.desired.making import ConfigurationTables, RolloutTarget, set_wanted_for_selector, start_rollout
 from cloud.hub.groups import Presence
 from cloud.hub.labels import LabelError, parse_selector
 from cloud.hub.limits import LABELS_MAX, SELECTORS_MAX
@@ -65,11 +65,11 @@ class Person:
         wanted = WantedConfiguration(
             tenant, "", [document(name) for name in names], 60.0, False, "ann", "", selector=text
         )
-        return [each.gateway for each in want_for_selector(self.tables.selectors, wanted, self.how.now_us, sign)]
+        return [each.gateway for each in set_wanted_for_selector(self.tables.selectors, wanted, self.how.now_us, sign)]
 
     def say_by_name(self, gateway: str, *names: str) -> None:
         wanted = WantedConfiguration("acme", gateway, [document(name) for name in names], 60.0, False, "ann", "")
-        self.tables.configurations.want([wanted], self.how.now_us, sign)
+        self.tables.configurations.set_wanted([wanted], self.how.now_us, sign)
 
     def begin(self, text: str, name: str, waves: str = "1,100%") -> str:
         wanted = WantedConfiguration("acme", "", [document(name)], 5.0, False, "ann", "")
@@ -185,7 +185,7 @@ class TestWhatIsSaidForSelectors:
     def test_what_must_not_be_changes_nothing(self, person: Person) -> None:
         person.label("g1", site="berlin")
         wanted = WantedConfiguration("acme", "g3", [document("half")], 60.0, False, "ann", "")
-        person.tables.configurations.want([wanted], 1, sign)
+        person.tables.configurations.set_wanted([wanted], 1, sign)
         person.say_for("site=paris", "half")
         with pytest.raises(DesiredError, match="would circle"):
             person.label("g1", site="paris")

@@ -48,7 +48,7 @@ class TestGiveUp:
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.logs.append(log, run_of(b"0", b"1", b"2"))
         rig.commit()
-        rig.store.cursors.give_up(cursor, 0, 1, [loss(0, 1)])
+        rig.store.cursors.discard(cursor, 0, 1, [loss(0, 1)])
         assert rig.store.commits.flush(), "an entry of the ledger does not wait for company"
         while rig.store.commits.committing:
             rig.turn()
@@ -61,7 +61,7 @@ class TestGiveUp:
         rig.store.logs.append(log, run_of(b"0", b"1"))
         rig.commit()
         fail_commits(rig)
-        rig.store.cursors.give_up(cursor, 0, 0, [loss(0, 0)])
+        rig.store.cursors.discard(cursor, 0, 0, [loss(0, 0)])
         rig.store.logs.append(log, run_of(b"x" * 100_000))
         assert rig.commit().error is not None
         assert [record.position for record in rig.store.cursor_records()] == [0]
@@ -79,14 +79,14 @@ class TestGiveUp:
         rig.commit()
         fail_commits(rig)
         rig.store.logs.append(dead, run_of(b"x" * 100_000, address="dead"))
-        rig.store.cursors.give_up(cursor, 0, 0, [loss(0, 0)], if_kept=True)
+        rig.store.cursors.discard(cursor, 0, 0, [loss(0, 0)], if_kept=True)
         assert rig.commit().error is not None
         heal(rig)
         rig.settle()
         assert rig.store.cursors.record(cursor).position == 0
         assert ledger(rig) == []
         rig.store.logs.append(dead, run_of(b"0", address="dead"))
-        rig.store.cursors.give_up(cursor, 0, 0, [loss(0, 0)], if_kept=True)
+        rig.store.cursors.discard(cursor, 0, 0, [loss(0, 0)], if_kept=True)
         assert rig.store.cursors.record(cursor).position == 0
         rig.commit()
         assert rig.store.cursors.record(cursor).position == 1
@@ -100,7 +100,7 @@ class TestGiveUp:
         rig.store.logs.append(log, run_of(b"0", b"1"))
         rig.commit()
         rig.store.logs.append(dead, run_of(b"1", address="dead"))
-        rig.store.cursors.give_up(cursor, 1, 1, [loss(1, 1, "rejected")], if_kept=True)
+        rig.store.cursors.discard(cursor, 1, 1, [loss(1, 1, "rejected")], if_kept=True)
         rig.store.retention.evict(log, 2)
         rig.commit()
         assert sorted(ledger(rig)) == [("c", "evicted", 0, 0, 1), ("c", "rejected", 1, 1, 1)]
@@ -109,9 +109,9 @@ class TestGiveUp:
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         with pytest.raises(ValueError, match="not committed"):
-            rig.store.cursors.give_up(cursor, 0, 0, [loss(0, 0)])
+            rig.store.cursors.discard(cursor, 0, 0, [loss(0, 0)])
         rig.store.cursors.drop(cursor)
-        rig.store.cursors.give_up(cursor, 0, 0, [loss(0, 0)])  # no loss for any cursor
+        rig.store.cursors.discard(cursor, 0, 0, [loss(0, 0)])  # no loss for any cursor
 
 
 class TestLedger:
@@ -121,7 +121,7 @@ class TestLedger:
         rig.store.logs.append(log, run_of(*[b"m"] * 10))
         rig.commit()
         for first, reason in ((0, "expired"), (1, "expired"), (2, "rejected"), (3, "expired"), (5, "expired")):
-            rig.store.cursors.give_up(cursor, first, first, [loss(first, first, reason)])
+            rig.store.cursors.discard(cursor, first, first, [loss(first, first, reason)])
             rig.commit()
         assert ledger(rig) == [
             ("c", "expired", 0, 1, 2),
@@ -137,12 +137,12 @@ class TestLedger:
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.logs.append(log, run_of(*[b"m"] * 10))
         rig.commit()
-        rig.store.cursors.give_up(cursor, 0, 0, [loss(0, 0)])
+        rig.store.cursors.discard(cursor, 0, 0, [loss(0, 0)])
         rig.commit()
         (read,) = rig.store.ledger.entries(0, 10)
-        rig.store.cursors.give_up(cursor, 1, 1, [loss(1, 1)])
+        rig.store.cursors.discard(cursor, 1, 1, [loss(1, 1)])
         rig.commit()
-        rig.store.cursors.give_up(cursor, 2, 2, [loss(2, 2)])
+        rig.store.cursors.discard(cursor, 2, 2, [loss(2, 2)])
         rig.commit()
         assert ranges(list(rig.store.ledger.entries(read.entry, 10))) == [("c", "expired", 1, 2, 2)]
         assert len(rig.store.ledger.entries(0, 1)) == 1
@@ -153,11 +153,11 @@ class TestLedger:
         small.store.logs.append(log, run_of(*[b"m"] * 40))
         small.commit()
         for first in range(0, 20, 2):
-            small.store.cursors.give_up(cursor, first, first, [loss(first, first)])
+            small.store.cursors.discard(cursor, first, first, [loss(first, first)])
             small.commit()
         assert ledger(small) == [("c", "expired", 0, 0, 1), ("c", "expired", 2, 18, 9)]
         for first in range(20, 30):  # reasons without an entry to extend: then the oldest goes
-            small.store.cursors.give_up(cursor, first, first, [loss(first, first, f"reason {first}")])
+            small.store.cursors.discard(cursor, first, first, [loss(first, first, f"reason {first}")])
             small.commit()
         assert [reason for _, reason, *_ in ledger(small)] == [f"reason {n}" for n in range(26, 30)]
 
@@ -167,11 +167,11 @@ class TestLedger:
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.logs.append(log, run_of(*[b"m"] * 10))
         rig.commit()
-        rig.store.cursors.give_up(cursor, 0, 0, [loss(0, 0)])
+        rig.store.cursors.discard(cursor, 0, 0, [loss(0, 0)])
         rig.commit()
         rig.reopen()
-        rig.store.cursors.give_up(cursor, 1, 1, [loss(1, 1)])
-        rig.store.cursors.give_up(cursor, 3, 3, [loss(3, 3)])
+        rig.store.cursors.discard(cursor, 1, 1, [loss(1, 1)])
+        rig.store.cursors.discard(cursor, 3, 3, [loss(3, 3)])
         rig.commit()
         assert ledger(rig) == [("c", "expired", 0, 1, 2), ("c", "expired", 3, 3, 1)]
         rig.store.close()

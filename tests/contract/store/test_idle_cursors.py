@@ -95,7 +95,7 @@ def test_not_while_its_row_does_not_say_all(rig: Rig) -> None:
     rig.store.cursors.acknowledge(readers["b"], 0, 0)
     assert not rig.store.cursors.make_idle(readers["b"]), "it has moved"
     rig.commit()
-    rig.store.cursors.give_up(readers["b"], 1, 1, [Loss("b", "plant/7/temp", 1, 1, 1, 1, "why", 1)])
+    rig.store.cursors.discard(readers["b"], 1, 1, [Loss("b", "plant/7/temp", 1, 1, 1, 1, "why", 1)])
     assert not rig.store.cursors.make_idle(readers["b"]), "what it gave up is on its way"
     rig.commit()
     assert rig.store.cursors.make_idle(readers["b"])

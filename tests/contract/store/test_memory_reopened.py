@@ -161,7 +161,7 @@ class TestReopening:
         kept = Kept(rig)
         taken = kept.take(b"1", b"2", b"3")
         loss = Loss("c", kept.address, taken.sequence + 1, taken.sequence + 1, 1, 1, "rejected", 1)
-        rig.store.cursors.give_up(kept.cursor, taken.position + 1, taken.position + 1, [loss])
+        rig.store.cursors.discard(kept.cursor, taken.position + 1, taken.position + 1, [loss])
         flush(rig)
         again = crashed(rig, tmp_path / "again")
         again.store.ledger.account_for_crash()

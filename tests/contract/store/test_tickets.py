@@ -45,7 +45,7 @@ class TestOneGroup:
             append(rig, log="b"),
             rig.store.state.put("kind", "key", b"value"),
             rig.store.state.delete("kind", "key"),
-            rig.store.cursors.give_up(cursor, 0, 0, []),
+            rig.store.cursors.discard(cursor, 0, 0, []),
         ]
         assert len({id(ticket) for ticket in joined}) == 1
         assert not joined[0].decided
@@ -86,7 +86,7 @@ class TestOneGroup:
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.cursors.drop(cursor)
-        ticket = rig.store.cursors.give_up(cursor, 0, 0, [])
+        ticket = rig.store.cursors.discard(cursor, 0, 0, [])
         assert (ticket.decided, ticket.error) == (True, None)
 
     def test_it_is_never_decided_twice(self) -> None:

@@ -268,7 +268,7 @@ class Workload:
         """Reject some messages of a consumer without an address for dead letters."""
         cursor = self.any_cursor()
         if cursor is not None:
-            self.give_up(cursor, cursor.position + self.dice.randrange(4), self.dice.randrange(1, 5), "rejected")
+            self.discard(cursor, cursor.position + self.dice.randrange(4), self.dice.randrange(1, 5), "rejected")
 
     def bury(self) -> None:
         """Reject messages with such an address: the same commit replaces each by a dead letter."""
@@ -276,7 +276,7 @@ class Workload:
         if cursor is None or self.names[cursor.log] == DEADLETTERS:
             return
         first, count = cursor.position + self.dice.randrange(4), self.dice.randrange(1, 5)
-        bodies = self.give_up(cursor, first, count, "rejected", if_kept=True)
+        bodies = self.discard(cursor, first, count, "rejected", if_kept=True)
         if bodies:
             log = self.log(DEADLETTERS)
             self.rig.store.logs.append(log, Run("dead", "device", 1, b"", bodies, self.received_at()))
@@ -289,9 +289,9 @@ class Workload:
         log = self.dice.choice([*self.names])
         for record in list(self.rig.store.info().cursors):
             if record.log == log and self.committed_cursor(record.name, self.names[log]):
-                self.give_up(self.rig.store.cursors.record(record.cursor), 0, 1 << 30, "purged")
+                self.discard(self.rig.store.cursors.record(record.cursor), 0, 1 << 30, "purged")
 
-    def give_up(
+    def discard(
         self, cursor: CursorRecord, first: int, count: int, reason: str, *, if_kept: bool = False
     ) -> list[bytes]:
         """Give up these positions; return the bodies of those that are there and not acknowledged."""
@@ -307,7 +307,7 @@ class Workload:
         ]  # fmt: skip
         for position, address, sequence, body in there:
             loss = Loss(cursor.name, address, sequence, sequence, 1, len(body), reason, 1)
-            self.rig.store.cursors.give_up(cursor.cursor, position, position, [loss], if_kept=if_kept)
+            self.rig.store.cursors.discard(cursor.cursor, position, position, [loss], if_kept=if_kept)
             lost = [Lost(cursor.name, address, sequence, len(body), reason)]
             self.group.given.append(Given(key, position, position, lost, if_kept))
             if if_kept:

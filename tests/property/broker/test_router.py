@@ -184,13 +184,13 @@ class RouterMachine(RuleBasedStateMachine):
                 self.logged[log, stored.position + i] = (stored.run.address, body)
 
     def watch_giving_up(self) -> None:
-        give_up = self.store.cursors.give_up
+        discard = self.store.cursors.discard
 
         def watched(cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool = False) -> None:
             self.done_with.update((cursor, position) for position in range(first, last + 1))
-            give_up(cursor, first, last, losses, if_kept=if_kept)
+            discard(cursor, first, last, losses, if_kept=if_kept)
 
-        self.store.cursors.give_up = watched  # type: ignore[method-assign]
+        self.store.cursors.discard = watched  # type: ignore[method-assign]
 
     def address_of(self, name: str) -> str:
         return {"queue-a": "q/1", "queue-b": "q/1", "durable": "t/#", "any": "any/1", "dead": "dead/1"}[name]

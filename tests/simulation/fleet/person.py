@@ -12,7 +12,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from bridge.desired import DesiredError
-from cloud.hub.desired.making import ConfigurationTables, RolloutTarget, make_context, start_rollout, want_for_selector
+from cloud.hub.desired.making import (
+    ConfigurationTables,
+    RolloutTarget,
+    make_context,
+    set_wanted_for_selector,
+    start_rollout,
+)
 from cloud.hub.desired.service import make_signer
 from cloud.hub.labels import LabelError, parse_selector
 from cloud.hub.peers import DEFAULT_TENANT
@@ -111,7 +117,7 @@ class Person:
         wanted = self._wanted("name", gateway)._replace(gateway=gateway)
         self.do(
             f"config apply {gateway}",
-            lambda: self._tables.configurations.want([wanted], self.now_us, make_signer(AUTHORITY)),
+            lambda: self._tables.configurations.set_wanted([wanted], self.now_us, make_signer(AUTHORITY)),
         )
 
     def say_for_selector(self) -> None:
@@ -119,7 +125,7 @@ class Person:
         wanted = self._wanted("selector", text)._replace(selector=text)
         self.do(
             f"config apply -l {text}",
-            lambda: want_for_selector(self._tables.selectors, wanted, self.now_us, make_signer(AUTHORITY)),
+            lambda: set_wanted_for_selector(self._tables.selectors, wanted, self.now_us, make_signer(AUTHORITY)),
         )
 
     def delete_selector(self) -> None:

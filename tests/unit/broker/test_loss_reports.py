@@ -20,7 +20,7 @@ def test_what_could_not_be_read_is_told_without_another_loss(monkeypatch: pytest
     cursor = store.cursors.open(name, log, 0)
     store.logs.append(log, run_of(b"x", address="a"))
     rig.commit()
-    store.cursors.give_up(cursor, 0, 0, [Loss(name, "a", 0, 0, 1, 1, "expired", 0)])
+    store.cursors.discard(cursor, 0, 0, [Loss(name, "a", 0, 0, 1, 1, "expired", 0)])
     rig.commit()
     credit = reports.ledger_credit
     with monkeypatch.context() as broken:

@@ -400,7 +400,7 @@ class TestConnectingEnd:
 
     def test_given_up(self) -> None:
         client, server = self.pair()
-        client.give_up("paused")
+        client.fail("paused")
         assert client.closed
         server.receive_data(REQUEST, 0.0)
         assert client.receive_data(server.data_to_send(), 0.0) == ()

@@ -61,7 +61,7 @@ def want(files: WantedFiles, server: FileServer, **more: object) -> WantedSystem
     known = {"version": "2", "build": "b" * 64, "url": server.url, "gateway": "hall"}
     told = {"sha256": hashlib.sha256(CONTENT).hexdigest(), "size": len(CONTENT)}
     wanted = msgspec.convert({**known, **told, **more}, WantedSystem)
-    files.want(wanted)
+    files.set_wanted(wanted)
     return wanted
 
 
@@ -209,7 +209,7 @@ def test_a_fleet_does_not_begin_at_once(files: WantedFiles, server: FileServer) 
         clock = Clock(files.wanted_since())
         assert fetch(files, clock) is not None
         began.append(sum(clock.naps))
-        files.want(None)
+        files.set_wanted(None)
     assert len(set(began)) == 3
     assert max(began) <= 3600
 
@@ -225,13 +225,13 @@ def test_what_is_kept_free_for_messages_stays_free(files: WantedFiles, server: F
 
 def test_something_else_is_wanted_meanwhile(files: WantedFiles, server: FileServer) -> None:
     want(files, server)
-    server.while_sending = lambda: files.want(None)
+    server.while_sending = lambda: files.set_wanted(None)
     assert fetch(files) is None
     first = want(files, server)
     other = msgspec.structs.replace(first, sha256=hashlib.sha256(b"x").hexdigest(), size=1)
 
     def changed() -> None:
-        files.want(other)
+        files.set_wanted(other)
         server.content = b"x"
         server.while_sending = lambda: None
 
@@ -250,7 +250,7 @@ def test_through_the_hubs_proxy(files: WantedFiles, server: FileServer) -> None:
         own = {"host": "127.0.0.1", "port": proxy.port, "username": "plant", "password": "hidden"}
         wanted = want(files, server, url=server.url.replace("http:", "https:"), proxy=own)
         clock = Clock()
-        clock.slept = lambda: files.want(None)
+        clock.slept = lambda: files.set_wanted(None)
         assert fetch(files, clock) is None, "nobody speaks TLS there"
         assert proxy.asked[-1].startswith("CONNECT 127.0.0.1:")
     assert "hidden" not in repr(wanted)
