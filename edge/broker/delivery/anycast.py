@@ -1,4 +1,4 @@
-"""Anycast: consumers that take turns. Nothing is stored, and the settlement is passed end to end."""
+"""Anycast: each message goes to one consumer. Nothing is stored; the consumer's outcome is the answer to the sender."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class OfferedBatch(NamedTuple):
 class AnycastPace:
     """Number of messages that a consumer gets at once: twice as many as it answered in `limits.ANYCAST_QUICK_S`.
 
-    A few messages that arrive together are split among all consumers, which finish sooner that way. But where answers
-    take no time, each further consumer costs a write and a read.
+    Messages that arrive together are split among all consumers, so that they finish sooner. But if a consumer answers
+    at once, each further consumer only costs a write and a read.
     """
 
     __slots__ = ("_batch_max", "_count", "_last", "_started_s")
@@ -66,7 +66,7 @@ class AnycastPace:
         self._started_s = 0.0
         self._count = 0
         self._last = -1
-        """Position of the last timed message; -1: none is."""
+        """Position of the last message that is being timed; -1: none."""
         self._batch_max = 1
 
     def share(self, even: int, now_s: float) -> int:
@@ -189,7 +189,7 @@ class AnycastGroup:
         self._pumping = True
         try:
             taken = self._share_out(origin)
-            if self._waiting or self._requeued:  # a consumer raised, or gave something back at once
+            if self._waiting or self._requeued:  # a consumer raised, or returned a message at once
                 self._deliver()
             else:
                 self._credit_changed()
@@ -250,20 +250,20 @@ class AnycastGroup:
             if turn is None:
                 return
             consumer, credit = turn
-            self._hand(consumer, self._take(min(even, credit)))
+            self._hand_over(consumer, self._take(min(even, credit)))
             self._offer_requeued()
         self._credit_changed()
 
     def _offer_requeued(self) -> None:
         """Offer returned messages to other consumers, oldest first. Answer those that all consumers returned."""
-        while self._requeued and (self._offer_again or self._credit_has_come()):
+        while self._requeued and (self._offer_again or self._has_new_credit()):
             self._offer_again = False
             for position in sorted(self._requeued):
                 if position not in self._requeued:
                     continue  # its last consumer raised and was removed, or its sender left
                 consumer, credit = self.group.next_but(self._excluded[position])
                 if consumer is not None:
-                    self._hand(consumer, [self._take_requeued(position)])
+                    self._hand_over(consumer, [self._take_requeued(position)])
                 elif credit < 0 and not self._is_held(position):
                     self._take_requeued(position)
                     self._refuse_requeued(position)
@@ -274,7 +274,7 @@ class AnycastGroup:
         origin, _ = self._origins.get(position, _NO_ORIGIN)
         return origin is not None and origin.waits_for_consumer()
 
-    def _credit_has_come(self) -> bool:
+    def _has_new_credit(self) -> bool:
         """Return True when a consumer that had no credit may have some now."""
         return not self._without_credit.issubset(self.group.without_credit())
 
@@ -284,7 +284,7 @@ class AnycastGroup:
         self._given_back_bytes -= stored.run.size
         return stored
 
-    def _hand(self, consumer: Consumer, taken: Sequence[Stored]) -> None:
+    def _hand_over(self, consumer: Consumer, taken: Sequence[Stored]) -> None:
         held = self._outstanding.setdefault(consumer, {})
         for stored in taken:
             if len(stored.run.bodies) == 1:

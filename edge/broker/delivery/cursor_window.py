@@ -1,7 +1,7 @@
-"""Position of a subscription in its log: what it has read, what was taken out of order, what was returned.
+"""Position of a subscription in its log: messages that were read, taken out of order, or returned.
 
-Everything below `next` was read: it is with a consumer, settled, buffered, or among `returned`, to be read again.
-Nothing from `next` on was read, except for the positions in `done`: acknowledged before a restart, or taken since.
+All positions below `next` were read: they are with a consumer, settled, buffered, or in `returned`, to be read again.
+Positions from `next` on were not read, except for those in `done`: acknowledged before a restart, or taken since.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class CursorWindow:
             self.done.remove(max(first, self.next), last)  # taken out of order: they are read in order now
 
     def advance(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Move on behind ``first..last``, and return the available parts of it. Positions below `first` are skipped."""
+        """Move past ``first..last``, and return the available parts of it. Positions below `first` are skipped."""
         self.skip_to(first)
         first = max(first, self.next)
         self.next = last + 1

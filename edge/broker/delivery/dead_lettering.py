@@ -1,7 +1,7 @@
 """Messages that one subscription drops, on their way to the ledger or to a dead letter address.
 
-`DeadLetters` does that for all subscriptions of a router. This is the part of one subscription: messages that are still
-to be read from the store, failed ones that are tried again, and the number under way.
+`DeadLetters` does that for all subscriptions of a router. This module has the state of one subscription: messages that
+are still to be read from the store, messages to retry, and the number in progress.
 """
 
 from __future__ import annotations
@@ -43,11 +43,23 @@ class DeadLetteringSubscription(Protocol):
 
 
 class DeadLettering:
-    """Dropped messages of one subscription. It is the `DeadLetterOwner` of what `DeadLetters` has under way."""
+    """Dropped messages of one subscription; their `DeadLetterOwner` while `DeadLetters` processes them."""
 
     __slots__ = (
-        "_again", "_closed", "_count", "_cursors", "_deadletters", "_leaving", "_log", "_logs", "_reading",
-        "_subscription", "_unread", "cursor", "name", "policy",
+        "_closed",
+        "_count",
+        "_cursors",
+        "_deadletters",
+        "_failed",
+        "_leaving",
+        "_log",
+        "_logs",
+        "_reading",
+        "_subscription",
+        "_unread",
+        "cursor",
+        "name",
+        "policy",
     )  # fmt: skip
 
     def __init__(
@@ -67,12 +79,12 @@ class DeadLettering:
         self._cursors = cursors
         self._deadletters = deadletters
         self._subscription = subscription
-        self._unread = self._again = _EMPTY
-        """To be read, and failed ones (`_again`), which are read again at the next tick."""
+        self._unread = self._failed = _EMPTY
+        """Messages to read now, and those that failed (`_failed`), which are read again at the next tick."""
         self._leaving = Ranges()
-        """Positions that are to be dropped, and are not yet."""
+        """Positions that are being dropped."""
         self._count = 0
-        """Number of messages under way."""
+        """Number of messages in progress."""
         self._reading = False
         self._closed = False
 
@@ -88,21 +100,21 @@ class DeadLettering:
     @property
     def is_free(self) -> bool:
         """True while the dead letter address has room as well, as far as is known."""
-        return not (self._unread or self._again) and self._count <= GIVING_UP_MAX
+        return not (self._unread or self._failed) and self._count <= GIVING_UP_MAX
 
     @property
     def waits(self) -> bool:
         """True while messages are still to be read and dropped."""
-        return bool(self._unread or self._again)
+        return bool(self._unread or self._failed)
 
     @property
     def is_idle(self) -> bool:
         """True when nothing is under way or to be read."""
-        return not (self._unread or self._again or self._count or self._leaving or self._reading)
+        return not (self._unread or self._failed or self._count or self._leaving or self._reading)
 
     @property
     def leaving(self) -> list[tuple[int, int]]:
-        """Ranges of positions that are to be dropped, and are not yet."""
+        """Ranges of positions that are being dropped."""
         return list(self._leaving)
 
     def discard(self, stored: Stored, reason: LossReason) -> None:
@@ -121,7 +133,7 @@ class DeadLettering:
 
     def try_again(self) -> None:
         """Try failed messages again."""
-        self._unread, self._again = self._unread + self._again, _EMPTY
+        self._unread, self._failed = self._unread + self._failed, _EMPTY
         self.continue_reading()
 
     def continue_reading(self) -> None:
@@ -130,7 +142,7 @@ class DeadLettering:
             self._reading = True
             first, last, _ = self._unread[0]
             bytes_max = min(READ_BYTES_MAX, (last - first + 1) * GIVEN_UP_READ_BYTES)
-            self._logs.read(self._log, first, bytes_max, self._was_read)
+            self._logs.read(self._log, first, bytes_max, self._on_read)
 
     def close(self) -> None:
         """Stop, as the cursor is deleted."""
@@ -154,16 +166,16 @@ class DeadLettering:
     def retry_discard(self, first: int, last: int, reason: LossReason) -> None:
         """Note a dead letter that was not stored; `try_again` follows at the next tick."""
         self._count -= last - first + 1
-        if self._again and self._again[-1][1:] == (first - 1, reason):
-            first = self._again.pop()[0]
-        if self._again is _EMPTY:
-            self._again = []
-        self._again.append((first, last, reason))
+        if self._failed and self._failed[-1][1:] == (first - 1, reason):
+            first = self._failed.pop()[0]
+        if self._failed is _EMPTY:
+            self._failed = []
+        self._failed.append((first, last, reason))
         self._deadletters.wake_later(self._subscription)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _was_read(self, runs: Sequence[Stored]) -> None:
+    def _on_read(self, runs: Sequence[Stored]) -> None:
         self._reading = False
         if self._closed:
             return
@@ -185,5 +197,5 @@ class DeadLettering:
         if runs and end <= last:
             self._unread.insert(0, (max(end, first), last, reason))
             self._leaving.add(max(end, first), last)
-        if not self._again:
+        if not self._failed:
             self.continue_reading()

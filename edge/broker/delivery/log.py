@@ -1,8 +1,8 @@
 """Subscription of one log of the store: a queue with competing consumers, or a durable subscription to a topic.
 
-A log subscription is *level* while it is given every matching message at its commit. It is *behind* once a message was
-left in the store. Then it reads from the store when its consumers want more, and is level again at the end of the log.
-So memory does not depend on the backlog.
+A log subscription *keeps up* while it gets every matching message directly at its commit. Once a message is left in the
+store it is *behind*: it reads from the store when its consumers have credit, until it reaches the end of the log. So
+memory does not depend on the backlog.
 
 It is composed of independent parts: the window of its cursor, a buffer, outstanding deliveries, failed attempts,
 dropped messages, expiry, and for a queue the delivery order.
@@ -116,7 +116,7 @@ class LogSubscription:
         self.dead_lettering.follow_policy(policy)
 
     def match(self, pattern: str) -> None:
-        """Set another filter. The caller detaches it from its feed before, as feeds know it by its filter."""
+        """Set another filter. The caller first detaches it from its feed, because feeds are keyed by filter."""
         self.pattern = pattern
 
     def select(
@@ -172,12 +172,12 @@ class LogSubscription:
         self.expiry.note_stored(stored.run)  # it is read later
 
     def fall_behind(self) -> None:
-        """Note that the store has messages that it was not given."""
+        """Note that there are messages in the store that were not passed to this subscription."""
         self.behind = True
         self.expiry.recheck()
 
     def advance_to(self, watermark: int) -> None:
-        """While level, move the cursor past unwanted messages below the watermark."""
+        """While keeping up, move the cursor past unwanted messages below the watermark."""
         if not self.behind:
             self.window.skip_to(watermark)
 
@@ -202,7 +202,7 @@ class LogSubscription:
     # --- delivering -------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Deliver waiting messages to consumers with credit, and read on if the store has more."""
+        """Deliver waiting messages to consumers with credit, and read more from the store."""
         if self._pumping or self._closed:
             return  # called from within a delivery: the loop below continues
         self._pumping = True
@@ -229,11 +229,11 @@ class LogSubscription:
             self.attempts = self._counts.get(first, 0)
             stored = self.failures.annotated(stored)
         if not deliver_to(consumer, self, (stored,)):
-            self._take_out(consumer, stored)
+            self._remove_raising(consumer, stored)
         self.attempts = 0
 
     def take(self, first: int, last: int) -> None:
-        """Take messages that must no longer be delivered."""
+        """Stop the delivery of these messages."""
         if self.order is not None:
             self.order.taken(first, last)
         if self.failures.parked:
@@ -254,7 +254,7 @@ class LogSubscription:
             self.hand_over(consumer, buffer.take(group.share(len(waiting.bodies), credit)))
 
     def _deliver_failed(self) -> None:
-        """Deliver while some messages have failed: these go one by one, and not to excluded consumers."""
+        """Deliver while some messages have failed before: one by one, and not to excluded consumers."""
         buffer, skipped = self.buffer, list[Stored]()
         while buffer.runs and self.group.credit > 0:
             if self._dropped_expired():
@@ -271,7 +271,7 @@ class LogSubscription:
             if consumer is not None:
                 self.hand_over(consumer, buffer.take(min(count, self.group.share(total, credit))))
             elif credit < 0 and self.failures.allow_again(first):
-                continue  # every consumer gave it back
+                continue  # every consumer returned it
             elif credit < 0:
                 buffer.take(count)
                 self.failures.parked.add(first, first)
@@ -280,8 +280,8 @@ class LogSubscription:
                 skipped.append(buffer.take(count))  # its consumers have no credit: serve others
         buffer.restore(skipped)
 
-    def _take_out(self, consumer: Consumer, stored: Stored) -> None:
-        """Remove a consumer that raised. The messages it was just given are for others, or for its return. Its other
+    def _remove_raising(self, consumer: Consumer, stored: Stored) -> None:
+        """Remove a consumer that raised. The messages of this delivery go to others, or wait for its return. Its other
         messages stay until its connection has ended."""
         if self.order is not None:
             self.order.ended(consumer)
@@ -325,7 +325,7 @@ class LogSubscription:
             self.unbuffer()
 
     def close(self) -> None:
-        """Delete the subscription and its cursor: the log keeps nothing for it."""
+        """Delete the subscription and its cursor."""
         self._closed = True
         self._retire()
         self.dead_lettering.close()
@@ -353,7 +353,7 @@ class LogSubscription:
         if self.group or self._pumping or self.reader.reading or self._outstanding.count:
             return False
         idle = self.failures.is_idle and self.expiry.is_idle and self.dead_lettering.is_idle
-        return idle and not (self.order and self.order.remembers)
+        return idle and not (self.order and self.order.has_state)
 
     @property
     def backlog(self) -> int:
@@ -510,7 +510,7 @@ class LogSubscription:
 
     def handle_next(self, runs: Sequence[Stored]) -> None:
         """See `log_reader.ReadingSubscription`."""
-        if self._leaves_to_order(runs):
+        if self._is_left_to_order(runs):
             return
         for stored in runs:
             if self.wants(stored):
@@ -525,7 +525,7 @@ class LogSubscription:
 
     def handle_returned(self, runs: Sequence[Stored], start: int) -> None:
         """See `log_reader.ReadingSubscription`."""
-        if self._leaves_to_order(runs):
+        if self._is_left_to_order(runs):
             return
         end, returned = start, self.window.returned
         for stored in runs:
@@ -538,7 +538,7 @@ class LogSubscription:
         self.pump()
         self._notify_idle()
 
-    def _leaves_to_order(self, runs: Sequence[Stored]) -> bool:
+    def _is_left_to_order(self, runs: Sequence[Stored]) -> bool:
         claimed = self.order is not None and self.order.claims(runs)
         if claimed:
             self.pump()

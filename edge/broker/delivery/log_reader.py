@@ -54,7 +54,7 @@ class LogReader:
         window = self._window
         returned = bool(window.returned)
         start = window.returned.first if returned else window.next
-        self._logs.read(window.log, start, READ_BYTES_MAX, partial(self._was_read, start, returned=returned))
+        self._logs.read(window.log, start, READ_BYTES_MAX, partial(self._on_read, start, returned=returned))
 
     def discard(self) -> None:
         """Discard the read under way: the next one starts with the oldest message."""
@@ -64,7 +64,7 @@ class LogReader:
         """Stop reading."""
         self._closed = True
 
-    def _was_read(self, start: int, runs: Sequence[Stored], *, returned: bool) -> None:
+    def _on_read(self, start: int, runs: Sequence[Stored], *, returned: bool) -> None:
         stale, self.reading, self._stale = self._stale, False, False
         if self._closed:
             return

@@ -18,7 +18,7 @@ class Order(Protocol):
         ...
 
     @property
-    def remembers(self) -> bool:
+    def has_state(self) -> bool:
         """True while it has state that is stored nowhere else."""
         ...
 

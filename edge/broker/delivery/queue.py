@@ -1,12 +1,12 @@
 """Queue: competing consumers, with selectors, priorities and message groups.
 
-While its messages are alike for all consumers, a queue is just a `LogSubscription`. The order of the queue opens a
+While any message may go to any consumer in order of arrival, a queue is just a `LogSubscription`. `QueueOrder` opens a
 `View` for every consumer when a consumer has a selector, when a message has a group, or when a message of other than
-normal priority cannot be delivered at once. Messages taken out of order are noted as such. When the reason is gone, the
-cursor continues alone.
+normal priority cannot be delivered at once. It records messages taken out of order. When the reason is gone, the cursor
+continues alone.
 
-Promise for priorities: among the messages that arrived since the start, of any number, a consumer with credit gets the
-highest priority, in order of arrival within one. After a restart priorities are known only within a single read
+Priorities: among all messages that arrived since the start, a consumer with credit gets the highest priority first, and
+messages of equal priority in order of arrival. Priorities of older messages are known only within a single read
 (`VIEW_READ_BYTES_MAX`), and only while there are views.
 """
 
@@ -53,7 +53,7 @@ class QueueOrder:
     def __init__(self, queue: LogSubscription, logs: MessageLogs) -> None:
         self.log = queue.log
         self.views = _NO_VIEWS
-        """One for each consumer while they are served separately, in rotation; otherwise empty."""
+        """A view for each consumer while they are served separately, in rotation; otherwise empty."""
         self._queue = queue
         self._logs = logs
         self._window = queue.window
@@ -72,7 +72,7 @@ class QueueOrder:
         return bool(self.views)
 
     @property
-    def remembers(self) -> bool:
+    def has_state(self) -> bool:
         return bool(self.views or self._priorities)
 
     def arrived(self, stored: Stored) -> bool:
@@ -83,7 +83,7 @@ class QueueOrder:
         if not self.views and not grouped:
             if priority == NORMAL:
                 self._usual = run.properties
-            if priority == NORMAL or self._goes_at_once(len(run.bodies)):
+            if priority == NORMAL or self._can_deliver_at_once(len(run.bodies)):
                 return False
         if priority != NORMAL and not self._note(priority, stored):
             priority = NORMAL
@@ -212,7 +212,7 @@ class QueueOrder:
                 return 0
             failures.allow_again(first)
         count = queue.group.share(total, credit)
-        if self._scatters(first, first + count - 1):
+        if self._leaves_too_many_gaps(first, first + count - 1):
             return -1
         if bucket is not None and self._owner_of(bucket, consumer, stored) is not consumer:
             return 0
@@ -261,8 +261,8 @@ class QueueOrder:
         last = stored.position + len(stored.run.bodies) - 1
         return all(self._priorities.note(priority, *part) for part in self._window.available(stored.position, last))
 
-    def _goes_at_once(self, count: int) -> bool:
-        """Return True when nothing waits, so that no order is needed."""
+    def _can_deliver_at_once(self, count: int) -> bool:
+        """Return True when no message waits, so the order does not matter."""
         queue = self._queue
         return not (queue.behind or queue.buffer.runs or self._window.returned) and queue.group.credit >= count
 
@@ -293,7 +293,7 @@ class QueueOrder:
             self._looked.clear()
         self._looked[view.selection.text] = view.position
 
-    def _scatters(self, first: int, last: int) -> bool:
+    def _leaves_too_many_gaps(self, first: int, last: int) -> bool:
         """Return True when taking these positions would leave too many gaps between taken ranges."""
         done = self._window.done
         if len(done) < TAKEN_RANGES_MAX or first <= self._window.next or first - 1 in done or last + 1 in done:

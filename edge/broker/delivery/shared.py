@@ -130,7 +130,7 @@ class SharedSubscription(TransientSubscription):
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _hand(self, consumer: Consumer, batch: Collection[Stored], size: int) -> None:
+    def _hand_over(self, consumer: Consumer, batch: Collection[Stored], size: int) -> None:
         """Deliver a single run, which counts as waiting until it is settled."""
         (stored,) = batch
         position = stored.position
@@ -196,7 +196,7 @@ class SharedSubscription(TransientSubscription):
         for i, consumer in enumerate(self.group.consumers):
             if consumer.credit > 0 and self._wanted(consumer, stored):
                 self.group.rotate(i + 1)
-                self._hand(consumer, (stored,), stored.run.size)
+                self._hand_over(consumer, (stored,), stored.run.size)
                 return True
         return False
 

@@ -206,13 +206,13 @@ class TransientSubscription:
                 return
             consumer, credit = turn
             batch, size = self._take(waiting, credit)
-            self._hand(consumer, batch, size)
+            self._hand_over(consumer, batch, size)
             pumped += size
             if pumped >= LIVE_PUMP_BYTES_MAX and waiting:
                 self._pool.ready.add(self.pump)
                 return
 
-    def _hand(self, consumer: Consumer, batch: Collection[Stored], size: int) -> None:
+    def _hand_over(self, consumer: Consumer, batch: Collection[Stored], size: int) -> None:
         """Deliver messages that were taken from the waiting ones."""
         self._changed(-size)
         if not deliver_to(consumer, self, batch):

@@ -233,14 +233,14 @@ class View:
             return
         self._reading = False
         try:
-            self._was_read(band, start, runs)
+            self._on_read(band, start, runs)
             self._queue.pump()
             if of == self._round and self.idle:
                 self.consumer.exhausted()
         except Exception as error:
             self._queue.handle_error(error)
 
-    def _was_read(self, band: int, start: int, runs: Sequence[Stored]) -> None:
+    def _on_read(self, band: int, start: int, runs: Sequence[Stored]) -> None:
         if self._band() != band:
             return  # something more urgent arrived, and this is read again
         if band == _SCAN:
