@@ -55,7 +55,7 @@ class ConnectionLinks(Protocol):
     def driven_by(self, driver: UplinkShell) -> None:
         """Set the driver that writes the bytes. Called once, before the connection opens."""
 
-    def carried(self, size: int) -> None:
+    def count_bytes(self, size: int) -> None:
         """Count bytes that crossed the connection in either direction."""
 
     def opened(self, connection: AmqpConnection, now: float) -> None:
@@ -136,7 +136,7 @@ class AmqpConnection:
         return self._take(self.engine.shed(), 0.0)
 
     def receive_data(self, data: bytes, now: float) -> Sequence[LinkUp | LinkDown]:
-        self._links.carried(len(data))
+        self._links.count_bytes(len(data))
         return self._take(self.engine.receive_data(data, now), now)
 
     def receive_eof(self, now: float) -> Sequence[LinkUp | LinkDown]:
@@ -160,7 +160,7 @@ class AmqpConnection:
         if not self._down and self._reason is None:
             self._links.flush()
         data = self.engine.data_to_send()
-        self._links.carried(len(data))
+        self._links.count_bytes(len(data))
         return data
 
     # --- commands ---------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Connection attempt with a library's client: the asyncio shell of connectors that use a library's protocol.
 
-A `ConnectorClient` is one connection from connect to its end, written as one coroutine. It gets a `Carriage`: the
-messages to send, in order and with a ticket each, and the inboxes for what arrives. Whatever ends the coroutine ends
-the connection. Messages that were taken and not settled go again, in order, over the next one.
+A `ConnectorClient` runs one connection from start to end in one coroutine. It gets a `ConnectorTraffic`: the messages to
+send, in order and each with a ticket, and the inboxes for received messages. The end of the coroutine ends the
+connection. Messages that were taken and not settled are sent again, in order, over the next one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class ConnectorError(AttemptError):
 class ConnectorClient(Protocol):
     """Client of a library."""
 
-    async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
-        """Connect, call `carriage.up`, and carry messages both ways until the connection ends.
+    async def run(self, endpoint: PeerEndpoint, traffic: ConnectorTraffic) -> None:
+        """Connect, call `traffic.up`, and carry messages both ways until the connection ends.
 
         It is cancelled when it has to end sooner; then it sends outstanding acknowledgements and disconnects. Raises
         `ConnectorError` or OSError.
@@ -39,7 +39,7 @@ Answered = Callable[[ForwardOutcome], None]
 all when the connection ended before."""
 
 
-class Carriage:
+class ConnectorTraffic:
     """The traffic of one connection, for its client: messages to send, and inboxes for messages that arrive."""
 
     def __init__(
@@ -153,7 +153,7 @@ class ClientAttempt(Attempt):
         timeout_s: float = 10.0,
         close_timeout_s: float = 3.0,
     ) -> None:
-        """`timeout_s`: from the attempt to `Carriage.up`; `close_timeout_s`: for disconnecting."""
+        """`timeout_s`: from the attempt to `ConnectorTraffic.up`; `close_timeout_s`: for disconnecting."""
         self.up = False
         loop = asyncio.get_running_loop()
         self._gone: asyncio.Future[None] = loop.create_future()
@@ -174,9 +174,9 @@ class ClientAttempt(Attempt):
 
     async def run(self) -> None:
         up: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        carriage = Carriage(self._outbox, self._inboxes, up, self.end)
+        traffic = ConnectorTraffic(self._outbox, self._inboxes, up, self.end)
         self._task = task = asyncio.get_running_loop().create_task(
-            self._carry(carriage), name=f"connector {self._endpoint}"
+            self._carry(traffic), name=f"connector {self._endpoint}"
         )
         try:
             await asyncio.wait((task, up, self._ending), timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -185,7 +185,7 @@ class ClientAttempt(Attempt):
                 self._dialer.up(up.result())
                 await asyncio.wait((task, self._ending), return_when=asyncio.FIRST_COMPLETED)
                 if not task.done():
-                    await self._leave(carriage, task)
+                    await self._leave(traffic, task)
             in_time = task.done() or self._ending.done()
             task.cancel()
             await self._ended(task)
@@ -211,15 +211,15 @@ class ClientAttempt(Attempt):
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    async def _carry(self, carriage: Carriage) -> None:
+    async def _carry(self, traffic: ConnectorTraffic) -> None:
         try:
-            await self._client.run(self._endpoint, carriage)
+            await self._client.run(self._endpoint, traffic)
         finally:
-            carriage.close()
+            traffic.close()
 
-    async def _leave(self, carriage: Carriage, task: asyncio.Task[None]) -> None:
+    async def _leave(self, traffic: ConnectorTraffic, task: asyncio.Task[None]) -> None:
         """Wait until taken messages are answered, the timeout is over, or the connection ends by itself."""
-        leaving = asyncio.ensure_future(carriage.leave())
+        leaving = asyncio.ensure_future(traffic.leave())
         try:
             await asyncio.wait((task, leaving), timeout=LEAVE_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
         finally:

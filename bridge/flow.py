@@ -1,7 +1,7 @@
-"""Windowed sender: a consumer of the router that holds what it took until there is an outcome.
+"""Windowed sender: a consumer of the router that keeps messages until it knows their outcome.
 
-Each lane of an uplink is one, and so is each outgoing forwarder to another peer. A flow keeps its order and has its own
-window, so that flows do not starve each other. Sans-I/O.
+Each lane of an uplink is a flow, and so is each outgoing forwarder to another peer. A flow sends in order and has its
+own window, so that flows do not starve each other. Sans-I/O.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bridge.message import Stored
 
 
 class SendSubscription(Protocol):
-    """A consumer group's subscription at the router, as far as a flow needs it (`edge.broker.model.interfaces`)."""
+    """Part of a subscription's interface that a flow uses (`edge.broker.model.interfaces`)."""
 
     def settle(self, consumer: Any, first: int, last: int, outcome: Any) -> None:
         """Settle positions ``first <= p <= last`` with this outcome."""
@@ -71,7 +71,7 @@ def split(piece: Piece, at: int) -> tuple[Piece, Piece]:
     return piece_of(subscription, head), piece_of(subscription, tail)
 
 
-def halves(pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
+def split_in_half(pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
     """Return the first and the second half of the pieces; a single piece, of several messages, is split in two."""
     if len(pieces) == 1:
         head, tail = split(pieces[0], pieces[0].messages // 2)
@@ -89,7 +89,7 @@ class SendPath:
 
     def __init__(self) -> None:
         self.up = False
-        """Messages may leave."""
+        """True while messages may be sent."""
         self.wake: Callable[[], None] = _ignore
         """Call it when there is something to send."""
         self.disconnect: Callable[[str], None] = _ignore
@@ -100,7 +100,7 @@ class SendPath:
         self.wake = wake
 
     def opened(self, disconnect: Callable[[str], None]) -> None:
-        """Record that the connection takes messages. The caller pumps the flows."""
+        """Record that the connection accepts messages. The caller pumps the flows."""
         self.up, self.disconnect = True, disconnect
 
     def closed(self) -> None:
@@ -109,7 +109,7 @@ class SendPath:
 
 
 Choose = Callable[[SendSubscription, Stored], Iterable[Stored]]
-"""Yields the messages that are to be sent, in order. It settles and counts those that it leaves out."""
+"""Yields the messages to send, in order. It settles and counts the others itself."""
 
 
 class SendFlow:
@@ -121,7 +121,7 @@ class SendFlow:
     user: str = ""
     """No user: forwarders belong to the configuration."""
     selection: Any = None
-    """No filter, for queues either: `choose` leaves out what is not to be sent."""
+    """No selector: `choose` skips messages that are not sent."""
     overlaps: bool = False
 
     def __init__(self, name: str, path: SendPath, *, window_bytes: Callable[[], int], choose: Choose) -> None:
@@ -142,7 +142,7 @@ class SendFlow:
 
     @property
     def credit(self) -> int:
-        """Messages it takes now, from the bytes left in the window and the recent mean size."""
+        """Number of messages that fit into the rest of the window, by the recent mean size."""
         free = self._window_bytes() - self.held_bytes
         if free <= 0 or not self._path.up:
             return 0
@@ -244,7 +244,7 @@ class SendFlow:
                 self.held_bytes -= piece.size
 
     def finish(self, pieces: Iterable[Piece], outcome: Any) -> None:
-        """Settle with the router, contiguous positions in one call."""
+        """Settle with the router: contiguous positions in one call."""
         pieces = list(pieces)
         self.held_bytes -= sum(piece.size for piece in pieces)
         current: SendSubscription | None = None

@@ -56,12 +56,12 @@ class HubLinks:
         return min((each for each in every if each is not None), default=None)
 
     def driven_by(self, driver: UplinkShell) -> None:
-        self._uplink.carried_by(driver)
+        self._uplink.set_shell(driver)
         if self._reports is not None:
             self._reports.set_wake(driver.flush_soon)
 
-    def carried(self, size: int) -> None:
-        self._uplink.carried(size)
+    def count_bytes(self, size: int) -> None:
+        self._uplink.count_bytes(size)
 
     def opened(self, connection: AmqpConnection, now: float) -> None:
         self._connection = connection

@@ -1,7 +1,7 @@
-"""Hub's receiver: takes deliveries of gateways, hands them to the hub's service, and settles them when it says so.
+"""Hub's receiver: passes the deliveries of a gateway to the hub's service, and settles them when the service decides.
 
 `accepted` means on disk at the hub, so nothing is settled before the service reports that. The credit of a gateway
-bounds what may wait. Sans-I/O: implements `driver.ConnectionOwner` over a server engine, one per connection.
+bounds the data that may wait. Sans-I/O: implements `driver.ConnectionOwner` over a server engine, one per connection.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from bridge.sasl import ANONYMOUS
 log = logging.getLogger(__name__)
 
 STATUS_CREDIT: Final = 16
-"""Status documents a gateway may have on the way; they are pre-settled, so this only paces them."""
+"""Status documents that a gateway may have in flight; they are pre-settled, so this only paces them."""
 LEDGER_CREDIT: Final = 64
 """Ledger documents of a gateway that may wait to be on disk."""
 
@@ -58,7 +58,7 @@ MANIFESTS_CREDIT: Final = 8
 
 
 DESIRED_CREDIT: Final = 4
-"""Configuration reports a gateway may have on the way; it sends one after each change."""
+"""Configuration reports that a gateway may have in flight; it sends one after each change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class IntakeLimits:
     """Messages that may wait to be on disk, of a peer that sends plain messages."""
     bytes_unsettled: int = 32 << 20
     """Decoded bytes waiting to be on disk. Above this no further credit is given, and deliveries that have arrived
-    wait undecoded. A delivery larger than this is decoded when no other one is."""
+    wait undecoded. A larger delivery is decoded when no other one is."""
     bytes_unread: int = 32 << 20
     """Undecoded bytes above which the connection is not read; credit already given may be for more."""
     bytes_a_turn: int = 4 << 20
@@ -227,7 +227,7 @@ class Intake:
         self._arrived: deque[_Arrived] = deque()
         self._unread_bytes = 0
         self._busy = False
-        """Deliveries are being decoded, or will be in the next turn of the loop."""
+        """True when deliveries are being decoded, or will be in the next turn of the loop."""
         self._tokens = count()
         self._receivers: list[Link] = []
         self._over = False
@@ -263,7 +263,7 @@ class Intake:
             if isinstance(event, Closed):
                 self._on_closed()
             elif self._over:
-                continue  # deliveries after a release must not be taken before the released ones
+                continue  # deliveries after a released one must not be accepted before it
             elif isinstance(event, Transfers):
                 self._on_transfers(event)
             elif isinstance(event, PeerOpened):
@@ -287,12 +287,12 @@ class Intake:
         self._settle(tokens, DeliveryState.ACCEPTED, None)
 
     def reject(self, token: int, condition: str, description: str) -> None:
-        """Reject a delivery for good; the gateway drops it and records the loss."""
+        """Reject a delivery. The gateway drops it and records the loss."""
         self._settle((token,), DeliveryState.REJECTED, Condition(condition, description))
 
     def release(self, tokens: Iterable[int], reason: str = "not now") -> None:
-        """Release deliveries that cannot be taken now, with everything after them on their links, and close the
-        connection: the gateway sends again from there, later and in order (decision 0003).
+        """Release deliveries that cannot be accepted now, with all later ones on their links, and close the connection.
+        The gateway sends them again later, in order (decision 0003).
 
         A service that only needs time should not settle at all: credit then stops the gateway.
         """
@@ -316,7 +316,7 @@ class Intake:
             self._take()
 
     def share(self, batches: int) -> None:
-        """Set how many batches the peer may have on the way, within the limits; existing credit is not revoked."""
+        """Set the number of batches that the peer may have in flight, within the limits. Credit is not revoked."""
         more, self._batches_max = batches > self._batches_max, batches
         if more and self._receivers:
             self._replenish()
@@ -342,7 +342,7 @@ class Intake:
         self._service.gateway_connected(gateway, self)
 
     def _named(self, event: PeerOpened) -> str | None:
-        """Return the name of a peer that was not identified before; None, and close, when it is not admitted."""
+        """Return the name of a peer that was not identified before. If it is not admitted, close and return None."""
         gateway = event.container_id if event.identity in (None, ANONYMOUS) else event.identity
         if not gateway:
             self.close("amqp:invalid-field", "a gateway needs a container-id")

@@ -74,7 +74,7 @@ class Pacer:
         """Record that the link is up."""
         self._starts_at, self._level_at = now + self._jitter_s, now
 
-    def carried(self, size: int) -> None:
+    def count_bytes(self, size: int) -> None:
         """Count bytes that crossed the link in either direction."""
         self.spent.bytes += size
 

@@ -33,7 +33,7 @@ class PeerLinks:
     def driven_by(self, driver: UplinkShell) -> None:
         """Do nothing: senders and receivers wake the connection themselves."""
 
-    def carried(self, size: int) -> None:
+    def count_bytes(self, size: int) -> None:
         """Do nothing: these bytes are not counted."""
 
     def opened(self, connection: AmqpConnection, now: float) -> None:

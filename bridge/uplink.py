@@ -1,16 +1,16 @@
-"""Uplink: sends the messages of a gateway's router to a hub, and settles what the hub has accepted.
+"""Uplink: sends the messages of a gateway's router to a hub, and settles those that the hub has accepted.
 
-The router sees two consumers, one per lane (`bridge.flow`). Only the hub's answer settles a message, so nothing leaves
-the gateway's store before it is on disk elsewhere. Unsettled messages of a broken connection are sent again, in the
-order of their lane, before anything new; the hub knows by sequence which ones it has. Sans-I/O: `bridge.hub_links`
+The router sees two consumers, one per lane (`bridge.flow`). Only the hub's answer settles a message, so no message
+leaves the gateway's store before it is on the hub's disk. After a broken connection, unsettled messages are sent again
+before new ones, in the order of their lane; the hub knows by sequence which ones it has. Sans-I/O: `bridge.hub_links`
 connects it to an engine.
 
-The live lane goes first. The backlog puts only as much into the socket as leaves it in a moment (`bridge.socket_room`).
-So a live batch waits behind one batch of the backlog, not behind a window of them. The backlog always leaves part of
-the peer's credit to the live lane.
+The live lane goes first. The backlog keeps the socket's send buffer short (`bridge.socket_room`), so a live batch waits
+behind one batch of the backlog instead of a whole window. The backlog always leaves part of the peer's credit to the
+live lane.
 
-Each lane is accepted in order. So when a peer releases anything, this end cuts the connection and sends again from
-there (decision 0003).
+Each lane is accepted in order. So when a peer releases a message, this end disconnects and sends again from that
+message (decision 0003).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bridge import plain
 from bridge.batch import CAPABILITY, encode
 from bridge.columns import FAST, SMALL
 from bridge.engine import DeliveryState, Detail, Engine, Link
-from bridge.flow import Outcomes, Piece, Pump, SendFlow, SendPath, SendSubscription, halves, part_of, piece_of
+from bridge.flow import Outcomes, Piece, Pump, SendFlow, SendPath, SendSubscription, part_of, piece_of, split_in_half
 from bridge.lane import BatchLane
 from bridge.limits import (
     BACKLOG_POLL_S,
@@ -66,7 +66,7 @@ class EpochNames(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UplinkLimits:
-    """Windows of an uplink, and when it cuts batches."""
+    """Windows of an uplink, and the size and pace of its batches."""
 
     window_bytes: int = UPLINK_WINDOW_BYTES
     """Window of the backlog: bytes taken from the router and not settled. Exceeded by at most the router's last
@@ -76,7 +76,7 @@ class UplinkLimits:
     batch_bytes: int = UPLINK_BATCH_BYTES
     """Expanded size at which a batch is split, with the address and properties of each message."""
     batches_undelayed: int = 8
-    """Unsettled batches of a lane from which on only full ones are sent."""
+    """Number of unsettled batches of a lane from which on only full batches are sent."""
     gather_s: float = 0.0
     """Shortest time between two batches of the live lane that are not full."""
     gather_last_s: float = 0.0
@@ -130,8 +130,8 @@ class UplinkShell(Protocol):
 
 
 class Uplink:
-    """Two consumers of the router that several subscriptions may share, and the link they send over. One object for the
-    life of the connector."""
+    """Two consumers of the router, which several subscriptions may share, and the link they send over. It lives as long
+    as the connector."""
 
     def __init__(
         self,
@@ -189,10 +189,10 @@ class Uplink:
         self._live_at = float("-inf")
         """Time when the last batch of the live lane left."""
         self._due_at: float | None = None
-        self._handed = False
-        """The engine was given a delivery in this flush."""
-        self._looked = False
-        """The kernel's count of unsent bytes was read in this flush."""
+        self._sent_now = False
+        """True when a delivery was passed to the engine in this flush."""
+        self._socket_checked = False
+        """True when the kernel's count of unsent bytes was read in this flush."""
 
     def remove(self, subscription: Pump) -> None:
         """Remove a forwarder: nothing more of it is sent or settled, in either lane."""
@@ -229,16 +229,16 @@ class Uplink:
         """Set the live lane's share of a link that both lanes could fill; 1: the live lane always goes first."""
         self._live_share = share
 
-    def carried_by(self, shell: UplinkShell) -> None:
+    def set_shell(self, shell: UplinkShell) -> None:
         """Set the driver of a new connection."""
         self._path.set_wake(shell.flush_soon)
         self._shell = shell
 
-    def carried(self, size: int) -> None:
+    def count_bytes(self, size: int) -> None:
         """Count bytes that crossed the connection in either direction."""
         self.figures.wire_bytes += size
         if self.pacer is not None:
-            self.pacer.carried(size)
+            self.pacer.count_bytes(size)
 
     def attached(self, engine: Engine, link: Link, disconnect: Callable[[str], None]) -> None:
         """Use a link that the peer accepted. `disconnect` is called with a reason to replace the connection."""
@@ -268,7 +268,7 @@ class Uplink:
         if engine is None or link is None:
             return
         now = self._clock()
-        self._due_at, self._handed, self._looked = None, False, False
+        self._due_at, self._sent_now, self._socket_checked = None, False, False
         while link.credit > 0 and (flow := self._next(link, now)) is not None:
             if self.batching:
                 self._send_batch(engine, link, flow, flow.gather(self._batch_bytes(flow), self._epoch_of))
@@ -288,11 +288,11 @@ class Uplink:
             if delivery is None:
                 continue
             if state is DeliveryState.ACCEPTED:
-                finished.append((self._over(tag), self._outcomes.accepted))
+                finished.append((self._pop_sent(tag), self._outcomes.accepted))
                 self._count_accepted(delivery, now)
             elif state in (DeliveryState.REJECTED, DeliveryState.MODIFIED_UNDELIVERABLE):
                 log.error("%s: the peer rejected %d messages: %s", self.name, delivery.messages, condition)
-                finished.append((self._over(tag), self._outcomes.rejected))
+                finished.append((self._pop_sent(tag), self._outcomes.rejected))
                 self.figures.messages_rejected += delivery.messages
             else:
                 refused = f"the peer released {delivery.messages} messages ({state.name.lower()})"
@@ -319,7 +319,7 @@ class Uplink:
         self.live.pump()
         self.backlog.pump()
 
-    def _over(self, tag: int) -> _SentDelivery:
+    def _pop_sent(self, tag: int) -> _SentDelivery:
         delivery = self._unsettled.pop(tag)
         self._unsettled_of[self._lane(delivery.flow)] -= 1
         return delivery
@@ -343,7 +343,7 @@ class Uplink:
         if self._unsettled_of[BatchLane.LIVE] >= self.limits.batches_undelayed:
             return False
         is_last = link.credit == 1 and bool(self._unsettled)
-        return self._come(self._live_at + (self.limits.gather_last_s if is_last else self.limits.gather_s), now)
+        return self._is_due(self._live_at + (self.limits.gather_last_s if is_last else self.limits.gather_s), now)
 
     def _backlog_due(self, link: Link, now: float) -> bool:
         """Return True when there is spare credit, few bytes wait in the socket, and a batch is full enough."""
@@ -358,23 +358,23 @@ class Uplink:
 
     def _socket_takes(self, now: float) -> bool:
         """Return True when so few bytes are unsent that a live batch would not wait long behind them."""
-        if not self._looked and self._shell is not None:
-            self._looked = True
+        if not self._socket_checked and self._shell is not None:
+            self._socket_checked = True
             self._room.update(self._shell.path, now)
         if not self._room.is_full:
             return True
-        if self._handed:
-            self._path.wake()  # the socket may have taken all of it in the next turn
+        if self._sent_now:
+            self._path.wake()  # the socket may be empty in the next turn
             return False
-        return self._come(now + BACKLOG_POLL_S, now)
+        return self._is_due(now + BACKLOG_POLL_S, now)
 
     def _paced(self, lane: BatchLane, now: float) -> bool:
         """Return True when the pacer allows this lane to send now."""
         until = None if self.pacer is None else self.pacer.waits_until(lane, self._room.bytes, now)
-        return until is None or self._come(until, now)
+        return until is None or self._is_due(until, now)
 
-    def _come(self, at: float, now: float) -> bool:
-        """Return True when the time has come; otherwise note it in `due_at`."""
+    def _is_due(self, at: float, now: float) -> bool:
+        """Return True when the time `at` has come; otherwise note it in `due_at`."""
         if at <= now:
             return True
         self._due_at = at if self._due_at is None else min(self._due_at, at)
@@ -404,7 +404,7 @@ class Uplink:
             if len(pieces) == len(pieces[0].stored.run) == 1:
                 self._discard(flow, pieces, str(error))
                 return
-            for half in halves(pieces):  # isolate the message that is too large, so that the others are sent
+            for half in split_in_half(pieces):  # isolate the message that is too large, so that the others are sent
                 self._send_batch(engine, link, flow, half)
 
     def _ends(self, pieces: Iterable[Piece]) -> dict[int, int]:
@@ -459,12 +459,12 @@ class Uplink:
             self._shared += len(message) * (1.0 - self._live_share if flow is self.live else -self._live_share)
         if self.pacer is not None:
             self.pacer.sent(len(message), now)
-        self._handed = True
+        self._sent_now = True
         self._room.record_sent(len(message), now)
         engine.send(link, tag, message)
 
     def _discard(self, flow: SendFlow, pieces: Sequence[Piece], why: str) -> None:
-        """Reject messages that can never be sent: a dead letter is better than a message that blocks all others."""
+        """Reject messages that can never be sent, so that they do not block the others."""
         messages = sum(len(piece.stored.run) for piece in pieces)
         log.error("%s: cannot send %d messages of %s: %s", self.name, messages, pieces[0].stored.run.address, why)
         self.figures.messages_rejected += messages

@@ -96,7 +96,7 @@ class Mapping:
         return self.mapped
 
     def _carried(self, address: str, _device: str) -> str | None:
-        return carried(self.pattern, self.mapped, address) if _matches(self.pattern, address) else None
+        return map_address(self.pattern, self.mapped, address) if _matches(self.pattern, address) else None
 
     def _filled(self, address: str, device: str) -> str:
         fields = {"address": address, "device": device.replace("/", "_"), "gateway": self._gateway}
@@ -115,7 +115,7 @@ def _same(address: str, _device: str) -> str:
     return address
 
 
-def carried(pattern: str, mapped: str, name: str) -> str:
+def map_address(pattern: str, mapped: str, name: str) -> str:
     """Return `mapped` with its wildcards replaced by what those of `pattern` match in `name`."""
     levels = name.split("/")
     matched: list[list[str]] = []

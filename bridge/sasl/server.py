@@ -23,7 +23,7 @@ from bridge.sasl.layer import (
 )
 from bridge.sasl.scram import MECHANISM as SCRAM
 from bridge.sasl.scram import ScramError, ScramServer, ScramVerifier
-from bridge.transport.spoken import foreign_protocol
+from bridge.transport.peer_protocol import foreign_protocol
 
 PLAIN = "PLAIN"
 ANONYMOUS = "anonymous"

@@ -50,7 +50,7 @@ class ConnectionMachine(Protocol):
 
     @property
     def spoken(self) -> str:
-        """Protocol that the peer speaks instead of ours (`bridge.transport.spoken`); empty: ours, or unknown."""
+        """Protocol that the peer speaks instead of ours (`bridge.transport.peer_protocol`); empty: ours, or unknown."""
         ...
 
     def receive_data(self, data: bytes, now: float) -> Sequence[Any]:

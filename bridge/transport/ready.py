@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
 from bridge.native import functions as native
-from bridge.transport.carried import CarriedBytes
+from bridge.transport.byte_counter import ByteCounter
 from bridge.transport.turn import turn_of
 
 READABLE: Final = select.EPOLLIN
@@ -76,13 +76,13 @@ class Ready:
 
     __slots__ = (
         "_at_once", "_at_once_max", "_buffer", "_each_max", "_each_s", "_epoll", "_share_s", "_share_s_max", "_sockets",
-        "_turn", "_unhurried", "_watched", "carried", "loop",
+        "_turn", "_unhurried", "_watched", "counter", "loop",
     )  # fmt: skip
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        carried: CarriedBytes,
+        counter: ByteCounter,
         buffer: memoryview,
         share_s: float,
         received_bytes_max: int,
@@ -97,7 +97,7 @@ class Ready:
         `at_once`: sockets in one call. `unhurried`: output that follows from these reads is written after all other
         output of the turn (`bridge.transport.turn`)."""
         self.loop: Final = loop
-        self.carried: Final = carried
+        self.counter: Final = counter
         """Counts the bytes of its sockets."""
         self._buffer = buffer
         self._each_max = received_bytes_max
@@ -194,15 +194,15 @@ class Ready:
 class LoopSockets:
     """The sockets of one loop, in two groups with budgets of their own."""
 
-    __slots__ = ("carried", "known", "unknown")
+    __slots__ = ("counter", "known", "unknown")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.carried: Final = CarriedBytes()
+        self.counter: Final = ByteCounter()
         """Bytes of both groups."""
         buffer = memoryview(mmap.mmap(-1, BUFFER_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         self.known: Final = Ready(
             loop,
-            self.carried,
+            self.counter,
             buffer,
             KNOWN_S,
             KNOWN_BYTES,
@@ -210,7 +210,7 @@ class LoopSockets:
             each_s=KNOWN_EACH_S,
             share_s_max=KNOWN_S_MAX,
         )
-        self.unknown: Final = Ready(loop, self.carried, buffer, UNKNOWN_S, UNKNOWN_BYTES, unhurried=True)
+        self.unknown: Final = Ready(loop, self.counter, buffer, UNKNOWN_S, UNKNOWN_BYTES, unhurried=True)
 
 
 _of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopSockets] = WeakKeyDictionary()

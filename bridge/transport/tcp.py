@@ -16,8 +16,8 @@ from typing import Any, Final, cast
 from bridge.native import functions as native
 from bridge.transport.borrowed import socket_of
 from bridge.transport.deadlines import DeadlineSlot, deadlines_of
-from bridge.transport.ends import ends_of
 from bridge.transport.lingering import lingering_of
+from bridge.transport.pending_ends import ends_of
 from bridge.transport.ready import READABLE, WRITABLE, Ready, sockets_of
 from bridge.transport.served import ServedTransport
 
@@ -196,7 +196,7 @@ class TcpTransport(ServedTransport):
 
     def _sent(self, data: bytes | bytearray | memoryview, sent: int) -> None:
         """Keep the bytes that the socket did not take."""
-        self._kind.carried.sent += sent
+        self._kind.counter.sent += sent
         if sent == len(data):
             return
         unsent = self._keep(data, sent)
@@ -245,7 +245,7 @@ class TcpTransport(ServedTransport):
         if self._closing or self._lost:
             return
         if isinstance(brought, bytes):
-            self._kind.carried.received += len(brought)
+            self._kind.counter.received += len(brought)
         elif self.reads:
             self._lose(OSError(brought, os.strerror(brought)))
             return
@@ -279,7 +279,7 @@ class TcpTransport(ServedTransport):
         except OSError as error:
             self._lose(error)
             return
-        self._kind.carried.sent += sent
+        self._kind.counter.sent += sent
         unsent.size -= sent
         _drop(unsent.pieces, sent)
         if not unsent.size:
@@ -297,7 +297,7 @@ class TcpTransport(ServedTransport):
                 self._report(error)
 
     def end(self, error: Exception | None) -> None:
-        """Call `connection_lost` and close the socket (`bridge.transport.ends.EndingTransport`)."""
+        """Call `connection_lost` and close the socket (`bridge.transport.pending_ends.EndingTransport`)."""
         if error is not None:
             error.__traceback__ = None  # its frames would keep transport and protocol alive
         try:

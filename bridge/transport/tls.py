@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
 from bridge.transport.deadlines import DeadlineSlot, deadlines_of
+from bridge.transport.peer_protocol import BEGINNING_BYTES, foreign_protocol
 from bridge.transport.served import ServedTransport
 from bridge.transport.slow_lane import slow_lane_of
-from bridge.transport.spoken import BEGINNING_BYTES, foreign_protocol
 from bridge.transport.tcp import TcpTransport
 from bridge.transport.tls_records import TlsRecords
 

@@ -18,7 +18,7 @@ from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from bridge.transport.connection import ConnectionMachine
-from bridge.transport.spoken import foreign_protocol
+from bridge.transport.peer_protocol import foreign_protocol
 
 MQTT: Final = ("mqtt", "mqttv3.1")
 """Subprotocols of MQTT [MQTT-6.0.0-3]; MQTT 3.1 clients in browsers request the second."""

@@ -35,7 +35,7 @@ from edge.broker.limits import (
     Limits,
 )
 from edge.broker.listeners.admission import Admission, ConnectionMeter
-from edge.broker.listeners.resident import resident_bytes
+from edge.broker.listeners.resident_memory import resident_bytes
 from edge.broker.listeners.secure import Admit
 from edge.broker.listeners.tcp import TcpListener
 from edge.broker.listeners.tls import Certificates

@@ -23,7 +23,7 @@ from edge.broker.listeners.admission import Admission
 from edge.broker.listeners.amqp import AmqpDrivers
 from edge.broker.listeners.listeners import BrokerListeners
 from edge.broker.listeners.mqtt import MqttDrivers
-from edge.broker.listeners.resident import resident_bytes
+from edge.broker.listeners.resident_memory import resident_bytes
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressTable
@@ -87,7 +87,7 @@ class Broker:
             legacy_dollar_topics=configuration.legacy_dollar_topics,
             network=self._network,
         )
-        self._carried = sockets_of(self._loop).carried
+        self._byte_counter = sockets_of(self._loop).counter
         self._threads = VerificationThreads()
         self.refusals = RefusalJournal()
         """Refused clients, for operators."""
@@ -164,7 +164,7 @@ class Broker:
         return self.listeners.drivers()
 
     def _network(self) -> NetworkFigures:
-        return NetworkFigures(self.admission.identified, self._carried.received, self._carried.sent)
+        return NetworkFigures(self.admission.identified, self._byte_counter.received, self._byte_counter.sent)
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_S, self._tick)

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ParamSpec
 
-from bridge.client_attempt import Carriage, ConnectorClient
+from bridge.client_attempt import ConnectorClient, ConnectorTraffic
 from bridge.dialer import PeerEndpoint
 from bridge.flow import Outcomes
 from bridge.forwarders.mapping import Mapping
@@ -92,7 +92,7 @@ class Bench:
         task = asyncio.current_task()
         assert task is not None
         up = asyncio.get_running_loop().create_future()
-        carriage = Carriage(self.outbox, self.inboxes, up, lambda _reason: task.cancel())
+        carriage = ConnectorTraffic(self.outbox, self.inboxes, up, lambda _reason: task.cancel())
         try:
             await client.run(PeerEndpoint("127.0.0.1", port, tls), carriage)
         except asyncio.CancelledError:

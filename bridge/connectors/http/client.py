@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import httpx
 
-from bridge.client_attempt import Carriage, ConnectorError
+from bridge.client_attempt import ConnectorError, ConnectorTraffic
 from bridge.connecting import socket_to, streams_over
 from bridge.connectors.http import verdict
 from bridge.connectors.http.body import CONTENT_TYPES, encode
@@ -79,7 +79,7 @@ class HttpClient:
         self._unanswered: list[tuple[MessageName, str]] = []
         """Messages of the request without an answer at the end of its connection: the same request is sent again."""
 
-    async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
+    async def run(self, endpoint: PeerEndpoint, traffic: ConnectorTraffic) -> None:
         """Send requests until one fails. Raises ConnectorError, OSError or TimeoutError."""
         settings = self._settings
         context = self._tls() if endpoint.tls and self._tls is not None else None
@@ -92,10 +92,10 @@ class HttpClient:
             headers=_headers(settings),
             auth=_authentication(self._identity),
         ) as client:
-            carriage.up(str(endpoint))
-            batches = _BatchSender(settings, self._translate, carriage, self._unanswered)
+            traffic.up(str(endpoint))
+            batches = _BatchSender(settings, self._translate, traffic, self._unanswered)
             requests = _Requests(settings, self._key, client, _url(endpoint, settings.path))
-            collector = AnswerCollector(carriage.settle)
+            collector = AnswerCollector(traffic.settle)
             while True:
                 batch = await batches.next_batch()
                 self._unanswered = [item.key for item in batch]
@@ -113,12 +113,12 @@ class _BatchSender:
         self,
         settings: HttpSettings,
         translate: Translate,
-        carriage: Carriage,
+        traffic: ConnectorTraffic,
         unanswered: Sequence[tuple[MessageName, str]],
     ) -> None:
         self._settings = settings
         self._translate = translate
-        self._carriage = carriage
+        self._traffic = traffic
         self._unanswered = unanswered
         self._next: list[_QueuedMessage] = []
         """Messages taken along with those of a retried request; they belong to the next one."""
@@ -151,7 +151,7 @@ class _BatchSender:
         try:
             async with asyncio.timeout(None) as limit:
                 while messages_max > 0 and bytes_max > 0:
-                    more = await self._carriage.outgoing(messages_max, bytes_max)
+                    more = await self._traffic.outgoing(messages_max, bytes_max)
                     if not taken:
                         limit.reschedule(asyncio.get_running_loop().time() + self._settings.batch_age_s)
                     taken += more

@@ -6,7 +6,7 @@ import logging
 import ssl
 from collections.abc import Callable, Sequence
 
-from bridge.client_attempt import Carriage
+from bridge.client_attempt import ConnectorTraffic
 from bridge.connectors.coroutines import all_to_end, first_to_end
 from bridge.connectors.kafka.cluster import Cluster
 from bridge.connectors.kafka.consumer import KafkaConsumer
@@ -36,15 +36,15 @@ class KafkaClient:
         self._cluster = Cluster(identity, settings, endpoints, tls)
         self._producer = KafkaProducer(settings, translate)
 
-    async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
+    async def run(self, endpoint: PeerEndpoint, traffic: ConnectorTraffic) -> None:
         """Run producer and consumers until one fails. Raises ConnectorError or OSError."""
         options = await self._cluster.connect(endpoint)
         consumers: list[KafkaConsumer] = []
         try:
-            for inbox in carriage.inboxes:
-                consumers.append(KafkaConsumer(self._cluster, inbox, carriage, options))
+            for inbox in traffic.inboxes:
+                consumers.append(KafkaConsumer(self._cluster, inbox, traffic, options))
                 await consumers[-1].start()
-            carriage.up("a Kafka cluster")
-            await first_to_end(self._producer.run(options, carriage), *(consumer.run() for consumer in consumers))
+            traffic.up("a Kafka cluster")
+            await first_to_end(self._producer.run(options, traffic), *(consumer.run() for consumer in consumers))
         finally:  # end them at once: the timeout of the attempt has room for one wait for unreachable brokers
             await all_to_end(*(consumer.end() for consumer in consumers))

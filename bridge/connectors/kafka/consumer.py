@@ -19,7 +19,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, RebalanceInProgressError
 
-from bridge.client_attempt import Carriage, ConnectorError
+from bridge.client_attempt import ConnectorError, ConnectorTraffic
 from bridge.connectors.coroutines import first_to_end
 from bridge.connectors.kafka.cluster import Cluster
 from bridge.connectors.kafka.offsets import Offsets
@@ -44,10 +44,12 @@ log = logging.getLogger(__name__)
 class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
     """Consumer of one incoming forwarder over one connection."""
 
-    def __init__(self, cluster: Cluster, inbox: ForwarderInbox, carriage: Carriage, options: dict[str, Any]) -> None:
+    def __init__(
+        self, cluster: Cluster, inbox: ForwarderInbox, traffic: ConnectorTraffic, options: dict[str, Any]
+    ) -> None:
         """`options`: result of `Cluster.connect`."""
         self._inbox = inbox
-        self._carriage = carriage
+        self._traffic = traffic
         self._topic = topic_of(inbox.remote)
         self._consumer = AIOKafkaConsumer(
             **options,
@@ -104,7 +106,7 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
 
     async def _take(self) -> None:
         while True:
-            await self._carriage.room(self._inbox)
+            await self._traffic.room(self._inbox)
             try:
                 if sum(offsets.uncommitted for offsets in self._partitions.values()) > KAFKA_UNCOMMITTED_MAX:
                     await self._commit()
@@ -119,12 +121,12 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
 
     async def _give(self, offsets: Offsets, partition: TopicPartition, records: Sequence[Any]) -> None:
         for record in records:
-            await self._carriage.room(self._inbox)
+            await self._traffic.room(self._inbox)
             if self._revoking or self._partitions.get(partition) is not offsets:
                 return
             offsets.taken(record.offset)
             arrived = arrival(next(self._tokens), record)
-            self._carriage.give(self._inbox, arrived, partial(self._on_answer, offsets, record.offset))
+            self._traffic.give(self._inbox, arrived, partial(self._on_answer, offsets, record.offset))
 
     def _on_answer(self, offsets: Offsets, offset: int, outcome: ForwardOutcome) -> None:
         if outcome is not ForwardOutcome.RELEASED:

@@ -17,7 +17,7 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
-from bridge.client_attempt import Carriage, ConnectorError
+from bridge.client_attempt import ConnectorError, ConnectorTraffic
 from bridge.connectors.coroutines import first_to_end
 from bridge.connectors.kafka.reasons import describe_error
 from bridge.connectors.kafka.record import KafkaRecord, record
@@ -45,10 +45,10 @@ class KafkaProducer:
         self._one_by_one = 0
         """Number of messages to send one at a time, because their batch was too large for the broker."""
 
-    async def run(self, options: dict[str, Any], carriage: Carriage) -> None:
+    async def run(self, options: dict[str, Any], traffic: ConnectorTraffic) -> None:
         """Wait for messages, and send until the producer fails. Raises ConnectorError. `options`: result of
         `Cluster.connect`."""
-        first = await carriage.outgoing(1 if self._one_by_one else KAFKA_IN_FLIGHT_MAX, READ_BYTES)
+        first = await traffic.outgoing(1 if self._one_by_one else KAFKA_IN_FLIGHT_MAX, READ_BYTES)
         producer = AIOKafkaProducer(
             **options,
             acks="all",
@@ -62,7 +62,7 @@ class KafkaProducer:
                     await producer.start()
             except KafkaError as error:
                 raise ConnectorError(describe_error(error)) from None
-            sending = _Sending(self._settings, self._translate, carriage, producer, self._one_by_one)
+            sending = _Sending(self._settings, self._translate, traffic, producer, self._one_by_one)
             try:
                 await sending.run(first)
             finally:
@@ -78,16 +78,16 @@ class _Sending:
         self,
         settings: KafkaSettings,
         translate: Translate,
-        carriage: Carriage,
+        traffic: ConnectorTraffic,
         producer: AIOKafkaProducer,
         one_by_one: int,
     ) -> None:
         self.one_by_one = one_by_one
         self._settings = settings
         self._translate = translate
-        self._carriage = carriage
+        self._traffic = traffic
         self._producer = producer
-        self._collector = AnswerCollector(carriage.settle)
+        self._collector = AnswerCollector(traffic.settle)
         self._loop = asyncio.get_running_loop()
         self._in_flight = 0
         self._room = asyncio.Event()
@@ -107,7 +107,7 @@ class _Sending:
                 self._room.clear()
                 await self._room.wait()
                 continue
-            await self._send_all(await self._carriage.outgoing(room - self._in_flight, READ_BYTES))
+            await self._send_all(await self._traffic.outgoing(room - self._in_flight, READ_BYTES))
 
     async def _send_all(self, taken: Sequence[Outgoing]) -> None:
         for outgoing in taken:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from bridge.client_attempt import Carriage, ConnectorError
+from bridge.client_attempt import ConnectorError, ConnectorTraffic
 from bridge.connecting import socket_to, streams_over
 from bridge.connectors.coroutines import first_to_end
 from bridge.connectors.limits import (
@@ -97,17 +97,17 @@ class MqttClient:
         self._tls = tls
         self._publishes = InFlightPublishes(translate, settings.in_flight_max, now_ns)
 
-    async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
+    async def run(self, endpoint: PeerEndpoint, traffic: ConnectorTraffic) -> None:
         """Run one connection, from its first packet to its end."""
         for dialect in self._dialects[:-1]:
             try:
-                await self._speak(dialect, endpoint, carriage)
+                await self._speak(dialect, endpoint, traffic)
             except _NotUnderstoodError:
                 continue
             return
-        await self._speak(self._dialects[-1], endpoint, carriage)
+        await self._speak(self._dialects[-1], endpoint, traffic)
 
-    async def _speak(self, dialect: MqttDialect, endpoint: PeerEndpoint, carriage: Carriage) -> None:
+    async def _speak(self, dialect: MqttDialect, endpoint: PeerEndpoint, traffic: ConnectorTraffic) -> None:
         context = self._tls() if endpoint.tls and self._tls is not None else None
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             opened = await socket_to(endpoint.host, endpoint.port, self._interface)
@@ -117,7 +117,7 @@ class MqttClient:
             self._settings,
             self._publishes,
             self._matches,
-            carriage,
+            traffic,
             reader,
             writer,
             dialect,
@@ -172,7 +172,7 @@ class _Connection:
         settings: MqttSettings,
         publishes: InFlightPublishes,
         matches: Callable[[str, str], bool],
-        carriage: Carriage,
+        traffic: ConnectorTraffic,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         dialect: MqttDialect,
@@ -186,7 +186,7 @@ class _Connection:
         self._settings = settings
         self._publishes = publishes
         self._matches = matches
-        self._carriage = carriage
+        self._traffic = traffic
         self._reader = reader
         self._writer = writer
         self._stream = packets.Packets(read=dialect.decode)
@@ -199,14 +199,14 @@ class _Connection:
         """True while waiting for bytes of the broker; False while handling them."""
         self._unheard = 0
         """Pings sent while listening, since the last bytes of the broker."""
-        self._inboxes: Sequence[ForwarderInbox] = carriage.inboxes
+        self._inboxes: Sequence[ForwarderInbox] = traffic.inboxes
 
     async def serve(self) -> None:
         """Run until the peer or the connection fails. Raises ConnectorError or OSError."""
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             early = await self._open()
-        self._publishes.connected(self._carriage.settle, self._dialect, self._terms)
-        self._carriage.up(self._dialect.peer)
+        self._publishes.connected(self._traffic.settle, self._dialect, self._terms)
+        self._traffic.up(self._dialect.peer)
         await first_to_end(self._receive(early), self._send(), self._keep_alive(), self._fail())
 
     # --- opening ----------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ class _Connection:
                 self._room.clear()
                 await self._room.wait()
                 continue
-            for outgoing in await self._carriage.outgoing(self._publishes.room, READ_BYTES):
+            for outgoing in await self._traffic.outgoing(self._publishes.room, READ_BYTES):
                 self._writer.write(self._publishes.publish(outgoing))
             await self._writer.drain()
 
@@ -322,7 +322,7 @@ class _Connection:
             incoming = too_large(token, publication, MQTT_PACKET_BYTES_MAX)
         else:
             incoming = arrival(token, publication, repeats=self._repeats)
-        await self._carriage.receive(inbox, incoming, partial(self._committed, token))
+        await self._traffic.receive(inbox, incoming, partial(self._committed, token))
 
     def _committed(self, token: int | None, outcome: ForwardOutcome) -> None:
         if outcome is not ForwardOutcome.RELEASED:

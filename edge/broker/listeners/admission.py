@@ -30,7 +30,7 @@ from edge.broker.limits import (
     TRIM_GROWTH_BYTES,
     Limits,
 )
-from edge.broker.listeners.resident import ResidentMemory, resident_bytes
+from edge.broker.listeners.resident_memory import ResidentMemory, resident_bytes
 from edge.broker.model.budget import Budget, MemoryAccount
 from edge.broker.model.remote import remote_of
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from bridge.message import Run
-from bridge.transport.spoken import foreign_protocol
+from bridge.transport.peer_protocol import foreign_protocol
 from edge.broker.limits import TOPIC_LEVELS_MAX, Limits
 from edge.broker.message.mqtt_errors import LocalError, MalformedPacket, ProtocolError, RemoteError
 from edge.broker.message.mqtt_properties import Properties

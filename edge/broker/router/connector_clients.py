@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from bridge.client_attempt import Carriage, ClientAttempt, ConnectorClient, ConnectorError
+from bridge.client_attempt import ClientAttempt, ConnectorClient, ConnectorError, ConnectorTraffic
 from bridge.connectors.settings import ClientIdentity, HttpSettings, KafkaSettings, MqttSettings
 from bridge.dialer import Attempt, Dialer, PeerEndpoint
 from edge.broker.configuration import ConnectorType
@@ -31,7 +31,7 @@ class _Missing:
         extra = _EXTRA.get(library, "edge")
         self._why = f"library {library} is not installed: pip install 'waypost[{extra}]'"
 
-    async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
+    async def run(self, endpoint: PeerEndpoint, carriage: ConnectorTraffic) -> None:
         raise ConnectorError(self._why)
 
 

@@ -2,8 +2,8 @@
 
 An `IncomingForwarder` is an origin of the router and the `ForwarderInbox` of one forwarder. It publishes the messages
 it holds together, and waits until all of them are answered. So messages that a commit refused are published again
-before later ones, and each sender's order is kept. Messages that find no room wait here in order, and the far side gets
-no credit in the meantime.
+before later ones, and each sender's order is kept. Messages without room wait here in order, and the far side gets no
+credit in the meantime.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 
 from bridge.amqp_values import DecodeError
 from bridge.forwarders.inbox import Incoming, Settle
-from bridge.forwarders.mapping import carried
+from bridge.forwarders.mapping import map_address
 from bridge.forwarders.outcome import ForwardOutcome
 from bridge.limits import INBOX_BYTES_MAX, INBOX_WINDOW, MESSAGE_OVERHEAD_BYTES
 from bridge.message import AMQP, DURABLE, GROUPED, Run
@@ -60,18 +60,18 @@ class InboundFigures(msgspec.Struct):
 
     received: int = 0
     accepted: int = 0
-    """On disk here, or with the consumers of their address type; the far side has its answer, or will recognise
-    them."""
+    """On disk here, or delivered by an address that does not store. The far side has its answer, or gets it when it
+    sends them again."""
     duplicates: int = 0
     """Received again after a break: answered as accepted, and not stored twice."""
     unnamed: int = 0
-    """The message has no name that would show a duplicate."""
+    """Without a name, so that duplicates are not detected."""
     filtered: int = 0
     """Excluded by the forwarder's condition: accepted from the far side, and no loss."""
     looped: int = 0
     """Passed this gateway before: accepted from the far side, and not stored again."""
     rejected: int = 0
-    """Refused for good, and answered so."""
+    """Rejected, with that answer to the far side."""
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ class IncomingForwarder(Origin):
         self._deferred = False
         """True when consumers returned the last published messages."""
         self._fewer = False
-        """True when the last messages are to be tried again at once, fewer together."""
+        """True when the last messages must be retried at once, in smaller runs."""
         self._publishing = False
         self._settle: Settle | None = None
         self._credit_changed: Callable[[], None] = _ignore
@@ -232,7 +232,7 @@ class IncomingForwarder(Origin):
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _make_entry(self, message: Incoming) -> _HeldMessage | None:
-        """Return a message as it is to be published; None when it was answered already."""
+        """Return a message in the form to publish; None when it was answered already."""
         if self._gateway in message.hops:
             self.figures.looped += 1
             self._settle_one(message.token, ForwardOutcome.ACCEPTED)
@@ -284,7 +284,7 @@ class IncomingForwarder(Origin):
         if not is_filter(local):
             return local
         if is_filter(remote):
-            found = (carried(remote, local, name) for name in names if _is_name(name) and matches(remote, name))
+            found = (map_address(remote, local, name) for name in names if _is_name(name) and matches(remote, name))
             return next(found, None)
         return next((name for name in names if _is_name(name) and matches(local, name)), None)
 
@@ -300,7 +300,7 @@ class IncomingForwarder(Origin):
         finally:
             self._publishing = False
         if self._blocked:
-            self._watch()  # otherwise it is tried at the next tick
+            self._watch_room()  # otherwise it is retried at the next tick
         else:
             self._credit_changed()
         self._finish_leaving()
@@ -327,7 +327,7 @@ class IncomingForwarder(Origin):
             early = _first_repeat(waiting)
         self._waiting.extendleft(reversed(waiting[early:]))
         waiting = waiting[:early]
-        known = [entry for entry in waiting if self._came_before(entry)]
+        known = [entry for entry in waiting if self._is_duplicate(entry)]
         if known:
             self.figures.duplicates += len(known)
             log.info("%s: skipped %d messages that were received again", self.name, len(known))
@@ -337,7 +337,7 @@ class IncomingForwarder(Origin):
             return [entry for entry in waiting if entry.number not in gone]
         return waiting
 
-    def _came_before(self, entry: _HeldMessage) -> bool:
+    def _is_duplicate(self, entry: _HeldMessage) -> bool:
         """Return True when a message is stored here already: by its name, or as the retained message of its address."""
         if entry.name and self._names.is_duplicate(entry.name, unique=entry.unique):
             return True
@@ -367,7 +367,7 @@ class IncomingForwarder(Origin):
         self._held_bytes -= sum(entry.size for entry in entries) - sum(entry.size for entry in kept)
         self._waiting = deque(sorted((*kept, *self._waiting), key=lambda entry: entry.number))
 
-    def _watch(self) -> None:
+    def _watch_room(self) -> None:
         """Ask the router for a notification when there is room."""
         if self._waiting and not self._deferred:
             self._router.credit.of(self, self._waiting[0].run.address)
@@ -382,7 +382,7 @@ class IncomingForwarder(Origin):
             self._settle((token,), outcome, why)
 
     def _reject(self, entries: Sequence[_HeldMessage], why: Refusal) -> None:
-        """Reject messages that the router refused for good."""
+        """Reject messages that the router will never accept."""
         log.error("%s: rejected %d messages: %s", self.name, len(entries), why.value)
         self._held_bytes -= sum(entry.size for entry in entries)
         size = sum(sum(map(len, entry.run.bodies)) for entry in entries)
@@ -390,7 +390,7 @@ class IncomingForwarder(Origin):
         self._reject_tokens(tokens, len(entries), size, why.name.lower().replace("_", "-"), why.value)
 
     def _reject_one(self, message: Incoming, code: str, why: str) -> None:
-        """Reject a message that cannot be given to the router. `code` is the reason in the loss ledger."""
+        """Reject a message that cannot be published. `code` is the reason in the loss ledger."""
         log.error("%s: rejected a message: %s", self.name, why)
         size = message.bytes or sum(map(len, message.run.bodies))
         self._reject_tokens(() if message.token is None else (message.token,), 1, size, code, why)

@@ -2,8 +2,8 @@
 
 A run enters through `publish`. The route of its address delivers it to live consumers, or adds it to the store's open
 group. When the group is on disk, `committed` releases the acknowledgements (`Answers`) and has the feeds of the logs
-deliver the messages. The router is composed of parts; this module decides when they act. It never blocks, never looks
-at a socket, and reads the time only through `clock_ns`.
+deliver the messages. The router is composed of parts; this module decides when they act. It never blocks, uses
+no socket, and reads the time only through `clock_ns`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from edge.broker.store.records import Committed
 __all__ = ["AddressError", "MessageCounts", "Router", "SubscribeOptions"]
 
 PROBE: Final = ("probe", "commit", b"")
-"""Small state written to find out whether the store can commit again: kind, key, value."""
+"""Small state that is written to test whether the store can commit again: kind, key, value."""
 
 
 class PublishSource(Protocol):
@@ -206,7 +206,7 @@ class Router:
         return self.now_ns(), CLOCK_GOOD if self._clock_good() else 0
 
     def _publish_collected(self, batch: CollectedBatch) -> None:
-        """Store and offer a batch as a whole, if no run needs a look of its own."""
+        """Store and offer a batch as a whole, if no run has to be checked by itself."""
         sink = self._sink
         if not sink.takes_all(batch):
             self._publish_each(batch.members())

@@ -28,7 +28,7 @@ class Route(Protocol):
 
     def targets(self, qos: int) -> RouteTargets | None:
         """Return the targets of all runs of this QoS that are not retained, from any sender and with any properties;
-        None if each run needs a look."""
+        None if each run has to be checked."""
         return None
 
     def destination(self, qos: int) -> Destination:
@@ -37,7 +37,7 @@ class Route(Protocol):
 
 
 def admitted(account: QuotaAccount, log: int, run: Run) -> bool:
-    """Return True when the account has room for a run, or has made it."""
+    """Return True when the account has room for a run, if necessary after dropping older messages."""
     return account.admits(log, sum(map(len, run.bodies)), len(run.bodies))
 
 

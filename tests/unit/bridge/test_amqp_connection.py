@@ -34,7 +34,7 @@ class RecordedLinks:
     def driven_by(self, driver: UplinkShell) -> None:
         self.calls.append("driven by")
 
-    def carried(self, size: int) -> None:
+    def count_bytes(self, size: int) -> None:
         self.bytes += size
 
     def opened(self, connection: AmqpConnection, now: float) -> None:

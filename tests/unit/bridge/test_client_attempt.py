@@ -10,7 +10,7 @@ import pytest
 
 from bridge import client_attempt
 from bridge.backoff import Backoff, BackoffPolicy
-from bridge.client_attempt import Carriage, ClientAttempt, ConnectorError
+from bridge.client_attempt import ClientAttempt, ConnectorError, ConnectorTraffic
 from bridge.dialer import Attempt, Dialer, PeerEndpoint
 from bridge.forwarders.inbox import Incoming, Settle
 from bridge.forwarders.outcome import ForwardOutcome
@@ -63,14 +63,14 @@ class Client:
         self.events = events
         self.answered: list[int] = []
 
-    async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
-        carriage.up("somebody")
-        (inbox,) = carriage.inboxes
+    async def run(self, endpoint: PeerEndpoint, traffic: ConnectorTraffic) -> None:
+        traffic.up("somebody")
+        (inbox,) = traffic.inboxes
         try:
             for token in range(3):
                 run = Run("a", "", 1, b"", [b""])
-                await carriage.receive(inbox, Incoming(token, (), b"", (), run), self._answered(token))
-            await carriage.outgoing(1, 1)
+                await traffic.receive(inbox, Incoming(token, (), b"", (), run), self._answered(token))
+            await traffic.outgoing(1, 1)
             raise AssertionError("nothing goes out")
         finally:
             self.events.append(f"good-bye, {len(self.answered)} answered")
@@ -195,8 +195,8 @@ async def test_of_three_of_a_name_the_last_has_the_connection() -> None:
 @running
 async def test_a_good_bye_without_end_keeps_no_dialer() -> None:
     class Stubborn(Client):
-        async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
-            carriage.up("somebody")
+        async def run(self, endpoint: PeerEndpoint, traffic: ConnectorTraffic) -> None:
+            traffic.up("somebody")
             try:
                 await over.wait()
             finally:
@@ -223,7 +223,7 @@ async def test_a_good_bye_without_end_keeps_no_dialer() -> None:
 @running
 async def test_an_attempt_that_is_ended_before_it_is_up() -> None:
     class Silent(Client):
-        async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
+        async def run(self, endpoint: PeerEndpoint, traffic: ConnectorTraffic) -> None:
             self.events.append("asked")
             await asyncio.get_running_loop().create_future()
 
@@ -240,8 +240,8 @@ async def test_an_attempt_that_is_ended_before_it_is_up() -> None:
 @running
 async def test_one_that_fails_says_so_at_once() -> None:
     class Failing(Client):
-        async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
-            carriage.up("somebody")
+        async def run(self, endpoint: PeerEndpoint, traffic: ConnectorTraffic) -> None:
+            traffic.up("somebody")
             raise ConnectorError("it is over")
 
     events: list[str] = []

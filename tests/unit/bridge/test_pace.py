@@ -67,10 +67,10 @@ class TestBudget:
     def test_it_ends_with_the_month(self) -> None:
         clock = Clock(NOVEMBER)
         paced = pacer(PaceSettings(monthly_budget=1_000), clock)
-        paced.carried(800)
+        paced.count_bytes(800)
         assert paced.used == 0.8
         assert paced.waits_until(LIVE, 1, 100.0) is None
-        paced.carried(200)
+        paced.count_bytes(200)
         assert paced.is_used_up
         assert paced.waits_until(LIVE, 1, 100.0) == paced.waits_until(BACKLOG, 1, 100.0) == 100.0 + CHECK_INTERVAL_S_MAX
         clock.utc_s = at("2026-12-01T00:00")
@@ -137,7 +137,7 @@ class TestUplink:
     def test_what_is_used_up_stays_in_the_store(self) -> None:
         paced = pacer(PaceSettings(monthly_budget=10_000))
         bench = Bench(pacer=paced)
-        bench.uplink.carried(10_000)
+        bench.uplink.count_bytes(10_000)
         bench.come(b"1")
         bench.left(b"2")
         assert bench.flush() == []

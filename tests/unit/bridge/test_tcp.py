@@ -1,4 +1,4 @@
-"""Accepted TCP connections over real sockets (`bridge.transport.tcp`, `.ready`, `.ends`, `.listening`)."""
+"""Accepted TCP connections over real sockets (`bridge.transport.tcp`, `.ready`, `.pending_ends`, `.listening`)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from unittest import mock
 
 import pytest
 
-from bridge.transport import ends, listening, ready, tcp
+from bridge.transport import listening, pending_ends, ready, tcp
 from bridge.transport.borrowed import socket_of
-from bridge.transport.ends import ENDS_S
 from bridge.transport.listening import Listening, listen
+from bridge.transport.pending_ends import ENDS_S
 from bridge.transport.ready import KNOWN_EACH_S, KNOWN_S, KNOWN_S_MAX, UNKNOWN_BYTES, UNKNOWN_S
 from bridge.transport.tcp import SENT_BYTES_MAX, SMALL_BYTES, TcpTransport
 from tests.support.objects import count_of
@@ -514,8 +514,8 @@ class TestShares:
         async def scenario() -> None:
             loop, said, well = asyncio.get_running_loop(), list[object](), Well()
             loop.set_exception_handler(lambda _, context: said.append(context["exception"]))
-            found = ends.ends_of(loop)
-            assert ends.ends_of(loop) is found
+            found = pending_ends.ends_of(loop)
+            assert pending_ends.ends_of(loop) is found
             found.add(Failing(), None)
             found.add(well, None)
             await until(lambda: well.ended)
@@ -646,17 +646,17 @@ class TestListening:
 
 
 class TestCarried:
-    """Received and sent bytes are counted (`bridge.transport.carried`)."""
+    """Received and sent bytes are counted (`bridge.transport.byte_counter`)."""
 
     def test_both_ways_whatever_the_socket_takes_at_once(self) -> None:
         async def scenario() -> None:
             size = 64 * SENT_BYTES_MAX
             async with Site() as site:
                 peer, made = await site.pair(receive_bytes=4096)
-                carried = ready.sockets_of(asyncio.get_running_loop()).carried
-                assert (carried.received, carried.sent) == (0, 0)
+                counted = ready.sockets_of(asyncio.get_running_loop()).counter
+                assert (counted.received, counted.sent) == (0, 0)
                 made.transport.write(bytes(size))
-                assert 0 < carried.sent < size, "the socket does not take all of it"
+                assert 0 < counted.sent < size, "the socket does not take all of it"
                 assert len(await read_all(peer, size)) == size
                 peer.send(b"three")
                 made.transport.identified()
@@ -664,6 +664,6 @@ class TestCarried:
                 other, known = await site.pair()
                 known.transport.write(b"four")
                 assert len(await read_all(other, 4)) == 4
-                assert (carried.received, carried.sent) == (5, size + 4)
+                assert (counted.received, counted.sent) == (5, size + 4)
 
         asyncio.run(scenario())

@@ -54,7 +54,7 @@ class Bench:
             pacer=pacer,
         )
         self.shell = Shell()
-        self.uplink.carried_by(self.shell)
+        self.uplink.set_shell(self.shell)
         self.wire: Any = Wire()
         self.link = Link(None, None, "telemetry", is_sender=True, ours=True)
         self.link.credit = credit

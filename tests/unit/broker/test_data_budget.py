@@ -29,18 +29,18 @@ def test_what_is_spent_of_a_budget_is_kept_over_a_restart_and_shown() -> None:
     site = Site()
     site.now = 1_763_845_200.0
     made = _uplink(site, PaceSettings(monthly_budget=1_000_000))
-    made.uplink.carried(9_000)
+    made.uplink.count_bytes(9_000)
     made.poll(int(site.now * S), clock_good=True)
     site.settle_down()
     assert list(site.store.state.items("budget")) == [], "not each few bytes are written"
-    made.uplink.carried(791_000)
+    made.uplink.count_bytes(791_000)
     made.poll(int(site.now * S), clock_good=True)
     site.settle_down()
     assert [problem.severity for problem in budget_problems("hub", made)] == [Severity.WARNING]
     site.boot()
     again = _uplink(site, PaceSettings(monthly_budget=1_000_000))
     assert (again.progress().spent_bytes, again.progress().budget_bytes) == (800_000, 1_000_000)
-    again.uplink.carried(200_000)
+    again.uplink.count_bytes(200_000)
     assert [problem.severity for problem in budget_problems("hub", again)] == [Severity.ERROR]
     site.now += 31 * 86_400
     again.poll(int(site.now * S), clock_good=True)

@@ -21,7 +21,7 @@ from edge.broker.limits import (
 )
 from edge.broker.listeners import admission as admission_module
 from edge.broker.listeners.admission import Admission, ConnectionMeter
-from edge.broker.listeners.resident import ResidentMemory
+from edge.broker.listeners.resident_memory import ResidentMemory
 from edge.broker.model.budget import Budget
 from edge.broker.model.remote import remote_of
 

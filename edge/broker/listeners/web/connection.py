@@ -20,8 +20,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bridge.limits import LOGIN_WAIT_S_MAX
 from bridge.transport.borrowed import socket_of
+from bridge.transport.peer_protocol import foreign_protocol
 from bridge.transport.served import ServedTransport
-from bridge.transport.spoken import foreign_protocol
 from edge.broker.http.limits import HTTP_BODY_S_MAX, HTTP_HEAD_BYTES_MAX, HTTP_HEAD_S_MAX, HTTP_WRITE_S_MAX
 from edge.broker.http.peer import KEY, HttpPeer
 from edge.broker.listeners.web.framing import Framing

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from bridge.client_attempt import Carriage, ConnectorError
+from bridge.client_attempt import ConnectorError, ConnectorTraffic
 from bridge.connectors.kafka import client as kafka
 from bridge.connectors.kafka.cluster import Cluster
 from bridge.connectors.messages import Translate
@@ -51,7 +51,7 @@ class Consumers:
             raise OSError("one that ends badly")
 
 
-class Carried(Carriage):
+class Carried(ConnectorTraffic):
     """Three incoming forwarders and no outgoing messages."""
 
     def __init__(self) -> None:

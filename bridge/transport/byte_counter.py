@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class CarriedBytes:
+class ByteCounter:
     """Counters of one loop. With TLS they count encrypted bytes."""
 
     __slots__ = ("received", "sent")

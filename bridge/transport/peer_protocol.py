@@ -19,12 +19,12 @@ BEGINNING_BYTES: Final = 8
 """Length of the longest beginning."""
 
 
-def spoken_protocol(first: bytes) -> str:
+def detect_protocol(first: bytes) -> str:
     """Return the protocol of a client's first bytes; empty when it is unknown."""
     return next((name for beginning, name in BEGINNINGS if first.startswith(beginning)), "")
 
 
 def foreign_protocol(first: bytes, own: str) -> str:
     """Return the protocol of a client's first bytes when it is known and not `own`; empty otherwise."""
-    spoken = spoken_protocol(first)
+    spoken = detect_protocol(first)
     return "" if spoken == own else spoken
