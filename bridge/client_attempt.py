@@ -1,6 +1,6 @@
 """Connection attempt with a library's client: the asyncio shell of connectors that use a library's protocol.
 
-A `ConnectorClient` runs one connection from start to end in one coroutine. It gets a `ConnectorTraffic`: the messages to
+A `ConnectorClient` runs one connection from start to end in one coroutine. Its `ConnectorTraffic` has the messages to
 send, in order and each with a ticket, and the inboxes for received messages. The end of the coroutine ends the
 connection. Messages that were taken and not settled are sent again, in order, over the next one.
 """

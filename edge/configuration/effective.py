@@ -204,7 +204,7 @@ def _device_api(part: DeviceApiPart | None, resources: Sequence[Resource]) -> De
             part_of_user = user.device or DevicePart()
             device = part_of_user.id or user.username.removesuffix(suffix)
             identities.append(DeviceIdentity(user.username, device, (*part_of_user.acts_for, *via.pop(device, ()))))
-    # gateways whose user was created by hand have their name as auth-id
+    # gateways with a user created by hand: their auth-id is their name
     identities += [DeviceIdentity(f"{name}{suffix}", name, tuple(acts_for)) for name, acts_for in via.items()]
     return DeviceApiConfiguration(
         **msgspec.structs.asdict(part),

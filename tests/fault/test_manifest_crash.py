@@ -19,7 +19,7 @@ ADDRESSES = ("plant/1", "plant/2", "plant/3")
 def hour_ends(bench: ManifestBench) -> None:
     """End an hour, and look until all of its addresses are stated."""
     bench.later(1)
-    while bench.manifests.asked:
+    while bench.manifests.close_requested:
         bench.look()
 
 

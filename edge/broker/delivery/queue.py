@@ -60,7 +60,7 @@ class QueueOrder:
         self._priorities = Priorities()
         self._groups = MessageGroups()
         self._usual = b""  # last seen properties without a priority
-        self._looked: dict[str, int] = {}
+        self._checked_to: dict[str, int] = {}
         """Selections of former consumers, each with the position below which nothing matches."""
         self._grouped = False  # True once a message with a group was seen
         self._scatter_logged = False
@@ -131,7 +131,7 @@ class QueueOrder:
     def left(self, consumer: Consumer) -> None:
         self.ended(consumer)
         if self._groups.leave(consumer):
-            self._looked.clear()
+            self._checked_to.clear()
             for view in self.views:
                 view.rewind()
         if all(one is consumer for one in self._queue.group.consumers):
@@ -147,8 +147,8 @@ class QueueOrder:
         self._priorities.remove(first, last)
 
     def returned(self, first: int, last: int) -> None:
-        for text, position in self._looked.items():
-            self._looked[text] = min(position, first)
+        for text, position in self._checked_to.items():
+            self._checked_to[text] = min(position, first)
         for view in self.views:
             view.returned(first, last)
 
@@ -160,7 +160,7 @@ class QueueOrder:
 
     def restart(self) -> None:
         self._priorities = Priorities()
-        self._looked.clear()
+        self._checked_to.clear()
         for view in self.views:
             view.rewind()
 
@@ -273,7 +273,7 @@ class QueueOrder:
 
     def _view(self, consumer: Consumer) -> View:
         lowest, selection = self._window.lowest, consumer.selection
-        position = lowest if selection is None else self._looked.get(selection.text, lowest)
+        position = lowest if selection is None else self._checked_to.get(selection.text, lowest)
         return View(self, self._logs, consumer, max(position, lowest))
 
     def _close_views(self) -> None:
@@ -289,9 +289,9 @@ class QueueOrder:
         behind."""
         if view.selection is None or self._priorities or self._queue.failures.counts or not view.exhausted:
             return
-        if len(self._looked) >= SELECTIONS_REMEMBERED_MAX:
-            self._looked.clear()
-        self._looked[view.selection.text] = view.position
+        if len(self._checked_to) >= SELECTIONS_REMEMBERED_MAX:
+            self._checked_to.clear()
+        self._checked_to[view.selection.text] = view.position
 
     def _leaves_too_many_gaps(self, first: int, last: int) -> bool:
         """Return True when taking these positions would leave too many gaps between taken ranges."""

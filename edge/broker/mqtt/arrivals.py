@@ -202,7 +202,7 @@ class MqttLanes:
         """Number of times that the routes were forgotten."""
         router.add_source(self)
 
-    def learn_topic(
+    def learn(
         self,
         event: PublishEvent,
         lane: MqttLane | None,

@@ -158,9 +158,7 @@ class ConnectionHandler(Origin):
                 if run.flags & QOS_MASK < 2:
                     publish(Publication(self, run, event.packet_ids))
                     if event.head and self._interceptor is PASS_THROUGH:
-                        self._lane = self._common.arrivals.learn_topic(
-                            event, self._lane, self, self._driver, self._grant
-                        )
+                        self._lane = self._common.arrivals.learn(event, self._lane, self, self._driver, self._grant)
                 else:
                     self._publish_once(run, event.packet_ids)
             elif kind is AcknowledgedEvent:

@@ -169,7 +169,7 @@ class ConnectorUplink:
             dialed(connector),
             lambda dialer, endpoint: self._attempt(dialer, endpoint, hop.gateway),
             backoff=Backoff(BACKOFF, random.Random().random),  # noqa: S311 - jitter, no secret
-            shown=partial(peer_stamps, connector.tls),
+            stamps=partial(peer_stamps, connector.tls),
         )
 
     def forward(self, forwarders: Sequence[Forwarder]) -> None:

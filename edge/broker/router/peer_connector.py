@@ -101,7 +101,7 @@ class PeerConnector:
             self.endpoints,
             make(self),
             backoff=Backoff(BACKOFF, random.Random().random),  # noqa: S311 - jitter, no secret
-            shown=partial(peer_stamps, connector.tls),
+            stamps=partial(peer_stamps, connector.tls),
         )
         router.tick_listeners.add(self._tick)
 

@@ -100,8 +100,8 @@ class GroupCommits:
         rings_due = may_retry and self._rings.is_due(now)
         batch_due = group.due_at_s is not None and now >= group.due_at_s
         lazy_due = waiting and may_retry and (group.retries or self._lazy_is_due(now) or self._removals.unfinished)
-        group.is_idle = may_retry and self._counters.keeps_many_logs and self._cache.is_idle(now)
-        if not (group.urgent or batch_due or lazy_due or rings_due or group.is_idle):
+        group.while_idle = may_retry and self._counters.keeps_many_logs and self._cache.is_idle(now)
+        if not (group.urgent or batch_due or lazy_due or rings_due or group.while_idle):
             return False
         self._start(now, with_moves=lazy_due or batch_due, last=False)
         return True

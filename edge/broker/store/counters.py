@@ -138,7 +138,7 @@ class SequenceCounters:
         limits = self._limits
         group.counting = (
             group.last
-            or group.is_idle
+            or group.while_idle
             or bool(group.evicting or group.thinning or group.ring)
             or self._lags_enough(group)
             or self._characters > limits.addresses_characters_max

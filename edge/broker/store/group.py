@@ -109,7 +109,7 @@ class CommitGroup:
     monotonic_ns: int = 0
     last: bool = False
     """True for the last group before the store closes."""
-    calm: bool = False
+    while_idle: bool = False
     """True when it writes all counters because no log came into use for a while."""
     packed: set[int] = field(default_factory=set)
     """Logs with delayed commits. Their segments are worth compressing."""

@@ -8,7 +8,7 @@ from typing import Any
 class NoLanes:
     """Fast path that accepts no connection."""
 
-    def learn_topic(self, *_: Any) -> None:
+    def learn(self, *_: Any) -> None:
         """Leave the connection to its machine."""
 
     def close(self) -> None:

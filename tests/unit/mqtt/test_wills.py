@@ -293,7 +293,7 @@ class TestNotStored:
         site.settle()
         assert site.stored == [bytes(QUOTA_BYTES)]
         queue = site.router.queues["queue/state"]
-        queue.dead_lettering.give_up_later(0, 0, LossReason.REJECTED)
+        queue.dead_lettering.discard_later(0, 0, LossReason.REJECTED)
         queue.dead_lettering.continue_reading()
         site.settle()
         assert site.stored == [b"gone"]

@@ -61,8 +61,8 @@ def test_a_name_is_a_header(address: str) -> None:
     ("status", "expected"),
     [
         *((status, ResponseVerdict.ACCEPTED) for status in (200, 201, 202, 204)),
-        *((status, ResponseVerdict.UNFIT) for status in (400, 413, 422)),
-        *((status, ResponseVerdict.LATER) for status in (408, 409, 425, 429, 500, 502, 503, 504)),
+        *((status, ResponseVerdict.REJECTED) for status in (400, 413, 422)),
+        *((status, ResponseVerdict.RETRY) for status in (408, 409, 425, 429, 500, 502, 503, 504)),
         *(
             (status, ResponseVerdict.MISCONFIGURED)
             for status in (101, 301, 302, 307, 308, 401, 403, 404, 405, 410, 415, 451)

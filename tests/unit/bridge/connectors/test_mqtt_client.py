@@ -104,8 +104,8 @@ class TestOut:
                 again = [await link.take() for _ in range(5)]
                 old = [each for each in again if each.topic == "cloud/7"]
                 assert [each.payload for each in old] == [b"2", b"3", b"4", b"5"]
-                assert [each.dup for each in old] == [True, False, True, True]
-                assert [each.packet_id for each in old if each.dup] == [first[i].packet_id for i in (2, 4, 5)]
+                assert [each.again for each in old] == [True, False, True, True]
+                assert [each.packet_id for each in old if each.again] == [first[i].packet_id for i in (2, 4, 5)]
                 assert len({each.packet_id for each in again}) == 5
                 link.writer.write(b"".join(puback(each.packet_id) for each in again))
                 await until(lambda: len(feed.accepted) == 6 and later.accepted == [0], "all")
