@@ -233,7 +233,7 @@ def test_over_http(fleet: EnrolledFleet) -> None:
         "apiVersion: waypost/v1\nkind: MessagingUser\nmetadata: {name: x}\n"
         "spec: {username: x, authentication: {type: password}}",
     )
-    assert (status, "users and their secrets are the gateway's own" in said["error"]) == (400, True)
+    assert (status, "a hub does not manage users and their secrets" in said["error"]) == (400, True)
     assert ask(fleet, path + "?confirm=1", ops, good)[0] == 400
     assert ask(fleet, path + "?why=ticket", ops, good)[1]["version"] == 1
     fleet.wait_for("hall", "confirmed", 1)

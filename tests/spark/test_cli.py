@@ -354,7 +354,7 @@ class TestUsage:
         command = (*powerless, sys.executable, "-P", "-m", "spark.cli", *arguments, "--lake", str(lake))
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 2, done.stderr
-        assert "is not this user's to write" in done.stderr
+        assert "must not be written by this user" in done.stderr
         assert "Traceback" not in done.stderr
 
     def test_set_up_that_was_never_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -268,7 +268,7 @@ class TestRollouts:
         begin(rollouts, [1, 2], resources=[document("a" * DESIRED_BYTES_MAX)])
         [halted] = look(rollouts, 2 * SECOND) or look(rollouts, 3 * SECOND)
         assert halted.state is RolloutState.HALTED
-        assert "takes a configuration of up to" in halted.why
+        assert "a gateway accepts up to" in halted.why
 
     def test_what_is_halted_is_withheld_until_it_goes_on(self, known: Configurations, rollouts: Rollouts) -> None:
         begin(rollouts, [2, 1])

@@ -131,7 +131,7 @@ def test_a_hub_that_is_away_is_a_notice_with_the_room_that_is_left(gateway: Gate
     gateway.now += STALLED_S
     notice = gateway.only()
     assert (notice.name, notice.severity) == ("connector hub", Severity.NOTICE)
-    assert "room for 72.0 hours" in notice.next_step
+    assert "space for 72.0 hours" in notice.next_step
     gateway.state.connected = True
     assert gateway.problems() == []
 

@@ -143,7 +143,7 @@ def test_messages_on_a_link_of_ours_end_the_connection() -> None:
     peers = Peers(RecordedLinks())
     theirs = peers.peer.attach_sender("intruder", "a")
     peers.carry()
-    assert theirs.closed, "a gateway serves no links"
+    assert theirs.closed, "a gateway accepts no links"
     peers.links.expected = ours = peers.connection.engine.attach_receiver("ours", "a")
     peers.carry()
     peers.connection.engine.grant(ours, 1)

@@ -175,7 +175,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 def _waits_long(peer: _Peer, shown: Callable[[], object]) -> Dialer:
     backoff = Backoff(BackoffPolicy(first_s=3_600.0, limit_s=3_600.0), lambda: 0.5)
-    return Dialer([PeerEndpoint("h", 1)], peer.attempt, backoff=backoff, shown=shown)
+    return Dialer([PeerEndpoint("h", 1)], peer.attempt, backoff=backoff, stamps=shown)
 
 
 def test_a_replaced_certificate_ends_the_wait() -> None:

@@ -228,12 +228,12 @@ def test_half_a_command_is_none(length: int) -> None:
 @pytest.mark.parametrize(
     ("device", "name", "size", "content_type", "ttl_s", "words"),
     [
-        ("", "on", 0, None, 1, "name of a device"),
-        ("a/b", "on", 0, None, 1, "name of a device"),
-        ("#", "on", 0, None, 1, "name of a device"),
-        ("x" * (DEVICE_CHARACTERS_MAX + 1), "on", 0, None, 1, "name of a device"),
-        ("pump7", "", 0, None, 1, "name of a command"),
-        ("pump7", "x" * (COMMAND_NAME_CHARACTERS_MAX + 1), 0, None, 1, "name of a command"),
+        ("", "on", 0, None, 1, "a device name"),
+        ("a/b", "on", 0, None, 1, "a device name"),
+        ("#", "on", 0, None, 1, "a device name"),
+        ("x" * (DEVICE_CHARACTERS_MAX + 1), "on", 0, None, 1, "a device name"),
+        ("pump7", "", 0, None, 1, "a command name"),
+        ("pump7", "x" * (COMMAND_NAME_CHARACTERS_MAX + 1), 0, None, 1, "a command name"),
         ("pump7", "on", COMMAND_PAYLOAD_BYTES_MAX + 1, None, 1, "payload has"),
         ("pump7", "on", 0, "é", 1, "content type"),
         ("pump7", "on", 0, None, 0, "time to live"),

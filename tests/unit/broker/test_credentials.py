@@ -82,7 +82,7 @@ class TestFile:
         monkeypatch.setattr(credentials, "USERS_MAX", 2)
         with CredentialFile.open(tmp_path) as file:
             file.put([new_user("a"), new_user("b")])
-            with pytest.raises(CredentialsError, match="more than 2 users"):
+            with pytest.raises(CredentialsError, match="at most 2 users"):
                 file.put([new_user("c")])
             assert sorted(file.load().users) == ["a", "b"]
 

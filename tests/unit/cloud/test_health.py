@@ -79,7 +79,7 @@ def holds(hub: Hub) -> None:
     ("change", "name", "words", "severity"),
     [
         (fails, "landing", "it fails: no space left", Severity.ERROR),
-        (stands, "landing", "it does not progress: the landing under way", Severity.ERROR),
+        (stands, "landing", "it does not progress: the current landing", Severity.ERROR),
         (holds, "gateway gw1", "cannot land and is retried: its stream is damaged", Severity.ERROR),
         (lambda hub: setattr(hub.totals, "rejected", 1), "intake", "rejected within the last minute", Severity.WARNING),
         (lambda hub: setattr(hub.totals, "quarantined", 1), "quarantine", "moved to quarantine", Severity.WARNING),

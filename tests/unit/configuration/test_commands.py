@@ -47,7 +47,7 @@ spec:
 
 LOSS = (
     "Address load: durability memory: messages are acknowledged at once and kept in memory only, the newest 24 MiB of "
-    "each log; stopping the gateway, a crash or a power cut loses what is there, and the ledger names it"
+    "each log; a stop of the gateway, a crash or a power cut loses them, and the loss ledger lists them"
 )
 
 

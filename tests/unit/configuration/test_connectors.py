@@ -162,4 +162,4 @@ def test_what_comes_of_one_topic_goes_to_one_address(here: str, there: str, faul
     )
     errors = errors_of(text)
     assert len(errors) == faults
-    assert all("use one name here" in str(error) for error in errors)
+    assert all("use an address without wildcards here" in str(error) for error in errors)

@@ -153,7 +153,7 @@ def test_passwords_do_not_show() -> None:
 def test_what_is_not_acted_on_is_said() -> None:
     said = notices(parse.parse(KINDS, WHOLE, "a.yaml"))
     assert [note for note in said if note.startswith("Address ")] == [
-        'Address jobs: forwarder "aside" does nothing: a connector of type waypost brings no messages in; '
+        'Address jobs: forwarder "aside" has no effect: a connector of type waypost receives no messages; '
         "to receive from a hub's addresses, add a connector of type: amqp to the same hub, with the credentials of an "
         "application"
     ]

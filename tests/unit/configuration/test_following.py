@@ -96,4 +96,4 @@ def test_what_raises_is_said_and_what_is_applied_next_is_followed(
 
     configuration = asyncio.run(scenario())
     assert "later" in repr(configuration)
-    assert "a fault of the program" in caplog.text
+    assert "unexpected error" in caplog.text

@@ -143,19 +143,19 @@ def test_a_newer_program_s_file_is_refused(repository: Repository) -> None:
     with pytest.raises(RepositoryError, match=r"hub.json has format 9"):
         repository.load()
     file.write_text("{")
-    with pytest.raises(RepositoryError, match=r"hub.json is damaged .* until its hub sends a new version"):
+    with pytest.raises(RepositoryError, match=r"hub.json is damaged .* until the hub sends a new version"):
         repository.load()
 
 
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        (resource("MessagingUser", "u", username="u", authentication={"type": "password"}), "gateway's own"),
+        (resource("MessagingUser", "u", username="u", authentication={"type": "password"}), "does not manage users"),
         (
             resource("Gateway", "g", hub={"url": "amqp://a:1", "gateway": "other"}),
-            "hub.gateway: who the gateway is",
+            "hub.gateway: the gateway's identity is set",
         ),
-        (resource("Gateway", "g", hub={"url": "amqps://a:1", "tls": {}}), "spec.hub.tls: who the gateway is"),
+        (resource("Gateway", "g", hub={"url": "amqps://a:1", "tls": {}}), "spec.hub.tls: the gateway's identity"),
     ],
 )
 def test_what_a_hub_may_not_decide(repository: Repository, document: dict[str, Any], words: str) -> None:

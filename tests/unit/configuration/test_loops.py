@@ -56,4 +56,4 @@ def test_what_is_no_ring(text: str) -> None:
 def test_the_error_says_the_way_round() -> None:
     text = forwarders("x/1", ("out", "one/y"), ("in", "other/z")) + forwarders("v", ("in", "one/y"), ("out", "other/z"))
     (found,) = errors_of(PEERS + text)
-    assert 'comes back by "in0" (in), then "out1" (out), then "in1" (in)' in str(found)
+    assert 'its messages come back through "in0" (in), then "out1" (out), then "in1" (in)' in str(found)

@@ -107,7 +107,7 @@ def test_good_wholes(text: str) -> None:
         (gateway("{limits: {inflightMax: 70000}}"), "70000 is out of range: 1 to 65535"),
         (gateway("{limits: {handshakeS: false}}"), "expected a number, not false"),
         (gateway("{hub: {url: 'mqtt://h'}}"), 'spec.hub.url: "mqtt://h" is not a hub URL'),
-        (gateway("{hub: {url: 'amqp://h', tls: {}}}"), "amqp://h is without TLS"),
+        (gateway("{hub: {url: 'amqp://h', tls: {}}}"), "amqp://h does not use TLS"),
         (gateway("{listeners: {mqtts: 'h:1'}}"), "spec.listeners.mqtts: a listener with TLS needs listeners.tls"),
         (gateway("{listeners: {mqttWss: 'h:1'}}"), "spec.listeners.mqttWss: a listener with TLS needs listeners.tls"),
         (gateway("{listeners: {mqttWs: 'h:1', mqtt: 'h:1'}}"), "spec.listeners.mqttWs: h:1 is already used by mqtt"),
@@ -128,7 +128,7 @@ def test_good_wholes(text: str) -> None:
             " plainWithoutTls: false}}]}"),
             "spec.connectors[0].credentials: the password would be sent unencrypted",
         ),
-        (space("{authenticationService: {name: external}}"), "give oidc here, or listeners.tls.clientCa"),
+        (space("{authenticationService: {name: external}}"), "requires oidc here, or listeners.tls.clientCa"),
         (user("/w=="), "authentication.password: must be Base64 of UTF-8"),
         (user("Bw=="), "authentication.password: this password has characters that SASLprep prohibits"),
         (user("''"), "authentication.password: must be 1 to 1024 bytes"),
@@ -208,7 +208,7 @@ def test_good_wholes(text: str) -> None:
             AMQP + address(
                 "address: x, type: topic, forwarders: [{name: f, remoteAddress: 'b/{device}', direction: in}]"
             ),
-            "only outgoing ones have fields",
+            "only an outgoing one may have fields",
         ),
         (
             AMQP + address(

@@ -241,7 +241,7 @@ class TestCertificates:
             (lambda est: setattr(est, "profile", _an_authority), "certificate of an authority"),
             (lambda est: setattr(est, "profile", _later), "not valid now"),
             (lambda est: setattr(est, "profile", _another_key), "no certificate for the requested key"),
-            (_unnamed, "does not name"),
+            (_unnamed, "is not in the list of its server"),
         ],
         ids=["name", "purpose", "authority", "time", "key", "issuer"],
     )

@@ -104,8 +104,8 @@ def test_a_signature_over_the_content_alone_is_none(data: Path, authority: OwnAu
     ("document", "words"),
     [
         (desired(format=2), "update this gateway"),
-        (desired(version=0), "numbers above 0"),
-        (desired(confirm_s=0.0), "numbers above 0"),
+        (desired(version=0), "must be above 0"),
+        (desired(confirm_s=0.0), "must be above 0"),
     ],
 )
 def test_what_this_program_cannot_follow_is_refused(

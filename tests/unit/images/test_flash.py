@@ -567,7 +567,7 @@ class TestWhatGoesWrong:
 
     @pytest.mark.parametrize(("number", "said"), [
         (errno.ENODEV, "removed"), (errno.ENOMEDIUM, "removed"), (errno.EIO, "removed"),
-        (errno.EROFS, "switch at the side"), (errno.ENOSPC, "free some space"), (errno.EUCLEAN, "another card"),
+        (errno.EROFS, "write-protect switch"), (errno.ENOSPC, "free some space"), (errno.EUCLEAN, "another card"),
     ])  # fmt: skip
     def test_what_the_system_says_has_a_next_step(
         self, whole: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, said: str

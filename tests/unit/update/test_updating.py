@@ -116,7 +116,7 @@ def test_one_that_is_not_well_is_taken_back(tmp_path: Path, health: GatewayCondi
     assert (machine.start(), machine.runs, last(machine).state) == (None, "1", "given up")
     assert last(machine).why
     assert not (tmp_path / ON_TRIAL).exists()
-    with pytest.raises(UpdateRefused, match="rolled back before"):
+    with pytest.raises(UpdateRefused, match="failed before and was rolled back"):
         machine.install(again=False)
 
 
@@ -144,7 +144,7 @@ def test_one_that_breaks_the_uplink_is_given_up_after_some_trials(tmp_path: Path
         assert machine.start() is UpdateVerdict.GO_BACK
         assert (machine.start(), machine.runs, last(machine).begun) == (None, "1", begun)
     assert (last(machine).state, last(machine).ran) == ("given up", True)
-    with pytest.raises(UpdateRefused, match="rolled back before"):
+    with pytest.raises(UpdateRefused, match="failed before and was rolled back"):
         machine.install(again=False)
 
 
@@ -279,5 +279,5 @@ class TestWanted:
         machine.updating().install_wanted("bundle", WANTED)
         machine.live()
         assert (machine.runs, last(machine).ran) == ("1", True)
-        with pytest.raises(UpdateRefused, match="rolled back before"):
+        with pytest.raises(UpdateRefused, match="failed before and was rolled back"):
             machine.updating().install_wanted("bundle", WANTED)

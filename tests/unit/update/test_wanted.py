@@ -153,7 +153,7 @@ def test_without_slots_it_is_refused(tmp_path: Path) -> None:
         ("https:///x", "expected https://host/path"),
         ("https://a.example:0/x", "expected https://host/path"),
         ("https://[/x", "expected https://host/path"),
-        ("https://ann:secret@a.example/x", "names and passwords"),
+        ("https://ann:secret@a.example/x", "remove the user name and the password"),
     ],
 )
 def test_where_nothing_can_be_fetched(url: str, words: str) -> None:

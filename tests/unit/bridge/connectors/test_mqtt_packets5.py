@@ -99,5 +99,5 @@ def test_what_is_no_topic(topic: str) -> None:
 
 def test_what_the_broker_does_not_take() -> None:
     size = len(packets5.publish("a", b"12", 1, dup=False, retain=False, properties=b"", packet_bytes_max=100))
-    with pytest.raises(ValueError, match=f"takes {size - 1}$"):
+    with pytest.raises(ValueError, match=f"accepts {size - 1}$"):
         packets5.publish("a", b"12", 1, dup=False, retain=False, properties=b"", packet_bytes_max=size - 1)
