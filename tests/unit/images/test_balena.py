@@ -111,7 +111,7 @@ class TestLogin:
     @pytest.mark.parametrize(
         ("host", "said"),
         [
-            ("http://balena.example", "in the open"),
+            ("http://balena.example", "sent unencrypted"),
             ("ftp://x", "neither"),
             ("https://a:b@c", "neither"),
             ("https://a:65536", "neither"),
