@@ -128,12 +128,13 @@ class Environment:
             steps.run("Spark: class archive", [*spark, "archive"])
 
     def _uv_settings(self) -> dict[str, str]:
-        """Return settings of uv: pip's package index and the system's certificates, where uv has none of its own."""
+        """Return settings of uv and of setuptools: pip's package index and the system's certificates, among others."""
         settings = {
             "UV_PYTHON_DOWNLOADS": "never",
             "UV_SYSTEM_CERTS": "1",
             "UV_COMPILE_BYTECODE": "1",
             "UV_NO_PROGRESS": "1",
+            "DIST_EXTRA_CONFIG": str(self._root / "launcher" / "setuptools.cfg"),
         }
         for option, name in (
             ("index-url", "UV_DEFAULT_INDEX"),

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -274,6 +275,17 @@ def test_a_set_brings_proton_when_its_lock_names_it() -> None:
     """The docs have none: after `analytics` a check of Proton's TLS would fail."""
     for each in PackageSet:
         assert each.brings_proton == ("\npython-qpid-proton==" in (ROOT / each.lock).read_text())
+
+
+def test_wheels_built_by_set_up_are_not_compressed(tmp_path: Path) -> None:
+    (tmp_path / "setup.py").write_text("import setuptools; setuptools.setup(name='a', py_modules=['a'])")
+    (tmp_path / "a.py").write_text("a = 1\n" * 1_000)
+    environment = {**os.environ, "DIST_EXTRA_CONFIG": str(ROOT / "launcher" / "setuptools.cfg")}
+    build = [sys.executable, "-c", "from setuptools.build_meta import build_wheel; build_wheel('.')"]
+    subprocess.run(build, cwd=tmp_path, env=environment, capture_output=True, timeout=60, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert {each.compress_type for each in archive.infolist()} == {zipfile.ZIP_STORED}
 
 
 def test_two_set_ups_of_one_environment_follow_each_other(checkout: Checkout) -> None:
