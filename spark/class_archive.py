@@ -50,15 +50,17 @@ def jvm_options(home: java.Java) -> tuple[str, ...]:
 
 
 def make_archive() -> str:
-    """Run one small pass of every job in a JVM that archives its classes on exit; return a message for the user.
+    """Make the archive unless it is there; return a message for the user.
 
-    The new archive replaces all former ones. Some runtimes cannot make an archive; then the message says so. Raises
-    `ConnectorMissing` or `java.JavaMissing` if no pass can be run at all, and `OSError` if the environment cannot be
-    written.
+    One small pass of every job runs in a JVM that archives its classes on exit. The new archive replaces all former
+    ones. Some runtimes cannot make an archive; then the message says so. Raises `ConnectorMissing` or
+    `java.JavaMissing` if no pass can be run at all, and `OSError` if the environment cannot be written.
     """
     DELTA.paths()
     home = java.find()
     target = archive_path(home)
+    if target.is_file():
+        return f"class archive is there already: {target}"
     target.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="waypost-archive-", dir=target.parent) as scratch:

@@ -225,6 +225,13 @@ class TestArchive:
         assert "class archive made" in class_archive.make_archive()
         assert set(former[0].parent.iterdir()) == {class_archive.archive_path(home), *others}
 
+    def test_an_archive_that_fits_is_not_made_again(self, home: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
+        class_archive.archive_path(home).touch()
+        monkeypatch.setattr(DELTA.__class__, "paths", lambda _: [])
+        monkeypatch.setattr(java, "find", lambda: home)
+        monkeypatch.setattr(class_archive, "subprocess", None)  # a trial pass would use it
+        assert str(class_archive.archive_path(home)) in class_archive.make_archive()
+
     def test_when_none_is_made_the_former_one_stays(self, home: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
         former = class_archive.archive_path(dataclasses.replace(home, build="17.0.19"))
         former.touch()
