@@ -22,7 +22,9 @@ OWN_AUTHORITIES = Path("usr/local/share/ca-certificates")
 CONFIGURATION = ("etc/apt/apt.conf.d", "etc/pip.conf", "etc/resolv.conf", "etc/hosts")
 PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "PIP_INDEX_URL", "PIP_PROXY", "WAYPOST_IVY_SETTINGS")
 """Variables of this machine for the access to packages, in upper and lower case."""
-MOUNTS = 'mount --make-rprivate / && mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" && exec chroot "$@"'
+MOUNTS = """mount --make-rprivate / && mount -t proc proc "$1/proc" &&
+mount --rbind /dev "$1/dev" && mount --rbind /sys "$1/sys" && exec chroot "$@\""""
+"""Without /sys, psutil finds no disk, and the demo's device that measures disks ends."""
 
 pytestmark = [
     pytest.mark.slow,
