@@ -14,6 +14,7 @@ import pytest
 from proton import ConnectionException, Message
 from proton.utils import BlockingConnection, ConnectionClosed, LinkDetached
 
+from edge.appliance.clients.activity import GAPS_MIN
 from edge.appliance.main import run
 from edge.broker.limits import REFUSAL_TIMES_MAX
 from edge.broker.message.mqtt_properties import Properties
@@ -258,6 +259,33 @@ class TestList:
             assert json.loads(capsys.readouterr().out)["total"] == 1
         assert run(["client", "show", "nobody", "--data", data_of(gateway)]) == 1
         assert "client nobody not found" in capsys.readouterr().err
+
+
+class TestSilence:
+    def silent(self, gateway: Waypost) -> list[str]:
+        problems = get(gateway, "/api/v1/status")["problems"]
+        return [each["what"] for each in problems if each["name"] == "device silent"]
+
+    @pytest.mark.timeout(180)
+    def test_a_device_that_stops_to_send(self, gateway: Waypost) -> None:
+        with Raw(gateway, 5).connect("pump7", **ALICE, keep_alive_s=60) as client:
+            sent_at = 0.0
+            for _ in range(GAPS_MIN + 2):  # each when the gateway has noted the one before
+                client.send(packets.Publish("plant/a", b"x"))
+                wait_until(
+                    lambda before=sent_at: (get(gateway, "/api/v1/clients/pump7")["last_at"] or 0) > before + 0.25,  # type: ignore[misc]
+                    timeout_s=20,
+                    what="the message is noted",
+                )
+                sent_at = get(gateway, "/api/v1/clients/pump7")["last_at"]
+            wait_until(lambda: self.silent(gateway), timeout_s=60, what="the silence is a notice")
+            assert self.silent(gateway)[0].startswith("pump7: no message since ")
+            detail = get(gateway, "/api/v1/clients/pump7")
+            assert (detail["state"], detail["user"]) == ("silent", "alice")
+            assert 1 <= detail["usual_interval_s"] < 20
+            assert list(clients(gateway, "?state=silent")) == ["pump7"]
+            client.send(packets.Publish("plant/a", b"x"))
+            wait_until(lambda: not self.silent(gateway), timeout_s=20, what="it sends again")
 
 
 class TestDisconnect:
