@@ -22,7 +22,7 @@ from bridge import sections as s
 from bridge.amqp_values import encode
 from bridge.engine import DeliveryState
 from tests.support.amqp_sender import AmqpSender
-from tests.support.forked import waypost
+from tests.support.command import run_waypost
 from tests.support.http_client import document
 from tests.support.kafka import Kafka, kafka_jars
 from tests.support.lake import rows
@@ -67,7 +67,7 @@ def gateway(folder: Path, **places: object) -> Waypost:
     """Configure a gateway that receives from a far side, and forwards to a hub."""
     file, data = folder / "gateway.yaml", folder / "gw1"
     file.write_text(GATEWAY.format(**places))
-    applied = waypost("apply", "--data", str(data), "-f", str(file))
+    applied = run_waypost("apply", "--data", str(data), "-f", str(file))
     assert applied.returncode == 0, applied.stderr
     return Waypost(folder / "gw1.log", "edge", "run", "--data", str(data))
 

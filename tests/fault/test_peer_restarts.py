@@ -18,7 +18,7 @@ from typing import Protocol
 
 import pytest
 
-from tests.support.forked import waypost
+from tests.support.command import run_waypost
 from tests.support.kafka import Kafka, kafka_jars
 from tests.support.mosquitto import Listener, Mosquitto, installed
 from tests.support.processes import Waypost, free_port, wait_until
@@ -64,7 +64,7 @@ def crossed(folder: Path, kind: str, remote: str, peer: Peer) -> tuple[list[byte
     mqtt = free_port()
     file, data = folder / "gateway.yaml", folder / "gw1"
     file.write_text(GATEWAY.format(mqtt=mqtt, type=kind, peer=peer.port, remote=remote))
-    applied = waypost("apply", "--data", str(data), "-f", str(file))
+    applied = run_waypost("apply", "--data", str(data), "-f", str(file))
     assert applied.returncode == 0, applied.stderr
     gateway = Waypost(folder / "gw1.log", "edge", "run", "--data", str(data))
     publishers = [Publisher(f"p{i}", mqtt, f"plant/{i}") for i in range(PUBLISHERS)]

@@ -17,7 +17,7 @@ import paho.mqtt.client as paho
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.forked import waypost
+from tests.support.command import run_waypost
 from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, free_port, hub, wait_until
 from tests.support.publisher import Publisher
@@ -69,7 +69,7 @@ class Subscriber:
 
 
 def change(data: Path, *arguments: str, text: str = "") -> None:
-    done = waypost(*arguments, "--data", str(data), stdin=text)
+    done = run_waypost(*arguments, "--data", str(data), stdin=text)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

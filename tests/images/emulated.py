@@ -19,7 +19,7 @@ import pytest
 from images.card.partition import SECTOR
 from images.emulator import machine
 from tests.images.write_log import WriteLog
-from tests.support import forked
+from tests.support.command import run_waypost
 from tests.support.enrolled import EnrolledFleet
 from tests.support.processes import free_port, wait_until
 
@@ -194,7 +194,7 @@ class Gateway:
         self.card = decompressed(image, folder)
         (folder / "token").write_text(fleet.fleet("token", "create"))
         hub = (f"hub.url=amqps://{HOST}:{fleet.hub_port}", f"hub.token=@{folder / 'token'}", "hub.forward=plant/#")
-        done = forked.waypost(
+        done = run_waypost(
             "image", "configure", str(self.card), f"name={self.name}", *hub, f"sshKeys=@{self._shell.public}"
         )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -13,7 +13,7 @@ from images.emulator import machine
 from images.programs import find, run
 from tests.images.emulated import BOOT_S, MARKS, Emulated, Shell, begin, decompressed, free_ports
 from tests.images.lan import DHCPV6_SERVER_PORT, MAC, MDNS_PORT, Lan
-from tests.support import forked
+from tests.support.command import run_waypost
 from tests.support.processes import wait_until
 
 pytestmark = [*MARKS]
@@ -80,7 +80,7 @@ def test_its_drivers_have_their_firmware_and_its_countries_their_rules(root: Pat
 
 def test_with_a_copy_of_it_in_a_reader_it_keeps_to_itself_and_is_found_by_its_name(tmp_path: Path, image: Path) -> None:
     shell, card = Shell(tmp_path), decompressed(image, tmp_path)
-    done = forked.waypost("image", "configure", str(card), "name=hall", f"sshKeys=@{shell.public}")
+    done = run_waypost("image", "configure", str(card), "name=hall", f"sshKeys=@{shell.public}")
     assert done.returncode == 0, done.stderr
     for name in ("own", "copy"):
         (tmp_path / name).mkdir()

@@ -21,7 +21,7 @@ from paho.mqtt.properties import Properties
 from proton import Message
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
-from tests.support import forked
+from tests.support.command import run_waypost
 from tests.support.http_fields import INERT
 from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, edge, free_port, hub, wait_until
@@ -414,7 +414,7 @@ def application(fleet: Fleet) -> Iterator[BlockingConnection]:
 
 def command(fleet: Fleet, *words: str, code: int = 0) -> Any:
     """Run `waypost fleet command`; return its JSON."""
-    done = forked.waypost("fleet", "command", *words, "--data", str(fleet.data), "--json")
+    done = run_waypost("fleet", "command", *words, "--data", str(fleet.data), "--json")
     assert done.returncode == code, done.stdout + done.stderr
     return json.loads(done.stdout) if done.stdout else done.stderr
 

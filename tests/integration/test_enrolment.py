@@ -29,8 +29,8 @@ from edge.appliance.identity.location import REVOKED, identity_file
 from edge.appliance.identity.renewal import CHECK_INTERVAL_S_MAX
 from edge.appliance.identity.request import new_key, signing_request
 from edge.appliance.identity.revocation_list import fetch
-from tests.support import forked
 from tests.support.clock import Clock
+from tests.support.command import run_waypost
 from tests.support.lake import rows
 from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, free_port, wait_until
@@ -47,7 +47,7 @@ def hub(folder: Path, *arguments: str, amqps: int = 0) -> Waypost:
 
 def fleet(folder: Path, *words: str) -> str:
     """Run a `waypost fleet` command; return its output."""
-    done = forked.waypost("fleet", *words, "--data", str(folder / "hub"))
+    done = run_waypost("fleet", *words, "--data", str(folder / "hub"))
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -56,7 +56,7 @@ def init(folder: Path, url: str, token: str, *, name: str = "hall") -> tuple[int
     """Run `edge init`; return its exit code and output."""
     places = ("--mqtt", "127.0.0.1:0", "--amqp", "none", "--http", "127.0.0.1:0")
     told = ("--name", name, "--hub", url, "--token", token, "--forward", "plant/#")
-    done = forked.waypost("edge", "init", "--data", str(folder / name), *told, *places)
+    done = run_waypost("edge", "init", "--data", str(folder / name), *told, *places)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -64,7 +64,7 @@ class Device:
     """Device of a gateway, with a password."""
 
     def __init__(self, data: Path, port: int) -> None:
-        added = forked.waypost("device", "add", "pump7", "--data", str(data), "--allow", "send:plant/#", "--json")
+        added = run_waypost("device", "add", "pump7", "--data", str(data), "--allow", "send:plant/#", "--json")
         self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, "pump7", clean_session=True)
         self._client.username_pw_set("pump7", json.loads(added.stdout)["password"])
         self._client.connect("127.0.0.1", port)
@@ -116,7 +116,7 @@ def test_in_and_out_and_in_again(tmp_path: Path) -> None:
                 lambda: "was revoked" in (uplink(data, near)["last_error"] or ""), timeout_s=WAIT_S, what="still"
             )
             token = fleet(tmp_path, "token", "create", "--gateway", "hall")
-            again = forked.waypost("edge", "enrol", "--data", str(data), "--token", token)
+            again = run_waypost("edge", "enrol", "--data", str(data), "--token", token)
             assert again.returncode == 0, again.stderr
             wait_until(lambda: len(landed(tmp_path)) == 40, timeout_s=WAIT_S, what="40 in the lake")
             device.stop()
@@ -166,14 +166,14 @@ spec: {tenantQuota: {gateways: 1}}
 
 def fails(folder: Path, *words: str) -> str:
     """Run a `waypost fleet` command that fails; return its error."""
-    done = forked.waypost("fleet", *words, "--data", str(folder / "hub"))
+    done = run_waypost("fleet", *words, "--data", str(folder / "hub"))
     assert done.returncode == 1, done.stdout
     return done.stderr
 
 
 def forgotten(folder: Path, name: str) -> bool:
     """Forget a gateway; return False while the hub has it connected."""
-    done = forked.waypost("fleet", "forget", name, "--json", "--data", str(folder / "hub"))
+    done = run_waypost("fleet", "forget", name, "--json", "--data", str(folder / "hub"))
     assert done.returncode == 0 or "is connected" in done.stderr, done.stderr
     return done.returncode == 0 and json.loads(done.stdout)["gateway"] == name
 
@@ -209,11 +209,11 @@ def test_forgotten_and_back_in(tmp_path: Path) -> None:
         token = fleet(tmp_path, "token", "create", "--gateway", "hall")
         (tmp_path / "token").write_text(f"{token}\n")
         again = ("edge", "enrol", "--data", str(data), "--token-file", str(tmp_path / "token"))
-        full = forked.waypost(*again)
+        full = run_waypost(*again)
         assert (full.returncode, "fleet forget" in full.stderr) == (1, True), full.stderr
         fleet(tmp_path, "revoke", "yard")
         wait_until(lambda: forgotten(tmp_path, "yard"), timeout_s=WAIT_S, what="yard is forgotten")
-        back = forked.waypost(*again)
+        back = run_waypost(*again)
         assert back.returncode == 0, back.stderr
         with near:
             wait_until(lambda: len(landed(tmp_path)) == 40, timeout_s=WAIT_S, what="40 in the lake")

@@ -27,8 +27,8 @@ from edge.appliance.first_boot.places import RESTART, CardPaths
 from edge.appliance.identity.files import GatewayIdentity
 from edge.appliance.identity.location import identity_file
 from edge.card.text import document, text_of
-from tests.support import forked
 from tests.support.clock import Clock
+from tests.support.command import kill_waypost, run_waypost
 from tests.support.enrolled import EnrolledFleet
 from tests.support.http_proxy import HttpProxy
 from tests.support.processes import Waypost, free_port, wait_until
@@ -60,7 +60,7 @@ class Machine:
     def make(self) -> None:
         """Run the step that the service takes before its first start."""
         places = ("--mqtt", "127.0.0.1:0", "--amqp", "none", "--http", "127.0.0.1:0")
-        done = forked.waypost("edge", "init", "--data", str(self.data), "--name", "waypost", *places)
+        done = run_waypost("edge", "init", "--data", str(self.data), "--name", "waypost", *places)
         assert done.returncode == 0, done.stderr
 
     def status(self, port: int) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Machine:
         return dict(json.loads(self.run(*words)))
 
     def run(self, *words: str, code: int = 0) -> str:
-        done = forked.waypost(*words)
+        done = run_waypost(*words)
         assert done.returncode == code, done.stdout + done.stderr
         return str(done.stdout + done.stderr)
 
@@ -272,11 +272,11 @@ def test_killed_at_any_moment_it_ends_enrolled_once(fleet: EnrolledFleet, kills:
         number += 1
         assert number < 20 * kills, "it ends before it can be killed"
         machine = Machine(fleet, f"cut-{kills}-{number}", token=token(fleet))
-        killed += forked.cut_off(*machine.settings(), after_s=drawn.uniform(0, 0.05))
+        killed += kill_waypost(*machine.settings(), after_s=drawn.uniform(0, 0.05))
         machine.run(*machine.settings())
         machine.make()
         for _ in range(drawn.randrange(1, 4)):
-            killed += forked.cut_off(*machine.enrol(), after_s=drawn.uniform(0, 0.3))
+            killed += kill_waypost(*machine.enrol(), after_s=drawn.uniform(0, 0.3))
         machine.run(*machine.enrol())
         [serial] = certificates(fleet, machine.name)
         assert state_of(machine.data).summary()["certificate"] == serial

@@ -17,7 +17,7 @@ import paho.mqtt.client as paho
 import pytest
 
 from cloud.proof.proof import prove
-from tests.support import forked
+from tests.support.command import run_waypost
 from tests.support.enrolled import WAIT_S, EnrolledFleet
 from tests.support.lake import rows
 from tests.support.paho_loop import stop_loop
@@ -58,7 +58,7 @@ class Sender:
 
     def __init__(self, fleet: EnrolledFleet, gateway: str) -> None:
         data = str(fleet.folder / gateway)
-        added = forked.waypost("device", "add", "pump7", "--data", data, "--allow", "send:#", "--json")
+        added = run_waypost("device", "add", "pump7", "--data", data, "--allow", "send:#", "--json")
         self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, "pump7", clean_session=True)
         self._client.username_pw_set("pump7", json.loads(added.stdout)["password"])
         self._client.connect("127.0.0.1", fleet.gateways[gateway].port("mqtt"))
@@ -215,7 +215,7 @@ def test_over_http(fleet: EnrolledFleet) -> None:
     for name, right in users.items():
         tenant = "default" if name == "ops" else "umbrella"
         words = ("hub", "user", "add", f"{name}@{tenant}", "--data", str(fleet.folder / "hub"), "--allow", right)
-        passwords[name] = json.loads(forked.waypost(*words, "--json").stdout)["password"]
+        passwords[name] = json.loads(run_waypost(*words, "--json").stdout)["password"]
     ops, eve = f"ops@default:{passwords['ops']}", f"eve@umbrella:{passwords['eve']}"
     path = "/api/v1/configurations/hall"
     good = ADDRESS.format(name="one", address="one", connector="hub")

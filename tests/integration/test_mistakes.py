@@ -26,7 +26,7 @@ import pytest
 from edge.broker.store.lock import LOCK_NAME
 from tests.conftest import ROOT
 from tests.spark import lakes
-from tests.support import forked
+from tests.support.command import run_waypost
 from tests.support.processes import Waypost, edge, free_port, hub
 
 PROGRAM = "./waypost"
@@ -389,7 +389,7 @@ def typed(line: str, stdin: str = "", *, started: bool = False) -> subprocess.Co
         name, _, value = words.pop(0)[1:].partition("=")
         environment[name] = value
     if not started:
-        return forked.waypost(*words, stdin=stdin, environment=environment)
+        return run_waypost(*words, stdin=stdin, environment=environment)
     return subprocess.run(
         [sys.executable, "-P", "-m", "edge.appliance.main", *words],
         input=stdin, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=False,

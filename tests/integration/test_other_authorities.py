@@ -21,8 +21,8 @@ from edge.appliance.identity.location import identity_file
 from edge.appliance.identity.request import gateway_uri_in
 from edge.broker.configuration import TlsFiles
 from tests.integration.test_enrolment import Device, fleet, hub, init, landed, uplink
-from tests.support import forked
 from tests.support.certificates import Authority
+from tests.support.command import run_waypost
 from tests.support.est import EstStub
 from tests.support.processes import Waypost, free_port, wait_until
 
@@ -82,7 +82,7 @@ def goes_through(folder: Path, server: EstServer, issuer: str) -> None:
     """Enrol, renew and revoke a gateway with certificates of another authority."""
     port, data = free_port(), folder / "hall"
     config = written(folder, asking(server))
-    checked = forked.waypost("hub", "check", config)
+    checked = run_waypost("hub", "check", config)
     assert checked.returncode == 0, checked.stderr
     assert "est: https://localhost:" in checked.stdout
     with hub(folder, config, amqps=port) as far:

@@ -16,7 +16,7 @@ from edge.appliance.identity.enrolling import renew
 from edge.appliance.identity.exchange import HubEnrolmentClient, HubUnreachable
 from tests.integration.test_enrolment import Device, fleet, landed, uplink
 from tests.integration.test_transports import has_module
-from tests.support import forked
+from tests.support.command import run_waypost
 from tests.support.http_proxy import HttpProxy
 from tests.support.processes import Waypost, free_port, wait_until
 from tests.support.tenants import tenant_hub
@@ -37,11 +37,11 @@ def test_enrolled_and_sent_over_https_alone(tmp_path: Path) -> None:
         told = ("--name", "hall", "--token", fleet(tmp_path, "token", "create"), "--forward", "plant/#")
         here = ("--mqtt", "127.0.0.1:0", "--amqp", "none", "--http", "127.0.0.1:0")
         init = ("edge", "init", "--data", str(data), *urls, *told, *here)
-        done = forked.waypost(*init, "--proxy", f"http://127.0.0.1:{proxy.port}")
+        done = run_waypost(*init, "--proxy", f"http://127.0.0.1:{proxy.port}")
         assert done.returncode == 3
         assert "set its user name and password" in done.stderr
         assert proxy.refused[-1] == 407
-        done = forked.waypost(*init, "--proxy", f"http://plant:s3cret%25@127.0.0.1:{proxy.port}")
+        done = run_waypost(*init, "--proxy", f"http://plant:s3cret%25@127.0.0.1:{proxy.port}")
         assert done.returncode == 0, done.stderr
         assert f"at wss://localhost:{https}" in done.stdout
         assert "s3cret" not in done.stdout + done.stderr

@@ -13,7 +13,7 @@ from cloud.hub.registry.configurations import Configurations
 from cloud.hub.registry.enrolments import Enrolments
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.opening import open_registry
-from tests.support import forked
+from tests.support.command import run_waypost
 from tests.support.processes import Waypost, free_port, wait_until
 
 WAIT_S = 60.0
@@ -48,13 +48,13 @@ class EnrolledFleet:
 
     def fleet(self, *words: str, code: int = 0) -> str:
         """Run a `waypost fleet` command; return its output with errors."""
-        done = forked.waypost("fleet", *words, "--data", str(self.folder / "hub"))
+        done = run_waypost("fleet", *words, "--data", str(self.folder / "hub"))
         assert done.returncode == code, done.stdout + done.stderr
         return str((done.stdout + done.stderr) if code else done.stdout)
 
     def here(self, name: str, *words: str, code: int = 0) -> str:
         """Run a command on a gateway's data directory; return its output."""
-        done = forked.waypost(*words, "--data", str(self.folder / name))
+        done = run_waypost(*words, "--data", str(self.folder / name))
         assert done.returncode == code, done.stdout + done.stderr
         return str(done.stdout + done.stderr)
 

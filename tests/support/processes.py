@@ -6,13 +6,13 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
 from tests.demo.ports import free_ports
+from tests.support.command import PROGRAM
 
 READY_S = 60.0
 """Longest start on a machine that runs other tests at the same time."""
@@ -66,7 +66,7 @@ class Waypost:
     """One `waypost` process that prints a `ready` line; may be restarted with the same arguments."""
 
     def __init__(self, log: Path, *arguments: str) -> None:
-        self.arguments = [sys.executable, "-m", "edge.appliance.main", *arguments]
+        self.arguments = [*PROGRAM, *arguments]
         self.log = log
         self.endpoints: dict[str, tuple[str, int]] = {}
         self.environment: dict[str, str] | None = None

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.conftest import ROOT
-from tests.support import forked
+from tests.support.command import SECONDS_MAX, run_waypost
 from tests.support.lake import rows
 from tests.support.processes import Waypost, free_port, wait_until
 
@@ -192,7 +192,7 @@ class Reader:
         shows_log = command.starts("analytics run")  # its table of jobs
         until = time.monotonic() + (STATUS_S_MAX if command.starts("edge status", "bridge status") else 0)
         while True:
-            done = forked.waypost(*words, environment=ENVIRONMENT, stdin=typed, timeout_s=COMMAND_S_MAX)
+            done = run_waypost(*words, environment=ENVIRONMENT, stdin=typed, timeout_s=COMMAND_S_MAX)
             assert done.returncode == 0, f"{words}: {done.stderr}"
             try:
                 assert_printed(f"{done.stderr}\n{done.stdout}" if shows_log else done.stdout, command.lines)
@@ -215,7 +215,7 @@ class Reader:
         if command.program.startswith("mosquitto_"):
             words = _with_port(words, self._ports)
         done = subprocess.run(
-            [command.program, *words], capture_output=True, text=True, timeout=forked.SECONDS_MAX, check=False
+            [command.program, *words], capture_output=True, text=True, timeout=SECONDS_MAX, check=False
         )
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         assert_printed(done.stdout, command.lines)

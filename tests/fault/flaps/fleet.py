@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.fault.flaps.devices import ExactlyOnce
-from tests.support import forked
 from tests.support.clock import Clock
+from tests.support.command import run_waypost
 from tests.support.cut_link import CutLink
 from tests.support.http_client import ask
 from tests.support.processes import Waypost, free_port, wait_until
@@ -80,7 +80,7 @@ class Gateway:
 
     def _device(self, name: str) -> str:
         words = ("device", "add", f"{self.name}-{name}", "--data", str(self.data), "--allow", "send:plant/#", "--json")
-        return str(json.loads(forked.waypost(*words).stdout)["password"])
+        return str(json.loads(run_waypost(*words).stdout)["password"])
 
 
 class Fleet:
@@ -97,7 +97,7 @@ class Fleet:
 
     def command(self, *words: str) -> str:
         """Return the output of a `waypost fleet` command."""
-        done = forked.waypost("fleet", *words, "--data", str(self.folder / "hub"))
+        done = run_waypost("fleet", *words, "--data", str(self.folder / "hub"))
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
@@ -110,7 +110,7 @@ class Fleet:
     def enrol_again(self, gateway: Gateway) -> None:
         """Enrol with a new token while the gateway runs."""
         token = self.command("token", "create", "--gateway", gateway.name)
-        done = forked.waypost("edge", "enrol", "--data", str(gateway.data), "--token", token)
+        done = run_waypost("edge", "enrol", "--data", str(gateway.data), "--token", token)
         assert done.returncode == 0, done.stderr
         gateway.revoked = False
         gateway.come_up()
@@ -145,7 +145,7 @@ def _gateway(fleet: Fleet, name: str, amqp: int, clock: Clock, stack: ExitStack,
     url = f"amqps://localhost:{link.port}"
     told = ("--name", name, "--hub", url, "--token", fleet.command("token", "create"), "--forward", "plant/#")
     places = ("--mqtt", f"127.0.0.1:{mqtt}", "--amqp", "none", "--http", "127.0.0.1:0")
-    done = forked.waypost("edge", "init", "--data", str(data), *told, *places)
+    done = run_waypost("edge", "init", "--data", str(data), *told, *places)
     assert done.returncode == 0, done.stderr
     process = Waypost(fleet.folder / f"{name}.log", "edge", "run", "--data", str(data))
     process.environment = clock.environment

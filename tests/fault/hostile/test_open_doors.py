@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.fault.hostile.web import FOREIGN, ask, gateway_of, send_raw, statuses
+from tests.support.command import run_waypost
 from tests.support.configured_gateway import gateway_with, user
-from tests.support.forked import waypost
 from tests.support.processes import Waypost
 
 PAGES = ("/", "/api/v1/status", "/api/v1/history", "/metrics")
@@ -102,9 +102,9 @@ class TestRights:
 
     def test_status_command_requires_the_data_directory(self, guarded: Guarded) -> None:
         command = ("edge", "status", "--json", "--http", f"127.0.0.1:{guarded.port}")
-        done = waypost(*command, "--data", str(guarded.data))
+        done = run_waypost(*command, "--data", str(guarded.data))
         assert (done.returncode, json.loads(done.stdout)["gateway"]) == (0, "gw1")
-        refused = waypost(*command)
+        refused = run_waypost(*command)
         assert refused.returncode == 1
         assert "--data" in refused.stderr
 

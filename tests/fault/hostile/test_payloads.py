@@ -21,7 +21,7 @@ from edge.broker.message.mqtt_properties import Properties
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.handshake import WillMessage
 from tests.fault.hostile.raising import MARKER
-from tests.support.forked import waypost
+from tests.support.command import run_waypost
 from tests.support.gateway_peer import GatewayPeer
 from tests.support.hostile import Raw
 from tests.support.http_client import ask
@@ -117,7 +117,7 @@ def over_amqp(gateway: Waypost) -> None:
 
 def command(*arguments: str) -> bytes:
     """Return everything that a command prints."""
-    done = waypost(*arguments, timeout_s=100)
+    done = run_waypost(*arguments, timeout_s=100)
     return (done.stdout + done.stderr).encode()
 
 
