@@ -17,11 +17,11 @@ from deltalake import DeltaTable
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from tests.integration.test_gateway_clients import Client
 from tests.support.amqp_client import amqp_client
 from tests.support.certificates import Authority
 from tests.support.clock import YEAR_S, Clock
 from tests.support.configured_gateway import gateway_with
+from tests.support.paho_client import PahoClient, mqtt_client
 from tests.support.problems import await_problem
 from tests.support.processes import Waypost, edge, hub, wait_until
 from tests.support.store_rows import query
@@ -86,14 +86,14 @@ def lives(seconds: int) -> Properties:
     return properties
 
 
-def publish(client: Client, topic: str, body: bytes, *, expiry_s: int | None = None, retain: bool = False) -> None:
+def publish(client: PahoClient, topic: str, body: bytes, *, expiry_s: int | None = None, retain: bool = False) -> None:
     properties = None if expiry_s is None else lives(expiry_s)
     client.client.publish(topic, body, 1, retain, properties).wait_for_publish(WAIT_S)
 
 
 def fill(gateway: Waypost, first: int) -> None:
     """Send this many messages from number `first` on to all waiting consumers."""
-    with Client(gateway, "publisher", version=5) as publisher:
+    with mqtt_client(gateway, "publisher", version=5) as publisher:
         for number in range(first, first + COUNT):
             publish(publisher, "plant/kept", b"%d" % number)
             publish(publisher, "plant/hour", b"%d" % number, expiry_s=HOUR_S)
@@ -102,7 +102,7 @@ def fill(gateway: Waypost, first: int) -> None:
 
 def wait_for(gateway: Waypost, clients: dict[str, str]) -> None:
     for name, pattern in clients.items():
-        with Client(gateway, name, version=5, clean=False) as client:
+        with mqtt_client(gateway, name, version=5, clean=False) as client:
             assert client.subscribe(pattern, 1) == [1]
 
 
@@ -112,7 +112,7 @@ SESSIONS = {"keeps": "plant/kept", "hourly": "plant/hour"}
 def before(gateway: Waypost) -> None:
     wait_for(gateway, SESSIONS)
     fill(gateway, 0)
-    with Client(gateway, "publisher", version=5) as publisher:
+    with mqtt_client(gateway, "publisher", version=5) as publisher:
         publish(publisher, "state/kept", b"kept", retain=True)
         publish(publisher, "state/hour", b"hour", retain=True, expiry_s=HOUR_S)
 
@@ -122,14 +122,14 @@ def after(gateway: Waypost, data: Path) -> None:
     fill(gateway, COUNT)
     wanted = [b"%d" % number for number in range(2 * COUNT)]
     for name in SESSIONS:
-        with Client(gateway, name, version=5, clean=False) as client:
+        with mqtt_client(gateway, name, version=5, clean=False) as client:
             assert client.session_present, name
             assert client.bodies(2 * COUNT) == wanted, name
     with amqp_client(gateway) as connection:
         receiver = connection.create_receiver("hour", credit=2 * COUNT)
         messages = [receiver.receive(timeout=WAIT_S) for _ in wanted]
         assert [bytes(message.body) for message in messages] == wanted
-    with Client(gateway, "late", version=5) as client:
+    with mqtt_client(gateway, "late", version=5) as client:
         client.subscribe("state/#", 1)
         assert {client.get()[:2] for _ in range(2)} == {("state/kept", b"kept"), ("state/hour", b"hour")}
         publish(client, "second", b"gone soon")

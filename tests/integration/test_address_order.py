@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import paho.mqtt.client as paho
 import pytest
 from proton import Message
 from proton.utils import BlockingConnection
 
-from edge.broker.store.sqlite import FILE_NAME
-from tests.integration.test_store_pressure import Publisher
+from tests.support.command import output_of
 from tests.support.configured_gateway import gateway_with
 from tests.support.http_client import ask
-from tests.support.paho_loop import stop_loop
+from tests.support.paho_client import mqtt_client
 from tests.support.processes import Waypost, wait_until
+from tests.support.store_rows import query
 
 WAIT_S = 30.0
 
@@ -54,35 +50,26 @@ def rooms(gateway: Waypost) -> dict[str, dict[str, Any]]:
 
 
 def ledger(gateway: Waypost) -> dict[tuple[str, str], int]:
-    """Dropped messages, by address and reason."""
-    data = Path(gateway.arguments[gateway.arguments.index("--data") + 1])
-    connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
-    try:
-        rows = connection.execute("SELECT address, reason, sum(messages) FROM ledger GROUP BY 1, 2")
-        return {(address, reason): messages for address, reason, messages in rows}
-    finally:
-        connection.close()
+    """Return the number of dropped messages, by address and reason."""
+    entries = query(gateway.data, "SELECT address, reason, sum(messages) FROM ledger GROUP BY 1, 2")
+    return {(address, reason): messages for address, reason, messages in entries}
 
 
 def take(gateway: Waypost, address: str, count: int) -> list[bytes]:
-    got: list[bytes] = []
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, f"taker-{address}", protocol=paho.MQTTv5)
-    client.on_message = lambda _client, _data, message: got.append(message.payload)
-    client.connect("127.0.0.1", gateway.port("mqtt"))
-    client.subscribe(address, 1)
-    client.loop_start()
-    wait_until(lambda: len(got) >= count, timeout_s=WAIT_S, what=f"{count} messages of {address}")
-    client.disconnect()
-    stop_loop(client)
+    with mqtt_client(gateway, f"taker-{address}", version=5) as client:
+        client.subscribe(address)
+        got = client.bodies(count)
+        while not client.received.empty():
+            got.append(client.take().payload)
     return got
 
 
 def test_events_are_taken_while_others_give_way(gateway: Waypost) -> None:
     counts = {"telemetry": 0, "pictures": 0, "events": 0}
-    with Publisher(gateway, paho.MQTTv5) as publisher:
+    with mqtt_client(gateway, "publisher", version=5) as publisher:
 
         def publish(address: str, body: bytes) -> int:
-            answer = publisher.publish(address, body)
+            answer = publisher.publish_code(address, body)
             counts[address] += answer == 0
             return answer
 
@@ -104,10 +91,9 @@ def test_events_are_taken_while_others_give_way(gateway: Waypost) -> None:
     lost = ledger(gateway)
     assert ("telemetry", "thinned") in lost
     assert {address for address, _ in lost} == {"telemetry", "pictures"}
-    status = [sys.executable, "-m", "edge.appliance.main", "edge", "status", "--http"]
-    told = subprocess.run([*status, f"127.0.0.1:{gateway.port('http')}"], capture_output=True, text=True, check=True)
-    assert "thin" in told.stdout
-    assert "space: 0.2 MB" in told.stdout
+    printed = output_of("edge", "status", "--http", f"127.0.0.1:{gateway.port('http')}")
+    assert "thin" in printed
+    assert "space: 0.2 MB" in printed
     assert len(take(gateway, "events", counts["events"])) == counts["events"]
     for address in ("telemetry", "pictures"):
         left = counts[address] - sum(count for (name, _), count in lost.items() if name == address)

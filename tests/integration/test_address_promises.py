@@ -17,8 +17,8 @@ from proton.utils import BlockingConnection, LinkDetached, SyncRequestResponse
 
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import packets
-from tests.integration.test_gateway_clients import Client
 from tests.support.hostile import Raw
+from tests.support.paho_client import mqtt_client
 from tests.support.processes import Waypost, edge
 
 WAIT_S = 20.0
@@ -69,7 +69,7 @@ def test_amqp_asks_mqtt(gateway: Waypost) -> None:
     """Dynamic reply-to becomes a response topic; the answer returns with its correlation id."""
     asking = connect(gateway)
     try:
-        with Client(gateway, "mqtt-service", version=5) as service:
+        with mqtt_client(gateway, "mqtt-service", version=5) as service:
             service.subscribe("queue/mqtt-service", 1)
             replies = asking.create_receiver(None, dynamic=True, credit=10)
             reply_to = replies.link.remote_source.address
@@ -94,7 +94,7 @@ def test_mqtt_asks_amqp(gateway: Waypost) -> None:
     serving = connect(gateway)
     try:
         requests = serving.create_receiver("queue/other-service", credit=10)
-        with Client(gateway, "mqtt-asker", version=5) as asker:
+        with mqtt_client(gateway, "mqtt-asker", version=5) as asker:
             asker.subscribe("topic/replies/asker", 1)
             request = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
             request.ResponseTopic = "topic/replies/asker"
@@ -169,7 +169,7 @@ def test_large_message_both_ways(gateway: Waypost) -> None:
         got = receiver.receive(timeout=WAIT_S)
         receiver.accept()
         assert bytes(got.body) == body
-        with Client(gateway, "large", version=5) as device:
+        with mqtt_client(gateway, "large", version=5) as device:
             device.subscribe("topic/large", 1)
             device.publish("topic/large", body, 1)
             assert device.received.get(timeout=WAIT_S).payload == body
@@ -194,7 +194,7 @@ connection.close()
 def test_last_will_and_retained_of_an_amqp_client(gateway: Waypost, closes: bool) -> None:
     url = f"127.0.0.1:{gateway.port('amqp')}"
     command = [sys.executable, "-c", DYING, url]
-    with Client(gateway, "watcher") as watcher:
+    with mqtt_client(gateway, "watcher") as watcher:
         watcher.subscribe("topic/amqp-gone", 1)
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as dying:
             assert dying.stdout is not None

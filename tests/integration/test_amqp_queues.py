@@ -12,7 +12,7 @@ from proton import Message, Timeout
 from proton.reactor import Selector
 from proton.utils import BlockingConnection, BlockingReceiver
 
-from tests.integration.test_gateway_clients import Client
+from tests.support.paho_client import mqtt_client
 from tests.support.processes import Waypost, edge
 
 WAIT_S = 20.0
@@ -49,7 +49,7 @@ def test_selectors_share_a_queue(connection: BlockingConnection, gateway: Waypos
         sender.send(Message(body=i, properties={"temperature": 25 + i}))
     assert take(hot, 14) == list(range(6, 20))
     assert take(rest, 6) == list(range(6))
-    with Client(gateway, "select-mqtt", version=5) as device:
+    with mqtt_client(gateway, "select-mqtt", version=5) as device:
         device.client.publish("queue/select", b"untold", 1).wait_for_publish(WAIT_S)
     everything = connection.create_receiver("queue/select", credit=5, name="everything")
     assert take(everything, 1) == [b"untold"]

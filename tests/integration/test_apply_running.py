@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.support.command import run_waypost
 from tests.support.processes import Waypost
 
 RESOURCES = """
@@ -20,14 +19,12 @@ RESOURCES = """
 def applied(folder: Path, port: int, quota: str, *options: str) -> str:
     (folder / "gateway.yaml").write_text(RESOURCES.format(port=port, quota=quota))
     arguments = ("apply", "--data", str(folder / "gw"), "-f", str(folder / "gateway.yaml"), *options)
-    return command(*arguments)
+    return notes_of(*arguments)
 
 
-def command(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "edge.appliance.main", *arguments],
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+def notes_of(*words: str) -> str:
+    """Run a command that succeeds; return what it writes to stderr."""
+    done = run_waypost(*words)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
@@ -39,7 +36,7 @@ def test_what_needs_a_restart_is_said(tmp_path: Path) -> None:
         assert said in applied(tmp_path, 1, "1Mi", "--dry-run")
         assert said in applied(tmp_path, 1, "1Mi")
         assert "restart" not in applied(tmp_path, 1, "2Mi"), "a quota is followed while it runs"
-        gone = command("delete", "--data", str(tmp_path / "gw"), "Gateway", "gw1")
+        gone = notes_of("delete", "--data", str(tmp_path / "gw"), "Gateway", "gw1")
         assert said in gone
         gateway.stop()
     assert "restart" not in applied(tmp_path, 2, "1Mi"), "nothing runs"

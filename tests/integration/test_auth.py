@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import base64
-import json
-import queue
 import shutil
 import socket
 import statistics
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
@@ -26,8 +23,9 @@ from proton.utils import BlockingConnection, LinkDetached, SendException, SyncRe
 from bridge.engine import Attached, Closed, Detached, Engine, PeerOpened
 from bridge.sasl import SaslClient
 from edge.broker.mqtt import packets
+from tests.support.command import document_of, output_of
 from tests.support.machines import take_all
-from tests.support.paho_loop import stop_loop
+from tests.support.paho_client import CLOSED, PahoClient
 from tests.support.processes import Waypost, wait_until
 
 WAIT_S = 20.0
@@ -78,22 +76,10 @@ spec:
 """
 
 
-def command(*arguments: str, stdin: str | None = None) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "edge.appliance.main", *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout) if "--json" in arguments else done.stdout
-
-
 def apply(folder: Path, text: str) -> None:
     file = folder / "resources.yaml"
     file.write_text(text)
-    command("apply", "--data", str(folder / "gw"), "-f", str(file))
+    output_of("apply", "--data", str(folder / "gw"), "-f", str(file))
 
 
 class Site:
@@ -117,8 +103,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield made
 
 
-class Client:
-    """Paho client with its callbacks in queues."""
+class UserClient(PahoClient):
+    """Client of a user."""
 
     def __init__(
         self,
@@ -130,48 +116,11 @@ class Client:
         version: int = 4,
         will: str | None = None,
     ) -> None:
-        self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=version)  # type: ignore[arg-type]
+        super().__init__(paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=version))  # type: ignore[arg-type]
         self.client.username_pw_set(user, password)
         if will is not None:
             self.client.will_set(will, b"gone", 1)
-        self.codes: queue.Queue[int] = queue.Queue()
-        self.published: queue.Queue[int] = queue.Queue()
-        self.subscribed: queue.Queue[list[int]] = queue.Queue()
-        self.ended: queue.Queue[int] = queue.Queue()
-        self.received: queue.Queue[paho.MQTTMessage] = queue.Queue()
-        self.client.on_connect = lambda _c, _d, _f, code, _p: self.codes.put(code.value)
-        self.client.on_publish = lambda _c, _d, _mid, code, _p: self.published.put(code.value)
-        self.client.on_subscribe = lambda _c, _d, _mid, codes, _p: self.subscribed.put([c.value for c in codes])
-        self.client.on_disconnect = lambda _c, _d, _f, code, _p: self.ended.put(code.value)
-        self.client.on_message = lambda _c, _d, message: self.received.put(message)
-        self.client.connect("127.0.0.1", site.gateway.port("mqtt"), 30)
-        self.client.loop_start()
-        self.code = self.codes.get(timeout=WAIT_S)
-
-    def subscribe(self, pattern: str, qos: int = 1) -> list[int]:
-        self.client.subscribe(pattern, qos)
-        return self.subscribed.get(timeout=WAIT_S)
-
-    def publish(self, topic: str, body: bytes = b"x", qos: int = 1) -> int:
-        """Publish; return the reason code, or -1 when the gateway closed instead of an answer."""
-        self.client.publish(topic, body, qos)
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
-            for found, value in ((self.published, None), (self.ended, -1)):
-                try:
-                    code = found.get(timeout=0.02)
-                except queue.Empty:
-                    continue
-                return code if value is None else value
-        raise AssertionError(f"{topic}: no answer")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.client.disconnect()
-        stop_loop(self.client)
-        self.client._reset_sockets()  # Paho leaves its wake-up pair open after a refusal
+        self.connect(site.gateway.port("mqtt"))
 
 
 # --- MQTT ------------------------------------------------------------------------------------------------------------
@@ -182,50 +131,50 @@ class Client:
 def test_who_is_not_known_is_not_let_in(
     site: Site, version: int, refused: int, user: str | None, password: str | None
 ) -> None:
-    with Client(site, "intruder", user, password, version=version) as client:
+    with UserClient(site, "intruder", user, password, version=version) as client:
         assert client.code == refused  # Paho gives 3.1.1's return code 4 the same name
 
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_allowed_is_served(site: Site, version: int) -> None:
-    with Client(site, f"a{version}", "alice", "wonderland", version=version) as client:
+    with UserClient(site, f"a{version}", "alice", "wonderland", version=version) as client:
         assert client.code == 0
         assert client.subscribe("plant/+/temp") == [1]
         for qos in (1, 2):
-            assert client.publish("plant/7/temp", b"%d" % qos, qos) == 0
-            assert client.received.get(timeout=WAIT_S).payload == b"%d" % qos
-        assert client.publish(f"devices/a{version}/state") in (0, 16)  # %c; 16: no subscriber
+            assert client.publish_code("plant/7/temp", b"%d" % qos, qos) == 0
+            assert client.take().payload == b"%d" % qos
+        assert client.publish_code(f"devices/a{version}/state") in (0, 16)  # %c; 16: no subscriber
 
 
 @pytest.mark.parametrize(("qos", "code"), [(1, 0x87), (2, 0x92)])
 def test_denied_publish_is_said_by_mqtt_5(site: Site, qos: int, code: int) -> None:
     # Paho answers a PUBREC with 0x87 with PUBREL all the same, and reports the reason of the next PUBCOMP
-    with Client(site, "five", "alice", "wonderland", version=5) as client:
-        assert client.publish("secret/x", qos=qos) == code
-        assert client.publish("devices/another/state", qos=qos) == code
+    with UserClient(site, "five", "alice", "wonderland", version=5) as client:
+        assert client.publish_code("secret/x", qos=qos) == code
+        assert client.publish_code("devices/another/state", qos=qos) == code
         client.subscribe("plant/#")
-        assert client.publish("plant/1", b"still open", qos) == 0
-        assert client.received.get(timeout=WAIT_S).payload == b"still open"
+        assert client.publish_code("plant/1", b"still open", qos) == 0
+        assert client.take().payload == b"still open"
 
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_denied_publish_closes_mqtt_3(site: Site, qos: int) -> None:
-    with Client(site, "four", "alice", "wonderland", version=4) as client:
-        assert client.publish("secret/x", qos=qos) == -1
+    with UserClient(site, "four", "alice", "wonderland", version=4) as client:
+        assert client.publish_code("secret/x", qos=qos) == CLOSED
 
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_denied_qos_0_is_dropped(site: Site, version: int) -> None:
-    with Client(site, "zero", "alice", "wonderland", version=version) as client:
+    with UserClient(site, "zero", "alice", "wonderland", version=version) as client:
         client.subscribe("plant/#")
         client.client.publish("secret/x", b"lost", 0)
-        assert client.publish("plant/1", b"after") == 0
-        assert client.received.get(timeout=WAIT_S).payload == b"after"
+        assert client.publish_code("plant/1", b"after") == 0
+        assert client.take().payload == b"after"
 
 
 @pytest.mark.parametrize(("version", "code"), [(4, 0x80), (5, 0x87)])
 def test_denied_subscription(site: Site, version: int, code: int) -> None:
-    with Client(site, "sub", "alice", "wonderland", version=version) as client:
+    with UserClient(site, "sub", "alice", "wonderland", version=version) as client:
         for pattern in ("#", "secret/#", "+/1", "$share/g/#", "$SYS/#"):
             assert client.subscribe(pattern) == [code], pattern
         assert client.subscribe("$share/g/plant/#") == [1]
@@ -233,9 +182,9 @@ def test_denied_subscription(site: Site, version: int, code: int) -> None:
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_will_must_be_allowed(site: Site, version: int) -> None:
-    with Client(site, "will", "alice", "wonderland", version=version, will="secret/will") as client:
+    with UserClient(site, "will", "alice", "wonderland", version=version, will="secret/will") as client:
         assert client.code == 0x87
-    with Client(site, "will", "alice", "wonderland", version=version, will="plant/will") as client:
+    with UserClient(site, "will", "alice", "wonderland", version=version, will="plant/will") as client:
         assert client.code == 0
 
 
@@ -248,10 +197,10 @@ def test_mosquitto_pub(site: Site) -> None:
         )
         return done.returncode
 
-    with Client(site, "watch", "alice", "wonderland") as client:
+    with UserClient(site, "watch", "alice", "wonderland") as client:
         client.subscribe("plant/m")
         assert publish("wonderland", "plant/m", "mqttv5") == 0
-        assert client.received.get(timeout=WAIT_S).payload == b"hi"
+        assert client.take().payload == b"hi"
         assert publish("wrong", "plant/m", "mqttv5") != 0
         assert publish("wrong", "plant/m", "mqttv311") != 0
 
@@ -397,35 +346,35 @@ def test_amqp_temporary_destinations_are_their_makers(site: Site) -> None:
 
 
 def test_a_device_is_added_rotated_and_removed_while_the_gateway_runs(site: Site) -> None:
-    added = command("device", "add", "pump7", "--data", site.data, "--allow", "send,recv:pumps/%u/#", "--json")
+    added = document_of("device", "add", "pump7", "--data", site.data, "--allow", "send,recv:pumps/%u/#")
     first = added["password"]
 
     def code(password: str) -> int:
-        with Client(site, "pump7", "pump7", password, version=5) as client:
+        with UserClient(site, "pump7", "pump7", password, version=5) as client:
             return client.code
 
     assert code(first) == 0, "what was printed is good at once"
     wait_until(lambda: code("mistyped") == 0x89, timeout_s=WAIT_S, what="guessing is slowed down")
     second = "the new one"
-    command("device", "credentials", "rotate", "pump7", "--data", site.data, "--password-stdin", stdin=f"{second}\n")
+    output_of("device", "credentials", "rotate", "pump7", "--data", site.data, "--password-stdin", stdin=f"{second}\n")
     wait_until(lambda: code(second) == 0, timeout_s=WAIT_S, what="the new secret counts")
     assert code(first) == 0  # both, for the overlap
-    (row,) = [row for row in command("device", "list", "--data", site.data, "--json") if row["name"] == "pump7"]
+    (row,) = [row for row in document_of("device", "list", "--data", site.data) if row["name"] == "pump7"]
     assert row["allow"] == ["recv,send:pumps/%u/#"]
     assert [secret["not_after"] is None for secret in row["secrets"]] == [False, True]
-    command("device", "credentials", "rotate", "pump7", "--data", site.data, "--overlap", "0s", "--generate")
+    output_of("device", "credentials", "rotate", "pump7", "--data", site.data, "--overlap", "0s", "--generate")
     wait_until(lambda: code(second) == 0x86, timeout_s=WAIT_S, what="the old secrets have ended")
     assert code(first) == 0x86
-    third = command("device", "credentials", "rotate", "pump7", "--data", site.data, "--json")["password"]
+    third = document_of("device", "credentials", "rotate", "pump7", "--data", site.data)["password"]
     wait_until(lambda: code(third) == 0, timeout_s=WAIT_S, what="the third secret counts")
 
-    with Client(site, "pump7", "pump7", third, version=5) as client:
-        assert client.publish("pumps/pump7/x") in (0, 16)
-        command("device", "allow", "pump7", "--data", site.data, "--allow", "send:other/#")
+    with UserClient(site, "pump7", "pump7", third, version=5) as client:
+        assert client.publish_code("pumps/pump7/x") in (0, 16)
+        output_of("device", "allow", "pump7", "--data", site.data, "--allow", "send:other/#")
         assert client.ended.get(timeout=WAIT_S) == 0x87
-        client.codes.get(timeout=WAIT_S)  # Paho connects again
-        assert client.publish("pumps/pump7/x") == 0x87
-        command("device", "remove", "pump7", "--data", site.data)
+        client.connected.get(timeout=WAIT_S)  # Paho connects again
+        assert client.publish_code("pumps/pump7/x") == 0x87
+        output_of("device", "remove", "pump7", "--data", site.data)
         assert client.ended.get(timeout=WAIT_S) == 0x87
     assert code(third) == 0x86
     for secret in (first, second, third):
@@ -433,26 +382,28 @@ def test_a_device_is_added_rotated_and_removed_while_the_gateway_runs(site: Site
 
 
 def test_a_session_belongs_to_its_user(site: Site) -> None:
-    command("device", "add", "eve", "--data", site.data, "--password-stdin", "--allow", "recv:plant/#", stdin="evil\n")
+    output_of(
+        "device", "add", "eve", "--data", site.data, "--password-stdin", "--allow", "recv:plant/#", stdin="evil\n"
+    )
 
     def code() -> int:
-        with Client(site, "eve-1", "eve", "evil", version=5) as client:
+        with UserClient(site, "eve-1", "eve", "evil", version=5) as client:
             return client.code
 
     wait_until(lambda: code() == 0, timeout_s=WAIT_S, what="eve gets in")
-    with Client(site, "mine", "alice", "wonderland", version=5) as client:
+    with UserClient(site, "mine", "alice", "wonderland", version=5) as client:
         assert client.code == 0
-        with Client(site, "mine", "eve", "evil", version=5) as thief:
+        with UserClient(site, "mine", "eve", "evil", version=5) as thief:
             assert thief.code == 0x85
-        assert client.publish("plant/1") in (0, 16)
-    command("device", "remove", "eve", "--data", site.data)
+        assert client.publish_code("plant/1") in (0, 16)
+    output_of("device", "remove", "eve", "--data", site.data)
 
 
 def test_users_of_resources_follow_them(site: Site) -> None:
     apply(site.folder, resources(alice="another"))
 
     def code(password: str) -> int:
-        with Client(site, "follow", "alice", password, version=5) as client:
+        with UserClient(site, "follow", "alice", password, version=5) as client:
             return client.code
 
     wait_until(lambda: code("another") == 0, timeout_s=WAIT_S, what="the changed password counts")
@@ -465,7 +416,7 @@ def test_users_of_resources_follow_them(site: Site) -> None:
 
 
 def test_a_storm_of_wrong_passwords_leaves_others_alone(site: Site) -> None:
-    def latencies(client: Patient, count: int) -> list[float]:
+    def latencies(client: PatientClient, count: int) -> list[float]:
         found = []
         for i in range(count):
             start = time.perf_counter()
@@ -483,7 +434,7 @@ def test_a_storm_of_wrong_passwords_leaves_others_alone(site: Site) -> None:
                 attacker.sendall(connect)
                 answers.append(attacker.recv(100)[3])
 
-    with Patient(site, "patient", "alice", "wonderland", version=5) as client:
+    with PatientClient(site, "patient", "alice", "wonderland", version=5) as client:
         client.subscribe("plant/storm")
         connected = client.client.socket()
         assert isinstance(connected, socket.socket)
@@ -505,7 +456,7 @@ def test_a_storm_of_wrong_passwords_leaves_others_alone(site: Site) -> None:
     assert statistics.median(stormy) < 0.03
 
 
-class Patient(Client):
+class PatientClient(UserClient):
     """Publish and wait until its own message returns, without a timer in between."""
 
     def publish_and_wait(self, topic: str, body: bytes) -> float:

@@ -6,14 +6,13 @@ import os
 import random
 import socket
 import sqlite3
-import subprocess
-import sys
-import urllib.request
 from pathlib import Path
 
 import pytest
 
-from tests.integration.test_gateway_clients import Client
+from tests.support.command import error_of, output_of
+from tests.support.http_client import ask, status
+from tests.support.paho_client import mqtt_client
 from tests.support.processes import Waypost, edge, hub, wait_until
 
 GATEWAY = """\
@@ -35,20 +34,11 @@ spec: {address: jobs, type: queue}
 """
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that is expected to end by itself."""
-    command = [sys.executable, "-m", "edge.appliance.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
-def clear(done: subprocess.CompletedProcess[str], code: int) -> str:
-    """Check that a command ended with `code` and without a traceback; return its error and hint as one line."""
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1, done.stderr
-    return done.stderr
+def error_line(*words: str, code: int) -> str:
+    """Run a command that fails with this exit code; return its one error, and the hint."""
+    error = error_of(*words, code=code)
+    assert len([line for line in error.splitlines() if line.startswith("error: ")]) == 1, error
+    return error
 
 
 def test_unknown_key_names_file_line_and_path(tmp_path: Path) -> None:
@@ -58,7 +48,7 @@ def test_unknown_key_names_file_line_and_path(tmp_path: Path) -> None:
         ("apply", "--data", str(tmp_path / "gw"), "-f", str(file)),
         ("edge", "run", "--data", str(tmp_path / "gw"), "--config", str(file)),
     ):
-        error = clear(run(*command), 2)
+        error = error_line(*command, code=2)
         assert f"{file}:6: spec.listners: " in error
         assert 'did you mean "listeners"' in error
     assert not (tmp_path / "gw" / "config").exists(), "nothing is half-applied"
@@ -69,13 +59,11 @@ def test_apply_get_and_run(tmp_path: Path) -> None:
     data = str(tmp_path / "gw")
     file = tmp_path / "gateway.yaml"
     file.write_text(GATEWAY.replace("listners", "listeners"))
-    assert run("apply", "--data", data, "-f", str(file)).returncode == 0
-    listed = run("get", "--data", data)
-    assert listed.returncode == 0
-    assert "gw7" in listed.stdout
+    output_of("apply", "--data", data, "-f", str(file))
+    assert "gw7" in output_of("get", "--data", data)
     with Waypost(tmp_path / "log", "edge", "run", "--data", data) as gateway:
         assert set(gateway.endpoints) == {"mqtt"}
-        with Client(gateway, "c") as client:
+        with mqtt_client(gateway, "c") as client:
             client.publish("a/b", b"x", 1)
 
 
@@ -84,15 +72,12 @@ def test_applied_while_running(tmp_path: Path) -> None:
     file = tmp_path / "queue.yaml"
     file.write_text(QUEUE)
     with edge(tmp_path, "gw") as gateway:
-        applied = run("apply", "--data", str(tmp_path / "gw"), "-f", str(file))
-        assert applied.returncode == 0, applied.stderr
+        output_of("apply", "--data", str(tmp_path / "gw"), "-f", str(file))
 
         def queued() -> bool:
-            with Client(gateway, "p") as client:
+            with mqtt_client(gateway, "p") as client:
                 client.publish("jobs", b"work", 1)
-            url = f"http://127.0.0.1:{gateway.port('http')}/api/v1/status"
-            with urllib.request.urlopen(url, timeout=10) as answer:
-                return b'"address":"jobs","type":"queue"' in answer.read()
+            return ("jobs", "queue") in [(each["address"], each["type"]) for each in status(gateway)["addresses"]]
 
         wait_until(queued, timeout_s=20, what="the new queue is served")
 
@@ -101,58 +86,59 @@ def test_applied_while_running(tmp_path: Path) -> None:
 def test_port_in_use(tmp_path: Path, protocol: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        error = clear(run("edge", "run", "--data", str(tmp_path / "a"), "--dev", f"--{protocol}=127.0.0.1:{port}"), 2)
+        error = error_line(
+            "edge", "run", "--data", str(tmp_path / "a"), "--dev", f"--{protocol}=127.0.0.1:{port}", code=2
+        )
         assert f"127.0.0.1:{port}" in error
         assert "in use" in error
         if protocol != "mqtt":
-            error = clear(
-                run("hub", "run", "--data", str(tmp_path / "b"), "--dev", f"--{protocol}=127.0.0.1:{port}"), 2
+            error = error_line(
+                "hub", "run", "--data", str(tmp_path / "b"), "--dev", f"--{protocol}=127.0.0.1:{port}", code=2
             )
             assert f"127.0.0.1:{port}" in error
 
 
 def test_data_directory_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
-    for program in ("edge", "hub"):
-        done = run(program, "run", "--data", str(tmp_path / "file"), "--dev")
-        assert done.returncode in (1, 2)
-        assert str(tmp_path / "file") in clear(done, done.returncode)
+    for program, code in (("edge", 1), ("hub", 2)):
+        error = error_line(program, "run", "--data", str(tmp_path / "file"), "--dev", code=code)
+        assert str(tmp_path / "file") in error
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_data_directory_without_permission(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0)
-    done = run("edge", "run", "--data", str(tmp_path / "data"), "--dev")
-    assert str(tmp_path / "data") in clear(done, 1)
+    error = error_line("edge", "run", "--data", str(tmp_path / "data"), "--dev", code=1)
+    assert str(tmp_path / "data") in error
 
 
 def test_store_of_a_newer_program(tmp_path: Path) -> None:
-    assert run("edge", "init", "--data", str(tmp_path / "gw")).returncode == 0
+    output_of("edge", "init", "--data", str(tmp_path / "gw"))
     with sqlite3.connect(tmp_path / "gw" / "store.sqlite") as connection:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         connection.execute(f"PRAGMA user_version = {version + 1}")
     connection.close()
-    error = clear(run("edge", "run", "--data", str(tmp_path / "gw"), "--dev"), 1)
+    error = error_line("edge", "run", "--data", str(tmp_path / "gw"), "--dev", code=1)
     assert "newer" in error
 
 
 def test_store_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "gw").mkdir()
     (tmp_path / "gw" / "store.sqlite").write_bytes(random.Random(7).randbytes(20_000))
-    error = clear(run("edge", "run", "--data", str(tmp_path / "gw"), "--dev"), 1)
+    error = error_line("edge", "run", "--data", str(tmp_path / "gw"), "--dev", code=1)
     assert "store.sqlite" in error
 
 
 def test_two_gateways_on_one_directory(tmp_path: Path) -> None:
     with edge(tmp_path, "gw") as first:
-        error = clear(run("edge", "run", "--data", str(tmp_path / "gw"), "--dev"), 2)
+        error = error_line("edge", "run", "--data", str(tmp_path / "gw"), "--dev", code=2)
         assert f"process {first.pid}" in error
 
 
 def test_dev_is_for_this_machine_only(tmp_path: Path) -> None:
     for program in ("edge", "hub"):
-        done = run(program, "run", "--data", str(tmp_path / program), "--dev", "--amqp", "0.0.0.0:0")
-        assert "loopback" in clear(done, 2)
+        error = error_line(program, "run", "--data", str(tmp_path / program), "--dev", "--amqp", "0.0.0.0:0", code=2)
+        assert "loopback" in error
 
 
 def garbage(port: int, data: bytes) -> None:
@@ -177,7 +163,7 @@ def test_garbage_on_every_port(tmp_path: Path) -> None:
         b"AMQP\x03\x01\x00\x00",
         b"GET ",
     ]
-    with hub(tmp_path) as the_hub, edge(tmp_path, "gw") as gateway, Client(gateway, "witness") as witness:
+    with hub(tmp_path) as the_hub, edge(tmp_path, "gw") as gateway, mqtt_client(gateway, "witness") as witness:
         witness.subscribe("topic/witness", 1)
         ports = [
             *(gateway.port(name) for name in gateway.endpoints),
@@ -189,7 +175,6 @@ def test_garbage_on_every_port(tmp_path: Path) -> None:
         witness.publish("topic/witness", b"unharmed", 1)
         assert witness.get()[1] == b"unharmed"
         for program, name in ((gateway, "gw"), (the_hub, "hub")):
-            with urllib.request.urlopen(f"http://127.0.0.1:{program.port('http')}/healthz", timeout=10) as answer:
-                assert answer.status == 200, name
+            assert ask(program, "GET", "/healthz").status == 200, name
             assert "Traceback" not in program.log.read_text(), name
             assert program.stop() == 0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edge.appliance.main import run
-from tests.integration.test_gateway_clients import Client
+from tests.support.paho_client import mqtt_client
 from tests.support.processes import edge, free_port, hub, wait_until
 
 
@@ -28,7 +28,7 @@ def test_a_bridge_is_operated(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (one,) = bridge("status")["connectors"]
         return one  # type: ignore[no-any-return]
 
-    with hub(tmp_path, f"--amqp=127.0.0.1:{port}"), gateway, Client(gateway, "d") as client:
+    with hub(tmp_path, f"--amqp=127.0.0.1:{port}"), gateway, mqtt_client(gateway, "d") as client:
         wait_until(lambda: connector()["state"] == "connected", timeout_s=30, what="the uplink is up")
         (probed,) = bridge("test")
         assert (probed["connector"], probed["ok"], probed["forwarders"]) == (

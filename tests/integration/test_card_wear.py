@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sqlite3
-import subprocess
-import sys
-import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.support.command import document_of, output_of
+from tests.support.http_client import ask, status
 from tests.support.processes import Waypost, edge, wait_until
 from tests.support.publisher import Publisher
 
@@ -28,28 +25,13 @@ RESOURCES = """
 """
 
 
-def ask(gateway: Waypost, path: str) -> bytes:
-    with urllib.request.urlopen(f"http://127.0.0.1:{gateway.port('http')}{path}", timeout=WAIT_S) as answer:
-        return bytes(answer.read())
-
-
 def counted(gateway: Waypost, payload_bytes: int) -> None:
     """Wait until the status has this many bytes of bodies."""
 
     def there() -> bool:
-        status: dict[str, Any] = json.loads(ask(gateway, "/api/v1/status"))
-        return int(status["store"]["wear"]["payload_bytes"]) >= payload_bytes
+        return int(status(gateway)["store"]["wear"]["payload_bytes"]) >= payload_bytes
 
     wait_until(there, timeout_s=WAIT_S, what="bodies are counted")
-
-
-def command(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "edge.appliance.main", *arguments],
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def publish(gateway: Waypost, messages: int) -> int:
@@ -74,34 +56,34 @@ def test_page_by_durability_and_totals_across_restarts(tmp_path: Path, durabilit
             published += publish(gateway, 20)
             if durability != "memory":
                 counted(gateway, published)
-            text = ask(gateway, "/metrics").decode()
+            text = ask(gateway, "GET", "/metrics").body.decode()
             assert "waypost_store_payload_bytes_total" in text
             assert "waypost_device_endurance_bytes{" in text
-            shown = command("edge", "status", "--http", f"127.0.0.1:{gateway.port('http')}")
+            shown = output_of("edge", "status", "--http", f"127.0.0.1:{gateway.port('http')}")
             assert "of running" in shown
             assert "60.0 TB" in " ".join(shown.split())
             assert gateway.stop() == 0
-        info = json.loads(command("store", "info", "--data", str(tmp_path / "gw"), "--json"))
+        info = document_of("store", "info", "--data", str(tmp_path / "gw"))
         assert info["page_bytes"] == page
         assert info["wear"]["payload_bytes"] >= (published if durability != "memory" else 0)
         assert info["wear"]["running_s"] > 0
-        assert "of running" in command("store", "info", "--data", str(tmp_path / "gw"))
+        assert "of running" in output_of("store", "info", "--data", str(tmp_path / "gw"))
 
 
 def test_many_bytes_written_for_few_messages_is_said_with_what_helps(tmp_path: Path) -> None:
     config, data = tmp_path / "gateway.yaml", str(tmp_path / "gw")
     config.write_text(RESOURCES.replace("DURABILITY", "fsync"))
-    assert "ready" in command("edge", "init", "--data", data)
+    assert "ready" in output_of("edge", "init", "--data", data)
     with contextlib.closing(sqlite3.connect(tmp_path / "gw" / "store.sqlite")) as store, store:
         row = (0, 720.0, 720_000, 50_400_000, 435_000_000_000)  # 12 minutes of 20 messages/s; others wrote more
         store.execute(
             "INSERT INTO wear (hour, seconds, payload_bytes, process_bytes, device_bytes) VALUES (?,?,?,?,?)", row
         )
     with edge(tmp_path, "gw", "--config", str(config)) as gateway:
-        shown = command("edge", "status", "--http", f"127.0.0.1:{gateway.port('http')}")
+        shown = output_of("edge", "status", "--http", f"127.0.0.1:{gateway.port('http')}")
         gateway.stop()
-    told = command("store", "info", "--data", data)
-    found = json.loads(command("doctor", "--data", data, "--json"))["results"]
+    told = output_of("store", "info", "--data", data)
+    found = document_of("doctor", "--data", data)["results"]
     [worn] = [one for one in found if one["name"] == "card wear"]
     assert (worn["level"], "durability: batch:100" in worn["next_step"]) == ("warn", True)
     for text in (shown, told, worn["seen"]):

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from tests.integration.test_gateway_clients import Client
 from tests.support.clock import YEAR_S, Clock
 from tests.support.lake import rows
+from tests.support.paho_client import PahoClient, mqtt_client
 from tests.support.processes import edge, free_port, hub, wait_until
 
 WAIT_S = 40.0
@@ -48,7 +48,7 @@ def _covers(offset: dict[str, Any], row: dict[str, Any]) -> bool:
     return bool(stamped and offset["first_sequence"] <= row["sequence"] <= offset["last_sequence"])
 
 
-def publish(client: Client, sent: dict[bytes, datetime], *bodies: bytes) -> None:
+def publish(client: PahoClient, sent: dict[bytes, datetime], *bodies: bytes) -> None:
     for number, body in enumerate(bodies):
         client.publish(f"plant/{number % 2}", body, 1)
         sent[body] = datetime.now(UTC)
@@ -62,11 +62,11 @@ def test_times_are_known_whenever_the_clock_is_set_right(tmp_path: Path) -> None
         near = edge(tmp_path, "gw1", f"--hub=amqp://127.0.0.1:{port}", "--gateway=gw1", "--forward=plant/#")
         near.environment = clock.environment
         with near:
-            with Client(near, "d") as client:
+            with mqtt_client(near, "d") as client:
                 publish(client, sent, b"before the hub is there", b"and this")
             near.kill()
             near.start()
-            with hub(tmp_path, f"--amqp=127.0.0.1:{port}"), Client(near, "d") as client:
+            with hub(tmp_path, f"--amqp=127.0.0.1:{port}"), mqtt_client(near, "d") as client:
                 publish(client, sent, b"after a start", b"of the same boot")
                 wait_until(lambda: len(rows(lake, "telemetry")) == len(sent), timeout_s=WAIT_S, what="landed, wrong")
                 announced = told(lake)

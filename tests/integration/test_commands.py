@@ -5,11 +5,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import queue
 import shutil
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,8 +19,9 @@ from proton import Message
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
 from tests.support.command import run_waypost
+from tests.support.http_client import Answer, ask
 from tests.support.http_fields import INERT
-from tests.support.paho_loop import stop_loop
+from tests.support.paho_client import PahoClient, mqtt_client
 from tests.support.processes import Waypost, edge, free_port, hub, wait_until
 
 WAIT_S = 40.0
@@ -37,18 +35,19 @@ class Fleet:
         port, http = free_port(), free_port()
         self.hub = hub(folder, f"--amqp=127.0.0.1:{port}", f"--http=127.0.0.1:{http}")
         self.edge = edge(folder, "gw1", f"--hub=amqp://127.0.0.1:{port}", "--gateway=gw1", "--forward=load/#")
-        self._http = http
         self.data = folder / "hub"
 
-    def ask(self, method: str, path: str, document: dict[str, Any] | None = None, **headers: str) -> Any:
+    def request(self, method: str, path: str, document: dict[str, Any] | None = None, *, key: str = "") -> Answer:
+        """Send a request to the hub; `key`: the idempotency key."""
         body = json.dumps(document).encode() if document is not None else None
-        said = {k.replace("_", "-"): v for k, v in headers.items()}
-        request = urllib.request.Request(self.url(path), body, said, method=method)
-        with urllib.request.urlopen(request, timeout=WAIT_S + 10) as answer:
-            return json.loads(answer.read())
+        headers = {"Idempotency-Key": key} if key else {}
+        return ask(self.hub, method, f"/api/v1/{path}", body, headers, timeout_s=WAIT_S + 10)
 
-    def url(self, path: str) -> str:
-        return f"http://127.0.0.1:{self._http}/api/v1/{path}"
+    def ask(self, method: str, path: str, document: dict[str, Any] | None = None, *, key: str = "") -> Any:
+        """Return the document that the hub answers with."""
+        answer = self.request(method, path, document, key=key)
+        assert answer.status < 400, answer
+        return answer.document
 
     def send(self, device: str = "pump7", **said: Any) -> str:
         sent = self.ask("POST", "commands", {"gateway": "gw1", "device": device, "name": "on", **said})
@@ -72,21 +71,18 @@ class Fleet:
         wait_until(connected, timeout_s=WAIT_S, what="the gateway is connected")
 
 
-class Device:
-    """Paho client that answers commands on demand."""
+class CommandDevice(PahoClient):
+    """Device that receives its commands, and acknowledges and answers them on demand."""
 
     def __init__(self, gateway: Waypost, name: str = "pump7") -> None:
-        self.received: queue.Queue[paho.MQTTMessage] = queue.Queue()
-        self.client = paho.Client(
-            paho.CallbackAPIVersion.VERSION2, f"device-{name}", protocol=paho.MQTTv5, manual_ack=True
+        super().__init__(
+            paho.Client(paho.CallbackAPIVersion.VERSION2, f"device-{name}", protocol=paho.MQTTv5, manual_ack=True)
         )
-        self.client.on_message = lambda _client, _data, message: self.received.put(message)
-        self.client.connect("127.0.0.1", gateway.port("mqtt"))
-        self.client.subscribe(f"command/{name}", 1)
-        self.client.loop_start()
+        self.connect(gateway.port("mqtt"))
+        self.subscribe(f"command/{name}")
 
     def take(self) -> paho.MQTTMessage:
-        message = self.received.get(timeout=WAIT_S)
+        message = super().take()
         self.client.ack(message.mid, message.qos)
         return message
 
@@ -98,13 +94,6 @@ class Device:
         info = self.client.publish(to.properties.ResponseTopic, payload, 1, properties=properties)
         info.wait_for_publish(WAIT_S)
 
-    def __enter__(self) -> Device:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.client.disconnect()
-        stop_loop(self.client)
-
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
@@ -115,7 +104,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def test_a_device_takes_a_command_and_responds(fleet: Fleet) -> None:
-    with Device(fleet.edge) as device:
+    with CommandDevice(fleet.edge) as device:
         identifier = fleet.send(payload={"speed": 3}, response=True, correlation_id="c7", ttl_s=60)
         message = device.received.get(timeout=WAIT_S)
         assert (message.topic, json.loads(message.payload)) == ("command/pump7", {"speed": 3})
@@ -130,87 +119,59 @@ def test_a_device_takes_a_command_and_responds(fleet: Fleet) -> None:
 
 
 def test_a_device_over_http_takes_a_command_and_responds(fleet: Fleet) -> None:
-    base = f"http://127.0.0.1:{fleet.edge.port('http')}"
-
-    def ask(method: str, path: str, body: bytes | None = None, **fields: str) -> Any:
-        headers = {name.replace("_", "-"): value for name, value in fields.items()}
-        request = urllib.request.Request(base + path, body, headers, method=method)
-        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
-            return answer.headers, answer.read()
-
     identifier = fleet.send("tap", name="open/half", payload={"by": 5}, response=True, ttl_s=60)
-    fields, body = ask("GET", "/c/command/tap?wait=30")
-    assert (json.loads(body), fields["Waypost-Subject"], fields["Content-Type"]) == ({"by": 5}, "open/half", JSON)
-    assert fields["Content-Security-Policy"] == "sandbox; default-src 'none'"
+    taken = ask(fleet.edge, "GET", "/c/command/tap?wait=30", timeout_s=WAIT_S)
+    fields = taken.headers
+    assert (taken.document, fields["waypost-subject"], fields["content-type"]) == ({"by": 5}, "open/half", JSON)
+    assert fields["content-security-policy"] == "sandbox; default-src 'none'"
     assert fleet.state(identifier) == "queued", "it was not settled"
-    ask("DELETE", f"/c/command/tap?lock={fields['Waypost-Lock']}")
+    assert ask(fleet.edge, "DELETE", f"/c/command/tap?lock={taken.lock}").status == 204
     fleet.wait(identifier, "delivered")
-    ask(
-        "POST", f"/t/{fields['Waypost-Response-Address']}", b"done", Content_Type="text/plain",
-        Waypost_Correlation_Data=fields["Waypost-Correlation-Data"], Waypost_Status="207",
-    )  # fmt: skip
+    correlation = fields["waypost-correlation-data"]
+    headers = {"Content-Type": "text/plain", "Waypost-Correlation-Data": correlation, "Waypost-Status": "207"}
+    response = ask(fleet.edge, "POST", f"/t/{fields['waypost-response-address']}", b"done", headers)
+    assert response.status == 202
     over = fleet.ask("GET", f"commands/{identifier}?wait=40")
     assert (over["state"], over["response"]["payload"], over["response"]["status"]) == ("delivered", "done", 207)
-    with urllib.request.urlopen(fleet.url(f"commands/{identifier}"), timeout=WAIT_S) as answer:
-        said = {name.lower(): value for name, value in answer.headers.items()}
-    assert said.items() >= INERT.items(), "a device wrote a part of it"
+    shown = fleet.request("GET", f"commands/{identifier}")
+    assert shown.headers.items() >= INERT.items(), "a device wrote a part of it"
 
 
 def test_a_command_rejected_over_http(fleet: Fleet) -> None:
     identifier = fleet.send("valve", ttl_s=60)
-    url = f"http://127.0.0.1:{fleet.edge.port('http')}/c/command/valve"
-    with urllib.request.urlopen(f"{url}?wait=30", timeout=WAIT_S) as answer:
-        lock = answer.headers["Waypost-Lock"]
-    urllib.request.urlopen(urllib.request.Request(f"{url}?lock={lock}&outcome=rejected", method="PUT")).close()
+    taken = ask(fleet.edge, "GET", "/c/command/valve?wait=30", timeout_s=WAIT_S)
+    assert ask(fleet.edge, "PUT", f"/c/command/valve?lock={taken.lock}&outcome=rejected").status == 204
     fleet.wait(identifier, "rejected")
 
 
 @pytest.mark.parametrize("level", ["+", "#"])
 def test_a_device_of_mqtt_3_1_1_gets_the_name_in_the_topic(fleet: Fleet, level: str) -> None:
     """MQTT 3.1.1 clients have no user properties, so the topic names the command."""
-    received: queue.Queue[paho.MQTTMessage] = queue.Queue()
     device = f"old{ord(level)}"
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, f"device-{device}", protocol=paho.MQTTv311)
-    client.on_message = lambda _client, _data, message: received.put(message)
-    client.connect("127.0.0.1", fleet.edge.port("mqtt"))
-    client.subscribe(f"command/{device}/{level}", 1)
-    client.loop_start()
-    sent = [fleet.send(device, name=name, payload="x", ttl_s=60) for name in ("speed", "open/half")]
-    topics = [received.get(timeout=WAIT_S).topic for _ in sent]
-    for identifier in sent:
-        fleet.wait(identifier, "delivered")
-    client.disconnect()
-    stop_loop(client)
+    with mqtt_client(fleet.edge, f"device-{device}") as client:
+        client.subscribe(f"command/{device}/{level}")
+        sent = [fleet.send(device, name=name, payload="x", ttl_s=60) for name in ("speed", "open/half")]
+        topics = [client.take().topic for _ in sent]
+        for identifier in sent:
+            fleet.wait(identifier, "delivered")
     assert topics == [f"command/{device}/speed", f"command/{device}/open%2Fhalf"]
 
 
 def test_a_session_for_one_name_gets_what_came_while_its_client_was_away(fleet: Fleet) -> None:
-    def client() -> tuple[paho.Client, queue.Queue[paho.MQTTMessage]]:
-        received: queue.Queue[paho.MQTTMessage] = queue.Queue()
-        made = paho.Client(paho.CallbackAPIVersion.VERSION2, "one", protocol=paho.MQTTv311, clean_session=False)
-        made.on_message = lambda _client, _data, message: received.put(message)
-        made.connect("127.0.0.1", fleet.edge.port("mqtt"))
-        made.loop_start()
-        return made, received
-
-    first, received = client()
-    first.subscribe("command/one/speed", 1)
-    stop, speed = [fleet.send("one", name=name, payload=name, ttl_s=60) for name in ("stop", "speed")]
-    assert received.get(timeout=WAIT_S).topic == "command/one/speed"
-    fleet.wait(speed, "delivered")
-    first.disconnect()
-    stop_loop(first)
+    with mqtt_client(fleet.edge, "one", clean=False) as first:
+        first.subscribe("command/one/speed")
+        stop, speed = [fleet.send("one", name=name, payload=name, ttl_s=60) for name in ("stop", "speed")]
+        assert first.take().topic == "command/one/speed"
+        fleet.wait(speed, "delivered")
     later = fleet.send("one", name="speed", payload="later", ttl_s=60)
     fleet.wait(later, "queued")
-    second, received = client()
-    assert received.get(timeout=WAIT_S).payload == b"later"
-    fleet.wait(later, "delivered")
-    assert fleet.state(stop) == "queued", "no client has subscribed to its name"
-    second.subscribe("command/one/#", 1)
-    assert received.get(timeout=WAIT_S).topic == "command/one/stop"
-    fleet.wait(stop, "delivered")
-    second.disconnect()
-    stop_loop(second)
+    with mqtt_client(fleet.edge, "one", clean=False) as second:
+        assert second.take().payload == b"later"
+        fleet.wait(later, "delivered")
+        assert fleet.state(stop) == "queued", "no client has subscribed to its name"
+        second.subscribe("command/one/#")
+        assert second.take().topic == "command/one/stop"
+        fleet.wait(stop, "delivered")
 
 
 @pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="mosquitto-clients is not installed")
@@ -243,7 +204,7 @@ def test_what_no_device_takes_in_time_is_given_up_and_reported(fleet: Fleet) -> 
     assert fleet.wait(at_hub, "expired")["reason"] == "its gateway did not connect in time"
     fleet.edge.start()
     last = fleet.send("pump8", ttl_s=60)
-    with Device(fleet.edge, "pump8") as device:
+    with CommandDevice(fleet.edge, "pump8") as device:
         device.take()
         fleet.wait(last, "delivered")
         assert device.received.empty(), "what is over is not delivered"
@@ -252,10 +213,8 @@ def test_what_no_device_takes_in_time_is_given_up_and_reported(fleet: Fleet) -> 
 
 def test_who_sends_hears_what_cannot_be_a_command(fleet: Fleet) -> None:
     def refused(document: dict[str, Any]) -> tuple[int, str]:
-        with pytest.raises(urllib.error.HTTPError) as error:
-            fleet.ask("POST", "commands", document)
-        with error.value as answer:
-            return answer.code, json.loads(answer.read())["error"]
+        answer = fleet.request("POST", "commands", document)
+        return answer.status, answer.document["error"]
 
     good = {"gateway": "gw1", "device": "pump7", "name": "on"}
     assert refused({**good, "gateway": "gw9"})[0] == 404
@@ -263,30 +222,22 @@ def test_who_sends_hears_what_cannot_be_a_command(fleet: Fleet) -> None:
     assert refused({**good, "device": "a/b"})[0] == 400
     assert refused({**good, "urgent": True}) == (400, "invalid command: Object contains unknown field `urgent`")
     assert refused({"gateway": "gw1"})[0] == 400
-    with pytest.raises(urllib.error.HTTPError) as error:
-        fleet.ask("GET", "commands/nonesuch")
-    with error.value as answer:
-        assert answer.code == 404
+    assert fleet.request("GET", "commands/nonesuch").status == 404
 
 
 def test_a_request_that_is_made_again_is_one_command(fleet: Fleet) -> None:
     document = {"gateway": "gw1", "device": "away", "name": "on", "payload": "a"}
-    first = fleet.ask("POST", "commands", document, idempotency_key="k1")
-    assert fleet.ask("POST", "commands", document, idempotency_key="k1")["id"] == first["id"]
-    assert fleet.ask("POST", "commands", document, idempotency_key="k2")["id"] != first["id"]
-    with pytest.raises(urllib.error.HTTPError) as error:
-        fleet.ask("POST", "commands", {**document, "payload": "b"}, idempotency_key="k1")
-    with error.value as answer:
-        assert answer.code == 422
+    first = fleet.ask("POST", "commands", document, key="k1")
+    assert fleet.ask("POST", "commands", document, key="k1")["id"] == first["id"]
+    assert fleet.ask("POST", "commands", document, key="k2")["id"] != first["id"]
+    assert fleet.request("POST", "commands", {**document, "payload": "b"}, key="k1").status == 422
 
 
 def test_what_is_at_its_gateway_is_not_cancelled(fleet: Fleet) -> None:
     identifier = fleet.send("asleep")
     fleet.wait(identifier, "queued")
-    with pytest.raises(urllib.error.HTTPError) as error:
-        fleet.ask("DELETE", f"commands/{identifier}")
-    with error.value as answer:
-        assert (answer.code, json.loads(answer.read())["command"]["state"]) == (409, "queued")
+    answer = fleet.request("DELETE", f"commands/{identifier}")
+    assert (answer.status, answer.document["command"]["state"]) == (409, "queued")
     assert "cannot be cancelled any more" in command(fleet, "cancel", identifier, code=1)
     assert "no command nonesuch" in command(fleet, "cancel", "nonesuch", code=1)
 
@@ -316,7 +267,7 @@ def killed_between(fleet: Fleet, kill: Callable[[Fleet], None]) -> None:
     kill(fleet)
     fleet.wait(sent, "queued")
     kill(fleet)
-    with Device(fleet.edge) as device:
+    with CommandDevice(fleet.edge) as device:
         message = device.take()
         assert message.payload == b"first"
         fleet.wait(sent, "delivered")
@@ -324,7 +275,7 @@ def killed_between(fleet: Fleet, kill: Callable[[Fleet], None]) -> None:
         fleet.up()
         assert fleet.state(sent) == "delivered"
     asking = fleet.send(payload="second", response=True, ttl_s=300)
-    with Device(fleet.edge) as device:
+    with CommandDevice(fleet.edge) as device:
         message = device.take()
         device.respond(message, b"yes", 200)
         kill(fleet)
@@ -332,7 +283,7 @@ def killed_between(fleet: Fleet, kill: Callable[[Fleet], None]) -> None:
     assert (over["state"], over["response"]["payload"]) == ("delivered", "yes")
     fleet.up()
     last = fleet.send(payload="last", ttl_s=300)
-    with Device(fleet.edge) as device:
+    with CommandDevice(fleet.edge) as device:
         assert device.take().payload == b"last", "nothing is delivered again that was acknowledged"
         fleet.wait(last, "delivered")
 
@@ -341,7 +292,7 @@ class TestApplications:
     """Applications over AMQP, with the C library of Qpid Proton."""
 
     def test_a_command_and_what_became_of_it(self, fleet: Fleet) -> None:
-        with application(fleet) as connection, Device(fleet.edge, "fan1") as device:
+        with application(fleet) as connection, CommandDevice(fleet.edge, "fan1") as device:
             every = connection.create_receiver("command-receipt/gw1/fan1")
             own = connection.create_receiver("command-reply/console")
             sender = connection.create_sender("command/gw1/fan1")
@@ -420,7 +371,7 @@ def command(fleet: Fleet, *words: str, code: int = 0) -> Any:
 
 
 def test_on_the_command_line(fleet: Fleet) -> None:
-    with Device(fleet.edge, "lamp") as device:
+    with CommandDevice(fleet.edge, "lamp") as device:
         sent = command(fleet, "send", "lamp@gw1", "on", "bright", "--response", "--correlation-id", "c1")
         message = device.take()
         assert message.payload == b"bright"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import socket
-import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from tests.support.certificates import Authority
+from tests.support.command import output_of, run_waypost
 from tests.support.processes import Waypost, edge, free_port
 from tests.support.stores import change
 
@@ -28,10 +27,7 @@ Found = dict[str, list[dict[str, Any]]]
 
 def doctor(data: Path, *options: str) -> tuple[int, Found]:
     """Run the doctor; return its exit code and its results by name."""
-    done = subprocess.run(
-        [sys.executable, "-m", "edge.appliance.main", "doctor", "--data", str(data), "--json", "--timeout=3", *options],
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+    done = run_waypost("doctor", "--data", str(data), "--json", "--timeout=3", *options)
     assert done.stderr == ""
     found: Found = {}
     for result in json.loads(done.stdout)["results"]:
@@ -62,11 +58,7 @@ spec:
     endpointHosts: [{{host: 127.0.0.1, port: {peer}}}]
     {tls}
 """)
-    done = subprocess.run(
-        [sys.executable, "-m", "edge.appliance.main", "apply", "--data", str(data), "-f", str(folder / "gateway.yaml")],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    output_of("apply", "--data", str(data), "-f", str(folder / "gateway.yaml"))
 
 
 def expired(folder: Path) -> tuple[str, str]:
@@ -111,11 +103,7 @@ def test_a_gateway_at_work(tmp_path: Path, peer: Waypost) -> None:
 def test_everything_broken(tmp_path: Path) -> None:
     certificate, key = expired(tmp_path)
     data = tmp_path / "gw"
-    done = subprocess.run(
-        [sys.executable, "-m", "edge.appliance.main", "edge", "init", "--data", str(data)],
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    assert "store ready" in done.stdout
+    assert "store ready" in output_of("edge", "init", "--data", str(data))
     with socket.create_server(("127.0.0.1", 0)) as squatter:
         port = squatter.getsockname()[1]
         apply(tmp_path, data, mqtts=port, certificate=certificate, key=key, peer=free_port(), ca=None)
@@ -149,10 +137,7 @@ def test_an_uplink_whose_certificate_nobody_signed(tmp_path: Path, peer: Waypost
 
 
 def test_people_get_eighty_columns(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "edge.appliance.main", "doctor", "--data", str(tmp_path / "new")],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_waypost("doctor", "--data", str(tmp_path / "new"))
     assert done.stderr == ""
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert "\x1b" not in done.stdout

@@ -8,24 +8,17 @@ import re
 import select
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
 
+from tests.support.command import PROGRAM, error_of, output_of, run_program, run_waypost
 from tests.support.medium import Medium
-from tests.support.paho_loop import stop_loop
-from tests.support.processes import Waypost, free_port, wait_until
+from tests.support.paho_client import PahoClient
+from tests.support.processes import Waypost, free_port
 
 WAIT_S = 60.0
-PROGRAM = (sys.executable, "-m", "edge.appliance.main")
-
-
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PROGRAM, *arguments], capture_output=True, text=True, timeout=WAIT_S, check=False, stdin=subprocess.DEVNULL
-    )
 
 
 def on_a_terminal(answers: list[str], *arguments: str) -> tuple[int, str]:
@@ -48,31 +41,23 @@ def on_a_terminal(answers: list[str], *arguments: str) -> tuple[int, str]:
 
 def connects(port: int, user: str, password: str) -> bool:
     """Return True when the broker accepts these credentials, False when it refuses them."""
-    answers: list[bool] = []
     client = paho.Client(paho.CallbackAPIVersion.VERSION2, f"{user}-1", protocol=paho.MQTTv5)
     client.username_pw_set(user, password)
-    client.on_connect = lambda _client, _data, _flags, reason, _properties: answers.append(not reason.is_failure)
-    client.connect("127.0.0.1", port)
-    client.loop_start()
-    wait_until(lambda: bool(answers), timeout_s=WAIT_S, what="CONNACK")
-    client.disconnect()
-    stop_loop(client)
-    return answers[0]
+    with PahoClient(client).connect(port) as connecting:
+        return connecting.code == 0
 
 
 def test_asked_on_a_terminal_then_the_commands_it_names(tmp_path: Path) -> None:
     data, mqtt = str(tmp_path / "gw"), free_port()
-    before = command("edge", "run", "--data", data)
-    assert before.returncode == 2
-    assert f"waypost edge init --data {data}" in before.stderr
+    assert f"waypost edge init --data {data}" in error_of("edge", "run", "--data", data, code=2)
     assert not Path(data).exists()
     answers = ["hall", "nowhere", f"127.0.0.1:{mqtt}", "none", "127.0.0.1:0", "none"]
     code, shown = on_a_terminal(answers, "edge", "init", "--data", data)
     assert code == 0, shown
     assert 'expected "host:port"' in shown or "nowhere" in shown
     assert f"waypost edge run --data {data}" in shown
-    added = command("device", "add", "pump7", "--data", data, "--profile", "sensor")
-    password = re.findall(r"password: (\S+)", added.stdout)[0]
+    added = output_of("device", "add", "pump7", "--data", data, "--profile", "sensor")
+    password = re.findall(r"password: (\S+)", added)[0]
     with Waypost(tmp_path / "gw.log", "edge", "run", "--data", data) as gateway:
         assert gateway.endpoints.keys() == {"mqtt", "http"}
         assert connects(mqtt, "pump7", password)
@@ -82,22 +67,21 @@ def test_asked_on_a_terminal_then_the_commands_it_names(tmp_path: Path) -> None:
 def test_by_options_with_a_hub(tmp_path: Path) -> None:
     data = str(tmp_path / "gw")
     options = ["--name", "gw1", "--amqp", "none", "--hub", "amqp://hub.example", "--forward", "plant/#"]
-    made = command("edge", "init", "--data", data, *options, "--forward", "#")
+    made = run_waypost("edge", "init", "--data", data, *options, "--forward", "#")
     assert made.returncode == 0, made.stderr
     assert "passwords cross the network unencrypted" in made.stderr
-    shown = command("get", "--data", data).stdout
+    shown = output_of("get", "--data", data)
     assert "amqp://hub.example" in shown
     assert "default.plant" in shown
     assert "default.all" in shown
     assert (tmp_path / "gw" / "gateway.yaml").stat().st_mode & 0o077 == 0
-    again = command("apply", "--data", data, "-f", str(tmp_path / "gw" / "gateway.yaml"))
-    assert again.stdout.count(" unchanged\n") == 4, "the file says what is applied"
-    twice = command("edge", "init", "--data", data, "--name", "other")
-    assert (twice.returncode, "applied already" in twice.stderr) == (2, True)
+    again = output_of("apply", "--data", data, "-f", str(tmp_path / "gw" / "gateway.yaml"))
+    assert again.count(" unchanged\n") == 4, "the file says what is applied"
+    assert "applied already" in error_of("edge", "init", "--data", data, "--name", "other", code=2)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         (["--mqtt", "nowhere"], "--mqtt nowhere"),
         (["--hub", "amqp://hub.example"], "--forward"),
@@ -108,28 +92,22 @@ def test_by_options_with_a_hub(tmp_path: Path) -> None:
         (["--hub", "amqp://hub.example", "--forward", "plant/#/x"], "plant/#/x"),
     ],
 )
-def test_what_is_wrong_makes_nothing(tmp_path: Path, options: list[str], said: str) -> None:
-    done = command("edge", "init", "--data", str(tmp_path / "gw"), *options)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+def test_what_is_wrong_makes_nothing(tmp_path: Path, options: list[str], expected: str) -> None:
+    assert expected in error_of("edge", "init", "--data", str(tmp_path / "gw"), *options, code=2)
     assert not (tmp_path / "gw").exists()
 
 
 def test_without_options_and_terminal_only_the_store_is_made(tmp_path: Path) -> None:
-    done = command("edge", "init", "--data", str(tmp_path / "gw"))
-    assert done.returncode == 0
-    assert "store ready" in done.stdout
-    assert command("get", "--data", str(tmp_path / "gw")).stderr == "nothing applied\n"
+    assert "store ready" in output_of("edge", "init", "--data", str(tmp_path / "gw"))
+    assert run_waypost("get", "--data", str(tmp_path / "gw")).stderr == "nothing applied\n"
 
 
 @pytest.mark.parametrize("folder", ["gw", 'odd % "name"'])
 def test_the_unit_is_one(tmp_path: Path, folder: str) -> None:
     data = tmp_path / folder
     options = ["--name", "gw1", "--mqtt", "0.0.0.0:883", "--systemd"]
-    done = command("edge", "init", "--data", str(data), *options)
-    assert done.returncode == 0, done.stderr
-    assert "sudo systemctl daemon-reload && sudo systemctl enable --now waypost.service" in done.stdout
+    printed = output_of("edge", "init", "--data", str(data), *options)
+    assert "sudo systemctl daemon-reload && sudo systemctl enable --now waypost.service" in printed
     text = (data / "waypost.service").read_text()
     for line in (
         "User=waypost",
@@ -154,13 +132,12 @@ def test_the_unit_is_one(tmp_path: Path, folder: str) -> None:
 def test_a_full_disk_leaves_nothing_and_it_can_be_done_again(tmp_path: Path, room: int) -> None:
     root = tmp_path / "medium"
     root.mkdir()
-    told = ("--data", str(root / "site" / "gw"), "--name", "hall", "--http", "none", "--systemd")
+    options = ("--data", str(root / "site" / "gw"), "--name", "hall", "--http", "none", "--systemd")
     with Medium(root, folder=tmp_path) as medium:
         medium.limit(room)
-        line = [*PROGRAM, "edge", "init", *told]
-        done = subprocess.run(line, env=medium.environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        done = run_program("edge", "init", *options, environment=medium.environment)
         assert medium.count("failures") > 0
     assert (done.returncode, "nothing was created" in done.stderr) == (1, True), done.stderr
     assert "Traceback" not in done.stderr
     assert list(root.iterdir()) == []
-    assert command("edge", "init", *told).returncode == 0
+    output_of("edge", "init", *options)

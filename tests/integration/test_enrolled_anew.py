@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edge.broker.router.connector_uplink import BACKOFF
-from tests.integration.test_enrolment import uplink
-from tests.support.enrolled import EnrolledFleet
+from tests.support.enrolled import EnrolledFleet, operator_uplink
 from tests.support.processes import Waypost, free_port, wait_until
 
 CONNECTED_S_MAX = 3.0
@@ -35,15 +33,13 @@ def waits_longest(log: Path) -> None:
     wait_until(begun, timeout_s=REFUSED_S_MAX, what="the longest wait", every_s=0.1)
 
 
-def connected_after(data: Path, gateway: Waypost) -> float:
+def connected_after(gateway: Waypost) -> float:
     """Return the seconds until the gateway is connected, at most 10 times the limit."""
     begun = time.monotonic()
 
-    def connected() -> dict[str, Any] | None:
-        found = uplink(data, gateway)
-        return found if found["state"] == "connected" else None
-
-    wait_until(lambda: connected() is not None, timeout_s=10 * CONNECTED_S_MAX, what="connected", every_s=0.05)
+    wait_until(
+        lambda: operator_uplink(gateway)["state"] == "connected", timeout_s=10 * CONNECTED_S_MAX, what="connected"
+    )
     return time.monotonic() - begun
 
 
@@ -62,6 +58,6 @@ def test_a_running_gateway_connects_at_once_when_it_is_enrolled_anew(tmp_path: P
             fleet.fleet("revoke", "hall")
         gateway.start()
         waits_longest(log)
-        token = fleet.fleet("token", "create", "--gateway", "hall").strip()
+        token = fleet.fleet("token", "create", "--gateway", "hall")
         fleet.here("hall", "edge", "enrol", "--token", token, "--hub", fleet.url)
-        assert connected_after(data, gateway) < CONNECTED_S_MAX
+        assert connected_after(gateway) < CONNECTED_S_MAX

@@ -8,16 +8,12 @@ import json
 import shutil
 import socket
 import ssl
-import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-import paho.mqtt.client as paho
 import pytest
 from cryptography import x509
 
@@ -30,102 +26,47 @@ from edge.appliance.identity.renewal import CHECK_INTERVAL_S_MAX
 from edge.appliance.identity.request import new_key, signing_request
 from edge.appliance.identity.revocation_list import fetch
 from tests.support.clock import Clock
-from tests.support.command import run_waypost
-from tests.support.lake import rows
-from tests.support.paho_loop import stop_loop
+from tests.support.command import run_program, run_waypost
+from tests.support.enrolled import enrolling_hub, init_gateway, landed, operator_uplink, run_fleet
+from tests.support.password_device import PasswordDevice
 from tests.support.processes import Waypost, free_port, wait_until
 
 WAIT_S = 60.0
 DAY_S = 86_400
 
 
-def hub(folder: Path, *arguments: str, amqps: int = 0) -> Waypost:
-    """Start a hub that accepts gateways by their certificates."""
-    places = (f"--amqp=127.0.0.1:{amqps}", "--http=127.0.0.1:0")
-    return Waypost(folder / "hub.log", "hub", "run", "--data", str(folder / "hub"), *places, *arguments)
-
-
-def fleet(folder: Path, *words: str) -> str:
-    """Run a `waypost fleet` command; return its output."""
-    done = run_waypost("fleet", *words, "--data", str(folder / "hub"))
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def init(folder: Path, url: str, token: str, *, name: str = "hall") -> tuple[int, str]:
-    """Run `edge init`; return its exit code and output."""
-    places = ("--mqtt", "127.0.0.1:0", "--amqp", "none", "--http", "127.0.0.1:0")
-    told = ("--name", name, "--hub", url, "--token", token, "--forward", "plant/#")
-    done = run_waypost("edge", "init", "--data", str(folder / name), *told, *places)
-    return done.returncode, done.stdout + done.stderr
-
-
-class Device:
-    """Device of a gateway, with a password."""
-
-    def __init__(self, data: Path, port: int) -> None:
-        added = run_waypost("device", "add", "pump7", "--data", str(data), "--allow", "send:plant/#", "--json")
-        self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, "pump7", clean_session=True)
-        self._client.username_pw_set("pump7", json.loads(added.stdout)["password"])
-        self._client.connect("127.0.0.1", port)
-        self._client.loop_start()
-
-    def publish(self, first: int, last: int) -> None:
-        """Publish messages; every one is acknowledged on return."""
-        for each in [self._client.publish("plant/7", b"%d" % i, qos=1) for i in range(first, last)]:
-            each.wait_for_publish(WAIT_S)
-            assert each.is_published()
-
-    def stop(self) -> None:
-        self._client.disconnect()
-        stop_loop(self._client)
-
-
-def uplink(data: Path, running: Waypost) -> dict[str, Any]:
-    url = f"http://127.0.0.1:{running.port('http')}/api/v1/status"
-    token = (data / "operator.token").read_text().strip()
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-    with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
-        return dict(json.load(answer)["uplink"])
-
-
-def landed(folder: Path) -> list[tuple[str, str, int]]:
-    found = rows(folder / "hub" / "lake", "telemetry")
-    return sorted((row["gateway"], row["epoch"], row["sequence"]) for row in found)
-
-
 def test_in_and_out_and_in_again(tmp_path: Path) -> None:
     """A revoked gateway loses and repeats no message, although the hub is killed in between."""
     port = free_port()
     data = tmp_path / "hall"
-    with hub(tmp_path, amqps=port) as far:
+    with enrolling_hub(tmp_path, amqps=port) as far:
         url = f"amqps://localhost:{port}"
-        assert init(tmp_path, url, fleet(tmp_path, "token", "create"))[0] == 0
+        assert init_gateway(tmp_path, url, run_fleet(tmp_path, "token", "create"))[0] == 0
         with Waypost(tmp_path / "hall.log", "edge", "run", "--data", str(data)) as near:
-            device = Device(data, near.port("mqtt"))
-            device.publish(0, 20)
+            device = PasswordDevice(data, near.port("mqtt"))
+            device.send(20)
             wait_until(lambda: len(landed(tmp_path)) == 20, timeout_s=WAIT_S, what="20 in the lake")
-            fleet(tmp_path, "revoke", "hall")
+            run_fleet(tmp_path, "revoke", "hall")
             wait_until(
-                lambda: "was revoked" in (uplink(data, near)["last_error"] or ""), timeout_s=10.0, what="it is cut"
+                lambda: "was revoked" in (operator_uplink(near)["last_error"] or ""), timeout_s=10.0, what="it is cut"
             )
-            device.publish(20, 40)
+            device.send(20)
             far.kill()
             far.start()
             wait_until(
-                lambda: "was revoked" in (uplink(data, near)["last_error"] or ""), timeout_s=WAIT_S, what="still"
+                lambda: "was revoked" in (operator_uplink(near)["last_error"] or ""), timeout_s=WAIT_S, what="still"
             )
-            token = fleet(tmp_path, "token", "create", "--gateway", "hall")
+            token = run_fleet(tmp_path, "token", "create", "--gateway", "hall")
             again = run_waypost("edge", "enrol", "--data", str(data), "--token", token)
             assert again.returncode == 0, again.stderr
             wait_until(lambda: len(landed(tmp_path)) == 40, timeout_s=WAIT_S, what="40 in the lake")
-            device.stop()
+            device.close()
             assert near.stop() == 0
         assert far.stop() == 0
     found = landed(tmp_path)
     assert len({epoch for _, epoch, _ in found}) == 1
     assert [sequence for _, _, sequence in found] == list(range(40))
-    listed = json.loads(fleet(tmp_path, "list", "--json"))
+    listed = json.loads(run_fleet(tmp_path, "list", "--json"))
     assert [(each["gateway"], each["state"]) for each in listed] == [("hall", "good")]
 
 
@@ -137,12 +78,12 @@ def test_a_registry_of_before_the_gateway_enrolled(tmp_path: Path) -> None:
     port, data, notice = free_port(), tmp_path / "hall", tmp_path / "hub" / "registry.older"
     registry = tmp_path / "hub" / "registry.db"
     near = Waypost(tmp_path / "hall.log", "edge", "run", "--data", str(data))
-    far = hub(tmp_path, amqps=port)
+    far = enrolling_hub(tmp_path, amqps=port)
     with far:
         assert far.stop() == 0
     shutil.copy(registry, tmp_path / "registry.before")
     with far:
-        assert init(tmp_path, f"amqps://localhost:{port}", fleet(tmp_path, "token", "create"))[0] == 0
+        assert init_gateway(tmp_path, f"amqps://localhost:{port}", run_fleet(tmp_path, "token", "create"))[0] == 0
         assert far.stop() == 0
     for each in registry.parent.glob("registry.db*"):
         each.unlink()
@@ -150,10 +91,10 @@ def test_a_registry_of_before_the_gateway_enrolled(tmp_path: Path) -> None:
     with far, near:
         wait_until(notice.exists, timeout_s=WAIT_S, what="the older copy is noticed")
         assert notice.read_text() == "CERTIFICATES\n"
-        listed = json.loads(fleet(tmp_path, "list", "--json"))
+        listed = json.loads(run_fleet(tmp_path, "list", "--json"))
         assert [(each["gateway"], each["state"]) for each in listed] == [("hall", "good")]
-        fleet(tmp_path, "revoke", "hall")
-        wait_until(lambda: "was revoked" in (uplink(data, near)["last_error"] or ""), timeout_s=WAIT_S, what="cut")
+        run_fleet(tmp_path, "revoke", "hall")
+        wait_until(lambda: "was revoked" in (operator_uplink(near)["last_error"] or ""), timeout_s=WAIT_S, what="cut")
 
 
 QUOTA = """
@@ -166,9 +107,7 @@ spec: {tenantQuota: {gateways: 1}}
 
 def fails(folder: Path, *words: str) -> str:
     """Run a `waypost fleet` command that fails; return its error."""
-    done = run_waypost("fleet", *words, "--data", str(folder / "hub"))
-    assert done.returncode == 1, done.stdout
-    return done.stderr
+    return run_fleet(folder, *words, code=1)
 
 
 def forgotten(folder: Path, name: str) -> bool:
@@ -185,33 +124,33 @@ def test_forgotten_and_back_in(tmp_path: Path) -> None:
     data = tmp_path / "hall"
     near = Waypost(tmp_path / "hall.log", "edge", "run", "--data", str(data))
     other = Waypost(tmp_path / "yard.log", "edge", "run", "--data", str(tmp_path / "yard"))
-    with hub(tmp_path, "--config", str(tmp_path / "hub.yaml"), amqps=port) as far:
+    with enrolling_hub(tmp_path, "--config", str(tmp_path / "hub.yaml"), amqps=port) as far:
         url = f"amqps://localhost:{port}"
-        assert init(tmp_path, url, fleet(tmp_path, "token", "create"))[0] == 0
+        assert init_gateway(tmp_path, url, run_fleet(tmp_path, "token", "create"))[0] == 0
         with near:
-            device = Device(data, near.port("mqtt"))
-            device.publish(0, 20)
+            device = PasswordDevice(data, near.port("mqtt"))
+            device.send(20)
             wait_until(lambda: len(landed(tmp_path)) == 20, timeout_s=WAIT_S, what="20 in the lake")
             assert "fleet revoke" in fails(tmp_path, "forget", "hall")
-            fleet(tmp_path, "revoke", "hall")
+            run_fleet(tmp_path, "revoke", "hall")
             wait_until(lambda: forgotten(tmp_path, "hall"), timeout_s=WAIT_S, what="hall is forgotten")
-            device.publish(20, 40)
-            device.stop()
+            device.send(20)
+            device.close()
             assert near.stop() == 0
-        [shown] = json.loads(fleet(tmp_path, "list", "--all", "--json"))
+        [shown] = json.loads(run_fleet(tmp_path, "list", "--all", "--json"))
         assert (shown["gateway"], shown["state"]) == ("hall", "forgotten")
-        assert init(tmp_path, url, fleet(tmp_path, "token", "create"), name="yard")[0] == 0
+        assert init_gateway(tmp_path, url, run_fleet(tmp_path, "token", "create"), name="yard")[0] == 0
         with other:
             there = "gateway yard connected from"
             wait_until(lambda: there in (tmp_path / "hub.log").read_text(), timeout_s=WAIT_S, what="yard is there")
             assert other.stop() == 0
-        assert [each["gateway"] for each in json.loads(fleet(tmp_path, "list", "--json"))] == ["yard"]
-        token = fleet(tmp_path, "token", "create", "--gateway", "hall")
+        assert [each["gateway"] for each in json.loads(run_fleet(tmp_path, "list", "--json"))] == ["yard"]
+        token = run_fleet(tmp_path, "token", "create", "--gateway", "hall")
         (tmp_path / "token").write_text(f"{token}\n")
         again = ("edge", "enrol", "--data", str(data), "--token-file", str(tmp_path / "token"))
         full = run_waypost(*again)
         assert (full.returncode, "fleet forget" in full.stderr) == (1, True), full.stderr
-        fleet(tmp_path, "revoke", "yard")
+        run_fleet(tmp_path, "revoke", "yard")
         wait_until(lambda: forgotten(tmp_path, "yard"), timeout_s=WAIT_S, what="yard is forgotten")
         back = run_waypost(*again)
         assert back.returncode == 0, back.stderr
@@ -226,30 +165,30 @@ def test_forgotten_and_back_in(tmp_path: Path) -> None:
 
 def test_what_a_person_gets_wrong(tmp_path: Path) -> None:
     """Each mistake gives one clear line and the exit code; nothing is created by halves."""
-    with hub(tmp_path, "--amqp=0.0.0.0:0") as far:
+    with enrolling_hub(tmp_path, "--amqp=0.0.0.0:0") as far:
         url = f"amqps://localhost:{far.port('amqps')}"
-        token = fleet(tmp_path, "token", "create")
-        code, said = init(tmp_path, f"amqps://localhost:{free_port()}", token)
+        token = run_fleet(tmp_path, "token", "create")
+        code, said = init_gateway(tmp_path, f"amqps://localhost:{free_port()}", token)
         assert (code, "does not answer" in said) == (3, True), said
         https = f"amqps://localhost:{far.port('https')}"
-        code, said = init(tmp_path, https, token)
+        code, said = init_gateway(tmp_path, https, token)
         assert (code, "does not speak AMQP" in said) == (1, True), said
         for wrong in ((url.replace("amqps", "amqp"), token), (url, "wpt1.x"), (url, token[:-3])):
-            assert init(tmp_path, *wrong)[0] == 2
+            assert init_gateway(tmp_path, *wrong)[0] == 2
         other = EnrolmentToken.parse(token)._replace(authority=b"x" * 32).text
-        code, said = init(tmp_path, url, other)
+        code, said = init_gateway(tmp_path, url, other)
         assert (code, "not the hub of this token" in said) == (1, True), said
-        code, said = init(tmp_path, url.replace("localhost", "127.0.0.2"), token)
+        code, said = init_gateway(tmp_path, url.replace("localhost", "127.0.0.2"), token)
         assert (code, "IP address mismatch" in said) == (1, True), said
         assert not (tmp_path / "hall").exists()
-        assert init(tmp_path, url, token)[0] == 0, "none of that has spent it"
-        code, said = init(tmp_path, url, token, name="second")
+        assert init_gateway(tmp_path, url, token)[0] == 0, "none of that has spent it"
+        code, said = init_gateway(tmp_path, url, token, name="second")
         assert (code, "used by another gateway" in said) == (1, True), said
-        code, said = init(tmp_path / "elsewhere", url, fleet(tmp_path, "token", "create"))
+        code, said = init_gateway(tmp_path / "elsewhere", url, run_fleet(tmp_path, "token", "create"))
         assert (code, "--gateway hall" in said) == (1, True), said
-        revoked = fleet(tmp_path, "token", "create")
-        fleet(tmp_path, "token", "revoke", EnrolmentToken.parse(revoked).id)
-        code, said = init(tmp_path, url, revoked, name="third")
+        revoked = run_fleet(tmp_path, "token", "create")
+        run_fleet(tmp_path, "token", "revoke", EnrolmentToken.parse(revoked).id)
+        code, said = init_gateway(tmp_path, url, revoked, name="third")
         assert (code, "was revoked" in said) == (1, True), said
         assert not (tmp_path / "second").exists()
         assert token.split(".")[2] not in (tmp_path / "hub.log").read_text()
@@ -257,8 +196,10 @@ def test_what_a_person_gets_wrong(tmp_path: Path) -> None:
 
 def test_a_hundred_gateways(tmp_path: Path) -> None:
     """A hundred gateways enrol at the same time, each with its token."""
-    with hub(tmp_path) as far:
-        tokens = [EnrolmentToken.parse(text) for text in fleet(tmp_path, "token", "create", "--count", "100").split()]
+    with enrolling_hub(tmp_path) as far:
+        tokens = [
+            EnrolmentToken.parse(text) for text in run_fleet(tmp_path, "token", "create", "--count", "100").split()
+        ]
         exchange = HubEnrolmentClient(ListenEndpoint("localhost", far.port("amqps")), WAIT_S)
 
         def come(number: int) -> str:
@@ -269,16 +210,15 @@ def test_a_hundred_gateways(tmp_path: Path) -> None:
 
         with ThreadPoolExecutor(16) as threads:
             assert list(threads.map(come, range(100))) == [f"gw{number}" for number in range(100)]
-    listed = json.loads(fleet(tmp_path, "list", "--json"))
+    listed = json.loads(run_fleet(tmp_path, "list", "--json"))
     assert sorted(each["gateway"] for each in listed) == sorted(f"gw{number}" for number in range(100))
-    states = {each["state"] for each in json.loads(fleet(tmp_path, "token", "list", "--json"))}
+    states = {each["state"] for each in json.loads(run_fleet(tmp_path, "token", "list", "--json"))}
     assert states == {"spent"}
 
 
 def at(clock: Clock, *words: str) -> str:
     """Run a command with this clock; return its output."""
-    command = [sys.executable, "-m", "edge.appliance.main", *words]
-    done = subprocess.run(command, env=clock.environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    done = run_program(*words, environment=clock.environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -290,35 +230,35 @@ def serial(data: Path) -> int:
 def test_renewed_while_it_sends_and_enrolled_anew_when_all_has_ended(tmp_path: Path) -> None:
     """Clocks advance, first the gateway's. The link survives the renewal, and the store survives a new enrolment."""
     data, port = tmp_path / "hall", free_port()
-    with Clock(tmp_path, synchronized=True) as clock, hub(tmp_path, amqps=port) as far:
+    with Clock(tmp_path, synchronized=True) as clock, enrolling_hub(tmp_path, amqps=port) as far:
         url = f"amqps://localhost:{port}"
-        assert init(tmp_path, url, fleet(tmp_path, "token", "create"))[0] == 0
+        assert init_gateway(tmp_path, url, run_fleet(tmp_path, "token", "create"))[0] == 0
         first = serial(data)
         near = Waypost(tmp_path / "hall.log", "edge", "run", "--data", str(data))
         near.environment = clock.environment
         with near:
-            device = Device(data, near.port("mqtt"))
-            device.publish(0, 10)
+            device = PasswordDevice(data, near.port("mqtt"))
+            device.send(10)
             wait_until(lambda: len(landed(tmp_path)) == 10, timeout_s=WAIT_S, what="10 in the lake")
             assert serial(data) == first
             clock.set(70 * DAY_S, synchronized=True)
             wait_until(lambda: serial(data) != first, timeout_s=CHECK_INTERVAL_S_MAX + WAIT_S, what="it is renewed")
-            device.publish(10, 20)
+            device.send(10)
             wait_until(lambda: len(landed(tmp_path)) == 20, timeout_s=WAIT_S, what="20 in the lake")
             assert (tmp_path / "hub.log").read_text().count("gateway hall connected") == 1, "the link stood"
             assert far.stop() == 0
             clock.set(200 * DAY_S, synchronized=True)
             far.environment = clock.environment
             far.start()
-            device.publish(20, 30)
+            device.send(10)
             wait_until(
                 lambda: "has expired" in (tmp_path / "hub.log").read_text(), timeout_s=WAIT_S, what="it has ended"
             )
-            assert uplink(data, near)["state"] == "connecting"
+            assert operator_uplink(near)["state"] == "connecting"
             token = at(clock, "fleet", "token", "create", "--gateway", "hall", "--data", str(tmp_path / "hub"))
             at(clock, "edge", "enrol", "--data", str(data), "--token", token)
             wait_until(lambda: len(landed(tmp_path)) == 30, timeout_s=WAIT_S, what="30 in the lake")
-            device.stop()
+            device.close()
     found = landed(tmp_path)
     assert len({epoch for _, epoch, _ in found}) == 1
     assert [sequence for _, _, sequence in found] == list(range(30))
@@ -328,8 +268,10 @@ def test_renewed_while_it_sends_and_enrolled_anew_when_all_has_ended(tmp_path: P
 def enrolled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, int]:
     """Start a hub for the tests of this file that need one; yield (folder, amqps port, https port)."""
     folder = tmp_path_factory.mktemp("enrolled")
-    with hub(folder) as far:
-        code, said = init(folder, f"amqps://localhost:{far.port('amqps')}", fleet(folder, "token", "create"))
+    with enrolling_hub(folder) as far:
+        code, said = init_gateway(
+            folder, f"amqps://localhost:{far.port('amqps')}", run_fleet(folder, "token", "create")
+        )
         assert code == 0, said
         yield folder, far.port("amqps"), far.port("https")  # type: ignore[misc]
 
@@ -429,23 +371,25 @@ def test_whoever_has_a_stolen_key_of_the_hub_gets_nothing(tmp_path: Path) -> Non
     """The hub replaces its certificate while links are open; gateways with the new list reject the stolen one."""
     port = free_port()
     data, stolen, log = tmp_path / "hall", tmp_path / "stolen.pem", tmp_path / "hall.log"
-    with hub(tmp_path, amqps=port) as running:
-        assert init(tmp_path, f"amqps://localhost:{port}", fleet(tmp_path, "token", "create"))[0] == 0
+    with enrolling_hub(tmp_path, amqps=port) as running:
+        assert init_gateway(tmp_path, f"amqps://localhost:{port}", run_fleet(tmp_path, "token", "create"))[0] == 0
         assert identity_file(data).with_name(REVOKED).exists(), "it is fetched while a gateway enrols"
         with Waypost(log, "edge", "run", "--data", str(data)) as gateway:
-            wait_until(lambda: uplink(data, gateway)["state"] == "connected", timeout_s=WAIT_S, what="the link")
+            wait_until(lambda: operator_uplink(gateway)["state"] == "connected", timeout_s=WAIT_S, what="the link")
             stolen.write_bytes((tmp_path / "hub" / "authority" / "server.pem").read_bytes())
             before = shown_at(port)
-            assert "revoked; the hub creates another certificate" in fleet(tmp_path, "revoke-hub")
+            assert "revoked; the hub creates another certificate" in run_fleet(tmp_path, "revoke-hub")
             wait_until(lambda: shown_at(port) != before, timeout_s=WAIT_S, what="another certificate")
-            assert uplink(data, gateway)["state"] == "connected"
+            assert operator_uplink(gateway)["state"] == "connected"
             assert log.read_text().count("connected to waypost-hub") == 1, "a link that stands goes on"
-        listed = json.loads(fleet(tmp_path, "list", "--json"))
+        listed = json.loads(run_fleet(tmp_path, "list", "--json"))
         assert [each["gateway"] for each in listed] == ["hall"], "the hub is no gateway"
         fetch(data, HubEnrolmentClient(ListenEndpoint("localhost", port)))
         assert running.stop() == 0
     with Impostor(port, stolen) as impostor, Waypost(log, "edge", "run", "--data", str(data)) as gateway:
         reason = "certificate verify failed: certificate revoked; nothing is sent to this peer"
-        wait_until(lambda: reason in (uplink(data, gateway)["last_error"] or ""), timeout_s=WAIT_S, what="the reason")
+        wait_until(
+            lambda: reason in (operator_uplink(gateway)["last_error"] or ""), timeout_s=WAIT_S, what="the reason"
+        )
     assert impostor.handshakes
     assert not any(impostor.heard)

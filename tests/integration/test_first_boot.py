@@ -7,8 +7,6 @@ import json
 import random
 import socket
 import ssl
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -28,7 +26,7 @@ from edge.appliance.identity.files import GatewayIdentity
 from edge.appliance.identity.location import identity_file
 from edge.card.text import document, text_of
 from tests.support.clock import Clock
-from tests.support.command import kill_waypost, run_waypost
+from tests.support.command import kill_waypost, run_program, run_waypost
 from tests.support.enrolled import EnrolledFleet
 from tests.support.http_proxy import HttpProxy
 from tests.support.processes import Waypost, free_port, wait_until
@@ -81,7 +79,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EnrolledFleet]:
 
 
 def token(fleet: EnrolledFleet) -> str:
-    return fleet.fleet("token", "create").strip()
+    return fleet.fleet("token", "create")
 
 
 def certificates(fleet: EnrolledFleet, name: str) -> list[str]:
@@ -210,8 +208,7 @@ def test_with_a_clock_in_1970_it_enrols_and_attests_once_that_is_right(fleet: En
     machine.make()
     with Clock(tmp_path, synchronized=False) as clock:
         clock.set(-int(time.time()), synchronized=False)
-        words = [sys.executable, "-m", "edge.appliance.main", *machine.enrol("--once")]
-        done = subprocess.run(words, env=clock.environment, capture_output=True, text=True, check=False, timeout=WAIT_S)
+        done = run_program(*machine.enrol("--once"), environment=clock.environment)
     assert done.returncode == 1
     assert f"the certificate of localhost:{fleet.hub_port} begins in the future" in done.stderr
     assert "by this machine's clock, 1970-01-01" in done.stderr

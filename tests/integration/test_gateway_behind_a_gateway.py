@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,9 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.integration.test_gateway_clients import Client
+from tests.support.command import error_of, output_of, run_waypost
 from tests.support.lake import rows
+from tests.support.paho_client import mqtt_client
 from tests.support.processes import Waypost, free_port, hub, wait_until
 
 UPPER = """
@@ -54,7 +53,7 @@ def landed_rows(folder: Path, kind: str, *, relay: str = RELAY) -> list[dict[str
     with hub(folder, f"--amqp=127.0.0.1:{port}"), gateway(folder, "upper") as upper:
         (folder / "lower.yaml").write_text(LOWER.format(kind=kind, port=upper.port(kind)))
         with gateway(folder, "lower") as lower:
-            with Client(lower, "press-1") as client:
+            with mqtt_client(lower, "press-1") as client:
                 for number in range(SENT):
                     client.publish("line/7", b"%d" % number, 1)
             wait_until(lambda: len(rows(lake, "telemetry")) >= SENT, timeout_s=60, what="everything has landed")
@@ -66,7 +65,7 @@ def landed_rows(folder: Path, kind: str, *, relay: str = RELAY) -> list[dict[str
 def assert_proved(folder: Path) -> None:
     """Compare the lake with the sending gateway's store: complete, with a missing row, and with a duplicate."""
     file, lake = folder / "lower.json", folder / "hub" / "lake"
-    assert run("store", "account", "--data", str(folder / "lower"), "--out", str(file)).returncode == 0
+    output_of("store", "account", "--data", str(folder / "lower"), "--out", str(file))
     assert [(one["address"], one["first"], one["last"]) for one in json.loads(file.read_text())["addresses"]] == [
         ("line/7", 0, SENT - 1)
     ]
@@ -82,15 +81,10 @@ def assert_proved(folder: Path) -> None:
 
 
 def proof(lake: Path, file: Path) -> dict[str, Any]:
-    found = run("bridge", "prove", "--lake", str(lake), "--account", str(file), "--json")
+    found = run_waypost("bridge", "prove", "--lake", str(lake), "--account", str(file), "--json")
     document: dict[str, Any] = json.loads(found.stdout)
     assert found.returncode == (0 if document["complete"] else 4)
     return document
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "edge.appliance.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 def gateway(folder: Path, name: str) -> Waypost:
@@ -130,13 +124,11 @@ def test_an_account_says_what_waits_and_asks_which_forwarder(tmp_path: Path) -> 
     two = LOWER.replace("remoteAddress: hall/plant/line/#}}", more)
     (tmp_path / "lower.yaml").write_text(two.format(kind="amqp", port=free_port()))
     with gateway(tmp_path, "lower") as lower:
-        with Client(lower, "press-1") as client:
+        with mqtt_client(lower, "press-1") as client:
             for number in range(SENT):
                 client.publish("line/7", b"%d" % number, 1)
         arguments = ("store", "account", "--data", str(tmp_path / "lower"))
-        unnamed = run(*arguments)
-        assert (unnamed.returncode, unnamed.stdout) == (1, "")
-        assert "hall/default.line/more, hall/default.line/out" in unnamed.stderr
-        assert run(*arguments, "--forwarder", "hall/other").returncode == 1
-        (one,) = json.loads(run(*arguments, "--forwarder", "hall/default.line/more").stdout)["addresses"]
+        assert "hall/default.line/more, hall/default.line/out" in error_of(*arguments, code=1)
+        error_of(*arguments, "--forwarder", "hall/other", code=1)
+        (one,) = json.loads(output_of(*arguments, "--forwarder", "hall/default.line/more"))["addresses"]
         assert (one["last"], one["waiting"], one["given_up"]) == (SENT - 1, [{"first": 0, "last": SENT - 1}], [])

@@ -5,16 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import os
-import subprocess
-import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from edge.broker.mqtt import packets
+from tests.support.command import output_of, run_waypost
 from tests.support.hostile import Raw
+from tests.support.http_client import ask
 from tests.support.names import HOSTILE
 from tests.support.processes import Waypost, edge
 
@@ -22,11 +21,8 @@ TOPICS = [name for name in HOSTILE if not set("+#") & set(name)]
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "edge.appliance.main", *arguments],
-        capture_output=True, timeout=100, check=False, env={**os.environ, "COLUMNS": "300"},
-    )  # fmt: skip
+WIDE = {**os.environ, "COLUMNS": "300"}
+"""Environment of a command whose tables are not wrapped."""
 
 
 def plain(text: str) -> str:
@@ -37,8 +33,9 @@ def plain(text: str) -> str:
 
 
 def page(gateway: Waypost, path: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{gateway.port('http')}{path}", timeout=20) as answer:
-        return str(answer.read().decode())
+    answer = ask(gateway, "GET", path)
+    assert answer.status == 200
+    return answer.body.decode()
 
 
 @pytest.fixture(scope="module")
@@ -57,19 +54,15 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
         yield running
 
 
-def data(gateway: Waypost) -> str:
-    return gateway.arguments[gateway.arguments.index("--data") + 1]
-
-
 @pytest.mark.parametrize("words", [("store", "info"), ("store", "verify"), ("doctor",), ("edge", "status"), ("get",)])
 @pytest.mark.parametrize("as_json", [False, True])
 def test_commands(gateway: Waypost, words: tuple[str, ...], as_json: bool) -> None:
-    where = (
-        ["--http", f"127.0.0.1:{gateway.port('http')}"] if words == ("edge", "status") else ["--data", data(gateway)]
-    )
-    done = command(*words, *where, *(["--json"] if as_json else []))
-    text = plain(done.stdout.decode())
-    plain(done.stderr.decode())
+    where = ["--data", str(gateway.data)]
+    if words == ("edge", "status"):
+        where = ["--http", f"127.0.0.1:{gateway.port('http')}"]
+    done = run_waypost(*words, *where, *(["--json"] if as_json else []), environment=WIDE)
+    text = plain(done.stdout)
+    plain(done.stderr)
     if as_json:
         json.loads(text)
     if words == ("store", "info") and not as_json:
@@ -77,13 +70,13 @@ def test_commands(gateway: Waypost, words: tuple[str, ...], as_json: bool) -> No
 
 
 def test_users(gateway: Waypost) -> None:
-    where = ("--data", data(gateway))
+    where = ("--data", str(gateway.data))
     for name in HOSTILE:
-        done = command("device", "add", *where, "--generate", "--allow", "send:%u/#", "--", name)
-        plain(done.stdout.decode())
-        plain(done.stderr.decode())
+        done = run_waypost("device", "add", *where, "--generate", "--allow", "send:%u/#", "--", name, environment=WIDE)
+        plain(done.stdout)
+        plain(done.stderr)
     for as_json in ((), ("--json",)):
-        plain(command("device", "list", *where, *as_json).stdout.decode())
+        plain(run_waypost("device", "list", *where, *as_json, environment=WIDE).stdout)
 
 
 def test_the_log(gateway: Waypost) -> None:
@@ -103,7 +96,7 @@ def test_status_says_the_names_themselves(gateway: Waypost) -> None:
 
 def test_a_spreadsheet_calculates_nothing(gateway: Waypost, tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
-    assert command("store", "export", "--data", data(gateway), "--out", str(out)).returncode == 0
+    output_of("store", "export", "--data", str(gateway.data), "--out", str(out))
     with out.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["address"] for row in rows} >= {f"queue/{name}" for name in TOPICS}
@@ -113,6 +106,6 @@ def test_a_spreadsheet_calculates_nothing(gateway: Waypost, tmp_path: Path) -> N
 
 def test_ndjson_says_them_exactly(gateway: Waypost, tmp_path: Path) -> None:
     out = tmp_path / "out.ndjson"
-    assert command("store", "export", "--data", data(gateway), "--out", str(out)).returncode == 0
+    output_of("store", "export", "--data", str(gateway.data), "--out", str(out))
     lines = out.read_text().split("\n")[:-1]
     assert {json.loads(line)["address"] for line in lines} >= {f"queue/{name}" for name in TOPICS}

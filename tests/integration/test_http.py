@@ -13,15 +13,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import paho.mqtt.client as paho
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
 from proton import Message
 from proton.utils import BlockingConnection
 
 from tests.support.http_client import WAIT_S, Answer, ask
 from tests.support.http_fields import INERT
-from tests.support.paho_loop import stop_loop
+from tests.support.paho_client import mqtt_client
 from tests.support.processes import Waypost, edge, wait_until
 
 
@@ -31,40 +29,15 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
         yield running
 
 
-class Subscriber:
-    """Paho client that keeps received messages without an acknowledgement."""
-
-    def __init__(self, gateway: Waypost, pattern: str) -> None:
-        self.received: queue.Queue[paho.MQTTMessage] = queue.Queue()
-        subscribed = threading.Event()
-        self.client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
-        self.client.on_message = lambda _c, _d, message: self.received.put(message)
-        self.client.on_subscribe = lambda *_: subscribed.set()
-        self.client.on_connect = lambda client, *_: client.subscribe(pattern, 1)
-        self.client.connect("127.0.0.1", gateway.port("mqtt"))
-        self.client.loop_start()
-        assert subscribed.wait(WAIT_S)
-
-    def get(self) -> paho.MQTTMessage:
-        return self.received.get(timeout=WAIT_S)
-
-    def __enter__(self) -> Subscriber:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.client.disconnect()
-        stop_loop(self.client)
-        self.client._reset_sockets()  # Paho leaves its wake-up pair open after a refusal
-
-
 class TestPublish:
     """`POST /t/<address>`."""
 
     def test_one_message_reaches_a_subscriber(self, gateway: Waypost) -> None:
-        with Subscriber(gateway, "plant/#") as subscriber:
+        with mqtt_client(gateway, "subscriber", version=5) as subscriber:
+            subscriber.subscribe("plant/#")
             answer = ask(gateway, "POST", "/t/plant/7/temp?ttl=60", b'{"t": 21}', {"Content-Type": "application/json"})
             assert (answer.status, answer.body) == (202, b"")
-            message = subscriber.get()
+            message = subscriber.take()
             assert (message.topic, message.payload, message.qos) == ("plant/7/temp", b'{"t": 21}', 1)
             assert message.properties is not None
             assert message.properties.ContentType == "application/json"
@@ -80,8 +53,9 @@ class TestPublish:
     def test_retain_and_headers_of_hono(self, gateway: Waypost) -> None:
         headers = {"QoS-Level": "0", "hono-ttl": "30"}
         assert ask(gateway, "POST", "/t/topic/kept?retain=true", b"last", headers).status == 202
-        with Subscriber(gateway, "topic/kept") as subscriber:
-            message = subscriber.get()
+        with mqtt_client(gateway, "subscriber", version=5) as subscriber:
+            subscriber.subscribe("topic/kept")
+            message = subscriber.take()
             assert (message.payload, message.retain, message.qos) == (b"last", True, 0)
 
     def test_proton_receives(self, gateway: Waypost) -> None:
@@ -154,11 +128,12 @@ class TestBatch:
         ]  # fmt: skip
 
     def test_lines(self, gateway: Waypost) -> None:
-        with Subscriber(gateway, "lines/+") as subscriber:
+        with mqtt_client(gateway, "subscriber", version=5) as subscriber:
+            subscriber.subscribe("lines/+")
             lines = b"".join(b'{"address": "lines/%d", "body": %d}\n' % (i % 3, i) for i in range(1000))
             answer = ask(gateway, "POST", "/t", lines, {"Content-Type": "application/x-ndjson"})
             assert (answer.status, answer.document) == (202, {"accepted": 1000})
-            assert [int(subscriber.get().payload) for _ in range(1000)] == list(range(1000))
+            assert [int(subscriber.take().payload) for _ in range(1000)] == list(range(1000))
 
     def test_one_bad_item_and_nothing_is_taken(self, gateway: Waypost) -> None:
         items = b'[{"address": "queue/none", "body": 1}, {"address": "queue/#", "body": 2}]'

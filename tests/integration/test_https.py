@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import http.client
 import socket
 import ssl
 import struct
 from pathlib import Path
 
-from tests.integration.test_auth import apply
 from tests.support.certificates import Authority
-from tests.support.processes import Waypost
+from tests.support.configured_gateway import gateway_with
+from tests.support.http_client import ask
 
 WAIT_S = 20.0
-
-
-def ask(port: int, context: ssl.SSLContext, method: str, path: str, body: bytes = b"21.5") -> int:
-    connection = http.client.HTTPSConnection("localhost", port, timeout=WAIT_S, context=context)
-    connection.request(method, path, body if method == "POST" else None)
-    answer = connection.getresponse()
-    answer.read()
-    connection.close()
-    return answer.status
 
 
 def test_certificates_and_the_console(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ca")
     server, device, stranger = authority.issue("gw1"), authority.issue("sensor-7"), authority.issue("stranger")
-    apply(
-        tmp_path,
-        f"""
+    text = f"""
 apiVersion: waypost/v1
 kind: Gateway
 metadata: {{name: gw1}}
@@ -55,20 +43,18 @@ apiVersion: enmasse.io/v1beta1
 kind: Address
 metadata: {{name: default.jobs}}
 spec: {{address: jobs, type: queue}}
-""",
-    )
-    with Waypost(tmp_path / "gw.log", "edge", "run", "--data", str(tmp_path / "gw")) as gateway:
-        port = gateway.port("https")
+"""
+    with gateway_with(tmp_path, text) as gateway:
         known, unknown, nobody = (authority.context(issued) for issued in (device, stranger, None))
-        assert ask(port, known, "POST", "/t/plant/sensor-7/temp") == 202
-        assert ask(port, known, "POST", "/t/plant/sensor-8/temp") == 403
-        assert ask(port, unknown, "POST", "/t/plant/stranger/temp") == 401
-        assert ask(port, nobody, "POST", "/t/plant/sensor-7/temp") == 401
-        assert ask(port, nobody, "GET", "/healthz") == 200
-        assert ask(port, known, "POST", "/t/jobs", b"x" * 3_000_000) == 202
-        reset_after_the_beginning(port, known)
-        assert ask(port, known, "GET", "/c/jobs?settle=auto&wait=10") == 200, "it was not settled"
-        assert ask(port, known, "GET", "/c/jobs?settle=auto") == 204, "now it was"
+        assert ask(gateway, "POST", "/t/plant/sensor-7/temp", b"21.5", tls=known).status == 202
+        assert ask(gateway, "POST", "/t/plant/sensor-8/temp", b"21.5", tls=known).status == 403
+        assert ask(gateway, "POST", "/t/plant/stranger/temp", b"21.5", tls=unknown).status == 401
+        assert ask(gateway, "POST", "/t/plant/sensor-7/temp", b"21.5", tls=nobody).status == 401
+        assert ask(gateway, "GET", "/healthz", tls=nobody).status == 200
+        assert ask(gateway, "POST", "/t/jobs", b"x" * 3_000_000, tls=known).status == 202
+        reset_after_the_beginning(gateway.port("https"), known)
+        assert ask(gateway, "GET", "/c/jobs?settle=auto&wait=10", tls=known).status == 200, "it was not settled"
+        assert ask(gateway, "GET", "/c/jobs?settle=auto", tls=known).status == 204, "now it was"
         assert gateway.stop() == 0
 
 

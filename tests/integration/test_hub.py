@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import random
-import signal
 import socket
 import sqlite3
-import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -25,57 +17,21 @@ import pytest
 from bridge.engine import DeliveryState
 from bridge.message import Run
 from bridge.plain import Hop, data_section, messages
+from tests.support.command import error_of
 from tests.support.gateway_peer import EPOCH, GatewayPeer
+from tests.support.http_client import ask, document
 from tests.support.lake import read_columns
-
-ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 20.0
+from tests.support.processes import Waypost, hub
 
 
-class HubProcess:
-    """`waypost hub run` as a process."""
-
-    def __init__(self, data: Path, *options: str) -> None:
-        self.data = data
-        command = [sys.executable, "-m", "edge.appliance.main", "hub", "run", "--data", str(data), "--dev"]
-        self.process = subprocess.Popen(
-            [*command, "--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0", *options],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line.startswith("ready "):
-            _, errors = self.process.communicate(timeout=DEADLINE_S)
-            raise AssertionError(f"no ready line: {line!r}\n{errors}")
-        self.ready = line
-        places = dict(word.split("=") for word in line.split()[1:])
-        self.amqp, self.http = ((h, int(p)) for h, _, p in (places[n].rpartition(":") for n in ("amqp", "http")))
-
-    def get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"http://{self.http[0]}:{self.http[1]}{path}", timeout=5) as answer:
-            body = answer.read()
-        return json.loads(body) if answer.headers["content-type"] == "application/json" else body.decode()
-
-    def stop(self) -> tuple[int, str]:
-        """Send SIGTERM; return the exit code and the log."""
-        self.process.send_signal(signal.SIGTERM)
-        out, errors = self.process.communicate(timeout=DEADLINE_S)
-        assert out == "", "exactly one line on stdout"
-        return self.process.returncode, errors
-
-
-@contextlib.contextmanager
-def hub(data: Path, *options: str) -> Iterator[HubProcess]:
-    running = HubProcess(data, *options)
-    try:
-        yield running
-    finally:
-        if running.process.poll() is None:
-            running.process.kill()
-            running.process.communicate()
+def stop(running: Waypost) -> str:
+    """Stop a hub that has printed one line; return its log."""
+    assert running.process is not None
+    assert running.process.stdout is not None
+    running.process.terminate()
+    assert running.process.stdout.read() == "", "exactly one line on stdout"
+    assert running.ends() == 0
+    return running.log.read_text()
 
 
 def test_from_a_gateway_to_the_lake(tmp_path: Path) -> None:
@@ -83,8 +39,8 @@ def test_from_a_gateway_to_the_lake(tmp_path: Path) -> None:
     restart.
     """
 
-    async def first(running: HubProcess) -> None:
-        client = await GatewayPeer("gw1").connect(running.amqp)
+    async def first(running: Waypost) -> None:
+        client = await GatewayPeer("gw1").connect(running.endpoints["amqp"])
         client.batch(0, "a", 0, 100)
         client.batch(1, "b", 0, 10)
         client.batch(2, "a", 50, 100)
@@ -94,16 +50,16 @@ def test_from_a_gateway_to_the_lake(tmp_path: Path) -> None:
         client.send("telemetry", 5, data_section(b"this is no batch"))
         await client.until(lambda: len(client.outcomes) == 6)
         assert set(client.outcomes.values()) == {DeliveryState.ACCEPTED}, "what cannot be read is kept in quarantine"
-        second = await GatewayPeer("gw1").connect(running.amqp)
+        second = await GatewayPeer("gw1").connect(running.endpoints["amqp"])
         await client.until(lambda: client.over)
         assert client.closed is not None
         assert client.closed.name == "amqp:connection:forced"
         second.batch(0, "a", 200, 10)
         await second.until(lambda: second.outcomes == {0: DeliveryState.ACCEPTED})
-        status = running.get("/api/v1/status")
+        status = document(running, "/api/v1/status")
         assert status["totals"]["rows"] == 170
         assert status["totals"]["duplicates"] == 50
-        gateway = running.get("/api/v1/gateways/gw1")
+        gateway = document(running, "/api/v1/gateways/gw1")
         assert gateway["connected"] is True
         assert gateway["landed"] == 170
         assert gateway["status"]["backlog_messages"] == 7
@@ -111,44 +67,45 @@ def test_from_a_gateway_to_the_lake(tmp_path: Path) -> None:
             ("a", 209, 149, 50),
             ("b", 9, 9, 0),
         ]
-        assert "waypost_hub_messages_landed_total 170.0" in running.get("/metrics")
-        assert running.get("/healthz")["ok"] is True
-        assert [one["name"] for one in running.get("/healthz")["problems"]] == ["quarantine"]
+        assert "waypost_hub_messages_landed_total 170.0" in ask(running, "GET", "/metrics").body.decode()
+        assert document(running, "/healthz")["ok"] is True
+        assert [one["name"] for one in document(running, "/healthz")["problems"]] == ["quarantine"]
         second.close()
 
-    async def again(running: HubProcess) -> None:
-        client = await GatewayPeer("gw1").connect(running.amqp)
+    async def again(running: Waypost) -> None:
+        client = await GatewayPeer("gw1").connect(running.endpoints["amqp"])
         client.batch(0, "a", 0, 215)
         await client.until(lambda: client.outcomes == {0: DeliveryState.ACCEPTED})
         client.close()
 
     with hub(tmp_path) as running:
         asyncio.run(first(running))
-        assert running.stop()[0] == 0
+        stop(running)
     with hub(tmp_path) as running:
         asyncio.run(again(running))
-        code, log = running.stop()
-        assert code == 0
+        log = stop(running)
         assert "Traceback" not in log
     telemetry = read_columns(
-        tmp_path / "lake", "telemetry", "gateway", "address", "sequence", "body", "clock_quality", "lane"
+        tmp_path / "hub" / "lake", "telemetry", "gateway", "address", "sequence", "body", "clock_quality", "lane"
     )
     expected = [
         ("gw1", address, s, b"%d" % s, "good", "live") for address, n in (("a", 215), ("b", 10)) for s in range(n)
     ]
     assert telemetry == expected
-    assert read_columns(tmp_path / "lake", "quarantine", "gateway", "link", "content") == [
+    assert read_columns(tmp_path / "hub" / "lake", "quarantine", "gateway", "link", "content") == [
         ("gw1", "telemetry", data_section(b"this is no batch"))
     ]
-    assert read_columns(tmp_path / "lake", "ledger", "address", "first_sequence", "last_sequence") == [("a", 150, 199)]
-    states = [state for (state,) in read_columns(tmp_path / "lake", "gateway_status", "state")]
+    assert read_columns(tmp_path / "hub" / "lake", "ledger", "address", "first_sequence", "last_sequence") == [
+        ("a", 150, 199)
+    ]
+    states = [state for (state,) in read_columns(tmp_path / "hub" / "lake", "gateway_status", "state")]
     assert states.count("running") == 1
     assert states.count("connected") == 3
 
 
 def test_plain_messages_land_under_their_names(tmp_path: Path) -> None:
-    async def scenario(running: HubProcess) -> None:
-        client = await GatewayPeer("gw1", batching=False).connect(running.amqp)
+    async def scenario(running: Waypost) -> None:
+        client = await GatewayPeer("gw1", batching=False).connect(running.endpoints["amqp"])
         run = Run("a", "device-1", 1, b"", [b"0", b"1", b"2"], time.time_ns())
         for tag, message in enumerate(messages(Hop("gw1", EPOCH), 0, run)):
             client.send("telemetry", tag, message)
@@ -160,8 +117,8 @@ def test_plain_messages_land_under_their_names(tmp_path: Path) -> None:
 
     with hub(tmp_path) as running:
         asyncio.run(scenario(running))
-        assert running.stop()[0] == 0
-    assert read_columns(tmp_path / "lake", "telemetry", "sequence", "device", "body") == [
+        stop(running)
+    assert read_columns(tmp_path / "hub" / "lake", "telemetry", "sequence", "device", "body") == [
         (i, "device-1", b"%d" % i) for i in range(3)
     ]
 
@@ -169,9 +126,9 @@ def test_plain_messages_land_under_their_names(tmp_path: Path) -> None:
 def test_connections_that_come_and_go_do_not_keep_landing_from_going_on(tmp_path: Path) -> None:
     """Landing continues while connections open and close quickly, each leaving a batch behind; one gateway stays."""
 
-    async def come_and_go(running: HubProcess, over: asyncio.Event, sent: list[int]) -> None:
+    async def come_and_go(running: Waypost, over: asyncio.Event, sent: list[int]) -> None:
         while not over.is_set():
-            client = await GatewayPeer("restless").connect(running.amqp)
+            client = await GatewayPeer("restless").connect(running.endpoints["amqp"])
             client.batch(0, "a", len(sent), 1)
             sent.append(len(sent))
             await asyncio.sleep(0)  # the batch is sent
@@ -180,10 +137,10 @@ def test_connections_that_come_and_go_do_not_keep_landing_from_going_on(tmp_path
             client.driver.flush_soon()
             await client.until(lambda gone=client: gone.over)  # type: ignore[misc]
 
-    async def scenario(running: HubProcess) -> list[int]:
+    async def scenario(running: Waypost) -> list[int]:
         over, sent = asyncio.Event(), list[int]()
         restless = asyncio.create_task(come_and_go(running, over, sent))
-        client = await GatewayPeer("steady").connect(running.amqp)
+        client = await GatewayPeer("steady").connect(running.endpoints["amqp"])
         for tag in range(15):
             client.batch(tag, "a", tag, 1)
             await client.until(lambda tag=tag: tag in client.outcomes)  # type: ignore[misc]
@@ -195,13 +152,12 @@ def test_connections_that_come_and_go_do_not_keep_landing_from_going_on(tmp_path
 
     with hub(tmp_path, "--config", str(quick(tmp_path))) as running:
         sent = asyncio.run(scenario(running))
-        assert running.get("/healthz") == {"ok": True, "problems": []}
-        code, log = running.stop()
-    assert code == 0
+        assert document(running, "/healthz") == {"ok": True, "problems": []}
+        log = stop(running)
     assert "Traceback" not in log
     assert log.count("gateway restless connected") < 10, "not a line for each of them"
     assert len(sent) > 15
-    assert read_columns(tmp_path / "lake", "telemetry", "gateway", "sequence") == [
+    assert read_columns(tmp_path / "hub" / "lake", "telemetry", "gateway", "sequence") == [
         *(("restless", sequence) for sequence in sent),
         *(("steady", sequence) for sequence in range(15)),
     ]
@@ -220,21 +176,20 @@ def test_garbage_on_either_port_leaves_the_hub_serving(tmp_path: Path) -> None:
     chance = random.Random(seed)
     heads = [b"", b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00", b"GET / HTTP/1.1\r\n\r\n", b"MQTT"]
 
-    async def scenario(running: HubProcess) -> None:
-        client = await GatewayPeer("gw1").connect(running.amqp)
+    async def scenario(running: Waypost) -> None:
+        client = await GatewayPeer("gw1").connect(running.endpoints["amqp"])
         client.batch(0, "a", 0, 5)
         await client.until(lambda: client.outcomes == {0: DeliveryState.ACCEPTED})
         client.close()
 
     with hub(tmp_path) as running:
         for number in range(40):
-            endpoint = running.amqp if number % 4 else running.http
+            endpoint = running.endpoints["amqp"] if number % 4 else running.endpoints["http"]
             with socket.create_connection(endpoint, timeout=5) as peer, contextlib.suppress(OSError):
                 peer.sendall(chance.choice(heads) + chance.randbytes(chance.randrange(2_000)))
         asyncio.run(scenario(running))
-        assert running.get("/healthz") == {"ok": True, "problems": []}
-        code, log = running.stop()
-    assert code == 0
+        assert document(running, "/healthz") == {"ok": True, "problems": []}
+        log = stop(running)
     assert "Traceback" not in log
 
 
@@ -251,85 +206,55 @@ def test_the_api_refuses_what_is_too_much_or_not_there(tmp_path: Path) -> None:
             ("/api/v1/commands?gateway=a%00b", 400),
             ("/api/v1/gateways/a%00b", 400),
         ):
-            with pytest.raises(urllib.error.HTTPError) as caught:
-                running.get(path)
-            assert caught.value.code == code
-            caught.value.close()
-        assert running.get("/api/v1/gateways") == {"gateways": [], "next": None}
-        page = running.get("/")
+            assert ask(running, "GET", path).status == code
+        assert document(running, "/api/v1/gateways") == {"gateways": [], "next": None}
+        page = ask(running, "GET", "/").body.decode()
         assert "<title>Waypost hub</title>" in page
         assert "http://" not in page.replace("http://www.w3.org/2000/svg", ""), "the page loads nothing from elsewhere"
         assert "https://" not in page
 
 
-def refused(*options: str, cwd: Path = ROOT) -> tuple[int, str]:
-    """Start a hub that refuses to run; return the exit code and stderr."""
-    done = subprocess.run(
-        [sys.executable, "-m", "edge.appliance.main", "hub", "run", *options],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    return done.returncode, done.stderr
+def refusal(*options: str) -> str:
+    """Start a hub that refuses to run; return its error."""
+    return error_of("hub", "run", *options, code=2)
 
 
 FREE = ("--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0")
 
 
 def test_wrong_usage_ends_in_one_clear_line(tmp_path: Path) -> None:
-    code, words = refused("--data", str(tmp_path), *FREE, "--name", "no host")
-    assert code == 2
-    assert "no host" in words
-    code, words = refused("--data", str(tmp_path), "--dev", "--amqp", "0.0.0.0:0")
-    assert code == 2
-    assert "loopback" in words
+    assert "no host" in refusal("--data", str(tmp_path / "hub"), *FREE, "--name", "no host")
+    assert "loopback" in refusal("--data", str(tmp_path / "hub"), "--dev", "--amqp", "0.0.0.0:0")
     config = tmp_path / "hub.yaml"
     config.write_text("apiVersion: waypost/v1\nkind: Hub\nspec:\n  ampq: x\n")
-    code, words = refused("--data", str(tmp_path), "--dev", "--config", str(config), *FREE)
-    assert code == 2
-    assert f"{config}:4: spec.ampq" in words
+    assert f"{config}:4: spec.ampq" in refusal("--data", str(tmp_path / "hub"), "--dev", "--config", str(config), *FREE)
 
 
 def test_a_place_that_is_taken_ends_in_one_clear_line(tmp_path: Path) -> None:
-    with hub(tmp_path / "data") as running:
-        code, words = refused("--data", str(tmp_path / "data"), "--dev", *FREE)
-        assert code == 2
-        assert "in use by another hub" in words
-        own = ("--amqp", f"127.0.0.1:{running.amqp[1]}", "--http", f"127.0.0.1:{running.http[1]}")
-        code, words = refused("--data", str(tmp_path / "data"), "--dev", *own)
-        assert code == 2
-        assert "in use by another hub" in words
-        assert "port" not in words
-        taken = f"127.0.0.1:{running.amqp[1]}"
+    with hub(tmp_path) as running:
+        assert "in use by another hub" in refusal("--data", str(tmp_path / "hub"), "--dev", *FREE)
+        own = ("--amqp", f"127.0.0.1:{running.port('amqp')}", "--http", f"127.0.0.1:{running.port('http')}")
+        error = refusal("--data", str(tmp_path / "hub"), "--dev", *own)
+        assert "in use by another hub" in error
+        assert "port" not in error
+        taken = f"127.0.0.1:{running.port('amqp')}"
         for options in (("--amqp", taken, "--http", "127.0.0.1:0"), ("--amqp", "127.0.0.1:0", "--http", taken)):
-            code, words = refused("--data", str(tmp_path / "other"), "--dev", *options)
-            assert code == 2
-            assert "the port is in use" in words
-        assert running.stop()[0] == 0
+            assert "the port is in use" in refusal("--data", str(tmp_path / "other"), "--dev", *options)
+        stop(running)
 
 
 def test_data_that_cannot_be_used_end_in_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    code, words = refused("--data", str(tmp_path / "file"), "--dev", *FREE)
-    assert code == 2
-    assert "cannot be used" in words
-    with hub(tmp_path / "newer") as running:
-        assert running.stop()[0] == 0
-    with contextlib.closing(sqlite3.connect(tmp_path / "newer" / "registry.db")) as database:
+    assert "cannot be used" in refusal("--data", str(tmp_path / "file"), "--dev", *FREE)
+    with hub(tmp_path) as running:
+        stop(running)
+    with contextlib.closing(sqlite3.connect(tmp_path / "hub" / "registry.db")) as database:
         database.execute("UPDATE schema_version SET version = 99")
         database.commit()
-    code, words = refused("--data", str(tmp_path / "newer"), "--dev", *FREE)
-    assert code == 2
-    assert "newer version" in words
+    assert "newer version" in refusal("--data", str(tmp_path / "hub"), "--dev", *FREE)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_an_unreadable_directory_ends_in_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0)
-    code, words = refused("--data", str(tmp_path / "closed"), "--dev", *FREE)
-    assert code == 2
-    assert "cannot be used" in words
+    assert "cannot be used" in refusal("--data", str(tmp_path / "closed"), "--dev", *FREE)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import subprocess
-import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -13,8 +12,9 @@ from proton.utils import BlockingConnection
 
 from bridge.engine import DeliveryState
 from cloud.hub.limits import COPIES_WAITING_BYTES_MAX, FRAME_BYTES_MAX
-from tests.integration.test_transports import has_module
 from tests.support.amqp_sender import AmqpSender
+from tests.support.http_client import ask
+from tests.support.node import rhea
 from tests.support.processes import Waypost, hub, wait_until
 from tests.support.tenants import EPOCH, WAIT_S, BatchLane, batch, body
 
@@ -133,7 +133,7 @@ receiver.on('message', ({message}) => {
 """
 
 
-@pytest.mark.skipif(not has_module("rhea"), reason="rhea is not installed (npm install rhea; NODE_PATH)")
+@rhea
 def test_rhea_receives(running: Waypost) -> None:
     node = subprocess.Popen(["node", "-e", RHEA, str(running.port("amqp"))], stdout=subprocess.PIPE, text=True)
     try:
@@ -151,6 +151,5 @@ def test_rhea_receives(running: Waypost) -> None:
 
 
 def missed(running: Waypost) -> float:
-    with urllib.request.urlopen(f"http://127.0.0.1:{running.port('http')}/metrics", timeout=WAIT_S) as answer:
-        lines = answer.read().decode().splitlines()
+    lines = ask(running, "GET", "/metrics").body.decode().splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith("waypost_hub_copies_missed_total"))

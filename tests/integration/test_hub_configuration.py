@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import sqlite3
 import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import paho.mqtt.client as paho
 import pytest
 
 from cloud.proof.proof import prove
+from tests.support import http_client
 from tests.support.command import run_waypost
+from tests.support.configured_gateway import encoded
 from tests.support.enrolled import WAIT_S, EnrolledFleet
 from tests.support.lake import rows
-from tests.support.paho_loop import stop_loop
+from tests.support.password_device import PasswordDevice
 from tests.support.processes import wait_until
 
 ADDRESS = """
@@ -53,38 +51,14 @@ def applied(fleet: EnrolledFleet, gateway: str) -> list[str]:
     return [f"{each['kind']}/{each['metadata']['name']}" for each in json.loads(fleet.here(gateway, "get", "--json"))]
 
 
-class Sender:
-    """Device that publishes with a password."""
-
-    def __init__(self, fleet: EnrolledFleet, gateway: str) -> None:
-        data = str(fleet.folder / gateway)
-        added = run_waypost("device", "add", "pump7", "--data", data, "--allow", "send:#", "--json")
-        self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, "pump7", clean_session=True)
-        self._client.username_pw_set("pump7", json.loads(added.stdout)["password"])
-        self._client.connect("127.0.0.1", fleet.gateways[gateway].port("mqtt"))
-        self._client.loop_start()
-        self.sent = 0
-
-    def publish(self, count: int) -> None:
-        """Publish messages; every one is acknowledged on return."""
-        for each in [self._client.publish("plant/7", b"%d" % i, qos=1) for i in range(count)]:
-            each.wait_for_publish(WAIT_S)
-            assert each.is_published()
-        self.sent += count
-
-    def stop(self) -> None:
-        self._client.disconnect()
-        stop_loop(self._client)
-
-
 def test_what_cuts_the_uplink_returns_by_itself_and_nothing_stored_is_touched(fleet: EnrolledFleet) -> None:
     gateway = fleet.enrol("hall").start()
-    sender = Sender(fleet, "hall")
-    sender.publish(50)
+    device = PasswordDevice(fleet.folder / "hall", gateway.port("mqtt"))
+    device.send(50)
     fleet.fleet("config", "apply", "hall", "-f", address(fleet, "one"), "--confirm", "30s", "--why", "first")
     fleet.wait_for("hall", "confirmed", 1)
     assert "Address/one" in applied(fleet, "hall")
-    sender.publish(50)
+    device.send(50)
 
     fleet.fleet("config", "apply", "h*", "-f", fleet.written("away.yaml", ELSEWHERE), "--confirm", "3s")
     wait_until(
@@ -92,12 +66,12 @@ def test_what_cuts_the_uplink_returns_by_itself_and_nothing_stored_is_touched(fl
         timeout_s=WAIT_S,
         what="it is tried",
     )
-    sender.publish(50)
+    device.send(50)
     row = fleet.wait_for("hall", "rolled-back", 2)
     assert "did not confirm it within 3 s" in row["why"]
     assert row["version"] == 1
     assert "Address/one" in applied(fleet, "hall")
-    sender.publish(50)
+    device.send(50)
 
     fleet.fleet("config", "rollback", "hall", "--to", "1")
     fleet.wait_for("hall", "confirmed", 3)
@@ -105,8 +79,8 @@ def test_what_cuts_the_uplink_returns_by_itself_and_nothing_stored_is_touched(fl
     assert (newest["note"], newest["version"]) == ("back to version 1", 3)
     assert second["failure"].startswith("rolled-back: ")
     assert (first["note"], first["failure"]) == ("first", None)
-    sender.stop()
-    wait_until(lambda: len(rows(fleet.lake, "telemetry")) == sender.sent, timeout_s=WAIT_S, what="all is in the lake")
+    device.close()
+    wait_until(lambda: len(rows(fleet.lake, "telemetry")) == device.sent, timeout_s=WAIT_S, what="all is in the lake")
     assert gateway.stop() == 0
     assert fleet.hub.stop() == 0
     assert prove(fleet.lake).complete
@@ -289,13 +263,9 @@ def ask(
 ) -> tuple[int, dict[str, Any]]:
     """Send a request over the hub's HTTPS; return status and document."""
     context = ssl.create_default_context(cafile=str(fleet.folder / "hub" / "authority" / "ca.pem"))
-    url = f"https://localhost:{fleet.hub.port('https')}{path}"
-    request = urllib.request.Request(url, data=body.encode() if body is not None else None, method=method)
-    if user is not None:
-        request.add_header("Authorization", f"Basic {base64.b64encode(user.encode()).decode()}")
-    try:
-        with urllib.request.urlopen(request, timeout=WAIT_S, context=context) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as refused:
-        with refused:
-            return refused.code, json.loads(refused.read() or b"{}")
+    headers = {"Authorization": f"Basic {encoded(user)}"} if user is not None else {}
+    sent = body.encode() if body is not None else None
+    answer = http_client.ask(
+        fleet.hub, method or ("GET" if body is None else "POST"), path, sent, headers, timeout_s=WAIT_S, tls=context
+    )
+    return answer.status, json.loads(answer.body or b"{}")

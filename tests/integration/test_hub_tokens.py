@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,9 @@ from proton import ConnectionException, Message, SSLDomain
 from proton.utils import BlockingConnection, LinkDetached
 
 from bridge.engine import Closed, PeerOpened
-from tests.integration.test_enrolment import hub
-from tests.integration.test_tokens import until_closed
+from tests.support.bearer import until_closed
+from tests.support.enrolled import enrolling_hub
+from tests.support.http_client import ask
 from tests.support.issuer import AUDIENCE, TestIssuer
 from tests.support.processes import Waypost, wait_until
 
@@ -34,7 +33,7 @@ class Site:
         oidc = f"{{issuer: '{issuer.url}', audience: {AUDIENCE}}}"
         tenants = "[{name: acme, quota: {connections: 100}}]"
         file.write_text(f"{{apiVersion: waypost/v1, kind: Hub, spec: {{oidc: {oidc}, tenants: {tenants}}}}}")
-        self.hub: Waypost = hub(folder, "--config", str(file))
+        self.hub: Waypost = enrolling_hub(folder, "--config", str(file))
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -52,14 +51,8 @@ class Site:
 
     def ask(self, token: str) -> int:
         """Request the list of gateways; return the status."""
-        request = urllib.request.Request(f"https://localhost:{self.hub.port('https')}/api/v1/gateways")
-        request.add_header("Authorization", f"Bearer {token}")
-        try:
-            with urllib.request.urlopen(request, timeout=WAIT_S, context=self.context) as answer:
-                return int(answer.status)
-        except urllib.error.HTTPError as refused:
-            with refused:
-                return refused.code
+        headers = {"Authorization": f"Bearer {token}"}
+        return ask(self.hub, "GET", "/api/v1/gateways", headers=headers, tls=self.context).status
 
 
 @pytest.fixture(scope="module")

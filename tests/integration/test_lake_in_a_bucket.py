@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +11,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
 from cloud.lake import compaction, tables
 from cloud.lake.lake import TransactionId
@@ -27,12 +22,15 @@ from cloud.place.options import BucketCredentials, InvalidOptions, from_environm
 from cloud.place.place import parse, place_of_table
 from cloud.proof.proof import prove
 from spark.cli import analytics
+from tests.support.command import error_of, invoke
 from tests.support.cut_link import CutLink
+from tests.support.http_client import ask
 from tests.support.lake import manifests_asked_for
-from tests.support.processes import Waypost, edge, free_port, hub, wait_until
+from tests.support.processes import edge, free_port, hub, wait_until
 from tests.support.publisher import Publisher
 from tests.support.put_gate import PutGate
 from tests.support.s3 import BUCKET, KEYS, ObjectStore
+from tests.support.uplink import backlog
 
 FILES = 8
 NOW_US = 1_795_250_665_237_123
@@ -160,13 +158,11 @@ class TestRefused:
     """The error is one line with the cause and the next step, without a key."""
 
     def refused(self, tmp_path: Path, place: str, environment: dict[str, str]) -> str:
-        command = [sys.executable, "-m", "edge.appliance.main", "hub", "run", "--data", str(tmp_path / "hub"), "--dev"]
-        command += ["--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--lake", place]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert "Traceback" not in done.stderr
-        assert KEYS["AWS_SECRET_ACCESS_KEY"] not in done.stderr
-        return done.stderr
+        listeners = ("--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0")
+        command = ("hub", "run", "--data", str(tmp_path / "hub"), "--dev", *listeners, "--lake", place)
+        error = error_of(*command, code=2, environment=environment)
+        assert KEYS["AWS_SECRET_ACCESS_KEY"] not in error
+        return error
 
     def test_a_bucket_that_is_not_there(self, store: ObjectStore, tmp_path: Path) -> None:
         assert "the bucket does not exist" in self.refused(tmp_path, "s3://elsewhere/lake", store.environment())
@@ -209,8 +205,8 @@ def test_sparks_jobs_without_their_client_of_object_stores_name_the_command(
 ) -> None:
     LakeTable.open(lake, "telemetry")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    said = CliRunner().invoke(analytics, ["run", "--lake", lake.uri, "--master", "spark://127.0.0.1:9"])
-    assert (said.exit_code, "-m spark.setup install s3" in said.output) == (2, True)
+    done = invoke(analytics, "run", "--lake", lake.uri, "--master", "spark://127.0.0.1:9")
+    assert (done.exit_code, "-m spark.setup install s3" in done.output) == (2, True)
     # The probe for conditional writes leaves nothing behind in the store.
     assert lake.names("_probe") == []
 
@@ -239,25 +235,6 @@ class TestOptions:
         assert "s3cret" not in str(refused.value)
 
 
-def status(gateway: Waypost) -> dict[str, object]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{gateway.port('http')}/api/v1/status", timeout=10) as answer:
-        found: dict[str, object] = json.load(answer)["uplink"]
-    return found
-
-
-def drained(gateway: Waypost) -> bool:
-    uplink = status(gateway)
-    return uplink["state"] == "connected" and uplink.get("backlog_messages") == 0
-
-
-def problems(running: Waypost) -> str:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{running.port('http')}/healthz", timeout=10) as answer:
-            return str(answer.read())
-    except urllib.error.HTTPError as unwell:
-        return str(unwell.read())
-
-
 @pytest.mark.timeout(300)
 def test_killed_and_cut_off_on_the_way_acked_is_in_the_lake_once(
     store: ObjectStore, lake: Bucket, tmp_path: Path
@@ -277,10 +254,14 @@ def test_killed_and_cut_off_on_the_way_acked_is_in_the_lake_once(
                 the_hub.kill()
                 the_hub.start()
             link.down(True)
-            wait_until(lambda: "the store does not answer" in problems(the_hub), timeout_s=100, what="it is said")
+            wait_until(
+                lambda: b"the store does not answer" in ask(the_hub, "GET", "/healthz").body,
+                timeout_s=100,
+                what="it is said",
+            )
             link.down(False)
             publisher.end()
-            wait_until(lambda: drained(gateway), timeout_s=100, what="the backlog has drained", every_s=0.2)
+            wait_until(lambda: backlog(gateway) == 0, timeout_s=100, what="the backlog has drained", every_s=0.2)
             wait_until(lambda: manifests_asked_for(tmp_path / "gw1"), timeout_s=30, what="manifests are asked for")
             assert gateway.stop() == 0
             gateway.start()

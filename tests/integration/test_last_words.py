@@ -16,6 +16,7 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import packets
 from tests.support.configured_gateway import basic, gateway_with, resources, user
 from tests.support.hostile import Raw
+from tests.support.http_client import ask
 from tests.support.processes import Waypost, edge, hub
 
 RESOURCES = resources(user("joe", "send", '"plant/#"', password="secret"), listeners=("http", "mqtt"))
@@ -90,8 +91,7 @@ def test_open_requests_are_answered_when_the_gateway_stops_and_its_log_has_no_tr
             client = stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port("http")), timeout=20))
             client.sendall(head)
             clients.append(client)
-        status = urllib.request.urlopen(f"http://127.0.0.1:{gateway.port('http')}/healthz", timeout=20)
-        status.close()
+        assert ask(gateway, "GET", "/healthz").status == 200
         assert gateway.stop() == 0
         answers = [client.recv(4_096) for client in clients]
     assert all(answer.startswith((b"HTTP/1.1 503 ", b"HTTP/1.1 204 ")) for answer in answers), answers
@@ -106,7 +106,7 @@ def test_open_requests_are_answered_when_the_hub_stops_and_one_line_counts_them(
             client = stack.enter_context(socket.create_connection(("127.0.0.1", running.port("http")), timeout=20))
             client.sendall(half)
             clients.append(client)
-        urllib.request.urlopen(f"http://127.0.0.1:{running.port('http')}/healthz", timeout=20).close()
+        assert ask(running, "GET", "/healthz").status == 200
         assert running.stop() == 0
         answers = [client.recv(4_096) for client in clients]
     assert all(answer.startswith(b"HTTP/1.1 503 ") for answer in answers), answers

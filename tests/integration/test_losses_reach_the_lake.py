@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import paho.mqtt.client as paho
-
-from tests.integration.test_gateway_clients import Client
 from tests.support.configured_gateway import gateway_with
 from tests.support.lake import rows
 from tests.support.mosquitto import Mosquitto, installed
-from tests.support.paho_loop import stop_loop
+from tests.support.paho_client import mqtt_client, publish_messages
 from tests.support.processes import free_port, hub, wait_until
 
 RESOURCES = """
@@ -39,11 +36,11 @@ def test_every_sequence_is_there_or_explained(tmp_path: Path) -> None:
     lake, port = tmp_path / "hub" / "lake", free_port()
     sent = 150
     gateway = gateway_with(tmp_path, RESOURCES.format(port=port)).start()
-    with Client(gateway, "d") as client:
+    with mqtt_client(gateway, "d") as client:
         for number in range(sent):
             client.publish("plant/7", b"%0100d" % number, 1)
     gateway.kill()
-    with gateway, Client(gateway, "d") as client:
+    with gateway, mqtt_client(gateway, "d") as client:
         client.publish("plant/7", b"newest", 1)
         with hub(tmp_path, f"--amqp=127.0.0.1:{port}"):
             wait_until(
@@ -75,18 +72,9 @@ CONNECTED = """
 """
 
 
-def publish(broker: Mosquitto, topic: str, payload: bytes) -> None:
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, "publisher")
-    client.connect("127.0.0.1", broker.port)
-    client.loop_start()
-    client.publish(topic, payload, 1).wait_for_publish(30)
-    client.disconnect()
-    stop_loop(client)
-
-
 def _reaches_the_lake(broker: Mosquitto, lake: Path) -> bool:
     """Send a small message; return True once the connector's subscription has it."""
-    publish(broker, "far/small", b"before")
+    publish_messages(broker.port, "far/small", [b"before"])
     return bool(rows(lake, "telemetry"))
 
 
@@ -100,8 +88,8 @@ def test_a_message_too_large_for_a_connector_is_in_the_ledger(tmp_path: Path) ->
         wait_until(
             lambda: _reaches_the_lake(broker, lake), timeout_s=60, every_s=0.5, what="the connector has subscribed"
         )
-        publish(broker, "far/big", bytes(17_000_000))
-        publish(broker, "far/small", b"after")
+        publish_messages(broker.port, "far/big", [bytes(17_000_000)])
+        publish_messages(broker.port, "far/small", [b"after"])
         wait_until(lambda: len(rows(lake, "ledger")) == 1, timeout_s=60, what="the loss is in the lake")
         wait_until(
             lambda: b"after" in {row["body"] for row in rows(lake, "telemetry")},

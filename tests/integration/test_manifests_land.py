@@ -10,8 +10,8 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from bridge.manifest import GENESIS, ManifestStatement, digest_of
-from tests.integration.test_gateway_clients import Client
 from tests.support.lake import manifests_asked_for, rows
+from tests.support.paho_client import mqtt_client
 from tests.support.processes import edge, free_port, hub, wait_until
 
 
@@ -25,7 +25,7 @@ def test_what_was_accepted_is_stated_in_the_lake(tmp_path: Path) -> None:
     lake, port = tmp_path / "hub" / "lake", free_port()
     gateway = edge(tmp_path, "gw1", f"--hub=amqp://127.0.0.1:{port}", "--gateway=gw1", "--forward=load/#")
     with hub(tmp_path, f"--amqp=127.0.0.1:{port}"):
-        with gateway, Client(gateway, "d") as client:
+        with gateway, mqtt_client(gateway, "d") as client:
             for number in range(12):
                 client.publish(f"load/{number % 3}", b"x", 1)
             client.publish("office/1", b"x", 1)

@@ -16,9 +16,9 @@ import pytest
 from edge.appliance.store.recovery.verification import verify
 from edge.broker.store.limits import StoreLimits
 from edge.broker.store.sqlite import FILE_NAME
-from tests.integration.test_gateway_clients import Client
 from tests.support.configured_gateway import gateway_with
 from tests.support.lake import rows
+from tests.support.paho_client import mqtt_client
 from tests.support.processes import Waypost, free_port, hub, wait_until
 
 RESOURCES = """
@@ -76,7 +76,7 @@ def numbers(ledger: list[dict[str, Any]]) -> set[int]:
 
 def test_what_the_uplink_takes_from_memory_is_never_written(gateway: Gateway) -> None:
     body, sent = b"x" * 1000, 2000
-    with gateway.hub(), Client(gateway.process, "d") as client:
+    with gateway.hub(), mqtt_client(gateway.process, "d") as client:
         client.publish("plant/7", body, 1)
         wait_until(lambda: len(gateway.rows("telemetry")) == 1, timeout_s=60, what="the first message has landed")
         before = gateway.written_bytes()
@@ -93,15 +93,15 @@ def test_what_the_uplink_takes_from_memory_is_never_written(gateway: Gateway) ->
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_queue_is_kept_for_who_is_away_and_lost_with_the_process(gateway: Gateway, qos: int) -> None:
-    with Client(gateway.process, "p") as producer:
-        with Client(gateway.process, "c") as consumer:
+    with mqtt_client(gateway.process, "p") as producer:
+        with mqtt_client(gateway.process, "c") as consumer:
             consumer.subscribe("jobs", qos)
             for n in range(100):
                 producer.publish("jobs", b"%d" % n, qos)
             assert consumer.bodies(100) == [b"%d" % n for n in range(100)]
         for n in range(100, 150):
             producer.publish("jobs", b"%d" % n, qos)
-        with Client(gateway.process, "c") as consumer:
+        with mqtt_client(gateway.process, "c") as consumer:
             consumer.subscribe("jobs", qos)
             assert consumer.bodies(50) == [b"%d" % n for n in range(100, 150)]
         for n in range(150, 160):
@@ -109,7 +109,7 @@ def test_a_queue_is_kept_for_who_is_away_and_lost_with_the_process(gateway: Gate
         assert gateway.ask("SELECT count(*) FROM segment") == [(0,)]
         gateway.process.kill()
     gateway.process.start()
-    with Client(gateway.process, "c") as consumer, Client(gateway.process, "p") as producer:
+    with mqtt_client(gateway.process, "c") as consumer, mqtt_client(gateway.process, "p") as producer:
         consumer.subscribe("jobs", qos)
         producer.publish("jobs", b"newest", qos)
         assert consumer.bodies(1) == [b"newest"]
@@ -118,11 +118,11 @@ def test_a_queue_is_kept_for_who_is_away_and_lost_with_the_process(gateway: Gate
 
 
 def test_after_a_kill_every_acknowledged_message_is_in_the_lake_or_its_ledger(gateway: Gateway) -> None:
-    with gateway.hub(), Client(gateway.process, "d") as client:
+    with gateway.hub(), mqtt_client(gateway.process, "d") as client:
         for n in range(60):
             client.publish("plant/7", b"landed %d" % n, 1)
         wait_until(lambda: len(gateway.rows("telemetry")) == 60, timeout_s=60, what="the first have landed")
-    with Client(gateway.process, "d") as client:
+    with mqtt_client(gateway.process, "d") as client:
         late = 0
         until = time.monotonic() + 1
         while time.monotonic() < until:
@@ -131,7 +131,7 @@ def test_after_a_kill_every_acknowledged_message_is_in_the_lake_or_its_ledger(ga
         gateway.process.kill()
     assert not verify(gateway.file).damaged
     gateway.process.start()
-    with Client(gateway.process, "d") as client:
+    with mqtt_client(gateway.process, "d") as client:
         client.publish("plant/7", b"newest", 1)
         with gateway.hub():
             wait_until(
@@ -152,7 +152,7 @@ def test_after_a_kill_every_acknowledged_message_is_in_the_lake_or_its_ledger(ga
 
 
 def test_a_stop_in_order_names_exactly_what_was_in_memory(gateway: Gateway) -> None:
-    with Client(gateway.process, "d") as client:
+    with mqtt_client(gateway.process, "d") as client:
         for n in range(50):
             client.publish("plant/7", b"%d" % n, 1)
     assert gateway.process.stop() == 0
@@ -161,7 +161,7 @@ def test_a_stop_in_order_names_exactly_what_was_in_memory(gateway: Gateway) -> N
     assert gateway.ask("SELECT first, last, messages, reason FROM ledger") == [(0, 49, 50, "memory")]
     assert gateway.ask("SELECT count(*) FROM segment") == [(0,)]
     gateway.process.start()
-    with Client(gateway.process, "d") as client, gateway.hub():
+    with mqtt_client(gateway.process, "d") as client, gateway.hub():
         client.publish("plant/7", b"newest", 1)
         wait_until(lambda: bool(gateway.rows("telemetry")), timeout_s=60, what="the newest has landed")
         wait_until(lambda: bool(gateway.rows("ledger")), timeout_s=60, what="the ledger has landed")
@@ -171,7 +171,7 @@ def test_a_stop_in_order_names_exactly_what_was_in_memory(gateway: Gateway) -> N
 
 def test_a_ring_that_overflows_has_one_entry_and_the_newest_arrive(gateway: Gateway) -> None:
     body, sent = b"x" * 200_000, 160
-    with Client(gateway.process, "d") as client:
+    with mqtt_client(gateway.process, "d") as client:
         for n in range(sent):
             client.publish("plant/7", b"%d " % n + body, 1)
         assert gateway.written_bytes() < sent * len(body) // 2

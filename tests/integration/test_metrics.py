@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,8 +32,7 @@ def gateway(tmp_path: Path) -> Iterator[Waypost]:
 
 def series(gateway: Waypost) -> dict[Series, float]:
     """Return every sample; a duplicate series makes the exposition invalid."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{gateway.port('http')}/metrics", timeout=20) as answer:
-        families = list(text_string_to_metric_families(answer.read().decode()))
+    families = list(text_string_to_metric_families(ask(gateway, "GET", "/metrics").body.decode()))
     found = [((each.name, tuple(sorted(each.labels.items()))), each.value) for one in families for each in one.samples]
     assert [name for name, count in Counter(name for name, _ in found).items() if count > 1] == []
     return dict(found)
@@ -66,8 +63,7 @@ def test_addresses(gateway: Waypost) -> None:
     assert of(found, "waypost_address_consumers", "queue/jobs") == [0]
     assert of(found, "waypost_address_messages", "plant/#") == [1, 1], "one series for each subscription"
     assert found["waypost_addresses_left_out", ()] == 0
-    with urllib.request.urlopen(f"http://127.0.0.1:{gateway.port('http')}/c/queue/jobs?settle=auto", timeout=20):
-        pass
+    assert ask(gateway, "GET", "/c/queue/jobs?settle=auto").status == 200
     deadline = time.monotonic() + 20
     while of(found := series(gateway), "waypost_address_settled_total", "queue/jobs") != [1]:
         assert time.monotonic() < deadline  # a later commit settles it

@@ -16,7 +16,6 @@ import socket
 import sqlite3
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +25,7 @@ import pytest
 from edge.broker.store.lock import LOCK_NAME
 from tests.conftest import ROOT
 from tests.spark import lakes
-from tests.support.command import run_waypost
+from tests.support.command import run_program, run_waypost
 from tests.support.processes import Waypost, edge, free_port, hub
 
 PROGRAM = "./waypost"
@@ -388,12 +387,8 @@ def typed(line: str, stdin: str = "", *, started: bool = False) -> subprocess.Co
     if words[0].startswith("!"):
         name, _, value = words.pop(0)[1:].partition("=")
         environment[name] = value
-    if not started:
-        return run_waypost(*words, stdin=stdin, environment=environment)
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "edge.appliance.main", *words],
-        input=stdin, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
-    )  # fmt: skip
+    run = run_program if started else run_waypost
+    return run(*words, stdin=stdin, environment=environment)
 
 
 def made(line: str, stdin: str = "") -> None:

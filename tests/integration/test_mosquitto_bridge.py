@@ -18,7 +18,7 @@ from edge.broker.limits import CONNECTION_STATE_BYTES_MAX
 from edge.broker.mqtt import packets
 from tests.support.hostile import Raw
 from tests.support.mosquitto import Mosquitto, installed
-from tests.support.paho_loop import stop_loop
+from tests.support.paho_loop import running_loop
 from tests.support.processes import Waypost, edge, free_port, wait_until
 
 WAIT_S = 30.0
@@ -49,13 +49,9 @@ class Watcher:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[Watcher]:
-        self.client.loop_start()
-        try:
+        with running_loop(self.client):
             assert self._subscribed.wait(WAIT_S)
             yield self
-        finally:
-            self.client.disconnect()
-            stop_loop(self.client)
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         self.client.publish(topic, payload, 1, retain).wait_for_publish(WAIT_S)

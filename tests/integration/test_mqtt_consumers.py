@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +13,7 @@ from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import packets as p
 from tests.support.hostile import Raw
+from tests.support.http_client import ask
 from tests.support.processes import Waypost, edge, wait_until
 
 WAIT_S = 20.0
@@ -129,15 +128,9 @@ def test_a_session_whose_client_is_away_is_no_consumer_of_a_multicast_address(ga
     is connected.
     """
     address = "multicast/away"
-    url = f"http://127.0.0.1:{gateway.port('http')}/t/{address}"
 
     def post() -> int:
-        try:
-            with urllib.request.urlopen(urllib.request.Request(url, b"x"), timeout=WAIT_S) as answer:
-                return int(answer.status)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code
+        return ask(gateway, "POST", f"/t/{address}", b"x").status
 
     with Raw(gateway, 5).connect("away", properties=KEPT) as client:
         assert client.subscribe(address, qos=1) == [1]

@@ -16,6 +16,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from edge.broker.mqtt.handshake import WillMessage
 from tests.support.hostile import Raw
+from tests.support.paho_client import PahoClient
 from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, edge
 
@@ -28,63 +29,35 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
         yield running
 
 
-class Client:
-    """Paho's client for MQTT 5 with its callbacks as queues."""
+class Mqtt5Client(PahoClient):
+    """Client of MQTT 5 with its session, and the options of its subscriptions."""
 
     def __init__(
         self, gateway: Waypost, client_id: str, *, expiry_s: int = 0, clean: bool = True, keep_alive: int = 30
     ) -> None:
-        self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=5)
-        self.client.on_message = lambda _c, _d, message: self.received.put(message)
-        self.client.on_subscribe = lambda _c, _d, _m, codes, _p: self.subscribed.put([code.value for code in codes])
-        self.client.on_connect = lambda _c, _d, _flags, _code, found: self.connected.put(found)
-        self.client.on_disconnect = lambda _c, _d, _flags, code, _p: self.disconnected.put(code.value)
-        self.received: queue.Queue[paho.MQTTMessage] = queue.Queue()
-        self.subscribed: queue.Queue[list[int]] = queue.Queue()
-        self.connected: queue.Queue[Properties] = queue.Queue()
-        self.disconnected: queue.Queue[int] = queue.Queue()
+        super().__init__(paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=paho.MQTTv5))
         block = Properties(PacketTypes.CONNECT)
         if expiry_s:
             block.SessionExpiryInterval = expiry_s
         block.RequestResponseInformation = 1
-        self.client.connect("127.0.0.1", gateway.port("mqtt"), keep_alive, clean_start=clean, properties=block)
-        self.client.loop_start()
-        self.told = self.connected.get(timeout=WAIT_S)
+        self.connect(gateway.port("mqtt"), keep_alive_s=keep_alive, clean_start=clean, properties=block)
 
-    def subscribe(self, *filters: tuple[str, int], identifier: int = 0, **options: object) -> list[int]:
+    def subscribe(self, pattern: str, qos: int = 1, *, identifier: int = 0, **options: object) -> list[int]:
         block = Properties(PacketTypes.SUBSCRIBE)
         if identifier:
             block.SubscriptionIdentifier = identifier
-        wanted = [(pattern, SubscribeOptions(qos, **options)) for pattern, qos in filters]  # type: ignore[arg-type]
-        self.client.subscribe(wanted, properties=block)
+        self.client.subscribe([(pattern, SubscribeOptions(qos, **options))], properties=block)  # type: ignore[arg-type]
         return self.subscribed.get(timeout=WAIT_S)
 
-    def publish(self, topic: str, body: bytes, qos: int, *, retain: bool = False, expiry_s: int = 0) -> None:
+    def publish(self, topic: str, body: bytes, qos: int = 1, *, retain: bool = False, expiry_s: int = 0) -> None:
         block = Properties(PacketTypes.PUBLISH)
         if expiry_s:
             block.MessageExpiryInterval = expiry_s
         self.client.publish(topic, body, qos, retain, properties=block).wait_for_publish(WAIT_S)
 
-    def get(self) -> paho.MQTTMessage:
-        return self.received.get(timeout=WAIT_S)
-
-    def bodies(self, until: bytes) -> list[bytes]:
+    def bodies_before(self, last: bytes) -> list[bytes]:
         """Return the messages before this one, which is published last."""
-        found: list[bytes] = []
-        while (body := self.get().payload) != until:
-            found.append(body)
-        return found
-
-    def close(self) -> None:
-        self.client.disconnect()
-        stop_loop(self.client)
-        self.client._reset_sockets()  # Paho leaves its wake-up pair open after a refusal
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        return list(iter(lambda: self.take().payload, last))
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -92,78 +65,78 @@ class Client:
 def test_overlapping_subscriptions(gateway: Waypost, qos: int, expiry_s: int) -> None:
     """One copy arrives, at the highest QoS and with every identifier, for kept sessions and others."""
     base = f"topic/overlap/{qos}/{expiry_s}"
-    with Client(gateway, f"overlap{qos}{expiry_s}", expiry_s=expiry_s) as client:
-        client.subscribe((f"{base}/+", 0), identifier=1)
-        client.subscribe((f"{base}/#", 2), identifier=2)
-        client.subscribe((f"{base}/a", 1), identifier=3)
+    with Mqtt5Client(gateway, f"overlap{qos}{expiry_s}", expiry_s=expiry_s) as client:
+        client.subscribe(f"{base}/+", 0, identifier=1)
+        client.subscribe(f"{base}/#", 2, identifier=2)
+        client.subscribe(f"{base}/a", 1, identifier=3)
         for i in range(50):
             client.publish(f"{base}/a", b"%d" % i, qos)
         client.publish(f"{base}/b", b"end", qos)
         for i in range(50):
-            message = client.get()
+            message = client.take()
             assert (message.payload, message.qos) == (b"%d" % i, qos)
             assert sorted(message.properties.SubscriptionIdentifier) == [1, 2, 3]
-        message = client.get()
+        message = client.take()
         assert message.payload == b"end"
         assert sorted(message.properties.SubscriptionIdentifier) == [1, 2]
 
 
 def test_overlapping_subscriptions_of_an_absent_client(gateway: Waypost) -> None:
-    with Client(gateway, "absent", expiry_s=600) as client:
-        client.subscribe(("topic/absent/#", 1), identifier=1)
-        client.subscribe(("topic/absent/+", 2), identifier=2)
-    with Client(gateway, "writer") as writer:
+    with Mqtt5Client(gateway, "absent", expiry_s=600) as client:
+        client.subscribe("topic/absent/#", 1, identifier=1)
+        client.subscribe("topic/absent/+", 2, identifier=2)
+    with Mqtt5Client(gateway, "writer") as writer:
         for i in range(200):
             writer.publish("topic/absent/a", b"%d" % i, 2)
-    with Client(gateway, "absent", expiry_s=600, clean=False) as client:
+    with Mqtt5Client(gateway, "absent", expiry_s=600, clean=False) as client:
         for i in range(200):
-            message = client.get()
+            message = client.take()
             assert (message.payload, message.qos) == (b"%d" % i, 2)
             assert sorted(message.properties.SubscriptionIdentifier) == [1, 2]
         client.publish("topic/absent/a", b"end", 2)
-        assert client.bodies(b"end") == []
+        assert client.bodies_before(b"end") == []
 
 
 @pytest.mark.parametrize("retain", [False, True])
 def test_message_expiry_is_counted_down(gateway: Waypost, retain: bool) -> None:
     topic = f"topic/expiry/{retain}/"
     if not retain:
-        with Client(gateway, "sleeper", expiry_s=600) as client:
-            client.subscribe((topic + "#", 1))
-    with Client(gateway, "writer") as writer:
+        with Mqtt5Client(gateway, "sleeper", expiry_s=600) as client:
+            client.subscribe(topic + "#", 1)
+    with Mqtt5Client(gateway, "writer") as writer:
         writer.publish(topic + "a", b"short", 1, expiry_s=1, retain=retain)
         writer.publish(topic + "b", b"long", 1, expiry_s=100, retain=retain)
         writer.publish(topic + "c", b"for ever", 1, retain=retain)
         time.sleep(1.5)  # this tests the gateway's own clock
-    with Client(gateway, "sleeper", expiry_s=600, clean=False) as client:
+    with Mqtt5Client(gateway, "sleeper", expiry_s=600, clean=False) as client:
         if retain:
-            client.subscribe((topic + "#", 1))
-        found = sorted((client.get() for _ in range(2)), key=lambda message: message.payload)
+            client.subscribe(topic + "#", 1)
+        found = sorted((client.take() for _ in range(2)), key=lambda message: message.payload)
         assert [message.payload for message in found] == [b"for ever", b"long"]
         assert 90 <= found[1].properties.MessageExpiryInterval <= 99
         client.publish(topic + "d", b"end", 1)
-        assert client.bodies(b"end") == []
+        assert client.bodies_before(b"end") == []
 
 
 def test_a_shared_subscription_has_kept_and_passing_members(gateway: Waypost) -> None:
     """All members form one group; unacknowledged messages of a member go to another one."""
     shared = "$share/g/topic/shared/#"
-    kept = Client(gateway, "kept", expiry_s=600)
-    passing = Client(gateway, "passing")
-    kept.subscribe((shared, 1))
-    passing.subscribe((shared, 1))
-    with Client(gateway, "writer") as writer:
+    kept = Mqtt5Client(gateway, "kept", expiry_s=600)
+    passing = Mqtt5Client(gateway, "passing")
+    kept.subscribe(shared, 1)
+    passing.subscribe(shared, 1)
+    with Mqtt5Client(gateway, "writer") as writer:
         for i in range(100):
             writer.publish("topic/shared/a", b"%d" % i, i % 2)
-        got = [client.get().payload for client in (kept, passing) for _ in range(1)]
+        got = [client.take().payload for client in (kept, passing) for _ in range(1)]
         passing.close()
         stop_loop(kept.client)
         kept.client._reset_sockets()  # drop the connection without a DISCONNECT
         for i in range(100, 150):
             writer.publish("topic/shared/a", b"%d" % i, 1)
-    with Client(gateway, "kept", expiry_s=600, clean=False) as again:
+    with Mqtt5Client(gateway, "kept", expiry_s=600, clean=False) as again:
         again.publish("topic/shared/z", b"end", 1)
-        got += again.bodies(b"end")
+        got += again.bodies_before(b"end")
     for client in (kept, passing):
         while not client.received.empty():
             got.append(client.received.get().payload)
@@ -172,66 +145,62 @@ def test_a_shared_subscription_has_kept_and_passing_members(gateway: Waypost) ->
 
 def test_retain_options(gateway: Waypost) -> None:
     topic = "topic/retain options"
-    with Client(gateway, "writer") as writer, Client(gateway, "reader") as reader:
+    with Mqtt5Client(gateway, "writer") as writer, Mqtt5Client(gateway, "reader") as reader:
         writer.publish(topic, b"kept", 1, retain=True)
-        reader.subscribe((topic, 1), retainHandling=2)
-        reader.subscribe((topic, 1), retainHandling=1)
+        reader.subscribe(topic, 1, retainHandling=2)
+        reader.subscribe(topic, 1, retainHandling=1)
         writer.publish(topic, b"as set", 1, retain=True)
-        first = reader.get()
+        first = reader.take()
         assert (first.payload, first.retain) == (b"as set", False), "nothing retained: not wanted, and not new"
-        reader.subscribe((topic, 1), retainHandling=0, retainAsPublished=True)
-        assert (reader.get().retain, reader.received.empty()) == (True, True)
+        reader.subscribe(topic, 1, retainHandling=0, retainAsPublished=True)
+        assert (reader.take().retain, reader.received.empty()) == (True, True)
         writer.publish(topic, b"as published", 1, retain=True)
-        last = reader.get()
+        last = reader.take()
         assert (last.payload, last.retain) == (b"as published", True)
 
 
 def test_what_one_retained_is_not_for_it_either_with_no_local(gateway: Waypost) -> None:
     """[MQTT-3.8.3-3] covers new messages and retained ones alike."""
-    with Client(gateway, "talker") as talker, Client(gateway, "other") as other:
+    with Mqtt5Client(gateway, "talker") as talker, Mqtt5Client(gateway, "other") as other:
         talker.publish("topic/own/1", b"mine", 1, retain=True)
         other.publish("topic/own/2", b"theirs", 1, retain=True)
-        talker.subscribe(("topic/own/#", 1), noLocal=True)
-        assert talker.received.get(timeout=WAIT_S).payload == b"theirs"
+        talker.subscribe("topic/own/#", 1, noLocal=True)
+        assert talker.take().payload == b"theirs"
         with pytest.raises(queue.Empty):
             talker.received.get(timeout=0.3)
-        other.subscribe(("topic/own/#", 1))
-        assert {other.received.get(timeout=WAIT_S).payload for _ in range(2)} == {b"mine", b"theirs"}
+        other.subscribe("topic/own/#", 1)
+        assert {other.take().payload for _ in range(2)} == {b"mine", b"theirs"}
 
 
 def test_figures(gateway: Waypost) -> None:
-    with Client(gateway, "operator") as client:
-        client.subscribe(("$SYS/broker/clients/#", 0), ("$SYS/broker/version", 0))
-        found = {message.topic: message for message in (client.get() for _ in range(4))}
+    with Mqtt5Client(gateway, "operator") as client:
+        client.client.subscribe([("$SYS/broker/clients/#", 0), ("$SYS/broker/version", 0)])
+        found = {message.topic: message for message in (client.take() for _ in range(4))}
         assert found["$SYS/broker/version"].payload.startswith(b"waypost ")
         assert int(found["$SYS/broker/clients/connected"].payload) >= 1
         assert all(message.retain for message in found.values())
-        codes: queue.Queue[int] = queue.Queue()
-        client.client.on_publish = lambda _c, _d, _m, code, _p: codes.put(code.value)
-        client.client.publish("$SYS/broker/version", b"mine", 1)
-        assert codes.get(timeout=WAIT_S) == 0x87
-        again = client.get()  # the next period
+        assert client.publish_code("$SYS/broker/version", b"mine") == 0x87
+        again = client.take()  # the next period
         assert again.topic.startswith("$SYS/broker/")
         assert not again.retain
 
 
 def test_what_the_server_decides(gateway: Waypost) -> None:
-    with Client(gateway, "patient", keep_alive=3600, expiry_s=0xFFFF_FFFF) as client:
-        assert client.told.ServerKeepAlive == 60
-        assert client.told.SessionExpiryInterval == 365 * 86_400
-        assert client.told.ResponseInformation == "replies/patient"
-    with Client(gateway, "brisk", keep_alive=10, expiry_s=5) as client:
-        assert not hasattr(client.told, "ServerKeepAlive")
-        assert not hasattr(client.told, "SessionExpiryInterval")
+    with Mqtt5Client(gateway, "patient", keep_alive=3600, expiry_s=0xFFFF_FFFF) as client:
+        assert client.server_properties.ServerKeepAlive == 60
+        assert client.server_properties.SessionExpiryInterval == 365 * 86_400
+        assert client.server_properties.ResponseInformation == "replies/patient"
+    with Mqtt5Client(gateway, "brisk", keep_alive=10, expiry_s=5) as client:
+        assert not hasattr(client.server_properties, "ServerKeepAlive")
+        assert not hasattr(client.server_properties, "SessionExpiryInterval")
 
 
 def test_shutdown_is_announced(tmp_path: Path) -> None:
     with edge(tmp_path, "gw") as running:
-        client = Client(running, "told")
+        client = Mqtt5Client(running, "watcher")
         assert running.stop() == 0
-        assert client.disconnected.get(timeout=WAIT_S) == 0x8B
-        stop_loop(client.client)
-        client.client._reset_sockets()  # Paho leaves its wake-up pair open after a refusal
+        assert client.ended.get(timeout=WAIT_S) == 0x8B
+        client.close()
 
 
 def test_a_will_outlives_the_gateway(tmp_path: Path) -> None:
@@ -241,16 +210,16 @@ def test_a_will_outlives_the_gateway(tmp_path: Path) -> None:
         for name, version in (("lost", 5), ("older", 4), ("back", 5)):
             will = WillMessage(f"topic/state/{name}", b"gone", 1, retain=True)
             clients.append(Raw(gateway, version).connect(name, will=will))
-        with Client(gateway, "publisher") as publisher:  # acknowledged by a commit after theirs
+        with Mqtt5Client(gateway, "publisher") as publisher:  # acknowledged by a commit after theirs
             publisher.publish("topic/state/publisher", b"x", 1, retain=True)
         gateway.kill()
         for client in clients:
             client.close()
         gateway.start()
-        with Raw(gateway, 5).connect("back"), Client(gateway, "watcher") as watcher:
-            watcher.subscribe(("topic/state/+", 1))
-            assert watcher.received.get(timeout=WAIT_S).payload == b"x"
-            found = [watcher.received.get(timeout=WAIT_S).topic for _ in range(2)]
+        with Raw(gateway, 5).connect("back"), Mqtt5Client(gateway, "watcher") as watcher:
+            watcher.subscribe("topic/state/+", 1)
+            assert watcher.take().payload == b"x"
+            found = [watcher.take().topic for _ in range(2)]
             assert sorted(found) == ["topic/state/lost", "topic/state/older"]
             with pytest.raises(queue.Empty):
                 watcher.received.get(timeout=0.5)

@@ -8,17 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_auth import apply
-from tests.integration.test_tokens import SCOPE, resources
-from tests.integration.test_transports import has_module
+from tests.support.bearer import SCOPE, resources_with
+from tests.support.configured_gateway import gateway_with
 from tests.support.issuer import TestIssuer
+from tests.support.node import mqtt_js, rhea
 from tests.support.processes import Waypost, edge
 
 WAIT_S = 60.0
 COUNT = 20
-
-mqtt_js = pytest.mark.skipif(not has_module("mqtt"), reason="MQTT.js is not installed (npm install mqtt; NODE_PATH)")
-rhea = pytest.mark.skipif(not has_module("rhea"), reason="rhea is not installed (npm install rhea; NODE_PATH)")
 
 
 @pytest.fixture(scope="module")
@@ -124,12 +121,10 @@ sender.once('sendable', () => sender.send({body: 'work', durable: true}));
 
 @rhea
 def test_rhea_shows_a_token_by_xoauth2(tmp_path: Path) -> None:
-    with TestIssuer() as issuer:
-        apply(tmp_path, resources(issuer.url))
-        with Waypost(tmp_path / "gw.log", "edge", "run", "--data", str(tmp_path / "gw")) as gateway:
-            port = gateway.port("amqp")
-            assert run(TOKEN, port, "ann", issuer.token("ann", SCOPE)) == ["work"]
-            (refused,) = run(TOKEN, port, "ann", issuer.token("ann", SCOPE, aud="other"))
-            assert refused == "amqp:unauthorized-access"
-            (refused,) = run(TOKEN, port, "bob", issuer.token("ann", SCOPE))
-            assert refused == "amqp:unauthorized-access"
+    with TestIssuer() as issuer, gateway_with(tmp_path, resources_with(issuer)) as gateway:
+        port = gateway.port("amqp")
+        assert run(TOKEN, port, "ann", issuer.token("ann", SCOPE)) == ["work"]
+        (refused,) = run(TOKEN, port, "ann", issuer.token("ann", SCOPE, aud="other"))
+        assert refused == "amqp:unauthorized-access"
+        (refused,) = run(TOKEN, port, "bob", issuer.token("ann", SCOPE))
+        assert refused == "amqp:unauthorized-access"

@@ -20,10 +20,11 @@ from edge.appliance.identity.files import GatewayIdentity
 from edge.appliance.identity.location import identity_file
 from edge.appliance.identity.request import gateway_uri_in
 from edge.broker.configuration import TlsFiles
-from tests.integration.test_enrolment import Device, fleet, hub, init, landed, uplink
 from tests.support.certificates import Authority
 from tests.support.command import run_waypost
+from tests.support.enrolled import enrolling_hub, init_gateway, landed, operator_uplink, run_fleet
 from tests.support.est import EstStub
+from tests.support.password_device import PasswordDevice
 from tests.support.processes import Waypost, free_port, wait_until
 
 WAIT_S = 60.0
@@ -48,20 +49,20 @@ def asking(server: EstServer) -> str:
 
 
 def token(folder: Path, config: str) -> str:
-    return fleet(folder, "token", "create", config)
+    return run_fleet(folder, "token", "create", config)
 
 
 def sends(folder: Path, url: str, config: str, count: int = 20) -> None:
     """Enrol a gateway and check that messages of its device reach the lake."""
     data = folder / "hall"
-    done = init(folder, url, token(folder, config))
+    done = init_gateway(folder, url, token(folder, config))
     assert done[0] == 0, done[1]
     with Waypost(folder / "hall.log", "edge", "run", "--data", str(data)) as near:
-        device = Device(data, near.port("mqtt"))
-        device.publish(0, count)
+        device = PasswordDevice(data, near.port("mqtt"))
+        device.send(count)
         wait_until(lambda: len(landed(folder)) == count, timeout_s=WAIT_S, what=f"{count} in the lake")
-        device.stop()
-        assert uplink(data, near)["last_error"] is None
+        device.close()
+        assert operator_uplink(near)["last_error"] is None
         assert near.stop() == 0
 
 
@@ -71,7 +72,7 @@ def test_an_authority_subordinate_to_another(tmp_path: Path) -> None:
     own = root.subordinate(tmp_path / "fleet", "fleet authority")
     port = free_port()
     config = written(tmp_path, f"authority: {{certificate: {own.certificate}, key: {own.key}}}")
-    with hub(tmp_path, config, amqps=port) as far:
+    with enrolling_hub(tmp_path, config, amqps=port) as far:
         sends(tmp_path, f"amqps://localhost:{port}", config)
         shown = x509.load_pem_x509_certificate(identity_file(tmp_path / "hall").read_bytes())
         assert shown.issuer.rfc4514_string() == "CN=fleet authority"
@@ -85,17 +86,17 @@ def goes_through(folder: Path, server: EstServer, issuer: str) -> None:
     checked = run_waypost("hub", "check", config)
     assert checked.returncode == 0, checked.stderr
     assert "est: https://localhost:" in checked.stdout
-    with hub(folder, config, amqps=port) as far:
+    with enrolling_hub(folder, config, amqps=port) as far:
         sends(folder, f"amqps://localhost:{port}", config)
         first = GatewayIdentity(data).certificate()
         assert (first.issuer.rfc4514_string(), gateway_uri_in(first)) == (issuer, "waypost://default/hall")
         renew(data, HubEnrolmentClient(ListenEndpoint("localhost", port)))
         assert (second := GatewayIdentity(data).certificate()).serial_number != first.serial_number
         assert second.issuer == first.issuer
-        fleet(folder, "revoke", "hall", config)
+        run_fleet(folder, "revoke", "hall", config)
         with Waypost(folder / "hall.log", "edge", "run", "--data", str(data)) as near:
             wait_until(
-                lambda: "was revoked" in (uplink(data, near)["last_error"] or ""), timeout_s=WAIT_S, what="shut out"
+                lambda: "was revoked" in (operator_uplink(near)["last_error"] or ""), timeout_s=WAIT_S, what="shut out"
             )
             assert near.stop() == 0
         assert far.stop() == 0

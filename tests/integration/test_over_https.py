@@ -14,10 +14,11 @@ from bridge.proxy import Proxy
 from bridge.resources.endpoint import ListenEndpoint
 from edge.appliance.identity.enrolling import renew
 from edge.appliance.identity.exchange import HubEnrolmentClient, HubUnreachable
-from tests.integration.test_enrolment import Device, fleet, landed, uplink
-from tests.integration.test_transports import has_module
 from tests.support.command import run_waypost
+from tests.support.enrolled import landed, operator_uplink, run_fleet
 from tests.support.http_proxy import HttpProxy
+from tests.support.node import rhea
+from tests.support.password_device import PasswordDevice
 from tests.support.processes import Waypost, free_port, wait_until
 from tests.support.tenants import tenant_hub
 
@@ -34,7 +35,7 @@ def test_enrolled_and_sent_over_https_alone(tmp_path: Path) -> None:
         HttpProxy([https], "plant:s3cret%") as proxy,
     ):
         urls = (f"--hub=amqps://localhost:{amqps}", f"--hub=wss://localhost:{https}")
-        told = ("--name", "hall", "--token", fleet(tmp_path, "token", "create"), "--forward", "plant/#")
+        told = ("--name", "hall", "--token", run_fleet(tmp_path, "token", "create"), "--forward", "plant/#")
         here = ("--mqtt", "127.0.0.1:0", "--amqp", "none", "--http", "127.0.0.1:0")
         init = ("edge", "init", "--data", str(data), *urls, *told, *here)
         done = run_waypost(*init, "--proxy", f"http://127.0.0.1:{proxy.port}")
@@ -46,22 +47,22 @@ def test_enrolled_and_sent_over_https_alone(tmp_path: Path) -> None:
         assert f"at wss://localhost:{https}" in done.stdout
         assert "s3cret" not in done.stdout + done.stderr
         with Waypost(tmp_path / "hall.log", "edge", "run", "--data", str(data)) as near:
-            device = Device(data, near.port("mqtt"))
-            device.publish(0, 20)
+            device = PasswordDevice(data, near.port("mqtt"))
+            device.send(20)
             wait_until(lambda: len(landed(tmp_path)) == 20, timeout_s=WAIT_S, what="20 in the lake")
-            assert uplink(data, near)["endpoint"] == f"wss://localhost:{https}/"
+            assert operator_uplink(near)["endpoint"] == f"wss://localhost:{https}/"
             proxy.cut_after(1_000)
-            device.publish(20, 40)
+            device.send(20)
             wait_until(lambda: len(landed(tmp_path)) == 40, timeout_s=WAIT_S, what="40 in the lake")
             far.kill()
-            device.publish(40, 60)
+            device.send(20)
             far.start()
             wait_until(lambda: len(landed(tmp_path)) == 60, timeout_s=WAIT_S, what="60 in the lake")
             through = Proxy(host="127.0.0.1", port=proxy.port, username="plant", password="s3cret%")
             assert renew(data, HubEnrolmentClient(ListenEndpoint("localhost", https), proxy=through)).gateway == "hall"
             with pytest.raises(HubUnreachable, match="403 Forbidden"):
                 renew(data, HubEnrolmentClient(ListenEndpoint("localhost", amqps), proxy=through))
-            device.stop()
+            device.close()
             assert near.stop() == 0
         assert far.stop() == 0
     found = landed(tmp_path)
@@ -91,7 +92,7 @@ connection.on('message', (context) => { if (context.message.body.length === 1000
 """
 
 
-@pytest.mark.skipif(not has_module("rhea"), reason="rhea is not installed (npm install rhea ws; NODE_PATH)")
+@rhea
 def test_rhea_at_a_hub(tmp_path: Path) -> None:
     with tenant_hub(tmp_path, {"app@acme": ("send:app/#", "recv:app/#")}) as hub:
         url = f"wss://localhost:{hub.process.port('https')}/amqp"

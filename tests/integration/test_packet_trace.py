@@ -7,7 +7,6 @@ import json
 import shutil
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from edge.broker.message.mqtt_wire import read_fixed_header
 from edge.broker.mqtt import packets
 from edge.broker.tracing.limits import TRACE_EVENTS_WAITING_MAX
 from tests.support import configured_gateway as gateways
+from tests.support.command import PROGRAM, run_waypost
 from tests.support.http_client import ask
 from tests.support.processes import Waypost, wait_until
 
@@ -42,10 +42,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
         yield running
 
 
-def data_of(gateway: Waypost) -> str:
-    return gateway.arguments[gateway.arguments.index("--data") + 1]
-
-
 def within(condition: Callable[[], bool], what: str) -> None:
     wait_until(condition, timeout_s=WAIT_S, what=what)
 
@@ -54,9 +50,9 @@ class Trace:
     """`waypost edge trace` with its events in order."""
 
     def __init__(self, gateway: Waypost, *arguments: str) -> None:
-        call = ["edge", "trace", "--data", data_of(gateway), *arguments]
+        call = ["edge", "trace", "--data", str(gateway.data), *arguments]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "edge.appliance.main", *call],
+            [*PROGRAM, *call],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -358,7 +354,7 @@ def test_no_secret_and_no_payload_appear(gateway: Waypost, trace: Callable[..., 
     within(lambda: any("POST /t/jobs" in line for line in lines.lines), "what is traced was shown")
     assert objects.named("sasl-init")
     assert "with a password" in objects.wait_for("CONNECT MQTT")["text"]
-    token = (Path(data_of(gateway)) / "operator.token").read_text().strip()
+    token = (Path(str(gateway.data)) / "operator.token").read_text().strip()
     for shown in (lines, objects):
         assert len(shown.lines) > 10
         text = "".join(shown.lines + shown.errors)
@@ -385,13 +381,9 @@ class TestRights:
 
 
 class TestCommand:
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        call = [sys.executable, "-m", "edge.appliance.main", "edge", "trace", *arguments]
-        return subprocess.run(call, capture_output=True, text=True, timeout=WAIT_S, check=False)
-
     def test_it_ends_after_a_time(self, gateway: Waypost) -> None:
         begun = time.monotonic()
-        done = self.run("--data", data_of(gateway), "--client", "nobody", "--for", "500ms")
+        done = run_waypost("edge", "trace", "--data", str(gateway.data), "--client", "nobody", "--for", "500ms")
         assert (done.returncode, done.stdout) == (0, "")
         assert "nobody is not connected: waiting" in done.stderr
         assert done.stderr.endswith("0 events shown\n")
@@ -407,13 +399,13 @@ class TestCommand:
         assert shown.errors[-1] == "3 events shown\n"
 
     def test_nothing_to_trace_is_wrong_usage(self, gateway: Waypost) -> None:
-        for arguments in (("--data", data_of(gateway)), ("--address", "a/#/b"), ("--client", "x", "--for", "soon")):
-            done = self.run(*arguments)
+        for arguments in (("--data", str(gateway.data)), ("--address", "a/#/b"), ("--client", "x", "--for", "soon")):
+            done = run_waypost("edge", "trace", *arguments)
             assert done.returncode == 2
             assert done.stderr.startswith("error: ")
 
     def test_no_gateway_runs(self, tmp_path: Path) -> None:
-        done = self.run("--data", str(tmp_path), "--client", "x")
+        done = run_waypost("edge", "trace", "--data", str(tmp_path), "--client", "x")
         assert done.returncode == 3
         assert "no gateway runs on" in done.stderr
         assert "waypost edge run" in done.stderr

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
-from typing import Any
 
+from tests.support.command import output_of, run_waypost
+from tests.support.http_client import ask, document, status
 from tests.support.processes import Waypost, free_port, wait_until
 
 WAIT_S = 30.0
@@ -26,51 +23,45 @@ RESOURCES = """
 """
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "edge.appliance.main", *arguments],
-        capture_output=True, text=True, timeout=100, check=False, env={**os.environ, "COLUMNS": "200"},
-    )  # fmt: skip
-
-
-def ask(port: int, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body)
-    try:
-        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
-            return answer.status, answer.read()
-    except urllib.error.HTTPError as refused:
-        return refused.code, refused.read()
+def waypost(*words: str) -> str:
+    """Return what a command prints on a wide terminal."""
+    return run_waypost(*words, environment={**os.environ, "COLUMNS": "200"}).stdout
 
 
 def test_a_full_queue_is_said_everywhere(tmp_path: Path) -> None:
     port, data = free_port(), str(tmp_path / "gw")
     (tmp_path / "gateway.yaml").write_text(RESOURCES.format(port=port))
-    assert command("apply", "--data", data, "-f", str(tmp_path / "gateway.yaml")).returncode == 0
+    output_of("apply", "--data", data, "-f", str(tmp_path / "gateway.yaml"))
     gateway = Waypost(tmp_path / "gateway.log", "edge", "run", "--data", data)
     gateway.environment = {**os.environ, "WAYPOST_PROGRAM": "./waypost"}
     with gateway:
-        assert ask(port, "/healthz") == (200, b'{"ok":true,"problems":[]}')
-        assert ask(port, "/t/small", b"x" * QUOTA_BYTES)[0] == 202
-        assert ask(port, "/t/small", b"x")[0] == 507
-        wait_until(lambda: ask(port, "/healthz")[0] == 503, timeout_s=WAIT_S, what="it is noticed")
-        [problem] = json.loads(ask(port, "/healthz")[1])["problems"]
+        assert document(gateway, "/healthz") == {"ok": True, "problems": []}
+        assert ask(gateway, "POST", "/t/small", b"x" * QUOTA_BYTES).status == 202
+        assert ask(gateway, "POST", "/t/small", b"x").status == 507
+        wait_until(lambda: ask(gateway, "GET", "/healthz").status == 503, timeout_s=WAIT_S, what="it is noticed")
+        [problem] = ask(gateway, "GET", "/healthz").document["problems"]
         assert problem["name"] == "address small"
         assert "messages are refused" in problem["what"]
         assert "quota.bytes" in problem["next_step"]
         assert "(./waypost store info)" in problem["next_step"]
-        status: dict[str, Any] = json.loads(ask(port, "/api/v1/status")[1])
-        assert status["problems"] == [problem]
-        assert status["messages"].items() >= {"received": 2, "acknowledged": 1, "refused": 1}.items()
-        shown = command("edge", "status", "--http", f"127.0.0.1:{port}").stdout
+        shown = status(gateway)
+        assert shown["problems"] == [problem]
+        assert shown["messages"].items() >= {"received": 2, "acknowledged": 1, "refused": 1}.items()
+        printed = waypost("edge", "status", "--http", f"127.0.0.1:{port}")
         for part in ("name", "what", "since", "next_step"):
-            assert problem[part] in shown
-        assert 'waypost_problem_since_timestamp_seconds{problem="address small"' in ask(port, "/metrics")[1].decode()
-        found = json.loads(command("doctor", "--data", data, "--json").stdout)["results"]
+            assert problem[part] in printed
+        assert (
+            'waypost_problem_since_timestamp_seconds{problem="address small"'
+            in ask(gateway, "GET", "/metrics").body.decode()
+        )
+        found = json.loads(waypost("doctor", "--data", data, "--json"))["results"]
         assert [one["next_step"] for one in found if one["name"] == "health"] == [problem["next_step"]]
         assert "room" not in [one["name"] for one in found], "the doctor says the same thing once"
-        assert ask(port, "/c/small?settle=auto")[0] == 200
-        wait_until(lambda: ask(port, "/t/small", b"x")[0] == 202, timeout_s=WAIT_S, what="there is room again")
-        left = json.loads(ask(port, "/healthz")[1])["problems"]
+        assert ask(gateway, "GET", "/c/small?settle=auto").status == 200
+        wait_until(
+            lambda: ask(gateway, "POST", "/t/small", b"x").status == 202, timeout_s=WAIT_S, what="there is room again"
+        )
+        left = ask(gateway, "GET", "/healthz").document["problems"]
         assert not [one for one in left if "used up" in one["what"]], "for a minute it says that some were refused"
 
 

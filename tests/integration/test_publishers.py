@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from proton.utils import BlockingConnection
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
+from tests.support.command import output_of
 from tests.support.configured_gateway import address, basic, gateway_with, resources, user
 from tests.support.hostile import Raw
 from tests.support.http_client import ask
@@ -40,19 +39,8 @@ def gateway(folder: Path) -> Iterator[Waypost]:
 
 def exported(data: Path, address: str) -> list[tuple[str, str]]:
     """Return (device, client) of the messages of a queue."""
-    command = [
-        sys.executable,
-        "-m",
-        "edge.appliance.main",
-        "store",
-        "export",
-        "--data",
-        str(data),
-        "--address",
-        address,
-    ]
-    done = subprocess.run([*command, "--out", "-"], capture_output=True, text=True, timeout=60, check=True)
-    records = [json.loads(line) for line in done.stdout.splitlines()]
+    printed = output_of("store", "export", "--data", str(data), "--address", address, "--out", "-")
+    records = [json.loads(line) for line in printed.splitlines()]
     return [(record["device"], record.get("client", record["device"])) for record in records]
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import queue
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +10,8 @@ import pytest
 from proton import Message
 from proton.utils import BlockingConnection, LinkDetached
 
-from tests.integration.test_gateway_clients import Client
+from tests.support.command import output_of
+from tests.support.paho_client import mqtt_client
 from tests.support.processes import Waypost, edge, wait_until
 
 WAIT_S = 20.0
@@ -45,9 +44,7 @@ class Site:
 
     def _change(self, command: str, *arguments: str) -> None:
         """Run a command and wait until the gateway has followed."""
-        program = [sys.executable, "-m", "edge.appliance.main", command, "--data", str(self._folder / "gw")]
-        done = subprocess.run([*program, *arguments], capture_output=True, text=True, check=False, timeout=60)
-        assert done.returncode == 0, done.stdout + done.stderr
+        output_of(command, "--data", str(self._folder / "gw"), *arguments)
         self._changes += 1
         wait_until(self._followed, timeout_s=WAIT_S, what=f"{command} is followed")
 
@@ -66,7 +63,10 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def test_mqtt_subscriptions_follow_their_address(site: Site, clean: bool) -> None:
     kinds = ("queue", "anycast", "multicast")
     changes = (lambda: None, lambda: site.put({kind: kind for kind in kinds}), lambda: site.drop(*kinds))
-    with Client(site.gateway, "taker", version=5, clean=clean) as taker, Client(site.gateway, "giver") as giver:
+    with (
+        mqtt_client(site.gateway, "taker", version=5, clean=clean) as taker,
+        mqtt_client(site.gateway, "giver") as giver,
+    ):
         for kind in kinds:
             taker.subscribe(kind, 1)
         for i, change in enumerate(changes):
@@ -105,9 +105,9 @@ def test_amqp_links_end_when_their_address_does(site: Site) -> None:
 def test_what_was_kept_under_an_older_rule_is_delivered(site: Site, becomes: str, restarted: bool) -> None:
     """An acknowledged message is delivered although its rule was deleted or its address became a queue."""
     site.put({"plant/#": "topic"})
-    with Client(site.gateway, "keeper", version=5, clean=False) as keeper:
+    with mqtt_client(site.gateway, "keeper", version=5, clean=False) as keeper:
         keeper.subscribe("plant/1", 1)
-    with Client(site.gateway, "giver") as giver:
+    with mqtt_client(site.gateway, "giver") as giver:
         giver.publish("plant/1", b"kept", 1)
         if becomes == "topic":
             site.drop("plant")
@@ -117,22 +117,22 @@ def test_what_was_kept_under_an_older_rule_is_delivered(site: Site, becomes: str
     if restarted:
         site.gateway.stop()
         site.gateway.start()
-    with Client(site.gateway, "keeper", version=5, clean=False) as keeper:
+    with mqtt_client(site.gateway, "keeper", version=5, clean=False) as keeper:
         assert keeper.session_present
         assert sorted(keeper.bodies(2)) == [b"after", b"kept"]
-    with Client(site.gateway, "keeper", version=5, clean=False) as keeper, pytest.raises(queue.Empty):
+    with mqtt_client(site.gateway, "keeper", version=5, clean=False) as keeper, pytest.raises(queue.Empty):
         keeper.received.get(timeout=0.5)
 
 
 def test_a_session_comes_back_though_its_place_is_taken(site: Site) -> None:
     """At the consumer limit of a queue the subscription fails but the connection stays."""
     site.put({"jobs": "queue"}, ", maxConsumers: 1")
-    with Client(site.gateway, "first", version=5, clean=False) as first:
+    with mqtt_client(site.gateway, "first", version=5, clean=False) as first:
         first.subscribe("jobs", 1)
         first.subscribe("plant/1", 1)
-    with Client(site.gateway, "second") as second:
+    with mqtt_client(site.gateway, "second") as second:
         assert second.subscribe("jobs", 1) == [1]
-        with Client(site.gateway, "first", version=5, clean=False) as first:
+        with mqtt_client(site.gateway, "first", version=5, clean=False) as first:
             assert first.session_present
             second.publish("plant/1", b"still mine", 1)
             assert first.bodies(1) == [b"still mine"]

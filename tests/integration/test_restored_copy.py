@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from edge.broker.store.sqlite import FILE_NAME
-from tests.integration.test_gateway_clients import Client
 from tests.support.lake import rows
+from tests.support.paho_client import mqtt_client
 from tests.support.processes import Waypost, edge, free_port, hub, wait_until
 
 SENT = 60
@@ -56,7 +56,7 @@ class Fleet:
         return self.folder / "gw1"
 
     def publish(self, tag: str, *, count: int = SENT, addresses: Sequence[int] = range(ADDRESSES)) -> None:
-        with Client(self.gateway, "d") as client:
+        with mqtt_client(self.gateway, "d") as client:
             for number in range(count):
                 body = f"{tag}:{number}".encode()
                 client.publish(f"load/{addresses[number % len(addresses)]}", body, 1)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import queue
-import sqlite3
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
-import paho.mqtt.client as paho
 import pytest
 from proton import Message
 from proton.utils import BlockingConnection, SendException
 
-from edge.broker.store.sqlite import FILE_NAME
 from tests.support.configured_gateway import gateway_with
 from tests.support.http_client import ask
-from tests.support.paho_loop import stop_loop
+from tests.support.paho_client import CLOSED, mqtt_client
 from tests.support.processes import Waypost, wait_until
+from tests.support.store_rows import query
 
 WAIT_S = 20.0
 
@@ -48,41 +43,12 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
         yield running
 
 
-class Publisher:
-    """Paho client that records the code of each PUBACK, and the disconnect."""
-
-    def __init__(self, gateway: Waypost, version: int) -> None:
-        self.answers: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self.closed: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.client = paho.Client(
-            paho.CallbackAPIVersion.VERSION2, f"publisher-{version}-{time.monotonic_ns()}", protocol=version
-        )
-        self.client.on_publish = lambda _client, _data, _mid, reason, _properties: self.answers.put(reason.value)
-        self.client.on_disconnect = lambda *_: self.closed.put(True)
-        self.client.connect("127.0.0.1", gateway.port("mqtt"))
-        self.client.loop_start()
-
-    def __enter__(self) -> Publisher:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.client.disconnect()
-        stop_loop(self.client)
-
-    def publish(self, address: str, body: bytes) -> int:
-        self.client.publish(address, body, 1)
-        return self.answers.get(timeout=WAIT_S)
-
-
 def test_a_full_queue_refuses_in_every_protocol_and_takes_again(gateway: Waypost) -> None:
-    with Publisher(gateway, paho.MQTTv5) as publisher:
-        assert [publisher.publish("small", b"x" * 100) for _ in range(10)] == [0] * 10
-        assert publisher.publish("small", b"x") == 0x97
-    with Publisher(gateway, paho.MQTTv311) as old:
-        old.client.publish("small", b"x", 1)
-        assert old.closed.get(timeout=WAIT_S), "before MQTT 5 nothing says no: the connection does"
-        assert old.answers.empty(), "3.1.1 is never told success for what was not kept"
-        old.client.disconnect()
+    with mqtt_client(gateway, "publisher", version=5) as publisher:
+        assert [publisher.publish_code("small", b"x" * 100) for _ in range(10)] == [0] * 10
+        assert publisher.publish_code("small", b"x") == 0x97
+    with mqtt_client(gateway, "old") as old:
+        assert old.publish_code("small", b"x") == CLOSED, "MQTT 3.1.1 has no answer that refuses a message"
     assert ask(gateway, "POST", "/t/small", b"x").status == 507
     amqp = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
     try:
@@ -97,8 +63,8 @@ def test_a_full_queue_refuses_in_every_protocol_and_takes_again(gateway: Waypost
             amqp.create_sender("fast").send(Message(body=b"x" * (1 << 20)), timeout=WAIT_S)
     finally:
         amqp.close()
-    with Publisher(gateway, paho.MQTTv5) as publisher:
-        assert publisher.publish("small", b"x") == 0
+    with mqtt_client(gateway, "publisher", version=5) as publisher:
+        assert publisher.publish_code("small", b"x") == 0
 
 
 def number_in(message: Message) -> int:
@@ -106,9 +72,9 @@ def number_in(message: Message) -> int:
 
 
 def test_drop_oldest_keeps_the_newest_and_the_ledger_names_the_rest(gateway: Waypost) -> None:
-    with Publisher(gateway, paho.MQTTv5) as publisher:
+    with mqtt_client(gateway, "publisher", version=5) as publisher:
         for number in range(100):
-            assert publisher.publish("ring", b"%0100d" % number) == 0
+            assert publisher.publish_code("ring", b"%0100d" % number) == 0
     amqp = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
     try:
         receiver = amqp.create_receiver("ring", credit=100)
@@ -118,26 +84,19 @@ def test_drop_oldest_keeps_the_newest_and_the_ledger_names_the_rest(gateway: Way
         assert 15 <= 100 - first <= 20
     finally:
         amqp.close()
-    data = Path(gateway.arguments[gateway.arguments.index("--data") + 1])
-    connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
-    try:
-        entries = connection.execute("SELECT first, last, messages, bytes, reason FROM ledger WHERE address = 'ring'")
-        assert entries.fetchall() == [(0, first - 1, first, first * 100, "evicted")]
-    finally:
-        connection.close()
+    entries = query(gateway.data, "SELECT first, last, messages, bytes, reason FROM ledger WHERE address = 'ring'")
+    assert entries == [(0, first - 1, first, first * 100, "evicted")]
 
 
 def test_a_batched_acknowledgement_waits_for_its_commit(gateway: Waypost) -> None:
-    with Publisher(gateway, paho.MQTTv5) as publisher:
-        assert publisher.publish("slow", b"makes the queue") == 0
+    with mqtt_client(gateway, "publisher", version=5) as publisher:
+        assert publisher.publish_code("slow", b"makes the queue") == 0
         began = time.monotonic()
-        assert publisher.publish("slow", b"x") == 0
+        assert publisher.publish_code("slow", b"x") == 0
         assert time.monotonic() - began >= 0.29
-        for _ in range(3):
-            publisher.client.publish("slow", b"waits", 1)
-        assert publisher.publish("fast", b"takes them along") == 0
-        answers = [publisher.answers.get(timeout=WAIT_S) for _ in range(3)]
-        assert answers == [0, 0, 0]
+        waiting = [publisher.client.publish("slow", b"waits", 1) for _ in range(3)]
+        assert publisher.publish_code("fast", b"takes them along") == 0
+        assert [publisher.code_of(each) for each in waiting] == [0, 0, 0]
 
 
 def test_figures_are_on_the_status_page(gateway: Waypost) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 from edge.broker.store.limits import POSITION_BITS
 from edge.broker.store.sqlite import FILE_NAME
-from tests.integration.test_gateway_clients import Client
+from tests.support.command import output_of, run_waypost
 from tests.support.lake import rows
+from tests.support.paho_client import mqtt_client
 from tests.support.processes import Waypost, edge, free_port, hub, wait_until
 from tests.support.stores import rot
 
@@ -49,8 +48,7 @@ def messages_in(path: Path, log: int, position: int) -> int:
 
 def verified(path: Path) -> tuple[int, int]:
     """Return (exit code, positions in damaged segments) of `store verify`."""
-    command = [sys.executable, "-m", "edge.appliance.main", "store", "verify", "--json", "--data", str(path.parent)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = run_waypost("store", "verify", "--json", "--data", str(path.parent))
     findings = [entry for entry in json.loads(done.stdout)["findings"] if entry["code"] == "segment-damaged"]
     return done.returncode, sum(entry["last"] + 1 - entry["first"] for entry in findings)
 
@@ -58,7 +56,7 @@ def verified(path: Path) -> tuple[int, int]:
 def filled(folder: Path, hub_port: int) -> Waypost:
     """Return a stopped gateway with messages that never reached its hub."""
     gateway = edge(folder, "gw1", f"--hub=amqp://127.0.0.1:{hub_port}", "--gateway=gw1", "--forward=load/#")
-    with gateway, Client(gateway, "d") as client:
+    with gateway, mqtt_client(gateway, "d") as client:
         for number in range(SENT):
             client.publish(f"load/{number % 3}", b"%d" % number, 1)
         assert gateway.stop() == 0
@@ -69,12 +67,10 @@ def test_repaired_it_serves_and_forwards(tmp_path: Path) -> None:
     port, lake, path = free_port(), tmp_path / "hub" / "lake", tmp_path / "gw1" / FILE_NAME
     gateway = filled(tmp_path, port)
     rot(path, *largest(path))
-    command = [sys.executable, "-m", "edge.appliance.main", "store", "repair", "--data", str(path.parent), "--yes"]
-    assert (
-        subprocess.run(command, check=True, capture_output=True, text=True).stdout.count("repaired and verified") == 1
-    )
+    repaired = output_of("store", "repair", "--data", str(path.parent), "--yes")
+    assert repaired.count("repaired and verified") == 1
     expected = {(f"load/{number % 3}", number // 3) for number in range(SENT + 3)}
-    with gateway, Client(gateway, "d") as client, hub(tmp_path, f"--amqp=127.0.0.1:{port}"):
+    with gateway, mqtt_client(gateway, "d") as client, hub(tmp_path, f"--amqp=127.0.0.1:{port}"):
         for number in range(SENT, SENT + 3):
             client.publish(f"load/{number % 3}", b"%d" % number, 1)
         wait_until(
@@ -117,12 +113,11 @@ def test_its_first_page_is_gone(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.write(bytes(4096))
     assert verified(path)[0] == 4
-    command = [sys.executable, "-m", "edge.appliance.main", "store", "repair", "--data", str(path.parent), "--yes"]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert f"kept: {SENT} messages" in said
-    assert "repaired and verified" in said
+    repaired = output_of("store", "repair", "--data", str(path.parent), "--yes")
+    assert f"kept: {SENT} messages" in repaired
+    assert "repaired and verified" in repaired
     expected = {(f"load/{number % 3}", number // 3) for number in range(SENT + 3)}
-    with gateway, Client(gateway, "d") as client, hub(tmp_path, f"--amqp=127.0.0.1:{port}"):
+    with gateway, mqtt_client(gateway, "d") as client, hub(tmp_path, f"--amqp=127.0.0.1:{port}"):
         for number in range(SENT, SENT + 3):
             client.publish(f"load/{number % 3}", b"%d" % number, 1)
         wait_until(lambda: expected <= set(names(lake)[0]), timeout_s=60, what="everything is in the lake")

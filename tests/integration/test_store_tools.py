@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.support.command import document_of, output_of
 from tests.support.processes import edge, wait_until
 from tests.support.publisher import Publisher
-
-
-def tool(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "edge.appliance.main", "store", *arguments],
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
 
 
 def test_beside_a_gateway_under_load_and_after_it_was_killed(tmp_path: Path) -> None:
@@ -27,13 +19,11 @@ def test_beside_a_gateway_under_load_and_after_it_was_killed(tmp_path: Path) -> 
             publisher.start()
         wait_until(lambda: min(len(p.acked) for p in publishers) > 200, timeout_s=30, what="messages acknowledged")
         for _ in range(3):
-            verified = tool("verify", "--data", data)
-            assert verified.returncode == 0, verified.stdout + verified.stderr
+            output_of("store", "verify", "--data", data)
         out = tmp_path / "out.ndjson"
         acked = [list(publisher.acked) for publisher in publishers]
-        exported = tool("export", "--data", data, "--out", str(out))
-        assert exported.returncode == 0, exported.stderr
-        info = json.loads(tool("info", "--data", data, "--json").stdout)
+        output_of("store", "export", "--data", data, "--out", str(out))
+        info = document_of("store", "info", "--data", data)
         assert info["running"] is True
         assert info["messages"] >= sum(map(len, acked))
         gateway.kill()
@@ -42,11 +32,9 @@ def test_beside_a_gateway_under_load_and_after_it_was_killed(tmp_path: Path) -> 
             publisher.end()
     bodies = {json.loads(line)["text"].encode() for line in out.read_text().splitlines()}
     assert bodies >= {body for part in acked for body in part}, "what was acknowledged before is in the export"
-    verified = tool("verify", "--data", data)
-    assert verified.returncode == 0, verified.stdout
-    left = {(log["name"], log["messages"]) for log in json.loads(tool("info", "--data", data, "--json").stdout)["logs"]}
+    output_of("store", "verify", "--data", data)
+    left = {(log["name"], log["messages"]) for log in document_of("store", "info", "--data", data)["logs"]}
     assert all(messages >= len(publishers[int(name[-1])].acked) for name, messages in left)
     with gateway:
         assert gateway.stop() == 0
-    verified = tool("verify", "--data", data)
-    assert verified.returncode == 0, verified.stdout
+    output_of("store", "verify", "--data", data)

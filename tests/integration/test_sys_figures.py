@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from proton.utils import BlockingConnection
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
 from tests.support.hostile import Raw
+from tests.support.http_client import ask
 from tests.support.processes import Waypost, edge
 
 WAIT_S = 30.0
@@ -57,8 +57,7 @@ def carry(gateway: Waypost) -> None:
     receiver.close()
     sender.send(Message(body=BODY))
     connection.close()
-    url = f"http://127.0.0.1:{gateway.port('http')}/c/queue/jobs?settle=auto&wait=20"
-    urllib.request.urlopen(url, timeout=WAIT_S).close()
+    assert ask(gateway, "GET", "/c/queue/jobs?settle=auto&wait=20", timeout_s=30.0).status == 200
 
 
 def test_messages_bytes_and_their_averages_are_those_of_the_traffic(gateway: Waypost) -> None:

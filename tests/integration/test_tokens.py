@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import queue
 import socket
 import time
 from collections.abc import Iterator
@@ -15,24 +13,21 @@ from paho.mqtt.enums import CallbackAPIVersion
 from proton import ConnectionException, Message
 from proton.utils import BlockingConnection, LinkDetached, SyncRequestResponse
 
-from bridge.amqp_values import Symbol
-from bridge.engine import Closed, Engine, PeerOpened
-from bridge.sasl import SaslClient, bearer
-from bridge.sasl.layer import INIT, RESPONSE
+from bridge.engine import Closed, PeerOpened
+from bridge.sasl import bearer
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import packets as p
 from tests.conformance.mqtt.runner import Client
 from tests.conformance.mqtt.socket_target import SocketLink
-from tests.support.configured_gateway import address, gateway_with, resources
+from tests.support.bearer import SCOPE, resources_with, until_closed
+from tests.support.configured_gateway import gateway_with
 from tests.support.http_client import ask
-from tests.support.issuer import AUDIENCE, SigningKey, TestIssuer
-from tests.support.machines import take_all
-from tests.support.paho_loop import stop_loop
+from tests.support.issuer import SigningKey, TestIssuer
+from tests.support.paho_client import PahoClient
 from tests.support.processes import Waypost, wait_until
 
 WAIT_S = 20.0
-SCOPE = "openid send:up/# recv:up/# send:jobs recv:jobs"
 
 
 class Site:
@@ -50,11 +45,8 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("tokens")
-    with TestIssuer(SigningKey("k1", "RS256")) as issuer:
-        oidc = f'{{issuer: "{issuer.url}", audience: {AUDIENCE}}}'
-        space = f"authenticationService: {{name: external, oidc: {oidc}}}"
-        with gateway_with(folder, resources(address("jobs", "jobs", "queue"), space=space)) as gateway:
-            yield Site(issuer, gateway)
+    with TestIssuer(SigningKey("k1", "RS256")) as issuer, gateway_with(folder, resources_with(issuer)) as gateway:
+        yield Site(issuer, gateway)
 
 
 def block(token: str) -> Properties:
@@ -64,20 +56,13 @@ def block(token: str) -> Properties:
 class TestMqtt:
     @pytest.mark.parametrize("version", [paho.MQTTv311, paho.MQTTv5])
     def test_token_as_password(self, site: Site, version: int) -> None:
-        connected: queue.Queue[int] = queue.Queue()
-        received: queue.Queue[bytes] = queue.Queue()
-        client = paho.Client(CallbackAPIVersion.VERSION2, f"tok{version}", protocol=version)
-        client.username_pw_set("token", site.issuer.token("ann", SCOPE))
-        client.on_connect = lambda *args: connected.put(args[3].value)
-        client.on_message = lambda _client, _data, message: received.put(message.payload)
-        client.on_subscribe = lambda *args: client.publish("up/1", b"hello", 1)
-        client.connect("127.0.0.1", site.gateway.port("mqtt"))
-        client.loop_start()
-        assert connected.get(timeout=WAIT_S) == 0
-        client.subscribe("up/#", 1)
-        assert received.get(timeout=WAIT_S) == b"hello"
-        client.disconnect()
-        stop_loop(client)
+        paho_client = paho.Client(CallbackAPIVersion.VERSION2, f"tok{version}", protocol=version)
+        paho_client.username_pw_set("token", site.issuer.token("ann", SCOPE))
+        with PahoClient(paho_client).connect(site.gateway.port("mqtt")) as client:
+            assert client.code == 0
+            client.subscribe("up/#")
+            client.publish("up/1", b"hello")
+            assert client.take().payload == b"hello"
 
     def test_renewed_by_auth_then_expired(self, site: Site) -> None:
         client = site.mqtt()
@@ -111,52 +96,10 @@ class TestMqtt:
         client.link.drop()
 
 
-class BearerClient(SaslClient):
-    """Client side of SASL OAUTHBEARER."""
-
-    def __init__(self, token: str, older_as: str | None = None) -> None:
-        """`older_as`: the user name for XOAUTH2."""
-        super().__init__("token", "")
-        self._token = token
-        self._older_as = older_as
-
-    def _choose(self, offered: object) -> None:
-        assert isinstance(offered, list)
-        mechanism = bearer.MECHANISM if self._older_as is None else bearer.OLDER_MECHANISM
-        assert mechanism in [str(name) for name in offered]
-        older = f"user={self._older_as}\x01auth=Bearer {self._token}\x01\x01".encode()
-        self._send(INIT, [Symbol(mechanism), bearer.message(self._token) if self._older_as is None else older])
-
-    def _on_frame(self, code: int, fields: Any) -> None:
-        if code == 0x42:
-            assert self._older_as is None
-            assert json.loads(fields[0])["status"] == "invalid_token"
-            self._send(RESPONSE, [b"\x01"])
-        else:
-            super()._on_frame(code, fields)
-
-
 def opened(site: Site, token: str, older_as: str | None = None) -> tuple[list[Any], str | None]:
     """See `until_closed`."""
     with socket.create_connection(("127.0.0.1", site.gateway.port("amqp")), WAIT_S) as connection:
         return until_closed(connection, token, older_as=older_as)
-
-
-def until_closed(
-    connection: socket.socket, token: str, hostname: str | None = None, *, older_as: str | None = None
-) -> tuple[list[Any], str | None]:
-    """Open with OAUTHBEARER or XOAUTH2; return the events until the close, and the reason of a refusal."""
-    sasl = BearerClient(token, older_as)
-    engine = Engine(container_id="c", server=False, hostname=hostname, sasl=sasl, now=time.monotonic())
-    engine.open()
-    found: list[Any] = []
-    while not any(isinstance(event, Closed) for event in found):
-        data = engine.data_to_send()
-        if data:
-            connection.sendall(data)
-        read = connection.recv(65_536)
-        found += take_all(engine, read, time.monotonic()) if read else engine.receive_eof(time.monotonic())
-    return found, sasl.failure
 
 
 class TestAmqp:

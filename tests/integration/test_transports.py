@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import queue
 import shutil
 import socket
 import ssl
@@ -21,7 +20,8 @@ from wsproto import ConnectionType, WSConnection, events
 
 from tests.support.certificates import Authority, Issued
 from tests.support.configured_gateway import gateway_with
-from tests.support.paho_loop import stop_loop
+from tests.support.node import mqtt_js, rhea
+from tests.support.paho_client import PahoClient
 from tests.support.processes import Waypost, wait_until
 
 WAIT_S = 20.0
@@ -70,51 +70,16 @@ def device(authority: Authority) -> Issued:
     return authority.issue("device-7")
 
 
-class Client:
-    """Paho client over any transport, with received messages in a queue."""
-
-    def __init__(
-        self,
-        port: int,
-        client_id: str,
-        *,
-        transport: str = "tcp",
-        context: ssl.SSLContext | None = None,
-        path: str = "",
-    ) -> None:
-        self.client = paho.Client(
-            CallbackAPIVersion.VERSION2,
-            client_id,
-            protocol=paho.MQTTv5,
-            transport=transport,  # type: ignore[arg-type]
-        )
-        self.received: queue.Queue[tuple[str, bytes]] = queue.Queue()
-        self.subscribed: queue.Queue[None] = queue.Queue()
-        self.client.on_message = lambda _c, _d, message: self.received.put((message.topic, message.payload))
-        self.client.on_subscribe = lambda _c, _d, _mid, _codes, _p: self.subscribed.put(None)
-        if context is not None:
-            self.client.tls_set_context(context)
-        if path:
-            self.client.ws_set_options(path=path)
-        self.client.connect("localhost" if context is not None else "127.0.0.1", port, 30)
-        self.client.loop_start()
-
-    def subscribe(self, pattern: str) -> None:
-        self.client.subscribe(pattern, 1)
-        self.subscribed.get(timeout=WAIT_S)
-
-    def publish(self, topic: str, body: bytes, qos: int = 1) -> None:
-        message = self.client.publish(topic, body, qos)
-        message.wait_for_publish(WAIT_S)
-        assert message.is_published()
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.client.disconnect()
-        stop_loop(self.client)
-        self.client._reset_sockets()  # Paho leaves its wake-up pair open after a refusal
+def device_of(
+    port: int, client_id: str, *, transport: str = "tcp", context: ssl.SSLContext | None = None, path: str = ""
+) -> PahoClient:
+    """Connect a client over any transport."""
+    client = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=paho.MQTTv5, transport=transport)  # type: ignore[arg-type]
+    if context is not None:
+        client.tls_set_context(context)
+    if path:
+        client.ws_set_options(path=path)
+    return PahoClient(client).connect(port, host="localhost" if context is not None else "127.0.0.1")
 
 
 class TestPaho:
@@ -125,29 +90,29 @@ class TestPaho:
         secure = authority.context() if listener != "mqtt-ws" else None
         transport = "websockets" if "ws" in listener else "tcp"
         with (
-            Client(gateway.port(listener), f"in-{listener}", transport=transport, context=secure) as client,
-            Client(gateway.port("mqtt"), f"plain-{listener}") as plain,
+            device_of(gateway.port(listener), f"in-{listener}", transport=transport, context=secure) as client,
+            device_of(gateway.port("mqtt"), f"plain-{listener}") as plain,
         ):
             client.subscribe(f"up/{listener}")
             plain.subscribe(f"down/{listener}")
             for i in range(50):
                 client.publish(f"down/{listener}", b"%d" % i, i % 3)
                 plain.publish(f"up/{listener}", b"%d" % i, i % 3)
-            assert [plain.received.get(timeout=WAIT_S)[1] for _ in range(50)] == [b"%d" % i for i in range(50)]
-            assert [client.received.get(timeout=WAIT_S)[1] for _ in range(50)] == [b"%d" % i for i in range(50)]
+            assert plain.bodies(50) == [b"%d" % i for i in range(50)]
+            assert client.bodies(50) == [b"%d" % i for i in range(50)]
 
     @pytest.mark.parametrize("listener", ["mqtts", "mqtt-ws", "mqtt-wss"])
     def test_large_message(self, gateway: Waypost, authority: Authority, listener: str) -> None:
         secure = authority.context() if listener != "mqtt-ws" else None
         transport = "websockets" if "ws" in listener else "tcp"
         body = bytes(range(256)) * 12_000  # 3 MB: many frames each way
-        with Client(gateway.port(listener), f"big-{listener}", transport=transport, context=secure) as client:
+        with device_of(gateway.port(listener), f"big-{listener}", transport=transport, context=secure) as client:
             client.subscribe(f"big/{listener}")
             client.publish(f"big/{listener}", body)
-            assert client.received.get(timeout=WAIT_S) == (f"big/{listener}", body)
+            assert client.get()[:2] == (f"big/{listener}", body)
 
     def test_client_certificate(self, gateway: Waypost, authority: Authority, device: Issued) -> None:
-        with Client(gateway.port("mqtts"), "with-certificate", context=authority.context(device)) as client:
+        with device_of(gateway.port("mqtts"), "with-certificate", context=authority.context(device)) as client:
             client.publish("certified", b"x")
 
     def test_certificate_of_a_stranger(self, gateway: Waypost, authority: Authority, tmp_path: Path) -> None:
@@ -321,7 +286,7 @@ class TestRenewal:
                 return str(dict(pair for (pair,) in secure.getpeercert()["subject"])["commonName"])  # type: ignore[index,misc]
 
         assert presented() == "localhost"
-        with Client(gateway.port("mqtts"), "stays", context=authority.context()) as before:
+        with device_of(gateway.port("mqtts"), "stays", context=authority.context()) as before:
             authority.issue("renewed", file="server")
             wait_until(lambda: presented() == "renewed", timeout_s=WAIT_S, what="the new certificate")
             Path(authority.folder / "server.pem").write_text("nonsense")
@@ -348,14 +313,7 @@ client.on('message', (topic, body) => {
 """
 
 
-def has_module(name: str) -> bool:
-    """Return True when `NODE_PATH` has this package; the project depends on none of them."""
-    node = shutil.which("node")
-    command = [node or "", "-e", f"require('{name}')"]
-    return node is not None and subprocess.run(command, check=False, capture_output=True).returncode == 0
-
-
-@pytest.mark.skipif(not has_module("mqtt"), reason="MQTT.js is not installed (npm install mqtt; NODE_PATH)")
+@mqtt_js
 @pytest.mark.parametrize("version", ["4", "5"])
 def test_mqtt_js(gateway: Waypost, version: str) -> None:
     url = f"ws://127.0.0.1:{gateway.port('mqtt-ws')}/mqtt"
@@ -381,7 +339,7 @@ connection.on('message', (context) => { if (context.message.body.length === 1000
 """
 
 
-@pytest.mark.skipif(not has_module("rhea"), reason="rhea is not installed (npm install rhea ws; NODE_PATH)")
+@rhea
 def test_rhea(gateway: Waypost) -> None:
     done = subprocess.run(
         ["node", "-e", RHEA, f"ws://127.0.0.1:{gateway.port('amqp-ws')}/amqp"],

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import packets
+from tests.support.command import output_of
 from tests.support.hostile import Raw
 from tests.support.http_client import ask
 from tests.support.processes import Waypost, edge, wait_until
@@ -98,7 +97,7 @@ def test_the_figures_keep_stored_and_unrouted_apart(tmp_path: Path) -> None:
 def test_the_command_of_the_notice_forwards_the_topic(tmp_path: Path) -> None:
     file, data = tmp_path / "gateway.yaml", tmp_path / "gw"
     file.write_text(RESOURCES)
-    waypost(tmp_path, "apply", "--data", str(data), "-f", str(file))
+    output_of("apply", "--data", str(data), "-f", str(file))
     with Waypost(tmp_path / "gw.log", "edge", "run", "--data", str(data)) as gateway, Raw(gateway, 5) as client:
         client.connect("c")
         assert publish(client, "sensors/temp", 1) == packets.PubAck(7, ReasonCode.NO_MATCHING_SUBSCRIBERS)
@@ -106,13 +105,6 @@ def test_the_command_of_the_notice_forwards_the_topic(tmp_path: Path) -> None:
         assert found is not None
         command = f"bridge forward 'sensors/#' --data {data}"
         assert command in found["next_step"]
-        assert "created" in waypost(tmp_path, "bridge", "forward", "sensors/#", "--data", str(data))
+        assert "created" in output_of("bridge", "forward", "sensors/#", "--data", str(data))
         wait_until(lambda: notice(gateway) is None, timeout_s=20, what="the notice is over")
         assert publish(client, "sensors/temp", 1) == packets.PubAck(7, ReasonCode.SUCCESS)
-
-
-def waypost(folder: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "edge.appliance.main", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout

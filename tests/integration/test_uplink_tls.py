@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import queue
 import shutil
 import threading
-import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,9 +17,10 @@ from bridge.transport.driver import ConnectionDriver
 from edge.broker.configuration import TlsListener
 from edge.broker.listeners.tcp import Gone, TcpListener
 from edge.broker.listeners.tls import Certificates
-from tests.integration.test_transports import Client
 from tests.support.certificates import Authority, Issued
+from tests.support.paho_client import mqtt_client
 from tests.support.processes import Waypost, hub, wait_until
+from tests.support.uplink import uplink
 
 WAIT_S = 20.0
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
@@ -60,13 +58,6 @@ def uplinked(folder: Path, *, gateway: str = "", space: str = "{}", connector: s
     return Waypost(folder / "uplinked.log", "edge", "run", "--data", str(folder / "uplinked"), "--config", str(config))
 
 
-def uplink_status(running: Waypost) -> dict[str, Any]:
-    url = f"http://127.0.0.1:{running.port('http')}/api/v1/status"
-    with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
-        found: dict[str, Any] = json.load(answer)["uplink"]
-    return found
-
-
 class TestUplink:
     """The dialing side of TLS."""
 
@@ -82,12 +73,12 @@ class TestUplink:
                 f"  hub: {{url: 'amqps://localhost:{far.port('amqp')}', tls: {{caCert: {authority.certificate}, "
                 f"clientCert: {ours.certificate}, clientKey: {ours.key}}}}}"
             )
-            with uplinked(tmp_path, gateway=link) as near, Client(near.port("mqtt"), "device") as client:
+            with uplinked(tmp_path, gateway=link) as near, mqtt_client(near, "device", version=5) as client:
                 for i in range(20):
                     client.publish("plant/1", b"%d" % i)
-                wait_until(lambda: uplink_status(near)["acked"] == 20, timeout_s=WAIT_S, what="20 at the hub")
-                assert uplink_status(near)["state"] == "connected"
-                assert uplink_status(near)["endpoint"].startswith("amqps://")
+                wait_until(lambda: uplink(near)["acked"] == 20, timeout_s=WAIT_S, what="20 at the hub")
+                assert uplink(near)["state"] == "connected"
+                assert uplink(near)["endpoint"].startswith("amqps://")
 
     def test_hub_nobody_vouches_for(self, tmp_path: Path, authority: Authority) -> None:
         theirs = Authority(tmp_path / "other", "somebody else").issue("hub")
@@ -100,11 +91,11 @@ class TestUplink:
             link = f"  hub: {{url: 'amqps://localhost:{far.port('amqp')}', tls: {{caCert: {authority.certificate}}}}}"
             with uplinked(tmp_path, gateway=link) as near:
                 wait_until(
-                    lambda: "certificate verify failed" in (uplink_status(near)["last_error"] or ""),
+                    lambda: "certificate verify failed" in (uplink(near)["last_error"] or ""),
                     timeout_s=WAIT_S,
                     what="the reason in the status",
                 )
-                assert uplink_status(near)["state"] == "connecting"
+                assert uplink(near)["state"] == "connecting"
 
     def test_a_hub_that_does_not_take_our_certificate(self, tmp_path: Path, authority: Authority) -> None:
         """With TLS 1.3 the refusal arrives after the handshake; the status has its reason and the next step."""
@@ -122,12 +113,12 @@ class TestUplink:
             with uplinked(tmp_path, gateway=link) as near:
                 reason = "the peer refuses TLS with us (unknown ca): it does not know the authority of our certificate"
                 wait_until(
-                    lambda: reason in (uplink_status(near)["last_error"] or ""),
+                    lambda: reason in (uplink(near)["last_error"] or ""),
                     timeout_s=WAIT_S,
                     what="the reason in the status",
                 )
-                assert "waypost edge enrol" in uplink_status(near)["last_error"]
-                assert uplink_status(near)["state"] == "connecting"
+                assert "waypost edge enrol" in uplink(near)["last_error"]
+                assert uplink(near)["state"] == "connecting"
         assert "the peer refuses TLS with us (unknown ca)" in (tmp_path / "uplinked.log").read_text()
 
     def test_password_over_tls(self, tmp_path: Path, authority: Authority) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,9 +15,46 @@ from cloud.hub.registry.enrolments import Enrolments
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.opening import open_registry
 from tests.support.command import run_waypost
+from tests.support.http_client import ask
+from tests.support.lake import rows
 from tests.support.processes import Waypost, free_port, wait_until
 
 WAIT_S = 60.0
+
+
+def enrolling_hub(folder: Path, *arguments: str, amqps: int = 0) -> Waypost:
+    """Return a hub in ``folder/hub`` that accepts gateways by their certificates."""
+    places = (f"--amqp=127.0.0.1:{amqps}", "--http=127.0.0.1:0")
+    return Waypost(folder / "hub.log", "hub", "run", "--data", str(folder / "hub"), *places, *arguments)
+
+
+def run_fleet(folder: Path, *words: str, code: int = 0) -> str:
+    """Run a `waypost fleet` command of the hub in ``folder/hub``; return its output, with errors if it fails."""
+    done = run_waypost("fleet", *words, "--data", str(folder / "hub"))
+    assert done.returncode == code, done.stdout + done.stderr
+    return (done.stdout + done.stderr if code else done.stdout).strip()
+
+
+def init_gateway(folder: Path, url: str, token: str, *, name: str = "hall") -> tuple[int, str]:
+    """Run `edge init` for ``folder/name``; return its exit code and output."""
+    places = ("--mqtt", "127.0.0.1:0", "--amqp", "none", "--http", "127.0.0.1:0")
+    options = ("--name", name, "--hub", url, "--token", token, "--forward", "plant/#")
+    done = run_waypost("edge", "init", "--data", str(folder / name), *options, *places)
+    return done.returncode, done.stdout + done.stderr
+
+
+def operator_uplink(gateway: Waypost) -> dict[str, Any]:
+    """Return the uplink in the status of a gateway, which its operator's token opens."""
+    token = (gateway.data / "operator.token").read_text().strip()
+    answer = ask(gateway, "GET", "/api/v1/status", headers={"Authorization": f"Bearer {token}"})
+    assert answer.status == HTTPStatus.OK, answer
+    return dict(answer.document["uplink"])
+
+
+def landed(folder: Path) -> list[tuple[str, str, int]]:
+    """Return gateway, epoch and sequence of each message in the lake of the hub in ``folder/hub``."""
+    found = rows(folder / "hub" / "lake", "telemetry")
+    return sorted((row["gateway"], row["epoch"], row["sequence"]) for row in found)
 
 
 class EnrolledFleet:
@@ -26,8 +64,7 @@ class EnrolledFleet:
         """`options`: further options of the hub."""
         self.folder = folder
         self.hub_port = free_port()
-        places = (f"--amqp=127.0.0.1:{self.hub_port}", "--http=127.0.0.1:0")
-        self.hub = Waypost(folder / "hub.log", "hub", "run", "--data", str(folder / "hub"), *places, *options)
+        self.hub = enrolling_hub(folder, *options, amqps=self.hub_port)
         self.gateways: dict[str, Waypost] = {}
 
     def __enter__(self) -> Self:
@@ -48,9 +85,7 @@ class EnrolledFleet:
 
     def fleet(self, *words: str, code: int = 0) -> str:
         """Run a `waypost fleet` command; return its output with errors."""
-        done = run_waypost("fleet", *words, "--data", str(self.folder / "hub"))
-        assert done.returncode == code, done.stdout + done.stderr
-        return str((done.stdout + done.stderr) if code else done.stdout)
+        return run_fleet(self.folder, *words, code=code)
 
     def here(self, name: str, *words: str, code: int = 0) -> str:
         """Run a command on a gateway's data directory; return its output."""
@@ -60,10 +95,9 @@ class EnrolledFleet:
 
     def enrol(self, name: str, *labels: str) -> Waypost:
         """Enrol a gateway, with a token that carries labels; return it without starting it."""
-        token = self.fleet("token", "create", *(f"--label={each}" for each in labels)).strip()
-        places = ("--mqtt", "127.0.0.1:0", "--amqp", "none", "--http", "127.0.0.1:0")
-        told = ("--name", name, "--hub", self.url, "--token", token, "--forward", "plant/#")
-        self.here(name, "edge", "init", *told, *places)
+        token = self.fleet("token", "create", *(f"--label={each}" for each in labels))
+        code, output = init_gateway(self.folder, self.url, token, name=name)
+        assert code == 0, output
         data = self.folder / name
         made = self.gateways[name] = Waypost(self.folder / f"{name}.log", "edge", "run", "--data", str(data))
         return made

@@ -13,6 +13,7 @@ from proton import Delivery, Message
 from proton.utils import BlockingConnection, BlockingReceiver, SendException
 
 from tests.support.configured_gateway import gateway_with
+from tests.support.paho_client import PahoClient
 from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost
 
@@ -87,7 +88,7 @@ def site(folder: Path, **options: str) -> Waypost:
     return gateway_with(folder, resources(**options))
 
 
-class Device:
+class HonoDevice(PahoClient):
     """Paho client authenticated as ``<auth-id>@DEFAULT_TENANT``."""
 
     def __init__(
@@ -100,43 +101,19 @@ class Device:
         will: tuple[str, bytes, int] | None = None,
         **options: Any,
     ) -> None:
-        self.client = paho.Client(CallbackAPIVersion.VERSION2, protocol=version, **options)  # type: ignore[arg-type]
+        super().__init__(paho.Client(CallbackAPIVersion.VERSION2, protocol=version, **options))  # type: ignore[arg-type]
         if auth_id is not None:
             self.client.username_pw_set(f"{auth_id}@{TENANT}", f"{auth_id}-secret")
         if will is not None:
             self.client.will_set(*will)
-        codes: queue.Queue[int] = queue.Queue()
-        self.ended: queue.Queue[int] = queue.Queue()
-        self.sessions: queue.Queue[bool] = queue.Queue()
-        self.subscribed: queue.Queue[list[int]] = queue.Queue()
         self.unsubscribed: queue.Queue[bool] = queue.Queue()
-        self.received: queue.Queue[paho.MQTTMessage] = queue.Queue()
-        self.client.on_connect = lambda _c, _d, flags, code, _p: (
-            self.sessions.put(flags.session_present),
-            codes.put(code.value),
-        )
-        self.client.on_disconnect = lambda _c, _d, _f, code, _p: self.ended.put(code.value)
-        self.client.on_subscribe = lambda _c, _d, _mid, codes, _p: self.subscribed.put([c.value for c in codes])
         self.client.on_unsubscribe = lambda *_: self.unsubscribed.put(True)
-        self.client.on_message = lambda _c, _d, message: self.received.put(message)
-        self.client.connect("127.0.0.1", gateway.port("mqtt"), 30)
-        self.client.loop_start()
-        self.code = codes.get(timeout=WAIT_S)
+        self.connect(gateway.port("mqtt"))
         assert self.code == expect
-
-    def publish(self, topic: str, payload: bytes, qos: int, **options: Any) -> None:
-        """Publish, and wait for the acknowledgement of QoS 1."""
-        info = self.client.publish(topic, payload, qos, **options)
-        info.wait_for_publish(WAIT_S)
-        assert info.is_published()
 
     def send(self, topic: str, payload: bytes, qos: int) -> paho.MQTTMessageInfo:
         """Publish without waiting for an answer."""
         return self.client.publish(topic, payload, qos)
-
-    def subscribe(self, pattern: str, qos: int) -> list[int]:
-        self.client.subscribe(pattern, qos)
-        return self.subscribed.get(timeout=WAIT_S)
 
     def unsubscribe(self, pattern: str) -> None:
         self.client.unsubscribe(pattern)
@@ -145,18 +122,7 @@ class Device:
     def cut(self) -> None:
         """Close the connection without a DISCONNECT."""
         stop_loop(self.client)
-        sock = self.client.socket()
-        assert sock is not None
-        sock.close()
         self.client._reset_sockets()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.client.disconnect()
-        stop_loop(self.client)
-        self.client._reset_sockets()  # Paho leaves its wake-up pair open after a refusal
 
 
 def flush(connection: BlockingConnection) -> None:
@@ -222,4 +188,4 @@ class Application:
         self.connection.close()
 
 
-__all__ = ["TENANT", "WAIT_S", "Application", "Delivery", "Device", "SendException", "flush", "resources", "site"]
+__all__ = ["TENANT", "WAIT_S", "Application", "Delivery", "HonoDevice", "SendException", "flush", "resources", "site"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import ssl
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, Protocol
@@ -13,7 +14,7 @@ WAIT_S: Final = 20.0
 
 
 class HttpServer(Protocol):
-    """Process on this machine with a listener named ``http``."""
+    """Process on this machine with a listener named ``http`` or ``https``."""
 
     def port(self, name: str, /) -> int: ...
 
@@ -49,9 +50,11 @@ def ask(
     headers: Mapping[str, str] | None = None,
     *,
     timeout_s: float = WAIT_S,
+    tls: ssl.SSLContext | None = None,
 ) -> Answer:
-    """Send a request on its own connection, and return the response."""
-    return ask_port(server.port("http"), method, path, body, headers, timeout_s=timeout_s)
+    """Send a request on its own connection, and return the response. `tls`: to the listener ``https``."""
+    port = server.port("http" if tls is None else "https")
+    return ask_port(port, method, path, body, headers, timeout_s=timeout_s, tls=tls)
 
 
 def ask_port(
@@ -62,9 +65,14 @@ def ask_port(
     headers: Mapping[str, str] | None = None,
     *,
     timeout_s: float = WAIT_S,
+    tls: ssl.SSLContext | None = None,
 ) -> Answer:
     """Send a request to a port of this machine, and return the response."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
+    connection = (
+        http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
+        if tls is None
+        else http.client.HTTPSConnection("localhost", port, timeout=timeout_s, context=tls)
+    )
     with contextlib.closing(connection):
         connection.request(method, path, body, dict(headers or {}))
         return read_answer(connection)

@@ -15,7 +15,7 @@ from typing import Any
 import paho.mqtt.client as paho
 import pytest
 
-from tests.support.paho_loop import stop_loop
+from tests.support.paho_loop import running_loop
 from tests.support.processes import free_port, wait_until
 
 installed = pytest.mark.skipif(shutil.which("mosquitto") is None, reason="mosquitto is not installed")
@@ -94,13 +94,9 @@ class Listener:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[Listener]:
-        self._client.loop_start()
-        try:
+        with running_loop(self._client):
             assert self._subscribed.wait(20), "the broker answers no SUBSCRIBE"
             yield self
-        finally:
-            self._client.disconnect()
-            stop_loop(self._client)
 
     def _on_connect(self, client: paho.Client, *_: Any) -> None:
         client.subscribe([(name, 1) for name in self._filters])

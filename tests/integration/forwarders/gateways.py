@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from functools import wraps
 from typing import Any
 
 import msgspec
 
+from bridge import plain
 from bridge.message import Run, Stored
 from bridge.resources.endpoint import ListenEndpoint
 from edge.broker.configuration import (
@@ -16,6 +18,7 @@ from edge.broker.configuration import (
     BrokerConfiguration,
     Connector,
     ConnectorType,
+    Direction,
     EndpointHost,
     Forwarder,
     Listener,
@@ -140,6 +143,37 @@ def amqp_to(*ports: int, name: str = "peer") -> Connector:
     """Build a connector to AMQP peers on these ports."""
     hosts = tuple(EndpointHost(host="127.0.0.1", port=port) for port in ports)
     return Connector(name=name, type=ConnectorType.AMQP, hosts=hosts)
+
+
+def mqtt_to(port: int, **fields: object) -> Connector:
+    """Build a connector to an MQTT broker."""
+    hosts = (EndpointHost(host="127.0.0.1", port=port),)
+    return Connector(name="peer", type=ConnectorType.MQTT, hosts=hosts, **fields)  # type: ignore[arg-type]
+
+
+def out(name: str, pattern: str, remote: str, **fields: object) -> Forwarder:
+    """Build a forwarder to the peer."""
+    return Forwarder(name=name, filter=pattern, connector="peer", remote_address=remote, **fields)  # type: ignore[arg-type]
+
+
+def into(name: str, pattern: str, remote: str, **fields: object) -> Forwarder:
+    """Build a forwarder from the peer."""
+    return out(name, pattern, remote, direction=Direction.IN, **fields)
+
+
+def payloads(receiver: Receiver) -> list[bytes]:
+    """Return the bodies that a receiver has, in order."""
+    return [plain.body_of(body) for run in receiver.runs for body in run.bodies]
+
+
+def scenario(run: Callable[[], Coroutine[object, object, None]]) -> Callable[[], None]:
+    """Run a test on its own event loop."""
+
+    @wraps(run)
+    def test() -> None:
+        asyncio.run(run())
+
+    return test
 
 
 @asynccontextmanager

@@ -3,42 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from functools import wraps
 
 import msgspec
 
 from bridge import plain
 from bridge.message import AMQP, Run
 from bridge.publisher import device_of
-from edge.broker.configuration import AddressConfiguration, Direction, Forwarder, Only
+from edge.broker.configuration import AddressConfiguration, Forwarder, Only
 from edge.broker.message.translation import read_header
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressRule, AddressType
-from tests.integration.forwarders.gateways import ADDRESSES, Receiver, Sender, amqp_to, eventually, gateways
+from tests.integration.forwarders.gateways import (
+    ADDRESSES,
+    Receiver,
+    Sender,
+    amqp_to,
+    eventually,
+    gateways,
+    into,
+    out,
+    payloads,
+    scenario,
+)
 from tests.support.processes import free_port
-
-
-def scenario(run: Callable[[], Coroutine[object, object, None]]) -> Callable[[], None]:
-    """Run a test on its own event loop."""
-
-    @wraps(run)
-    def test() -> None:
-        asyncio.run(run())
-
-    return test
-
-
-def out(name: str, pattern: str, remote: str, **fields: object) -> Forwarder:
-    return Forwarder(name=name, filter=pattern, connector="peer", remote_address=remote, **fields)  # type: ignore[arg-type]
-
-
-def into(name: str, pattern: str, remote: str, **fields: object) -> Forwarder:
-    return out(name, pattern, remote, direction=Direction.IN, **fields)
-
-
-def payloads(receiver: Receiver) -> list[bytes]:
-    return [plain.body_of(body) for run in receiver.runs for body in run.bodies]
 
 
 @scenario

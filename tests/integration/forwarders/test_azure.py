@@ -9,8 +9,7 @@ from bridge import plain
 from bridge.connectors.settings import AmqpSettings, PartitionKey, TokenKind
 from bridge.message import AMQP
 from edge.broker.configuration import Connector, ConnectorType, EndpointHost, PeerCredentials
-from tests.integration.forwarders.gateways import Sender, eventually, gateways
-from tests.integration.forwarders.test_amqp import into, out, scenario
+from tests.integration.forwarders.gateways import Sender, eventually, gateways, into, out, scenario
 from tests.support.azure import KEY, MESSAGE_BYTES_MAX, POLICY, ServiceBus
 
 

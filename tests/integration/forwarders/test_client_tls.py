@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from edge.broker.configuration import Connector, ConnectorType, EndpointHost, TlsFiles
-from tests.integration.forwarders.gateways import Sender, eventually, gateways
-from tests.integration.forwarders.test_amqp import out
+from tests.integration.forwarders.gateways import Sender, eventually, gateways, out
 from tests.support.certificates import Authority, Issued
 from tests.support.mosquitto import Mosquitto, installed
 from tests.support.web_peer import Reply, WebPeer

@@ -9,8 +9,7 @@ from proton import Message
 from proton.utils import BlockingConnection
 
 from bridge import plain
-from tests.integration.forwarders.gateways import Receiver, amqp_to, eventually, gateways
-from tests.integration.forwarders.test_amqp import into
+from tests.integration.forwarders.gateways import Receiver, amqp_to, eventually, gateways, into
 from tests.support.processes import hub
 
 MESSAGES = 100

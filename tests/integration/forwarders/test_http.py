@@ -8,8 +8,7 @@ from bridge.connectors.settings import HttpSettings
 from edge.broker.configuration import AddressConfiguration, Connector, ConnectorType, EndpointHost
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressRule, AddressType
-from tests.integration.forwarders.gateways import Receiver, Sender, eventually, gateways
-from tests.integration.forwarders.test_amqp import out, scenario
+from tests.integration.forwarders.gateways import Receiver, Sender, eventually, gateways, out, scenario
 from tests.support.web_peer import Reply, Request, WebPeer
 
 MESSAGES = 3_000

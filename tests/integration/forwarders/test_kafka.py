@@ -11,8 +11,7 @@ import pytest
 
 from bridge.connectors.settings import KafkaSettings, Mechanism
 from edge.broker.configuration import Connector, ConnectorType, EndpointHost, PeerCredentials, TlsFiles
-from tests.integration.forwarders.gateways import Gateway, Receiver, Sender, eventually, gateways
-from tests.integration.forwarders.test_amqp import into, out
+from tests.integration.forwarders.gateways import Gateway, Receiver, Sender, eventually, gateways, into, out
 from tests.support.certificates import Authority
 from tests.support.kafka import PASSWORD, USER, Kafka, kafka_jars
 

@@ -13,9 +13,17 @@ from bridge import plain
 from bridge.connectors.settings import MqttSettings
 from bridge.message import AMQP
 from edge.broker.configuration import Connector, Forwarder
-from tests.integration.forwarders.gateways import Gateway, Receiver, Sender, amqp_to, eventually, gateways
-from tests.integration.forwarders.test_amqp import into, scenario
-from tests.integration.forwarders.test_mqtt import mqtt_to
+from tests.integration.forwarders.gateways import (
+    Gateway,
+    Receiver,
+    Sender,
+    amqp_to,
+    eventually,
+    gateways,
+    into,
+    mqtt_to,
+    scenario,
+)
 
 ROUNDS = 3
 RUN = 200

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from pathlib import Path
 
 import paho.mqtt.client as paho
@@ -18,19 +17,12 @@ from bridge.message import Run
 from bridge.message_origin import find_origin
 from bridge.publish_properties import PublishProperties, read, write
 from bridge.publisher import device_of, is_relay
-from edge.broker.configuration import Connector, ConnectorType, EndpointHost
-from tests.integration.forwarders.gateways import Receiver, Sender, eventually, gateways
-from tests.integration.forwarders.test_amqp import into, out, scenario
+from tests.integration.forwarders.gateways import Receiver, Sender, eventually, gateways, into, mqtt_to, out, scenario
 from tests.support.mosquitto import Listener, Mosquitto, installed
-from tests.support.paho_loop import stop_loop
-from tests.support.processes import wait_until
+from tests.support.paho_client import PahoClient, publish_messages
+from tests.support.paho_loop import running_loop
 
 MESSAGES = 2_000
-
-
-def mqtt_to(port: int, **fields: object) -> Connector:
-    hosts = (EndpointHost(host="127.0.0.1", port=port),)
-    return Connector(name="peer", type=ConnectorType.MQTT, hosts=hosts, **fields)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -70,10 +62,10 @@ def test_in_while_the_broker_restarts(mosquitto: Mosquitto) -> None:
             reader = Receiver(near.broker, "plant/#", name="reader")
             await near.configure(mqtt_to(mosquitto.port), into("f", "plant/#", "far/#"))
             await eventually(lambda: near.connector().dialer.state.connected)
-            _publish(mosquitto.port, range(500))
+            publish_messages(mosquitto.port, "far/1", (b"%d" % n for n in range(500)))
             near.connector().dialer.pause()
             await eventually(lambda: not near.connector().dialer.state.connected)
-            await asyncio.to_thread(_publish, mosquitto.port, range(500, 1_000))
+            await asyncio.to_thread(publish_messages, mosquitto.port, "far/1", [b"%d" % n for n in range(500, 1_000)])
             await asyncio.to_thread(mosquitto.restart)
             near.connector().dialer.resume()
             await eventually(lambda: len({body for run in reader.runs for body in run.bodies}) == 1_000)
@@ -98,7 +90,7 @@ def test_a_message_larger_than_is_taken_is_read_past(mosquitto: Mosquitto, caplo
             )
             await eventually(lambda: near.connector().dialer.state.connected)
             for topic, size in (("far/before", 1), ("far/big", 17_000_000), ("far/after", 2)):
-                await asyncio.to_thread(_publish_one, mosquitto.port, topic, bytes(size))
+                await asyncio.to_thread(publish_messages, mosquitto.port, topic, [bytes(size)])
             Sender(near.broker).publish("queue/out", *(b"%d" % n for n in range(20)))
             await eventually(lambda: near.connector().backlog == 0, "what goes out goes on")
             await eventually(lambda: len(listener.messages) == 20)
@@ -109,7 +101,7 @@ def test_a_message_larger_than_is_taken_is_read_past(mosquitto: Mosquitto, caplo
             near.connector().dialer.pause()
             await eventually(lambda: not near.connector().dialer.state.connected)
             near.connector().dialer.resume()
-            await asyncio.to_thread(_publish_one, mosquitto.port, "far/last", b"3")
+            await asyncio.to_thread(publish_messages, mosquitto.port, "far/last", [b"3"])
             await eventually(lambda: reader.runs[-1].address == "plant/last")
             assert near.connector().inboxes[0].figures.received == 4, "it was acknowledged, and does not come again"
 
@@ -138,7 +130,7 @@ def test_what_is_retained_follows_the_peer(mosquitto: Mosquitto, dialects: None)
                 return [] if run is None else run.bodies
 
             async def put(name: str, payload: bytes) -> None:
-                await asyncio.to_thread(_publish_one, mosquitto.port, f"far/{name}", payload, retain=True)
+                await asyncio.to_thread(publish_messages, mosquitto.port, f"far/{name}", [payload], retain=True)
 
             for name in ("a", "b", "c"):
                 await put(name, b"1")
@@ -195,7 +187,7 @@ def test_what_comes_again_is_found_by_its_name(mosquitto: Mosquitto) -> None:
             await eventually(lambda: near.connector().backlog == 0, "everything is acknowledged")
             await asyncio.to_thread(_publish_again, mosquitto.port)
             await eventually(lambda: far.connector().inboxes[0].figures.duplicates > 0)
-            await asyncio.to_thread(_publish_one, mosquitto.port, "cloud/end", b"end")
+            await asyncio.to_thread(publish_messages, mosquitto.port, "cloud/end", [b"end"])
             await eventually(lambda: reader.runs and reader.runs[-1].bodies == [b"end"])
             return reader.runs[:-1]
 
@@ -254,44 +246,17 @@ def test_a_refusal_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
 
 
 def _forget_session(port: int, client_id: str) -> None:
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id, clean_session=True)
-    connected = threading.Event()
-    client.on_connect = lambda *_: connected.set()
-    client.connect("127.0.0.1", port)
-    client.loop_start()
-    assert connected.wait(30)
-    client.disconnect()
-    stop_loop(client)
+    with PahoClient(paho.Client(paho.CallbackAPIVersion.VERSION2, client_id)).connect(port):
+        pass
 
 
 def _publish_again(port: int) -> None:
     """Send two messages with one name."""
     client = paho.Client(paho.CallbackAPIVersion.VERSION2, "repeater", protocol=paho.MQTTv5)
     client.connect("127.0.0.1", port)
-    client.loop_start()
     names = Properties(PacketTypes.PUBLISH)
     for name, value in (("epoch", "e"), ("address", "plant/7"), ("sequence", "7")):
         names.UserProperty = (f"x-opt-waypost-{name}", value)
-    for _ in range(2):
-        client.publish("cloud/elsewhere", b"once", 1, properties=names).wait_for_publish(30)
-    client.disconnect()
-    stop_loop(client)
-
-
-def _publish_one(port: int, topic: str, payload: bytes, *, retain: bool = False) -> None:
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, "publisher")
-    client.connect("127.0.0.1", port)
-    client.loop_start()
-    client.publish(topic, payload, 1, retain).wait_for_publish(30)
-    client.disconnect()
-    stop_loop(client)
-
-
-def _publish(port: int, numbers: range) -> None:
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, "publisher")
-    client.connect("127.0.0.1", port)
-    client.loop_start()
-    sent = [client.publish("far/1", b"%d" % n, qos=1) for n in numbers]
-    wait_until(lambda: all(each.is_published() for each in sent), timeout_s=30, what="the broker has them")
-    client.disconnect()
-    stop_loop(client)
+    with running_loop(client):
+        for _ in range(2):
+            client.publish("cloud/elsewhere", b"once", 1, properties=names).wait_for_publish(30)

@@ -13,8 +13,17 @@ import pytest
 from bridge import plain
 from bridge.message import AMQP
 from tests.bench.peers import Artemis, BrokerMissing, RabbitMQ
-from tests.integration.forwarders.gateways import Gateway, Receiver, Sender, amqp_to, eventually, gateways
-from tests.integration.forwarders.test_amqp import into, out, payloads
+from tests.integration.forwarders.gateways import (
+    Gateway,
+    Receiver,
+    Sender,
+    amqp_to,
+    eventually,
+    gateways,
+    into,
+    out,
+    payloads,
+)
 
 Peer = RabbitMQ | Artemis
 

@@ -13,7 +13,7 @@ from proton import Delivery, Message
 from proton.reactor import AtMostOnce
 from proton.utils import BlockingConnection, BlockingReceiver, LinkDetached, SendException
 
-from tests.support.hono import TENANT, WAIT_S, Application, Device, flush, site
+from tests.support.hono import TENANT, WAIT_S, Application, HonoDevice, flush, site
 from tests.support.processes import Waypost
 
 
@@ -21,7 +21,7 @@ class TestCommands:
     """Commands and their responses."""
 
     def test_request_and_response(self, gateway: Waypost, application: Application) -> None:
-        with Device(gateway, "sensor1") as device:
+        with HonoDevice(gateway, "sensor1") as device:
             assert device.subscribe("c///q/#", 1) == [1]
             application.until_ttd("4711", -1)
             replies = application.receiver(f"command_response/{TENANT}/app-1")
@@ -43,7 +43,7 @@ class TestCommands:
 
     def test_command_waits_for_an_absent_device(self, gateway: Waypost, application: Application) -> None:
         application.command("4711", "switchOn", b"")
-        with Device(gateway, "sensor1", version=5) as device:
+        with HonoDevice(gateway, "sensor1", version=5) as device:
             device.subscribe(f"command/{TENANT}/4711/req/#", 1)
             message = device.received.get(timeout=WAIT_S)
             assert (message.topic, message.payload) == (f"command/{TENANT}/4711/req//switchOn", b"")
@@ -60,7 +60,7 @@ class TestCommands:
         assert caught.value.state == Delivery.REJECTED
 
     def test_gateway_gets_commands_of_all_its_devices(self, gateway: Waypost, application: Application) -> None:
-        with Device(gateway, "gw") as device:
+        with HonoDevice(gateway, "gw") as device:
             assert device.subscribe(f"c/{TENANT}/+/q/#", 1) == [1]
             for target in ("4712", "lamp", "gw-1"):
                 application.command(target, "on", target.encode())
@@ -79,9 +79,9 @@ class TestCommands:
             device.ended.get(timeout=WAIT_S)  # a response to another application's command
 
     def test_device_goes_before_its_gateway(self, gateway: Waypost, application: Application) -> None:
-        with Device(gateway, "hub") as general:
+        with HonoDevice(gateway, "hub") as general:
             general.subscribe("command//+/req/#", 1)
-            with Device(gateway, "sensor1") as device:
+            with HonoDevice(gateway, "sensor1") as device:
                 device.subscribe("c///q/#", 1)
                 for i in range(5):
                     application.command("4711", "on", str(i).encode())
@@ -93,7 +93,7 @@ class TestCommands:
                 general.received.get_nowait()
 
     def test_response_nobody_waits_for_is_an_error(self, gateway: Waypost, application: Application) -> None:
-        with Device(gateway, "sensor1") as device:
+        with HonoDevice(gateway, "sensor1") as device:
             device.subscribe("c///q/#", 1)
             device.subscribe("e///#", 0)
             application.command("4711", "ask", b"", reply="gone", correlation="c")
@@ -106,7 +106,7 @@ class TestCommands:
             with Application(gateway) as application:
                 application.command("4711", "on", b"kept", reply="app", correlation="c1")
             gateway.kill()
-        with gateway, Device(gateway, "sensor1") as device:
+        with gateway, HonoDevice(gateway, "sensor1") as device:
             device.subscribe("c///q/#", 1)
             message = device.received.get(timeout=WAIT_S)
             assert message.payload == b"kept"
@@ -214,18 +214,18 @@ class TestAmqpDevice:
             application.command("4711", "on", b"again")
             assert bytes(commands.receive(WAIT_S).body) == b"again"
             commands.release(delivered=False)
-        with Device(gateway, "sensor1") as other:
+        with HonoDevice(gateway, "sensor1") as other:
             other.subscribe("c///q/#", 1)
             assert other.received.get(timeout=WAIT_S).payload == b"again"
 
 
 def test_command_that_was_not_acknowledged_comes_again(gateway: Waypost, application: Application) -> None:
-    device = Device(gateway, "sensor1", manual_ack=True)
+    device = HonoDevice(gateway, "sensor1", manual_ack=True)
     device.subscribe("c///q/#", 1)
     application.command("4711", "on", b"twice")
     assert device.received.get(timeout=WAIT_S).payload == b"twice"
     device.cut()
-    with Device(gateway, "sensor1") as again:
+    with HonoDevice(gateway, "sensor1") as again:
         again.subscribe("c///q/#", 1)
         assert again.received.get(timeout=WAIT_S).payload == b"twice"
 
@@ -255,7 +255,7 @@ class TestNotDelivered:
         replies = application.receiver(f"command_response/{TENANT}/app-5")
         application.command("4711", "late", b"", reply="app-5", correlation="c-5", ttl_s=0.001)
         time.sleep(0.01)  # longer than the command lives
-        with Device(gateway, "sensor1") as device:
+        with HonoDevice(gateway, "sensor1") as device:
             device.subscribe("c///q/#", 1)
             assert self.failure(replies, application) == ("c-5", 503, {"error": "expired"})
             assert device.received.empty()

@@ -17,7 +17,7 @@ import pytest
 
 from edge.broker.hono.limits import TTD_S_MAX
 from tests.support import http_client
-from tests.support.hono import TENANT, WAIT_S, Application, Device, flush, site
+from tests.support.hono import TENANT, WAIT_S, Application, HonoDevice, flush, site
 from tests.support.http_client import Answer
 from tests.support.http_fields import INERT
 from tests.support.processes import Waypost
@@ -162,7 +162,7 @@ class TestCommands:
         application.until_ttd_of_message("4711", 30)
         connection.close()
         application.command("4711", "on", b"kept")
-        with Device(gateway, "sensor1") as device:
+        with HonoDevice(gateway, "sensor1") as device:
             device.subscribe("c///q/#", 1)
             assert device.received.get(timeout=WAIT_S).payload == b"kept"
 
@@ -194,7 +194,7 @@ class TestNobodyAsked:
             assert ask(gateway, "PUT", f"/telemetry/{TENANT}/77", b"http", {}, None).status == 202
             assert receiver.receive(WAIT_S).properties["device_id"] == "77"
             assert ask(gateway, "POST", "/telemetry", b"x", {}, None).status == 401
-            with Device(gateway, None) as device:
+            with HonoDevice(gateway, None) as device:
                 device.publish(f"t/{TENANT}/78", b"mqtt", 1)
                 assert receiver.receive(WAIT_S).properties["device_id"] == "78"
                 device.publish("t/elsewhere/78", b"an address as any other", 1)
@@ -202,7 +202,7 @@ class TestNobodyAsked:
                 application.command("78", "on", b"go")
                 message = device.received.get(timeout=WAIT_S)
                 assert (message.topic, message.payload) == (f"c/{TENANT}/78/q//on", b"go")
-            with Device(gateway, "sensor1") as device:
+            with HonoDevice(gateway, "sensor1") as device:
                 device.publish("t", b"by name", 1)
                 assert receiver.receive(WAIT_S).properties["device_id"] == "4711"
 

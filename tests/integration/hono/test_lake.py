@@ -7,7 +7,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from tests.support.hono import TENANT, WAIT_S, Device, resources
+from tests.support.hono import TENANT, WAIT_S, HonoDevice, resources
 from tests.support.processes import Waypost, hub, wait_until
 
 
@@ -26,7 +26,7 @@ def test_telemetry_and_events_reach_the_lake(tmp_path: Path) -> None:
         forward += ["--forward", "telemetry/#", "--forward", "event/#"]
         data = ["--data", str(tmp_path / "gw"), "--config", str(tmp_path / "hono.yaml")]
         with Waypost(tmp_path / "gw.log", "edge", "run", *data, *forward) as gateway:
-            with Device(gateway, "gw") as device:
+            with HonoDevice(gateway, "gw") as device:
                 device.publish("t//4712/?content-type=application%2Fjson", b'{"temp": 5}', 1)
                 device.publish("t", b"6", 0)
                 device.publish("e//lamp", b"alarm", 1)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from edge.broker.hono.limits import COMMAND_SUBSCRIPTIONS_MAX, PLANS_CACHED_MAX
-from tests.support.hono import TENANT, WAIT_S, Application, Device, site
+from tests.support.hono import TENANT, WAIT_S, Application, HonoDevice, site
 from tests.support.processes import Waypost
 
 mosquitto = pytest.mark.skipif(shutil.which("mosquitto_pub") is None, reason="mosquitto-clients is not installed")
@@ -29,7 +29,7 @@ class TestTelemetry:
         self, gateway: Waypost, application: Application, version: int, topic: str, qos: int
     ) -> None:
         receiver = application.receiver(f"telemetry/{TENANT}")
-        with Device(gateway, "sensor1", version=version) as device:
+        with HonoDevice(gateway, "sensor1", version=version) as device:
             device.publish(f"{topic}/?content-type=application%2Fjson", b'{"temp": 5}', qos)
         message = receiver.receive(WAIT_S)  # already settled: a receiver that does not insist gets QoS 0
         assert message.properties == {
@@ -43,7 +43,7 @@ class TestTelemetry:
 
     def test_gateway_speaks_for_its_devices_only(self, gateway: Waypost, application: Application) -> None:
         receiver = application.receiver(f"telemetry/{TENANT}")
-        with Device(gateway, "gw") as device:
+        with HonoDevice(gateway, "gw") as device:
             device.publish("t//4712", b"on behalf", 1)
             device.publish("t//lamp", b"by via", 1)
             messages = [receiver.receive(WAIT_S), receiver.receive(WAIT_S)]
@@ -53,11 +53,11 @@ class TestTelemetry:
             assert device.ended.get(timeout=WAIT_S) is not None, "as in Hono an error ends the connection"
 
     def test_disabled_device_is_not_let_in(self, gateway: Waypost) -> None:
-        with Device(gateway, "broken", expect=135) as device:
+        with HonoDevice(gateway, "broken", expect=135) as device:
             assert device.code == 135, "not authorized"
 
     def test_errors_are_reported_where_the_device_asked(self, gateway: Waypost) -> None:
-        with Device(gateway, "sensor1") as device:
+        with HonoDevice(gateway, "sensor1") as device:
             assert device.subscribe("error///#", 0) == [0]
             device.publish("t/OTHER/4711/?correlation-id=77", b"x", 1)
             message = device.received.get(timeout=WAIT_S)
@@ -75,7 +75,7 @@ class TestTelemetry:
             assert device.received.get(timeout=WAIT_S).topic.endswith("/400")
 
     def test_ignored_error_is_acknowledged(self, gateway: Waypost) -> None:
-        with Device(gateway, "sensor1") as device:
+        with HonoDevice(gateway, "sensor1") as device:
             device.publish("t/OTHER/4711/?on-error=ignore", b"x", 1)
             device.publish("t", b"still there", 1)
 
@@ -92,7 +92,7 @@ class TestEvents:
 
     def test_event_waits_for_its_application_over_a_kill(self, tmp_path: Path) -> None:
         with site(tmp_path) as gateway:
-            with Device(gateway, "sensor1") as device:
+            with HonoDevice(gateway, "sensor1") as device:
                 device.publish("e/?hono-ttl=600", b'{"alarm": 1}', 1)
             gateway.kill()
         with gateway, Application(gateway) as application:
@@ -105,7 +105,7 @@ class TestEvents:
             assert message.properties["device_id"] == "4711"
 
     def test_event_of_qos_0_is_an_error(self, gateway: Waypost) -> None:
-        with Device(gateway, "sensor1") as device:
+        with HonoDevice(gateway, "sensor1") as device:
             device.subscribe("e///#", 0)
             device.publish("e", b"x", 0)
             assert device.received.get(timeout=WAIT_S).topic == "e///e/-1/400"
@@ -121,49 +121,49 @@ class TestConnection:
         if version == 4:
             options["clean_session"] = False
         for _ in range(2):
-            with Device(gateway, "sensor1", version=version, **options) as device:
-                assert device.sessions.get(timeout=WAIT_S) is False
+            with HonoDevice(gateway, "sensor1", version=version, **options) as device:
+                assert device.session_present is False
                 device.subscribe("c///q/#", 1)
 
     def test_will_on_a_device_topic(self, gateway: Waypost, application: Application) -> None:
         receiver = application.receiver(f"telemetry/{TENANT}")
-        device = Device(gateway, "sensor1", will=("t", b"gone", 1))
+        device = HonoDevice(gateway, "sensor1", will=("t", b"gone", 1))
         device.cut()
         message = receiver.receive(WAIT_S)
         assert (bytes(message.body), message.properties["device_id"]) == (b"gone", "4711")
 
     def test_will_elsewhere_turns_nobody_away(self, gateway: Waypost) -> None:
-        with Device(gateway, "sensor1", will=("lwt/4711", b"gone", 1)) as device:
+        with HonoDevice(gateway, "sensor1", will=("lwt/4711", b"gone", 1)) as device:
             device.publish("t", b"in", 1)
 
     def test_retain_is_told_and_nothing_is_retained(self, gateway: Waypost, application: Application) -> None:
         receiver = application.receiver(f"telemetry/{TENANT}")
-        with Device(gateway, "sensor1") as device:
+        with HonoDevice(gateway, "sensor1") as device:
             device.publish("t", b"kept?", 1, retain=True)
         message = receiver.receive(WAIT_S)
         assert message.annotations == {"x-opt-retain": True}
         assert (bytes(message.body), message.properties["device_id"]) == (b"kept?", "4711")
         with Application(gateway) as late:
             waiting = late.receiver(f"telemetry/{TENANT}")
-            with Device(gateway, "sensor1") as device:
+            with HonoDevice(gateway, "sensor1") as device:
                 device.publish("t", b"next", 1)
             assert bytes(waiting.receive(WAIT_S).body) == b"next"
 
     def test_addresses_of_applications_are_not_for_devices(self, gateway: Waypost) -> None:
-        with Device(gateway, "sensor1") as device:
+        with HonoDevice(gateway, "sensor1") as device:
             for pattern in ("#", f"telemetry/{TENANT}", f"command/{TENANT}/4712", f"command_response/{TENANT}/#"):
                 assert device.subscribe(pattern, 1) == [128]
 
     def test_more_topics_than_are_remembered(self, gateway: Waypost, application: Application) -> None:
         receiver = application.receiver(f"telemetry/{TENANT}", 2 * PLANS_CACHED_MAX)
-        with Device(gateway, "hub") as device:
+        with HonoDevice(gateway, "hub") as device:
             for i in range(PLANS_CACHED_MAX + 2):
                 device.publish(f"t//d{i}", b"x", 1)
         found = [receiver.receive(WAIT_S).properties["device_id"] for _ in range(PLANS_CACHED_MAX + 2)]
         assert found == [f"d{i}" for i in range(PLANS_CACHED_MAX + 2)]
 
     def test_more_subscriptions_than_are_taken(self, gateway: Waypost) -> None:
-        with Device(gateway, "hub") as device:
+        with HonoDevice(gateway, "hub") as device:
             for i in range(COMMAND_SUBSCRIPTIONS_MAX):
                 assert device.subscribe(f"e//d{i}/#", 0) == [0]
             assert device.subscribe("c//more/q/#", 1) == [128]
