@@ -64,7 +64,7 @@ def take(gateway: Waypost, address: str, count: int) -> list[bytes]:
     return got
 
 
-def test_events_are_taken_while_others_give_way(gateway: Waypost) -> None:
+def test_events_are_accepted_while_addresses_of_lower_priority_give_room(gateway: Waypost) -> None:
     counts = {"telemetry": 0, "pictures": 0, "events": 0}
     with mqtt_client(gateway, "publisher", version=5) as publisher:
 

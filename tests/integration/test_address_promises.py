@@ -34,7 +34,7 @@ def connect(gateway: Waypost, **options: Any) -> BlockingConnection:
     return BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S, **options)
 
 
-def test_a_password_nobody_asks_for_does_no_harm(gateway: Waypost) -> None:
+def test_password_is_accepted_where_none_is_needed(gateway: Waypost) -> None:
     """Many AMQP clients use PLAIN whenever they have a user; a gateway without users accepts it, as over MQTT."""
     connection = connect(gateway, user="joe", password="whatever", allowed_mechs="PLAIN", allow_insecure_mechs=True)
     try:
@@ -46,7 +46,7 @@ def test_a_password_nobody_asks_for_does_no_harm(gateway: Waypost) -> None:
         connection.close()
 
 
-def test_amqp_asks_amqp_over_a_dynamic_address(gateway: Waypost) -> None:
+def test_amqp_request_is_answered_over_a_dynamic_address(gateway: Waypost) -> None:
     serving, asking = connect(gateway), connect(gateway)
     try:
         requests = serving.create_receiver("queue/amqp-service", credit=10)
@@ -65,7 +65,7 @@ def test_amqp_asks_amqp_over_a_dynamic_address(gateway: Waypost) -> None:
         asking.close()
 
 
-def test_amqp_asks_mqtt(gateway: Waypost) -> None:
+def test_amqp_request_is_answered_by_an_mqtt_client(gateway: Waypost) -> None:
     """Dynamic reply-to becomes a response topic; the answer returns with its correlation id."""
     asking = connect(gateway)
     try:
@@ -90,7 +90,7 @@ def test_amqp_asks_mqtt(gateway: Waypost) -> None:
         asking.close()
 
 
-def test_mqtt_asks_amqp(gateway: Waypost) -> None:
+def test_mqtt_request_is_answered_by_an_amqp_client(gateway: Waypost) -> None:
     serving = connect(gateway)
     try:
         requests = serving.create_receiver("queue/other-service", credit=10)
@@ -112,7 +112,7 @@ def test_mqtt_asks_amqp(gateway: Waypost) -> None:
         serving.close()
 
 
-def test_delivery_count_and_undeliverable_here(gateway: Waypost) -> None:
+def test_modified_message_counts_its_deliveries_and_avoids_its_consumer(gateway: Waypost) -> None:
     connection, other = connect(gateway), connect(gateway)
     try:
         connection.create_sender("queue/counted").send(Message(body="m"))
@@ -136,7 +136,7 @@ def test_delivery_count_and_undeliverable_here(gateway: Waypost) -> None:
         other.close()
 
 
-def test_browse_and_select(gateway: Waypost) -> None:
+def test_browser_leaves_messages_and_selector_filters_them(gateway: Waypost) -> None:
     connection = connect(gateway)
     try:
         sender = connection.create_sender("queue/browsed")
@@ -160,7 +160,7 @@ def test_browse_and_select(gateway: Waypost) -> None:
         connection.close()
 
 
-def test_large_message_both_ways(gateway: Waypost) -> None:
+def test_large_message_crosses_protocols_both_ways(gateway: Waypost) -> None:
     connection = connect(gateway)
     body = bytes(range(256)) * 4096 * 10  # 10 MiB
     try:
@@ -191,7 +191,7 @@ connection.close()
 
 
 @pytest.mark.parametrize("closes", [True, False])
-def test_last_will_and_retained_of_an_amqp_client(gateway: Waypost, closes: bool) -> None:
+def test_amqp_client_has_a_will_and_retained_messages(gateway: Waypost, closes: bool) -> None:
     url = f"127.0.0.1:{gateway.port('amqp')}"
     command = [sys.executable, "-c", DYING, url]
     with mqtt_client(gateway, "watcher") as watcher:
@@ -234,7 +234,7 @@ def test_management_and_tokens(gateway: Waypost) -> None:
         connection.close()
 
 
-def test_durable_subscription_is_taken_from_a_dead_connection(gateway: Waypost) -> None:
+def test_durable_subscription_is_taken_over_from_a_dead_connection(gateway: Waypost) -> None:
     class Durable(Filter):  # type: ignore[misc]  # Proton has no types
         def __init__(self) -> None:
             super().__init__({})
@@ -276,7 +276,7 @@ spec: {address: late, type: subscription, topic: topic/a, maxConsumers: 1}
 """
 
 
-def test_configured_attempts_and_consumers(tmp_path: Path) -> None:
+def test_limits_of_attempts_and_consumers_apply(tmp_path: Path) -> None:
     (tmp_path / "addresses.yaml").write_text(RESOURCES)
     with edge(tmp_path, "gw", "--config", str(tmp_path / "addresses.yaml")) as gateway:
         connection = connect(gateway)
@@ -299,7 +299,7 @@ def test_configured_attempts_and_consumers(tmp_path: Path) -> None:
             connection.close()
 
 
-def test_a_subscription_is_no_place_to_send_to(tmp_path: Path) -> None:
+def test_sending_to_a_subscription_is_refused(tmp_path: Path) -> None:
     """Sending to a subscription is refused: no consumer could receive such a message."""
     (tmp_path / "addresses.yaml").write_text(RESOURCES)
     with edge(tmp_path, "gw", "--config", str(tmp_path / "addresses.yaml")) as gateway:

@@ -153,7 +153,7 @@ class TestSettlement:
         receiver.close()
         assert count(connection, address) == 0
 
-    def test_a_settled_one_is_gone_when_its_receiver_is(self, connect: Any) -> None:
+    def test_presettled_message_is_lost_with_its_receiver(self, connect: Any) -> None:
         connection, other = connect(), connect()
         for address, options in (("queue/at-most", AtMostOnce()), ("queue/at-least", AtLeastOnce())):
             connection.create_sender(address).send(Message(body="m", durable=True))
@@ -184,7 +184,7 @@ class TestOutcomes:
         assert (fourth.delivery_count, fourth.annotations["x-opt-kept"]) == (1, 2)
         receiver.accept()
 
-    def test_undeliverable_here_goes_elsewhere(self, connect: Any) -> None:
+    def test_message_undeliverable_here_goes_to_another_consumer(self, connect: Any) -> None:
         connection, other = connect(), connect()
         connection.create_sender("queue/elsewhere").send(Message(body="m", durable=True))
         receiver = connection.create_receiver("queue/elsewhere", credit=5)
@@ -195,7 +195,7 @@ class TestOutcomes:
         elsewhere.accept()
         assert not receiver.fetcher.incoming
 
-    def test_rejected_goes_to_the_dead_letters(self, connect: Any) -> None:
+    def test_rejected_message_becomes_a_dead_letter(self, connect: Any) -> None:
         connection = connect()
         connection.create_sender("queue/rejected").send(Message(body="bad", durable=True))
         receiver = connection.create_receiver("queue/rejected", credit=5)
@@ -268,7 +268,7 @@ class TestSizes:
         connection.create_sender("queue/large").send(Message(body=body, durable=True))
         assert bytes(connection.create_receiver("queue/large", credit=1).receive(timeout=WAIT_S).body) == body
 
-    def test_a_message_above_the_limit(self, connect: Any) -> None:
+    def test_message_above_the_limit_is_refused(self, connect: Any) -> None:
         connection = connect()
         sender = connection.create_sender("queue/too-large")
         assert sender.link.remote_max_message_size == 1 << 20
@@ -276,7 +276,7 @@ class TestSizes:
             sender.send(Message(body=b"x" * (2 << 20), durable=True))
         assert caught.value.condition == "amqp:link:message-size-exceeded"
 
-    def test_what_is_larger_than_its_receiver_takes_waits_for_another(self, connect: Any) -> None:
+    def test_message_above_the_limit_of_a_receiver_waits_for_another(self, connect: Any) -> None:
         class Small(LinkOption):
             def apply(self, link: Any) -> None:
                 link.max_message_size = 1000
@@ -297,7 +297,7 @@ class TestConnections:
         assert transport.remote_channel_max == 255
         assert transport.remote_max_frame_size == 65_536
 
-    def test_heartbeats_keep_an_idle_connection_and_silence_ends_it(self, tmp_path: Path) -> None:
+    def test_heartbeats_keep_an_idle_connection_open_and_silence_ends_it(self, tmp_path: Path) -> None:
         """Both sides expect a frame every second."""
         (tmp_path / "gateway.yaml").write_text(GATEWAY.replace("1048576", "1048576, idleTimeoutS: 1"))
         with edge(tmp_path, "gw", "--config", str(tmp_path / "gateway.yaml")) as gateway:
@@ -315,7 +315,7 @@ class TestConnections:
                     said += chunk
             assert b"amqp:resource-limit-exceeded" in said
 
-    def test_a_link_too_many_is_refused(self, connect: Any) -> None:
+    def test_link_above_the_limit_is_refused(self, connect: Any) -> None:
         connection = connect()
         session = connection.conn.session()
         session.open()
@@ -329,7 +329,7 @@ class TestConnections:
 
 
 class TestTermini:
-    def test_a_dynamic_node_lives_as_long_as_its_link(self, connect: Any) -> None:
+    def test_dynamic_node_ends_with_its_link(self, connect: Any) -> None:
         class Lifetime(LinkOption):
             def apply(self, link: Any) -> None:
                 link.source.properties.put_dict({symbol("lifetime-policy"): Described(ulong(0x2C), [])})
@@ -345,7 +345,7 @@ class TestTermini:
         other.create_sender(address).send(Message(body="hello"))
         assert receiver.receive(timeout=WAIT_S).body == "hello"
 
-    def test_the_anonymous_relay_refuses_a_message_without_an_address(self, connect: Any) -> None:
+    def test_anonymous_relay_refuses_a_message_without_an_address(self, connect: Any) -> None:
         sender = connect().create_sender(None)
         for message in (Message(body="lost"), Message(body="lost", address="queue/#"), Message(address="$management")):
             with pytest.raises(SendException) as caught:
@@ -365,7 +365,7 @@ class TestTermini:
 
 
 class TestRecovery:
-    def test_a_detached_durable_subscription_keeps_what_was_not_settled(self, connect: Any) -> None:
+    def test_detached_durable_subscription_keeps_unsettled_messages(self, connect: Any) -> None:
         """Proton's engine carries no unsettled map, so unsettled messages are delivered again."""
 
         class Durable(LinkOption):

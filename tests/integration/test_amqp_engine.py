@@ -101,7 +101,7 @@ def connected(server: Server, **options: Any) -> Iterator[BlockingConnection]:
         connection.close()
 
 
-def test_a_message_through_a_queue_is_whole(server: Server) -> None:
+def test_message_is_unchanged_after_a_queue(server: Server) -> None:
     sent = Message(
         body={"t": 21.5},
         durable=True,
@@ -122,7 +122,7 @@ def test_a_message_through_a_queue_is_whole(server: Server) -> None:
             assert getattr(received, field) == getattr(sent, field)
 
 
-def test_a_large_message(server: Server) -> None:
+def test_large_message_is_unchanged_after_a_queue(server: Server) -> None:
     body = bytes(range(256)) * 8192
     with connected(server) as connection:
         receiver = connection.create_receiver("queue/a")
@@ -132,7 +132,7 @@ def test_a_large_message(server: Server) -> None:
         assert bytes(received.body) == body
 
 
-def test_released_comes_again(server: Server) -> None:
+def test_released_message_is_delivered_again(server: Server) -> None:
     with connected(server) as connection:
         connection.create_sender("queue/a").send(Message(body="x"))
         receiver = connection.create_receiver("queue/a", credit=1)
@@ -177,7 +177,7 @@ def test_request_and_reply(server: Server) -> None:
     assert not thread.is_alive()
 
 
-def test_many_messages_are_all_accepted(server: Server) -> None:
+def test_every_message_of_a_burst_is_accepted(server: Server) -> None:
     count = 3000
 
     class Send(MessagingHandler):
@@ -203,7 +203,7 @@ def test_many_messages_are_all_accepted(server: Server) -> None:
     assert handler.accepted == count
 
 
-def test_refused_links_say_why(server: Server) -> None:
+def test_refused_links_have_a_condition(server: Server) -> None:
     with connected(server) as connection:
         with pytest.raises(LinkDetached) as caught:
             connection.create_sender("topic/#")
@@ -219,7 +219,7 @@ def test_plain_authentication(server: Server) -> None:
         BlockingConnection(server.url, timeout=TIMEOUT_S, password="no", **options)
 
 
-def test_garbage_closes_its_own_connection_only(server: Server) -> None:
+def test_garbage_closes_only_its_own_connection(server: Server) -> None:
     host, port = server.url.removeprefix("amqp://").split(":")
     with connected(server) as connection:
         for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"AMQP\x00\x01\x00\x00" + b"\xff" * 64, b"\x10\x04MQTT" * 9):

@@ -50,11 +50,11 @@ def in_a_session(peer: FramePeer) -> FramePeer:
 
 
 class TestAnnounced:
-    def test_what_it_takes(self, peer: FramePeer) -> None:
+    def test_limits_are_announced(self, peer: FramePeer) -> None:
         assert peer.opened.fields[2:4] == [FRAME_BYTES_MAX, CHANNEL_MAX]
         assert peer.begin().fields[4] == HANDLE_MAX
 
-    def test_up_to_the_limits(self, peer: FramePeer) -> None:
+    def test_peer_may_use_the_limits(self, peer: FramePeer) -> None:
         assert peer.begin(CHANNEL_MAX).fields[0] == CHANNEL_MAX
         peer.begin()
         peer.attach("last", HANDLE_MAX, SENDER, "queue/limits")
@@ -100,12 +100,12 @@ class TestAnnounced:
         "transfer on a link the peer receives on",
     ],
 )
-def test_the_connection_ends(peer: FramePeer, condition: str, crime: Callable[[FramePeer], object]) -> None:
+def test_violation_ends_the_connection(peer: FramePeer, condition: str, crime: Callable[[FramePeer], object]) -> None:
     crime(peer)
     assert peer.ended() == condition
 
 
-def test_more_links_than_one_may_have(peer: FramePeer) -> None:
+def test_links_above_the_limit_are_refused_then_the_connection_ends(peer: FramePeer) -> None:
     """Each link beyond the limit is refused; a peer that goes on using refused links is disconnected."""
     peer.begin()
     for i in range(2 * LINKS_MAX + 1):
@@ -122,7 +122,7 @@ def test_more_links_than_one_may_have(peer: FramePeer) -> None:
     assert peer.receive() is None
 
 
-def test_answers_to_what_was_settled_are_no_crime(peer: FramePeer) -> None:
+def test_dispositions_of_settled_deliveries_are_allowed(peer: FramePeer) -> None:
     """Dispositions of settled deliveries are not counted as messages of the peer."""
     peer.begin()
     peer.attach("in", 0, RECEIVER, "topic/settled").grant(0, 50)
@@ -170,7 +170,7 @@ def durable(peer: FramePeer, *rest: object) -> FramePeer:
         "a map that is cut short", "no character", "a header that is a map", "empty", "no sections",
     ],
 )  # fmt: skip
-def test_a_malformed_message_is_rejected_and_the_next_one_is_not(peer: FramePeer, message: bytes) -> None:
+def test_malformed_message_is_rejected_and_the_next_one_accepted(peer: FramePeer, message: bytes) -> None:
     """Consumers get only the valid message, and the link goes on (part 3, section 3.2)."""
     peer.begin()
     peer.attach("out", 0, SENDER, "queue/malformed").expect(ATTACH)
@@ -187,13 +187,13 @@ def test_a_malformed_message_is_rejected_and_the_next_one_is_not(peer: FramePeer
     assert peer.expect(DISPOSITION).fields[4].descriptor == ACCEPTED
 
 
-def test_a_link_to_a_last_will_is_refused(peer: FramePeer) -> None:
+def test_link_to_a_will_is_refused(peer: FramePeer) -> None:
     peer.begin()
     peer.attach("will", 0, SENDER, "$lwt")
     assert peer.expect(DETACH).error == "amqp:not-implemented"
 
 
-def test_a_message_to_a_last_will_over_the_anonymous_relay_is_refused(peer: FramePeer) -> None:
+def test_message_to_a_will_over_the_anonymous_relay_is_refused(peer: FramePeer) -> None:
     peer.begin()
     peer.attach("relay", 0, SENDER, None).expect(ATTACH)
     message = encode(DescribedValue(Ulong(0x73), [None, None, "$lwt"])) + encode(DescribedValue(Ulong(0x75), b"gone"))
@@ -226,7 +226,7 @@ class TestStolenLink:
         assert peer.expect(DETACH).error == "amqp:link:stolen"
 
     @pytest.mark.parametrize(("container", "name"), [("twice", "other"), ("another", "one")])
-    def test_other_links_and_containers_are_left_alone(self, gateway: Waypost, container: str, name: str) -> None:
+    def test_other_links_and_containers_stay_attached(self, gateway: Waypost, container: str, name: str) -> None:
         with FramePeer(gateway.port("amqp"), "twice") as old, FramePeer(gateway.port("amqp"), container) as new:
             for peer, link in ((old, "one"), (new, name)):
                 peer.begin()
@@ -255,7 +255,7 @@ class TestDurableSubscription:
             assert new.expect(TRANSFER).payload.endswith(b"for the new one")
             new.send(DETACH, Uint(0), True)
 
-    def test_unsettled_deliveries_come_again(self, gateway: Waypost) -> None:
+    def test_unsettled_deliveries_are_delivered_again(self, gateway: Waypost) -> None:
         """The peer may list remembered deliveries in `unsettled`; the gateway claims to remember none."""
         with FramePeer(gateway.port("amqp"), "resumes") as peer:
             peer.begin()
@@ -281,6 +281,6 @@ class TestDurableSubscription:
             peer.expect(DETACH)
 
 
-def test_a_frame_that_says_it_is_shorter_than_its_header(peer: FramePeer) -> None:
+def test_frame_shorter_than_its_header_ends_the_connection(peer: FramePeer) -> None:
     peer.socket.sendall(b"\0\0\0\x04\x02\0\0\0" + encode(None))
     assert peer.ended() == "amqp:connection:framing-error"

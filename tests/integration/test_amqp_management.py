@@ -49,7 +49,7 @@ def test_create_use_change_restart_delete(tmp_path: Path) -> None:
         connection.close()
 
 
-def test_a_gateway_that_follows_a_file_says_so(tmp_path: Path) -> None:
+def test_gateway_that_follows_a_file_refuses_changes_over_amqp(tmp_path: Path) -> None:
     resources = tmp_path / "gateway.yaml"
     resources.write_text(
         "apiVersion: waypost/v1\nkind: AddressSpace\nmetadata: {name: default}\n"
@@ -95,7 +95,7 @@ def query(connection: BlockingConnection, kind: str, *names: str) -> list[dict[s
         client.sender.close()
 
 
-def test_connections_links_and_addresses_as_qdstat_reads_them(tmp_path: Path) -> None:
+def test_connections_links_and_addresses_are_listed_as_qdstat_reads_them(tmp_path: Path) -> None:
     with edge(tmp_path, "gw") as gateway:
         port = gateway.port("amqp")
         device = BlockingConnection(f"127.0.0.1:{port}", timeout=WAIT_S)

@@ -41,7 +41,7 @@ def take(receiver: BlockingReceiver, count: int) -> list[Any]:
     return got
 
 
-def test_selectors_share_a_queue(connection: BlockingConnection, gateway: Waypost) -> None:
+def test_selectors_divide_a_queue(connection: BlockingConnection, gateway: Waypost) -> None:
     hot = connection.create_receiver("queue/select", credit=50, name="hot", options=Selector("temperature > 30"))
     rest = connection.create_receiver("queue/select", credit=50, name="rest", options=Selector("NOT temperature > 30"))
     sender = connection.create_sender("queue/select")
@@ -55,7 +55,7 @@ def test_selectors_share_a_queue(connection: BlockingConnection, gateway: Waypos
     assert take(everything, 1) == [b"untold"]
 
 
-def test_a_backlog_for_somebody_else_does_not_hold_up_a_selector(connection: BlockingConnection) -> None:
+def test_backlog_that_a_selector_skips_does_not_delay_it(connection: BlockingConnection) -> None:
     sender = connection.create_sender("queue/backlog")
     for i in range(3000):
         message = Message(body=i, properties={"kind": "bulk"}, durable=True)
@@ -67,7 +67,7 @@ def test_a_backlog_for_somebody_else_does_not_hold_up_a_selector(connection: Blo
     assert take(connection.create_receiver("queue/backlog", credit=100, name="bulk"), 3000) == list(range(3000))
 
 
-def test_priorities(connection: BlockingConnection) -> None:
+def test_messages_of_higher_priority_go_first(connection: BlockingConnection) -> None:
     sender = connection.create_sender("queue/priority")
     for i, priority in enumerate([4, 0, 9, 4, 7, 9]):
         sender.send(Message(body=i, priority=priority, durable=True))

@@ -29,7 +29,7 @@ def notes_of(*words: str) -> str:
     return done.stderr
 
 
-def test_what_needs_a_restart_is_said(tmp_path: Path) -> None:
+def test_apply_names_changes_that_need_a_restart(tmp_path: Path) -> None:
     assert "restart" not in applied(tmp_path, 0, "1Mi")
     with Waypost(tmp_path / "gw.log", "edge", "run", "--data", str(tmp_path / "gw")) as gateway:
         said = "Gateway spec.listeners.amqpWs changed: takes effect after a restart"

@@ -128,7 +128,7 @@ class UserClient(PahoClient):
 
 @pytest.mark.parametrize(("version", "refused"), [(4, 0x86), (5, 0x86)])
 @pytest.mark.parametrize(("user", "password"), [("alice", "wrong"), ("mallory", "wonderland"), (None, None)])
-def test_who_is_not_known_is_not_let_in(
+def test_unknown_user_is_refused(
     site: Site, version: int, refused: int, user: str | None, password: str | None
 ) -> None:
     with UserClient(site, "intruder", user, password, version=version) as client:
@@ -136,7 +136,7 @@ def test_who_is_not_known_is_not_let_in(
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_allowed_is_served(site: Site, version: int) -> None:
+def test_allowed_topics_are_served(site: Site, version: int) -> None:
     with UserClient(site, f"a{version}", "alice", "wonderland", version=version) as client:
         assert client.code == 0
         assert client.subscribe("plant/+/temp") == [1]
@@ -147,7 +147,7 @@ def test_allowed_is_served(site: Site, version: int) -> None:
 
 
 @pytest.mark.parametrize(("qos", "code"), [(1, 0x87), (2, 0x92)])
-def test_denied_publish_is_said_by_mqtt_5(site: Site, qos: int, code: int) -> None:
+def test_denied_publish_has_a_reason_code_in_mqtt_5(site: Site, qos: int, code: int) -> None:
     # Paho answers a PUBREC with 0x87 with PUBREL all the same, and reports the reason of the next PUBCOMP
     with UserClient(site, "five", "alice", "wonderland", version=5) as client:
         assert client.publish_code("secret/x", qos=qos) == code
@@ -158,7 +158,7 @@ def test_denied_publish_is_said_by_mqtt_5(site: Site, qos: int, code: int) -> No
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_denied_publish_closes_mqtt_3(site: Site, qos: int) -> None:
+def test_denied_publish_closes_the_connection_of_mqtt_3(site: Site, qos: int) -> None:
     with UserClient(site, "four", "alice", "wonderland", version=4) as client:
         assert client.publish_code("secret/x", qos=qos) == CLOSED
 
@@ -173,7 +173,7 @@ def test_denied_qos_0_is_dropped(site: Site, version: int) -> None:
 
 
 @pytest.mark.parametrize(("version", "code"), [(4, 0x80), (5, 0x87)])
-def test_denied_subscription(site: Site, version: int, code: int) -> None:
+def test_denied_subscription_has_a_reason_code(site: Site, version: int, code: int) -> None:
     with UserClient(site, "sub", "alice", "wonderland", version=version) as client:
         for pattern in ("#", "secret/#", "+/1", "$share/g/#", "$SYS/#"):
             assert client.subscribe(pattern) == [code], pattern
@@ -189,7 +189,7 @@ def test_will_must_be_allowed(site: Site, version: int) -> None:
 
 
 @mosquitto
-def test_mosquitto_pub(site: Site) -> None:
+def test_mosquitto_pub_logs_in(site: Site) -> None:
     def publish(password: str, topic: str, version: str) -> int:
         arguments = ["-p", str(site.gateway.port("mqtt")), "-u", "alice", "-P", password, "-q", "1", "-V", version]
         done = subprocess.run(
@@ -220,7 +220,7 @@ def amqp(site: Site, user: str, password: str, mechanism: str) -> BlockingConnec
     )
 
 
-def test_amqp_plain(site: Site) -> None:
+def test_amqp_client_logs_in_by_plain(site: Site) -> None:
     connection = amqp(site, "alice", "wonderland", "PLAIN")
     receiver = connection.create_receiver("jobs")
     connection.create_sender("jobs").send(Message(body="work"))
@@ -233,7 +233,7 @@ def test_amqp_plain(site: Site) -> None:
     connection.close()
 
 
-def test_amqp_connections_are_shown_to_who_may_manage(site: Site) -> None:
+def test_amqp_connections_are_shown_to_users_who_may_manage(site: Site) -> None:
     alice, boss = (amqp(site, *each, "PLAIN") for each in (("alice", "wonderland"), ("boss", "tower")))
     names = ["container", "user", "isAuthenticated", "sasl"]
     properties = {"operation": "QUERY", "entityType": "org.apache.qpid.dispatch.connection"}
@@ -248,12 +248,12 @@ def test_amqp_connections_are_shown_to_who_may_manage(site: Site) -> None:
 
 
 @pytest.mark.parametrize(("user", "password"), [("alice", "wrong"), ("mallory", "wonderland")])
-def test_amqp_plain_refused(site: Site, user: str, password: str) -> None:
+def test_amqp_client_with_a_wrong_password_is_refused(site: Site, user: str, password: str) -> None:
     with pytest.raises(ConnectionException):
         amqp(site, user, password, "PLAIN")
 
 
-def test_amqp_management_is_for_who_has_the_right(site: Site) -> None:
+def test_amqp_management_needs_the_right(site: Site) -> None:
     """A rule without addresses covers the whole address space, including its management; it gives no other right."""
     question = Message(properties={"operation": "READ", "type": "io.waypost.address", "name": "jobs"})
     connection = amqp(site, "alice", "wonderland", "PLAIN")
@@ -301,7 +301,7 @@ class EngineClient:
         self.engine.receive_eof(time.monotonic())
 
 
-def test_amqp_scram(site: Site) -> None:
+def test_amqp_client_logs_in_by_scram(site: Site) -> None:
     client = EngineClient(site, SaslClient("alice", "wonderland"))
     client.until(PeerOpened)
     client.engine.attach_sender("s", "plant/7")
@@ -315,7 +315,7 @@ def test_amqp_scram(site: Site) -> None:
         refused.close()
 
 
-def test_amqp_relay_is_held_against_the_rules(site: Site) -> None:
+def test_amqp_relay_checks_rights_of_each_message(site: Site) -> None:
     connection = amqp(site, "alice", "wonderland", "PLAIN")
     receiver = connection.create_receiver("jobs")
     sender = connection.create_sender(None)
@@ -327,7 +327,7 @@ def test_amqp_relay_is_held_against_the_rules(site: Site) -> None:
     connection.close()
 
 
-def test_amqp_temporary_destinations_are_their_makers(site: Site) -> None:
+def test_amqp_temporary_destination_belongs_to_its_creator(site: Site) -> None:
     """JMS clients create a temporary node by sending to it, and other clients receive from it."""
     connection = amqp(site, "alice", "wonderland", "PLAIN")
     made = connection.create_sender(None, options=DynamicTarget())
@@ -345,7 +345,7 @@ def test_amqp_temporary_destinations_are_their_makers(site: Site) -> None:
 # --- users are added and removed -------------------------------------------------------------------------------------
 
 
-def test_a_device_is_added_rotated_and_removed_while_the_gateway_runs(site: Site) -> None:
+def test_device_is_added_rotated_and_removed_while_the_gateway_runs(site: Site) -> None:
     added = document_of("device", "add", "pump7", "--data", site.data, "--allow", "send,recv:pumps/%u/#")
     first = added["password"]
 
@@ -381,7 +381,7 @@ def test_a_device_is_added_rotated_and_removed_while_the_gateway_runs(site: Site
         assert secret not in site.log
 
 
-def test_a_session_belongs_to_its_user(site: Site) -> None:
+def test_session_belongs_to_its_user(site: Site) -> None:
     output_of(
         "device", "add", "eve", "--data", site.data, "--password-stdin", "--allow", "recv:plant/#", stdin="evil\n"
     )
@@ -399,7 +399,7 @@ def test_a_session_belongs_to_its_user(site: Site) -> None:
     output_of("device", "remove", "eve", "--data", site.data)
 
 
-def test_users_of_resources_follow_them(site: Site) -> None:
+def test_changed_users_of_resources_apply(site: Site) -> None:
     apply(site.folder, resources(alice="another"))
 
     def code(password: str) -> int:
@@ -415,7 +415,7 @@ def test_users_of_resources_follow_them(site: Site) -> None:
 # --- a storm ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_storm_of_wrong_passwords_leaves_others_alone(site: Site) -> None:
+def test_flood_of_wrong_passwords_does_not_delay_other_clients(site: Site) -> None:
     def latencies(client: PatientClient, count: int) -> list[float]:
         found = []
         for i in range(count):

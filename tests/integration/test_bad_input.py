@@ -54,7 +54,7 @@ def test_unknown_key_names_file_line_and_path(tmp_path: Path) -> None:
     assert not (tmp_path / "gw" / "config").exists(), "nothing is half-applied"
 
 
-def test_apply_get_and_run(tmp_path: Path) -> None:
+def test_applied_configuration_is_listed_and_served(tmp_path: Path) -> None:
     """A configuration is applied, listed and served."""
     data = str(tmp_path / "gw")
     file = tmp_path / "gateway.yaml"
@@ -67,7 +67,7 @@ def test_apply_get_and_run(tmp_path: Path) -> None:
             client.publish("a/b", b"x", 1)
 
 
-def test_applied_while_running(tmp_path: Path) -> None:
+def test_queue_applied_to_a_running_gateway_is_served(tmp_path: Path) -> None:
     """A queue applied to a running gateway stores the next message."""
     file = tmp_path / "queue.yaml"
     file.write_text(QUEUE)
@@ -83,7 +83,7 @@ def test_applied_while_running(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["mqtt", "amqp", "http"])
-def test_port_in_use(tmp_path: Path, protocol: str) -> None:
+def test_port_in_use_is_refused(tmp_path: Path, protocol: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         error = error_line(
@@ -98,7 +98,7 @@ def test_port_in_use(tmp_path: Path, protocol: str) -> None:
             assert f"127.0.0.1:{port}" in error
 
 
-def test_data_directory_that_cannot_be_used(tmp_path: Path) -> None:
+def test_data_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     for program, code in (("edge", 1), ("hub", 2)):
         error = error_line(program, "run", "--data", str(tmp_path / "file"), "--dev", code=code)
@@ -106,13 +106,13 @@ def test_data_directory_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_data_directory_without_permission(tmp_path: Path) -> None:
+def test_data_directory_without_permission_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0)
     error = error_line("edge", "run", "--data", str(tmp_path / "data"), "--dev", code=1)
     assert str(tmp_path / "data") in error
 
 
-def test_store_of_a_newer_program(tmp_path: Path) -> None:
+def test_store_of_a_newer_program_is_refused(tmp_path: Path) -> None:
     output_of("edge", "init", "--data", str(tmp_path / "gw"))
     with sqlite3.connect(tmp_path / "gw" / "store.sqlite") as connection:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -122,20 +122,20 @@ def test_store_of_a_newer_program(tmp_path: Path) -> None:
     assert "newer" in error
 
 
-def test_store_that_is_none(tmp_path: Path) -> None:
+def test_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "gw").mkdir()
     (tmp_path / "gw" / "store.sqlite").write_bytes(random.Random(7).randbytes(20_000))
     error = error_line("edge", "run", "--data", str(tmp_path / "gw"), "--dev", code=1)
     assert "store.sqlite" in error
 
 
-def test_two_gateways_on_one_directory(tmp_path: Path) -> None:
+def test_second_gateway_of_a_directory_is_refused(tmp_path: Path) -> None:
     with edge(tmp_path, "gw") as first:
         error = error_line("edge", "run", "--data", str(tmp_path / "gw"), "--dev", code=2)
         assert f"process {first.pid}" in error
 
 
-def test_dev_is_for_this_machine_only(tmp_path: Path) -> None:
+def test_dev_listens_on_loopback_only(tmp_path: Path) -> None:
     for program in ("edge", "hub"):
         error = error_line(program, "run", "--data", str(tmp_path / program), "--dev", "--amqp", "0.0.0.0:0", code=2)
         assert "loopback" in error
@@ -153,7 +153,7 @@ def garbage(port: int, data: bytes) -> None:
             pass
 
 
-def test_garbage_on_every_port(tmp_path: Path) -> None:
+def test_garbage_on_every_port_harms_no_other_client(tmp_path: Path) -> None:
     chance = random.Random(11)
     beginnings = [
         b"",

@@ -14,7 +14,7 @@ from tests.support.processes import edge, free_port, hub, wait_until
 
 
 @pytest.mark.timeout(240)
-def test_a_bridge_is_operated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bridge_is_shown_paused_and_resumed_by_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = free_port()
     gateway = edge(tmp_path, "gw1", f"--hub=amqp://127.0.0.1:{port}", "--gateway=gw1", "--forward=load/#")
 

@@ -46,7 +46,7 @@ def publish(gateway: Waypost, messages: int) -> int:
 
 
 @pytest.mark.parametrize(("durability", "page"), [("fsync", 4096), ("batch:100", 1024), ("memory", 1024)])
-def test_page_by_durability_and_totals_across_restarts(tmp_path: Path, durability: str, page: int) -> None:
+def test_page_size_follows_durability_and_totals_survive_restarts(tmp_path: Path, durability: str, page: int) -> None:
     config = tmp_path / "gateway.yaml"
     config.write_text(RESOURCES.replace("DURABILITY", durability))
     gateway = edge(tmp_path, "gw", "--config", str(config))
@@ -70,7 +70,7 @@ def test_page_by_durability_and_totals_across_restarts(tmp_path: Path, durabilit
         assert "of running" in output_of("store", "info", "--data", str(tmp_path / "gw"))
 
 
-def test_many_bytes_written_for_few_messages_is_said_with_what_helps(tmp_path: Path) -> None:
+def test_high_write_amplification_is_reported_with_the_next_step(tmp_path: Path) -> None:
     config, data = tmp_path / "gateway.yaml", str(tmp_path / "gw")
     config.write_text(RESOURCES.replace("DURABILITY", "fsync"))
     assert "ready" in output_of("edge", "init", "--data", data)

@@ -103,7 +103,7 @@ def said(site: Site, words: str, severity: str) -> None:
     assert (find_problem(port, "revocations", words) or {})["severity"] == severity
 
 
-def test_who_is_revoked_leaves_within_seconds_and_comes_no_more(site: Site) -> None:
+def test_revoked_client_is_disconnected_within_seconds_and_refused(site: Site) -> None:
     stays, leaves = site.pumps
     with contextlib.ExitStack() as opened:
 
@@ -122,7 +122,7 @@ def test_who_is_revoked_leaves_within_seconds_and_comes_no_more(site: Site) -> N
     assert lets_in(site, stays)
 
 
-def test_a_torn_list_leaves_the_one_before_and_is_said_until_it_is_mended(site: Site) -> None:
+def test_torn_list_is_reported_and_the_previous_one_applies(site: Site) -> None:
     one, two = site.pumps
     site.authority.revoke(two)
     good = site.authority.revocations()
@@ -136,7 +136,7 @@ def test_a_torn_list_leaves_the_one_before_and_is_said_until_it_is_mended(site: 
     wait_until(lambda: find_problem(port, "revocations") is None, timeout_s=WAIT_S, what="it is solved")
 
 
-def test_a_list_that_ended_long_ago_lets_nobody_in_by_certificate(site: Site) -> None:
+def test_list_that_expired_long_ago_refuses_all_client_certificates(site: Site) -> None:
     site.file.write_bytes(site.authority.revocations(begins="20200101000000Z", ends="20200102000000Z"))
     said(site, "2020-01-02T00:00:00Z: client certificates are refused", "error")
     assert not lets_in(site, site.pumps[0])

@@ -54,7 +54,7 @@ def publish(client: PahoClient, sent: dict[bytes, datetime], *bodies: bytes) -> 
         sent[body] = datetime.now(UTC)
 
 
-def test_times_are_known_whenever_the_clock_is_set_right(tmp_path: Path) -> None:
+def test_times_are_corrected_once_the_clock_is_set(tmp_path: Path) -> None:
     """Messages with stamps of decades ago land before and after the clock is set; another gateway's stay unchanged."""
     lake, port, sent = tmp_path / "hub" / "lake", free_port(), dict[bytes, datetime]()
     with Clock(tmp_path, synchronized=False) as clock:

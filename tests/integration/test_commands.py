@@ -103,7 +103,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield found
 
 
-def test_a_device_takes_a_command_and_responds(fleet: Fleet) -> None:
+def test_device_takes_a_command_and_responds(fleet: Fleet) -> None:
     with CommandDevice(fleet.edge) as device:
         identifier = fleet.send(payload={"speed": 3}, response=True, correlation_id="c7", ttl_s=60)
         message = device.received.get(timeout=WAIT_S)
@@ -118,7 +118,7 @@ def test_a_device_takes_a_command_and_responds(fleet: Fleet) -> None:
     assert (over["state"], over["response"]["payload"], over["response"]["status"]) == ("delivered", "as you say", 200)
 
 
-def test_a_device_over_http_takes_a_command_and_responds(fleet: Fleet) -> None:
+def test_device_takes_a_command_over_http_and_responds(fleet: Fleet) -> None:
     identifier = fleet.send("tap", name="open/half", payload={"by": 5}, response=True, ttl_s=60)
     taken = ask(fleet.edge, "GET", "/c/command/tap?wait=30", timeout_s=WAIT_S)
     fields = taken.headers
@@ -137,7 +137,7 @@ def test_a_device_over_http_takes_a_command_and_responds(fleet: Fleet) -> None:
     assert shown.headers.items() >= INERT.items(), "a device wrote a part of it"
 
 
-def test_a_command_rejected_over_http(fleet: Fleet) -> None:
+def test_device_rejects_a_command_over_http(fleet: Fleet) -> None:
     identifier = fleet.send("valve", ttl_s=60)
     taken = ask(fleet.edge, "GET", "/c/command/valve?wait=30", timeout_s=WAIT_S)
     assert ask(fleet.edge, "PUT", f"/c/command/valve?lock={taken.lock}&outcome=rejected").status == 204
@@ -145,7 +145,7 @@ def test_a_command_rejected_over_http(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("level", ["+", "#"])
-def test_a_device_of_mqtt_3_1_1_gets_the_name_in_the_topic(fleet: Fleet, level: str) -> None:
+def test_device_of_mqtt_3_1_1_gets_the_name_in_the_topic(fleet: Fleet, level: str) -> None:
     """MQTT 3.1.1 clients have no user properties, so the topic names the command."""
     device = f"old{ord(level)}"
     with mqtt_client(fleet.edge, f"device-{device}") as client:
@@ -157,7 +157,7 @@ def test_a_device_of_mqtt_3_1_1_gets_the_name_in_the_topic(fleet: Fleet, level: 
     assert topics == [f"command/{device}/speed", f"command/{device}/open%2Fhalf"]
 
 
-def test_a_session_for_one_name_gets_what_came_while_its_client_was_away(fleet: Fleet) -> None:
+def test_session_of_one_name_gets_commands_sent_while_its_client_was_away(fleet: Fleet) -> None:
     with mqtt_client(fleet.edge, "one", clean=False) as first:
         first.subscribe("command/one/speed")
         stop, speed = [fleet.send("one", name=name, payload=name, ttl_s=60) for name in ("stop", "speed")]
@@ -175,7 +175,7 @@ def test_a_session_for_one_name_gets_what_came_while_its_client_was_away(fleet: 
 
 
 @pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="mosquitto-clients is not installed")
-def test_a_device_that_is_away_gets_its_command_when_it_comes(fleet: Fleet) -> None:
+def test_absent_device_gets_its_command_when_it_connects(fleet: Fleet) -> None:
     """mosquitto_sub speaks MQTT 3.1.1 and knows nothing about commands."""
     text, raw = (
         fleet.send("valve1", payload="open"),
@@ -195,7 +195,7 @@ def test_a_device_that_is_away_gets_its_command_when_it_comes(fleet: Fleet) -> N
     fleet.wait(raw, "delivered")
 
 
-def test_what_no_device_takes_in_time_is_given_up_and_reported(fleet: Fleet) -> None:
+def test_expired_command_is_dropped_and_reported(fleet: Fleet) -> None:
     """An expired command is in the ledger of the gateway; the hub reports one that its gateway never fetched."""
     at_gateway = fleet.send(device="absent", ttl_s=1)
     assert fleet.wait(at_gateway, "expired")["reason"] == "expired"
@@ -211,7 +211,7 @@ def test_what_no_device_takes_in_time_is_given_up_and_reported(fleet: Fleet) -> 
     assert fleet.state(at_hub) == "expired"
 
 
-def test_who_sends_hears_what_cannot_be_a_command(fleet: Fleet) -> None:
+def test_invalid_command_is_refused(fleet: Fleet) -> None:
     def refused(document: dict[str, Any]) -> tuple[int, str]:
         answer = fleet.request("POST", "commands", document)
         return answer.status, answer.document["error"]
@@ -225,7 +225,7 @@ def test_who_sends_hears_what_cannot_be_a_command(fleet: Fleet) -> None:
     assert fleet.request("GET", "commands/nonesuch").status == 404
 
 
-def test_a_request_that_is_made_again_is_one_command(fleet: Fleet) -> None:
+def test_repeated_request_is_one_command(fleet: Fleet) -> None:
     document = {"gateway": "gw1", "device": "away", "name": "on", "payload": "a"}
     first = fleet.ask("POST", "commands", document, key="k1")
     assert fleet.ask("POST", "commands", document, key="k1")["id"] == first["id"]
@@ -233,7 +233,7 @@ def test_a_request_that_is_made_again_is_one_command(fleet: Fleet) -> None:
     assert fleet.request("POST", "commands", {**document, "payload": "b"}, key="k1").status == 422
 
 
-def test_what_is_at_its_gateway_is_not_cancelled(fleet: Fleet) -> None:
+def test_command_that_has_reached_its_gateway_is_not_cancelled(fleet: Fleet) -> None:
     identifier = fleet.send("asleep")
     fleet.wait(identifier, "queued")
     answer = fleet.request("DELETE", f"commands/{identifier}")
@@ -254,7 +254,9 @@ def gateway_killed(fleet: Fleet) -> None:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("kill", [gateway_killed, pytest.param(hub_killed, marks=pytest.mark.slow)])
-def test_either_side_is_killed_between_any_two_steps(tmp_path: Path, kill: Callable[[Fleet], None]) -> None:
+def test_command_survives_a_kill_of_either_side_between_any_two_steps(
+    tmp_path: Path, kill: Callable[[Fleet], None]
+) -> None:
     """A command is never forgotten; it is delivered once if its device was connected and acknowledged it."""
     fleet = Fleet(tmp_path)
     with fleet.hub, fleet.edge:
@@ -291,7 +293,7 @@ def killed_between(fleet: Fleet, kill: Callable[[Fleet], None]) -> None:
 class TestApplications:
     """Applications over AMQP, with the C library of Qpid Proton."""
 
-    def test_a_command_and_what_became_of_it(self, fleet: Fleet) -> None:
+    def test_application_sends_a_command_and_reads_its_outcome(self, fleet: Fleet) -> None:
         with application(fleet) as connection, CommandDevice(fleet.edge, "fan1") as device:
             every = connection.create_receiver("command-receipt/gw1/fan1")
             own = connection.create_receiver("command-reply/console")
@@ -316,7 +318,7 @@ class TestApplications:
             assert every.receive(timeout=WAIT_S).subject == "delivered"
             every.accept()
 
-    def test_a_message_that_is_sent_again_is_one_command(self, fleet: Fleet) -> None:
+    def test_repeated_message_is_one_command(self, fleet: Fleet) -> None:
         with application(fleet) as connection:
             sender = connection.create_sender("command/gw1/twice")
             for identifier, key in (("m1", None), ("m1", None), ("m2", "m1"), ("m2", None)):
@@ -333,7 +335,7 @@ class TestApplications:
             ("command/gw1", "spin", None, "amqp:invalid-field"),
         ],
     )
-    def test_what_is_no_command_is_rejected(
+    def test_message_that_is_no_command_is_rejected(
         self, fleet: Fleet, address: str, subject: str | None, reply_to: str | None, condition: str
     ) -> None:
         with application(fleet) as connection:
@@ -341,7 +343,7 @@ class TestApplications:
             with pytest.raises(SendException):
                 sender.send(Message(body=b"", inferred=True, subject=subject, reply_to=reply_to))
 
-    def test_nobody_takes_commands_but_their_devices(self, fleet: Fleet) -> None:
+    def test_applications_cannot_receive_commands(self, fleet: Fleet) -> None:
         with application(fleet) as connection, pytest.raises(LinkDetached, match="amqp:not-allowed"):
             connection.create_receiver("command/#")
 
@@ -370,7 +372,7 @@ def command(fleet: Fleet, *words: str, code: int = 0) -> Any:
     return json.loads(done.stdout) if done.stdout else done.stderr
 
 
-def test_on_the_command_line(fleet: Fleet) -> None:
+def test_commands_are_sent_and_followed_on_the_command_line(fleet: Fleet) -> None:
     with CommandDevice(fleet.edge, "lamp") as device:
         sent = command(fleet, "send", "lamp@gw1", "on", "bright", "--response", "--correlation-id", "c1")
         message = device.take()

@@ -79,7 +79,7 @@ def has_place(parsed: dict[Path, Page], target: Path, place: str) -> bool:
     return target not in parsed or place in parsed[target].places
 
 
-def test_nothing_is_loaded_from_elsewhere(site: Path, parsed: dict[Path, Page]) -> None:
+def test_pages_load_files_of_the_site_only(site: Path, parsed: dict[Path, Page]) -> None:
     loaded = [load for page in parsed.values() for load in page.loads if urlsplit(load).netloc]
     assert not loaded
     assert not [found for path in site.rglob("*.css") for found in outside(path.read_text())]
@@ -90,7 +90,7 @@ def outside(style: str) -> Iterator[str]:
     yield from re.findall(r"(?:url\(|@import\s+)['\"]?((?:https?:)?//[^'\")\s]+)", style)
 
 
-def test_every_page_is_reached_from_the_first(site: Path, parsed: dict[Path, Page]) -> None:
+def test_every_page_is_linked_from_the_first(site: Path, parsed: dict[Path, Page]) -> None:
     reached, waiting = set(), [site / "index.html"]
     while waiting:
         path = waiting.pop()

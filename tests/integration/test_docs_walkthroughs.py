@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=pytest.mark.slow if page == DASHBOARD else (), id=name(page)) for page in PAGES]
 )
-def test_commands_print_what_the_page_says(page: Path, folder: Path) -> None:
+def test_commands_print_the_output_on_the_page(page: Path, folder: Path) -> None:
     for program in {command.program for command in commands(page)} - {"./waypost"}:
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
@@ -76,7 +76,7 @@ def assert_consoles_open(reader: Reader, authority: Path) -> None:
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=pytest.mark.slow if page == DASHBOARD else (), id=name(page)) for page in PAGES]
 )
-def test_every_command_shows_what_it_prints(page: Path) -> None:
+def test_every_command_on_a_page_shows_its_output(page: Path) -> None:
     shown = [each for each in commands(page) if each.program not in SILENT and not each.starts(*LAUNCHER)]
     assert not [each.words for each in shown if not each.lines]
 

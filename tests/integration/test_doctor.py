@@ -82,7 +82,7 @@ def peer(tmp_path: Path) -> Iterator[Waypost]:
         yield running
 
 
-def test_a_gateway_at_work(tmp_path: Path, peer: Waypost) -> None:
+def test_running_gateway_has_no_failures(tmp_path: Path, peer: Waypost) -> None:
     authority = Authority(tmp_path / "pki")
     issued = authority.issue("localhost")
     Path(issued.key).chmod(0o600)
@@ -100,7 +100,7 @@ def test_a_gateway_at_work(tmp_path: Path, peer: Waypost) -> None:
         assert "waypost-doctor/doctor.json" in archive.getnames()
 
 
-def test_everything_broken(tmp_path: Path) -> None:
+def test_each_fault_is_found(tmp_path: Path) -> None:
     certificate, key = expired(tmp_path)
     data = tmp_path / "gw"
     assert "store ready" in output_of("edge", "init", "--data", str(data))
@@ -119,7 +119,7 @@ def test_everything_broken(tmp_path: Path) -> None:
     assert len([result for result in found["secrets"] if result["level"] == "fail"]) == 2
 
 
-def test_an_uplink_whose_certificate_nobody_signed(tmp_path: Path, peer: Waypost) -> None:
+def test_uplink_with_a_certificate_of_an_unknown_authority_fails(tmp_path: Path, peer: Waypost) -> None:
     authority = Authority(tmp_path / "pki")
     issued = authority.issue("localhost")
     Path(issued.key).chmod(0o600)
@@ -136,7 +136,7 @@ def test_an_uplink_whose_certificate_nobody_signed(tmp_path: Path, peer: Waypost
     assert "TLS failed" in found["uplink upstream"][0]["seen"]
 
 
-def test_people_get_eighty_columns(tmp_path: Path) -> None:
+def test_table_fits_eighty_columns(tmp_path: Path) -> None:
     done = run_waypost("doctor", "--data", str(tmp_path / "new"))
     assert done.stderr == ""
     assert max(map(len, done.stdout.splitlines())) <= 80

@@ -47,7 +47,7 @@ def connects(port: int, user: str, password: str) -> bool:
         return connecting.code == 0
 
 
-def test_asked_on_a_terminal_then_the_commands_it_names(tmp_path: Path) -> None:
+def test_questions_on_a_terminal_then_the_commands_it_prints(tmp_path: Path) -> None:
     data, mqtt = str(tmp_path / "gw"), free_port()
     assert f"waypost edge init --data {data}" in error_of("edge", "run", "--data", data, code=2)
     assert not Path(data).exists()
@@ -64,7 +64,7 @@ def test_asked_on_a_terminal_then_the_commands_it_names(tmp_path: Path) -> None:
         assert not connects(mqtt, "pump7", "guessed")
 
 
-def test_by_options_with_a_hub(tmp_path: Path) -> None:
+def test_options_configure_a_hub(tmp_path: Path) -> None:
     data = str(tmp_path / "gw")
     options = ["--name", "gw1", "--amqp", "none", "--hub", "amqp://hub.example", "--forward", "plant/#"]
     made = run_waypost("edge", "init", "--data", data, *options, "--forward", "#")
@@ -92,18 +92,18 @@ def test_by_options_with_a_hub(tmp_path: Path) -> None:
         (["--hub", "amqp://hub.example", "--forward", "plant/#/x"], "plant/#/x"),
     ],
 )
-def test_what_is_wrong_makes_nothing(tmp_path: Path, options: list[str], expected: str) -> None:
+def test_wrong_options_create_nothing(tmp_path: Path, options: list[str], expected: str) -> None:
     assert expected in error_of("edge", "init", "--data", str(tmp_path / "gw"), *options, code=2)
     assert not (tmp_path / "gw").exists()
 
 
-def test_without_options_and_terminal_only_the_store_is_made(tmp_path: Path) -> None:
+def test_without_options_and_terminal_only_the_store_is_created(tmp_path: Path) -> None:
     assert "store ready" in output_of("edge", "init", "--data", str(tmp_path / "gw"))
     assert run_waypost("get", "--data", str(tmp_path / "gw")).stderr == "nothing applied\n"
 
 
 @pytest.mark.parametrize("folder", ["gw", 'odd % "name"'])
-def test_the_unit_is_one(tmp_path: Path, folder: str) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path, folder: str) -> None:
     data = tmp_path / folder
     options = ["--name", "gw1", "--mqtt", "0.0.0.0:883", "--systemd"]
     printed = output_of("edge", "init", "--data", str(data), *options)
@@ -129,7 +129,7 @@ def test_the_unit_is_one(tmp_path: Path, folder: str) -> None:
 
 
 @pytest.mark.parametrize("room", [0, 1_000, 4_000, 40_000])
-def test_a_full_disk_leaves_nothing_and_it_can_be_done_again(tmp_path: Path, room: int) -> None:
+def test_full_disk_leaves_nothing_and_a_repetition_succeeds(tmp_path: Path, room: int) -> None:
     root = tmp_path / "medium"
     root.mkdir()
     options = ("--data", str(root / "site" / "gw"), "--name", "hall", "--http", "none", "--systemd")

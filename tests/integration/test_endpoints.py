@@ -11,7 +11,7 @@ from tests.support.configured_gateway import gateway_with
 from tests.support.processes import edge
 
 
-def test_commands_ask_the_gateway_of_their_data_directory_whatever_its_ports(tmp_path: Path) -> None:
+def test_commands_find_the_gateway_of_a_data_directory_at_any_port(tmp_path: Path) -> None:
     with edge(tmp_path, "one") as one, edge(tmp_path, "two"):
         data = tmp_path / "one"
         for command in ("edge status", "bridge status"):
@@ -23,7 +23,7 @@ def test_commands_ask_the_gateway_of_their_data_directory_whatever_its_ports(tmp
         assert f"no gateway runs on {data}" in error
 
 
-def test_what_a_killed_gateway_left_is_passed_over(tmp_path: Path) -> None:
+def test_endpoints_of_a_killed_gateway_are_ignored(tmp_path: Path) -> None:
     with edge(tmp_path, "gw") as gateway:
         gateway.kill()
         assert (tmp_path / "gw" / FILE_NAME).exists()
@@ -31,7 +31,7 @@ def test_what_a_killed_gateway_left_is_passed_over(tmp_path: Path) -> None:
         assert "no gateway runs on" in error
 
 
-def test_a_gateway_without_a_console_says_so(tmp_path: Path) -> None:
+def test_gateway_without_an_http_listener_is_reported(tmp_path: Path) -> None:
     text = (
         "apiVersion: waypost/v1\nkind: Gateway\nmetadata: {name: gw}\nspec: {listeners: {mqtt: '127.0.0.1:0'}}\n"
         "---\napiVersion: enmasse.io/v1beta1\nkind: AddressSpace\nmetadata: {name: default}\n"

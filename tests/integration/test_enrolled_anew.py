@@ -45,7 +45,7 @@ def connected_after(gateway: Waypost) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moved", [False, True], ids=["revoked", "hub at another port"])
-def test_a_running_gateway_connects_at_once_when_it_is_enrolled_anew(tmp_path: Path, *, moved: bool) -> None:
+def test_running_gateway_connects_at_once_when_it_is_enrolled_again(tmp_path: Path, *, moved: bool) -> None:
     with EnrolledFleet(tmp_path) as fleet:
         gateway = fleet.enrol("hall")
         data, log = tmp_path / "hall", tmp_path / "hall.log"

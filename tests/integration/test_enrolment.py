@@ -35,7 +35,7 @@ WAIT_S = 60.0
 DAY_S = 86_400
 
 
-def test_in_and_out_and_in_again(tmp_path: Path) -> None:
+def test_gateway_is_enrolled_revoked_and_enrolled_again_without_loss(tmp_path: Path) -> None:
     """A revoked gateway loses and repeats no message, although the hub is killed in between."""
     port = free_port()
     data = tmp_path / "hall"
@@ -70,7 +70,7 @@ def test_in_and_out_and_in_again(tmp_path: Path) -> None:
     assert [(each["gateway"], each["state"]) for each in listed] == [("hall", "good")]
 
 
-def test_a_registry_of_before_the_gateway_enrolled(tmp_path: Path) -> None:
+def test_registry_older_than_the_enrolment_accepts_the_certificate(tmp_path: Path) -> None:
     """The registry is a copy from before the gateway enrolled; the hub reports this.
 
     The gateway connects by its certificate, is listed and can be revoked.
@@ -117,7 +117,7 @@ def forgotten(folder: Path, name: str) -> bool:
     return done.returncode == 0 and json.loads(done.stdout)["gateway"] == name
 
 
-def test_forgotten_and_back_in(tmp_path: Path) -> None:
+def test_forgotten_gateway_frees_its_place_and_returns(tmp_path: Path) -> None:
     """A second gateway takes a forgotten one's place in the quota; the first one returns and repeats no message."""
     port = free_port()
     (tmp_path / "hub.yaml").write_text(QUOTA)
@@ -163,7 +163,7 @@ def test_forgotten_and_back_in(tmp_path: Path) -> None:
     assert [sequence for _, _, sequence in found] == list(range(40))
 
 
-def test_what_a_person_gets_wrong(tmp_path: Path) -> None:
+def test_mistakes_of_an_operator_spend_no_token(tmp_path: Path) -> None:
     """Each mistake gives one clear line and the exit code; nothing is created by halves."""
     with enrolling_hub(tmp_path, "--amqp=0.0.0.0:0") as far:
         url = f"amqps://localhost:{far.port('amqps')}"
@@ -194,7 +194,7 @@ def test_what_a_person_gets_wrong(tmp_path: Path) -> None:
         assert token.split(".")[2] not in (tmp_path / "hub.log").read_text()
 
 
-def test_a_hundred_gateways(tmp_path: Path) -> None:
+def test_a_hundred_gateways_enrol_at_once(tmp_path: Path) -> None:
     """A hundred gateways enrol at the same time, each with its token."""
     with enrolling_hub(tmp_path) as far:
         tokens = [
@@ -227,7 +227,7 @@ def serial(data: Path) -> int:
     return x509.load_pem_x509_certificate(identity_file(data).read_bytes()).serial_number
 
 
-def test_renewed_while_it_sends_and_enrolled_anew_when_all_has_ended(tmp_path: Path) -> None:
+def test_certificate_is_renewed_during_traffic_and_replaced_after_expiry(tmp_path: Path) -> None:
     """Clocks advance, first the gateway's. The link survives the renewal, and the store survives a new enrolment."""
     data, port = tmp_path / "hall", free_port()
     with Clock(tmp_path, synchronized=True) as clock, enrolling_hub(tmp_path, amqps=port) as far:
@@ -281,7 +281,7 @@ def authority_of(folder: Path) -> str:
 
 
 class TestRenewal:
-    def test_over_either_port(self, enrolled: tuple[Path, int, int]) -> None:
+    def test_renewal_works_over_either_port(self, enrolled: tuple[Path, int, int]) -> None:
         folder, *ports = enrolled
         file = identity_file(folder / "hall")
         context = trusting(authority_of(folder))
@@ -291,7 +291,7 @@ class TestRenewal:
             issued = HubEnrolmentClient(ListenEndpoint("localhost", port)).ask(RENEWAL_PATH, request, context)
             assert (issued.tenant, issued.gateway) == ("default", "hall")
 
-    def test_by_nobody(self, enrolled: tuple[Path, int, int]) -> None:
+    def test_renewal_without_a_certificate_is_refused(self, enrolled: tuple[Path, int, int]) -> None:
         folder, port, _ = enrolled
         request = RenewalRequest(signing_request(new_key()))
         with pytest.raises(NotIssued) as refused:
@@ -302,7 +302,7 @@ class TestRenewal:
 
 
 class TestDoors:
-    def test_a_gateways_certificate_makes_no_user(self, enrolled: tuple[Path, int, int]) -> None:
+    def test_certificate_of_a_gateway_is_no_login(self, enrolled: tuple[Path, int, int]) -> None:
         folder, *ports = enrolled
         file = identity_file(folder / "hall")
         context = trusting(authority_of(folder))
@@ -315,7 +315,7 @@ class TestDoors:
                 assert refused.value.code == 401
 
     @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"token_id": 1}', b"\xff", b"x" * 100_000])
-    def test_requests_that_are_none(self, enrolled: tuple[Path, int, int], body: bytes) -> None:
+    def test_malformed_requests_are_refused(self, enrolled: tuple[Path, int, int], body: bytes) -> None:
         folder, _, port = enrolled
         connection = http.client.HTTPSConnection(
             "localhost", port, context=trusting(authority_of(folder)), timeout=WAIT_S
@@ -367,7 +367,7 @@ class Impostor:
         assert not self._thread.is_alive()
 
 
-def test_whoever_has_a_stolen_key_of_the_hub_gets_nothing(tmp_path: Path) -> None:
+def test_stolen_key_of_the_hub_is_refused_after_revocation(tmp_path: Path) -> None:
     """The hub replaces its certificate while links are open; gateways with the new list reject the stolen one."""
     port = free_port()
     data, stolen, log = tmp_path / "hall", tmp_path / "stolen.pem", tmp_path / "hall.log"

@@ -88,7 +88,7 @@ def certificates(fleet: EnrolledFleet, name: str) -> list[str]:
         return [each.serial for each in registry.certificates() if each.gateway == name]
 
 
-def test_it_enrols_while_it_serves_and_attests_everywhere(fleet: EnrolledFleet) -> None:
+def test_gateway_enrols_while_it_serves_and_attests_everywhere(fleet: EnrolledFleet) -> None:
     machine = Machine(fleet, "hall", token=token(fleet))
     assert "new settings are applied" in machine.run(*machine.settings())
     machine.make()
@@ -124,7 +124,7 @@ def test_it_enrols_while_it_serves_and_attests_everywhere(fleet: EnrolledFleet) 
         assert json.loads(fleet.fleet("show", "hall", "--json"))["attestation"]["root"] == build
 
 
-def test_through_a_proxy_at_the_url_that_is_let_out(fleet: EnrolledFleet) -> None:
+def test_enrols_through_a_proxy_at_the_allowed_url(fleet: EnrolledFleet) -> None:
     """The first URL's port is blocked; the proxy's password is where it is needed and in no public place."""
     with HttpProxy([fleet.hub_port], "plant:hidden") as proxy:
         machine = Machine(fleet, "behind")
@@ -150,7 +150,7 @@ def test_through_a_proxy_at_the_url_that_is_let_out(fleet: EnrolledFleet) -> Non
     assert "hidden" not in said + machine.places.applied.read_text() + (fleet.folder / "behind.log").read_text()
 
 
-def test_what_keeps_it_from_enrolling_is_said_in_the_same_places(fleet: EnrolledFleet) -> None:
+def test_failed_enrolment_is_reported_everywhere(fleet: EnrolledFleet) -> None:
     machine = Machine(fleet, "spent", token=EnrolmentToken.make(EnrolmentToken.parse(token(fleet)).authority).text)
     machine.run(*machine.settings())
     machine.make()
@@ -170,7 +170,7 @@ def test_what_keeps_it_from_enrolling_is_said_in_the_same_places(fleet: Enrolled
     assert len(certificates(fleet, "spent")) == 1
 
 
-def test_other_settings_with_the_token_that_was_used(fleet: EnrolledFleet) -> None:
+def test_changed_settings_apply_with_a_spent_token(fleet: EnrolledFleet) -> None:
     """A file with changed settings may repeat the used token."""
     machine = Machine(fleet, "again", token=token(fleet))
     text = machine.places.file.read_text()
@@ -184,7 +184,7 @@ def test_other_settings_with_the_token_that_was_used(fleet: EnrolledFleet) -> No
     assert "alarm/#" in machine.run("get", "--data", str(machine.data), "-o", "yaml")
 
 
-def test_a_second_card_with_the_same_settings_gets_nothing(fleet: EnrolledFleet) -> None:
+def test_second_card_with_the_same_settings_is_refused(fleet: EnrolledFleet) -> None:
     """Name and token belong to an enrolled gateway, which stays unchanged."""
     first, second = Machine(fleet, "twin", token=token(fleet)), Machine(fleet, "other-card")
     second.name = first.name
@@ -202,7 +202,7 @@ def test_a_second_card_with_the_same_settings_gets_nothing(fleet: EnrolledFleet)
     assert not identity_file(second.data).exists()
 
 
-def test_with_a_clock_in_1970_it_enrols_and_attests_once_that_is_right(fleet: EnrolledFleet, tmp_path: Path) -> None:
+def test_clock_in_1970_delays_enrolment_until_it_is_right(fleet: EnrolledFleet, tmp_path: Path) -> None:
     machine = Machine(fleet, "past", token=token(fleet))
     machine.run(*machine.settings())
     machine.make()
@@ -220,7 +220,7 @@ def test_with_a_clock_in_1970_it_enrols_and_attests_once_that_is_right(fleet: En
     assert state_of(machine.data).summary()["certificate"] == serial
 
 
-def test_it_serves_devices_over_tls_with_the_certificate_of_the_hub(fleet: EnrolledFleet) -> None:
+def test_devices_are_served_over_tls_with_the_certificate_of_the_hub(fleet: EnrolledFleet) -> None:
     """`image run` promises TLS for a gateway that has enrolled."""
     machine = Machine(fleet, "tls", token=token(fleet))
     settings = machine.places.file.read_text()
@@ -261,7 +261,7 @@ def test_it_serves_devices_over_tls_with_the_certificate_of_the_hub(fleet: Enrol
 
 
 @pytest.mark.parametrize("kills", [5, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
-def test_killed_at_any_moment_it_ends_enrolled_once(fleet: EnrolledFleet, kills: int) -> None:
+def test_kills_at_any_moment_end_in_one_enrolment(fleet: EnrolledFleet, kills: int) -> None:
     drawn = random.Random(chosen_seed(16))
     killed = 0
     number = 0
@@ -281,7 +281,7 @@ def test_killed_at_any_moment_it_ends_enrolled_once(fleet: EnrolledFleet, kills:
     print(f"{killed} kills of {number} gateways")
 
 
-def test_a_hub_that_comes_later(fleet: EnrolledFleet) -> None:
+def test_enrolment_waits_for_a_hub_that_starts_later(fleet: EnrolledFleet) -> None:
     """The gateway retries until the hub answers, and reports what it waits for."""
     machine = Machine(fleet, "late", token=token(fleet))
     machine.run(*machine.settings())

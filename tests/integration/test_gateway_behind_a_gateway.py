@@ -93,7 +93,7 @@ def gateway(folder: Path, name: str) -> Waypost:
 
 
 @pytest.mark.parametrize("kind", ["amqp", "mqtt"])
-def test_the_lake_names_the_lower_gateway_and_its_device(kind: str, tmp_path: Path) -> None:
+def test_lake_names_the_lower_gateway_and_its_device(kind: str, tmp_path: Path) -> None:
     found = landed_rows(tmp_path, kind)
     assert [row["body"] for row in found] == [b"%d" % number for number in range(SENT)]
     assert {(row["gateway"], row["address"]) for row in found} == {("upper", "plant/line/7")}
@@ -109,7 +109,7 @@ def test_the_lake_names_the_lower_gateway_and_its_device(kind: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", ["amqp", "mqtt"])
-def test_a_user_without_relay_is_not_believed(kind: str, tmp_path: Path) -> None:
+def test_origin_of_a_user_without_the_relay_right_is_ignored(kind: str, tmp_path: Path) -> None:
     found = landed_rows(tmp_path, kind, relay="")
     assert {row["device"] for row in found} == {"hall-3"}
     names = [name for name in found[0] if name.startswith("origin_") or name == "relayed_by"]
@@ -118,7 +118,7 @@ def test_a_user_without_relay_is_not_believed(kind: str, tmp_path: Path) -> None
     assert all("x-opt-waypost-gateway" in row["properties"] for row in found), "what it claims is kept as it came"
 
 
-def test_an_account_says_what_waits_and_asks_which_forwarder(tmp_path: Path) -> None:
+def test_account_lists_pending_messages_and_needs_a_forwarder(tmp_path: Path) -> None:
     """The gateway runs while its upstream gateway is away."""
     more = "remoteAddress: hall/plant/line/#}}, {{name: more, remoteAddress: hall/b/#}}"
     two = LOWER.replace("remoteAddress: hall/plant/line/#}}", more)

@@ -32,7 +32,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
 
 @pytest.mark.parametrize("version", [3, 4, 5])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_publish_and_subscribe(gateway: Waypost, version: int, qos: int) -> None:
+def test_paho_publishes_and_subscribes(gateway: Waypost, version: int, qos: int) -> None:
     topic = f"topic/ps/{version}/{qos}"
     with mqtt_client(gateway, f"sub{version}{qos}", version=version) as sub:
         assert sub.subscribe("topic/ps/+/" + str(qos), qos) == [qos]
@@ -43,7 +43,7 @@ def test_publish_and_subscribe(gateway: Waypost, version: int, qos: int) -> None
 
 
 @mosquitto
-def test_mosquitto_clients(gateway: Waypost) -> None:
+def test_mosquitto_publishes_and_subscribes(gateway: Waypost) -> None:
     port = str(gateway.port("mqtt"))
     command = ["mosquitto_sub", "-p", port, "-t", "topic/mosquitto/#", "-q", "2", "-C", "3", "-v", "-W", "20"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as sub:
@@ -61,7 +61,7 @@ def test_mosquitto_clients(gateway: Waypost) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_retained_message(gateway: Waypost, version: int) -> None:
+def test_retained_message_is_delivered_and_deleted(gateway: Waypost, version: int) -> None:
     with mqtt_client(gateway, "keeper", version=version) as pub:
         pub.publish(f"topic/retained/{version}", b"kept", 1, retain=True)
     with mqtt_client(gateway, "late", version=version) as sub:
@@ -76,7 +76,7 @@ def test_retained_message(gateway: Waypost, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_will_of_a_client_that_vanishes(gateway: Waypost, version: int) -> None:
+def test_will_is_published_when_its_client_vanishes(gateway: Waypost, version: int) -> None:
     with mqtt_client(gateway, "heir", version=version) as sub:
         sub.subscribe("topic/will/+", 1)
         doomed = paho.Client(CallbackAPIVersion.VERSION2, "doomed", protocol=version)  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ def test_will_of_a_client_that_vanishes(gateway: Waypost, version: int) -> None:
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_persistent_session_gets_what_it_missed(gateway: Waypost, version: int, qos: int) -> None:
+def test_persistent_session_gets_missed_messages(gateway: Waypost, version: int, qos: int) -> None:
     name, topic = f"persistent{version}{qos}", f"topic/persistent/{version}{qos}"
     with mqtt_client(gateway, name, version=version, clean=False) as sub:
         assert not sub.session_present
@@ -168,7 +168,7 @@ def test_amqp_to_mqtt_and_back(gateway: Waypost) -> None:
     amqp.close()
 
 
-def test_queue_keeps_released_and_unsettled_messages(gateway: Waypost) -> None:
+def test_queue_delivers_released_and_unsettled_messages_again(gateway: Waypost) -> None:
     first = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
     sender = first.create_sender("queue/kept")
     for i in range(10):
@@ -199,7 +199,7 @@ def test_anycast_settles_end_to_end(gateway: Waypost) -> None:
     sending.close()
 
 
-def test_multicast_reaches_everybody_connected(gateway: Waypost) -> None:
+def test_multicast_reaches_every_connected_subscriber(gateway: Waypost) -> None:
     with mqtt_client(gateway, "m1") as one, mqtt_client(gateway, "m2") as two, mqtt_client(gateway, "m3") as pub:
         one.subscribe("multicast/news", 0)
         two.subscribe("multicast/+", 1)
@@ -207,7 +207,7 @@ def test_multicast_reaches_everybody_connected(gateway: Waypost) -> None:
         assert one.get()[1] == two.get()[1] == b"hello"
 
 
-def test_takeover_of_a_session(gateway: Waypost) -> None:
+def test_second_connection_takes_over_the_session(gateway: Waypost) -> None:
     with mqtt_client(gateway, "twice", version=5, clean=False) as first:
         first.subscribe("topic/takeover", 1)
         lost: queue.Queue[int] = queue.Queue()
@@ -229,7 +229,7 @@ def test_bad_address_is_refused_with_a_condition(gateway: Waypost) -> None:
     amqp.close()
 
 
-def test_status_counts(gateway: Waypost) -> None:
+def test_status_counts_clients_and_messages(gateway: Waypost) -> None:
     with mqtt_client(gateway, "counted") as client:
         client.publish("queue/counted", b"x", 1)
         wait_until(  # written bytes are counted at intervals
@@ -244,7 +244,7 @@ def test_status_counts(gateway: Waypost) -> None:
         assert counted in found["addresses"]
 
 
-def test_amqp_clients_are_told_that_the_gateway_stops(tmp_path: Path) -> None:
+def test_amqp_clients_get_a_condition_when_the_gateway_stops(tmp_path: Path) -> None:
     with edge(tmp_path, "gw") as stopping:
         connection = BlockingConnection(f"amqp://127.0.0.1:{stopping.port('amqp')}", timeout=WAIT_S, reconnect=False)
         receiver = connection.create_receiver("queue/a")

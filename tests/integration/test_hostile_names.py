@@ -56,7 +56,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
 
 @pytest.mark.parametrize("words", [("store", "info"), ("store", "verify"), ("doctor",), ("edge", "status"), ("get",)])
 @pytest.mark.parametrize("as_json", [False, True])
-def test_commands(gateway: Waypost, words: tuple[str, ...], as_json: bool) -> None:
+def test_commands_print_no_control_characters(gateway: Waypost, words: tuple[str, ...], as_json: bool) -> None:
     where = ["--data", str(gateway.data)]
     if words == ("edge", "status"):
         where = ["--http", f"127.0.0.1:{gateway.port('http')}"]
@@ -69,7 +69,7 @@ def test_commands(gateway: Waypost, words: tuple[str, ...], as_json: bool) -> No
         assert "queue/[/]" in text, "shown as it is spelled, not obeyed"
 
 
-def test_users(gateway: Waypost) -> None:
+def test_lists_of_users_print_no_control_characters(gateway: Waypost) -> None:
     where = ("--data", str(gateway.data))
     for name in HOSTILE:
         done = run_waypost("device", "add", *where, "--generate", "--allow", "send:%u/#", "--", name, environment=WIDE)
@@ -79,22 +79,22 @@ def test_users(gateway: Waypost) -> None:
         plain(run_waypost("device", "list", *where, *as_json, environment=WIDE).stdout)
 
 
-def test_the_log(gateway: Waypost) -> None:
+def test_log_has_no_forged_lines(gateway: Waypost) -> None:
     text = plain(gateway.log.read_text())
     assert not any(line.startswith("2026-01-01 00:00:00") for line in text.split("\n")), "a line of its own"
 
 
-def test_metrics(gateway: Waypost) -> None:
+def test_metrics_have_no_forged_series(gateway: Waypost) -> None:
     text = plain(page(gateway, "/metrics"))
     assert "\nwaypost_forged" not in text
 
 
-def test_status_says_the_names_themselves(gateway: Waypost) -> None:
+def test_status_has_the_names_unchanged(gateway: Waypost) -> None:
     addresses = {one["address"] for one in json.loads(page(gateway, "/api/v1/status"))["addresses"]}
     assert {f"queue/{name}" for name in TOPICS} <= addresses
 
 
-def test_a_spreadsheet_calculates_nothing(gateway: Waypost, tmp_path: Path) -> None:
+def test_exported_csv_has_no_formulas(gateway: Waypost, tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     output_of("store", "export", "--data", str(gateway.data), "--out", str(out))
     with out.open(newline="") as file:
@@ -104,7 +104,7 @@ def test_a_spreadsheet_calculates_nothing(gateway: Waypost, tmp_path: Path) -> N
         assert not any(cell.startswith(FORMULAS) for cell in row.values()), row
 
 
-def test_ndjson_says_them_exactly(gateway: Waypost, tmp_path: Path) -> None:
+def test_exported_ndjson_has_the_names_unchanged(gateway: Waypost, tmp_path: Path) -> None:
     out = tmp_path / "out.ndjson"
     output_of("store", "export", "--data", str(gateway.data), "--out", str(out))
     lines = out.read_text().split("\n")[:-1]

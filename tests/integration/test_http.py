@@ -43,7 +43,7 @@ class TestPublish:
             assert message.properties.ContentType == "application/json"
             assert message.properties.MessageExpiryInterval in (59, 60)
 
-    def test_queued_message_outlives_a_kill(self, tmp_path: Path) -> None:
+    def test_queued_message_survives_a_kill(self, tmp_path: Path) -> None:
         with edge(tmp_path, "killed") as running:
             assert ask(running, "POST", "/t/queue/jobs", b"kept").status == 202
             running.kill()
@@ -91,18 +91,18 @@ class TestPublish:
         assert words in answer.document["error"]
         assert ("retry-after" in answer.headers) == (status == 503)
 
-    def test_too_large(self, gateway: Waypost) -> None:
+    def test_body_above_the_limit_is_refused(self, gateway: Waypost) -> None:
         answer = ask(gateway, "POST", "/t/a", b"x" * (4 * 1024 * 1024 + 1))
         assert answer.status == 413
         assert "at most 4194304 bytes" in answer.document["error"]
 
-    def test_its_own_page_may(self, gateway: Waypost) -> None:
+    def test_page_of_the_gateway_itself_is_allowed(self, gateway: Waypost) -> None:
         own = f"http://127.0.0.1:{gateway.port('http')}"
         assert ask(gateway, "POST", "/t/a", b"x", {"Origin": own}).status == 202
         assert ask(gateway, "POST", "/t/a", b"x", {"Origin": "http://localhost:3000"}).status == 403
 
     @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-    def test_curl(self, gateway: Waypost) -> None:
+    def test_curl_publishes(self, gateway: Waypost) -> None:
         url = f"http://127.0.0.1:{gateway.port('http')}/t/queue/curl"
         command = ["curl", "-sS", "-w", "%{http_code}", "-H", "Transfer-Encoding: chunked", "-d", "from curl", url]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT_S)
@@ -113,7 +113,7 @@ class TestPublish:
 class TestBatch:
     """`POST /t`."""
 
-    def test_array(self, gateway: Waypost) -> None:
+    def test_array_is_a_batch(self, gateway: Waypost) -> None:
         items = [
             {"address": "queue/batch", "body": "text"},
             {"address": "queue/batch", "body": {"t": 1}, "ttl": 60},
@@ -127,7 +127,7 @@ class TestBatch:
             "application/octet-stream", "application/json", "application/octet-stream"
         ]  # fmt: skip
 
-    def test_lines(self, gateway: Waypost) -> None:
+    def test_lines_are_a_batch(self, gateway: Waypost) -> None:
         with mqtt_client(gateway, "subscriber", version=5) as subscriber:
             subscriber.subscribe("lines/+")
             lines = b"".join(b'{"address": "lines/%d", "body": %d}\n' % (i % 3, i) for i in range(1000))
@@ -135,7 +135,7 @@ class TestBatch:
             assert (answer.status, answer.document) == (202, {"accepted": 1000})
             assert [int(subscriber.take().payload) for _ in range(1000)] == list(range(1000))
 
-    def test_one_bad_item_and_nothing_is_taken(self, gateway: Waypost) -> None:
+    def test_one_bad_item_refuses_the_batch(self, gateway: Waypost) -> None:
         items = b'[{"address": "queue/none", "body": 1}, {"address": "queue/#", "body": 2}]'
         answer = ask(gateway, "POST", "/t", items, {"Content-Type": "application/json"})
         assert answer.status == 400
@@ -153,7 +153,7 @@ class TestBatch:
 class TestPoll:
     """`GET /c/<address>`."""
 
-    def test_a_message_that_comes_while_waiting(self, gateway: Waypost) -> None:
+    def test_waiting_request_gets_the_next_message(self, gateway: Waypost) -> None:
         answers: queue.Queue[Answer] = queue.Queue()
         waiting = threading.Thread(target=lambda: answers.put(ask(gateway, "GET", "/c/queue/wait?settle=auto&wait=20")))
         waiting.start()
@@ -171,7 +171,7 @@ class TestPoll:
         assert answer.headers["content-type"] == "text/plain"
 
     @pytest.mark.parametrize("content_type", ["text/html", "image/svg+xml", "application/xhtml+xml"])
-    def test_what_a_device_wrote_is_no_page_of_the_gateway(self, gateway: Waypost, content_type: str) -> None:
+    def test_body_of_a_device_is_not_run_as_a_page(self, gateway: Waypost, content_type: str) -> None:
         """A browser that opens the address runs no script from it (stored cross-site scripting)."""
         script = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
         assert ask(gateway, "POST", "/t/queue/page", script, {"Content-Type": content_type}).status == 202
@@ -185,12 +185,12 @@ class TestPoll:
         answer = ask(gateway, "GET", path)
         assert answer.headers["x-content-type-options"] == "nosniff"
 
-    def test_nothing_came(self, gateway: Waypost) -> None:
+    def test_request_without_a_message_is_answered_in_time(self, gateway: Waypost) -> None:
         began = time.monotonic()
         assert ask(gateway, "GET", "/c/queue/empty?settle=auto&wait=1").status == 204
         assert time.monotonic() - began >= 0.9
 
-    def test_who_went_away_takes_nothing(self, gateway: Waypost) -> None:
+    def test_disconnected_client_takes_no_message(self, gateway: Waypost) -> None:
         gone = socket.create_connection(("127.0.0.1", gateway.port("http")), WAIT_S)
         gone.sendall(b"GET /c/queue/left?wait=60 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         polls(gateway, 1)
@@ -199,7 +199,7 @@ class TestPoll:
         assert ask(gateway, "POST", "/t/queue/left", b"for somebody else").status == 202
         assert ask(gateway, "GET", "/c/queue/left?settle=auto&wait=10").body == b"for somebody else"
 
-    def test_each_message_once_and_in_order(self, gateway: Waypost) -> None:
+    def test_clients_get_each_message_once_and_in_order(self, gateway: Waypost) -> None:
         lines = b"".join(b'{"address": "queue/once", "body": %d}\n' % i for i in range(30))
         assert ask(gateway, "POST", "/t", lines, {"Content-Type": "application/x-ndjson"}).status == 202
         assert [int(ask(gateway, "GET", "/c/queue/once?settle=auto&wait=5").body) for _ in range(30)] == list(range(30))
@@ -215,7 +215,7 @@ class TestPoll:
         waiting.join()
 
     @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PATCH", "POST", "TRACE"])
-    def test_other_methods_take_nothing(self, gateway: Waypost, method: str) -> None:
+    def test_other_methods_take_no_message(self, gateway: Waypost, method: str) -> None:
         """RFC 9110 section 9.2.1: HEAD changes nothing. Starlette answers it wherever it answers GET."""
         address = f"queue/{method.lower()}"
         assert ask(gateway, "POST", f"/t/{address}", b"kept").status == 202

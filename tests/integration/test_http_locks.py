@@ -47,7 +47,7 @@ def send(gateway: Waypost, address: str, *bodies: bytes) -> None:
 class TestLocks:
     """Locks and how they end."""
 
-    def test_what_is_settled_is_on_disk(self, tmp_path: Path) -> None:
+    def test_settled_message_survives_a_kill(self, tmp_path: Path) -> None:
         with edge(tmp_path, "killed") as running:
             send(running, "queue/jobs", b"1", b"2")
             first = ask(running, "GET", "/c/queue/jobs?wait=10")
@@ -80,7 +80,7 @@ class TestLocks:
         assert ask(gateway, "DELETE", f"/c/queue/slow?lock={again.lock}").status == 204
 
     @pytest.mark.parametrize(("outcome", "failed"), [("released", 0), ("modified", 1), ("", 0)])
-    def test_given_back(self, gateway: Waypost, outcome: str, failed: int) -> None:
+    def test_released_message_is_delivered_again(self, gateway: Waypost, outcome: str, failed: int) -> None:
         address = f"queue/back{outcome}"
         send(gateway, address, b"1")
         lock = ask(gateway, "GET", f"/c/{address}?wait=10&lock=300").lock
@@ -89,7 +89,7 @@ class TestLocks:
         again = ask(gateway, "GET", f"/c/{address}?wait=10")
         assert (again.body, again.failed) == (b"1", failed)
 
-    def test_rejected(self, gateway: Waypost) -> None:
+    def test_rejected_message_becomes_a_dead_letter(self, gateway: Waypost) -> None:
         send(gateway, "queue/bad", b"1", b"2")
         lock = ask(gateway, "GET", "/c/queue/bad?wait=10").lock
         assert ask(gateway, "PUT", f"/c/queue/bad?lock={lock}&outcome=rejected").status == 204
@@ -160,7 +160,7 @@ class TestConnectionsThatEnd:
         assert (len(again.body), again.failed) == (len(LARGE), 3)
 
     @pytest.mark.parametrize("fields", ["", "Connection: close\r\n"])
-    def test_what_a_slow_client_reads_whole_is_accepted(self, gateway: Waypost, fields: str) -> None:
+    def test_message_that_a_slow_client_reads_completely_is_accepted(self, gateway: Waypost, fields: str) -> None:
         send(gateway, "queue/whole", LARGE, b"2")
         connection = connect(gateway)
         request = f"GET /c/queue/whole?wait=10&settle=auto HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"

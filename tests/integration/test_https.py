@@ -14,7 +14,7 @@ from tests.support.http_client import ask
 WAIT_S = 20.0
 
 
-def test_certificates_and_the_console(tmp_path: Path) -> None:
+def test_client_certificates_decide_what_a_device_may_publish(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ca")
     server, device, stranger = authority.issue("gw1"), authority.issue("sensor-7"), authority.issue("stranger")
     text = f"""

@@ -34,7 +34,7 @@ def stop(running: Waypost) -> str:
     return running.log.read_text()
 
 
-def test_from_a_gateway_to_the_lake(tmp_path: Path) -> None:
+def test_batches_status_and_ledger_reach_the_lake(tmp_path: Path) -> None:
     """Batches, an overlap, a status and a ledger range land; again over a new connection, and after SIGTERM and a
     restart.
     """
@@ -123,7 +123,7 @@ def test_plain_messages_land_under_their_names(tmp_path: Path) -> None:
     ]
 
 
-def test_connections_that_come_and_go_do_not_keep_landing_from_going_on(tmp_path: Path) -> None:
+def test_short_connections_do_not_stop_landing(tmp_path: Path) -> None:
     """Landing continues while connections open and close quickly, each leaving a batch behind; one gateway stays."""
 
     async def come_and_go(running: Waypost, over: asyncio.Event, sent: list[int]) -> None:
@@ -193,7 +193,7 @@ def test_garbage_on_either_port_leaves_the_hub_serving(tmp_path: Path) -> None:
     assert "Traceback" not in log
 
 
-def test_the_api_refuses_what_is_too_much_or_not_there(tmp_path: Path) -> None:
+def test_api_refuses_invalid_and_unknown_requests(tmp_path: Path) -> None:
     with hub(tmp_path) as running:
         for path, code in (
             ("/api/v1/gateways?limit=0", 400),
@@ -230,7 +230,7 @@ def test_wrong_usage_ends_in_one_clear_line(tmp_path: Path) -> None:
     assert f"{config}:4: spec.ampq" in refusal("--data", str(tmp_path / "hub"), "--dev", "--config", str(config), *FREE)
 
 
-def test_a_place_that_is_taken_ends_in_one_clear_line(tmp_path: Path) -> None:
+def test_directory_or_port_in_use_ends_in_one_clear_line(tmp_path: Path) -> None:
     with hub(tmp_path) as running:
         assert "in use by another hub" in refusal("--data", str(tmp_path / "hub"), "--dev", *FREE)
         own = ("--amqp", f"127.0.0.1:{running.port('amqp')}", "--http", f"127.0.0.1:{running.port('http')}")
@@ -243,7 +243,7 @@ def test_a_place_that_is_taken_ends_in_one_clear_line(tmp_path: Path) -> None:
         stop(running)
 
 
-def test_data_that_cannot_be_used_end_in_one_clear_line(tmp_path: Path) -> None:
+def test_unusable_data_end_in_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "cannot be used" in refusal("--data", str(tmp_path / "file"), "--dev", *FREE)
     with hub(tmp_path) as running:

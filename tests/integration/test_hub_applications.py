@@ -35,7 +35,7 @@ def gateway(running: Waypost, name: str) -> AmqpSender:
     return AmqpSender(running.port("amqp"), name, "telemetry", ("waypost:batch/1",))
 
 
-def test_a_copy_says_what_it_is_a_copy_of(running: Waypost) -> None:
+def test_copy_names_its_original(running: Waypost) -> None:
     application = connected(running)
     receiver = application.create_receiver("copy/+/temp")
     with gateway(running, "gw-copy") as sender:
@@ -57,7 +57,7 @@ def test_a_copy_says_what_it_is_a_copy_of(running: Waypost) -> None:
     application.close()
 
 
-def test_what_was_sent_while_nobody_received_or_is_old_is_in_the_lake_alone(running: Waypost) -> None:
+def test_messages_without_a_receiver_and_old_ones_are_only_in_the_lake(running: Waypost) -> None:
     application = connected(running)
     with gateway(running, "gw-old") as sender:
         sender.send(batch("old/1", 0, [b"before"])).settled()
@@ -68,7 +68,7 @@ def test_what_was_sent_while_nobody_received_or_is_old_is_in_the_lake_alone(runn
     application.close()
 
 
-def test_applications_send_to_one_another(running: Waypost) -> None:
+def test_applications_exchange_messages(running: Waypost) -> None:
     first, second = connected(running), connected(running)
     first.create_sender("queue/tasks").send(Message(body="task", durable=True))
     receiver = second.create_receiver("queue/tasks")
@@ -78,7 +78,7 @@ def test_applications_send_to_one_another(running: Waypost) -> None:
     second.close()
 
 
-def test_frames_are_small_however_large_a_message_is(running: Waypost) -> None:
+def test_large_message_is_sent_in_small_frames(running: Waypost) -> None:
     first, second = connected(running), connected(running)
     assert first.conn.transport.remote_max_frame_size == FRAME_BYTES_MAX
     large = random.Random(0).randbytes(40 * FRAME_BYTES_MAX)
@@ -90,14 +90,14 @@ def test_frames_are_small_however_large_a_message_is(running: Waypost) -> None:
     second.close()
 
 
-def test_what_is_the_gateways_is_no_address_of_applications(running: Waypost) -> None:
+def test_addresses_of_gateways_are_refused_to_applications(running: Waypost) -> None:
     """A gateway's link to an address of applications is refused."""
     with AmqpSender(running.port("amqp"), "gw-lost", "telemetry", ("waypost:batch/1",)) as sender:
         link = sender.engine.attach_sender("other", "plant/1")
         sender.until(lambda: link.closed, "refusal of the link")
 
 
-def test_a_slow_application_stops_nothing(running: Waypost) -> None:
+def test_slow_application_does_not_delay_landing(running: Waypost) -> None:
     """An application without credit stops no landing; copies beyond its limit are dropped and counted."""
     application = connected(running)
     slow = application.create_receiver("flood/#", credit=1)
@@ -134,7 +134,7 @@ receiver.on('message', ({message}) => {
 
 
 @rhea
-def test_rhea_receives(running: Waypost) -> None:
+def test_rhea_receives_copies(running: Waypost) -> None:
     node = subprocess.Popen(["node", "-e", RHEA, str(running.port("amqp"))], stdout=subprocess.PIPE, text=True)
     try:
         assert node.stdout is not None

@@ -51,7 +51,7 @@ def applied(fleet: EnrolledFleet, gateway: str) -> list[str]:
     return [f"{each['kind']}/{each['metadata']['name']}" for each in json.loads(fleet.here(gateway, "get", "--json"))]
 
 
-def test_what_cuts_the_uplink_returns_by_itself_and_nothing_stored_is_touched(fleet: EnrolledFleet) -> None:
+def test_configuration_that_cuts_the_uplink_is_reverted_without_loss(fleet: EnrolledFleet) -> None:
     gateway = fleet.enrol("hall").start()
     device = PasswordDevice(fleet.folder / "hall", gateway.port("mqtt"))
     device.send(50)
@@ -86,7 +86,7 @@ def test_what_cuts_the_uplink_returns_by_itself_and_nothing_stored_is_touched(fl
     assert prove(fleet.lake).complete
 
 
-def test_a_trial_that_is_killed_is_over_at_its_deadline(fleet: EnrolledFleet) -> None:
+def test_killed_trial_is_reverted_at_its_deadline(fleet: EnrolledFleet) -> None:
     gateway = fleet.enrol("hall").start()
     fleet.fleet("config", "apply", "hall", "-f", fleet.written("away.yaml", ELSEWHERE), "--confirm", "4s")
     kept = fleet.folder / "hall" / "config" / "hub.json"
@@ -100,7 +100,7 @@ def test_a_trial_that_is_killed_is_over_at_its_deadline(fleet: EnrolledFleet) ->
     assert '"trial"' not in kept.read_text()
 
 
-def test_what_does_not_fit_or_was_changed_on_the_way_is_refused(fleet: EnrolledFleet) -> None:
+def test_unfit_or_altered_configuration_is_refused(fleet: EnrolledFleet) -> None:
     fleet.enrol("hall").start()
     fleet.fleet("config", "apply", "hall", "-f", address(fleet, "one", connector="nowhere"))
     row = fleet.wait_for("hall", "refused", 1)
@@ -118,7 +118,7 @@ def test_what_does_not_fit_or_was_changed_on_the_way_is_refused(fleet: EnrolledF
     fleet.wait_for("hall", "confirmed", 3)
 
 
-def test_restarts_and_changes_at_the_gateway(fleet: EnrolledFleet) -> None:
+def test_restarts_and_local_changes_keep_the_configuration(fleet: EnrolledFleet) -> None:
     gateway = fleet.enrol("hall").start()
     before = gateway.pid
     limits = fleet.written(
@@ -147,7 +147,7 @@ def test_restarts_and_changes_at_the_gateway(fleet: EnrolledFleet) -> None:
 
 
 @pytest.mark.slow
-def test_a_roll_out_halts_at_the_gateway_it_does_not_fit(fleet: EnrolledFleet) -> None:
+def test_roll_out_halts_at_a_gateway_that_refuses_it(fleet: EnrolledFleet) -> None:
     """Five gateways in waves of one, two and two; one of the second wave refuses."""
     names = [f"g{number}" for number in range(1, 6)]
     for name in names:
@@ -179,7 +179,7 @@ def test_a_roll_out_halts_at_the_gateway_it_does_not_fit(fleet: EnrolledFleet) -
     }
 
 
-def test_over_http(fleet: EnrolledFleet) -> None:
+def test_configurations_and_roll_outs_over_http(fleet: EnrolledFleet) -> None:
     """Rights, errors, a version as YAML, labels and selectors over HTTP."""
     nobody = ("config", "apply", "-l", "site=nowhere", "-f", address(fleet, "nobody"), "--json")
     assert json.loads(fleet.fleet(*nobody)) == [], "it is for who gets the label later"

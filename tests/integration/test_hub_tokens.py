@@ -63,7 +63,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             yield made
 
 
-def test_an_application_sends_and_receives(site: Site) -> None:
+def test_application_with_a_token_sends_and_receives(site: Site) -> None:
     connection = site.connect(site.issuer.token("app@acme", SCOPE))
     receiver = connection.create_receiver("app/a", credit=1)
     connection.create_sender("app/a").send(Message(body="one"))
@@ -74,7 +74,7 @@ def test_an_application_sends_and_receives(site: Site) -> None:
     connection.close()
 
 
-def test_a_tenant_whose_first_user_comes(site: Site) -> None:
+def test_first_user_of_a_tenant_opens_its_space(site: Site) -> None:
     """A tenant's address space opens for its first user; until then clients are asked to retry."""
 
     def let_in() -> bool:
@@ -88,7 +88,7 @@ def test_a_tenant_whose_first_user_comes(site: Site) -> None:
 
 
 @pytest.mark.parametrize("user", ["app", "app@Acme"])
-def test_who_is_of_no_tenant_is_not_let_in(site: Site, user: str) -> None:
+def test_user_without_a_tenant_is_refused(site: Site, user: str) -> None:
     with pytest.raises(ConnectionException):
         site.connect(site.issuer.token(user, SCOPE))
 
@@ -102,7 +102,7 @@ def opened(site: Site, token: str) -> tuple[list[Any], str | None]:
         return until_closed(connection, token, "localhost")
 
 
-def test_oauthbearer_until_it_expires(site: Site) -> None:
+def test_expired_token_ends_the_connection(site: Site) -> None:
     for life_s in (2.0, 8.0, 30.0):  # on a busy machine the token may expire before it is used
         found, failure = opened(site, site.issuer.token("app@acme", SCOPE, life_s))
         if failure is None:
@@ -113,13 +113,13 @@ def test_oauthbearer_until_it_expires(site: Site) -> None:
     assert "the token has expired" in closed.condition.description
 
 
-def test_a_token_for_somebody_else(site: Site) -> None:
+def test_token_of_another_audience_is_refused(site: Site) -> None:
     found, failure = opened(site, site.issuer.token("app@acme", SCOPE, aud="other"))
     assert "refused our credentials" in str(failure)
     assert not any(isinstance(event, PeerOpened) for event in found)
 
 
-def test_over_http(site: Site) -> None:
+def test_token_opens_the_http_api(site: Site) -> None:
     assert site.ask(site.issuer.token("ann@acme", SCOPE)) == 200
     assert site.ask(site.issuer.token("ann@acme", "send:app/#")) == 403
     assert site.ask("x") == 401

@@ -88,7 +88,7 @@ class Box:
         return verdict
 
 
-def test_a_roll_out_halts_where_a_gateway_goes_back(fleet: EnrolledFleet) -> None:
+def test_roll_out_halts_where_a_gateway_reverts_its_update(fleet: EnrolledFleet) -> None:
     first, second = Box(fleet, "g1"), Box(fleet, "g2")
     with FileServer(CONTENT) as server:
         told = {"url": server.url, "sha256": hashlib.sha256(CONTENT).hexdigest(), "size": len(CONTENT)}
@@ -129,7 +129,7 @@ def test_a_roll_out_halts_where_a_gateway_goes_back(fleet: EnrolledFleet) -> Non
     assert fleet.gateways["g2"].stop() == 0
 
 
-def test_a_gateway_without_slots_refuses_it(fleet: EnrolledFleet) -> None:
+def test_gateway_without_slots_refuses_the_update(fleet: EnrolledFleet) -> None:
     fleet.enrol("hall").start()
     told = {"url": "https://localhost/x", "sha256": "c" * 64, "size": 1}
     file = fleet.written("system.yaml", SYSTEM.format(version=NEW.version, build=NEW.build, **told))

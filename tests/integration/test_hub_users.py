@@ -32,14 +32,14 @@ def test_a_password_is_shown_once(tmp_path: Path) -> None:
     assert opens(tmp_path, "reader@acme", made["password"]), "the one there is stays"
 
 
-def test_one_that_is_read_is_not_shown(tmp_path: Path) -> None:
+def test_password_read_from_stdin_is_not_shown(tmp_path: Path) -> None:
     added = run(tmp_path, "add", "reader@acme", "--password-stdin", stdin="opensesame\n")
     assert "opensesame" not in added.output
     assert "no rights" in added.stderr
     assert opens(tmp_path, "reader@acme", "opensesame")
 
 
-def test_removed(tmp_path: Path) -> None:
+def test_removed_user_is_gone(tmp_path: Path) -> None:
     run(tmp_path, "add", "reader@acme")
     assert run(tmp_path, "remove", "reader@acme").stdout == "reader@acme: removed\n"
     assert run(tmp_path, "remove", "reader@acme").exit_code == 1
@@ -58,14 +58,14 @@ def test_removed(tmp_path: Path) -> None:
         ("add", "reader@acme", "--password-stdin"),
     ],
 )
-def test_wrong_usage_makes_nobody(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_adds_no_user(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     refused = run(tmp_path, *arguments, stdin="")
     assert refused.exit_code == 2
     assert refused.stderr
     assert run(tmp_path, "list").stdout == ""
 
 
-def test_a_data_directory_that_is_none(tmp_path: Path) -> None:
+def test_missing_data_directory_is_refused(tmp_path: Path) -> None:
     refused = run(tmp_path / "none", "list")
     assert refused.exit_code == 2
     assert not (tmp_path / "none").exists()

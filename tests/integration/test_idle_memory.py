@@ -49,23 +49,23 @@ def growth_kib(folder: Path, *, keep_alive_s: int, subscribed: bool) -> float:
         return (resident_mib(gateway.pid) - before) * 1024 / COUNT
 
 
-def test_a_gateway_that_does_nothing(tmp_path: Path) -> None:
+def test_memory_of_an_idle_gateway(tmp_path: Path) -> None:
     with edge(tmp_path, "gateway"):
         pass  # the first start compiles bytecode for the next ones
     with edge(tmp_path, "gateway") as gateway:
         assert resident_mib(gateway.pid) < REST_MIB_MAX
 
 
-def test_a_connection(tmp_path: Path) -> None:
+def test_memory_of_an_idle_connection(tmp_path: Path) -> None:
     assert growth_kib(tmp_path, keep_alive_s=0, subscribed=False) < 1.7
 
 
-def test_a_device_with_a_keep_alive_that_waits_for_commands(tmp_path: Path) -> None:
+def test_memory_of_a_device_that_waits_for_commands(tmp_path: Path) -> None:
     assert growth_kib(tmp_path, keep_alive_s=60, subscribed=True) < 3.3
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_a_connection_over_tls(tmp_path: Path) -> None:
+def test_memory_of_an_idle_connection_over_tls(tmp_path: Path) -> None:
     raise_file_limit(WARM + COUNT_TLS + SPARE_FILES)
     authority = Authority(tmp_path / "authority")
     issued = authority.issue("localhost")
@@ -80,7 +80,7 @@ def test_a_connection_over_tls(tmp_path: Path) -> None:
         assert (resident_mib(gateway.pid) - before) * 1024 / COUNT_TLS < 35
 
 
-def test_what_closed_connections_leave_is_used_again(tmp_path: Path) -> None:
+def test_memory_of_closed_connections_is_reused(tmp_path: Path) -> None:
     raise_file_limit(COUNT + SPARE_FILES)
     with edge(tmp_path, "gateway") as gateway:
         rounds = []

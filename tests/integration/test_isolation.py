@@ -121,7 +121,7 @@ def server_side_of(name: str) -> Callable[[Engine], str]:
 
 
 @pytest.mark.parametrize("provoke", [in_accepted, in_deliver, in_handle, in_bytes_to_send, on_timer])
-def test_the_others_go_on(
+def test_other_clients_are_not_affected(
     provoke: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:

@@ -59,7 +59,7 @@ def state(number: int) -> pa.Table:
 
 
 class TestPlace:
-    def test_an_object_is_put_once(self, lake: Bucket) -> None:
+    def test_object_is_put_once(self, lake: Bucket) -> None:
         assert lake.put_new("t/one", b"first")
         assert not lake.put_new("t/one", b"second")
         assert (lake.read("t/one"), lake.size("t/one"), lake.read("t/two"), lake.size("t/two")) == (
@@ -73,7 +73,7 @@ class TestPlace:
         lake.delete("t/one")
         assert lake.names("t") == []
 
-    def test_what_is_not_finished_is_not_there(self, lake: Bucket) -> None:
+    def test_unfinished_object_does_not_exist(self, lake: Bucket) -> None:
         with contextlib.suppress(InterruptedError), lake.create("half") as file:
             file.write(b"some")
             raise InterruptedError
@@ -84,7 +84,7 @@ class TestPlace:
         with pytest.raises(FileExistsError), lake.create("whole"):
             pass
 
-    def test_a_part_of_an_object_is_read(self, lake: Bucket) -> None:
+    def test_part_of_an_object_is_read(self, lake: Bucket) -> None:
         rows = pa.table({"number": list(range(200_000))})
         with lake.create("some.parquet") as file:
             pq.write_table(rows, file, write_page_checksum=True)
@@ -93,7 +93,7 @@ class TestPlace:
         with pytest.raises(FileNotFoundError):
             lake.source("other.parquet")
 
-    def test_who_may_write_is_found_out_once(self, lake: Bucket) -> None:
+    def test_check_writes_and_removes_a_probe(self, lake: Bucket) -> None:
         lake.check()
         assert lake.names("_probe") == []
         with pytest.raises(ObjectStoreError, match="the bucket does not exist"):
@@ -101,7 +101,7 @@ class TestPlace:
 
 
 class TestTable:
-    def test_appended_looked_up_and_put_together(self, lake: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_rows_are_appended_found_and_compacted(self, lake: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
         for module in (tables, compaction):
             monkeypatch.setattr(module, "COMPACTED_FILES_MIN", FILES)
         table = LakeTable.open(lake, "gateway_status")
@@ -121,7 +121,7 @@ class TestTable:
         ]
         assert gateways == ["gw7"]
 
-    def test_a_put_that_was_done_and_answered_with_an_error_counts(
+    def test_put_answered_with_an_error_counts_when_it_was_done(
         self, store: ObjectStore, lake: Bucket, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The client retries by itself and is refused; the entry that it then finds is its own."""
@@ -140,14 +140,14 @@ class TestTable:
         found = lake.at("gateway_status").delta()
         assert (len(found.file_uris()), found.to_pyarrow_table().num_rows) == (1, 2)
 
-    def test_what_was_not_committed_in_time_never_is(self, lake: Bucket) -> None:
+    def test_commit_that_arrives_too_late_is_refused(self, lake: Bucket) -> None:
         """An entry that arrives after the next hub has looked is refused."""
         table = LakeTable.open(lake, "gateway_status")
         assert not table.settled(TransactionId("app", 1))
         assert not lake.put_new(f"gateway_status/_delta_log/{1:020}.json", b'{"txn":{"appId":"app","version":1}}\n')
         assert table.append(state(2), TransactionId("app", 2)) == 2
 
-    def test_two_writers_take_one_version_each(self, lake: Bucket) -> None:
+    def test_two_writers_commit_different_versions(self, lake: Bucket) -> None:
         one, other = LakeTable.open(lake, "ledger"), LakeTable.open(lake, "ledger")
         assert one.version == other.version
         assert lake.put_new(f"ledger/_delta_log/{one.version + 1:020}.json", b"{}\n")
@@ -164,10 +164,10 @@ class TestRefused:
         assert KEYS["AWS_SECRET_ACCESS_KEY"] not in error
         return error
 
-    def test_a_bucket_that_is_not_there(self, store: ObjectStore, tmp_path: Path) -> None:
+    def test_missing_bucket_is_named(self, store: ObjectStore, tmp_path: Path) -> None:
         assert "the bucket does not exist" in self.refused(tmp_path, "s3://elsewhere/lake", store.environment())
 
-    def test_a_store_that_does_not_answer(self, store: ObjectStore, tmp_path: Path) -> None:
+    def test_store_that_does_not_answer_is_named(self, store: ObjectStore, tmp_path: Path) -> None:
         said = self.refused(tmp_path, f"s3://{BUCKET}/lake", store.environment(free_port()))
         assert "the store does not answer" in said
 
@@ -179,7 +179,7 @@ class TestRefused:
             ("s3://a@b/c", "s3://BUCKET"),
         ],
     )
-    def test_a_name_that_is_none(self, place: str, expected: str) -> None:
+    def test_invalid_name_is_refused(self, place: str, expected: str) -> None:
         with pytest.raises(InvalidOptions, match=expected):
             parse(place)
 
@@ -195,12 +195,12 @@ class TestRefused:
             ),
         ],
     )
-    def test_what_a_store_says_is_explained(self, said: str, expected: str) -> None:
+    def test_errors_of_a_store_are_explained(self, said: str, expected: str) -> None:
         assert expected in explain_error(said)
         assert explain_error("No such file") == "No such file"
 
 
-def test_sparks_jobs_without_their_client_of_object_stores_name_the_command(
+def test_spark_without_an_object_store_client_names_the_command(
     lake: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     LakeTable.open(lake, "telemetry")
@@ -212,7 +212,7 @@ def test_sparks_jobs_without_their_client_of_object_stores_name_the_command(
 
 
 class TestOptions:
-    def test_from_the_environment(self) -> None:
+    def test_options_come_from_the_environment(self) -> None:
         found = from_environment({**KEYS, "AWS_ENDPOINT_URL": "http://store:9000/"})
         assert (found.endpoint, found.plain, found.region) == ("http://store:9000", True, "us-east-1")
         assert KEYS["AWS_SECRET_ACCESS_KEY"] not in repr(found)
@@ -221,7 +221,7 @@ class TestOptions:
         with pytest.raises(InvalidOptions, match="https://HOST:PORT"):
             from_environment({"AWS_ENDPOINT_URL": "store:9000"})
 
-    def test_from_a_file(self, tmp_path: Path) -> None:
+    def test_credentials_come_from_a_file(self, tmp_path: Path) -> None:
         file = tmp_path / "credentials"
         file.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n[other]\naws_access_key_id = c\n")
         assert from_environment({"AWS_SHARED_CREDENTIALS_FILE": str(file)}).credentials == BucketCredentials("a", "b")
@@ -236,7 +236,7 @@ class TestOptions:
 
 
 @pytest.mark.timeout(300)
-def test_killed_and_cut_off_on_the_way_acked_is_in_the_lake_once(
+def test_kills_and_cuts_leave_each_acknowledged_message_in_the_lake_once(
     store: ObjectStore, lake: Bucket, tmp_path: Path
 ) -> None:
     mqtt, amqp = free_port(), free_port()

@@ -53,7 +53,7 @@ def test_urllib_reads_each_refusal(
         assert refused.value.code == status
 
 
-def test_a_client_that_closes_its_half_gets_its_answer(tmp_path: Path) -> None:
+def test_client_that_closes_its_half_gets_its_answer(tmp_path: Path) -> None:
     with edge(tmp_path, "gw") as gateway:
         for head in (b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /healthz HTTP/1.0\r\n\r\n"):
             with socket.create_connection(("127.0.0.1", gateway.port("http")), timeout=20) as client:
@@ -67,7 +67,7 @@ def test_a_client_that_closes_its_half_gets_its_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_client_that_sends_through_its_backlog_reads_what_it_was_answered(tmp_path: Path, version: int) -> None:
+def test_client_that_sends_its_whole_backlog_first_reads_its_answers(tmp_path: Path, version: int) -> None:
     """The client sends everything before it reads, against the standard, as Paho's test flow_control2 does."""
     backlog = b"".join(packets.Publish("queue/a", bytes(2_000), 0).encode(version) for _ in range(2_000))
     with edge(tmp_path, "gw") as gateway, Raw(gateway, version) as client:

@@ -11,7 +11,7 @@ from tests.support.paho_client import mqtt_client
 from tests.support.processes import edge, hub, wait_until
 
 
-def test_what_came_before_is_in_the_ledger(tmp_path: Path) -> None:
+def test_messages_before_the_forwarder_are_in_the_ledger(tmp_path: Path) -> None:
     lake = tmp_path / "hub" / "lake"
 
     def rows(table: str) -> list[dict[str, object]]:

@@ -170,7 +170,7 @@ def scenario(test: Callable[[Hub], Any]) -> Callable[[], None]:
 
 
 @scenario
-async def test_everything_crosses_and_is_settled(hub: Hub) -> None:
+async def test_every_message_crosses_and_is_settled(hub: Hub) -> None:
     gateway = Gateway([hub.port])
     gateway.publish(20_000)
     gateway.dialer.start()
@@ -191,7 +191,7 @@ async def test_everything_crosses_and_is_settled(hub: Hub) -> None:
 
 
 @scenario
-async def test_a_hub_that_dies_before_its_answers_and_comes_back(hub: Hub) -> None:
+async def test_hub_killed_before_its_answers_loses_no_message(hub: Hub) -> None:
     gateway = Gateway([hub.port])
     gateway.dialer.start()
     total = 0
@@ -213,7 +213,7 @@ async def test_a_hub_that_dies_before_its_answers_and_comes_back(hub: Hub) -> No
 
 
 @scenario
-async def test_pause_cuts_and_resume_restores(hub: Hub) -> None:
+async def test_pause_cuts_the_link_and_resume_restores_it(hub: Hub) -> None:
     gateway = Gateway([hub.port])
     gateway.dialer.start()
     gateway.publish(10)
@@ -233,7 +233,7 @@ async def test_pause_cuts_and_resume_restores(hub: Hub) -> None:
 
 
 @scenario
-async def test_failover_to_the_second_endpoint_and_back(hub: Hub) -> None:
+async def test_link_fails_over_to_the_second_endpoint_and_back(hub: Hub) -> None:
     second = Hub()
     await second.start()
     gateway = Gateway([hub.port, second.port])
@@ -250,7 +250,7 @@ async def test_failover_to_the_second_endpoint_and_back(hub: Hub) -> None:
 
 
 @scenario
-async def test_a_peer_that_says_nothing_is_given_up_for_the_next(hub: Hub) -> None:
+async def test_silent_peer_is_left_for_the_next_endpoint(hub: Hub) -> None:
     async def mute(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()
 
@@ -263,7 +263,7 @@ async def test_a_peer_that_says_nothing_is_given_up_for_the_next(hub: Hub) -> No
 
 
 @scenario
-async def test_a_peer_that_talks_nonsense_is_an_error_in_words(hub: Hub) -> None:
+async def test_peer_of_another_protocol_has_a_readable_error(hub: Hub) -> None:
     async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         await reader.read()
@@ -278,7 +278,7 @@ async def test_a_peer_that_talks_nonsense_is_an_error_in_words(hub: Hub) -> None
 
 
 @scenario
-async def test_a_fault_in_making_a_connection_is_told_and_tried_again(hub: Hub) -> None:
+async def test_fault_in_making_a_connection_is_logged_and_retried(hub: Hub) -> None:
     gateway = Gateway([hub.port])
     faults = 3
     attempt = gateway.dialer._make_attempt
@@ -309,7 +309,7 @@ def test_closing_a_dialer_that_cannot_connect() -> None:
     asyncio.run(run())
 
 
-def test_closing_a_dialer_whose_peer_is_silent_waits_for_nobody() -> None:
+def test_closing_a_dialer_does_not_wait_for_a_silent_peer() -> None:
     """A peer that accepts the connection but never speaks TLS does not delay a change of connector."""
 
     async def run() -> None:

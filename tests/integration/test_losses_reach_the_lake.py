@@ -32,7 +32,7 @@ def given_up(ledger: list[dict[str, Any]]) -> list[int]:
     return [n for entry in ledger for n in range(entry["first_sequence"], entry["last_sequence"] + 1)]
 
 
-def test_every_sequence_is_there_or_explained(tmp_path: Path) -> None:
+def test_every_sequence_has_landed_or_is_in_the_ledger(tmp_path: Path) -> None:
     lake, port = tmp_path / "hub" / "lake", free_port()
     sent = 150
     gateway = gateway_with(tmp_path, RESOURCES.format(port=port)).start()
@@ -79,7 +79,7 @@ def _reaches_the_lake(broker: Mosquitto, lake: Path) -> bool:
 
 
 @installed
-def test_a_message_too_large_for_a_connector_is_in_the_ledger(tmp_path: Path) -> None:
+def test_message_above_the_limit_of_a_connector_is_in_the_ledger(tmp_path: Path) -> None:
     """Mosquitto accepts and acknowledges the message, then drops it."""
     lake, port = tmp_path / "hub" / "lake", free_port()
     broker = Mosquitto(tmp_path / "mosquitto")

@@ -21,7 +21,7 @@ def statement(row: dict[str, Any]) -> ManifestStatement:
     return msgspec.convert({**told, "given_up": msgspec.json.decode(row["given_up"])}, ManifestStatement)
 
 
-def test_what_was_accepted_is_stated_in_the_lake(tmp_path: Path) -> None:
+def test_accepted_messages_are_stated_in_the_lake(tmp_path: Path) -> None:
     lake, port = tmp_path / "hub" / "lake", free_port()
     gateway = edge(tmp_path, "gw1", f"--hub=amqp://127.0.0.1:{port}", "--gateway=gw1", "--forward=load/#")
     with hub(tmp_path, f"--amqp=127.0.0.1:{port}"):

@@ -74,7 +74,7 @@ def numbers(ledger: list[dict[str, Any]]) -> set[int]:
     return {n for entry in ledger for n in range(entry["first_sequence"], entry["last_sequence"] + 1)}
 
 
-def test_what_the_uplink_takes_from_memory_is_never_written(gateway: Gateway) -> None:
+def test_messages_forwarded_from_memory_are_not_written(gateway: Gateway) -> None:
     body, sent = b"x" * 1000, 2000
     with gateway.hub(), mqtt_client(gateway.process, "d") as client:
         client.publish("plant/7", body, 1)
@@ -92,7 +92,7 @@ def test_what_the_uplink_takes_from_memory_is_never_written(gateway: Gateway) ->
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_queue_is_kept_for_who_is_away_and_lost_with_the_process(gateway: Gateway, qos: int) -> None:
+def test_queue_in_memory_waits_for_its_consumer_and_ends_with_the_process(gateway: Gateway, qos: int) -> None:
     with mqtt_client(gateway.process, "p") as producer:
         with mqtt_client(gateway.process, "c") as consumer:
             consumer.subscribe("jobs", qos)
@@ -151,7 +151,7 @@ def test_after_a_kill_every_acknowledged_message_is_in_the_lake_or_its_ledger(ga
     assert "only in memory are lost" in gateway.process.log.read_text()
 
 
-def test_a_stop_in_order_names_exactly_what_was_in_memory(gateway: Gateway) -> None:
+def test_orderly_stop_records_exactly_the_messages_in_memory(gateway: Gateway) -> None:
     with mqtt_client(gateway.process, "d") as client:
         for n in range(50):
             client.publish("plant/7", b"%d" % n, 1)
@@ -169,7 +169,7 @@ def test_a_stop_in_order_names_exactly_what_was_in_memory(gateway: Gateway) -> N
     assert numbers(gateway.rows("ledger")) == set(range(50))
 
 
-def test_a_ring_that_overflows_has_one_entry_and_the_newest_arrive(gateway: Gateway) -> None:
+def test_overflowing_ring_has_one_ledger_entry_and_delivers_the_newest(gateway: Gateway) -> None:
     body, sent = b"x" * 200_000, 160
     with mqtt_client(gateway.process, "d") as client:
         for n in range(sent):

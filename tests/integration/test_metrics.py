@@ -49,7 +49,7 @@ def publish(gateway: Waypost, *addresses: str) -> None:
             assert isinstance(writer.receive(), packets.PubAck)
 
 
-def test_addresses(gateway: Waypost) -> None:
+def test_metrics_of_each_address(gateway: Waypost) -> None:
     for client in ("one", "two"):
         with Raw(gateway, 5).connect(
             client, clean_start=False, properties=Properties(session_expiry_interval_s=600)
@@ -71,7 +71,7 @@ def test_addresses(gateway: Waypost) -> None:
     assert of(found, "waypost_address_received_total", "queue/jobs") == [3]
 
 
-def test_more_addresses_than_have_metrics(gateway: Waypost) -> None:
+def test_addresses_above_the_limit_have_no_metrics(gateway: Waypost) -> None:
     publish(gateway, *(f"queue/{number}" for number in range(ADDRESSES_SHOWN_MAX + 3)))
     found = series(gateway)
     assert sum(name == "waypost_address_messages" for name, _ in found) == ADDRESSES_SHOWN_MAX

@@ -482,7 +482,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.what.replace(" ", "-"))
-def test_it_is_answered(scene: Scene, mistake: Mistake) -> None:
+def test_mistake_is_answered(scene: Scene, mistake: Mistake) -> None:
     before = scene.state()
     line = mistake.line.format_map(scene.names)
     for seconds in PATIENCE_S if "{seconds}" in line else (0,):

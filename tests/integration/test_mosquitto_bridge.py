@@ -128,7 +128,9 @@ def reaches(watcher: Watcher, other: Watcher, topic: str, mark: bytes) -> bool:
 @installed
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("notifications", ["true", "false"])
-def test_both_ways_without_an_echo(tmp_path: Path, gateway: Waypost, version: str, notifications: str) -> None:
+def test_bridge_carries_messages_both_ways_without_an_echo(
+    tmp_path: Path, gateway: Waypost, version: str, notifications: str
+) -> None:
     settings = (f"bridge_protocol_version {version}", f"notifications {notifications}")
     mosquitto = bridge(tmp_path, gateway, *settings)
     with mosquitto.running(), both(gateway, mosquitto) as (there, here):
@@ -137,7 +139,7 @@ def test_both_ways_without_an_echo(tmp_path: Path, gateway: Waypost, version: st
 
 
 @installed
-def test_with_default_settings_over_restarts_of_either_side(tmp_path: Path, gateway: Waypost) -> None:
+def test_bridge_with_default_settings_survives_restarts_of_either_side(tmp_path: Path, gateway: Waypost) -> None:
     mosquitto = bridge(tmp_path, gateway)
     state = "$SYS/broker/connection/site-a.wp/state"
     with mosquitto.running(), both(gateway, mosquitto) as (there, here):
@@ -174,7 +176,7 @@ class TestStates:
         with edge(tmp_path_factory.mktemp("states"), "gw") as running:
             yield running
 
-    def test_of_its_own_connection_alone(self, gateway: Waypost) -> None:
+    def test_bridge_may_publish_the_state_of_its_own_connection_only(self, gateway: Waypost) -> None:
         with Raw(gateway, 5).connect("b1") as client:
             sent = (
                 packets.Publish(self.STATE.format("b1"), b"1", 1, retain=True, packet_id=1),
@@ -186,7 +188,7 @@ class TestStates:
             answers = [client.receive() for _ in sent]
             assert [each.reason for each in answers if isinstance(each, packets.PubAck)] == [0, 0x87, 0x83, 0x87]
 
-    def test_by_its_will_and_until_it_is_deleted(self, gateway: Waypost) -> None:
+    def test_state_is_published_by_the_will_until_it_is_deleted(self, gateway: Waypost) -> None:
         topic = self.STATE.format("b3")
         with Raw(gateway, 4).connect("watcher") as watcher:
             watcher.subscribe("$SYS/broker/connection/#")

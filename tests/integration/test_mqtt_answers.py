@@ -34,7 +34,7 @@ def joe(gateway: Waypost, client_id: str, version: int = 5, **fields: object) ->
     return Raw(gateway, version).connect(client_id, username="joe", password=b"secret", **fields)
 
 
-def test_a_refusal_waits_for_the_answers_before_it(gateway: Waypost) -> None:
+def test_refusal_follows_earlier_answers(gateway: Waypost) -> None:
     """A refusal follows earlier answers, which wait for their commit [MQTT-4.6.0-2] [MQTT-4.6.0-3]."""
     with joe(gateway, "order") as client, joe(gateway, "keeper", properties=KEPT) as keeper:
         assert keeper.subscribe("plant/#", qos=1) == [1]
@@ -76,7 +76,7 @@ def test_later_answers_wait_for_the_consumer_of_an_anycast_message(gateway: Wayp
         keeper.send(*(packets.PubAck(each.packet_id) for each in kept if isinstance(each, packets.Publish)))
 
 
-def test_the_close_of_an_older_client_waits_for_them_too(gateway: Waypost) -> None:
+def test_closing_an_older_client_follows_earlier_answers(gateway: Waypost) -> None:
     """MQTT 3.1.1 has only the end of its connection as a refusal; earlier messages are acknowledged first."""
     with joe(gateway, "keeper-4", 4, clean_start=False) as keeper, joe(gateway, "older", 4) as client:
         assert keeper.subscribe("plant/#", qos=1) == [1]
@@ -85,7 +85,7 @@ def test_the_close_of_an_older_client_waits_for_them_too(gateway: Waypost) -> No
         assert client.receive() is None
 
 
-def test_words_for_who_wants_them(gateway: Waypost) -> None:
+def test_reason_strings_are_sent_on_request_only(gateway: Waypost) -> None:
     """PUBACK, SUBACK and DISCONNECT carry Reason Strings only if the client allows them [MQTT-3.1.2-29]."""
     refused = packets.Subscribe(3, (SubscriptionRequest("plant/a", 1), SubscriptionRequest("#", 1)))
     for asked in (1, 0):
@@ -107,7 +107,7 @@ def test_words_for_who_wants_them(gateway: Waypost) -> None:
 
 @pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="mosquitto-clients is not installed")
 @pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv5"])
-def test_mosquitto_lives_with_a_refused_subscription(gateway: Waypost, version: str) -> None:
+def test_mosquitto_continues_after_a_refused_subscription(gateway: Waypost, version: str) -> None:
     """One filter of two is refused in the way of its version (MQTT 3.1 reads QoS 0); the other works."""
     with joe(gateway, "retainer") as client:
         client.send(packets.Publish("plant/works", b"heard", 1, retain=True, packet_id=1))

@@ -30,5 +30,5 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SocketTarget]:
 
 
 @pytest.mark.parametrize(("scenario", "version"), CASES)
-def test_gateway(target: SocketTarget, scenario: Scenario, version: int) -> None:
+def test_gateway_conforms(target: SocketTarget, scenario: Scenario, version: int) -> None:
     Run(target, version).play(scenario)

@@ -64,7 +64,7 @@ def quiet(client: Raw) -> bool:
 
 
 @pytest.mark.parametrize("pattern", ["queue/unsubscribed", "$share/group/topic/unsubscribed"])
-def test_what_is_in_flight_to_one_that_unsubscribes_is_its_own(gateway: Waypost, pattern: str) -> None:
+def test_message_in_flight_stays_with_a_client_that_unsubscribes(gateway: Waypost, pattern: str) -> None:
     """A client may complete a QoS 2 message after it unsubscribes [MQTT-3.10.4-3]; no other client gets it."""
     address = pattern.removeprefix("$share/group/")
     with consumer(gateway, pattern) as leaving, consumer(gateway, pattern) as staying:
@@ -86,7 +86,7 @@ def test_what_is_in_flight_to_one_that_unsubscribes_is_its_own(gateway: Waypost,
         assert {each.payload for each in theirs + others} == {b"0", b"1", b"2", b"3"}
 
 
-def test_what_an_ended_session_did_not_receive_goes_to_others_though_it_had_unsubscribed(gateway: Waypost) -> None:
+def test_unreceived_messages_of_an_ended_session_go_to_other_consumers(gateway: Waypost) -> None:
     with consumer(gateway, "queue/ended") as leaving:
         publish(gateway, "queue/ended", b"received", b"not received")
         first, _second = take(leaving), take(leaving)
@@ -123,7 +123,7 @@ def test_an_anycast_message_waits_for_its_first_consumer(gateway: Waypost, versi
             assert [client.receive(), client.receive()] == [answer(1), answer(2)]
 
 
-def test_a_session_whose_client_is_away_is_no_consumer_of_a_multicast_address(gateway: Waypost) -> None:
+def test_absent_session_is_no_consumer_of_a_multicast_address(gateway: Waypost) -> None:
     """A multicast address stores nothing for an absent session, so publishers of each protocol learn that no consumer
     is connected.
     """
@@ -155,7 +155,7 @@ def test_a_session_whose_client_is_away_is_no_consumer_of_a_multicast_address(ga
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_more_than_may_wait_for_a_consumer_end_the_connection(gateway: Waypost, version: int) -> None:
+def test_more_pending_messages_than_allowed_end_the_connection(gateway: Waypost, version: int) -> None:
     """The client sends the messages again on its next connection [MQTT-4.3.2-2]."""
     with Raw(gateway, version).connect(f"many-{version}") as client:
         client.send(*(p.Publish("anycast/many", b"x", 1, packet_id=i) for i in range(1, ANYCAST_HELD_MAX + 2)))

@@ -53,14 +53,14 @@ def publish(gateway: Waypost, topic: str, body: str, *arguments: str) -> None:
 
 
 @pytest.mark.parametrize("qos", ["0", "1", "2"])
-def test_retained_messages_and_every_qos(gateway: Waypost, qos: str) -> None:
+def test_mqtt_3_1_has_retained_messages_and_every_qos(gateway: Waypost, qos: str) -> None:
     publish(gateway, f"legacy/{qos}", "kept", "-q", qos, "-r")
     command = mosquitto(gateway, "mosquitto_sub", "-i", "legacy-sub", "-t", f"legacy/{qos}", "-q", qos, "-C", "1", "-v")
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert (done.returncode, done.stdout) == (0, f"legacy/{qos} kept\n"), done.stderr
 
 
-def test_a_long_client_identifier_and_a_kept_session(gateway: Waypost) -> None:
+def test_long_client_identifier_has_a_session(gateway: Waypost) -> None:
     """MQTT 3.1 section 3.1 allows 23 characters; clients ignored that, so the limit is not enforced."""
     arguments = ("-i", LONG_ID, "-c", "-t", "legacy/session", "-q", "1")
     command = mosquitto(gateway, "mosquitto_sub", *arguments, "-E")  # until SUBACK
@@ -71,7 +71,7 @@ def test_a_long_client_identifier_and_a_kept_session(gateway: Waypost) -> None:
     assert (done.returncode, done.stdout) == (0, "while away\n")
 
 
-def test_the_codes_of_a_refusal(gateway: Waypost) -> None:
+def test_refused_subscription_has_the_code_of_its_version(gateway: Waypost) -> None:
     """A session may have a thousand subscriptions; the next one gets QoS 0 for MQTT 3.1 and 0x80 for 3.1.1."""
     for version, code in ((3, 0), (4, 0x80)):
         with Raw(gateway, version).connect(f"many-{version}") as client:
@@ -89,7 +89,7 @@ def test_an_ill_formed_filter_ends_the_connection(gateway: Waypost) -> None:
         assert client.receive() is None
 
 
-def test_a_will_of_an_older_client(gateway: Waypost) -> None:
+def test_will_of_an_older_client_is_published(gateway: Waypost) -> None:
     with Raw(gateway, 3).connect("watcher") as watcher:
         watcher.subscribe("legacy/will", qos=1)
         Raw(gateway, 3).connect("legacy-dies", will=packets.WillMessage("legacy/will", b"gone", 1)).close()
@@ -114,14 +114,16 @@ def named(client: Raw, *topics: str) -> set[str]:
 class TestDollarTopics:
     """Topics that begin with ``$`` are ordinary in MQTT 3.1 and special in MQTT 3.1.1 and 5 [MQTT-4.7.2-1]."""
 
-    def test_apart_unless_the_gateway_says_otherwise(self, gateway: Waypost) -> None:
+    def test_dollar_topics_are_separate_unless_configured_otherwise(self, gateway: Waypost) -> None:
         with Raw(gateway, 3).connect("apart") as client:
             client.subscribe("#")
             assert named(client, "$own/a", "plain/a") == {"plain/a"}
 
     @pytest.mark.parametrize(("version", "dollar"), [(3, True), (4, False), (5, False)])
     @pytest.mark.parametrize("pattern", ["#", "+/a"])
-    def test_of_each_version(self, wide: Waypost, version: int, dollar: bool, pattern: str) -> None:
+    def test_dollar_topics_follow_the_version_of_the_client(
+        self, wide: Waypost, version: int, dollar: bool, pattern: str
+    ) -> None:
         with Raw(wide, version).connect(f"each-{version}") as client:
             client.subscribe(pattern, "end")
             expected = {"$own/a", "plain/a"} if dollar else {"plain/a"}
@@ -157,7 +159,7 @@ class TestDollarTopics:
         with Raw(wide, 4).connect("grows", clean_start=True):
             pass
 
-    def test_with_a_client_of_its_time(self, wide: Waypost) -> None:
+    def test_client_of_mqtt_3_1_gets_dollar_topics(self, wide: Waypost) -> None:
         command = mosquitto(wide, "mosquitto_sub", "-i", "old", "-t", "+/broker/version", "-C", "1", "-v", "-W", "20")
         done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
         assert done.stdout.startswith("$SYS/broker/version waypost "), done.stderr

@@ -62,7 +62,7 @@ class Mqtt5Client(PahoClient):
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("expiry_s", [0, 600])
-def test_overlapping_subscriptions(gateway: Waypost, qos: int, expiry_s: int) -> None:
+def test_overlapping_subscriptions_deliver_one_copy(gateway: Waypost, qos: int, expiry_s: int) -> None:
     """One copy arrives, at the highest QoS and with every identifier, for kept sessions and others."""
     base = f"topic/overlap/{qos}/{expiry_s}"
     with Mqtt5Client(gateway, f"overlap{qos}{expiry_s}", expiry_s=expiry_s) as client:
@@ -81,7 +81,7 @@ def test_overlapping_subscriptions(gateway: Waypost, qos: int, expiry_s: int) ->
         assert sorted(message.properties.SubscriptionIdentifier) == [1, 2]
 
 
-def test_overlapping_subscriptions_of_an_absent_client(gateway: Waypost) -> None:
+def test_overlapping_subscriptions_deliver_one_copy_after_an_absence(gateway: Waypost) -> None:
     with Mqtt5Client(gateway, "absent", expiry_s=600) as client:
         client.subscribe("topic/absent/#", 1, identifier=1)
         client.subscribe("topic/absent/+", 2, identifier=2)
@@ -118,7 +118,7 @@ def test_message_expiry_is_counted_down(gateway: Waypost, retain: bool) -> None:
         assert client.bodies_before(b"end") == []
 
 
-def test_a_shared_subscription_has_kept_and_passing_members(gateway: Waypost) -> None:
+def test_shared_subscription_has_members_with_and_without_a_session(gateway: Waypost) -> None:
     """All members form one group; unacknowledged messages of a member go to another one."""
     shared = "$share/g/topic/shared/#"
     kept = Mqtt5Client(gateway, "kept", expiry_s=600)
@@ -143,7 +143,7 @@ def test_a_shared_subscription_has_kept_and_passing_members(gateway: Waypost) ->
     assert set(got) >= {b"%d" % i for i in range(1, 150, 2)} | {b"%d" % i for i in range(100, 150)}
 
 
-def test_retain_options(gateway: Waypost) -> None:
+def test_subscription_options_of_retained_messages_apply(gateway: Waypost) -> None:
     topic = "topic/retain options"
     with Mqtt5Client(gateway, "writer") as writer, Mqtt5Client(gateway, "reader") as reader:
         writer.publish(topic, b"kept", 1, retain=True)
@@ -159,7 +159,7 @@ def test_retain_options(gateway: Waypost) -> None:
         assert (last.payload, last.retain) == (b"as published", True)
 
 
-def test_what_one_retained_is_not_for_it_either_with_no_local(gateway: Waypost) -> None:
+def test_no_local_leaves_out_retained_messages_of_the_client_itself(gateway: Waypost) -> None:
     """[MQTT-3.8.3-3] covers new messages and retained ones alike."""
     with Mqtt5Client(gateway, "talker") as talker, Mqtt5Client(gateway, "other") as other:
         talker.publish("topic/own/1", b"mine", 1, retain=True)
@@ -172,7 +172,7 @@ def test_what_one_retained_is_not_for_it_either_with_no_local(gateway: Waypost) 
         assert {other.take().payload for _ in range(2)} == {b"mine", b"theirs"}
 
 
-def test_figures(gateway: Waypost) -> None:
+def test_sys_topics_are_published_and_protected(gateway: Waypost) -> None:
     with Mqtt5Client(gateway, "operator") as client:
         client.client.subscribe([("$SYS/broker/clients/#", 0), ("$SYS/broker/version", 0)])
         found = {message.topic: message for message in (client.take() for _ in range(4))}
@@ -185,7 +185,7 @@ def test_figures(gateway: Waypost) -> None:
         assert not again.retain
 
 
-def test_what_the_server_decides(gateway: Waypost) -> None:
+def test_server_limits_keep_alive_and_session_expiry(gateway: Waypost) -> None:
     with Mqtt5Client(gateway, "patient", keep_alive=3600, expiry_s=0xFFFF_FFFF) as client:
         assert client.server_properties.ServerKeepAlive == 60
         assert client.server_properties.SessionExpiryInterval == 365 * 86_400
@@ -203,7 +203,7 @@ def test_shutdown_is_announced(tmp_path: Path) -> None:
         client.close()
 
 
-def test_a_will_outlives_the_gateway(tmp_path: Path) -> None:
+def test_will_survives_a_kill_of_the_gateway(tmp_path: Path) -> None:
     """A kill disconnects all clients: those that reconnect keep their will, the wills of the others are published."""
     with edge(tmp_path, "gw") as gateway:
         clients = []

@@ -60,7 +60,7 @@ def reset(client: Raw) -> None:
 
 
 @pytest.mark.parametrize(("count", "rounds"), [(3, 40), (24, 5)], ids=["few", "many"])
-def test_nobody_gets_the_answers_of_who_is_gone(gateway: Waypost, count: int, rounds: int) -> None:
+def test_answers_of_a_closed_connection_reach_no_other_client(gateway: Waypost, count: int, rounds: int) -> None:
     """The next client reuses the number of the closed socket.
 
     `count`: few sockets are handled with the interpreter lock, many without it.
@@ -84,7 +84,7 @@ def test_nobody_gets_the_answers_of_who_is_gone(gateway: Waypost, count: int, ro
     neighbour.close()
 
 
-def test_what_a_client_sent_before_its_end_is_taken(gateway: Waypost) -> None:
+def test_messages_sent_before_the_end_of_a_connection_are_accepted(gateway: Waypost) -> None:
     client = taught(gateway, "half", 1)
     listener = Raw(gateway).connect("listener")
     listener.subscribe("after/#")
@@ -99,7 +99,7 @@ def test_what_a_client_sent_before_its_end_is_taken(gateway: Waypost) -> None:
     listener.close()
 
 
-def test_large_messages_between_small_ones(gateway: Waypost) -> None:
+def test_large_and_small_messages_stay_in_order(gateway: Waypost) -> None:
     client = taught(gateway, "large", 1)
     for number in range(2, 30):
         client.send(publish(number, b"y" * (number % 5) * 60_000), publish(number + 1000))
@@ -108,7 +108,7 @@ def test_large_messages_between_small_ones(gateway: Waypost) -> None:
     client.close()
 
 
-def test_who_does_not_read_is_answered_when_it_does(gateway: Waypost) -> None:
+def test_client_that_does_not_read_gets_its_answers_later(gateway: Waypost) -> None:
     """Answers beyond the socket's buffer leave by the transport, in order."""
     client = Raw(gateway, receive_bytes=4096).connect("deaf")
     count = 60_000

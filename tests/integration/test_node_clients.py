@@ -81,7 +81,7 @@ const open = (properties) => mqtt.connectAsync(
 
 
 @mqtt_js
-def test_mqtt_js_with_a_small_maximum_packet_size_leaves_the_rest_to_another(gateway: Waypost) -> None:
+def test_mqtt_js_with_a_small_maximum_packet_size_leaves_larger_messages(gateway: Waypost) -> None:
     assert run(SHARED_QUEUE, gateway.port("mqtt"), COUNT) == [str(COUNT)]
 
 
@@ -103,7 +103,7 @@ consumer.subscribe('anycast/js', {qos: 1}, () => {
 
 @mqtt_js
 @rhea
-def test_rhea_hears_that_mqtt_js_refused(gateway: Waypost) -> None:
+def test_rhea_gets_the_refusal_of_mqtt_js(gateway: Waypost) -> None:
     assert run(REFUSED, gateway.port("mqtt"), gateway.port("amqp")) == ["rejected"]
 
 
@@ -120,7 +120,7 @@ sender.once('sendable', () => sender.send({body: 'work', durable: true}));
 
 
 @rhea
-def test_rhea_shows_a_token_by_xoauth2(tmp_path: Path) -> None:
+def test_rhea_logs_in_with_a_token_by_xoauth2(tmp_path: Path) -> None:
     with TestIssuer() as issuer, gateway_with(tmp_path, resources_with(issuer)) as gateway:
         port = gateway.port("amqp")
         assert run(TOKEN, port, "ann", issuer.token("ann", SCOPE)) == ["work"]

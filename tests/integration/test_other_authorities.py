@@ -66,7 +66,7 @@ def sends(folder: Path, url: str, config: str, count: int = 20) -> None:
         assert near.stop() == 0
 
 
-def test_an_authority_subordinate_to_another(tmp_path: Path) -> None:
+def test_authority_subordinate_to_a_root_is_trusted(tmp_path: Path) -> None:
     """Gateways trust the authority that the token names, and not the company's root above it."""
     root = Authority(tmp_path / "company")
     own = root.subordinate(tmp_path / "fleet", "fleet authority")
@@ -102,7 +102,7 @@ def goes_through(folder: Path, server: EstServer, issuer: str) -> None:
         assert far.stop() == 0
 
 
-def test_a_server_of_ours(tmp_path: Path) -> None:
+def test_certificates_come_from_an_est_server(tmp_path: Path) -> None:
     with EstStub(tmp_path / "company") as est:
         goes_through(tmp_path, est.server(), "CN=company authority")
 
@@ -140,7 +140,7 @@ def globalsign(folder: Path, program: str) -> Iterator[EstServer]:
         running.wait(30)
 
 
-def test_globalsigns_server(tmp_path: Path) -> None:
+def test_certificates_come_from_globalsigns_est_server(tmp_path: Path) -> None:
     """Needs `go install github.com/globalsign/est/cmd/estserver@v1.0.6`."""
     if (program := shutil.which("estserver")) is None:
         pytest.skip("estserver is not installed")

@@ -25,7 +25,7 @@ from tests.support.tenants import tenant_hub
 WAIT_S = 60.0
 
 
-def test_enrolled_and_sent_over_https_alone(tmp_path: Path) -> None:
+def test_gateway_enrols_and_sends_over_https_alone(tmp_path: Path) -> None:
     """The AMQP port is blocked, so the next URL is used. No message is lost or doubled over cuts and a kill."""
     amqps, https = free_port(), free_port()
     data = tmp_path / "hall"
@@ -93,7 +93,7 @@ connection.on('message', (context) => { if (context.message.body.length === 1000
 
 
 @rhea
-def test_rhea_at_a_hub(tmp_path: Path) -> None:
+def test_rhea_connects_to_a_hub_over_websocket(tmp_path: Path) -> None:
     with tenant_hub(tmp_path, {"app@acme": ("send:app/#", "recv:app/#")}) as hub:
         url = f"wss://localhost:{hub.process.port('https')}/amqp"
         done = subprocess.run(

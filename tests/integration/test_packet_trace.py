@@ -137,7 +137,7 @@ def publish(gateway: Waypost, client: str, topic: str, *more: str, user: str = "
 
 @mosquitto
 class TestMqtt:
-    def test_a_message_that_is_stored(self, gateway: Waypost, trace: Callable[..., Trace]) -> None:
+    def test_stored_message_is_shown(self, gateway: Waypost, trace: Callable[..., Trace]) -> None:
         shown = trace("--client", "stores", "--json")
         publish(gateway, "stores", "jobs", "-q", "1")
         shown.wait_for("closed by the client")
@@ -153,7 +153,7 @@ class TestMqtt:
         assert outcome["sequence"] == outcome["last_sequence"]
         assert shown.named("PUBACK")[0]["address"] == "jobs"
 
-    def test_a_message_without_a_subscriber(self, gateway: Waypost, trace: Callable[..., Trace]) -> None:
+    def test_message_without_a_subscriber_is_shown(self, gateway: Waypost, trace: Callable[..., Trace]) -> None:
         shown = trace("--client", "alone", "--json")
         publish(gateway, "alone", "plant/1/temp", "-q", "1", "-V", "5")
         shown.wait_for("closed by the client")
@@ -161,7 +161,7 @@ class TestMqtt:
         assert shown.named("PUBACK")[0]["code"] == 0x10
 
     @pytest.mark.parametrize(("version", "qos"), [("5", "1"), ("5", "0"), ("5", "2"), ("311", "0")])
-    def test_a_message_that_is_refused(
+    def test_refused_message_is_shown(
         self, gateway: Waypost, trace: Callable[..., Trace], version: str, qos: str
     ) -> None:
         shown = trace("--client", f"denied{version}{qos}", "--json")
@@ -172,20 +172,20 @@ class TestMqtt:
         )  # fmt: skip
         assert "alice has no right" in outcome["text"]
 
-    def test_a_client_that_is_never_told_so(self, gateway: Waypost, trace: Callable[..., Trace]) -> None:
+    def test_refusal_that_the_client_does_not_get_is_shown(self, gateway: Waypost, trace: Callable[..., Trace]) -> None:
         shown = trace("--client", "old", "--json")
         publish(gateway, "old", "other", "-q", "1", "-V", "311")
         assert "MQTT 3.1.1 cannot report a refusal" in shown.wait_for("PUBLISH", kind="outcome")["text"]
         assert shown.wait_for("closed by the gateway")
 
-    def test_a_bad_password(self, gateway: Waypost, trace: Callable[..., Trace]) -> None:
+    def test_bad_password_is_shown(self, gateway: Waypost, trace: Callable[..., Trace]) -> None:
         shown = trace("--client", "alice", "--json")  # found by its user
         publish(gateway, "liar", "jobs", password="wrong-secret")
         assert "wrong password" in shown.wait_for("login refused")["text"]
         assert shown.named("CONNACK")[0]["code"] == 4
         assert "wrong-secret" not in "".join(shown.lines)
 
-    def test_a_subscriber_gets_what_is_offered(self, gateway: Waypost, trace: Callable[..., Trace]) -> None:
+    def test_delivery_to_a_subscriber_is_shown(self, gateway: Waypost, trace: Callable[..., Trace]) -> None:
         call = ["mosquitto_sub", "-h", "127.0.0.1", "-p", str(gateway.port("mqtt")), "-i", "listens", "-t", "plant/2/#"]
         shown = trace("--address", "plant/2/#", "--json")
         with subprocess.Popen(
@@ -204,7 +204,9 @@ class TestMqtt:
 
 
 class TestAmqp:
-    def test_stored_delivered_and_refused(self, gateway: Waypost, trace: Callable[..., Trace]) -> None:
+    def test_stored_delivered_and_refused_messages_are_shown(
+        self, gateway: Waypost, trace: Callable[..., Trace]
+    ) -> None:
         shown = trace("--client", "alice", "--json")
         url = f"amqp://alice:{SECRET}@127.0.0.1:{gateway.port('amqp')}"
         connection = BlockingConnection(url, allowed_mechs="PLAIN")
@@ -228,7 +230,7 @@ class TestAmqp:
         names = [event["name"] for event in shown.events if event["kind"] == "packet" and event["direction"] == "in"]
         assert [name for name, _ in itertools.groupby(names)][:5] == ["header", "sasl-init", "header", "open", "begin"]
 
-    def test_a_connection_that_was_there_before(self, gateway: Waypost, trace: Callable[..., Trace]) -> None:
+    def test_earlier_connection_is_traced(self, gateway: Waypost, trace: Callable[..., Trace]) -> None:
         url = f"amqp://alice:{SECRET}@127.0.0.1:{gateway.port('amqp')}"
         connection = BlockingConnection(url, allowed_mechs="PLAIN")
         sender = connection.create_sender("order/joined")
@@ -293,7 +295,7 @@ class Publisher:
         self._socket.close()
 
 
-def test_the_order_stays_while_the_fast_path_goes_off_and_on(gateway: Waypost, trace: Callable[..., Trace]) -> None:
+def test_order_is_the_same_with_and_without_the_fast_path(gateway: Waypost, trace: Callable[..., Trace]) -> None:
     publisher = Publisher(gateway, "steady", "order/steady")
     for _ in range(4):
         publisher.send(300, cut=5)
@@ -317,7 +319,7 @@ def test_the_order_stays_while_the_fast_path_goes_off_and_on(gateway: Waypost, t
     assert bodies == [str(number).encode() for number in range(publisher.sent)]
 
 
-def test_more_than_the_trace_takes_is_counted(gateway: Waypost, trace: Callable[..., Trace]) -> None:
+def test_events_above_the_limit_are_counted(gateway: Waypost, trace: Callable[..., Trace]) -> None:
     publisher = Publisher(gateway, "floods", "order/flood")
     shown = trace("--client", "floods", "--json")
     shown.wait_for("connected before the trace")
@@ -362,12 +364,12 @@ def test_no_secret_and_no_payload_appear(gateway: Waypost, trace: Callable[..., 
 
 
 class TestRights:
-    def test_manage_is_needed(self, gateway: Waypost) -> None:
+    def test_trace_needs_the_right_to_manage(self, gateway: Waypost) -> None:
         path = "/api/v1/trace?client=x"
         assert ask(gateway, "GET", path).status == 401
         assert ask(gateway, "GET", path, headers=gateways.basic("alice", SECRET)).status == 403
 
-    def test_a_user_with_manage_may(self, gateway: Waypost) -> None:
+    def test_user_with_the_right_to_manage_traces(self, gateway: Waypost) -> None:
         host, port = gateway.endpoints["http"]
         with socket.create_connection((host, port), WAIT_S) as client:
             login = gateways.encoded(f"boss:{SECRET}")
@@ -381,7 +383,7 @@ class TestRights:
 
 
 class TestCommand:
-    def test_it_ends_after_a_time(self, gateway: Waypost) -> None:
+    def test_trace_ends_after_a_time(self, gateway: Waypost) -> None:
         begun = time.monotonic()
         done = run_waypost("edge", "trace", "--data", str(gateway.data), "--client", "nobody", "--for", "500ms")
         assert (done.returncode, done.stdout) == (0, "")
@@ -390,7 +392,7 @@ class TestCommand:
         assert time.monotonic() - begun < WAIT_S
 
     @mosquitto
-    def test_it_ends_after_a_number_of_events(self, gateway: Waypost, trace: Callable[..., Trace]) -> None:
+    def test_trace_ends_after_a_number_of_events(self, gateway: Waypost, trace: Callable[..., Trace]) -> None:
         shown = trace("--client", "counted", "--count", "3")
         publish(gateway, "counted", "jobs")
         assert shown.process.wait(WAIT_S) == 0
@@ -410,7 +412,7 @@ class TestCommand:
         assert "no gateway runs on" in done.stderr
         assert "waypost edge run" in done.stderr
 
-    def test_the_gateway_stops(self, tmp_path: Path) -> None:
+    def test_trace_ends_with_the_gateway(self, tmp_path: Path) -> None:
         with gateways.gateway_with(tmp_path, RESOURCES) as gateway:
             shown = Trace(gateway, "--client", "x")
             within(lambda: bool(shown.errors), "what is traced was shown")
@@ -421,7 +423,7 @@ class TestCommand:
 
 
 @mosquitto
-def test_the_log_has_the_same_lines(tmp_path: Path) -> None:
+def test_log_has_the_lines_of_the_trace(tmp_path: Path) -> None:
     gateway = gateways.gateway_with(tmp_path, RESOURCES)
     gateway.arguments[3:3] = ["-vv"]
     with gateway:

@@ -28,7 +28,7 @@ def waypost(*words: str) -> str:
     return run_waypost(*words, environment={**os.environ, "COLUMNS": "200"}).stdout
 
 
-def test_a_full_queue_is_said_everywhere(tmp_path: Path) -> None:
+def test_full_queue_is_reported_everywhere(tmp_path: Path) -> None:
     port, data = free_port(), str(tmp_path / "gw")
     (tmp_path / "gateway.yaml").write_text(RESOURCES.format(port=port))
     output_of("apply", "--data", data, "-f", str(tmp_path / "gateway.yaml"))
@@ -65,7 +65,7 @@ def test_a_full_queue_is_said_everywhere(tmp_path: Path) -> None:
         assert not [one for one in left if "used up" in one["what"]], "for a minute it says that some were refused"
 
 
-def test_two_gateways_with_one_identity_are_said_at_the_hub_and_at_both(tmp_path: Path) -> None:
+def test_two_gateways_with_one_identity_are_reported_at_the_hub_and_at_both(tmp_path: Path) -> None:
     places = ("--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0")
     hub = Waypost(tmp_path / "hub.log", "hub", "run", "--dev", "--data", str(tmp_path / "hub"), *places)
     with hub:

@@ -51,9 +51,7 @@ def publish(client: Raw, topic: str) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_user_over_mqtt_is_the_device_whatever_its_client_identifier(
-    gateway: Waypost, folder: Path, version: int
-) -> None:
+def test_user_is_the_device_over_mqtt_with_any_client_identifier(gateway: Waypost, folder: Path, version: int) -> None:
     queue = f"mqtt/{version}"
     for client_id in ("boss", ""):
         with Raw(gateway, version) as client:
@@ -63,7 +61,7 @@ def test_a_user_over_mqtt_is_the_device_whatever_its_client_identifier(
     assert (second[0], second[1].startswith("auto-")) == ("pump7", True)
 
 
-def test_a_user_over_amqp_and_http_is_the_device_as_well(gateway: Waypost, folder: Path) -> None:
+def test_user_is_the_device_over_amqp_and_http(gateway: Waypost, folder: Path) -> None:
     url = f"amqp://pump7:secret@127.0.0.1:{gateway.port('amqp')}"
     connection = BlockingConnection(url, timeout=20, allowed_mechs="PLAIN", container_id="c1")
     connection.create_sender("amqp/in").send(Message(body="20"))
@@ -84,7 +82,7 @@ def test_without_credentials_the_client_identifier_is_the_device(tmp_path: Path)
     assert (second[0], second[1].startswith("auto-")) == ("anonymous", True)
 
 
-def test_no_local_leaves_out_what_the_client_itself_sent_and_nothing_else_of_its_user(gateway: Waypost) -> None:
+def test_no_local_leaves_out_messages_of_the_client_only(gateway: Waypost) -> None:
     with Raw(gateway, 5) as own, Raw(gateway, 5) as other:
         kept = Properties(session_expiry_interval_s=100)
         own.connect("own", username="pump7", password=b"secret", properties=kept)

@@ -102,7 +102,7 @@ def test_amqp_links_end_when_their_address_does(site: Site) -> None:
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("becomes", ["topic", "queue"])
-def test_what_was_kept_under_an_older_rule_is_delivered(site: Site, becomes: str, restarted: bool) -> None:
+def test_messages_stored_under_an_older_rule_are_delivered(site: Site, becomes: str, restarted: bool) -> None:
     """An acknowledged message is delivered although its rule was deleted or its address became a queue."""
     site.put({"plant/#": "topic"})
     with mqtt_client(site.gateway, "keeper", version=5, clean=False) as keeper:
@@ -124,7 +124,7 @@ def test_what_was_kept_under_an_older_rule_is_delivered(site: Site, becomes: str
         keeper.received.get(timeout=0.5)
 
 
-def test_a_session_comes_back_though_its_place_is_taken(site: Site) -> None:
+def test_session_resumes_although_its_queue_is_at_the_consumer_limit(site: Site) -> None:
     """At the consumer limit of a queue the subscription fails but the connection stays."""
     site.put({"jobs": "queue"}, ", maxConsumers: 1")
     with mqtt_client(site.gateway, "first", version=5, clean=False) as first:

@@ -96,7 +96,7 @@ def stopped(gateway: Waypost) -> None:
     assert gateway.stop() == 0
 
 
-def test_the_whole_directory(fleet: Fleet) -> None:
+def test_restored_directory_loses_and_repeats_no_name(fleet: Fleet) -> None:
     """Restore with messages of before and after the copy, and after the restore with and without the hub."""
     gateway, copy = fleet.gateway, fleet.folder / "copy"
     with gateway:
@@ -137,7 +137,7 @@ def test_the_whole_directory(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("durability", ["fsync", "memory"])
-def test_a_copy_made_while_it_ran(fleet: Fleet, durability: str) -> None:
+def test_copy_of_a_running_gateway_is_restored(fleet: Fleet, durability: str) -> None:
     """A snapshot of a running gateway, which goes on forwarding, is restored before its next start."""
     if durability == "memory":
         fleet.keep_in_memory()
@@ -171,7 +171,7 @@ def test_a_copy_made_while_it_ran(fleet: Fleet, durability: str) -> None:
     assert fleet.unexplained() == set()
 
 
-def test_a_copy_that_has_reserved_positions_for_longer_than_sequences(fleet: Fleet) -> None:
+def test_copy_with_reserved_positions_is_restored(fleet: Fleet) -> None:
     """An in-memory log may still have reserved positions when one of its addresses reserves sequences again."""
     fleet.keep_in_memory()
     gateway, copy = fleet.gateway, fleet.folder / "copy"
@@ -203,7 +203,7 @@ def test_a_copy_that_has_reserved_positions_for_longer_than_sequences(fleet: Fle
 
 
 @pytest.mark.parametrize("durability", ["fsync", "memory"])
-def test_a_gateway_that_is_killed_is_no_copy(fleet: Fleet, durability: str) -> None:
+def test_killed_gateway_is_no_copy(fleet: Fleet, durability: str) -> None:
     if durability == "memory":
         fleet.keep_in_memory()
     with fleet.hub:
@@ -240,7 +240,7 @@ def test_restarts_and_broken_connections_are_no_copies(fleet: Fleet) -> None:
     assert max(fleet.bodies().values()) == 1
 
 
-def test_the_store_s_file_alone(fleet: Fleet) -> None:
+def test_restored_store_file_alone_is_detected(fleet: Fleet) -> None:
     """The file next to the store reveals the restore without a hub."""
     gateway = fleet.gateway
     with gateway:

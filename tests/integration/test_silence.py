@@ -212,7 +212,7 @@ WAYS: Final = [
 
 
 @pytest.mark.parametrize(("spoken", "way"), WAYS)
-def test_who_is_not_read_is_not_silent(spoken: Spoken, way: str, tls: DeviceTls | None) -> None:
+def test_paused_peer_is_not_silent(spoken: Spoken, way: str, tls: DeviceTls | None) -> None:
     """A peer that is not read for three times its limit stays: it has sent all along, and receives heartbeats where the
     protocol has them both ways.
     """
@@ -239,7 +239,7 @@ def test_who_is_not_read_is_not_silent(spoken: Spoken, way: str, tls: DeviceTls 
 
 
 @pytest.mark.parametrize(("spoken", "way"), WAYS)
-def test_what_lies_in_the_socket_is_heard(spoken: Spoken, way: str, tls: DeviceTls | None) -> None:
+def test_unread_data_in_the_socket_counts(spoken: Spoken, way: str, tls: DeviceTls | None) -> None:
     """The loop is busy for longer than the limit; data in the socket counts although timers run first."""
 
     async def scenario() -> None:
@@ -267,7 +267,7 @@ def test_what_lies_in_the_socket_is_heard(spoken: Spoken, way: str, tls: DeviceT
 
 
 @pytest.mark.parametrize("spoken", [AMQP, MQTT], ids=["amqp", "mqtt"])
-def test_who_vanished_while_it_was_not_read_is_found_when_it_is(spoken: Spoken, tls: DeviceTls | None) -> None:
+def test_peer_that_vanished_while_paused_is_found_on_resume(spoken: Spoken, tls: DeviceTls | None) -> None:
     async def scenario() -> None:
         async with served(spoken, "tcp", tls) as it:
             it.driver.pause_reading(PAUSE)
@@ -281,7 +281,7 @@ def test_who_vanished_while_it_was_not_read_is_found_when_it_is(spoken: Spoken, 
 
 
 @pytest.mark.parametrize("spoken", [AMQP, MQTT], ids=["amqp", "mqtt"])
-def test_who_hangs_up_while_it_is_not_read_is_not_kept(spoken: Spoken, tls: DeviceTls | None) -> None:
+def test_peer_that_closes_while_paused_is_removed(spoken: Spoken, tls: DeviceTls | None) -> None:
     """Unread data of a closed connection is lost, as in each connection that breaks."""
 
     async def scenario() -> None:
@@ -295,7 +295,7 @@ def test_who_hangs_up_while_it_is_not_read_is_not_kept(spoken: Spoken, tls: Devi
     run(scenario())
 
 
-def test_who_vanishes_while_it_is_not_read_does_not_answer_our_heartbeats(tls: DeviceTls | None) -> None:
+def test_paused_peer_that_vanishes_is_found_by_heartbeats(tls: DeviceTls | None) -> None:
     """The kernel detects this in its own time (tcp_retries2 of tcp(7): 15 minutes), which the test shortens."""
 
     async def scenario() -> None:
@@ -309,7 +309,9 @@ def test_who_vanishes_while_it_is_not_read_does_not_answer_our_heartbeats(tls: D
 
 
 @pytest.mark.parametrize("spoken", [amqp(0), MQTT], ids=["amqp", "mqtt"])
-def test_who_vanishes_while_it_is_not_read_and_hears_nothing(spoken: Spoken, tls: DeviceTls | None) -> None:
+def test_paused_peer_that_vanishes_without_heartbeats_is_found_by_keepalive(
+    spoken: Spoken, tls: DeviceTls | None
+) -> None:
     """The kernel probes the peer in its own time (tcp_keepalive_time of tcp(7): 2 hours), which the test shortens."""
 
     async def scenario() -> None:
@@ -323,7 +325,7 @@ def test_who_vanishes_while_it_is_not_read_and_hears_nothing(spoken: Spoken, tls
 
 
 @pytest.mark.parametrize("spoken", [AMQP, MQTT], ids=["amqp", "mqtt"])
-def test_who_does_not_read_our_answers_is_silent_all_the_same(spoken: Spoken, tls: DeviceTls | None) -> None:
+def test_peer_that_does_not_read_answers_counts_as_silent(spoken: Spoken, tls: DeviceTls | None) -> None:
     """A peer that does not read the answers decides itself that it is not read, so it counts as silent."""
 
     async def scenario() -> None:
@@ -336,7 +338,7 @@ def test_who_does_not_read_our_answers_is_silent_all_the_same(spoken: Spoken, tl
 
 
 @pytest.mark.parametrize("protocol", ["mqtt", "amqp"])
-def test_a_process_that_stood_still_throws_nobody_out(protocol: str, tmp_path: Path) -> None:
+def test_suspended_process_disconnects_no_peer(protocol: str, tmp_path: Path) -> None:
     (tmp_path / "gateway.yaml").write_text(
         "{apiVersion: waypost/v1, kind: Gateway, metadata: {name: gw1}, spec: {limits: {idleTimeoutS: 1}}}\n---\n"
         "{apiVersion: waypost/v1, kind: AddressSpace, metadata: {name: default},"

@@ -43,7 +43,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
         yield running
 
 
-def test_a_full_queue_refuses_in_every_protocol_and_takes_again(gateway: Waypost) -> None:
+def test_full_queue_refuses_in_every_protocol_and_accepts_again(gateway: Waypost) -> None:
     with mqtt_client(gateway, "publisher", version=5) as publisher:
         assert [publisher.publish_code("small", b"x" * 100) for _ in range(10)] == [0] * 10
         assert publisher.publish_code("small", b"x") == 0x97

@@ -63,7 +63,7 @@ def filled(folder: Path, hub_port: int) -> Waypost:
     return gateway
 
 
-def test_repaired_it_serves_and_forwards(tmp_path: Path) -> None:
+def test_repaired_store_serves_and_forwards(tmp_path: Path) -> None:
     port, lake, path = free_port(), tmp_path / "hub" / "lake", tmp_path / "gw1" / FILE_NAME
     gateway = filled(tmp_path, port)
     rot(path, *largest(path))
@@ -83,7 +83,7 @@ def test_repaired_it_serves_and_forwards(tmp_path: Path) -> None:
     assert set(landed) | set(lost) == expected
 
 
-def test_it_rots_while_the_gateway_runs(tmp_path: Path) -> None:
+def test_damage_while_the_gateway_runs_is_in_the_ledger(tmp_path: Path) -> None:
     port, lake, path = free_port(), tmp_path / "hub" / "lake", tmp_path / "gw1" / FILE_NAME
     gateway = filled(tmp_path, port)
     expected = {(f"load/{number % 3}", number // 3) for number in range(SENT)}
@@ -106,7 +106,7 @@ def test_it_rots_while_the_gateway_runs(tmp_path: Path) -> None:
         wait_until(lambda: verified(path) == (0, 0), timeout_s=30, what="the damaged segment is gone", every_s=0.5)
 
 
-def test_its_first_page_is_gone(tmp_path: Path) -> None:
+def test_store_without_its_first_page_is_restored(tmp_path: Path) -> None:
     """The repair restores every message: the gateway delivers each once and under its own name."""
     port, lake, path = free_port(), tmp_path / "hub" / "lake", tmp_path / "gw1" / FILE_NAME
     gateway = filled(tmp_path, port)

@@ -10,7 +10,7 @@ from tests.support.processes import edge, wait_until
 from tests.support.publisher import Publisher
 
 
-def test_beside_a_gateway_under_load_and_after_it_was_killed(tmp_path: Path) -> None:
+def test_tools_agree_with_a_gateway_under_load_and_after_a_kill(tmp_path: Path) -> None:
     data = str(tmp_path / "gw")
     gateway = edge(tmp_path, "gw").start()
     publishers = [Publisher(f"device{i}", gateway.port("mqtt"), f"queue/{i}") for i in range(3)]

@@ -55,7 +55,7 @@ def block(token: str) -> Properties:
 
 class TestMqtt:
     @pytest.mark.parametrize("version", [paho.MQTTv311, paho.MQTTv5])
-    def test_token_as_password(self, site: Site, version: int) -> None:
+    def test_token_is_accepted_as_password(self, site: Site, version: int) -> None:
         paho_client = paho.Client(CallbackAPIVersion.VERSION2, f"tok{version}", protocol=version)
         paho_client.username_pw_set("token", site.issuer.token("ann", SCOPE))
         with PahoClient(paho_client).connect(site.gateway.port("mqtt")) as client:
@@ -64,7 +64,7 @@ class TestMqtt:
             client.publish("up/1", b"hello")
             assert client.take().payload == b"hello"
 
-    def test_renewed_by_auth_then_expired(self, site: Site) -> None:
+    def test_token_is_renewed_by_auth_and_its_expiry_ends_the_connection(self, site: Site) -> None:
         client = site.mqtt()
         client.link.send(p.Connect("mq", 5, properties=block(site.issuer.token("ann", SCOPE, 3.0))).encode())
         assert client.next().reason is R.SUCCESS  # type: ignore[union-attr]
@@ -83,7 +83,7 @@ class TestMqtt:
         client.link.drop()
 
     @pytest.mark.parametrize("fault", ["expired", "audience", "stranger", "none"])
-    def test_refused(self, site: Site, fault: str) -> None:
+    def test_invalid_token_is_refused(self, site: Site, fault: str) -> None:
         token = {
             "expired": site.issuer.token("ann", SCOPE, -1.0),
             "audience": site.issuer.token("ann", SCOPE, aud="other"),
@@ -103,7 +103,7 @@ def opened(site: Site, token: str, older_as: str | None = None) -> tuple[list[An
 
 
 class TestAmqp:
-    def test_sasl_until_it_expires(self, site: Site) -> None:
+    def test_expired_token_of_oauthbearer_ends_the_connection(self, site: Site) -> None:
         found, failure = opened(site, site.issuer.token("ann", SCOPE, 3.0))
         assert failure is None
         assert any(isinstance(event, PeerOpened) for event in found)
@@ -111,24 +111,24 @@ class TestAmqp:
         assert closed.condition.name == "amqp:unauthorized-access"
         assert "expired" in closed.condition.description
 
-    def test_sasl_refused(self, site: Site) -> None:
+    def test_invalid_token_of_oauthbearer_is_refused(self, site: Site) -> None:
         found, failure = opened(site, site.issuer.token("ann", SCOPE, aud="other"))
         assert "refused our credentials (SASL outcome 1)" in str(failure)
         assert not any(isinstance(event, PeerOpened) for event in found)
 
     @pytest.mark.parametrize("user", ["ann", ""])
-    def test_xoauth2(self, site: Site, user: str) -> None:
+    def test_token_is_accepted_by_xoauth2(self, site: Site, user: str) -> None:
         found, failure = opened(site, site.issuer.token("ann", SCOPE, 2.0), older_as=user)
         assert failure is None
         assert any(isinstance(event, PeerOpened) for event in found)
 
     @pytest.mark.parametrize(("user", "claims"), [("bob", {}), ("ann", {"aud": "other"})])
-    def test_xoauth2_refused(self, site: Site, user: str, claims: dict[str, str]) -> None:
+    def test_invalid_token_of_xoauth2_is_refused(self, site: Site, user: str, claims: dict[str, str]) -> None:
         found, failure = opened(site, site.issuer.token("ann", SCOPE, **claims), older_as=user)
         assert "refused our credentials (SASL outcome 1)" in str(failure)
         assert not any(isinstance(event, PeerOpened) for event in found)
 
-    def test_token_as_password_of_plain(self, site: Site) -> None:
+    def test_token_is_accepted_as_password_of_plain(self, site: Site) -> None:
         token = site.issuer.token("ann", SCOPE)
         connection = BlockingConnection(
             site.amqp, timeout=WAIT_S, user="token", password=token, allowed_mechs="PLAIN", allow_insecure_mechs=True
@@ -139,7 +139,7 @@ class TestAmqp:
         receiver.accept()
         connection.close()
 
-    def test_put_token(self, site: Site) -> None:
+    def test_put_token_gives_and_withdraws_rights(self, site: Site) -> None:
         connection = BlockingConnection(site.amqp, timeout=WAIT_S, allowed_mechs="ANONYMOUS")
         with pytest.raises(LinkDetached, match="unauthorized-access"):
             connection.create_sender("jobs")
@@ -168,14 +168,14 @@ class TestHttp:
         answer = ask(site.gateway, "POST", "/t/up/http", b"x", headers)
         return answer.status, answer.headers.get("www-authenticate")
 
-    def test_bearer(self, site: Site) -> None:
+    def test_bearer_token_decides_rights(self, site: Site) -> None:
         assert self.ask(site, site.issuer.token("ann", SCOPE))[0] == 202
         assert self.ask(site, site.issuer.token("ann", "recv:up/#"))[0] == 403
         assert self.ask(site, "x") == (401, 'Bearer realm="waypost", Basic realm="waypost", charset="UTF-8"')
         assert self.ask(site, None) == (401, 'Bearer realm="waypost", Basic realm="waypost", charset="UTF-8"')
 
 
-def test_rotation_reaches_a_running_gateway(site: Site) -> None:
+def test_rotated_keys_reach_a_running_gateway(site: Site) -> None:
     site.issuer.keys.append(SigningKey("k2"))
 
     def let_in() -> bool:

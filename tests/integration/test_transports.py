@@ -111,11 +111,13 @@ class TestPaho:
             client.publish(f"big/{listener}", body)
             assert client.get()[:2] == (f"big/{listener}", body)
 
-    def test_client_certificate(self, gateway: Waypost, authority: Authority, device: Issued) -> None:
+    def test_client_certificate_is_accepted(self, gateway: Waypost, authority: Authority, device: Issued) -> None:
         with device_of(gateway.port("mqtts"), "with-certificate", context=authority.context(device)) as client:
             client.publish("certified", b"x")
 
-    def test_certificate_of_a_stranger(self, gateway: Waypost, authority: Authority, tmp_path: Path) -> None:
+    def test_certificate_of_an_unknown_authority_is_refused(
+        self, gateway: Waypost, authority: Authority, tmp_path: Path
+    ) -> None:
         stranger = Authority(tmp_path, "somebody else").issue("device-7")
         context = authority.context(stranger)
         connect = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x1e\x00\x01s"
@@ -135,7 +137,7 @@ class TestPaho:
 
 
 @mosquitto
-def test_mosquitto_over_tls(gateway: Waypost, authority: Authority, device: Issued) -> None:
+def test_mosquitto_publishes_over_tls(gateway: Waypost, authority: Authority, device: Issued) -> None:
     done = subprocess.run(
         ["mosquitto_pub", "-h", "localhost", "-p", str(gateway.port("mqtts")), "--cafile", authority.certificate,
          "--cert", device.certificate, "--key", device.key, "-t", "mosquitto", "-m", "hello", "-q", "2"],
@@ -246,13 +248,13 @@ class TestWebSocket:
             client.send(events.TextMessage("hello"))
             client.until(lambda: client.closed == 1003)
 
-    def test_wrong_subprotocol(self, gateway: Waypost) -> None:
+    def test_wrong_subprotocol_is_refused(self, gateway: Waypost) -> None:
         with WebSocketClient(gateway.port("mqtt-ws"), "amqp") as client:
             assert client.rejected == 400
         with WebSocketClient(gateway.port("amqp-ws"), "mqtt") as client:
             assert client.rejected == 400
 
-    def test_plain_get(self, gateway: Waypost) -> None:
+    def test_plain_get_needs_an_upgrade(self, gateway: Waypost) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", gateway.port("mqtt-ws"), timeout=WAIT_S)
         connection.request("GET", "/mqtt")
         answer = connection.getresponse()
@@ -265,7 +267,7 @@ class TestWebSocket:
             client.send(events.BytesMessage(b"AMQP\x00\x01\x00\x00"))
             client.until(lambda: client.received.startswith(b"AMQP\x00\x01\x00\x00"))
 
-    def test_silence_ends(self, gateway: Waypost) -> None:
+    def test_silent_client_is_disconnected(self, gateway: Waypost) -> None:
         """`handshakeS` bounds the silence of a client at every stage."""
         for name in ("mqtt-ws", "mqtts"):
             with socket.create_connection(("127.0.0.1", gateway.port(name)), WAIT_S) as silent:
@@ -276,7 +278,7 @@ class TestWebSocket:
 class TestRenewal:
     """Changed certificate files apply to the next client."""
 
-    def test_new_files_and_bad_files(self, gateway: Waypost, authority: Authority) -> None:
+    def test_new_certificate_applies_and_a_bad_file_is_ignored(self, gateway: Waypost, authority: Authority) -> None:
         def presented() -> str:
             context = authority.context()
             with (
@@ -315,7 +317,7 @@ client.on('message', (topic, body) => {
 
 @mqtt_js
 @pytest.mark.parametrize("version", ["4", "5"])
-def test_mqtt_js(gateway: Waypost, version: str) -> None:
+def test_mqtt_js_publishes_and_subscribes(gateway: Waypost, version: str) -> None:
     url = f"ws://127.0.0.1:{gateway.port('mqtt-ws')}/mqtt"
     done = subprocess.run(
         ["node", "-e", MQTT_JS, url, version], check=False, capture_output=True, text=True, timeout=WAIT_S
@@ -340,7 +342,7 @@ connection.on('message', (context) => { if (context.message.body.length === 1000
 
 
 @rhea
-def test_rhea(gateway: Waypost) -> None:
+def test_rhea_sends_and_receives(gateway: Waypost) -> None:
     done = subprocess.run(
         ["node", "-e", RHEA, f"ws://127.0.0.1:{gateway.port('amqp-ws')}/amqp"],
         check=False,

@@ -58,7 +58,7 @@ def full(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_mqtt(full: Waypost, version: int) -> None:
+def test_mqtt_client_above_the_connection_limit_is_refused(full: Waypost, version: int) -> None:
     """CONNACK with 0x97 and a reason, or return code 3 [MQTT-3.1.4-2]; then the connection ends."""
     with Raw(full, version) as client:
         client.send(packets.Connect("late", version, username="x", password=b"y"), packets.PingReq())
@@ -70,7 +70,7 @@ def test_mqtt(full: Waypost, version: int) -> None:
 
 
 @pytest.mark.parametrize("user", [None, "joe"])
-def test_amqp(full: Waypost, user: str | None) -> None:
+def test_amqp_client_above_the_connection_limit_is_refused(full: Waypost, user: str | None) -> None:
     """An independent client reads amqp:resource-limit-exceeded in the close."""
     host = f"127.0.0.1:{full.port('amqp')}"
     password = "secret" if user else None
@@ -78,7 +78,7 @@ def test_amqp(full: Waypost, user: str | None) -> None:
         BlockingConnection(host, timeout=WAIT_S, user=user, password=password, allow_insecure_mechs=True)
 
 
-def test_there_is_room_again(tmp_path: Path) -> None:
+def test_closed_connection_makes_room_for_another(tmp_path: Path) -> None:
     def accepts() -> bool:
         with Raw(gateway, 5) as client:
             answer = client.send(packets.Connect("later", 5)).receive()
@@ -92,7 +92,7 @@ def test_there_is_room_again(tmp_path: Path) -> None:
         wait_until(accepts, timeout_s=WAIT_S, what="room")
 
 
-def test_sockets_that_say_nothing_keep_nobody_out(tmp_path: Path) -> None:
+def test_silent_sockets_do_not_keep_clients_out(tmp_path: Path) -> None:
     """The oldest silent socket gives way, even before its handshake time-out."""
     with small(tmp_path, "none") as gateway, contextlib.ExitStack() as stack:
         silent = [stack.enter_context(Raw(gateway)) for _ in range(ROOM)]
@@ -100,7 +100,7 @@ def test_sockets_that_say_nothing_keep_nobody_out(tmp_path: Path) -> None:
         assert silent[0].receive() is None, "the oldest is closed"
 
 
-def test_so_many_are_told_and_for_so_long(full: Waypost) -> None:
+def test_number_and_time_of_refusals_is_limited(full: Waypost) -> None:
     """Beyond the second limit connections close without an answer; a silent client keeps no other waiting."""
     with contextlib.ExitStack() as stack:
         flood = [stack.enter_context(Raw(full)) for _ in range(TURNED_AWAY_MAX + 40)]

@@ -57,7 +57,7 @@ def test_mqtt_answers_with_the_reason_that_its_version_has(gateway: Waypost, ver
         assert publish(client, "sensors/temp", 1) == packets.PubAck(7, ReasonCode.SUCCESS)
 
 
-def test_http_says_that_there_is_no_subscriber(gateway: Waypost) -> None:
+def test_http_answers_that_there_is_no_subscriber(gateway: Waypost) -> None:
     answer = ask(gateway, "POST", "/t/sensors/http", b"20")
     assert (answer.status, answer.headers["waypost-subscribers"]) == (202, "0")
     answer = ask(gateway, "POST", "/t/queue/http", b"20")
@@ -74,7 +74,7 @@ def notice(gateway: Waypost) -> dict[str, Any] | None:
     return found[0] if found else None
 
 
-def test_the_figures_keep_stored_and_unrouted_apart(tmp_path: Path) -> None:
+def test_status_counts_stored_and_unrouted_messages_separately(tmp_path: Path) -> None:
     with edge(tmp_path, "gw") as gateway, Raw(gateway, 5) as client:
         client.connect("c")
         publish(client, "sensors/temp", 1)

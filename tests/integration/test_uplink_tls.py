@@ -61,7 +61,7 @@ def uplinked(folder: Path, *, gateway: str = "", space: str = "{}", connector: s
 class TestUplink:
     """The dialing side of TLS."""
 
-    def test_gateway_to_hub_with_certificates_of_both(self, tmp_path: Path, authority: Authority) -> None:
+    def test_gateway_and_hub_show_certificates(self, tmp_path: Path, authority: Authority) -> None:
         ours, theirs = authority.issue("gw-tls"), authority.issue("hub")
         settings = tmp_path / "hub.yaml"
         settings.write_text(
@@ -80,7 +80,7 @@ class TestUplink:
                 assert uplink(near)["state"] == "connected"
                 assert uplink(near)["endpoint"].startswith("amqps://")
 
-    def test_hub_nobody_vouches_for(self, tmp_path: Path, authority: Authority) -> None:
+    def test_hub_of_an_unknown_authority_is_refused(self, tmp_path: Path, authority: Authority) -> None:
         theirs = Authority(tmp_path / "other", "somebody else").issue("hub")
         settings = tmp_path / "hub.yaml"
         settings.write_text(
@@ -97,7 +97,7 @@ class TestUplink:
                 )
                 assert uplink(near)["state"] == "connecting"
 
-    def test_a_hub_that_does_not_take_our_certificate(self, tmp_path: Path, authority: Authority) -> None:
+    def test_hub_that_refuses_the_certificate_is_reported(self, tmp_path: Path, authority: Authority) -> None:
         """With TLS 1.3 the refusal arrives after the handshake; the status has its reason and the next step."""
         ours, theirs = Authority(tmp_path / "other", "somebody else").issue("gw-tls"), authority.issue("hub")
         settings = tmp_path / "hub.yaml"
@@ -121,7 +121,7 @@ class TestUplink:
                 assert uplink(near)["state"] == "connecting"
         assert "the peer refuses TLS with us (unknown ca)" in (tmp_path / "uplinked.log").read_text()
 
-    def test_password_over_tls(self, tmp_path: Path, authority: Authority) -> None:
+    def test_refused_password_over_tls_is_reported(self, tmp_path: Path, authority: Authority) -> None:
         asked: queue.Queue[tuple[str, str, bytes]] = queue.Queue()
         theirs = authority.issue("localhost", file="peer")
         with PasswordPeer(theirs, lambda *claim: asked.put(claim)) as peer:

@@ -76,7 +76,7 @@ def say(port: int, first: bytes) -> None:
         ("https", GET, "HTTP", ("http",)),
     ],
 )
-def test_the_log_names_client_listener_and_the_right_port(
+def test_log_names_the_client_the_listener_and_the_right_port(
     gateway: Waypost, listener: str, first: bytes, spoken: str, right: tuple[str, ...]
 ) -> None:
     say(gateway.port(listener), first)
@@ -94,7 +94,7 @@ def test_the_log_names_client_listener_and_the_right_port(
 
 
 @pytest.mark.parametrize(("listener", "first", "spoken"), [("amqp", GET, "HTTP"), ("http", AMQP, "AMQP")])
-def test_a_flood_leaves_few_lines_and_a_count(tmp_path: Path, listener: str, first: bytes, spoken: str) -> None:
+def test_flood_leaves_few_log_lines_and_a_count(tmp_path: Path, listener: str, first: bytes, spoken: str) -> None:
     flood = 40 * REPETITION_OF_ONE_MAX
     with hub(tmp_path) as running:
         for _ in range(flood):

@@ -29,7 +29,7 @@ from tests.support.processes import free_port
 
 
 @scenario
-async def test_out_to_an_address_with_other_names() -> None:
+async def test_outgoing_forwarder_renames_addresses() -> None:
     async with gateways("gw1", "gw2") as (near, far):
         await near.configure(amqp_to(far.port), out("f", "plant/#", "queue/of/#"))
         reader = Receiver(far.broker, "queue/of/7")
@@ -41,7 +41,7 @@ async def test_out_to_an_address_with_other_names() -> None:
 
 
 @scenario
-async def test_in_from_a_queue_of_the_peer() -> None:
+async def test_incoming_forwarder_empties_a_queue_of_the_peer() -> None:
     async with gateways("gw1", "gw2") as (near, far):
         reader = Receiver(near.broker, "queue/here")
         await near.configure(amqp_to(far.port), into("f", "queue/here", "queue/there"))
@@ -53,7 +53,7 @@ async def test_in_from_a_queue_of_the_peer() -> None:
 
 
 @scenario
-async def test_names_and_kinds_survive_the_way_over_a_queue() -> None:
+async def test_addresses_and_devices_survive_a_queue_between_two_gateways() -> None:
     """Each message carries its origin; a forwarder with a pattern writes it to the same address again."""
     async with gateways("gw1", "broker", "gw2") as (one, broker, two):
         reader = Receiver(two.broker, "plant/#", "reader")
@@ -69,7 +69,7 @@ async def test_names_and_kinds_survive_the_way_over_a_queue() -> None:
 
 
 @scenario
-async def test_a_pattern_of_the_peer_becomes_a_pattern_here() -> None:
+async def test_incoming_forwarder_maps_a_pattern_of_the_peer_to_its_own() -> None:
     async with gateways("gw1", "gw2") as (near, far):
         reader = Receiver(near.broker, "site/#", "reader")
         await near.configure(amqp_to(far.port), into("f", "site/+/x/#", "plant/+/#"))
@@ -82,7 +82,7 @@ async def test_a_pattern_of_the_peer_becomes_a_pattern_here() -> None:
 
 
 @scenario
-async def test_a_ring_of_two_gateways_and_a_broker_stops() -> None:
+async def test_messages_do_not_circle_in_a_ring_of_gateways() -> None:
     async with gateways("gw1", "broker", "gw2") as (one, broker, two):
         readers = [Receiver(gateway.broker, "plant/#", "reader") for gateway in (one, two)]
         for gateway, here, there in ((one, "queue/a", "queue/b"), (two, "queue/b", "queue/a")):
@@ -106,7 +106,7 @@ async def test_a_ring_of_two_gateways_and_a_broker_stops() -> None:
 
 
 @scenario
-async def test_breaks_lose_nothing_and_bring_nothing_twice() -> None:
+async def test_broken_connections_lose_and_repeat_no_message() -> None:
     async with gateways("gw1", "broker", "gw2") as (one, broker, two):
         reader = Receiver(two.broker, "plant/#", "reader")
         await one.configure(amqp_to(broker.port), out("f", "plant/#", "queue/all"))
@@ -128,7 +128,7 @@ async def test_breaks_lose_nothing_and_bring_nothing_twice() -> None:
 
 
 @scenario
-async def test_a_full_quota_stops_the_credit_and_loses_nothing() -> None:
+async def test_full_quota_stops_credit_and_loses_no_message() -> None:
     async with gateways("gw1", "gw2") as (near, far):
         small = AddressConfiguration(AddressRule("queue/small", AddressType.QUEUE), AddressPolicy(quota_bytes=20_000))
         await near.configure(amqp_to(far.port), into("f", "queue/small", "queue/there"), addresses=(*ADDRESSES, small))
@@ -144,7 +144,7 @@ async def test_a_full_quota_stops_the_credit_and_loses_nothing() -> None:
 
 
 @scenario
-async def test_a_changed_forwarder_goes_on_where_it_was() -> None:
+async def test_changed_forwarder_continues_at_its_position() -> None:
     async with gateways("gw1", "gw2") as (near, far):
         first, second = Receiver(far.broker, "queue/1"), Receiver(far.broker, "queue/2")
         await near.configure(amqp_to(far.port), out("f", "plant/#", "queue/1"))
@@ -160,7 +160,7 @@ async def test_a_changed_forwarder_goes_on_where_it_was() -> None:
 
 
 @scenario
-async def test_several_forwarders_of_one_address_have_each_its_own_place() -> None:
+async def test_each_forwarder_of_an_address_has_its_own_position() -> None:
     async with gateways("gw1", "gw2", "gw3") as (near, far, other):
         readers = [Receiver(far.broker, "queue/1"), Receiver(far.broker, "queue/2"), Receiver(other.broker, "queue/3")]
         near.configuration = msgspec.structs.replace(
@@ -186,7 +186,7 @@ async def test_several_forwarders_of_one_address_have_each_its_own_place() -> No
 
 
 @scenario
-async def test_a_forwarder_of_a_queue_and_the_next_endpoint_when_one_is_away() -> None:
+async def test_queue_is_forwarded_to_the_next_endpoint_when_one_is_down() -> None:
     async with gateways("gw1", "gw2") as (near, far):
         reader = Receiver(far.broker, "queue/there")
         await near.configure(amqp_to(free_port(), far.port), out("f", "queue/here", "queue/there"))
@@ -196,7 +196,7 @@ async def test_a_forwarder_of_a_queue_and_the_next_endpoint_when_one_is_away() -
 
 
 @scenario
-async def test_an_address_the_peer_refuses_keeps_nobody_else_waiting() -> None:
+async def test_refused_address_does_not_delay_other_forwarders() -> None:
     async with gateways("gw1", "gw2") as (near, far):
         reader = Receiver(far.broker, "queue/1")
         await near.configure(
@@ -226,7 +226,7 @@ async def test_what_a_forwarder_says_of_its_messages() -> None:
 
 
 @scenario
-async def test_an_incoming_forwarder_that_ends_takes_nothing_more() -> None:
+async def test_removed_incoming_forwarder_accepts_no_more_messages() -> None:
     async with gateways("gw1", "gw2") as (near, far):
         stays, ends = into("stays", "queue/1", "queue/a"), into("ends", "queue/2", "queue/b")
         readers = [Receiver(near.broker, "queue/1"), Receiver(near.broker, "queue/2")]

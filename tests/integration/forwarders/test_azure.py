@@ -24,7 +24,7 @@ def azure(bus: ServiceBus, key: str = KEY, lifetime_s: float = 600.0, **settings
 
 
 @scenario
-async def test_a_token_for_each_entity_and_a_partition_key_in_each_message() -> None:
+async def test_each_entity_gets_a_token_and_each_message_a_partition_key() -> None:
     with ServiceBus().running() as bus:
         async with gateways("gw1") as (near,):
             peer = azure(bus, partition_key=PartitionKey.DEVICE)
@@ -41,7 +41,7 @@ async def test_a_token_for_each_entity_and_a_partition_key_in_each_message() -> 
 
 
 @scenario
-async def test_what_tokens_expire_meanwhile_all_arrives() -> None:
+async def test_all_messages_arrive_although_tokens_expire() -> None:
     with ServiceBus().running() as bus:
         async with gateways("gw1") as (near,):
             await near.configure(azure(bus, lifetime_s=2.0), out("f", "plant/#", "readings"))
@@ -53,7 +53,7 @@ async def test_what_tokens_expire_meanwhile_all_arrives() -> None:
 
 
 @scenario
-async def test_a_wrong_key_sends_nothing_and_loses_nothing() -> None:
+async def test_wrong_key_sends_and_loses_no_message() -> None:
     with ServiceBus().running() as bus:
         async with gateways("gw1") as (near,):
             await near.configure(azure(bus, key="wrong"), out("f", "plant/#", "readings"), into("i", "site/1", "down"))
@@ -72,7 +72,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
     return 1.0
 
 
-def test_what_is_throttled_goes_again_later(impatient: float) -> None:
+def test_throttled_message_is_retried_later(impatient: float) -> None:
     """A throttled message is rejected, but its error condition leads to a later retry."""
 
     @scenario
@@ -90,7 +90,7 @@ def test_what_is_throttled_goes_again_later(impatient: float) -> None:
 
 
 @scenario
-async def test_an_idle_link_that_is_detached_is_attached_again_for_the_next_message() -> None:
+async def test_detached_idle_link_is_attached_again_for_the_next_message() -> None:
     with ServiceBus().running() as bus:
         async with gateways("gw1") as (near,):
             await near.configure(azure(bus), out("f", "plant/#", "readings"))
@@ -105,7 +105,7 @@ async def test_an_idle_link_that_is_detached_is_attached_again_for_the_next_mess
 
 
 @scenario
-async def test_a_message_beyond_the_entity_s_size_is_a_dead_letter_and_the_next_one_goes() -> None:
+async def test_message_above_the_size_of_the_entity_becomes_a_dead_letter() -> None:
     with ServiceBus().running() as bus:
         async with gateways("gw1") as (near,):
             await near.configure(azure(bus), out("f", "plant/#", "readings"))

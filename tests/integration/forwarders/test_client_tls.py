@@ -39,7 +39,7 @@ def server(authority: Authority) -> Issued:
     return authority.issue("server")
 
 
-def test_http(authority: Authority, server: Issued, tmp_path: Path) -> None:
+def test_http_forwarder_shows_its_client_certificate(authority: Authority, server: Issued, tmp_path: Path) -> None:
     async def run() -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(server.certificate, server.key)
@@ -57,7 +57,7 @@ def test_http(authority: Authority, server: Issued, tmp_path: Path) -> None:
 
 
 @installed
-def test_mqtt_with_a_certificate_of_ours(authority: Authority, server: Issued, tmp_path: Path) -> None:
+def test_mqtt_forwarder_shows_its_client_certificate(authority: Authority, server: Issued, tmp_path: Path) -> None:
     own = authority.issue("gateway")
     for file in (server.key, server.certificate, authority.certificate):
         Path(file).chmod(0o644)

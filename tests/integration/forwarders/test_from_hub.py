@@ -24,7 +24,7 @@ def leave(port: int, first: int) -> None:
     application.close()
 
 
-def test_a_gateway_takes_what_an_application_left(tmp_path: Path) -> None:
+def test_gateway_receives_messages_that_an_application_left_at_the_hub(tmp_path: Path) -> None:
     with hub(tmp_path) as running:
 
         async def run() -> None:

@@ -42,7 +42,7 @@ class Collector:
 
 
 @scenario
-async def test_every_answer_may_be_lost() -> None:
+async def test_lost_answers_lose_and_repeat_no_message() -> None:
     collector = Collector()
     collector.failures = [Reply(503), Reply(hang_up=True), Reply(500), Reply(hang_up=True)]
     async with WebPeer(collector).serving() as peer, gateways("gw1") as (near,):
@@ -61,7 +61,7 @@ async def test_every_answer_may_be_lost() -> None:
 
 
 @scenario
-async def test_what_the_server_never_takes_is_dead_lettered() -> None:
+async def test_message_that_the_server_always_refuses_becomes_a_dead_letter() -> None:
     answer = lambda request: Reply(422, body=b"no") if b"poison" in request.body else Reply()  # noqa: E731
     rules = (
         AddressConfiguration(AddressRule("plant/#", AddressType.TOPIC), AddressPolicy(deadletter="dead")),
@@ -77,7 +77,7 @@ async def test_what_the_server_never_takes_is_dead_lettered() -> None:
 
 
 @scenario
-async def test_the_second_endpoint_serves_while_the_first_is_away() -> None:
+async def test_second_endpoint_is_used_while_the_first_is_down() -> None:
     async with WebPeer(lambda _: Reply()).serving() as away:
         pass
     async with WebPeer(lambda _: Reply()).serving() as peer, gateways("gw1") as (near,):
@@ -88,7 +88,7 @@ async def test_the_second_endpoint_serves_while_the_first_is_away() -> None:
 
 
 @scenario
-async def test_a_connector_that_is_taken_away_leaves_its_messages_in_the_store() -> None:
+async def test_removed_connector_leaves_its_messages_in_the_store() -> None:
     """Messages of a removed connector stay in the store; a late answer to them has no effect."""
     held: list[Request] = []
 

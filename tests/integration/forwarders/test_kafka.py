@@ -54,7 +54,9 @@ async def error_of(near: Gateway) -> str:
 
 
 @pytest.mark.parametrize("mechanism", list(Mechanism))
-def test_both_ways_by_each_mechanism_over_tls(broker: Kafka, authority: Authority, mechanism: Mechanism) -> None:
+def test_records_go_both_ways_over_tls_with_each_mechanism(
+    broker: Kafka, authority: Authority, mechanism: Mechanism
+) -> None:
     topic = f"both.{mechanism.value}"
     broker.create(topic)
 
@@ -77,7 +79,7 @@ def payloads_of(reader: Receiver) -> list[bytes]:
 
 
 @pytest.mark.parametrize("mechanism", list(Mechanism))
-def test_who_is_not_let_in_reads_why(broker: Kafka, authority: Authority, mechanism: Mechanism) -> None:
+def test_refused_login_shows_the_reason(broker: Kafka, authority: Authority, mechanism: Mechanism) -> None:
     async def run() -> None:
         async with gateways("gw1") as (near,):
             tls = TlsFiles(ca=authority.certificate)
@@ -87,7 +89,7 @@ def test_who_is_not_let_in_reads_why(broker: Kafka, authority: Authority, mechan
     asyncio.run(run())
 
 
-def test_a_broker_of_an_authority_nobody_trusts(broker: Kafka, tmp_path: Path) -> None:
+def test_broker_of_an_unknown_authority_is_refused(broker: Kafka, tmp_path: Path) -> None:
     async def run() -> None:
         async with gateways("gw1") as (near,):
             tls = TlsFiles(ca=Authority(tmp_path / "stranger", "stranger").certificate)
@@ -97,7 +99,7 @@ def test_a_broker_of_an_authority_nobody_trusts(broker: Kafka, tmp_path: Path) -
     asyncio.run(run())
 
 
-def test_a_topic_of_somebody_else_to_one_address(broker: Kafka) -> None:
+def test_foreign_topic_is_read_from_its_first_record_and_resumed(broker: Kafka) -> None:
     """A new connector reads a topic from its first record; the next connection resumes there."""
     broker.create("orders")
     first, second = [b"%d" % i for i in range(MESSAGES)], [b"again %d" % i for i in range(MESSAGES)]
@@ -117,7 +119,7 @@ def test_a_topic_of_somebody_else_to_one_address(broker: Kafka) -> None:
     asyncio.run(run(second))
 
 
-def test_members_of_one_group_take_over_from_one_another(broker: Kafka) -> None:
+def test_members_of_a_group_take_over_partitions_without_loss(broker: Kafka) -> None:
     """A second gateway joins and leaves the group during traffic: no record is lost, none is taken twice."""
     broker.create("shared", partitions=4)
     sent: list[bytes] = []
@@ -155,7 +157,7 @@ async def all_of(got: Callable[[], list[bytes]], wanted: list[bytes]) -> None:
     await eventually(lambda: len(got()) >= len(wanted) and set(got()) == set(wanted), "each of them is there")
 
 
-def test_a_broker_that_restarts_loses_no_reader(tmp_path: Path) -> None:
+def test_readers_continue_after_the_broker_restarts(tmp_path: Path) -> None:
     with Kafka(tmp_path / "broker", kafka_jars()).running() as broker:
         broker.create("kept")
         values = [b"%d" % i for i in range(2 * MESSAGES)]

@@ -109,7 +109,7 @@ async def each_once(
 
 
 @pytest.mark.parametrize("leave", [removed, changed, another_forwarder, paused])
-def test_a_queue_over_amqp_that_two_gateways_share(leave: Leave) -> None:
+def test_queue_that_two_gateways_share_over_amqp_loses_no_message_when_one_leaves(leave: Leave) -> None:
     @scenario
     async def run() -> None:
         async with gateways("far", "gw1", "gw2") as (far, one, two):
@@ -120,7 +120,7 @@ def test_a_queue_over_amqp_that_two_gateways_share(leave: Leave) -> None:
 
 
 @pytest.mark.parametrize("leave", [removed, changed_settings, another_forwarder, paused])
-def test_a_session_over_mqtt(leave: Leave) -> None:
+def test_mqtt_session_loses_no_message_when_its_gateway_leaves(leave: Leave) -> None:
     """Messages of an MQTT session have no names, so a repeated one is stored twice."""
 
     @scenario

@@ -31,7 +31,7 @@ def mosquitto(tmp_path: Path) -> Mosquitto:
 
 
 @installed
-def test_out_while_the_broker_restarts(mosquitto: Mosquitto) -> None:
+def test_outgoing_messages_survive_a_restart_of_the_broker(mosquitto: Mosquitto) -> None:
     async def run(listener: Listener) -> None:
         async with gateways("gw1") as (near,):
             await near.configure(
@@ -54,7 +54,7 @@ def test_out_while_the_broker_restarts(mosquitto: Mosquitto) -> None:
 
 
 @installed
-def test_in_while_the_broker_restarts(mosquitto: Mosquitto) -> None:
+def test_incoming_messages_survive_a_restart_of_the_broker(mosquitto: Mosquitto) -> None:
     """The broker keeps the session: messages that it took while the gateway was away arrive later."""
 
     async def run() -> list[bytes]:
@@ -79,7 +79,7 @@ def test_in_while_the_broker_restarts(mosquitto: Mosquitto) -> None:
 
 
 @installed
-def test_a_message_larger_than_is_taken_is_read_past(mosquitto: Mosquitto, caplog: pytest.LogCaptureFixture) -> None:
+def test_message_above_the_limit_is_skipped(mosquitto: Mosquitto, caplog: pytest.LogCaptureFixture) -> None:
     """Mosquitto takes messages of up to 256 MB, and would redeliver a large one on each connection."""
 
     async def run(listener: Listener) -> None:
@@ -118,7 +118,7 @@ def dialects(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @installed
 @pytest.mark.parametrize("dialects", [0, 1], indirect=True, ids=["MQTT 5", "bridge of MQTT 3.1.1"])
-def test_what_is_retained_follows_the_peer(mosquitto: Mosquitto, dialects: None) -> None:
+def test_retained_messages_follow_the_peer(mosquitto: Mosquitto, dialects: None) -> None:
     """Updates and deletions arrive as retained; a reconnect creates no new messages from old values."""
 
     async def run() -> None:
@@ -167,7 +167,7 @@ def test_what_is_retained_follows_the_peer(mosquitto: Mosquitto, dialects: None)
 
 
 @installed
-def test_what_comes_again_is_found_by_its_name(mosquitto: Mosquitto) -> None:
+def test_repeated_message_is_dropped_by_its_name(mosquitto: Mosquitto) -> None:
     """Gateways forward over a broker that restarts: each message arrives once, with its device."""
 
     async def run() -> list[Run]:
@@ -207,7 +207,7 @@ def test_what_comes_again_is_found_by_its_name(mosquitto: Mosquitto) -> None:
 
 
 @scenario
-async def test_to_a_gateway_and_back() -> None:
+async def test_messages_go_to_another_gateway_and_back() -> None:
     """Forward to Waypost's own listener and back."""
     async with gateways("gw1", "gw2") as (near, far):
         there, here = Receiver(far.broker, "site/#", name="there"), Receiver(near.broker, "queue/back")
@@ -222,7 +222,7 @@ async def test_to_a_gateway_and_back() -> None:
 
 
 @installed
-def test_a_refusal_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
+def test_refused_connection_has_a_one_line_error_with_the_next_step(tmp_path: Path) -> None:
     passwords = tmp_path / "passwords"
     passwords.write_text("")
     passwords.chmod(0o644)

@@ -116,29 +116,29 @@ async def keep(peer: RabbitMQ) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_rabbitmq_keeps_what_its_sender_did_not_say_is_durable(rabbitmq: RabbitMQ) -> None:
+def test_rabbitmq_persists_forwarded_messages(rabbitmq: RabbitMQ) -> None:
     asyncio.run(keep(rabbitmq))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_rabbitmq_that_is_killed(rabbitmq: RabbitMQ) -> None:
+def test_no_message_is_lost_when_rabbitmq_is_killed(rabbitmq: RabbitMQ) -> None:
     asyncio.run(carry(rabbitmq, FEW, (FEW // 4,)))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_rabbitmq_that_is_killed_twice(rabbitmq: RabbitMQ) -> None:
+def test_no_message_is_lost_when_rabbitmq_is_killed_twice(rabbitmq: RabbitMQ) -> None:
     asyncio.run(carry(rabbitmq, MESSAGES, RESTART_AT, timeout_s=480.0))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_peer_that_is_killed_twice(artemis: Artemis) -> None:
+def test_no_message_is_lost_when_the_peer_is_killed_twice(artemis: Artemis) -> None:
     asyncio.run(carry(artemis, MESSAGES, RESTART_AT, timeout_s=480.0))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_queue_of_artemis(artemis: Artemis) -> None:
+def test_queue_of_artemis_is_served_both_ways(artemis: Artemis) -> None:
     asyncio.run(carry(artemis, FEW))

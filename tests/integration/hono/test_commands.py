@@ -78,7 +78,7 @@ class TestCommands:
             device.send(f"c//lamp/s/{request}/200", b"", 1)
             device.ended.get(timeout=WAIT_S)  # a response to another application's command
 
-    def test_device_goes_before_its_gateway(self, gateway: Waypost, application: Application) -> None:
+    def test_device_takes_its_commands_before_its_gateway(self, gateway: Waypost, application: Application) -> None:
         with HonoDevice(gateway, "hub") as general:
             general.subscribe("command//+/req/#", 1)
             with HonoDevice(gateway, "sensor1") as device:
@@ -92,7 +92,7 @@ class TestCommands:
             with pytest.raises(queue.Empty):
                 general.received.get_nowait()
 
-    def test_response_nobody_waits_for_is_an_error(self, gateway: Waypost, application: Application) -> None:
+    def test_response_without_a_request_is_an_error(self, gateway: Waypost, application: Application) -> None:
         with HonoDevice(gateway, "sensor1") as device:
             device.subscribe("c///q/#", 1)
             device.subscribe("e///#", 0)
@@ -101,7 +101,7 @@ class TestCommands:
             device.publish(f"c///s/{request}/200/?correlation-id=mine", b"x", 1)
             assert device.received.get(timeout=WAIT_S).topic == "e///c-s/mine/503"
 
-    def test_command_outlives_a_kill(self, tmp_path: Path) -> None:
+    def test_command_survives_a_kill(self, tmp_path: Path) -> None:
         with site(tmp_path) as gateway:
             with Application(gateway) as application:
                 application.command("4711", "on", b"kept", reply="app", correlation="c1")
@@ -169,7 +169,7 @@ class TestAmqpDevice:
             (Message(body=b"x", address=f"command_response/{TENANT}/4711/forged"), "hono:bad-request"),
         ],
     )
-    def test_what_cannot_be_taken_is_rejected(self, gateway: Waypost, message: Message, condition: str) -> None:
+    def test_invalid_message_is_rejected(self, gateway: Waypost, message: Message, condition: str) -> None:
         with AmqpDevice(gateway, "sensor1") as device:
             delivery = device.sender.link.send(message)
             device.connection.wait(lambda: delivery.settled or delivery.remote_state, timeout=WAIT_S)
@@ -194,7 +194,7 @@ class TestAmqpDevice:
             assert (message.correlation_id, bytes(message.body)) == ("c-3", b"yes")
             assert message.properties == {"device_id": "4711", "tenant_id": TENANT, "status": 200}
 
-    def test_gateway_hears_which_device_is_meant(self, gateway: Waypost, application: Application) -> None:
+    def test_gateway_reads_the_device_of_a_command(self, gateway: Waypost, application: Application) -> None:
         with AmqpDevice(gateway, "gw") as device:
             commands = device.connection.create_receiver("command")
             application.command("lamp", "on", b"")
@@ -208,7 +208,7 @@ class TestAmqpDevice:
         with AmqpDevice(gateway, "sensor1") as device, pytest.raises(LinkDetached):
             device.connection.create_receiver("command", options=AtMostOnce())
 
-    def test_released_command_waits_again(self, gateway: Waypost, application: Application) -> None:
+    def test_released_command_is_delivered_again(self, gateway: Waypost, application: Application) -> None:
         with AmqpDevice(gateway, "sensor1") as device:
             commands = device.connection.create_receiver("command", credit=1)
             application.command("4711", "on", b"again")
@@ -219,7 +219,7 @@ class TestAmqpDevice:
             assert other.received.get(timeout=WAIT_S).payload == b"again"
 
 
-def test_command_that_was_not_acknowledged_comes_again(gateway: Waypost, application: Application) -> None:
+def test_unacknowledged_command_is_delivered_again(gateway: Waypost, application: Application) -> None:
     device = HonoDevice(gateway, "sensor1", manual_ack=True)
     device.subscribe("c///q/#", 1)
     application.command("4711", "on", b"twice")
@@ -241,7 +241,7 @@ class TestNotDelivered:
         assert message.properties["device_id"] == "4711"
         return message.correlation_id, message.properties["status"], json.loads(bytes(message.body))
 
-    def test_rejected_by_the_device(self, gateway: Waypost, application: Application) -> None:
+    def test_command_that_the_device_rejects(self, gateway: Waypost, application: Application) -> None:
         replies = application.receiver(f"command_response/{TENANT}/app-4")
         application.command("4711", "explode", b"", reply="app-4", correlation="c-4")
         with AmqpDevice(gateway, "sensor1") as device:
@@ -251,7 +251,7 @@ class TestNotDelivered:
             flush(device.connection)
             assert self.failure(replies, application) == ("c-4", 400, {"error": "rejected"})
 
-    def test_expired(self, gateway: Waypost, application: Application) -> None:
+    def test_command_that_expires(self, gateway: Waypost, application: Application) -> None:
         replies = application.receiver(f"command_response/{TENANT}/app-5")
         application.command("4711", "late", b"", reply="app-5", correlation="c-5", ttl_s=0.001)
         time.sleep(0.01)  # longer than the command lives

@@ -63,7 +63,7 @@ class TestPublish:
         assert receiver.receive(WAIT_S).properties["device_id"] == "4712"
 
     @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-    def test_curl_as_in_the_manual(self, gateway: Waypost) -> None:
+    def test_curl_publishes_as_in_the_manual(self, gateway: Waypost) -> None:
         url = f"http://127.0.0.1:{gateway.port('http')}/telemetry"
         command = ["curl", "-si", "-u", f"sensor1@{TENANT}:sensor1-secret", "-H", "content-type: application/json"]
         done = subprocess.run(
@@ -89,7 +89,7 @@ class TestPublish:
             ("POST", "/command/res/forged", b"x", {}, "sensor1", 400),
         ],
     )
-    def test_what_cannot_be_taken(
+    def test_invalid_requests_are_refused(
         self,
         gateway: Waypost,
         method: str,
@@ -106,7 +106,7 @@ class TestPublish:
 class TestCommands:
     """`hono-ttd`, and responses."""
 
-    def test_command_in_the_answer(self, gateway: Waypost, application: Application) -> None:
+    def test_command_arrives_in_the_answer(self, gateway: Waypost, application: Application) -> None:
         answers: list[Answer] = []
         device = threading.Thread(
             target=lambda: answers.append(ask(gateway, "POST", "/event?hono-ttd=15", b"{}", JSON))
@@ -131,14 +131,14 @@ class TestCommands:
         assert answers[1].status == 202
         assert (message.correlation_id, message.properties["status"]) == ("c-1", 204)
 
-    def test_waiting_command_comes_at_once(self, gateway: Waypost, application: Application) -> None:
+    def test_pending_command_is_answered_at_once(self, gateway: Waypost, application: Application) -> None:
         application.command("lamp", "on", b"")
         answer = ask(gateway, "POST", "/telemetry", b"x", {"hono-ttd": "15"}, "gw")
         assert (answer.status, answer.headers["hono-command"]) == (200, "on")
         assert answer.headers["hono-cmd-target-device"] == "lamp"
         assert "hono-cmd-req-id" not in answer.headers
 
-    def test_waits_no_longer_than_the_limit(self, gateway: Waypost, application: Application) -> None:
+    def test_wait_for_a_command_is_limited(self, gateway: Waypost, application: Application) -> None:
         answers: list[Answer] = []
         device = threading.Thread(
             target=lambda: answers.append(ask(gateway, "POST", f"/event?hono-ttd={TTD_S_MAX + 1}", b"{}", JSON))
@@ -149,12 +149,12 @@ class TestCommands:
         device.join(WAIT_S)
         assert answers[0].headers["hono-command"] == "enough"
 
-    def test_no_command_in_time(self, gateway: Waypost) -> None:
+    def test_answer_without_a_command_comes_in_time(self, gateway: Waypost) -> None:
         started = time.monotonic()
         assert ask(gateway, "POST", "/telemetry", b"x", {"hono-ttd": "1"}).status == 202
         assert time.monotonic() - started >= 1
 
-    def test_command_survives_a_device_that_left(self, gateway: Waypost, application: Application) -> None:
+    def test_command_survives_a_device_that_disconnects(self, gateway: Waypost, application: Application) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", gateway.port("http"), timeout=WAIT_S)
         told = base64.b64encode(f"sensor1@{TENANT}:sensor1-secret".encode()).decode()
         headers = {"Authorization": f"Basic {told}", "hono-ttd": "30"}
@@ -166,7 +166,7 @@ class TestCommands:
             device.subscribe("c///q/#", 1)
             assert device.received.get(timeout=WAIT_S).payload == b"kept"
 
-    def test_command_survives_an_answer_that_did_not_arrive(self, gateway: Waypost, application: Application) -> None:
+    def test_command_survives_a_lost_answer(self, gateway: Waypost, application: Application) -> None:
         """The device resets the connection after the first bytes of the answer."""
         payload = b"x" * 3_000_000
         told = base64.b64encode(f"sensor1@{TENANT}:sensor1-secret".encode()).decode()
@@ -217,7 +217,7 @@ class TestWebPages:
         "Access-Control-Request-Headers": "authorization,content-type,hono-ttd",
     }
 
-    def test_a_listed_page_may_send_and_read_commands(self, tmp_path: Path) -> None:
+    def test_listed_page_sends_telemetry_and_reads_commands(self, tmp_path: Path) -> None:
         with site(tmp_path, device_api=f', corsAllowedOrigins: ["{self.PAGE}"]') as gateway:
             asked = ask(gateway, "OPTIONS", "/telemetry", b"", self.PREFLIGHT, auth_id=None)
             assert asked.status == 200
@@ -238,7 +238,7 @@ class TestWebPages:
                 "no preflight, no message"
             )
 
-    def test_by_default_no_page_may(self, gateway: Waypost) -> None:
+    def test_unlisted_page_is_refused(self, gateway: Waypost) -> None:
         asked = ask(gateway, "OPTIONS", "/telemetry", b"", self.PREFLIGHT, auth_id=None)
         assert asked.status == 403
         assert "access-control-allow-origin" not in asked.headers

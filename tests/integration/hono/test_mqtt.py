@@ -41,7 +41,7 @@ class TestTelemetry:
         assert message.address == f"telemetry/{TENANT}"
         assert abs(message.creation_time - time.time()) < 60
 
-    def test_gateway_speaks_for_its_devices_only(self, gateway: Waypost, application: Application) -> None:
+    def test_gateway_publishes_for_its_own_devices_only(self, gateway: Waypost, application: Application) -> None:
         receiver = application.receiver(f"telemetry/{TENANT}")
         with HonoDevice(gateway, "gw") as device:
             device.publish("t//4712", b"on behalf", 1)
@@ -52,11 +52,11 @@ class TestTelemetry:
             device.send("t//4711", b"not mine", 1)
             assert device.ended.get(timeout=WAIT_S) is not None, "as in Hono an error ends the connection"
 
-    def test_disabled_device_is_not_let_in(self, gateway: Waypost) -> None:
+    def test_disabled_device_is_refused(self, gateway: Waypost) -> None:
         with HonoDevice(gateway, "broken", expect=135) as device:
             assert device.code == 135, "not authorized"
 
-    def test_errors_are_reported_where_the_device_asked(self, gateway: Waypost) -> None:
+    def test_errors_are_published_on_the_error_topic_of_the_device(self, gateway: Waypost) -> None:
         with HonoDevice(gateway, "sensor1") as device:
             assert device.subscribe("error///#", 0) == [0]
             device.publish("t/OTHER/4711/?correlation-id=77", b"x", 1)
@@ -80,7 +80,7 @@ class TestTelemetry:
             device.publish("t", b"still there", 1)
 
     @mosquitto
-    def test_command_of_the_manual(self, gateway: Waypost, application: Application) -> None:
+    def test_mosquitto_publishes_as_in_the_manual(self, gateway: Waypost, application: Application) -> None:
         receiver = application.receiver(f"telemetry/{TENANT}")
         arguments = ["mosquitto_pub", "-h", "127.0.0.1", "-p", str(gateway.port("mqtt")), "-u", f"sensor1@{TENANT}"]
         subprocess.run([*arguments, "-P", "sensor1-secret", "-t", "t", "-m", '{"temp": 5}'], check=True, timeout=WAIT_S)
@@ -90,7 +90,7 @@ class TestTelemetry:
 class TestEvents:
     """`e`, `event`: stored until an application takes them."""
 
-    def test_event_waits_for_its_application_over_a_kill(self, tmp_path: Path) -> None:
+    def test_event_survives_a_kill_until_its_application_takes_it(self, tmp_path: Path) -> None:
         with site(tmp_path) as gateway:
             with HonoDevice(gateway, "sensor1") as device:
                 device.publish("e/?hono-ttl=600", b'{"alarm": 1}', 1)
@@ -132,11 +132,13 @@ class TestConnection:
         message = receiver.receive(WAIT_S)
         assert (bytes(message.body), message.properties["device_id"]) == (b"gone", "4711")
 
-    def test_will_elsewhere_turns_nobody_away(self, gateway: Waypost) -> None:
+    def test_will_on_another_topic_does_not_refuse_the_connection(self, gateway: Waypost) -> None:
         with HonoDevice(gateway, "sensor1", will=("lwt/4711", b"gone", 1)) as device:
             device.publish("t", b"in", 1)
 
-    def test_retain_is_told_and_nothing_is_retained(self, gateway: Waypost, application: Application) -> None:
+    def test_retain_flag_is_forwarded_and_no_message_is_retained(
+        self, gateway: Waypost, application: Application
+    ) -> None:
         receiver = application.receiver(f"telemetry/{TENANT}")
         with HonoDevice(gateway, "sensor1") as device:
             device.publish("t", b"kept?", 1, retain=True)
@@ -154,7 +156,7 @@ class TestConnection:
             for pattern in ("#", f"telemetry/{TENANT}", f"command/{TENANT}/4712", f"command_response/{TENANT}/#"):
                 assert device.subscribe(pattern, 1) == [128]
 
-    def test_more_topics_than_are_remembered(self, gateway: Waypost, application: Application) -> None:
+    def test_more_topics_than_the_cache_holds_are_served(self, gateway: Waypost, application: Application) -> None:
         receiver = application.receiver(f"telemetry/{TENANT}", 2 * PLANS_CACHED_MAX)
         with HonoDevice(gateway, "hub") as device:
             for i in range(PLANS_CACHED_MAX + 2):
@@ -162,7 +164,7 @@ class TestConnection:
         found = [receiver.receive(WAIT_S).properties["device_id"] for _ in range(PLANS_CACHED_MAX + 2)]
         assert found == [f"d{i}" for i in range(PLANS_CACHED_MAX + 2)]
 
-    def test_more_subscriptions_than_are_taken(self, gateway: Waypost) -> None:
+    def test_subscription_above_the_limit_is_refused(self, gateway: Waypost) -> None:
         with HonoDevice(gateway, "hub") as device:
             for i in range(COMMAND_SUBSCRIPTIONS_MAX):
                 assert device.subscribe(f"e//d{i}/#", 0) == [0]
