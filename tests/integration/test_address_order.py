@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from proton import Message
-from proton.utils import BlockingConnection
 
+from tests.support.amqp_client import amqp_client
 from tests.support.command import output_of
 from tests.support.configured_gateway import gateway_with
 from tests.support.http_client import ask
@@ -106,26 +106,22 @@ def test_events_are_accepted_while_addresses_of_lower_priority_give_room(gateway
 
 def test_readings_of_amqp_senders_are_thinned(tmp_path: Path) -> None:
     resources = RESOURCES.replace('http: "127.0.0.1:0"', 'http: "127.0.0.1:0", amqp: "127.0.0.1:0"')
-    with gateway_with(tmp_path, resources) as gateway:
-        connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
-        try:
-            sender = connection.create_sender("telemetry")
-            for number in range(1_500):
-                body = {"t": number, "pad": "x" * 150}
-                sender.send(Message(id=number, subject="temperature", durable=True, body=body), timeout=WAIT_S)
-            lost = ledger(gateway)
-            assert lost.keys() == {("telemetry", "thinned")}
-            receiver = connection.create_receiver("telemetry", credit=100)
-            stands_for, last = 0, -1
-            while last < 1_499:
-                message = receiver.receive(timeout=WAIT_S)
-                receiver.accept()
-                last = message.body["t"]
-                assert (message.id, message.subject) == (last, "temperature")
-                thinned = message.body.get("thinned")
-                marked = (message.annotations or {}).get("x-opt-waypost-thinned", 1)
-                assert marked == (thinned["messages"] if thinned else 1)
-                stands_for += marked
-            assert stands_for == 1_500, "every reading counts once"
-        finally:
-            connection.close()
+    with gateway_with(tmp_path, resources) as gateway, amqp_client(gateway, timeout_s=WAIT_S) as connection:
+        sender = connection.create_sender("telemetry")
+        for number in range(1_500):
+            body = {"t": number, "pad": "x" * 150}
+            sender.send(Message(id=number, subject="temperature", durable=True, body=body), timeout=WAIT_S)
+        lost = ledger(gateway)
+        assert lost.keys() == {("telemetry", "thinned")}
+        receiver = connection.create_receiver("telemetry", credit=100)
+        stands_for, last = 0, -1
+        while last < 1_499:
+            message = receiver.receive(timeout=WAIT_S)
+            receiver.accept()
+            last = message.body["t"]
+            assert (message.id, message.subject) == (last, "temperature")
+            thinned = message.body.get("thinned")
+            marked = (message.annotations or {}).get("x-opt-waypost-thinned", 1)
+            assert marked == (thinned["messages"] if thinned else 1)
+            stands_for += marked
+        assert stands_for == 1_500, "every reading counts once"

@@ -17,6 +17,7 @@ from proton.utils import BlockingConnection, LinkDetached, SyncRequestResponse
 
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import packets
+from tests.support.amqp_client import connect_amqp
 from tests.support.hostile import Raw
 from tests.support.paho_client import mqtt_client
 from tests.support.processes import Waypost, edge
@@ -31,7 +32,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
 
 
 def connect(gateway: Waypost, **options: Any) -> BlockingConnection:
-    return BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S, **options)
+    return connect_amqp(gateway, **options)
 
 
 def test_password_is_accepted_where_none_is_needed(gateway: Waypost) -> None:

@@ -18,6 +18,7 @@ from bridge.amqp_values import decode
 from bridge.engine import Engine, Event, Transfers
 from bridge.sasl import SaslClient
 from edge.broker.mqtt.packets import Publish
+from tests.support.amqp_client import connect_amqp
 from tests.support.hostile import Raw
 from tests.support.machines import take_all
 from tests.support.processes import Waypost, edge
@@ -64,9 +65,7 @@ def connect(gateway: Waypost) -> Iterator[Callable[..., BlockingConnection]]:
     opened: list[BlockingConnection] = []
 
     def one(**options: Any) -> BlockingConnection:
-        connection = BlockingConnection(
-            f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S, **{"heartbeat": 20, **options}
-        )
+        connection = connect_amqp(gateway, **{"heartbeat": 20, **options})
         opened.append(connection)
         return connection
 
@@ -301,7 +300,7 @@ class TestConnections:
         """Both sides expect a frame every second."""
         (tmp_path / "gateway.yaml").write_text(GATEWAY.replace("1048576", "1048576, idleTimeoutS: 1"))
         with edge(tmp_path, "gw", "--config", str(tmp_path / "gateway.yaml")) as gateway:
-            connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S, heartbeat=1)
+            connection = connect_amqp(gateway, heartbeat=1)
             receiver = connection.create_receiver("queue/idle", credit=1)
             with pytest.raises(Timeout):
                 receiver.receive(timeout=3)

@@ -8,6 +8,7 @@ from typing import Any
 from proton import Message
 from proton.utils import BlockingConnection, SyncRequestResponse
 
+from tests.support.amqp_client import connect_amqp
 from tests.support.processes import edge
 
 WAIT_S = 20.0
@@ -25,7 +26,7 @@ def ask(connection: BlockingConnection, operation: str, name: str, body: Any = N
 
 def test_create_use_change_restart_delete(tmp_path: Path) -> None:
     with edge(tmp_path, "gw") as gateway:
-        connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+        connection = connect_amqp(gateway)
         made = ask(connection, "CREATE", "orders", {"addressType": "queue"})
         assert made.properties["statusCode"] == 201
         connection.create_sender("orders").send(Message(body="kept", durable=True))
@@ -37,7 +38,7 @@ def test_create_use_change_restart_delete(tmp_path: Path) -> None:
         connection.close()
         assert gateway.stop() == 0
         gateway.start()
-        connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+        connection = connect_amqp(gateway)
         read = ask(connection, "READ", "orders")
         assert (read.body["addressType"], read.body["messages"]) == ("queue", 1)
         receiver = connection.create_receiver("orders", credit=1)
@@ -56,7 +57,7 @@ def test_gateway_that_follows_a_file_refuses_changes_over_amqp(tmp_path: Path) -
         "spec: {authenticationService: {name: none}}\n"
     )
     with edge(tmp_path, "gw", "--config", str(resources)) as gateway:
-        connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+        connection = connect_amqp(gateway)
         answer = ask(connection, "CREATE", "orders", {"addressType": "queue"})
         assert answer.properties["statusCode"] == 501
         assert "file" in answer.properties["statusDescription"]

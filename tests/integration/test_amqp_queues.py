@@ -12,6 +12,7 @@ from proton import Message, Timeout
 from proton.reactor import Selector
 from proton.utils import BlockingConnection, BlockingReceiver
 
+from tests.support.amqp_client import amqp_client, connect_amqp
 from tests.support.paho_client import mqtt_client
 from tests.support.processes import Waypost, edge
 
@@ -26,7 +27,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
 
 @pytest.fixture
 def connection(gateway: Waypost) -> Iterator[BlockingConnection]:
-    connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+    connection = connect_amqp(gateway)
     yield connection
     connection.close()
 
@@ -75,8 +76,7 @@ def test_messages_of_higher_priority_go_first(connection: BlockingConnection) ->
 
 
 def test_groups_stay_with_their_consumer(connection: BlockingConnection, gateway: Waypost) -> None:
-    other = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
-    try:
+    with amqp_client(gateway) as other:
         receivers = [one.create_receiver("queue/group", credit=100) for one in (connection, other)]
         sender = connection.create_sender("queue/group")
         for i in range(60):
@@ -93,5 +93,3 @@ def test_groups_stay_with_their_consumer(connection: BlockingConnection, gateway
                         assert place.setdefault(body % 10, i) == i
         assert total == 60
         assert set(place.values()) == {0, 1}
-    finally:
-        other.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import shutil
 import socket
 import statistics
 import subprocess
@@ -23,13 +22,14 @@ from proton.utils import BlockingConnection, LinkDetached, SendException, SyncRe
 from bridge.engine import Attached, Closed, Detached, Engine, PeerOpened
 from bridge.sasl import SaslClient
 from edge.broker.mqtt import packets
+from tests.support.amqp_client import connect_amqp
 from tests.support.command import document_of, output_of
 from tests.support.machines import take_all
 from tests.support.paho_client import CLOSED, PahoClient
 from tests.support.processes import Waypost, wait_until
+from tests.support.programs import mosquitto_clients
 
 WAIT_S = 20.0
-mosquitto = pytest.mark.skipif(shutil.which("mosquitto_pub") is None, reason="mosquitto-clients is not installed")
 
 
 def encoded(text: str) -> str:
@@ -188,7 +188,7 @@ def test_will_must_be_allowed(site: Site, version: int) -> None:
         assert client.code == 0
 
 
-@mosquitto
+@mosquitto_clients
 def test_mosquitto_pub_logs_in(site: Site) -> None:
     def publish(password: str, topic: str, version: str) -> int:
         arguments = ["-p", str(site.gateway.port("mqtt")), "-u", "alice", "-P", password, "-q", "1", "-V", version]
@@ -209,9 +209,8 @@ def test_mosquitto_pub_logs_in(site: Site) -> None:
 
 
 def amqp(site: Site, user: str, password: str, mechanism: str) -> BlockingConnection:
-    return BlockingConnection(
-        f"amqp://127.0.0.1:{site.gateway.port('amqp')}",
-        timeout=WAIT_S,
+    return connect_amqp(
+        site.gateway,
         user=user,
         password=password,
         allowed_mechs=mechanism,

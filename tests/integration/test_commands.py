@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,13 +14,15 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from proton import Message
-from proton.utils import BlockingConnection, LinkDetached, SendException
+from proton.utils import LinkDetached, SendException
 
+from tests.support.amqp_client import amqp_client
 from tests.support.command import run_waypost
 from tests.support.http_client import Answer, ask
 from tests.support.http_fields import INERT
 from tests.support.paho_client import PahoClient, mqtt_client
 from tests.support.processes import Waypost, edge, free_port, hub, wait_until
+from tests.support.programs import mosquitto_clients
 
 WAIT_S = 40.0
 JSON = "application/json"
@@ -174,7 +174,7 @@ def test_session_of_one_name_gets_commands_sent_while_its_client_was_away(fleet:
         fleet.wait(stop, "delivered")
 
 
-@pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="mosquitto-clients is not installed")
+@mosquitto_clients
 def test_absent_device_gets_its_command_when_it_connects(fleet: Fleet) -> None:
     """mosquitto_sub speaks MQTT 3.1.1 and knows nothing about commands."""
     text, raw = (
@@ -294,7 +294,7 @@ class TestApplications:
     """Applications over AMQP, with the C library of Qpid Proton."""
 
     def test_application_sends_a_command_and_reads_its_outcome(self, fleet: Fleet) -> None:
-        with application(fleet) as connection, CommandDevice(fleet.edge, "fan1") as device:
+        with amqp_client(fleet.hub, timeout_s=WAIT_S) as connection, CommandDevice(fleet.edge, "fan1") as device:
             every = connection.create_receiver("command-receipt/gw1/fan1")
             own = connection.create_receiver("command-reply/console")
             sender = connection.create_sender("command/gw1/fan1")
@@ -319,7 +319,7 @@ class TestApplications:
             every.accept()
 
     def test_repeated_message_is_one_command(self, fleet: Fleet) -> None:
-        with application(fleet) as connection:
+        with amqp_client(fleet.hub, timeout_s=WAIT_S) as connection:
             sender = connection.create_sender("command/gw1/twice")
             for identifier, key in (("m1", None), ("m1", None), ("m2", "m1"), ("m2", None)):
                 own = {"idempotency-key": key} if key is not None else None
@@ -338,13 +338,16 @@ class TestApplications:
     def test_message_that_is_no_command_is_rejected(
         self, fleet: Fleet, address: str, subject: str | None, reply_to: str | None, condition: str
     ) -> None:
-        with application(fleet) as connection:
+        with amqp_client(fleet.hub, timeout_s=WAIT_S) as connection:
             sender = connection.create_sender(address)
             with pytest.raises(SendException):
                 sender.send(Message(body=b"", inferred=True, subject=subject, reply_to=reply_to))
 
     def test_applications_cannot_receive_commands(self, fleet: Fleet) -> None:
-        with application(fleet) as connection, pytest.raises(LinkDetached, match="amqp:not-allowed"):
+        with (
+            amqp_client(fleet.hub, timeout_s=WAIT_S) as connection,
+            pytest.raises(LinkDetached, match="amqp:not-allowed"),
+        ):
             connection.create_receiver("command/#")
 
 
@@ -354,15 +357,6 @@ kind: Hub
 metadata: {name: hub}
 spec: {tenantQuota: {commands: 1}}
 """
-
-
-@contextlib.contextmanager
-def application(fleet: Fleet) -> Iterator[BlockingConnection]:
-    connection = BlockingConnection(f"amqp://127.0.0.1:{fleet.hub.port('amqp')}", timeout=WAIT_S)
-    try:
-        yield connection
-    finally:
-        connection.close()
 
 
 def command(fleet: Fleet, *words: str, code: int = 0) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,15 +12,16 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from proton import Message
-from proton.utils import BlockingConnection, ConnectionClosed, LinkDetached
+from proton.utils import ConnectionClosed, LinkDetached
 
+from tests.support.amqp_client import connect_amqp
 from tests.support.http_client import status
 from tests.support.paho_client import mqtt_client
 from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, edge, wait_until
+from tests.support.programs import mosquitto_clients
 
 WAIT_S = 20.0
-mosquitto = pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="mosquitto-clients is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_paho_publishes_and_subscribes(gateway: Waypost, version: int, qos: int)
         assert [sub.get() for _ in range(20)] == [(topic, b"%d" % i, qos, False) for i in range(20)]
 
 
-@mosquitto
+@mosquitto_clients
 def test_mosquitto_publishes_and_subscribes(gateway: Waypost) -> None:
     port = str(gateway.port("mqtt"))
     command = ["mosquitto_sub", "-p", port, "-t", "topic/mosquitto/#", "-q", "2", "-C", "3", "-v", "-W", "20"]
@@ -125,7 +125,7 @@ def test_persistent_session_survives_a_kill(tmp_path: Path) -> None:
 
 
 def test_queue_consumers_compete_over_both_protocols(gateway: Waypost) -> None:
-    amqp = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+    amqp = connect_amqp(gateway)
     with mqtt_client(gateway, "competitor") as mqtt:
         mqtt.subscribe("queue/compete", 1)
         receiver = amqp.create_receiver("queue/compete", credit=5)
@@ -150,7 +150,7 @@ def test_queue_consumers_compete_over_both_protocols(gateway: Waypost) -> None:
 
 
 def test_amqp_to_mqtt_and_back(gateway: Waypost) -> None:
-    amqp = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+    amqp = connect_amqp(gateway)
     with mqtt_client(gateway, "bridged", version=5) as mqtt:
         mqtt.subscribe("topic/both/#", 1)
         sender = amqp.create_sender("topic/both/a")
@@ -169,7 +169,7 @@ def test_amqp_to_mqtt_and_back(gateway: Waypost) -> None:
 
 
 def test_queue_delivers_released_and_unsettled_messages_again(gateway: Waypost) -> None:
-    first = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+    first = connect_amqp(gateway)
     sender = first.create_sender("queue/kept")
     for i in range(10):
         sender.send(Message(body=f"{i}"))
@@ -178,7 +178,7 @@ def test_queue_delivers_released_and_unsettled_messages_again(gateway: Waypost) 
     receiver.accept()  # the oldest of the four
     receiver.release(delivered=False)
     first.close()
-    second = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+    second = connect_amqp(gateway)
     receiver = second.create_receiver("queue/kept", credit=20)
     bodies = []
     for _ in range(9):
@@ -189,7 +189,7 @@ def test_queue_delivers_released_and_unsettled_messages_again(gateway: Waypost) 
 
 
 def test_anycast_settles_end_to_end(gateway: Waypost) -> None:
-    sending = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+    sending = connect_amqp(gateway)
     with mqtt_client(gateway, "taker") as mqtt:
         mqtt.subscribe("anycast/work", 1)
         sender = sending.create_sender("anycast/work")
@@ -222,7 +222,7 @@ def test_second_connection_takes_over_the_session(gateway: Waypost) -> None:
 
 
 def test_bad_address_is_refused_with_a_condition(gateway: Waypost) -> None:
-    amqp = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+    amqp = connect_amqp(gateway)
     with pytest.raises(LinkDetached) as refused:
         amqp.create_sender("topic/with/#/inside")
     assert refused.value.condition == "amqp:invalid-field"
@@ -246,7 +246,7 @@ def test_status_counts_clients_and_messages(gateway: Waypost) -> None:
 
 def test_amqp_clients_get_a_condition_when_the_gateway_stops(tmp_path: Path) -> None:
     with edge(tmp_path, "gw") as stopping:
-        connection = BlockingConnection(f"amqp://127.0.0.1:{stopping.port('amqp')}", timeout=WAIT_S, reconnect=False)
+        connection = connect_amqp(stopping, reconnect=False)
         receiver = connection.create_receiver("queue/a")
         assert stopping.stop() == 0
         with pytest.raises(ConnectionClosed, match="amqp:connection:forced"):

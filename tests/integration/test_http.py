@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import queue
-import shutil
 import socket
 import subprocess
 import threading
@@ -15,12 +14,13 @@ from pathlib import Path
 
 import pytest
 from proton import Message
-from proton.utils import BlockingConnection
 
+from tests.support.amqp_client import connect_amqp
 from tests.support.http_client import WAIT_S, Answer, ask
 from tests.support.http_fields import INERT
 from tests.support.paho_client import mqtt_client
 from tests.support.processes import Waypost, edge, wait_until
+from tests.support.programs import curl
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ class TestPublish:
 
     def test_proton_receives(self, gateway: Waypost) -> None:
         assert ask(gateway, "POST", "/t/queue/proton", b"hi", {"Content-Type": "text/plain"}).status == 202
-        connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+        connection = connect_amqp(gateway, timeout_s=WAIT_S)
         receiver = connection.create_receiver("queue/proton")
         message = receiver.receive(WAIT_S)
         receiver.accept()
@@ -101,7 +101,7 @@ class TestPublish:
         assert ask(gateway, "POST", "/t/a", b"x", {"Origin": own}).status == 202
         assert ask(gateway, "POST", "/t/a", b"x", {"Origin": "http://localhost:3000"}).status == 403
 
-    @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+    @curl
     def test_curl_publishes(self, gateway: Waypost) -> None:
         url = f"http://127.0.0.1:{gateway.port('http')}/t/queue/curl"
         command = ["curl", "-sS", "-w", "%{http_code}", "-H", "Transfer-Encoding: chunked", "-d", "from curl", url]
@@ -158,7 +158,7 @@ class TestPoll:
         waiting = threading.Thread(target=lambda: answers.put(ask(gateway, "GET", "/c/queue/wait?settle=auto&wait=20")))
         waiting.start()
         polls(gateway, 1)
-        connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+        connection = connect_amqp(gateway, timeout_s=WAIT_S)
         sender = connection.create_sender("queue/wait")
         sender.send(Message(body="reboot", content_type="text/plain", correlation_id="c1", reply_to="answers/7"))
         answer = answers.get(timeout=WAIT_S)

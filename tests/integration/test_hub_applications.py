@@ -12,6 +12,7 @@ from proton.utils import BlockingConnection
 
 from bridge.engine import DeliveryState
 from cloud.hub.limits import COPIES_WAITING_BYTES_MAX, FRAME_BYTES_MAX
+from tests.support.amqp_client import connect_amqp
 from tests.support.amqp_sender import AmqpSender
 from tests.support.http_client import ask
 from tests.support.node import rhea
@@ -28,7 +29,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
 
 
 def connected(running: Waypost) -> BlockingConnection:
-    return BlockingConnection(f"127.0.0.1:{running.port('amqp')}", timeout=WAIT_S)
+    return connect_amqp(running, timeout_s=WAIT_S)
 
 
 def gateway(running: Waypost, name: str) -> AmqpSender:

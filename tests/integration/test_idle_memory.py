@@ -6,15 +6,13 @@ connection.
 
 from __future__ import annotations
 
-import shutil
 from contextlib import ExitStack
 from pathlib import Path
-
-import pytest
 
 from tests.bench.idle import SPARE_FILES, connect, raise_file_limit, subscribe
 from tests.support.certificates import Authority
 from tests.support.processes import Waypost, edge, resident_mib
+from tests.support.programs import openssl
 
 WARM = 200
 """Connections before the first measurement; they load the code that only a connection needs."""
@@ -64,7 +62,7 @@ def test_memory_of_a_device_that_waits_for_commands(tmp_path: Path) -> None:
     assert growth_kib(tmp_path, keep_alive_s=60, subscribed=True) < 3.3
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+@openssl
 def test_memory_of_an_idle_connection_over_tls(tmp_path: Path) -> None:
     raise_file_limit(WARM + COUNT_TLS + SPARE_FILES)
     authority = Authority(tmp_path / "authority")

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from proton import ConnectionException
-from proton.utils import BlockingConnection
 
 from edge.appliance.gateway import ADDRESSES_SHOWN_MAX
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.mqtt import packets
+from tests.support.amqp_client import connect_amqp
 from tests.support.configured_gateway import basic, gateway_with, resources, user
 from tests.support.hostile import Raw
 from tests.support.http_client import ask
@@ -105,8 +105,7 @@ def test_logins_refused_over_each_protocol_are_counted_by_reason(tmp_path: Path)
             assert answer.reason
         expect(1)
         with pytest.raises(ConnectionException):
-            BlockingConnection(
-                f"amqp://127.0.0.1:{guarded.port('amqp')}", timeout=20, user="joe", password="wrong",
+            connect_amqp(guarded, user="joe", password="wrong",
                 allowed_mechs="PLAIN", allow_insecure_mechs=True,
             )  # fmt: skip
         expect(2)

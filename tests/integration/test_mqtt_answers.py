@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 
@@ -15,6 +14,7 @@ from edge.broker.mqtt.events import SubscriptionRequest
 from tests.support.configured_gateway import address, gateway_with, resources, user
 from tests.support.hostile import WAIT_S, Raw
 from tests.support.processes import Waypost
+from tests.support.programs import mosquitto_clients
 
 RESOURCES = resources(
     address("job", "plant/job", "anycast"),
@@ -105,7 +105,7 @@ def test_reason_strings_are_sent_on_request_only(gateway: Waypost) -> None:
                 assert words == [None, None, None]
 
 
-@pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="mosquitto-clients is not installed")
+@mosquitto_clients
 @pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv5"])
 def test_mosquitto_continues_after_a_refused_subscription(gateway: Waypost, version: str) -> None:
     """One filter of two is refused in the way of its version (MQTT 3.1 reads QoS 0); the other works."""

@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from proton.utils import BlockingConnection
 
 from edge.broker.limits import ANYCAST_HELD_MAX
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import packets as p
+from tests.support.amqp_client import connect_amqp
 from tests.support.hostile import Raw
 from tests.support.http_client import ask
 from tests.support.processes import Waypost, edge, wait_until
@@ -144,7 +144,7 @@ def test_absent_session_is_no_consumer_of_a_multicast_address(gateway: Waypost) 
 
         wait_until(lambda: reason() is ReasonCode.NO_MATCHING_SUBSCRIBERS, timeout_s=WAIT_S, what="known to be away")
         assert post() == 503
-        sending = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+        sending = connect_amqp(gateway)
         sender = sending.create_sender(address)
         assert sender.link.credit == 0
         with Raw(gateway, 5).connect("away", clean_start=False, properties=KEPT) as client:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 
@@ -13,8 +12,9 @@ from edge.broker.mqtt import packets
 from tests.support.configured_gateway import gateway_with
 from tests.support.hostile import WAIT_S, Raw
 from tests.support.processes import Waypost, edge
+from tests.support.programs import mosquitto_clients
 
-pytestmark = pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="mosquitto-clients is not installed")
+pytestmark = mosquitto_clients
 
 LONG_ID = "a-client-identifier-of-more-than-23-bytes"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 import socket
 import subprocess
 import threading
@@ -24,10 +23,10 @@ from tests.support import configured_gateway as gateways
 from tests.support.command import PROGRAM, run_waypost
 from tests.support.http_client import ask
 from tests.support.processes import Waypost, wait_until
+from tests.support.programs import mosquitto_clients
 
 WAIT_S = 20.0
 SECRET, PAYLOAD = "wonderland-secret", "payload-secret"
-mosquitto = pytest.mark.skipif(shutil.which("mosquitto_pub") is None, reason="mosquitto-clients is not installed")
 RESOURCES = gateways.resources(
     gateways.address("jobs", "jobs", "queue"),
     gateways.address("order", "order/#", "queue"),
@@ -135,7 +134,7 @@ def publish(gateway: Waypost, client: str, topic: str, *more: str, user: str = "
     subprocess.run([*call, "-u", user, "-P", password, *more], check=False, capture_output=True, timeout=WAIT_S)
 
 
-@mosquitto
+@mosquitto_clients
 class TestMqtt:
     def test_stored_message_is_shown(self, gateway: Waypost, trace: Callable[..., Trace]) -> None:
         shown = trace("--client", "stores", "--json")
@@ -337,7 +336,7 @@ def test_events_above_the_limit_are_counted(gateway: Waypost, trace: Callable[..
     assert f"{dropped:,} not shown" in shown.errors[-1]
 
 
-@mosquitto
+@mosquitto_clients
 def test_no_secret_and_no_payload_appear(gateway: Waypost, trace: Callable[..., Trace]) -> None:
     lines, objects = trace("--address", "#"), trace("--address", "#", "--json")
     publish(gateway, "quiet", "jobs", "-q", "1", "--will-topic", "plant/gone", "--will-payload", PAYLOAD)
@@ -391,7 +390,7 @@ class TestCommand:
         assert done.stderr.endswith("0 events shown\n")
         assert time.monotonic() - begun < WAIT_S
 
-    @mosquitto
+    @mosquitto_clients
     def test_trace_ends_after_a_number_of_events(self, gateway: Waypost, trace: Callable[..., Trace]) -> None:
         shown = trace("--client", "counted", "--count", "3")
         publish(gateway, "counted", "jobs")
@@ -422,7 +421,7 @@ class TestCommand:
             assert any("the gateway has ended the trace" in line for line in shown.errors)
 
 
-@mosquitto
+@mosquitto_clients
 def test_log_has_the_lines_of_the_trace(tmp_path: Path) -> None:
     gateway = gateways.gateway_with(tmp_path, RESOURCES)
     gateway.arguments[3:3] = ["-vv"]

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from proton import Message
-from proton.utils import BlockingConnection, LinkDetached
+from proton.utils import LinkDetached
 
+from tests.support.amqp_client import amqp_client
 from tests.support.command import output_of
 from tests.support.paho_client import mqtt_client
 from tests.support.processes import Waypost, edge, wait_until
@@ -81,8 +82,7 @@ def test_mqtt_subscriptions_follow_their_address(site: Site, clean: bool) -> Non
 def test_amqp_links_end_when_their_address_does(site: Site) -> None:
     """Links end with a condition so that clients attach again; links to unchanged addresses stay."""
     site.put({"jobs": "queue"})
-    connection = BlockingConnection(f"127.0.0.1:{site.gateway.port('amqp')}", timeout=WAIT_S)
-    try:
+    with amqp_client(site.gateway) as connection:
         receiver = connection.create_receiver("jobs", credit=1)
         sender = connection.create_sender("jobs")
         other = connection.create_sender("other")
@@ -96,8 +96,6 @@ def test_amqp_links_end_when_their_address_does(site: Site) -> None:
         again = connection.create_receiver("jobs", credit=1)
         connection.create_sender("jobs").send(Message(body="anew"))
         assert again.receive(timeout=WAIT_S).body == "anew"
-    finally:
-        connection.close()
 
 
 @pytest.mark.parametrize("restarted", [False, True])

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 from proton import Message
-from proton.utils import BlockingConnection, SendException
+from proton.utils import SendException
 
+from tests.support.amqp_client import amqp_client
 from tests.support.configured_gateway import gateway_with
 from tests.support.http_client import ask
 from tests.support.paho_client import CLOSED, mqtt_client
@@ -50,8 +51,7 @@ def test_full_queue_refuses_in_every_protocol_and_accepts_again(gateway: Waypost
     with mqtt_client(gateway, "old") as old:
         assert old.publish_code("small", b"x") == CLOSED, "MQTT 3.1.1 has no answer that refuses a message"
     assert ask(gateway, "POST", "/t/small", b"x").status == 507
-    amqp = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
-    try:
+    with amqp_client(gateway) as amqp:
         sender = amqp.create_sender("small")
         assert sender.link.credit == 0
         receiver = amqp.create_receiver("small", credit=10)
@@ -61,8 +61,6 @@ def test_full_queue_refuses_in_every_protocol_and_accepts_again(gateway: Waypost
         sender.send(Message(body=b"room again"), timeout=WAIT_S)
         with pytest.raises(SendException):
             amqp.create_sender("fast").send(Message(body=b"x" * (1 << 20)), timeout=WAIT_S)
-    finally:
-        amqp.close()
     with mqtt_client(gateway, "publisher", version=5) as publisher:
         assert publisher.publish_code("small", b"x") == 0
 
@@ -75,15 +73,12 @@ def test_drop_oldest_keeps_the_newest_and_the_ledger_names_the_rest(gateway: Way
     with mqtt_client(gateway, "publisher", version=5) as publisher:
         for number in range(100):
             assert publisher.publish_code("ring", b"%0100d" % number) == 0
-    amqp = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
-    try:
+    with amqp_client(gateway) as amqp:
         receiver = amqp.create_receiver("ring", credit=100)
         first = number_in(receiver.receive(timeout=WAIT_S))
         rest = [number_in(receiver.receive(timeout=WAIT_S)) for _ in range(99 - first)]
         assert rest == list(range(first + 1, 100))
         assert 15 <= 100 - first <= 20
-    finally:
-        amqp.close()
     entries = query(gateway.data, "SELECT first, last, messages, bytes, reason FROM ledger WHERE address = 'ring'")
     assert entries == [(0, first - 1, first, first * 100, "evicted")]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from proton import Message
-from proton.utils import BlockingConnection
 
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
+from tests.support.amqp_client import connect_amqp
 from tests.support.hostile import Raw
 from tests.support.http_client import ask
 from tests.support.processes import Waypost, edge
@@ -48,7 +48,7 @@ def carry(gateway: Waypost) -> None:
         for _ in range(MESSAGES):
             assert isinstance(writer.receive(), packets.PubAck)
         assert sum(isinstance(reader.receive(), packets.Publish) for _ in range(MESSAGES)) == MESSAGES
-    connection = BlockingConnection(f"amqp://127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+    connection = connect_amqp(gateway, timeout_s=WAIT_S)
     sender, receiver = connection.create_sender("queue/jobs"), connection.create_receiver("queue/jobs")
     for _ in range(MESSAGES):
         sender.send(Message(body=BODY))

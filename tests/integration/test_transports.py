@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import shutil
 import socket
 import ssl
 import subprocess
@@ -23,10 +22,10 @@ from tests.support.configured_gateway import gateway_with
 from tests.support.node import mqtt_js, rhea
 from tests.support.paho_client import PahoClient
 from tests.support.processes import Waypost, wait_until
+from tests.support.programs import mosquitto_clients, openssl
 
 WAIT_S = 20.0
-mosquitto = pytest.mark.skipif(shutil.which("mosquitto_pub") is None, reason="mosquitto-clients is not installed")
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+pytestmark = openssl
 
 RESOURCES = """
 apiVersion: waypost/v1
@@ -136,7 +135,7 @@ class TestPaho:
         assert said == b""
 
 
-@mosquitto
+@mosquitto_clients
 def test_mosquitto_publishes_over_tls(gateway: Waypost, authority: Authority, device: Issued) -> None:
     done = subprocess.run(
         ["mosquitto_pub", "-h", "localhost", "-p", str(gateway.port("mqtts")), "--cafile", authority.certificate,

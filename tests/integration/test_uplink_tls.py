@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import shutil
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,10 +19,11 @@ from edge.broker.listeners.tls import Certificates
 from tests.support.certificates import Authority, Issued
 from tests.support.paho_client import mqtt_client
 from tests.support.processes import Waypost, hub, wait_until
+from tests.support.programs import openssl
 from tests.support.uplink import uplink
 
 WAIT_S = 20.0
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+pytestmark = openssl
 
 
 @pytest.fixture(scope="module")

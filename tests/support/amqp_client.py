@@ -13,9 +13,13 @@ from tests.support.processes import Waypost
 WAIT_S: Final = 20.0
 
 
+def connect_amqp(gateway: Waypost, *, timeout_s: float = WAIT_S, **options: Any) -> BlockingConnection:
+    """Connect to the port of AMQP; `options` are those of `BlockingConnection`."""
+    return BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=timeout_s, **options)
+
+
 @contextlib.contextmanager
 def amqp_client(gateway: Waypost, *, timeout_s: float = WAIT_S, **options: Any) -> Iterator[BlockingConnection]:
-    """Connect, and close at the end; `options` are those of `BlockingConnection`."""
-    connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=timeout_s, **options)
-    with contextlib.closing(connection):
+    """Connect, and close at the end."""
+    with contextlib.closing(connect_amqp(gateway, timeout_s=timeout_s, **options)) as connection:
         yield connection

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from proton import Delivery, Message
 from proton.reactor import AtMostOnce
-from proton.utils import BlockingConnection, BlockingReceiver, LinkDetached, SendException
+from proton.utils import BlockingReceiver, LinkDetached, SendException
 
+from tests.support.amqp_client import connect_amqp
 from tests.support.hono import TENANT, WAIT_S, Application, HonoDevice, flush, site
 from tests.support.processes import Waypost
 
@@ -120,9 +121,9 @@ class AmqpDevice:
     """Device of Hono's AMQP adapter: one anonymous sender, one receiver for commands."""
 
     def __init__(self, gateway: Waypost, auth_id: str) -> None:
-        self.connection = BlockingConnection(
-            f"127.0.0.1:{gateway.port('amqp')}",
-            timeout=WAIT_S,
+        self.connection = connect_amqp(
+            gateway,
+            timeout_s=WAIT_S,
             allow_insecure_mechs=True,
             allowed_mechs="PLAIN",
             user=f"{auth_id}@{TENANT}",

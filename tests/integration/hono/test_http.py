@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import http.client
-import shutil
 import socket
 import struct
 import subprocess
@@ -21,6 +20,7 @@ from tests.support.hono import TENANT, WAIT_S, Application, HonoDevice, flush, s
 from tests.support.http_client import Answer
 from tests.support.http_fields import INERT
 from tests.support.processes import Waypost
+from tests.support.programs import curl
 
 JSON = {"Content-Type": "application/json"}
 
@@ -62,7 +62,7 @@ class TestPublish:
         assert ask(gateway, "PUT", path, b"x", {}, "gw").status == 202
         assert receiver.receive(WAIT_S).properties["device_id"] == "4712"
 
-    @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+    @curl
     def test_curl_publishes_as_in_the_manual(self, gateway: Waypost) -> None:
         url = f"http://127.0.0.1:{gateway.port('http')}/telemetry"
         command = ["curl", "-si", "-u", f"sensor1@{TENANT}:sensor1-secret", "-H", "content-type: application/json"]

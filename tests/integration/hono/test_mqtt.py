@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -14,8 +13,7 @@ import pytest
 from edge.broker.hono.limits import COMMAND_SUBSCRIPTIONS_MAX, PLANS_CACHED_MAX
 from tests.support.hono import TENANT, WAIT_S, Application, HonoDevice, site
 from tests.support.processes import Waypost
-
-mosquitto = pytest.mark.skipif(shutil.which("mosquitto_pub") is None, reason="mosquitto-clients is not installed")
+from tests.support.programs import mosquitto_clients
 
 
 class TestTelemetry:
@@ -79,7 +77,7 @@ class TestTelemetry:
             device.publish("t/OTHER/4711/?on-error=ignore", b"x", 1)
             device.publish("t", b"still there", 1)
 
-    @mosquitto
+    @mosquitto_clients
     def test_mosquitto_publishes_as_in_the_manual(self, gateway: Waypost, application: Application) -> None:
         receiver = application.receiver(f"telemetry/{TENANT}")
         arguments = ["mosquitto_pub", "-h", "127.0.0.1", "-p", str(gateway.port("mqtt")), "-u", f"sensor1@{TENANT}"]
