@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, Final
 
-from proton.utils import BlockingConnection
+import pytest
+from proton.utils import BlockingConnection, LinkDetached
 
 from tests.support.processes import Waypost
 
@@ -23,3 +24,11 @@ def amqp_client(gateway: Waypost, *, timeout_s: float = WAIT_S, **options: Any) 
     """Connect, and close at the end."""
     with contextlib.closing(connect_amqp(gateway, timeout_s=timeout_s, **options)) as connection:
         yield connection
+
+
+@contextlib.contextmanager
+def detached_with(condition: str) -> Iterator[None]:
+    """Expect that the gateway or hub detaches a link with this condition."""
+    with pytest.raises(LinkDetached) as caught:
+        yield
+    assert caught.value.condition == condition
