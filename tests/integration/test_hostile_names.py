@@ -22,7 +22,7 @@ FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 WIDE = {**os.environ, "COLUMNS": "300"}
-"""Environment of a command whose tables are not wrapped."""
+"""Environment in which tables are not wrapped."""
 
 
 def plain(text: str) -> str:

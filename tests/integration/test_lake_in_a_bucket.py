@@ -257,7 +257,7 @@ def test_kills_and_cuts_leave_each_acknowledged_message_in_the_lake_once(
             wait_until(
                 lambda: b"the store does not answer" in ask(the_hub, "GET", "/healthz").body,
                 timeout_s=100,
-                what="it is said",
+                what="the problem is reported",
             )
             link.down(False)
             publisher.end()

@@ -2,7 +2,7 @@
 
 `run_waypost` forks each command from a server that has imported the program once, so no command waits for the start of
 Python. The child process has its own arguments, environment, folder, standard streams and exit code, and runs the
-program's `main`. `run_program` starts Python anew, for tests of that start and of environments that the loader reads.
+program's `main`. `run_program` starts a new Python, for tests of its start and of variables that the loader reads.
 `invoke` calls one command inside the process of the test.
 """
 
