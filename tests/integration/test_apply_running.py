@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.command import run_waypost
-from tests.support.processes import Waypost
+from tests.support.processes import gateway_at
 
 RESOURCES = """
 {{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: gw1}},
@@ -31,7 +31,7 @@ def notes_of(*words: str) -> str:
 
 def test_apply_names_changes_that_need_a_restart(tmp_path: Path) -> None:
     assert "restart" not in applied(tmp_path, 0, "1Mi")
-    with Waypost(tmp_path / "gw.log", "edge", "run", "--data", str(tmp_path / "gw")) as gateway:
+    with gateway_at(tmp_path / "gw") as gateway:
         said = "Gateway spec.listeners.amqpWs changed: takes effect after a restart"
         assert said in applied(tmp_path, 1, "1Mi", "--dry-run")
         assert said in applied(tmp_path, 1, "1Mi")

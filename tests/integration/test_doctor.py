@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 
 from tests.support.certificates import Authority
 from tests.support.command import output_of, run_waypost
-from tests.support.processes import Waypost, edge, free_port
+from tests.support.processes import Waypost, edge, free_port, gateway_at
 from tests.support.stores import change
 
 Found = dict[str, list[dict[str, Any]]]
@@ -88,7 +88,7 @@ def test_running_gateway_has_no_failures(tmp_path: Path, peer: Waypost) -> None:
     Path(issued.key).chmod(0o600)
     data, port = tmp_path / "gw", free_port()
     apply(tmp_path, data, mqtts=port, certificate=issued.certificate, key=issued.key, peer=peer.port("amqp"), ca=None)
-    with Waypost(tmp_path / "gw.log", "edge", "run", "--data", str(data)) as gateway:
+    with gateway_at(data) as gateway:
         code, found = doctor(data, "--bundle", str(tmp_path / "bundle.tar.gz"))
         assert failures(found) == set()
         assert code == 0
@@ -127,7 +127,7 @@ def test_uplink_with_a_certificate_of_an_unknown_authority_fails(tmp_path: Path,
     stranger = Authority(tmp_path / "other", "stranger")
     other = tmp_path / "tls"
     apply(tmp_path, other, mqtts=port, certificate=issued.certificate, key=issued.key, peer=1, ca=None)
-    with Waypost(tmp_path / "tls.log", "edge", "run", "--data", str(other)):
+    with gateway_at(other):
         apply(
             tmp_path, data, mqtts=free_port(), certificate=issued.certificate, key=issued.key, peer=port,
             ca=stranger.certificate,

@@ -29,7 +29,7 @@ from tests.support.clock import Clock
 from tests.support.command import run_program, run_waypost
 from tests.support.enrolled import enrolling_hub, init_gateway, landed, operator_uplink, run_fleet
 from tests.support.password_device import PasswordDevice
-from tests.support.processes import Waypost, free_port, wait_until
+from tests.support.processes import free_port, gateway_at, wait_until
 
 WAIT_S = 60.0
 DAY_S = 86_400
@@ -42,7 +42,7 @@ def test_gateway_is_enrolled_revoked_and_enrolled_again_without_loss(tmp_path: P
     with enrolling_hub(tmp_path, amqps=port) as far:
         url = f"amqps://localhost:{port}"
         assert init_gateway(tmp_path, url, run_fleet(tmp_path, "token", "create"))[0] == 0
-        with Waypost(tmp_path / "hall.log", "edge", "run", "--data", str(data)) as near:
+        with gateway_at(data) as near:
             device = PasswordDevice(data, near.port("mqtt"))
             device.send(20)
             wait_until(lambda: len(landed(tmp_path)) == 20, timeout_s=WAIT_S, what="20 in the lake")
@@ -77,7 +77,7 @@ def test_registry_older_than_the_enrolment_accepts_the_certificate(tmp_path: Pat
     """
     port, data, notice = free_port(), tmp_path / "hall", tmp_path / "hub" / "registry.older"
     registry = tmp_path / "hub" / "registry.db"
-    near = Waypost(tmp_path / "hall.log", "edge", "run", "--data", str(data))
+    near = gateway_at(data)
     far = enrolling_hub(tmp_path, amqps=port)
     with far:
         assert far.stop() == 0
@@ -122,8 +122,8 @@ def test_forgotten_gateway_frees_its_place_and_returns(tmp_path: Path) -> None:
     port = free_port()
     (tmp_path / "hub.yaml").write_text(QUOTA)
     data = tmp_path / "hall"
-    near = Waypost(tmp_path / "hall.log", "edge", "run", "--data", str(data))
-    other = Waypost(tmp_path / "yard.log", "edge", "run", "--data", str(tmp_path / "yard"))
+    near = gateway_at(data)
+    other = gateway_at(tmp_path / "yard")
     with enrolling_hub(tmp_path, "--config", str(tmp_path / "hub.yaml"), amqps=port) as far:
         url = f"amqps://localhost:{port}"
         assert init_gateway(tmp_path, url, run_fleet(tmp_path, "token", "create"))[0] == 0
@@ -234,7 +234,7 @@ def test_certificate_is_renewed_during_traffic_and_replaced_after_expiry(tmp_pat
         url = f"amqps://localhost:{port}"
         assert init_gateway(tmp_path, url, run_fleet(tmp_path, "token", "create"))[0] == 0
         first = serial(data)
-        near = Waypost(tmp_path / "hall.log", "edge", "run", "--data", str(data))
+        near = gateway_at(data)
         near.environment = clock.environment
         with near:
             device = PasswordDevice(data, near.port("mqtt"))
@@ -374,7 +374,7 @@ def test_stolen_key_of_the_hub_is_refused_after_revocation(tmp_path: Path) -> No
     with enrolling_hub(tmp_path, amqps=port) as running:
         assert init_gateway(tmp_path, f"amqps://localhost:{port}", run_fleet(tmp_path, "token", "create"))[0] == 0
         assert identity_file(data).with_name(REVOKED).exists(), "it is fetched while a gateway enrols"
-        with Waypost(log, "edge", "run", "--data", str(data)) as gateway:
+        with gateway_at(data) as gateway:
             wait_until(lambda: operator_uplink(gateway)["state"] == "connected", timeout_s=WAIT_S, what="the link")
             stolen.write_bytes((tmp_path / "hub" / "authority" / "server.pem").read_bytes())
             before = shown_at(port)
@@ -386,7 +386,7 @@ def test_stolen_key_of_the_hub_is_refused_after_revocation(tmp_path: Path) -> No
         assert [each["gateway"] for each in listed] == ["hall"], "the hub is no gateway"
         fetch(data, HubEnrolmentClient(ListenEndpoint("localhost", port)))
         assert running.stop() == 0
-    with Impostor(port, stolen) as impostor, Waypost(log, "edge", "run", "--data", str(data)) as gateway:
+    with Impostor(port, stolen) as impostor, gateway_at(data) as gateway:
         reason = "certificate verify failed: certificate revoked; nothing is sent to this peer"
         wait_until(
             lambda: reason in (operator_uplink(gateway)["last_error"] or ""), timeout_s=WAIT_S, what="the reason"

@@ -26,7 +26,7 @@ from edge.broker.store.lock import LOCK_NAME
 from tests.conftest import ROOT
 from tests.spark import lakes
 from tests.support.command import run_program, run_waypost
-from tests.support.processes import Waypost, edge, free_port, hub
+from tests.support.processes import edge, free_port, gateway_at, hub
 
 PROGRAM = "./waypost"
 SECONDS_MAX = 60.0
@@ -456,7 +456,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     with (
         edge(folder, "running") as running,
         hub(folder) as a_hub,
-        Waypost(folder / "guarded.log", "edge", "run", "--data", str(guarded)) as with_accounts,
+        gateway_at(guarded) as with_accounts,
         socket.create_server(("127.0.0.1", 0)) as closed,
     ):
         closed_port = closed.getsockname()[1]

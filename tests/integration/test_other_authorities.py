@@ -25,7 +25,7 @@ from tests.support.command import run_waypost
 from tests.support.enrolled import enrolling_hub, init_gateway, landed, operator_uplink, run_fleet
 from tests.support.est import EstStub
 from tests.support.password_device import PasswordDevice
-from tests.support.processes import Waypost, free_port, wait_until
+from tests.support.processes import free_port, gateway_at, wait_until
 
 WAIT_S = 60.0
 CONFIGURATION = """
@@ -57,7 +57,7 @@ def sends(folder: Path, url: str, config: str, count: int = 20) -> None:
     data = folder / "hall"
     done = init_gateway(folder, url, token(folder, config))
     assert done[0] == 0, done[1]
-    with Waypost(folder / "hall.log", "edge", "run", "--data", str(data)) as near:
+    with gateway_at(data) as near:
         device = PasswordDevice(data, near.port("mqtt"))
         device.send(count)
         wait_until(lambda: len(landed(folder)) == count, timeout_s=WAIT_S, what=f"{count} in the lake")
@@ -94,7 +94,7 @@ def goes_through(folder: Path, server: EstServer, issuer: str) -> None:
         assert (second := GatewayIdentity(data).certificate()).serial_number != first.serial_number
         assert second.issuer == first.issuer
         run_fleet(folder, "revoke", "hall", config)
-        with Waypost(folder / "hall.log", "edge", "run", "--data", str(data)) as near:
+        with gateway_at(data) as near:
             wait_until(
                 lambda: "was revoked" in (operator_uplink(near)["last_error"] or ""), timeout_s=WAIT_S, what="shut out"
             )

@@ -19,7 +19,7 @@ from tests.support.enrolled import landed, operator_uplink, run_fleet
 from tests.support.http_proxy import HttpProxy
 from tests.support.node import rhea
 from tests.support.password_device import PasswordDevice
-from tests.support.processes import Waypost, free_port, wait_until
+from tests.support.processes import Waypost, free_port, gateway_at, wait_until
 from tests.support.tenants import tenant_hub
 
 WAIT_S = 60.0
@@ -46,7 +46,7 @@ def test_gateway_enrols_and_sends_over_https_alone(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert f"at wss://localhost:{https}" in done.stdout
         assert "s3cret" not in done.stdout + done.stderr
-        with Waypost(tmp_path / "hall.log", "edge", "run", "--data", str(data)) as near:
+        with gateway_at(data) as near:
             device = PasswordDevice(data, near.port("mqtt"))
             device.send(20)
             wait_until(lambda: len(landed(tmp_path)) == 20, timeout_s=WAIT_S, what="20 in the lake")

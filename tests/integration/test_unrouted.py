@@ -14,7 +14,7 @@ from edge.broker.mqtt import packets
 from tests.support.command import output_of
 from tests.support.hostile import Raw
 from tests.support.http_client import ask
-from tests.support.processes import Waypost, edge, wait_until
+from tests.support.processes import Waypost, edge, gateway_at, wait_until
 
 RESOURCES = """
 apiVersion: waypost/v1
@@ -98,7 +98,7 @@ def test_the_command_of_the_notice_forwards_the_topic(tmp_path: Path) -> None:
     file, data = tmp_path / "gateway.yaml", tmp_path / "gw"
     file.write_text(RESOURCES)
     output_of("apply", "--data", str(data), "-f", str(file))
-    with Waypost(tmp_path / "gw.log", "edge", "run", "--data", str(data)) as gateway, Raw(gateway, 5) as client:
+    with gateway_at(data) as gateway, Raw(gateway, 5) as client:
         client.connect("c")
         assert publish(client, "sensors/temp", 1) == packets.PubAck(7, ReasonCode.NO_MATCHING_SUBSCRIBERS)
         found = notice(gateway)

@@ -17,7 +17,7 @@ from cloud.hub.registry.opening import open_registry
 from tests.support.command import run_waypost
 from tests.support.http_client import ask
 from tests.support.lake import rows
-from tests.support.processes import Waypost, free_port, wait_until
+from tests.support.processes import Waypost, free_port, gateway_at, wait_until
 
 WAIT_S = 60.0
 
@@ -98,8 +98,7 @@ class EnrolledFleet:
         token = self.fleet("token", "create", *(f"--label={each}" for each in labels))
         code, output = init_gateway(self.folder, self.url, token, name=name)
         assert code == 0, output
-        data = self.folder / name
-        made = self.gateways[name] = Waypost(self.folder / f"{name}.log", "edge", "run", "--data", str(data))
+        made = self.gateways[name] = gateway_at(self.folder / name)
         return made
 
     def written(self, name: str, text: str) -> str:

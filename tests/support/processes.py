@@ -145,6 +145,11 @@ def edge(folder: Path, name: str, *arguments: str) -> Waypost:
     return Waypost(folder / f"{name}.log", "edge", "run", "--data", str(folder / name), "--dev", *defaults, *arguments)
 
 
+def gateway_at(data: Path) -> Waypost:
+    """Return the gateway of a data directory, with the configuration applied there; its log is next to it."""
+    return Waypost(data.parent / f"{data.name}.log", "edge", "run", "--data", str(data))
+
+
 def hub(folder: Path, *arguments: str) -> Waypost:
     """Return a development hub on free ports; later arguments win."""
     defaults = ["--amqp=127.0.0.1:0", "--http=127.0.0.1:0"]
