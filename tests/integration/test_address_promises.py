@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,6 @@ from tests.support.paho_client import mqtt_client
 from tests.support.processes import Waypost, edge
 
 WAIT_S = 20.0
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with edge(tmp_path_factory.mktemp("promises"), "gw") as running:
-        yield running
 
 
 def connect(gateway: Waypost, **options: Any) -> BlockingConnection:

@@ -19,7 +19,7 @@ from tests.support.frames import (
     FramePeer,
     frame,
 )
-from tests.support.processes import Waypost, edge
+from tests.support.processes import Waypost
 
 CHANNEL_MAX = 255
 HANDLE_MAX = 0x7FFF_FFFF
@@ -30,12 +30,6 @@ DURABLE = (Uint(2), Symbol("never"))
 NO_STATE_YET = None
 ACCEPTED, REJECTED = 0x24, 0x25
 """Descriptors of outcomes (section 3.4)."""
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with edge(tmp_path_factory.mktemp("limits"), "gw") as running:
-        yield running
 
 
 @pytest.fixture

@@ -14,15 +14,9 @@ from proton.utils import BlockingConnection, BlockingReceiver
 
 from tests.support.amqp_client import amqp_client, connect_amqp
 from tests.support.paho_client import mqtt_client
-from tests.support.processes import Waypost, edge
+from tests.support.processes import Waypost
 
 WAIT_S = 20.0
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with edge(tmp_path_factory.mktemp("queues"), "gw") as running:
-        yield running
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import paho.mqtt.client as paho
@@ -22,12 +21,6 @@ from tests.support.processes import Waypost, edge, wait_until
 from tests.support.programs import mosquitto_clients
 
 WAIT_S = 20.0
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with edge(tmp_path_factory.mktemp("gateway"), "gw") as running:
-        yield running
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])

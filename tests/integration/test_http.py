@@ -9,7 +9,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,12 +21,6 @@ from tests.support.http_fields import INERT
 from tests.support.paho_client import mqtt_client
 from tests.support.processes import Waypost, edge, wait_until
 from tests.support.programs import curl
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with edge(tmp_path_factory.mktemp("gateway"), "gw") as running:
-        yield running
 
 
 class TestPublish:

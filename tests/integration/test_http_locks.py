@@ -8,7 +8,6 @@ import re
 import socket
 import struct
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,6 @@ from tests.support.http_client import WAIT_S, Answer, ask
 from tests.support.processes import Waypost, edge, wait_until
 
 LARGE = b"x" * 3_000_000
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with edge(tmp_path_factory.mktemp("gateway"), "gw") as running:
-        yield running
 
 
 def connect(gateway: Waypost) -> socket.socket:

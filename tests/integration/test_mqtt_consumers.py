@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,17 +13,11 @@ from edge.broker.mqtt import packets as p
 from tests.support.amqp_client import connect_amqp
 from tests.support.hostile import Raw
 from tests.support.http_client import ask
-from tests.support.processes import Waypost, edge, wait_until
+from tests.support.processes import Waypost, wait_until
 
 WAIT_S = 20.0
 KEPT = Properties(session_expiry_interval_s=100)
 _names = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with edge(tmp_path_factory.mktemp("consumers"), "gw") as running:
-        yield running
 
 
 def consumer(gateway: Waypost, pattern: str) -> Raw:

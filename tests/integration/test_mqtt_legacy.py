@@ -11,18 +11,12 @@ from edge.broker.limits import TOPIC_LEVELS_MAX
 from edge.broker.mqtt import packets
 from tests.support.configured_gateway import gateway_with
 from tests.support.hostile import WAIT_S, Raw
-from tests.support.processes import Waypost, edge
+from tests.support.processes import Waypost
 from tests.support.programs import mosquitto_clients
 
 pytestmark = mosquitto_clients
 
 LONG_ID = "a-client-identifier-of-more-than-23-bytes"
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with edge(tmp_path_factory.mktemp("legacy"), "gw") as running:
-        yield running
 
 
 WIDE = """

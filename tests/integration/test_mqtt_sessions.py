@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import paho.mqtt.client as paho
@@ -21,12 +20,6 @@ from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, edge
 
 WAIT_S = 20.0
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with edge(tmp_path_factory.mktemp("gateway"), "gw") as running:
-        yield running
 
 
 class Mqtt5Client(PahoClient):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,15 +13,6 @@ from tests.support.hostile import Raw
 from tests.support.processes import Waypost
 
 KEPT = "kept/data"
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    folder: Path = tmp_path_factory.mktemp("sockets")
-    arguments = ("edge", "run", "--dev", "--data", str(folder / "gw"))
-    listeners = ("--mqtt", "127.0.0.1:0", "--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0")
-    with Waypost(folder / "gw.log", *arguments, *listeners) as running:
-        yield running
 
 
 @pytest.fixture(scope="module", autouse=True)

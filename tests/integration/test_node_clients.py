@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,16 +11,10 @@ from tests.support.bearer import SCOPE, resources_with
 from tests.support.configured_gateway import gateway_with
 from tests.support.issuer import TestIssuer
 from tests.support.node import mqtt_js, rhea
-from tests.support.processes import Waypost, edge
+from tests.support.processes import Waypost
 
 WAIT_S = 60.0
 COUNT = 20
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with edge(tmp_path_factory.mktemp("node"), "gw") as running:
-        yield running
 
 
 def run(script: str, *arguments: object) -> list[str]:

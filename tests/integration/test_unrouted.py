@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +28,6 @@ kind: AddressSpace
 metadata: {name: default}
 spec: {authenticationService: {name: none}}
 """
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with edge(tmp_path_factory.mktemp("gateway"), "gw") as running:
-        yield running
 
 
 def publish(client: Raw, topic: str, qos: int) -> packets.Packet | None:
