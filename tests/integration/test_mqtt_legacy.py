@@ -126,7 +126,7 @@ class TestDollarTopics:
             assert isinstance(client.receive(), packets.UnsubAck)
             assert named(client, "$own/a", "plain/a") == set()
 
-    def test_kept_and_retained_messages_and_figures(self, wide: Waypost) -> None:
+    def test_dollar_topics_are_stored_and_retained(self, wide: Waypost) -> None:
         with Raw(wide, 4).connect("sender") as sender:
             sender.send(packets.Publish("$own/kept", b"retained", retain=True))
             with Raw(wide, 3).connect("sleeper", clean_start=False) as client:

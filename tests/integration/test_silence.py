@@ -295,7 +295,7 @@ def test_peer_that_closes_while_paused_is_removed(spoken: Spoken, tls: DeviceTls
     run(scenario())
 
 
-def test_paused_peer_that_vanishes_is_found_by_heartbeats(tls: DeviceTls | None) -> None:
+def test_paused_peer_that_does_not_acknowledge_heartbeats_is_found(tls: DeviceTls | None) -> None:
     """The kernel detects this in its own time (tcp_retries2 of tcp(7): 15 minutes), which the test shortens."""
 
     async def scenario() -> None:

@@ -116,7 +116,7 @@ async def keep(peer: RabbitMQ) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_rabbitmq_persists_forwarded_messages(rabbitmq: RabbitMQ) -> None:
+def test_rabbitmq_persists_messages_that_their_sender_did_not_mark_durable(rabbitmq: RabbitMQ) -> None:
     asyncio.run(keep(rabbitmq))
 
 
@@ -134,11 +134,11 @@ def test_no_message_is_lost_when_rabbitmq_is_killed_twice(rabbitmq: RabbitMQ) ->
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_no_message_is_lost_when_the_peer_is_killed_twice(artemis: Artemis) -> None:
+def test_no_message_is_lost_when_artemis_is_killed_twice(artemis: Artemis) -> None:
     asyncio.run(carry(artemis, MESSAGES, RESTART_AT, timeout_s=480.0))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_queue_of_artemis_is_served_both_ways(artemis: Artemis) -> None:
+def test_messages_cross_a_queue_of_artemis(artemis: Artemis) -> None:
     asyncio.run(carry(artemis, FEW))
