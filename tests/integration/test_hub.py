@@ -230,7 +230,7 @@ def test_wrong_usage_ends_in_one_clear_line(tmp_path: Path) -> None:
     assert f"{config}:4: spec.ampq" in refusal("--data", str(tmp_path / "hub"), "--dev", "--config", str(config), *FREE)
 
 
-def test_directory_or_port_in_use_ends_in_one_clear_line(tmp_path: Path) -> None:
+def test_place_in_use_ends_in_one_clear_line(tmp_path: Path) -> None:
     with hub(tmp_path) as running:
         assert "in use by another hub" in refusal("--data", str(tmp_path / "hub"), "--dev", *FREE)
         own = ("--amqp", f"127.0.0.1:{running.port('amqp')}", "--http", f"127.0.0.1:{running.port('http')}")

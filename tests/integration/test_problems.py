@@ -79,9 +79,7 @@ def test_two_gateways_with_one_identity_are_reported_at_the_hub_and_at_both(tmp_
                 wait_until(
                     lambda running=running, name=name: (
                         [  # type: ignore[misc]
-                            each["name"]
-                            for each in json.loads(ask(running.port("http"), "/api/v1/status")[1])["problems"]
-                            if "two machines use" in each["what"]
+                            each["name"] for each in status(running)["problems"] if "two machines use" in each["what"]
                         ]
                         == [name]
                     ),
