@@ -116,6 +116,7 @@ IMPORTING_TEST_MODULES: frozenset[str] = frozenset(
         "tests/unit/configuration/test_loops.py",
         "tests/unit/console/test_alerts.py",
         "tests/unit/hono/test_exactly_once.py",
+        "tests/unit/http/test_audit.py",
         "tests/unit/listeners/test_given_back.py",
         "tests/unit/listeners/web/test_connection.py",
         "tests/unit/listeners/web/test_lazy_server.py",
