@@ -1,9 +1,10 @@
-"""HTTP side of the hub: health, metrics, read-only API and console page. Keeps no state."""
+"""HTTP side of the hub: health, metrics, read-only API and console."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib import resources
 from typing import Any, Final
@@ -17,31 +18,43 @@ from starlette.types import Scope as ASGIScope
 
 from bridge.version import VERSION
 from cloud.hub.committer import Committer, Fault
-from cloud.hub.fleet import FleetState, GatewayState
+from cloud.hub.fleet import FleetState
+from cloud.hub.fleet_view import (
+    SORTS,
+    FleetView,
+    GatewayCondition,
+    GatewayQuery,
+    SeenGateway,
+    count_sites,
+    find_causes,
+)
+from cloud.hub.groups import Key
 from cloud.hub.health import HubHealth
 from cloud.hub.json_http import json_response
-from cloud.hub.limits import HELD_SHOWN_MAX, MARKS_SHOWN_MAX, PAGE_GATEWAYS_MAX
+from cloud.hub.labels import LabelError, Labels, parse_selector
+from cloud.hub.limits import HELD_SHOWN_MAX, MARKS_SHOWN_MAX, PAGE_GATEWAYS, PAGE_GATEWAYS_MAX
 from cloud.hub.metrics import Metrics
 from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.registry.registry import Registry
 from cloud.hub.scope import Scope, require_fleet, scope_of
 from cloud.lake.faults import RegistryError
+from edge.broker.http import live
 from edge.broker.http.access import HttpAccess, is_local
 from edge.broker.http.application import Answer, needing
 from edge.broker.http.application import application as web_application
+from edge.broker.http.assets import StaticAssets
+from edge.broker.http.page import ConsolePage
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.health.problems import serving
 from edge.output import logs
 
-_CONNECTED: Final = {"": None, "true": True, "false": False}
-"""Values of the query parameter `connected`."""
-
-CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-"""The console is a single page: it loads nothing else and connects to this hub only."""
+STREAMS_MAX: Final = 200
+"""Pages with live figures at the same time, about 100 kB each at most; further ones ask every 10 s."""
+LIVE_INTERVAL_S: Final = 2.0
+"""Time between two live figures: half as often as a gateway's, as a hub has more pages open."""
+_STATES: Final = ("", "danger", *GatewayCondition)
+"""Values of the query parameter `state`."""
 
 
 def application(
@@ -58,18 +71,23 @@ def application(
 ) -> Starlette:
     """Return the ASGI application.
 
-    Every response is JSON except the page and the metrics. All paths except the health need the right to view, and show
-    data within the user's scope (`cloud.hub.scope`).
+    Every response is JSON except the page, its files and the metrics. All other paths except the health need the right
+    to view, and show data within the user's scope (`cloud.hub.scope`).
 
     `now_us`: UTC microseconds; `clock`: monotonic seconds; `more`: routes that check rights themselves.
     """
     api = Api(fleet, committer, metrics, health, access, dev, now_us, clock)
     fleet_wide = needing(functools.partial(require_fleet, access))
+    assets = StaticAssets([resources.files("bridge.console"), resources.files("cloud.console").joinpath("pages")])
+    page = ConsolePage("Waypost hub", assets, "hub.js")
     routes = [
         HttpRoute("/healthz", api.health, methods=PURE),
-        HttpRoute("/", api.scoped(api.console), methods=PURE),
+        HttpRoute("/", page.respond, methods=PURE),
+        *assets.routes,
+        HttpRoute(live.PATH, api.scoped(api.events), methods=("GET",)),
         HttpRoute("/metrics", fleet_wide(api.prometheus), methods=PURE),
         HttpRoute("/api/v1/status", api.scoped(api.status), methods=PURE),
+        HttpRoute("/api/v1/fleet", api.scoped(api.fleet), methods=PURE),
         HttpRoute("/api/v1/gateways", api.scoped(api.gateways), methods=PURE),
         HttpRoute("/api/v1/gateways/{name:path}", api.scoped(api.gateway), methods=PURE),
         *more,
@@ -123,6 +141,10 @@ class Api:
         self._now_us = now_us
         self._clock = clock
         self._started_at_us = now_us()
+        self._feeds: dict[str | None, live.LiveFeed] = {}
+        """Live figures by tenant; None: of the whole fleet."""
+        self._views: dict[str | None, FleetView] = {}
+        """Lists of gateways by tenant; None: of the whole fleet."""
 
     def scoped(self, answer: Scoped) -> Answer:
         """Wrap an endpoint: refuse users without the right to view, and pass the scope of the others."""
@@ -136,13 +158,17 @@ class Api:
 
         return behind
 
-    async def console(self, _request: Request, _scope: Scope) -> Response:
-        headers = {
-            "content-security-policy": CONTENT_SECURITY_POLICY,
-            "x-content-type-options": "nosniff",
-            "referrer-policy": "no-referrer",
-        }
-        return Response(_console_page(), media_type="text/html", headers=headers)
+    async def events(self, request: Request, scope: Scope) -> Response:
+        """Stream the status, of the hub or of the tenant's part of it."""
+        if sum(feed.streams for feed in self._feeds.values()) >= STREAMS_MAX:
+            return RequestRefused(503, f"{STREAMS_MAX} pages are open: this one asks less often").response()
+        self._feeds = {tenant: feed for tenant, feed in self._feeds.items() if feed.streams}
+        feed = self._feeds.get(scope.tenant)
+        if feed is None:
+            sources = {"status": functools.partial(self._status, scope)}
+            feed = live.LiveFeed(sources, self._access, streams_max=STREAMS_MAX, interval_s=LIVE_INTERVAL_S)
+            self._feeds[scope.tenant] = feed
+        return await feed.respond(request)
 
     async def health(self, request: Request) -> Response:
         """Answer 200 while the hub serves, 503 otherwise.
@@ -173,6 +199,9 @@ class Api:
 
     async def status(self, _request: Request, scope: Scope) -> Response:
         """Show the status of the hub, or the tenant's part of it."""
+        return json_response(self._status(scope))
+
+    def _status(self, scope: Scope) -> dict[str, Any]:
         head = {
             "version": VERSION,
             "dev": self._dev,
@@ -182,64 +211,77 @@ class Api:
         }
         if scope.tenant is not None:
             figures = self._fleet.tenant(scope.tenant)
-            return json_response(
-                {
-                    **head,
-                    "gateways": {"known": figures.known, "connected": figures.connected},
-                    "totals": {"rows": figures.rows},
-                    "rate": figures.rate.history(self._clock()),
-                }
-            )
-        fleet, committer = self._fleet, self._committer
-        return json_response(
-            {
+            return {
                 **head,
-                "gateways": {"known": len(fleet.gateways), "connected": fleet.connected},
-                "totals": asdict(fleet.totals),
-                "rate": fleet.rate.history(self._clock()),
-                "landing": {
-                    "failing": committer.failing,
-                    "fault": self._fault(fault) if (fault := committer.fault) is not None else None,
-                    "oldest_ms": _milliseconds(committer.oldest_s),
-                    "held": [
-                        {"tenant": session.tenant, "gateway": session.gateway, **self._fault(held)}
-                        for session, held in committer.held[:HELD_SHOWN_MAX]
-                    ],
-                    "pending_bytes": committer.pending_bytes,
-                    "pending_messages": committer.pending_rows,
-                    "latency_ms_p50": _milliseconds(fleet.latency_s(0.5)),
-                    "latency_ms_p99": _milliseconds(fleet.latency_s(0.99)),
-                    "latencies_ms": [_milliseconds(one) for one in list(fleet.latencies_s)[-60:]],
-                },
-                "tables": fleet.versions,
-                "loop": {"lag_s": self._health.lag.recent_s, "lag_s_max": self._health.lag.longest_s},
-                "log": logs.figures()._asdict(),
-                "problems": self._health.problems(),
+                "gateways": {"known": figures.known, "connected": figures.connected},
+                "totals": {"rows": figures.rows},
+                "rate": figures.rate.history(self._clock()),
             }
+        fleet, committer = self._fleet, self._committer
+        return {
+            **head,
+            "gateways": {"known": len(fleet.gateways), "connected": fleet.connected},
+            "totals": asdict(fleet.totals),
+            "rate": fleet.rate.history(self._clock()),
+            "landing": {
+                "failing": committer.failing,
+                "fault": self._fault(fault) if (fault := committer.fault) is not None else None,
+                "oldest_ms": _milliseconds(committer.oldest_s),
+                "held": [
+                    {"tenant": session.tenant, "gateway": session.gateway, **self._fault(held)}
+                    for session, held in committer.held[:HELD_SHOWN_MAX]
+                ],
+                "pending_bytes": committer.pending_bytes,
+                "pending_messages": committer.pending_rows,
+                "latency_ms_p50": _milliseconds(fleet.latency_s(0.5)),
+                "latency_ms_p99": _milliseconds(fleet.latency_s(0.99)),
+                "latencies_ms": [_milliseconds(one) for one in list(fleet.latencies_s)[-60:]],
+            },
+            "tables": fleet.versions,
+            "loop": {"lag_s": self._health.lag.recent_s, "lag_s_max": self._health.lag.longest_s},
+            "log": logs.figures()._asdict(),
+            "problems": self._health.problems(),
+        }
+
+    async def fleet(self, _request: Request, scope: Scope) -> Response:
+        """Show the gateways by state, troubles with one likely cause, and sites."""
+        try:
+            seen = await self._view(scope).gateways()
+        except RegistryError as error:
+            return json_response({"error": str(error)}, 503)
+        states = Counter(one.condition.value for one in seen)
+        return json_response(
+            {"total": len(seen), "states": states, "causes": find_causes(seen), "sites": count_sites(seen)}
         )
 
     async def gateways(self, request: Request, scope: Scope) -> Response:
-        """Show one page of gateways, and where the next begins.
+        """Show one page of gateways.
 
-        Query: ``?limit=N&after_tenant=T&after=NAME&name=PART&connected=true|false``.
+        Query: ``?q=PART&state=danger|offline|…&selector=site=berlin&sort=[-]danger|name|…&after=NEXT&limit=N``.
         """
-        query = request.query_params
-        text = query.get("limit", "200")
-        if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= PAGE_GATEWAYS_MAX):
-            return json_response({"error": f"limit must be a number from 1 to {PAGE_GATEWAYS_MAX}"}, 400)
-        connected = query.get("connected", "")
-        if connected not in _CONNECTED:
-            return json_response({"error": "connected must be true or false"}, 400)
-        after = (query.get("after_tenant", self._tenant(scope)), query["after"]) if "after" in query else None
-        page = self._fleet.page(
-            after, int(text), scope.tenant, name=query.get("name", ""), connected=_CONNECTED[connected]
-        )
-        more = len(page) == int(text)
-        following = {"after_tenant": page[-1].tenant, "after": page[-1].name} if more else None
-        now_s = self._clock()
-        return json_response(
-            {"gateways": [_summary(gateway, now_s, self._now_us()) for gateway in page], "next": following}
-        )
+        try:
+            query, start, limit = _gateway_query(request)
+            found = await self._view(scope).select(query)
+        except RequestRefused as refused:
+            return refused.response()
+        except RegistryError as error:
+            return json_response({"error": str(error)}, 503)
+        page, now_s = found[start : start + limit], self._clock()
+        rows = [_summary(one, now_s, self._now_us()) for one in page]
+        following = str(start + limit) if start + limit < len(found) else None
+        return json_response({"gateways": rows, "next": following, "total": len(found)})
+
+    def _view(self, scope: Scope) -> FleetView:
+        """Return the list of a scope."""
+        found = self._views.get(scope.tenant)
+        if found is None:
+
+            async def read_labels() -> Mapping[Key, Labels]:
+                return await self._committer.read(lambda registry: registry.directory.labels())
+
+            found = FleetView(self._fleet, scope.tenant, self._now_us, self._clock, read_labels)
+            self._views[scope.tenant] = found
+        return found
 
     @staticmethod
     def _tenant(scope: Scope) -> str:
@@ -249,10 +291,10 @@ class Api:
     async def gateway(self, request: Request, scope: Scope) -> Response:
         """Show one gateway with its marks: how far each address has landed."""
         tenant, name = request.query_params.get("tenant", self._tenant(scope)), request.path_params["name"]
-        gateway = self._fleet.gateways.get((tenant, name)) if scope.covers(tenant) else None
-        if gateway is None:
-            return json_response({"error": f"no gateway {name} in tenant {tenant}"}, 404)
         try:
+            gateway = await self._view(scope).one((tenant, name))
+            if gateway is None:
+                return json_response({"error": f"no gateway {name} in tenant {tenant}"}, 404)
             marks, total = await self._committer.read(functools.partial(_marks, tenant=tenant, name=name))
         except RegistryError as error:
             return json_response({"error": str(error)}, 503)
@@ -274,11 +316,43 @@ def _marks(registry: Registry, *, tenant: str, name: str) -> tuple[list[dict[str
     return shown, len(known.landed)
 
 
-def _summary(gateway: GatewayState, now_s: float, now_us: int) -> dict[str, Any]:
-    newest = gateway.newest_received_at
+def _gateway_query(request: Request) -> tuple[GatewayQuery, int, int]:
+    """Return what a request asks for, the place of the first row, and the number of rows. Raises RequestRefused."""
+    query = request.query_params
+    limit, after = query.get("limit", str(PAGE_GATEWAYS)), query.get("after") or "0"
+    if not (_is_number(limit) and 0 < int(limit) <= PAGE_GATEWAYS_MAX):
+        raise RequestRefused(400, f"limit must be a number from 1 to {PAGE_GATEWAYS_MAX}")
+    if not _is_number(after):
+        raise RequestRefused(400, "after must be the `next` of the page before")
+    sort, state = query.get("sort") or "danger", query.get("state", "")
+    key = sort.removeprefix("-")
+    if key not in SORTS:
+        raise RequestRefused(400, f"sort must be one of {', '.join(SORTS)}, with - before it for the reverse order")
+    if state not in _STATES:
+        raise RequestRefused(400, f"state must be one of {', '.join(filter(None, _STATES))}")
+    try:
+        selector = parse_selector(query["selector"]) if query.get("selector") else None
+    except LabelError as error:
+        raise RequestRefused(400, str(error)) from None
+    return GatewayQuery(query.get("q", ""), state, selector, key, sort.startswith("-")), int(after), int(limit)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10
+
+
+def _summary(seen: SeenGateway, now_s: float, now_us: int) -> dict[str, Any]:
+    gateway = seen.gateway
+    newest, status = gateway.newest_received_at, gateway.status or {}
     return {
         "tenant": gateway.tenant,
         "name": gateway.name,
+        "labels": seen.labels,
+        "state": seen.condition.value,
+        "why": seen.why or None,
+        "next_step": seen.next_step or None,
+        "since": seen.since_us // 1_000 or None,
+        "room_hours": seen.room_hours,
         "connected": gateway.connected,
         "remote": gateway.remote if gateway.connected else None,
         "first_seen": gateway.first_seen // 1_000,
@@ -286,14 +360,11 @@ def _summary(gateway: GatewayState, now_s: float, now_us: int) -> dict[str, Any]
         "landed": gateway.landed,
         "newest_received_at": newest // 1_000 if newest else None,
         "lag_ms": max(0, now_us - newest) // 1_000 if newest else None,
+        "waiting_messages": status.get("backlog_messages"),
+        "waiting_bytes": status.get("backlog_bytes"),
         "rate": gateway.rate.history(now_s) if gateway.rate is not None else [],
         "status": gateway.status,
     }
-
-
-@functools.cache
-def _console_page() -> bytes:
-    return resources.files("cloud.console").joinpath("index.html").read_bytes()
 
 
 def _milliseconds(seconds: float | None) -> float | None:

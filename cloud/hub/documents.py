@@ -21,6 +21,7 @@ from cloud.hub.limits import LEDGER_RANGES_MAX, OPENINGS_MAX, STATEMENTS_MAX
 from cloud.lake.landing import LedgerRange
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Hours = Annotated[float, msgspec.Meta(ge=0)]
 SEQUENCE_MAX = (1 << 63) - 2
 """Largest sequence, as in batches: the number of sequences from 0 up to it has 63 bits too."""
 SequenceNumber = Annotated[int, msgspec.Meta(ge=0, le=SEQUENCE_MAX)]
@@ -56,6 +57,8 @@ class StatusDocument(msgspec.Struct, frozen=True):
     devices_connected: Count | None = None
     messages_accepted: Count | None = None
     clock_quality: Word | None = None
+    room_hours: Hours | None = None
+    """Hours until its card is full if nothing is sent; 0: it is full. Not in the lake."""
 
 
 class RangeDocument(msgspec.Struct, frozen=True):
@@ -126,6 +129,11 @@ def status_row(session: GatewaySession, document: Mapping[str, Any], now_us: int
     if status.backlog_oldest_at is not None:
         row["backlog_oldest_at"] = to_microseconds(status.backlog_oldest_at, now_us)
     return {"tenant": session.tenant, "gateway": session.gateway, **row}
+
+
+def lake_row(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a status that the lake keeps."""
+    return {name: value for name, value in status.items() if name != "room_hours"}
 
 
 def presence_row(session: GatewaySession, state: str, now_us: int) -> dict[str, Any]:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import time
 from array import array
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from cloud.hub.groups import GatewaySession, GroupReport, Key, LandingGroup, LandingOutcome
@@ -226,28 +224,3 @@ class FleetState:
         """Return the latency that a share of the last landings did not exceed; None before the first."""
         ordered = sorted(self.latencies_s)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
-
-    def page(
-        self,
-        after: Key | None,
-        limit: int,
-        tenant: str | None = None,
-        *,
-        name: str = "",
-        connected: bool | None = None,
-    ) -> list[GatewayState]:
-        """Return up to `limit` gateways after `after`, ordered by (tenant, name).
-
-        Filters: one `tenant` (None: all), a `name` that contains the text (case ignored), and `connected` (None:
-        both).
-        """
-        keys = sorted(key for key in self.gateways if tenant is None or key[0] == tenant)
-        start = 0 if after is None else bisect_right(keys, after)
-        wanted = name.casefold()
-        behind = (self.gateways[key] for key in islice(keys, start, None))
-        found = (
-            gateway
-            for gateway in behind
-            if wanted in gateway.name.casefold() and connected in (None, gateway.connected)
-        )
-        return list(islice(found, limit))

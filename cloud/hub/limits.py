@@ -100,6 +100,8 @@ HISTORY_SECONDS = 60
 LATENCIES_KEPT = 512
 """Landing latencies kept for the percentiles shown."""
 
+PAGE_GATEWAYS = 50
+"""Gateways in one page of the API, unless the client wants another number."""
 PAGE_GATEWAYS_MAX = 1_000
 """Gateways in one page of the API."""
 

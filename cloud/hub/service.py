@@ -28,6 +28,7 @@ from cloud.hub.documents import (
     DISCONNECTED,
     DocumentError,
     clock_offset_rows,
+    lake_row,
     ledger_ranges,
     manifest_rows,
     parse_lineage,
@@ -224,7 +225,7 @@ class HubService:
             return
         known.last_seen = now_us
         known.status = _status_for_api(row)
-        self._committer.put_state(row)
+        self._committer.put_state(lake_row(row))
         self._committer.record_seen(session.key)
 
     def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:

@@ -22,7 +22,7 @@ from edge.appliance.accounts.users import apply_resources
 from edge.appliance.clients.directory import ClientDirectory
 from edge.appliance.clients.sources import ClientSources
 from edge.appliance.clock import ClockQuality
-from edge.appliance.console.history import StatusHistory
+from edge.appliance.console.series import SeriesSample, StatusSeries
 from edge.appliance.console.status import AddressStatus, CommitDurations, GatewayStatus, MemoryStatus, UplinkStatus
 from edge.appliance.crossing.documents import BridgeStatus
 from edge.appliance.crossing.status import BridgeWatch
@@ -143,7 +143,7 @@ class Gateway:
         self._clients = ClientDirectory(ClientSources(self.broker, self._polls, monotonic_s=loop.time, utc_s=time.time))
         self._devices: HttpDeviceApi | None = None
         """HTTP API for devices; made by the first request."""
-        self._history = StatusHistory(self.status)
+        self._series = StatusSeries(self._sample, data)
         self._sampling: asyncio.Task[None] | None = None
         self._web_server: LazyWebServer | None = None
         self._reporter: asyncio.Task[None] | None = None
@@ -203,6 +203,7 @@ class Gateway:
         await self._follow_issuer(None)
         if self._sampling is not None:
             self._sampling.cancel()
+            await asyncio.gather(self._sampling, return_exceptions=True)  # it saves the charts
         if self._web_server is not None:
             await self._web_server.stop()
         self.store.close()
@@ -319,7 +320,7 @@ class Gateway:
                 "refused": router.figures.refused,
             },
             "addresses": list(itertools.islice(_addresses(router), ADDRESSES_SHOWN_MAX)),
-            "addresses_left_out": max(0, len(router.queues) + len(router.durable_subscriptions) - ADDRESSES_SHOWN_MAX),
+            "addresses_left_out": max(0, self._count_addresses() - ADDRESSES_SHOWN_MAX),
             "logins_refused": {"credentials": broker.gate.refused, "busy": broker.gate.busy},
             "refused": dict(broker.refusals.counts),
             "store": {
@@ -348,6 +349,20 @@ class Gateway:
             "first_boot": self._health.first_boot.summary(),
             "configuration": msgspec.to_builtins(self._trials.report()) if self._trials is not None else {},
         }
+
+    def _count_addresses(self) -> int:
+        router = self.broker.router
+        return len(router.queues) + len(router.durable_subscriptions)
+
+    def _sample(self) -> SeriesSample:
+        """Return the figures that the charts show over time."""
+        first = next(iter(self.uplinks), None)
+        return SeriesSample(
+            received=self.broker.router.figures.received,
+            acked=sum(uplink.figures.messages_accepted for uplink in self.uplinks),
+            waiting=self.uplinks.backlog,
+            linked=first is None or first.dialer.state.connected,
+        )
 
     def _uplink_status(self) -> UplinkStatus:
         first = next(iter(self.uplinks), None)
@@ -396,12 +411,17 @@ class Gateway:
             await asyncio.sleep(REPORT_INTERVAL_S)
 
     def _report_status(self) -> None:
+        bridge = self.bridge_status()
+        oldest = [each.backlog_oldest_at for each in bridge.connectors if each.backlog_oldest_at is not None]
         document = {
             "state": "running",
             "epoch": self.store.lineage.epoch,
             "reported_at": datetime.datetime.now(datetime.UTC).isoformat(),
             "version": VERSION,
             "backlog_messages": self.uplinks.backlog,
+            "backlog_bytes": sum(each.backlog_bytes for each in bridge.connectors),
+            "backlog_oldest_at": int(min(oldest) * 1e9) if oldest else None,
+            "room_hours": bridge.autonomy_hours,
             "devices_connected": self.broker.listeners.connections,
             "messages_accepted": self.broker.router.figures.acknowledged,
             "clock_quality": "good" if self.clock_good() else "unknown",
@@ -431,18 +451,21 @@ class Gateway:
             self._web_server = LazyWebServer(
                 list(sockets.values()), self._make_app, modules, wrong_port, self.broker.tracer
             )
-            self._sampling = asyncio.create_task(self._history.run())
+            self._sampling = asyncio.create_task(self._series.run(), name="console: series")
         return {name: bound.sock.getsockname()[:2] for name, bound in sockets.items()}
 
     def _make_app(self) -> ASGIApp:
         """Make the web application, at the first HTTP request: its modules cost no memory before that."""
         from edge.appliance.clients.routes import client_routes  # noqa: PLC0415
+        from edge.appliance.console.address_table import AddressTable  # noqa: PLC0415
         from edge.appliance.console.app import make_app  # noqa: PLC0415
         from edge.appliance.crossing.routes import bridge_routes  # noqa: PLC0415
         from edge.appliance.trace.routes import trace_routes  # noqa: PLC0415
         from edge.broker.http.access import HttpAccess  # noqa: PLC0415
         from edge.broker.http.api import HttpDeviceApi  # noqa: PLC0415
+        from edge.broker.http.application import needing  # noqa: PLC0415
         from edge.broker.http.guard import Guard  # noqa: PLC0415
+        from edge.broker.http.route import PURE, HttpRoute  # noqa: PLC0415
         from edge.broker.http.session_api import session_routes  # noqa: PLC0415
         from edge.broker.http.session_cookie import SessionCookie  # noqa: PLC0415
         from edge.broker.http.traced import TracedRequests  # noqa: PLC0415
@@ -456,14 +479,17 @@ class Gateway:
             from edge.broker.hono.http import HonoApi  # noqa: PLC0415
 
             self._devices = HonoApi(broker.devices, limits, access, broker.admission.budget)
+        addresses = AddressTable(partial(_addresses, broker.router), self._count_addresses)
+        view = needing(access.require_view)
         routes = [
+            HttpRoute("/api/v1/addresses", view(addresses.respond), methods=PURE),
             *self._devices.routes,
             *session_routes(access),
             *bridge_routes(self._bridge, self.bridge_status, access),
             *trace_routes(broker.tracer, access),
             *client_routes(self._clients, broker.gate, access),
         ]
-        app = make_app(self._history, access, self, routes)
+        app = make_app(self.status, self._series, access, self, routes)
         guard = Guard(app, broker.site, lambda: not broker.gate.open, self._devices.origins)
         return TracedRequests(guard, broker.tracer)
 

@@ -1,13 +1,14 @@
 """Routes of the console.
 
-=============================  ==============  ====================================================================
-``GET /healthz``               anyone          200 while it serves, 503 otherwise; with ``view`` also the problems
-``GET /``                      view            the page, self-contained
-``GET /api/v1/status``         view            the status, `status.GatewayStatus`
-``GET /api/v1/history``        view            the last 15 minutes: ``{"samples": [[seconds, received, …], …]}``
-``GET /metrics``               view            metrics for Prometheus
-``POST /api/v1/uplink/pause``  manage          close the uplink until ``/resume``
-=============================  ==============  ====================================================================
+===============================  ==============  ==================================================================
+``GET /healthz``                 anyone          200 while it serves, 503 otherwise; with ``view`` also the problems
+``GET /``, ``GET /ui/…``         anyone          the page and its files, which have no data
+``GET /api/v1/status``           view            the status, `status.GatewayStatus`
+``GET /api/v1/events``           view            live figures as Server-Sent Events: ``?topics=status``
+``GET /api/v1/series``           view            figures over time, `series.SeriesPoints`: ``?span=15m|24h|7d``
+``GET /metrics``                 view            metrics for Prometheus
+``POST /api/v1/uplink/pause``    manage          close the uplink until ``/resume``
+===============================  ==============  ==================================================================
 
 The second column is the required right (`Operation`) on the whole space. Only users get 404 for an unknown path. On a
 gateway without authentication everyone may view, and clients on this machine may manage.
@@ -15,69 +16,85 @@ gateway without authentication everyone may view, and clients on this machine ma
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
+from typing import Any, Final
 
+import msgspec
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
-from edge.appliance.console.history import StatusHistory
+from edge.appliance.console.series import SPANS, StatusSeries
 from edge.appliance.console.snapshot import StatusCache
-from edge.appliance.console.status import UplinkControl
+from edge.appliance.console.status import StatusSource, UplinkControl
+from edge.broker.http import live
 from edge.broker.http.access import HttpAccess, is_local
 from edge.broker.http.application import application, needing
+from edge.broker.http.assets import StaticAssets
+from edge.broker.http.page import ConsolePage
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 
 NEVER_CACHED = {"Cache-Control": "no-store"}
+STREAMS_MAX: Final = 8
+"""Pages with live figures at the same time; further ones ask every 10 s."""
+PAGED: Final = frozenset(("addresses", "addresses_left_out"))
+"""Parts of the status that pages ask for separately, as they grow with the number of names."""
 
 
 def make_app(
-    history: StatusHistory,
+    source: StatusSource,
+    series: StatusSeries,
     access: HttpAccess,
     uplink_control: UplinkControl | None = None,
     more: Sequence[HttpRoute] = (),
 ) -> ASGIApp:
-    """Make the console over a history, which the caller keeps sampling, and its source of status.
+    """Make the console over a source of status and a series, which the caller keeps sampling.
 
     Without `uplink_control` pausing answers 404. `more`: further routes, which check `access` themselves.
     """
-    console = _Console(history, access, uplink_control)
+    console = _Console(source, series, access, uplink_control)
     view, manage = needing(access.require_view), needing(access.require_manage)
+    assets = StaticAssets([resources.files("bridge.console"), resources.files(__package__).joinpath("pages")])
+    page = ConsolePage("Waypost gateway", assets, "gateway.js")
+    feed = live.LiveFeed({"status": console.live_status}, access, streams_max=STREAMS_MAX)
     routes = [
         HttpRoute("/healthz", console.healthz, methods=PURE),
-        HttpRoute("/", view(console.page), methods=PURE),
+        HttpRoute("/", page.respond, methods=PURE),
         HttpRoute("/api/v1/status", view(console.status), methods=PURE),
-        HttpRoute("/api/v1/history", view(console.samples), methods=PURE),
+        HttpRoute("/api/v1/series", view(console.points), methods=PURE),
         HttpRoute("/metrics", view(console.metrics), methods=PURE),
         HttpRoute("/api/v1/uplink/pause", manage(console.pause), methods=("POST",)),
         HttpRoute("/api/v1/uplink/resume", manage(console.resume), methods=("POST",)),
+        HttpRoute(live.PATH, view(feed.respond), methods=("GET",)),
+        *assets.routes,
         *more,
     ]
     return application(routes, access)
 
 
 class _Console:
-    def __init__(self, history: StatusHistory, access: HttpAccess, uplink_control: UplinkControl | None) -> None:
-        self._history = history
-        self._cached = StatusCache(history.source)
+    def __init__(
+        self, source: StatusSource, series: StatusSeries, access: HttpAccess, uplink_control: UplinkControl | None
+    ) -> None:
+        self._series = series
+        self._cached = StatusCache(source)
         self._access = access
         self._uplink_control = uplink_control
-        self._page = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-        self._page_headers = {**NEVER_CACHED, "Content-Security-Policy": _policy(self._page)}
 
-    async def page(self, request: Request) -> Response:
-        return HTMLResponse(self._page, headers=self._page_headers)
+    def live_status(self) -> Mapping[str, Any]:
+        return {name: value for name, value in self._cached.status.items() if name not in PAGED}
 
     async def status(self, request: Request) -> Response:
         return Response(self._cached.json, media_type="application/json", headers=NEVER_CACHED)
 
-    async def samples(self, request: Request) -> Response:
-        return JSONResponse({"samples": self._history.samples}, headers=NEVER_CACHED)
+    async def points(self, request: Request) -> Response:
+        span = request.query_params.get("span", "15m")
+        if span not in SPANS:
+            return JSONResponse({"error": f"span must be one of {', '.join(SPANS)}"}, status_code=400)
+        content = msgspec.json.encode(self._series.points(span))
+        return Response(content, media_type="application/json", headers=NEVER_CACHED)
 
     async def pause(self, request: Request) -> Response:
         return self._control_uplink(lambda control: control.pause())
@@ -112,16 +129,3 @@ class _Console:
         act(self._uplink_control)
         self._cached.forget()
         return Response(self._cached.json, media_type="application/json", headers=NEVER_CACHED)
-
-
-def _policy(page: str) -> str:
-    """Return the content security policy: the page's own inline script and style, connecting to this gateway only."""
-
-    def hashes(tag: str) -> str:
-        found = re.findall(rf"<{tag}>(.*?)</{tag}>", page, flags=re.DOTALL)
-        return " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(f.encode()).digest()).decode()}'" for f in found)
-
-    return (
-        f"default-src 'none'; script-src {hashes('script')}; style-src {hashes('style')}; connect-src 'self'; "
-        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )

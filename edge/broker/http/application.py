@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.audit import AuditLog
+from edge.broker.http.compression import Compression
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import HttpRoute, allowed_methods
 
@@ -69,6 +70,7 @@ def application(routes: Sequence[HttpRoute], access: HttpAccess) -> Starlette:
     app = Starlette(routes=routes, exception_handlers={404: unknown, 405: unknown})
     app.router.redirect_slashes = False  # paths are exact
     app.add_middleware(NoSniff)
+    app.add_middleware(Compression)
     app.add_middleware(AuditLog)
     return app
 

@@ -14,7 +14,7 @@ from tests.support.command import run_waypost
 from tests.support.configured_gateway import gateway_with, user
 from tests.support.processes import Waypost
 
-PAGES = ("/", "/api/v1/status", "/api/v1/history", "/metrics")
+PAGES = ("/api/v1/status", "/api/v1/series", "/api/v1/addresses", "/metrics")
 STEERING = ("/api/v1/uplink/pause", "/api/v1/uplink/resume")
 USERS = "".join(
     (user("viewer", "view"), user("boss", "manage"), user("pump7", "send, recv"), user("partly", "view", '"plant/#"'))
@@ -57,6 +57,15 @@ class TestRights:
         assert ask(guarded.port, "GET", path, user="partly:partly").status == 403, "a part of it is not the space"
         assert ask(guarded.port, "GET", path, user="viewer:viewer").status == 200
         assert ask(guarded.port, "GET", path, user="boss:boss").status == 200
+
+    def test_live_figures_need_the_right_to_view(self, guarded: Guarded) -> None:
+        path = "/api/v1/events?topics=status"
+        assert ask(guarded.port, "GET", path).status == 401
+        assert ask(guarded.port, "GET", path, user="pump7:pump7").status == 403
+
+    def test_page_and_its_files_have_no_data_and_need_no_user(self, guarded: Guarded) -> None:
+        assert ask(guarded.port, "GET", "/").status == 200
+        assert ask(guarded.port, "GET", "/ui/0/gateway.js").status == 404
 
     def test_changes_require_manage(self, guarded: Guarded) -> None:
         pause, resume = STEERING

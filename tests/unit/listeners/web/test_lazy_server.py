@@ -12,7 +12,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from edge.appliance.console.app import make_app
-from edge.appliance.console.history import StatusHistory
+from edge.appliance.console.series import SeriesSample, StatusSeries
 from edge.broker.http.access import HttpAccess
 from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.lazy_server import SERVER, LazyWebServer
@@ -20,7 +20,7 @@ from tests.unit.listeners.web.test_server import bound, get
 
 
 def app() -> ASGIApp:
-    return make_app(StatusHistory(lambda: {"gateway": "gw1"}), HttpAccess())
+    return make_app(lambda: {"gateway": "gw1"}, StatusSeries(lambda: SeriesSample(0, 0, 0, True)), HttpAccess())
 
 
 async def refused(port: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 from starlette.applications import Starlette
 
 from edge.appliance.console.app import make_app
-from edge.appliance.console.history import StatusHistory
+from edge.appliance.console.series import SeriesSample, StatusSeries
 from edge.broker.http.access import HttpAccess
 from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.server import ServeError, WebServer
@@ -38,7 +38,10 @@ def test_it_serves_and_stops_and_leaves_the_signals_alone() -> None:
         sock = bound()
         port = sock.getsockname()[1]
         before = signal.getsignal(signal.SIGINT)
-        server = WebServer(make_app(StatusHistory(lambda: {"gateway": "gw1"}), HttpAccess()), [BoundSocket(sock)])
+        server = WebServer(
+            make_app(lambda: {"gateway": "gw1"}, StatusSeries(lambda: SeriesSample(0, 0, 0, True)), HttpAccess()),
+            [BoundSocket(sock)],
+        )
         await server.start()
         assert signal.getsignal(signal.SIGINT) is before
         assert b'"gateway":"gw1"' in await get(port, "/api/v1/status")

@@ -1,0 +1,56 @@
+// Requests to the API of this node. Every answer is JSON; an error has a status and a text.
+
+const TIMEOUT_MS = 15_000;
+
+/** Answer with an error, or none at all (status 0). */
+export class ApiError extends Error {
+  /** @param {number} status @param {string} text */
+  constructor(status, text) {
+    super(text);
+    this.status = status;
+  }
+}
+
+let signedOut = () => {};
+
+/** Call `action` when the server asks for authentication again. */
+export function onSignedOut(action) {
+  signedOut = action;
+}
+
+async function request(method, path, body) {
+  const headers = body === undefined ? {} : { "Content-Type": "application/json" };
+  let answer;
+  try {
+    // The address of the page may have a name and a password; those of a request must not.
+    answer = await fetch(new URL(path, location.origin), {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      signal: AbortSignal.timeout(TIMEOUT_MS),
+    });
+  } catch {
+    throw new ApiError(0, "no answer: is the connection to it cut?");
+  }
+  const text = await answer.text();
+  let value = null;
+  try {
+    value = text ? JSON.parse(text) : null;
+  } catch {
+    // The error below says what came.
+  }
+  if (answer.status === 401) signedOut();
+  if (!answer.ok) throw new ApiError(answer.status, value?.error ?? `${answer.status} ${answer.statusText}`);
+  return value;
+}
+
+export const get = (path) => request("GET", path);
+export const post = (path, body) => request("POST", path, body);
+export const put = (path, body) => request("PUT", path, body);
+export const del = (path) => request("DELETE", path);
+
+/** Return a path with a query; values that are empty are left out. */
+export function withQuery(path, query) {
+  const given = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  return given.length ? `${path}?${new URLSearchParams(given)}` : path;
+}

@@ -1,0 +1,101 @@
+// Who is signed in, and the page that signs in.
+
+import { del, get, onSignedOut, post } from "./api.js";
+import { Mark } from "./icons.js";
+import { html, useEffect, useState } from "./html.js";
+import { ErrorNote } from "./parts.js";
+import { Shared, useShared } from "./state.js";
+
+/**
+ * @typedef {object} Session
+ * @property {string | null} user null: nobody is signed in
+ * @property {boolean} view @property {boolean} manage rights on the whole node
+ * @property {boolean} open the node has no authentication
+ * @property {boolean} secure the connection is encrypted, or does not leave this machine
+ */
+
+const current = new Shared(/** @type {Session | null} */ (null));
+const failure = new Shared(/** @type {Error | null} */ (null));
+
+export const useSession = () => useShared(current);
+
+async function load() {
+  try {
+    current.set(await get("/api/v1/session"));
+    failure.set(null);
+  } catch (error) {
+    failure.set(error);
+  }
+}
+
+/** Use the one-time link that `waypost open` made, if the page was opened by it; then ask who is signed in. */
+export async function begin() {
+  onSignedOut(() => current.value?.user && load());
+  const link = new URLSearchParams(location.hash.slice(1)).get("link");
+  if (link) {
+    history.replaceState(null, "", "/");
+    try {
+      current.set(await post("/api/v1/session", { link }));
+      return;
+    } catch (error) {
+      failure.set(error);
+    }
+  }
+  await load();
+}
+
+export async function signOut() {
+  await del("/api/v1/session").catch(() => {});
+  await load();
+}
+
+/** Show `children` to a user who may view the node, and the sign-in page to others. */
+export function SignedIn({ title, children }) {
+  const session = useShared(current);
+  const failed = useShared(failure);
+  if (session === null) {
+    return html`<main class="sign-in"><h1>${title}</h1>
+      ${failed ? html`<${ErrorNote} error=${failed} retry=${load} />` : html`<p class="soft">connecting…</p>`}</main>`;
+  }
+  if (session.view) return children;
+  return html`<${SignIn} title=${title} session=${session} failed=${failed} />`;
+}
+
+function SignIn({ title, session, failed }) {
+  const [user, setUser] = useState("");
+  const [password, setPassword] = useState("");
+  const [stay, setStay] = useState(false);
+  const [error, setError] = useState(failed);
+  const [running, setRunning] = useState(false);
+  useEffect(() => {
+    document.title = `Sign in – ${title}`;
+  }, [title]);
+  async function submit(event) {
+    event.preventDefault();
+    setRunning(true);
+    try {
+      current.set(await post("/api/v1/session", { user, password, stay }));
+      if (!current.value.view) setError(new Error(`${user} has no right to view this node`));
+    } catch (refused) {
+      setError(refused);
+      setPassword("");
+    }
+    setRunning(false);
+  }
+  return html`<main class="sign-in">
+    <div class="brand"><${Mark} /><h1>${title}</h1></div>
+    ${!session.secure && html`<p class="note-warn">This connection is not encrypted: a password can be read on the way. Use the
+      https address of this node.</p>`}
+    <form onSubmit=${submit}>
+      <label>User<input class="input" name="user" autocomplete="username" autocapitalize="none" spellcheck="false" required value=${user}
+        onInput=${(event) => setUser(event.target.value)} /></label>
+      <label>Password<input class="input" name="password" type="password" autocomplete="current-password" required value=${password}
+        onInput=${(event) => setPassword(event.target.value)} /></label>
+      <label class="check"><input type="checkbox" checked=${stay} onChange=${(event) => setStay(event.target.checked)} /> Stay signed in on this
+        device for 12 hours</label>
+      <${ErrorNote} error=${error} />
+      <button class="button main" disabled=${running}>${running ? "…" : "Sign in"}</button>
+    </form>
+    <p class="soft small">At the machine itself, <code>waypost open</code> signs in without a password.</p>
+  </main>`;
+}

@@ -1,0 +1,55 @@
+// Console of a hub.
+
+import { Fleet } from "./fleet.js";
+import { Frame, lazy } from "./frame.js";
+import { html, render, useEffect } from "./html.js";
+import { LiveTopic } from "./live.js";
+import { begin, SignedIn } from "./session.js";
+import { counted, duration, number, rate } from "./text.js";
+
+const TITLE = "Waypost hub";
+const live = new LiveTopic("status", "/api/v1/status");
+
+/** @type {import("./frame.js").Page[][]} */
+const GROUPS = [
+  [{ page: "fleet", label: "Fleet", icon: "home", key: "f", view: Fleet, count: countProblems }],
+  [
+    { page: "rollouts", label: "Roll-outs", icon: "pulse", key: "r", view: lazy(() => import("./rollouts.js"), "Rollouts") },
+    { page: "commands", label: "Commands", icon: "commands", key: "c", view: lazy(() => import("./commands.js"), "Commands") },
+  ],
+  [
+    { page: "lake", label: "Lake", icon: "store", key: "l", view: lazy(() => import("./lake.js"), "Lake") },
+    { page: "system", label: "System", icon: "system", key: "y", view: lazy(() => import("./system.js"), "System") },
+  ],
+];
+
+function countProblems(status) {
+  const offline = status.gateways.known - status.gateways.connected;
+  return { count: (status.problems ?? []).filter((problem) => problem.severity === "error").length + offline, tone: "warn" };
+}
+
+function state(status) {
+  const errors = (status.problems ?? []).filter((problem) => problem.severity === "error");
+  if (status.landing?.failing) return ["bad", "landing fails: nothing is acknowledged"];
+  return errors.length ? ["bad", counted(errors.length, "problem")] : ["good", "landing"];
+}
+
+function describe(status) {
+  const recent = (status.rate ?? []).slice(-5);
+  const perSecond = recent.length ? recent.reduce((sum, count) => sum + count, 0) / recent.length : 0;
+  const latency = status.landing?.latency_ms_p50;
+  return {
+    name: TITLE,
+    about: status.tenant ? `tenant ${status.tenant}` : status.dev ? "development mode: no credentials" : `Waypost ${status.version}`,
+    state: state(status),
+    meta: `${rate(perSecond)} messages/s${typeof latency === "number" ? ` · in the lake within ${number(Math.round(latency))} ms` : ""} · up ${duration((status.now - status.started_at) / 1000)}`,
+  };
+}
+
+function Console() {
+  useEffect(() => live.start(), []);
+  return html`<${Frame} title=${TITLE} describe=${describe} live=${live} groups=${GROUPS} />`;
+}
+
+await begin();
+render(html`<${SignedIn} title=${TITLE}><${Console} /><//>`, document.body);

@@ -1,0 +1,85 @@
+// Roll-outs of configurations: waves, what failed and why.
+
+import { get, post } from "./api.js";
+import { html, useState } from "./html.js";
+import { ActionButton, Empty, ErrorNote, Meter, Name, Pairs, Panel, Pill, Time } from "./parts.js";
+import { address } from "./route.js";
+import { useSession } from "./session.js";
+import { useEvery } from "./state.js";
+import { counted, number, plain } from "./text.js";
+
+const TONES = { running: "good", done: "good", halted: "bad", paused: "warn", aborted: "idle" };
+const SHADES = { done: "mg", confirmed: "mg", failed: "mb", waiting: "mi", sent: "m2", trying: "m2" };
+
+export function Rollouts({ rest, figures: status }) {
+  if (status === null) return null;
+  if (status.dev) {
+    return html`<${Panel} title="Roll-outs"><${Empty} title="This hub configures no gateways">In development mode it has no authority that could sign
+      configurations: <code>waypost hub init</code> makes one.<//><//>`;
+  }
+  return rest ? html`<${Rollout} id=${rest} />` : html`<${List} />`;
+}
+
+function List() {
+  const [found, setFound] = useState(null);
+  const [error, setError] = useState(null);
+  async function load() {
+    try {
+      setFound((await get("/api/v1/rollouts")).rollouts);
+      setError(null);
+    } catch (failed) {
+      setError(failed);
+    }
+  }
+  useEvery(5, load);
+  return html`<${ErrorNote} error=${error} retry=${load} />
+    ${found?.length === 0 && html`<${Panel} title="Roll-outs"><${Empty} title="No roll-out yet">A roll-out brings a configuration to many gateways in
+      waves, and stops by itself when gateways fail: <code>waypost fleet rollout start</code>.<//><//>`}
+    ${found?.map((one) => html`<${Panel} key=${one.id} title=${one.note || `Roll-out ${one.id}`} extra=${html`<${Pill} tone=${TONES[one.state]}>${one.state}<//>`}>
+      <${Waves} rollout=${one} /><p class="small"><a href=${address("rollouts", String(one.id))}>Gateways</a>
+        <span class="soft"> · started <${Time} at=${one.made_at} /> by <${Name}>${one.made_by}<//></span></p><//>`)}`;
+}
+
+function Waves({ rollout }) {
+  return html`<div class="stack">${rollout.stages.map((stage) => {
+    const total = Object.values(stage.gateways).reduce((sum, count) => sum + count, 0);
+    const text = Object.entries(stage.gateways).map(([phase, count]) => `${number(count)} ${phase}`).join(" · ");
+    return html`<div><p class="label"><span>wave ${stage.wave} of ${rollout.waves}${stage.for ? `: ${plain(stage.for)}` : ""}</span><span>${text}</span></p>
+      <${Meter} parts=${Object.entries(stage.gateways).map(([phase, count]) => [count / total, SHADES[phase] ?? "m2"])} label=${text} /></div>`;
+  })}${rollout.why && html`<p class="note-warn">${plain(rollout.why)}</p>`}</div>`;
+}
+
+function Rollout({ id }) {
+  const [found, setFound] = useState(null);
+  const [error, setError] = useState(null);
+  const { manage } = useSession();
+  const path = `/api/v1/rollouts/${encodeURIComponent(id)}`;
+  async function load() {
+    try {
+      setFound(await get(path));
+      setError(null);
+    } catch (failed) {
+      setError(failed);
+    }
+  }
+  useEvery(3, load, [id]);
+  const back = html`<p><a href=${address("rollouts")}>All roll-outs</a></p>`;
+  if (found === null) return html`${back}<${ErrorNote} error=${error} retry=${load} />`;
+  const act = (verb) => () => post(`${path}/${verb}`);
+  const open = ["running", "paused", "halted"].includes(found.state);
+  const members = found.members ?? [];
+  return html`${back}<${ErrorNote} error=${error} />
+    <${Panel} title=${found.note || `Roll-out ${found.id}`} extra=${html`<${Pill} tone=${TONES[found.state]}>${found.state}<//>`}>
+      <${Waves} rollout=${found} />
+      ${open && html`<div class="do">
+        ${found.state === "running"
+          ? html`<${ActionButton} label="Pause" allowed=${manage} action=${act("pause")} onDone=${load} />`
+          : html`<${ActionButton} label="Go on" main allowed=${manage} action=${act("resume")} onDone=${load} />`}
+        <${ActionButton} label="Abort" danger allowed=${manage} action=${act("abort")} onDone=${load}
+          confirm="No further gateway gets this configuration. Gateways that have it keep it." /></div>`}
+    <//>
+    <${Panel} title="Gateways" flush><div class="scroll" tabindex="0" role="region" aria-label="Table of gateways"><table class="cards">
+      <thead><tr><th scope="col">Gateway</th><th scope="col" class="n">Wave</th><th scope="col">Phase</th><th scope="col">Reason</th></tr></thead>
+      <tbody>${members.map((one) => html`<tr key=${one.gateway}><th scope="row"><${Name}>${one.gateway}<//></th><td class="n" data-label="Wave">${one.wave}</td>
+        <td data-label="Phase" class=${one.phase === "failed" ? "bad-t" : ""}>${one.phase}</td><td class="what">${plain(one.why ?? "")}</td></tr>`)}</tbody></table></div><//>`;
+}

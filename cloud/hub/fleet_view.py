@@ -1,0 +1,243 @@
+"""The fleet as people look at it: gateways in danger first, and those with one likely cause together.
+
+Danger is what may be lost first: a gateway without room, then one that is away, by the room that is left on its card,
+then one that is behind. `FleetView` keeps the list of one scope for some seconds, and reads it in slices, between which
+gateways are served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import islice
+from typing import Any, Final
+
+from cloud.hub.fleet import FleetState, GatewayState
+from cloud.hub.groups import Key
+from cloud.hub.labels import Labels, LabelSelector
+
+FRESH_S: Final = 2.0
+"""Age up to which a list is shown again."""
+LABELS_FRESH_S: Final = 20.0
+"""Age up to which labels are used again; they are read from the registry."""
+SLICE: Final = 500
+"""Gateways classified at a time, about 2 ms."""
+BEHIND_S: Final = 300.0
+"""Age of the oldest waiting message of a connected gateway from which it is behind."""
+TOGETHER_S: Final = 300.0
+"""Time within which troubles of gateways with a label in common began, if one cause is likely."""
+CAUSE_GATEWAYS_MIN: Final = 5
+"""Gateways from which one cause is likely."""
+SITES_SHOWN_MAX: Final = 60
+SITE: Final = "site"
+"""Label by which gateways are grouped into sites."""
+
+
+class GatewayCondition(StrEnum):
+    """Condition of a gateway, the most dangerous first."""
+
+    REFUSING = "refusing"
+    OFFLINE = "offline"
+    BEHIND = "behind"
+    WELL = "well"
+
+
+_RANK: Final = {condition: rank for rank, condition in enumerate(GatewayCondition)}
+
+
+@dataclass(frozen=True, slots=True)
+class SeenGateway:
+    """A gateway with its condition. `since_us`: begin of the trouble, UTC microseconds; 0: not known."""
+
+    gateway: GatewayState
+    condition: GatewayCondition
+    why: str
+    next_step: str
+    since_us: int
+    room_hours: float | None
+    """Hours until its card is full, from its last report and the time since then; None: not reported."""
+    labels: Labels
+
+    @property
+    def key(self) -> Key:
+        """Tenant and name."""
+        return self.gateway.tenant, self.gateway.name
+
+    @property
+    def danger(self) -> tuple[int, float, str, str]:
+        """Order of the list: condition, then the least room."""
+        room = self.room_hours if self.room_hours is not None else float("inf")
+        return _RANK[self.condition], room, *self.key
+
+
+def classify(gateway: GatewayState, labels: Labels, now_us: int) -> SeenGateway:
+    """Return a gateway with its condition at this time."""
+    status = gateway.status or {}
+    room, reported_us = status.get("room_hours"), (status.get("reported_at") or 0) * 1_000
+    if room is not None and not gateway.connected:
+        room = max(0.0, room - max(0, now_us - reported_us) / 3.6e9)
+    oldest_us = (status.get("backlog_oldest_at") or 0) * 1_000
+    condition, why, next_step, since_us = GatewayCondition.WELL, "", "", 0
+    if not gateway.connected:
+        condition, since_us = GatewayCondition.OFFLINE, gateway.last_seen
+        why = "it is not connected" if gateway.status is not None else "it has not connected since the hub started"
+        next_step = "check power and network at the gateway; `waypost doctor` on it tries each step"
+    elif status.get("room_hours") == 0:
+        condition, since_us = GatewayCondition.REFUSING, reported_us
+        why = "its card is full: new messages are refused, or old ones dropped"
+        next_step = "raise its quotas or remove a backlog: `waypost store info` on it shows what takes the room"
+    elif oldest_us and now_us - oldest_us > BEHIND_S * 1e6:
+        condition, since_us = GatewayCondition.BEHIND, oldest_us
+        why = "messages arrive at it faster than they leave"
+        next_step = "look at its bridge: rate, data budget and quiet hours (`waypost bridge status` on it)"
+    return SeenGateway(gateway, condition, why, next_step, since_us, room, labels)
+
+
+def find_causes(seen: Iterable[SeenGateway]) -> list[dict[str, Any]]:
+    """Return groups of gateways with the same trouble since about the same time and a label in common, largest first.
+
+    A gateway is in one group at most.
+    """
+    troubled: dict[tuple[str, str, str, str], list[SeenGateway]] = {}
+    for one in seen:
+        if one.condition is not GatewayCondition.WELL and one.since_us:
+            for label, value in one.labels.items():
+                troubled.setdefault((one.condition, one.gateway.tenant, label, value), []).append(one)
+    taken: set[Key] = set()
+    found = []
+    for (condition, tenant, label, value), members in sorted(troubled.items(), key=lambda item: -len(item[1])):
+        left = [one for one in members if one.key not in taken]
+        group = _densest(sorted(left, key=lambda one: one.since_us))
+        if len(group) < CAUSE_GATEWAYS_MIN:
+            continue
+        taken.update(one.key for one in group)
+        rooms = [one.room_hours for one in group if one.room_hours is not None]
+        seconds = (group[-1].since_us - group[0].since_us) // 1_000_000
+        found.append(
+            {
+                "key": f"{tenant} {condition} {label}={value} {group[0].since_us}",
+                "kind": condition,
+                "what": f"all within {max(1, seconds)} s, with the label {label}={value} in common",
+                "tenant": tenant,
+                "selector": f"{label}={value}",
+                "count": len(group),
+                "since": group[0].since_us // 1_000,
+                "room_hours": min(rooms, default=None),
+            }
+        )
+    return found
+
+
+def _densest(ordered: Sequence[SeenGateway]) -> Sequence[SeenGateway]:
+    """Return the most gateways whose troubles began within `TOGETHER_S`. `ordered`: by that time."""
+    best, start = ordered[:0], 0
+    for end, one in enumerate(ordered):
+        while one.since_us - ordered[start].since_us > TOGETHER_S * 1e6:
+            start += 1
+        if end + 1 - start > len(best):
+            best = ordered[start : end + 1]
+    return best
+
+
+def count_sites(seen: Iterable[SeenGateway]) -> list[dict[str, Any]]:
+    """Return the number of gateways of each site by condition, the worst first; none without any label `SITE`."""
+    sites: dict[str, Counter[str]] = {}
+    for one in seen:
+        sites.setdefault(one.labels.get(SITE, ""), Counter())[one.condition.value] += 1
+    if set(sites) <= {""}:
+        return []
+
+    def badness(item: tuple[str, Counter[str]]) -> tuple[tuple[int, ...], str]:
+        name, states = item
+        return tuple(-states[condition] for condition in GatewayCondition if condition != "well"), name
+
+    rows = [
+        {"label": SITE, "value": name, "total": states.total(), "states": dict(states)}
+        for name, states in sorted(sites.items(), key=badness)
+    ]
+    return rows[:SITES_SHOWN_MAX]
+
+
+_SORTS: Final[Mapping[str, Callable[[SeenGateway], Any]]] = {
+    "danger": lambda one: one.danger,
+    "name": lambda one: (one.gateway.name, one.gateway.tenant),
+    "waiting": lambda one: (one.gateway.status or {}).get("backlog_messages") or 0,
+    "room": lambda one: one.room_hours if one.room_hours is not None else float("inf"),
+    "seen": lambda one: (not one.gateway.connected, -one.gateway.last_seen),
+}
+SORTS: Final = tuple(_SORTS)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayQuery:
+    """Which gateways to list, and how."""
+
+    part: str = ""
+    """Part of the name, case ignored."""
+    state: str = ""
+    """A condition; ``danger``: all but those that are well; empty: all."""
+    selector: LabelSelector | None = None
+    sort: str = "danger"
+    down: bool = False
+
+    def matches(self, seen: SeenGateway) -> bool:
+        """Return True for a gateway that the query asks for."""
+        well = seen.condition is GatewayCondition.WELL
+        wanted = not self.state or (not well if self.state == "danger" else self.state == seen.condition)
+        named = self.part.casefold() in seen.gateway.name.casefold()
+        return wanted and named and (self.selector is None or self.selector.matches(seen.labels))
+
+
+@dataclass(slots=True)
+class FleetView:
+    """List of the gateways of one scope. `tenant`: None for all."""
+
+    fleet: FleetState
+    tenant: str | None
+    now_us: Callable[[], int]
+    clock: Callable[[], float]
+    read_labels: Callable[[], Awaitable[Mapping[Key, Labels]]]
+    _seen: Sequence[SeenGateway] = ()
+    _seen_at: float = float("-inf")
+    _labels: Mapping[Key, Labels] = field(default_factory=dict)
+    _labels_at: float = float("-inf")
+    _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def gateways(self) -> Sequence[SeenGateway]:
+        """Return the gateways, the most dangerous first, at most `FRESH_S` old. Raises RegistryError."""
+        async with self._reading:
+            if self.clock() - self._seen_at < FRESH_S:
+                return self._seen
+            if self.clock() - self._labels_at >= LABELS_FRESH_S:
+                self._labels, self._labels_at = await self.read_labels(), self.clock()
+            keys = iter([key for key in self.fleet.gateways if self.tenant in (None, key[0])])
+            seen: list[SeenGateway] = []
+            while some := list(islice(keys, SLICE)):
+                there = ((key, self.fleet.gateways[key]) for key in some if key in self.fleet.gateways)
+                seen += [classify(gateway, self._labels.get(key, {}), self.now_us()) for key, gateway in there]
+                await asyncio.sleep(0)
+            seen.sort(key=lambda one: one.danger)
+            self._seen, self._seen_at = seen, self.clock()
+            return seen
+
+    async def one(self, key: Key) -> SeenGateway | None:
+        """Return one gateway; None if the scope does not have it. Raises RegistryError."""
+        gateway = self.fleet.gateways.get(key) if self.tenant in (None, key[0]) else None
+        if gateway is None:
+            return None
+        await self.gateways()
+        return classify(gateway, self._labels.get(key, {}), self.now_us())
+
+    async def select(self, query: GatewayQuery) -> list[SeenGateway]:
+        """Return the gateways of a query, in its order. Raises RegistryError."""
+        found = [one for one in await self.gateways() if query.matches(one)]
+        if query.sort != "danger" or query.down:
+            found.sort(key=_SORTS[query.sort], reverse=query.down)
+        return found
+
+    def forget_labels(self) -> None:
+        """Read the labels again before the next list, as some have changed."""
+        self._labels_at = self._seen_at = float("-inf")

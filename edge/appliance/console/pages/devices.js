@@ -1,0 +1,99 @@
+// Devices: who is connected, who is silent, and who is refused and why.
+
+import { del, get, withQuery } from "./api.js";
+import { html, useState } from "./html.js";
+import { ActionButton, Choice, Empty, ErrorNote, Name, Pairs, Panel, Pill, Time } from "./parts.js";
+import { address, go } from "./route.js";
+import { useSession } from "./session.js";
+import { useEvery } from "./state.js";
+import { PagedTable } from "./table.js";
+import { duration, number, plain } from "./text.js";
+
+const SHOWN = [["connected", "Connected"], ["silent", "Silent"], ["refused", "Refused"], ["absent", "Absent"]];
+const TONES = { connected: "good", silent: "warn", absent: "idle" };
+
+const CLIENTS = [
+  { name: "Device", sort: "name", cell: (row) => html`<a href=${address("devices", row.id)}><${Name}>${row.user || row.id}<//></a><small><${Name} mono>${row.id}<//></small>` },
+  { name: "State", wide: true, cell: (row) => html`<${Pill} tone=${TONES[row.state]}>${row.state}<//>${row.why ? html` <span class="small soft">${plain(row.why)}</span>` : null}` },
+  { name: "From", optional: true, cell: (row) => html`<span class="mono">${plain(row.remote ?? "–")}</span><small>${plain(row.protocol)}${row.tls ? ", TLS" : ""}</small>` },
+  { name: "In", sort: "in", numeric: true, cell: (row) => number(row.in) },
+  { name: "Out", sort: "out", numeric: true, cell: (row) => number(row.out) },
+  { name: "Waiting", sort: "queued", numeric: true, cell: (row) => number(row.queued) },
+  { name: "Last message", sort: "last", numeric: true, cell: (row) => html`<${Time} at=${row.last_at} relative />` },
+];
+
+const REFUSALS = [
+  { name: "Device", cell: (row) => html`<${Name}>${row.user || row.client || "unknown"}<//><small class="mono">${plain(row.remote)}</small>` },
+  { name: "Reason", wide: true, cell: (row) => html`<span class="bad-t">${plain(row.what)}</span>${row.next_step ? html`<small>Next: ${plain(row.next_step)}</small>` : null}` },
+  { name: "Times", numeric: true, cell: (row) => number(row.count) },
+  { name: "First", numeric: true, optional: true, cell: (row) => html`<${Time} at=${row.first} />` },
+  { name: "Last", numeric: true, cell: (row) => html`<${Time} at=${row.last} relative />` },
+];
+
+export function Devices({ rest, query }) {
+  if (rest) return html`<${Device} id=${rest} />`;
+  const shown = query.show ?? "connected";
+  const choice = html`<${Choice} label="Show" options=${SHOWN} value=${shown} choose=${(value) => go(address("devices", "", { show: value }), true)} />`;
+  return html`<${Panel} title="Devices" extra=${choice} flush>
+    ${shown === "refused"
+      ? html`<${PagedTable} key="refused" label="refusals" path="/api/v1/refusals" items="refusals" columns=${REFUSALS} search=${false}
+          id=${(row) => row.id} empty=${html`<${Empty} title="Nobody was refused">A wrong password, a missing right or a limit
+          shows up here, with where it came from and what to do.<//>`} />`
+      : html`<${PagedTable} key=${shown} label="devices" path="/api/v1/clients" items="clients" query=${{ state: shown }} columns=${CLIENTS}
+          id=${(row) => row.id} empty=${nobody(shown)} />`}
+  <//>`;
+}
+
+function nobody(shown) {
+  if (shown === "silent") return html`<${Empty} title="No device is silent">A device is silent when five times its usual pause has passed.<//>`;
+  if (shown === "absent") return html`<${Empty} title="No device has a session without a connection">Sessions of devices that are away are listed here, with what waits for them.<//>`;
+  return html`<${Empty} title="No device is connected">Add one: <code>waypost device add pump7 --allow send:plant/#</code>. A device that is
+    refused is under <a href=${address("devices", "", { show: "refused" })}>Refused</a>.<//>`;
+}
+
+function Device({ id }) {
+  const [device, setDevice] = useState(null);
+  const [error, setError] = useState(null);
+  const { manage } = useSession();
+  const path = `/api/v1/clients/${encodeURIComponent(id)}`;
+  async function load() {
+    try {
+      setDevice(await get(path));
+      setError(null);
+    } catch (failed) {
+      setError(failed);
+    }
+  }
+  useEvery(2, load, [id]);
+  const back = html`<p><a href=${address("devices")}>All devices</a></p>`;
+  if (device === null) return html`${back}<${ErrorNote} error=${error} retry=${load} />`;
+  const subscriptions = device.subscriptions_list ?? [];
+  return html`${back}<${ErrorNote} error=${error} />
+    <div class="grid">
+      <${Panel} title=${plain(device.user || device.id)} span=${6} extra=${html`<${Pill} tone=${TONES[device.state]}>${device.state}<//>`}>
+        <${Pairs} pairs=${[
+          ["client id", html`<${Name} mono>${device.id}<//>`],
+          ["user", html`<${Name}>${device.user || "–"}<//>`],
+          ["from", html`<span class="mono">${plain(device.remote ?? "–")}</span>`],
+          ["protocol", `${plain(device.protocol)}${device.tls ? ", TLS" : ""}`],
+          ["connected", html`<${Time} at=${device.connected_at} />`],
+          ["messages in, out", `${number(device.in)}, ${number(device.out)}`],
+          ["waiting for it", number(device.queued)],
+          ["last message", html`<${Time} at=${device.last_at} relative />`],
+        ]} />
+        <div class="do">
+          <${ActionButton} label="Disconnect" allowed=${manage && device.state !== "absent"} onDone=${load}
+            confirm="The connection is closed. A device usually connects again at once; its session and what waits for it stay."
+            action=${() => del(withQuery(path, { session: "keep" }))} />
+          <${ActionButton} label="End its session" danger allowed=${manage} onDone=${load}
+            confirm=${`The session ends: its subscriptions and ${number(device.queued)} waiting messages are given up, and entered in the ledger.`}
+            action=${() => del(withQuery(path, { session: "end" }))} />
+        </div>
+      <//>
+      <${Panel} title="Subscriptions" span=${6}>${subscriptions.length === 0
+        ? html`<p class="soft">It subscribes to nothing.</p>`
+        : html`<${Pairs} pairs=${subscriptions.map((each) => [html`<${Name} mono>${each.filter}<//>`, `QoS ${each.qos}`])} />`}<//>
+      ${(device.refusals ?? []).length > 0 && html`<${Panel} title="What was refused"><${Pairs} pairs=${device.refusals.map((each) => [
+        html`<span class="bad-t">${plain(each.what)}</span>`, html`${number(each.count)} times, last <${Time} at=${each.last} relative />`])} /><//>`}
+    </div>`;
+}

@@ -1,0 +1,227 @@
+"""Live figures for the pages of a console: ``GET /api/v1/events``, as Server-Sent Events (WHATWG HTML section 9.2).
+
+A page asks for topics (``?topics=status,problems``). For each it gets a snapshot (event ``TOPIC``), and then once a
+tick what changed, as JSON Merge Patch (RFC 7396; event ``TOPIC-patch``): a null says that a key is gone. Everything is
+encoded once a tick, for all streams. Without a stream nothing runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from edge.broker.http.access import AdmittedClient, HttpAccess
+from edge.broker.http.peer import peer_of
+from edge.broker.http.refusal import RequestRefused
+
+PATH: Final = "/api/v1/events"
+UNSENT_BYTES_MAX: Final = 64 * 1024
+"""Bytes that a stream may be behind. A page that reads more slowly is closed, and connects again."""
+KEEP_ALIVE_S: Final = 15.0
+"""Pause after which a comment shows proxies that the stream is alive."""
+RETRY_MS: Final = 5_000
+"""Pause of a browser before it connects again."""
+HEADERS: Final = {
+    "Content-Type": "text/event-stream",
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",
+}
+
+Snapshot = Mapping[str, Any]
+SnapshotSource = Callable[[], Snapshot]
+"""Returns a new object at each call, made of JSON types."""
+
+
+def merge_patch(old: Snapshot, new: Snapshot) -> dict[str, Any]:
+    """Return the patch that makes `new` of `old` (RFC 7396). Lists are replaced as a whole."""
+    patch: dict[str, Any] = {name: None for name in old if name not in new}
+    for name, value in new.items():
+        before = old.get(name)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            if inner := merge_patch(before, value):
+                patch[name] = inner
+        elif before != value or name not in old:
+            patch[name] = value
+    return patch
+
+
+class LiveTopic:
+    """Snapshots of one topic. `take` is called once a tick while a stream has the topic."""
+
+    def __init__(self, name: str, source: SnapshotSource) -> None:
+        self._name = name
+        self._source = source
+        self._last: Snapshot | None = None
+
+    def take(self) -> bytes:
+        """Take a snapshot; return the event with what changed since the last one, empty if nothing did."""
+        last, self._last = self._last, self._source()
+        if last is None:
+            return b""
+        patch = merge_patch(last, self._last)
+        return _event(f"{self._name}-patch", patch) if patch else b""
+
+    def whole(self) -> bytes:
+        """Return the event with the last snapshot, which the next patch continues."""
+        if self._last is None:
+            self._last = self._source()
+        return _event(self._name, self._last)
+
+    def forget(self) -> None:
+        """Drop the snapshot, as no stream has the topic."""
+        self._last = None
+
+
+def _event(name: str, value: object) -> bytes:
+    return b"event: " + name.encode() + b"\ndata: " + msgspec.json.encode(value) + b"\n\n"
+
+
+class _Subscriber:
+    """One stream: its topics, and the events that are not sent yet."""
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        self.topics = frozenset(topics)
+        self.arrived = asyncio.Event()
+        self.ended = False
+        self._unsent: deque[bytes] = deque()
+        self._bytes = 0
+
+    def put(self, events: bytes) -> None:
+        if not events or self.ended:
+            return
+        self._unsent.append(events)
+        self._bytes += len(events)
+        if self._bytes > UNSENT_BYTES_MAX:
+            self.end()
+        self.arrived.set()
+
+    def take(self) -> bytes:
+        events = b"".join(self._unsent)
+        self._unsent.clear()
+        self._bytes = 0
+        self.arrived.clear()
+        return events
+
+    def end(self) -> None:
+        self.ended = True
+        self.arrived.set()
+
+
+class LiveFeed:
+    """All streams of one console."""
+
+    def __init__(
+        self,
+        sources: Mapping[str, SnapshotSource],
+        access: HttpAccess,
+        *,
+        streams_max: int,
+        interval_s: float = 1.0,
+    ) -> None:
+        """`sources` by topic. The caller checks rights; `access` ends streams of clients that lose theirs.
+
+        `interval_s`: time between two ticks.
+        """
+        self._topics = {name: LiveTopic(name, source) for name, source in sources.items()}
+        self._access = access
+        self._streams_max = streams_max
+        self._interval_s = interval_s
+        self._subscribers: set[_Subscriber] = set()
+        self._ticking: asyncio.Task[None] | None = None
+
+    @property
+    def streams(self) -> int:
+        """Number of open streams."""
+        return len(self._subscribers)
+
+    async def respond(self, request: Request) -> Response:
+        """Answer with a stream; 400 for an unknown topic, 503 when there are too many streams."""
+        wanted = [name for name in request.query_params.get("topics", "").split(",") if name]
+        unknown = [name for name in wanted if name not in self._topics]
+        if unknown or not wanted:
+            return JSONResponse({"error": f"topics must be some of {', '.join(self._topics)}"}, status_code=400)
+        if len(self._subscribers) >= self._streams_max:
+            return RequestRefused(503, f"{self._streams_max} pages are open: this one asks less often").response()
+        return _EventStream(self, request, wanted)
+
+    def subscribe(self, topics: Iterable[str]) -> _Subscriber:
+        """Add a stream, which gets a snapshot of each topic at once."""
+        subscriber = _Subscriber(topics)
+        self._subscribers.add(subscriber)
+        subscriber.put(b"retry: %d\n\n" % RETRY_MS)
+        for name in sorted(subscriber.topics):
+            subscriber.put(self._topics[name].whole())
+        if self._ticking is None:
+            self._ticking = asyncio.create_task(self._tick(), name="console: live figures")
+        return subscriber
+
+    def unsubscribe(self, subscriber: _Subscriber) -> None:
+        """Remove a stream. After the last one nothing runs."""
+        self._subscribers.discard(subscriber)
+        used = frozenset[str]().union(*(each.topics for each in self._subscribers))
+        for name, topic in self._topics.items():
+            if name not in used:
+                topic.forget()
+        if not self._subscribers and self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
+
+    async def admit(self, stack: contextlib.AsyncExitStack, request: Request) -> AdmittedClient:
+        """Authenticate the client for as long as `stack` is open. Raises RequestRefused."""
+        return await stack.enter_async_context(self._access.admitted(request))
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            used = frozenset[str]().union(*(each.topics for each in self._subscribers))
+            events = {name: self._topics[name].take() for name in sorted(used)}
+            for each in self._subscribers:
+                each.put(b"".join(events[name] for name in sorted(each.topics)))
+
+
+class _EventStream(Response):
+    """The answer of one stream. It ends with the client's connection, or its rights."""
+
+    def __init__(self, feed: LiveFeed, request: Request, topics: Iterable[str]) -> None:
+        super().__init__(headers=HEADERS)
+        del self.headers["content-length"]
+        self._feed = feed
+        self._request = request
+        self._topics = topics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                client = await self._feed.admit(stack, self._request)
+            except RequestRefused as refused:
+                await refused.response()(scope, receive, send)
+                return
+            subscriber = self._feed.subscribe(self._topics)
+            stack.callback(self._feed.unsubscribe, subscriber)
+            client.ended.add_done_callback(lambda _: subscriber.end())
+            gone = asyncio.ensure_future(_wait_closed(receive))
+            gone.add_done_callback(lambda _: subscriber.end())
+            stack.callback(gone.cancel)
+            with peer_of(self._request).parking():
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                while not subscriber.ended:
+                    events = subscriber.take() or b":\n\n"
+                    await send({"type": "http.response.body", "body": events, "more_body": True})
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(KEEP_ALIVE_S):
+                            await subscriber.arrived.wait()
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _wait_closed(receive: Receive) -> None:
+    """Return when the client has closed its connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

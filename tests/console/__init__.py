@@ -1,0 +1,1 @@
+"""Consoles in a real browser: Debian's Chromium, driven as people do."""

@@ -1,0 +1,188 @@
+"""The fleet as people look at it: danger, causes, sites."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from cloud.hub.fleet import FleetState
+from cloud.hub.fleet_view import (
+    CAUSE_GATEWAYS_MIN,
+    TOGETHER_S,
+    FleetView,
+    GatewayCondition,
+    GatewayQuery,
+    count_sites,
+    find_causes,
+)
+from cloud.hub.groups import GatewaySession, Key
+from cloud.hub.labels import Labels, parse_selector
+from cloud.hub.registry.directory import GatewayRecord
+
+NOW_US = 1_800_000_000_000_000
+MINUTE_US = 60_000_000
+EVERYTHING = GatewayQuery()
+
+
+class World:
+    """Fleet, labels and time."""
+
+    def __init__(self) -> None:
+        self.fleet = FleetState()
+        self.labels: dict[Key, dict[str, str]] = {}
+        self.now_s = 0.0
+        self.label_reads = 0
+
+    def add(
+        self, name: str, *, tenant: str = "default", seen_us: int = NOW_US, connected: bool = False,
+        status: dict[str, Any] | None = None, **labels: str,
+    ) -> None:  # fmt: skip
+        key = (tenant, name)
+        if connected:
+            self.fleet.connect(GatewaySession(tenant, name, "192.0.2.1"), seen_us)
+        else:
+            self.fleet.load([GatewayRecord(tenant, name, seen_us, seen_us, False, "-", 1, 0)])
+        self.fleet.gateways[key].status = status
+        self.labels[key] = labels
+
+    async def read_labels(self) -> Mapping[Key, Labels]:
+        self.label_reads += 1
+        return self.labels
+
+    def view(self, tenant: str | None = None) -> FleetView:
+        return FleetView(self.fleet, tenant, lambda: NOW_US, lambda: self.now_s, self.read_labels)
+
+    def names(self, query: GatewayQuery = EVERYTHING, tenant: str | None = None) -> list[str]:
+        return [one.gateway.name for one in asyncio.run(self.view(tenant).select(query))]
+
+
+def status(**more: Any) -> dict[str, Any]:
+    return {"reported_at": NOW_US // 1_000, "backlog_oldest_at": None, **more}
+
+
+def mixed() -> World:
+    world = World()
+    world.add("well", connected=True, status=status(room_hours=9.0))
+    world.add("behind", connected=True, status=status(backlog_oldest_at=(NOW_US - 10 * MINUTE_US) // 1_000))
+    world.add("full", connected=True, status=status(room_hours=0.0))
+    world.add("away", seen_us=NOW_US - MINUTE_US, status=status(room_hours=50.0))
+    hour_ago = (NOW_US - 60 * MINUTE_US) // 1_000
+    world.add("away and nearly full", seen_us=NOW_US - MINUTE_US, status=status(room_hours=3.0, reported_at=hour_ago))
+    return world
+
+
+def test_what_is_lost_first_is_on_top() -> None:
+    assert mixed().names() == ["full", "away and nearly full", "away", "behind", "well"]
+
+
+def test_room_of_an_offline_gateway_shrinks_with_time() -> None:
+    seen = asyncio.run(mixed().view().one(("default", "away and nearly full")))
+    assert seen is not None
+    assert seen.condition is GatewayCondition.OFFLINE
+    assert seen.room_hours == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        (GatewayQuery(state="danger"), ["full", "away and nearly full", "away", "behind"]),
+        (GatewayQuery(state="offline"), ["away and nearly full", "away"]),
+        (GatewayQuery(part="AWAY"), ["away and nearly full", "away"]),
+        (GatewayQuery(sort="name"), ["away", "away and nearly full", "behind", "full", "well"]),
+        (GatewayQuery(sort="name", down=True), ["well", "full", "behind", "away and nearly full", "away"]),
+    ],
+)
+def test_query_chooses_and_sorts(query: GatewayQuery, names: list[str]) -> None:
+    assert mixed().names(query) == names
+
+
+def test_selector_chooses_by_labels_and_tenants_are_apart() -> None:
+    world = World()
+    world.add("a", site="lyon")
+    world.add("b", site="brno")
+    world.add("c", tenant="acme", site="lyon")
+    query = GatewayQuery(selector=parse_selector("site=lyon"))
+    assert sorted(world.names(query)) == ["a", "c"]
+    assert world.names(query, "acme") == ["c"]
+    assert asyncio.run(world.view("acme").one(("default", "a"))) is None
+
+
+def test_list_is_kept_for_some_seconds_and_labels_longer() -> None:
+    async def run() -> None:
+        world = World()
+        world.add("a")
+        view = world.view()
+        assert len(await view.gateways()) == 1
+        world.add("b")
+        assert len(await view.gateways()) == 1
+        world.now_s += 3
+        assert len(await view.gateways()) == 2
+        assert world.label_reads == 1
+        view.forget_labels()
+        await view.gateways()
+        assert world.label_reads == 2
+
+    asyncio.run(run())
+
+
+class TestCauses:
+    def test_gateways_that_go_away_together_are_one_row(self) -> None:
+        world = World()
+        for number in range(CAUSE_GATEWAYS_MIN + 2):
+            world.add(f"lyon-{number}", seen_us=NOW_US - number * 1_000_000, site="lyon", ring="stable")
+        world.add("brno-1", site="brno", ring="stable", connected=True)
+        causes = find_causes(asyncio.run(world.view().gateways()))
+        assert [(each["kind"], each["count"]) for each in causes] == [("offline", CAUSE_GATEWAYS_MIN + 2)]
+
+    def test_few_or_scattered_in_time_are_no_cause(self) -> None:
+        world = World()
+        for number in range(CAUSE_GATEWAYS_MIN - 1):
+            world.add(f"lyon-{number}", site="lyon")
+        for number in range(CAUSE_GATEWAYS_MIN):
+            world.add(f"brno-{number}", seen_us=NOW_US - int(number * (TOGETHER_S + 1) * 1e6), site="brno")
+        assert find_causes(asyncio.run(world.view().gateways())) == []
+
+    def test_tenants_share_no_cause(self) -> None:
+        world = World()
+        for number in range(CAUSE_GATEWAYS_MIN):
+            world.add(f"gw{number}", tenant="a" if number % 2 else "b", site="lyon")
+        assert find_causes(asyncio.run(world.view().gateways())) == []
+
+
+def test_worst_site_is_first() -> None:
+    world = World()
+    world.add("a", connected=True, site="well")
+    world.add("b", site="away")
+    world.add("c", connected=True, status=status(room_hours=0.0), site="full")
+    world.add("d", connected=True)
+    assert [site["value"] for site in count_sites(asyncio.run(world.view().gateways()))] == ["full", "away", "", "well"]
+
+
+def test_fleet_without_labels_has_no_sites() -> None:
+    world = World()
+    world.add("a")
+    assert count_sites(asyncio.run(world.view().gateways())) == []
+
+
+def test_ten_thousand_gateways_are_listed_in_slices() -> None:
+    async def run() -> None:
+        world = World()
+        records = [GatewayRecord("default", f"gw{n:05}", 1, NOW_US - n, False, "-", 1, 0) for n in range(10_000)]
+        world.fleet.load(records)
+        view, turns = world.view(), 0
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        others = asyncio.create_task(count_turns())
+        assert len(await view.gateways()) == 10_000
+        others.cancel()
+        assert turns >= 20
+
+    asyncio.run(run())
