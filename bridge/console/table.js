@@ -14,6 +14,7 @@ const TYPING_MS = 300;
  * @property {string} name of the column
  * @property {(row: any) => any} cell content
  * @property {string} [sort] key by which the server sorts
+ * @property {"ascending" | "descending"} [order] only order of that key; else the server takes `-KEY` for the reverse
  * @property {boolean} [numeric]
  * @property {boolean} [wide] takes a line of its own on a phone
  * @property {boolean} [optional] is left out on a phone
@@ -97,11 +98,13 @@ function count(first, shown, total, more) {
 function header(column, sort, setSort) {
   const classes = `${column.numeric ? "n" : ""}${column.optional ? " drop" : ""}`;
   if (!column.sort) return html`<th scope="col" class=${classes}>${column.name}</th>`;
-  const [key, down] = [column.sort, sort === `-${column.sort}`];
-  const state = sort === key ? "ascending" : down ? "descending" : "none";
-  const next = sort === `-${key}` ? key : sort === key ? "" : `-${key}`;
-  return html`<th scope="col" class=${classes} aria-sort=${state}>
-    <button class="sort" onClick=${() => setSort(next)}>${column.name}<span aria-hidden="true">${sort === key ? " ▲" : down ? " ▼" : ""}</span></button>
+  const key = column.sort;
+  const orders = column.order ? { [key]: column.order } : { [`-${key}`]: "descending", [key]: "ascending" };
+  const choices = ["", ...Object.keys(orders)];
+  const next = choices[(choices.indexOf(sort) + 1) % choices.length];
+  const mark = { ascending: " ▲", descending: " ▼" }[orders[sort]] ?? "";
+  return html`<th scope="col" class=${classes} aria-sort=${orders[sort] ?? "none"}>
+    <button class="sort" onClick=${() => setSort(next)}>${column.name}<span aria-hidden="true">${mark}</span></button>
   </th>`;
 }
 

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser
 from tests.console.visit import NARROW, PHONE, visiting
 from tests.support.processes import Waypost, edge, free_port, hub, wait_until
 
-GATEWAY_PAGES = ("overview", "addresses", "bridge", "store", "system")
+GATEWAY_PAGES = ("overview", "devices", "devices?show=refused", "addresses", "bridge", "store", "system")
 HUB_PAGES = ("fleet", "fleet?show=all", "rollouts", "commands", "lake", "system")
 FIRST_LOAD_BYTES_MAX = 70_000
 SECOND_LOAD_BYTES_MAX = 8_000

@@ -12,22 +12,26 @@ import { duration, number, plain } from "./text.js";
 const SHOWN = [["connected", "Connected"], ["silent", "Silent"], ["refused", "Refused"], ["absent", "Absent"]];
 const TONES = { connected: "good", silent: "warn", absent: "idle" };
 
+/** Milliseconds of a time that the API gives in seconds. */
+const ms = (seconds) => (typeof seconds === "number" ? seconds * 1000 : null);
+
 const CLIENTS = [
-  { name: "Device", sort: "name", cell: (row) => html`<a href=${address("devices", row.id)}><${Name}>${row.user || row.id}<//></a><small><${Name} mono>${row.id}<//></small>` },
+  { name: "Device", sort: "name", order: "ascending", cell: (row) => html`<a href=${address("devices", row.id)}><${Name}>${row.name}<//></a><small><${Name}>${row.user}<//></small>` },
   { name: "State", wide: true, cell: (row) => html`<${Pill} tone=${TONES[row.state]}>${row.state}<//>${row.why ? html` <span class="small soft">${plain(row.why)}</span>` : null}` },
-  { name: "From", optional: true, cell: (row) => html`<span class="mono">${plain(row.remote ?? "–")}</span><small>${plain(row.protocol)}${row.tls ? ", TLS" : ""}</small>` },
-  { name: "In", sort: "in", numeric: true, cell: (row) => number(row.in) },
-  { name: "Out", sort: "out", numeric: true, cell: (row) => number(row.out) },
-  { name: "Waiting", sort: "queued", numeric: true, cell: (row) => number(row.queued) },
-  { name: "Last message", sort: "last", numeric: true, cell: (row) => html`<${Time} at=${row.last_at} relative />` },
+  { name: "From", optional: true, cell: (row) => html`<span class="mono">${plain(row.remote || "–")}</span><small>${plain(row.protocol)}${row.tls ? `, ${plain(row.tls)}` : ""}</small>` },
+  { name: "In", sort: "in", order: "descending", numeric: true, cell: (row) => number(row.in) },
+  { name: "Out", sort: "out", order: "descending", numeric: true, cell: (row) => number(row.out) },
+  { name: "Waiting", sort: "queued", order: "descending", numeric: true, cell: (row) => number(row.queued) },
+  { name: "Last message", sort: "last", order: "descending", numeric: true, cell: (row) => html`<${Time} at=${ms(row.last_at)} relative />` },
 ];
 
 const REFUSALS = [
   { name: "Device", cell: (row) => html`<${Name}>${row.user || row.client || "unknown"}<//><small class="mono">${plain(row.remote)}</small>` },
-  { name: "Reason", wide: true, cell: (row) => html`<span class="bad-t">${plain(row.what)}</span>${row.next_step ? html`<small>Next: ${plain(row.next_step)}</small>` : null}` },
+  { name: "Reason", wide: true, cell: (row) => html`<span class="bad-t">${plain(row.what)}</span>${row.address ? html` <${Name} mono>${row.address}<//>` : null}
+    <small>Next: ${plain(row.next_step)}</small>` },
   { name: "Times", numeric: true, cell: (row) => number(row.count) },
-  { name: "First", numeric: true, optional: true, cell: (row) => html`<${Time} at=${row.first} />` },
-  { name: "Last", numeric: true, cell: (row) => html`<${Time} at=${row.last} relative />` },
+  { name: "First", numeric: true, optional: true, cell: (row) => html`<${Time} at=${ms(row.first_at)} />` },
+  { name: "Last", numeric: true, cell: (row) => html`<${Time} at=${ms(row.last_at)} relative />` },
 ];
 
 export function Devices({ rest, query }) {
@@ -36,8 +40,8 @@ export function Devices({ rest, query }) {
   const choice = html`<${Choice} label="Show" options=${SHOWN} value=${shown} choose=${(value) => go(address("devices", "", { show: value }), true)} />`;
   return html`<${Panel} title="Devices" extra=${choice} flush>
     ${shown === "refused"
-      ? html`<${PagedTable} key="refused" label="refusals" path="/api/v1/refusals" items="refusals" columns=${REFUSALS} search=${false}
-          id=${(row) => row.id} empty=${html`<${Empty} title="Nobody was refused">A wrong password, a missing right or a limit
+      ? html`<${PagedTable} key="refused" label="refusals" path="/api/v1/refusals" items="refusals" columns=${REFUSALS}
+          id=${(row) => row.number} empty=${html`<${Empty} title="Nobody was refused">A wrong password, a missing right or a limit
           shows up here, with where it came from and what to do.<//>`} />`
       : html`<${PagedTable} key=${shown} label="devices" path="/api/v1/clients" items="clients" query=${{ state: shown }} columns=${CLIENTS}
           id=${(row) => row.id} empty=${nobody(shown)} />`}
@@ -67,33 +71,37 @@ function Device({ id }) {
   useEvery(2, load, [id]);
   const back = html`<p><a href=${address("devices")}>All devices</a></p>`;
   if (device === null) return html`${back}<${ErrorNote} error=${error} retry=${load} />`;
-  const subscriptions = device.subscriptions_list ?? [];
+  const absent = device.state === "absent";
   return html`${back}<${ErrorNote} error=${error} />
     <div class="grid">
-      <${Panel} title=${plain(device.user || device.id)} span=${6} extra=${html`<${Pill} tone=${TONES[device.state]}>${device.state}<//>`}>
+      <${Panel} title=${plain(device.name)} span=${6} extra=${html`<${Pill} tone=${TONES[device.state]}>${device.state}<//>`}>
+        ${device.why && html`<p class="soft">${plain(device.why)}</p>`}
         <${Pairs} pairs=${[
-          ["client id", html`<${Name} mono>${device.id}<//>`],
           ["user", html`<${Name}>${device.user || "–"}<//>`],
-          ["from", html`<span class="mono">${plain(device.remote ?? "–")}</span>`],
-          ["protocol", `${plain(device.protocol)}${device.tls ? ", TLS" : ""}`],
-          ["connected", html`<${Time} at=${device.connected_at} />`],
+          ["from", html`<span class="mono">${plain(device.remote || "–")}</span>`],
+          ["protocol", `${plain(device.protocol)}${device.tls ? `, ${plain(device.tls)}` : ""}`],
+          ["connected", html`<${Time} at=${ms(device.connected_at)} />`],
           ["messages in, out", `${number(device.in)}, ${number(device.out)}`],
           ["waiting for it", number(device.queued)],
-          ["last message", html`<${Time} at=${device.last_at} relative />`],
+          ["last message", html`<${Time} at=${ms(device.last_at)} relative />`],
+          ["usually sends every", duration(device.usual_interval_s)],
         ]} />
         <div class="do">
-          <${ActionButton} label="Disconnect" allowed=${manage && device.state !== "absent"} onDone=${load}
+          ${!absent && html`<${ActionButton} label="Disconnect" allowed=${manage} onDone=${load}
             confirm="The connection is closed. A device usually connects again at once; its session and what waits for it stay."
-            action=${() => del(withQuery(path, { session: "keep" }))} />
-          <${ActionButton} label="End its session" danger allowed=${manage} onDone=${load}
+            action=${() => del(withQuery(path, { session: "keep" }))} />`}
+          ${device.id.startsWith("mqtt/") && html`<${ActionButton} label="End its session" danger allowed=${manage} onDone=${() => go(address("devices"))}
             confirm=${`The session ends: its subscriptions and ${number(device.queued)} waiting messages are given up, and entered in the ledger.`}
-            action=${() => del(withQuery(path, { session: "end" }))} />
+            action=${() => del(withQuery(path, { session: "end" }))} />`}
         </div>
       <//>
-      <${Panel} title="Subscriptions" span=${6}>${subscriptions.length === 0
+      <${Panel} title="Subscriptions" span=${6}>${device.filters.length === 0
         ? html`<p class="soft">It subscribes to nothing.</p>`
-        : html`<${Pairs} pairs=${subscriptions.map((each) => [html`<${Name} mono>${each.filter}<//>`, `QoS ${each.qos}`])} />`}<//>
-      ${(device.refusals ?? []).length > 0 && html`<${Panel} title="What was refused"><${Pairs} pairs=${device.refusals.map((each) => [
-        html`<span class="bad-t">${plain(each.what)}</span>`, html`${number(each.count)} times, last <${Time} at=${each.last} relative />`])} /><//>`}
+        : html`<${Pairs} pairs=${device.filters.map((each) => [html`<${Name} mono>${each.filter}<//>`,
+            `${each.qos === null ? "" : `QoS ${each.qos}`}${each.queued ? `, ${number(each.queued)} wait` : ""}`])} />`}<//>
+      ${device.rights.length > 0 && html`<${Panel} title="Rights of its user" span=${6}><p>${device.rights.map((right) => html`<span class="tag">${plain(right)}</span> `)}</p><//>`}
+      ${device.refusals.length > 0 && html`<${Panel} title="What was refused" span=${6}><${Pairs} pairs=${device.refusals.map((each) => [
+        html`<span class="bad-t">${plain(each.what)}</span><br /><span class="small">Next: ${plain(each.next_step)}</span>`,
+        html`${number(each.count)} times, last <${Time} at=${ms(each.last_at)} relative />`])} /><//>`}
     </div>`;
 }

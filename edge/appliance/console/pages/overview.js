@@ -59,15 +59,15 @@ export function Overview({ figures: status }) {
           ["MQTT", number(status.clients?.mqtt)],
           ["AMQP", number(status.clients?.amqp)],
           ["HTTP, waiting for a message", number(status.clients?.http)],
-          ["logins refused since the start", refusedLogins(status)],
-          ["messages refused since the start", number(status.messages?.refused)],
+          ["refused since the start", refusals(status)],
         ]} />
       <//>
     </div>`;
 }
 
-function refusedLogins(status) {
-  const refused = total(status.logins_refused);
+/** Refused clients and messages, by any reason. */
+function refusals(status) {
+  const refused = total(status.refused);
   return refused ? html`<a class="bad-t" href=${address("devices", "", { show: "refused" })}>${number(refused)}</a>` : "0";
 }
 
