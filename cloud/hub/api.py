@@ -21,8 +21,8 @@ from cloud.hub.committer import Committer, Fault
 from cloud.hub.fleet import FleetState
 from cloud.hub.fleet_view import (
     SORTS,
+    FleetCondition,
     FleetView,
-    GatewayCondition,
     GatewayQuery,
     SeenGateway,
     count_sites,
@@ -38,11 +38,11 @@ from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.registry.registry import Registry
 from cloud.hub.scope import Scope, require_fleet, scope_of
 from cloud.lake.faults import RegistryError
-from edge.broker.http import live
 from edge.broker.http.access import HttpAccess, is_local
 from edge.broker.http.application import Answer, needing
 from edge.broker.http.application import application as web_application
 from edge.broker.http.assets import StaticAssets
+from edge.broker.http.live import EVENTS, LiveFeed
 from edge.broker.http.page import ConsolePage
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
@@ -53,7 +53,7 @@ STREAMS_MAX: Final = 200
 """Pages with live figures at the same time, about 100 kB each at most; further ones ask every 10 s."""
 LIVE_INTERVAL_S: Final = 2.0
 """Time between two live figures: half as often as a gateway's, as a hub has more pages open."""
-_STATES: Final = ("", "danger", *GatewayCondition)
+_STATES: Final = ("", "danger", *FleetCondition)
 """Values of the query parameter `state`."""
 
 
@@ -84,7 +84,7 @@ def application(
         HttpRoute("/healthz", api.health, methods=PURE),
         HttpRoute("/", page.respond, methods=PURE),
         *assets.routes,
-        HttpRoute(live.PATH, api.scoped(api.events), methods=("GET",)),
+        HttpRoute(EVENTS, api.scoped(api.events), methods=("GET",)),
         HttpRoute("/metrics", fleet_wide(api.prometheus), methods=PURE),
         HttpRoute("/api/v1/status", api.scoped(api.status), methods=PURE),
         HttpRoute("/api/v1/fleet", api.scoped(api.fleet), methods=PURE),
@@ -141,7 +141,7 @@ class Api:
         self._now_us = now_us
         self._clock = clock
         self._started_at_us = now_us()
-        self._feeds: dict[str | None, live.LiveFeed] = {}
+        self._feeds: dict[str | None, LiveFeed] = {}
         """Live figures by tenant; None: of the whole fleet."""
         self._views: dict[str | None, FleetView] = {}
         """Lists of gateways by tenant; None: of the whole fleet."""
@@ -166,7 +166,7 @@ class Api:
         feed = self._feeds.get(scope.tenant)
         if feed is None:
             sources = {"status": functools.partial(self._status, scope)}
-            feed = live.LiveFeed(sources, self._access, streams_max=STREAMS_MAX, interval_s=LIVE_INTERVAL_S)
+            feed = LiveFeed(sources, self._access, streams_max=STREAMS_MAX, interval_s=LIVE_INTERVAL_S)
             self._feeds[scope.tenant] = feed
         return await feed.respond(request)
 

@@ -36,7 +36,7 @@ SITE: Final = "site"
 """Label by which gateways are grouped into sites."""
 
 
-class GatewayCondition(StrEnum):
+class FleetCondition(StrEnum):
     """Condition of a gateway, the most dangerous first."""
 
     REFUSING = "refusing"
@@ -45,7 +45,7 @@ class GatewayCondition(StrEnum):
     WELL = "well"
 
 
-_RANK: Final = {condition: rank for rank, condition in enumerate(GatewayCondition)}
+_RANK: Final = {condition: rank for rank, condition in enumerate(FleetCondition)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class SeenGateway:
     """A gateway with its condition. `since_us`: begin of the trouble, UTC microseconds; 0: not known."""
 
     gateway: GatewayState
-    condition: GatewayCondition
+    condition: FleetCondition
     why: str
     next_step: str
     since_us: int
@@ -80,17 +80,17 @@ def classify(gateway: GatewayState, labels: Labels, now_us: int) -> SeenGateway:
     if room is not None and not gateway.connected:
         room = max(0.0, room - max(0, now_us - reported_us) / 3.6e9)
     oldest_us = (status.get("backlog_oldest_at") or 0) * 1_000
-    condition, why, next_step, since_us = GatewayCondition.WELL, "", "", 0
+    condition, why, next_step, since_us = FleetCondition.WELL, "", "", 0
     if not gateway.connected:
-        condition, since_us = GatewayCondition.OFFLINE, gateway.last_seen
+        condition, since_us = FleetCondition.OFFLINE, gateway.last_seen
         why = "it is not connected" if gateway.status is not None else "it has not connected since the hub started"
         next_step = "check power and network at the gateway; `waypost doctor` on it tries each step"
     elif status.get("room_hours") == 0:
-        condition, since_us = GatewayCondition.REFUSING, reported_us
+        condition, since_us = FleetCondition.REFUSING, reported_us
         why = "its card is full: new messages are refused, or old ones dropped"
         next_step = "raise its quotas or remove a backlog: `waypost store info` on it shows what takes the room"
     elif oldest_us and now_us - oldest_us > BEHIND_S * 1e6:
-        condition, since_us = GatewayCondition.BEHIND, oldest_us
+        condition, since_us = FleetCondition.BEHIND, oldest_us
         why = "messages arrive at it faster than they leave"
         next_step = "look at its bridge: rate, data budget and quiet hours (`waypost bridge status` on it)"
     return SeenGateway(gateway, condition, why, next_step, since_us, room, labels)
@@ -103,7 +103,7 @@ def find_causes(seen: Iterable[SeenGateway]) -> list[dict[str, Any]]:
     """
     troubled: dict[tuple[str, str, str, str], list[SeenGateway]] = {}
     for one in seen:
-        if one.condition is not GatewayCondition.WELL and one.since_us:
+        if one.condition is not FleetCondition.WELL and one.since_us:
             for label, value in one.labels.items():
                 troubled.setdefault((one.condition, one.gateway.tenant, label, value), []).append(one)
     taken: set[Key] = set()
@@ -132,7 +132,7 @@ def find_causes(seen: Iterable[SeenGateway]) -> list[dict[str, Any]]:
 
 
 def _densest(ordered: Sequence[SeenGateway]) -> Sequence[SeenGateway]:
-    """Return the most gateways whose troubles began within `TOGETHER_S`. `ordered`: by that time."""
+    """Return the largest group with troubles that began within `TOGETHER_S`. `ordered`: by that time."""
     best, start = ordered[:0], 0
     for end, one in enumerate(ordered):
         while one.since_us - ordered[start].since_us > TOGETHER_S * 1e6:
@@ -152,7 +152,7 @@ def count_sites(seen: Iterable[SeenGateway]) -> list[dict[str, Any]]:
 
     def badness(item: tuple[str, Counter[str]]) -> tuple[tuple[int, ...], str]:
         name, states = item
-        return tuple(-states[condition] for condition in GatewayCondition if condition != "well"), name
+        return tuple(-states[condition] for condition in FleetCondition if condition != "well"), name
 
     rows = [
         {"label": SITE, "value": name, "total": states.total(), "states": dict(states)}
@@ -185,7 +185,7 @@ class GatewayQuery:
 
     def matches(self, seen: SeenGateway) -> bool:
         """Return True for a gateway that the query asks for."""
-        well = seen.condition is GatewayCondition.WELL
+        well = seen.condition is FleetCondition.WELL
         wanted = not self.state or (not well if self.state == "danger" else self.state == seen.condition)
         named = self.part.casefold() in seen.gateway.name.casefold()
         return wanted and named and (self.selector is None or self.selector.matches(seen.labels))

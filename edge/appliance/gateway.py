@@ -457,7 +457,7 @@ class Gateway:
     def _make_app(self) -> ASGIApp:
         """Make the web application, at the first HTTP request: its modules cost no memory before that."""
         from edge.appliance.clients.routes import client_routes  # noqa: PLC0415
-        from edge.appliance.console.address_table import AddressTable  # noqa: PLC0415
+        from edge.appliance.console.address_listing import AddressListing  # noqa: PLC0415
         from edge.appliance.console.app import make_app  # noqa: PLC0415
         from edge.appliance.crossing.routes import bridge_routes  # noqa: PLC0415
         from edge.appliance.trace.routes import trace_routes  # noqa: PLC0415
@@ -479,7 +479,7 @@ class Gateway:
             from edge.broker.hono.http import HonoApi  # noqa: PLC0415
 
             self._devices = HonoApi(broker.devices, limits, access, broker.admission.budget)
-        addresses = AddressTable(partial(_addresses, broker.router), self._count_addresses)
+        addresses = AddressListing(partial(_addresses, broker.router), self._count_addresses)
         view = needing(access.require_view)
         routes = [
             HttpRoute("/api/v1/addresses", view(addresses.respond), methods=PURE),

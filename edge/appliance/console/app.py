@@ -28,10 +28,10 @@ from starlette.types import ASGIApp
 from edge.appliance.console.series import SPANS, StatusSeries
 from edge.appliance.console.snapshot import StatusCache
 from edge.appliance.console.status import StatusSource, UplinkControl
-from edge.broker.http import live
 from edge.broker.http.access import HttpAccess, is_local
 from edge.broker.http.application import application, needing
 from edge.broker.http.assets import StaticAssets
+from edge.broker.http.live import EVENTS, LiveFeed
 from edge.broker.http.page import ConsolePage
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
@@ -58,7 +58,7 @@ def make_app(
     view, manage = needing(access.require_view), needing(access.require_manage)
     assets = StaticAssets([resources.files("bridge.console"), resources.files(__package__).joinpath("pages")])
     page = ConsolePage("Waypost gateway", assets, "gateway.js")
-    feed = live.LiveFeed({"status": console.live_status}, access, streams_max=STREAMS_MAX)
+    feed = LiveFeed({"status": console.live_status}, access, streams_max=STREAMS_MAX)
     routes = [
         HttpRoute("/healthz", console.healthz, methods=PURE),
         HttpRoute("/", page.respond, methods=PURE),
@@ -67,7 +67,7 @@ def make_app(
         HttpRoute("/metrics", view(console.metrics), methods=PURE),
         HttpRoute("/api/v1/uplink/pause", manage(console.pause), methods=("POST",)),
         HttpRoute("/api/v1/uplink/resume", manage(console.resume), methods=("POST",)),
-        HttpRoute(live.PATH, view(feed.respond), methods=("GET",)),
+        HttpRoute(EVENTS, view(feed.respond), methods=("GET",)),
         *assets.routes,
         *more,
     ]

@@ -22,7 +22,7 @@ from edge.broker.http.access import AdmittedClient, HttpAccess
 from edge.broker.http.peer import peer_of
 from edge.broker.http.refusal import RequestRefused
 
-PATH: Final = "/api/v1/events"
+EVENTS: Final = "/api/v1/events"
 UNSENT_BYTES_MAX: Final = 64 * 1024
 """Bytes that a stream may be behind. A page that reads more slowly is closed, and connects again."""
 KEEP_ALIVE_S: Final = 15.0

@@ -12,8 +12,8 @@ from cloud.hub.fleet import FleetState
 from cloud.hub.fleet_view import (
     CAUSE_GATEWAYS_MIN,
     TOGETHER_S,
+    FleetCondition,
     FleetView,
-    GatewayCondition,
     GatewayQuery,
     count_sites,
     find_causes,
@@ -81,7 +81,7 @@ def test_what_is_lost_first_is_on_top() -> None:
 def test_room_of_an_offline_gateway_shrinks_with_time() -> None:
     seen = asyncio.run(mixed().view().one(("default", "away and nearly full")))
     assert seen is not None
-    assert seen.condition is GatewayCondition.OFFLINE
+    assert seen.condition is FleetCondition.OFFLINE
     assert seen.room_hours == pytest.approx(2.0)
 
 

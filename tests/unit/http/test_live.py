@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from edge.broker.http.access import AdmittedClient, HttpAccess
-from edge.broker.http.live import PATH, UNSENT_BYTES_MAX, LiveFeed, merge_patch
+from edge.broker.http.live import EVENTS, UNSENT_BYTES_MAX, LiveFeed, merge_patch
 from edge.broker.model.authorization import Ended
 
 VALUES = st.recursive(st.integers(0, 3) | st.text("ab", max_size=2), lambda inner: st.lists(inner, max_size=2))
@@ -89,7 +89,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 async def open_stream(feed: LiveFeed, client: Client, query: str = "topics=status") -> asyncio.Task[None]:
     scope = {
-        "type": "http", "method": "GET", "path": PATH, "query_string": query.encode(), "headers": [],
+        "type": "http", "method": "GET", "path": EVENTS, "query_string": query.encode(), "headers": [],
         "client": ("127.0.0.1", 1), "state": {},
     }  # fmt: skip
     response: Response = await feed.respond(Request(scope, client.receive))  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from edge.appliance.console.status import AddressStatus
 FRESH_S: Final = 4.0
 """Age up to which a list is shown again; a page asks every 5 s."""
 LISTED_MAX: Final = 20_000
-"""Names in a list: about 6 MB while somebody looks at it. `left_out` says how many more there are."""
+"""Names in a list: about 6 MB while a page shows it. `left_out` says how many more there are."""
 SLICE: Final = 100
 """Names read at a time, about half a millisecond."""
 LIMIT_MAX: Final = 500
@@ -30,7 +30,7 @@ SORTS: Final = ("address", "stored", "received", "subscribers")
 _NAMED: Final = itemgetter("address")
 
 
-class AddressTable:
+class AddressListing:
     """List of the addresses of one gateway."""
 
     def __init__(
