@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_tidy import ROOT
+from tests.support.checkout import ROOT
 
 OPTIONS = (
     *("--checkJs", "--allowJs", "--noEmit", "--skipLibCheck", "--target", "es2022", "--module", "esnext"),

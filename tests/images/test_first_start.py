@@ -11,17 +11,15 @@ import random
 import shutil
 import subprocess
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 from cloud.hub.registry.enrolments import Enrolments
 from cloud.hub.registry.location import sqlite_url
 from images.emulator import machine
-from tests.images.emulated import BOOT_S, HOST, MARKS, Gateway
+from tests.images.emulated import BOOT_S, MARKS, Gateway
 from tests.images.write_log import Write, WriteLog
 from tests.support.enrolled import EnrolledFleet
 from tests.support.processes import standing_still, wait_until
@@ -59,12 +57,6 @@ class Cut(NamedTuple):
     def disks(self) -> Hashable:
         """Return equal values for equal starting points: the hub's clock and logs advance by themselves."""
         return tuple(self.card), certificates(self.moment.hub)
-
-
-@pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[EnrolledFleet]:
-    with EnrolledFleet(tmp_path, "--name", HOST) as made:
-        yield made
 
 
 def certificates(hub: Path) -> tuple[str, ...]:

@@ -162,12 +162,6 @@ class Updated(Gateway):
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[EnrolledFleet]:
-    with EnrolledFleet(tmp_path, "--name", HOST) as made:
-        yield made
-
-
-@pytest.fixture
 def gateway(tmp_path: Path, image: Path, fleet: EnrolledFleet) -> Iterator[Updated]:
     made = Updated(tmp_path, image, fleet)
     try:

@@ -14,10 +14,10 @@ from spark.jobs import gaps, messages, runner
 from spark.lake import SparkLake
 from spark.sink import Sink
 from spark.transforms import completeness, outages, ranges
-from tests.contract.test_completeness import GOLDEN, HOUR, Case, of_spark
-from tests.contract.test_completeness import START as BEGIN
 from tests.spark import lakes
 from tests.spark.lakes import START, ledger, manifest, message
+from tests.support.completeness_cases import GOLDEN, HOUR, Case, judge_with_spark
+from tests.support.completeness_cases import START as BEGIN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -69,7 +69,7 @@ def test_golden_cases(frame: Make) -> None:
         assert row["missing"] == row["last_sequence"] - row["first_sequence"] + 1
         assert row["explained"] == (row["reason"] is not None)
         gaps[row["gateway"]].append((row["first_sequence"], row["last_sequence"], row["reason"]))
-    assert gaps == {name: [gap for line in of_spark(said) for gap in line.gaps] for name, said in cases.items()}
+    assert gaps == {name: [gap for line in judge_with_spark(said) for gap in line.gaps] for name, said in cases.items()}
 
 
 def run(lake: SparkLake) -> str | None:

@@ -111,12 +111,3 @@ class Bench:
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-
-
-async def until(condition: Any, what: str, timeout_s: float = 20.0) -> None:
-    """Wait for a condition; TimeoutError naming it when it does not hold in time."""
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while not condition():
-        if asyncio.get_running_loop().time() > deadline:
-            raise TimeoutError(what)
-        await asyncio.sleep(0.005)

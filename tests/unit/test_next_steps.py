@@ -11,7 +11,7 @@ import pytest
 
 from edge.appliance.commands import COMMANDS, FROM_A_CHECKOUT
 from edge.output.text import word
-from tests.unit.test_tidy import modules
+from tests.support.checkout import modules
 
 PROGRAMS = ("chgrp", "chmod", "chown", "mount", "rm", "sudo", "umount")
 COMMAND = re.compile(rf"\b(waypost ({'|'.join((*COMMANDS, *FROM_A_CHECKOUT))})|{'|'.join(PROGRAMS)}) [^`;\n]*$")

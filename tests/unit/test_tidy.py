@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from tests.demo.cli import FOLDER
+from tests.support.checkout import ROOT, files, modules, texts
 from tests.support.ownership import Program, import_circles, is_refused
 
-ROOT = Path(__file__).parents[2]
 PACKAGES = ("bridge", "edge", "cloud", "spark", "images")
 """Import packages, exactly those in the wheel."""
 LOCKS = tuple(
@@ -143,35 +143,6 @@ def command(*arguments: str, seconds: int = 300) -> None:
         [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def files() -> list[Path]:
-    """Return every file of the project: those that git tracks or would add, or all files of an export without git."""
-    try:
-        listed = subprocess.run(
-            ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True
-        ).stdout
-    except (OSError, subprocess.CalledProcessError):
-        hidden = re.compile(r"/(\.venv|\.git|__pycache__|\.\w+_cache|\.hypothesis|data)/|\.venv\.lock$")
-        found = (path for path in ROOT.rglob("*") if path.is_file() and not hidden.search(str(path)))
-    else:
-        found = (ROOT / os.fsdecode(name) for name in listed.split(b"\0") if name)
-    return sorted(path for path in found if path.is_file())
-
-
-def texts() -> Iterator[tuple[str, str]]:
-    """Yield (path, content) of every text file but this one, which names the forbidden words."""
-    for path in files():
-        if path == Path(__file__):
-            continue
-        content = path.read_bytes()
-        if b"\0" not in content:
-            yield path.relative_to(ROOT).as_posix(), content.decode("utf-8")
-
-
-def modules(*folders: str) -> Iterator[tuple[str, str]]:
-    """Return (path, source) of the Python modules in these top-level folders."""
-    return ((path, text) for path, text in texts() if path.endswith(".py") and path.split("/")[0] in folders)
 
 
 @functools.cache
@@ -305,12 +276,12 @@ class TestCode:
 
     def test_nothing_is_left_for_later(self) -> None:
         marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|NotImplementedError\(\)")
-        found = [path for path, text in texts() if marks.search(text)]
+        found = [path for path, text in texts(without=Path(__file__)) if marks.search(text)]
         assert not found
 
     def test_no_place_of_one_machine(self) -> None:
         places = re.compile(r"(?<![\w./$}-])/(home|Users|work|root)/\w")
-        found = [f"{path}: {hit[0]}" for path, text in texts() for hit in places.finditer(text)]
+        found = [f"{path}: {hit[0]}" for path, text in texts(without=Path(__file__)) for hit in places.finditer(text)]
         assert not found
 
 
@@ -319,7 +290,7 @@ class TestShell:
 
     def test_scripts(self) -> None:
         wrong = []
-        for path, text in texts():
+        for path, text in texts(without=Path(__file__)):
             if re.match(r"#!/bin/(ba)?sh|#!/usr/bin/env (ba)?sh", text):
                 if not re.search(r"^set -eu(o pipefail)?$", text, re.MULTILINE):
                     wrong.append(f"{path}: no set -eu")
@@ -376,7 +347,7 @@ class TestPackaging:
 
     def test_no_registry_is_named_anywhere(self) -> None:
         hosts = re.compile(r"https?://[\w.-]*(pypi|pythonhosted|maven|npmjs|crates\.io|debian\.org/debian|golang\.org)")
-        found = [f"{path}: {hit[0]}" for path, text in texts() for hit in hosts.finditer(text)]
+        found = [f"{path}: {hit[0]}" for path, text in texts(without=Path(__file__)) for hit in hosts.finditer(text)]
         assert not found
 
     def test_extras_agree_on_ranges(self) -> None:

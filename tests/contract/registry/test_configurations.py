@@ -25,18 +25,7 @@ from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.rollouts import RolloutError, RolloutRecord, Rollouts
 from cloud.hub.rollout import MemberPhase, RolloutState, Wave, make_members
 from tests.contract.registry.conftest import Place
-
-SECOND = 1_000_000
-GATEWAYS = ("g1", "g2", "g3")
-
-
-def sign(content: str) -> str:
-    return f"signed {len(content)}"
-
-
-def document(name: str) -> dict[str, Any]:
-    spec = {"address": f"{name}/#", "type": "topic"}
-    return {"apiVersion": "waypost/v1", "kind": "Address", "metadata": {"name": name}, "spec": spec}
+from tests.contract.registry.wanted import GATEWAYS, SECOND, document, sign
 
 
 def wanted(gateway: str, *names: str, tenant: str = "acme") -> WantedConfiguration:

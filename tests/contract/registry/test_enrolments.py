@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -21,50 +20,16 @@ from cloud.hub.registry.enrolments import (
     Enrolments,
     ShownCertificate,
     TenantFull,
-    TokenClaim,
-    TokenRecord,
 )
 from cloud.hub.registry.location import sqlite_url
 from tests.contract.registry.conftest import Place
+from tests.contract.registry.enrolling import DAY, LIFE, claim, enrol, refusal_of, signing, token
 from tests.support.medium import fast_folder
-
-DAY = 86_400_000_000
-LIFE = 90 * DAY
-NUMBERS = itertools.count(1)
-
-
-class Killed(BaseException):
-    """Simulates the end of the process."""
-
-
-def token(name: str = "t", *, gateway: str | None = None, ends: int = DAY) -> TokenRecord:
-    return TokenRecord(name, b"digest of " + name.encode(), "acme", gateway, 0, ends)
-
-
-def asked(key: bytes, *, name: str = "t", gateway: str = "hall", secret: bytes | None = None) -> TokenClaim:
-    return TokenClaim(name, b"digest of " + name.encode() if secret is None else secret, gateway, key)
-
-
-def signing(key: bytes, now: int) -> object:
-    def sign(tenant: str, gateway: str) -> CertificateRecord:
-        serial = f"{next(NUMBERS):x}"
-        return CertificateRecord(serial, tenant, gateway, key, now, now + LIFE, None, f"pem {serial}")
-
-    return sign
-
-
-def enrol(to: Enrolments, who: TokenClaim, now: int = 1) -> CertificateRecord:
-    return to.enrol(who, now, signing(who.key_id, now))  # type: ignore[arg-type]
+from tests.support.simulated_kill import SimulatedKill
 
 
 def renew(to: Enrolments, shown: CertificateRecord, key: bytes, now: int, at_most: int = 4) -> CertificateRecord:
     return to.renew(ShownCertificate(shown.serial, shown.tenant, shown.gateway), key, now, at_most, signing(key, now))  # type: ignore[arg-type]
-
-
-def refused(to: Enrolments, who: TokenClaim, now: int = 1) -> RefusalReason:
-    with pytest.raises(EnrolmentRefused) as caught:
-        enrol(to, who, now)
-    return caught.value.reason
 
 
 @pytest.fixture
@@ -77,25 +42,25 @@ def enrolments(place: Place) -> Iterator[Enrolments]:
 class TestTokens:
     def test_one_gateway_and_no_other(self, enrolments: Enrolments) -> None:
         enrolments.add([token()])
-        given = enrol(enrolments, asked(b"mine"))
+        given = enrol(enrolments, claim(b"mine"))
         assert (given.tenant, given.gateway, given.key_id) == ("acme", "hall", b"mine")
-        assert refused(enrolments, asked(b"other")) is RefusalReason.SPENT
-        assert refused(enrolments, asked(b"mine", gateway="other")) is RefusalReason.SPENT
+        assert refusal_of(enrolments, claim(b"other")) is RefusalReason.SPENT
+        assert refusal_of(enrolments, claim(b"mine", gateway="other")) is RefusalReason.SPENT
         assert [each.serial for each in enrolments.certificates()] == [given.serial]
 
     def test_who_lost_the_answer_gets_it_again(self, enrolments: Enrolments) -> None:
         enrolments.add([token(ends=DAY)])
-        given = enrol(enrolments, asked(b"mine"))
-        assert enrol(enrolments, asked(b"mine"), now=DAY - 1) == given
-        assert enrol(enrolments, asked(b"mine"), now=2 * DAY) == given, "the token has ended since it was used"
-        assert refused(enrolments, asked(b"mine"), now=1 + LIFE) is RefusalReason.SPENT, "the certificate has ended"
+        given = enrol(enrolments, claim(b"mine"))
+        assert enrol(enrolments, claim(b"mine"), now=DAY - 1) == given
+        assert enrol(enrolments, claim(b"mine"), now=2 * DAY) == given, "the token has ended since it was used"
+        assert refusal_of(enrolments, claim(b"mine"), now=1 + LIFE) is RefusalReason.SPENT, "the certificate has ended"
 
     def test_a_tenant_has_so_many_gateways(self, enrolments: Enrolments) -> None:
         most = {"acme": 2, "other": 1}.__getitem__
 
         def enrol_one(name: str, gateway: str, tenant: str = "acme", only_for: str | None = None) -> CertificateRecord:
             enrolments.add([token(name, gateway=only_for)._replace(tenant=tenant)])
-            who = asked(name.encode(), name=name, gateway=gateway)
+            who = claim(name.encode(), name=name, gateway=gateway)
             return enrolments.enrol(who, 1, signing(who.key_id, 1), most)  # type: ignore[arg-type]
 
         enrol_one("a", "gw1")
@@ -113,12 +78,12 @@ class TestTokens:
         enrolments.add([token()])
 
         def die(_tenant: str, _gateway: str) -> CertificateRecord:
-            raise Killed
+            raise SimulatedKill
 
-        with pytest.raises(Killed):
-            enrolments.enrol(asked(b"mine"), 1, die)
+        with pytest.raises(SimulatedKill):
+            enrolments.enrol(claim(b"mine"), 1, die)
         again = Enrolments(place.url)
-        assert enrol(again, asked(b"other")).key_id == b"other", "nobody has it, so it is still good"
+        assert enrol(again, claim(b"other")).key_id == b"other", "nobody has it, so it is still good"
         again.close()
 
     def test_two_at_once(self, enrolments: Enrolments, place: Place) -> None:
@@ -131,7 +96,7 @@ class TestTokens:
             mine = Enrolments(place.url)
             together.wait(30)
             try:
-                outcomes.append(enrol(mine, asked(key, gateway=key.decode())).gateway)
+                outcomes.append(enrol(mine, claim(key, gateway=key.decode())).gateway)
             except EnrolmentRefused as error:
                 outcomes.append(error.reason.value)
             mine.close()
@@ -146,35 +111,35 @@ class TestTokens:
 
     def test_refused(self, enrolments: Enrolments) -> None:
         enrolments.add([token("a"), token("b", gateway="hall"), token("c")])
-        assert refused(enrolments, asked(b"k", name="x")) is RefusalReason.UNKNOWN
-        assert refused(enrolments, asked(b"k", name="a", secret=b"guessed")) is RefusalReason.UNKNOWN
-        assert refused(enrolments, asked(b"k", name="a"), now=DAY) is RefusalReason.EXPIRED
-        assert refused(enrolments, asked(b"k", name="b", gateway="other")) is RefusalReason.OTHER_GATEWAY
+        assert refusal_of(enrolments, claim(b"k", name="x")) is RefusalReason.UNKNOWN
+        assert refusal_of(enrolments, claim(b"k", name="a", secret=b"guessed")) is RefusalReason.UNKNOWN
+        assert refusal_of(enrolments, claim(b"k", name="a"), now=DAY) is RefusalReason.EXPIRED
+        assert refusal_of(enrolments, claim(b"k", name="b", gateway="other")) is RefusalReason.OTHER_GATEWAY
         before = enrolments.revoke_token("c", 5)
         assert before is not None
         assert before.revoked_at is None
-        assert refused(enrolments, asked(b"k", name="c")) is RefusalReason.REVOKED
+        assert refusal_of(enrolments, claim(b"k", name="c")) is RefusalReason.REVOKED
         assert enrolments.revoke_token("x", 5) is None
         assert enrolments.certificates() == []
 
     def test_a_name_that_is_taken(self, enrolments: Enrolments, place: Place) -> None:
         enrolments.add([token("a"), token("b"), token("c", gateway="hall"), token("d")])
-        first = enrol(enrolments, asked(b"first", name="a"))
-        assert refused(enrolments, asked(b"second", name="b")) is RefusalReason.NAME_TAKEN
-        second = enrol(enrolments, asked(b"second", name="c"), now=7)
+        first = enrol(enrolments, claim(b"first", name="a"))
+        assert refusal_of(enrolments, claim(b"second", name="b")) is RefusalReason.NAME_TAKEN
+        second = enrol(enrolments, claim(b"second", name="c"), now=7)
         assert {each.serial: each.revoked_at for each in enrolments.certificates()} == {
             first.serial: 7,
             second.serial: None,
         }, "one name, one key"
-        assert refused(enrolments, asked(b"first", name="a"), now=8) is RefusalReason.SPENT
+        assert refusal_of(enrolments, claim(b"first", name="a"), now=8) is RefusalReason.SPENT
         place.open().directory.presence({("acme", "seen"): Presence("-", True, 1, connects=1)})
-        assert refused(enrolments, asked(b"k", name="d", gateway="seen")) is RefusalReason.NAME_TAKEN
+        assert refusal_of(enrolments, claim(b"k", name="d", gateway="seen")) is RefusalReason.NAME_TAKEN
 
 
 class TestCertificates:
     def test_renewal(self, enrolments: Enrolments) -> None:
         enrolments.add([token()])
-        first = enrol(enrolments, asked(b"first"))
+        first = enrol(enrolments, claim(b"first"))
         second = renew(enrolments, first, b"second", LIFE * 2 // 3)
         assert renew(enrolments, first, b"second", LIFE * 2 // 3 + 5) == second, "the answer was lost"
         assert second.ends_at == LIFE * 2 // 3 + LIFE
@@ -184,7 +149,7 @@ class TestCertificates:
 
     def test_who_may_not_renew(self, enrolments: Enrolments) -> None:
         enrolments.add([token()])
-        first = enrol(enrolments, asked(b"first"))
+        first = enrol(enrolments, claim(b"first"))
         ended = first._replace(serial="beef")
         others = (first._replace(tenant="other"), first._replace(gateway="other"))  # that number of another authority
         for shown, now in ((first, 1 + LIFE), (ended, 5), *((each, 5) for each in others)):
@@ -199,8 +164,8 @@ class TestCertificates:
 
     def test_revoked(self, enrolments: Enrolments, place: Place) -> None:
         enrolments.add([token("a"), token("b")])
-        first = enrol(enrolments, asked(b"first", name="a"))
-        other = enrol(enrolments, asked(b"other", name="b", gateway="other"))
+        first = enrol(enrolments, claim(b"first", name="a"))
+        other = enrol(enrolments, claim(b"other", name="b", gateway="other"))
         renew(enrolments, first, b"second", 5)
         elsewhere = Enrolments(place.url)
         assert elsewhere.revoke("acme", "hall", DAY) == 2
@@ -229,7 +194,7 @@ class SingleUse(RuleBasedStateMachine):
     @rule(name=st.sampled_from("abc"), key=st.sampled_from([b"1", b"2", b"3"]), gateway=st.sampled_from(["x", "y"]))
     def ask(self, name: str, key: bytes, gateway: str) -> None:
         try:
-            made = enrol(self.enrolments, asked(key, name=name, gateway=gateway), self.now)
+            made = enrol(self.enrolments, claim(key, name=name, gateway=gateway), self.now)
         except EnrolmentRefused:
             return
         assert (made.key_id, made.gateway) == (key, gateway)
@@ -270,7 +235,7 @@ class TestAttestations:
 
     def test_the_last_word_counts(self, enrolments: Enrolments) -> None:
         enrolments.add([token()])
-        made = enrol(enrolments, asked(b"k"))
+        made = enrol(enrolments, claim(b"k"))
         assert enrolments.attestation("acme", "hall") is None
         enrolments.attest(ShownCertificate(made.serial, "acme", "hall"), '{"a":"1"}', 5)
         enrolments.attest(ShownCertificate(made.serial, "acme", "hall"), '{"a":"2"}', 7)
@@ -279,7 +244,7 @@ class TestAttestations:
 
     def test_not_of_who_has_no_good_certificate(self, enrolments: Enrolments) -> None:
         enrolments.add([token()])
-        made = enrol(enrolments, asked(b"k"))
+        made = enrol(enrolments, claim(b"k"))
         good = ShownCertificate(made.serial, "acme", "hall")
         others = (good._replace(serial="beef"), good._replace(tenant="other"), good._replace(gateway="other"))
         for shown, now in ((good, LIFE + 2), *((each, 1) for each in others)):

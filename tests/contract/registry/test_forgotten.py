@@ -24,8 +24,8 @@ from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.schema import SCHEMA_VERSION
 from cloud.lake.sequences import SequenceRange
 from tests.contract.registry.conftest import THERE, Place
-from tests.contract.registry.test_enrolments import LIFE, asked, enrol, refused, signing, token
-from tests.contract.registry.test_registry import land
+from tests.contract.registry.enrolling import LIFE, claim, enrol, refusal_of, signing, token
+from tests.contract.registry.landings import land
 
 HALL: Key = ("acme", "hall")
 NUMBERS = iter(range(1_000_000))
@@ -48,7 +48,7 @@ def went(at_us: int) -> dict[Key, Presence]:
 def enrol_one(to: Enrolments, gateway: str, now: int, most: int, only_for: str | None = None) -> CertificateRecord:
     name = f"t{next(NUMBERS)}"
     to.add([token(name, gateway=only_for, ends=now + 10)])
-    who = asked(name.encode(), name=name, gateway=gateway)
+    who = claim(name.encode(), name=name, gateway=gateway)
     return to.enrol(who, now, signing(who.key_id, now), lambda _tenant: most)  # type: ignore[arg-type]
 
 
@@ -107,15 +107,15 @@ def test_the_quota_gives_the_place_to_another(enrolments: Enrolments, place: Pla
     enrol_one(enrolments, "hall", 9, 2)
     assert (enrolments.forgotten(), known(place)) == ({}, {"hall": False, "yard": False})
     enrolments.add([token("again")])
-    assert refused(enrolments, asked(b"k", name="again"), 10) is RefusalReason.NAME_TAKEN
+    assert refusal_of(enrolments, claim(b"k", name="again"), 10) is RefusalReason.NAME_TAKEN
 
 
 def test_a_token_that_was_spent_brings_nobody_back(enrolments: Enrolments) -> None:
     enrolments.add([token("once")])
-    enrol(enrolments, asked(b"mine", name="once"))
+    enrol(enrolments, claim(b"mine", name="once"))
     enrolments.revoke("acme", "hall", 2)
     enrolments.forget("acme", "hall", 3)
-    assert refused(enrolments, asked(b"mine", name="once"), 4) is RefusalReason.SPENT
+    assert refusal_of(enrolments, claim(b"mine", name="once"), 4) is RefusalReason.SPENT
     assert enrolments.forgotten() == {HALL: 3}
 
 

@@ -10,14 +10,11 @@ import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from bridge.batch import decode, encode
-from bridge.message import Run, Stored
 from cloud.hub.groups import GatewayLineage
 from cloud.hub.registry.enrolments import Enrolments, TokenRecord
 from cloud.hub.registry.registry import Registry
@@ -25,15 +22,13 @@ from cloud.hub.registry.schema import SCHEMA_VERSION
 from cloud.lake.commits import GatewayStore
 from cloud.lake.lake import TransactionId
 from cloud.lake.landing import Landing
-from cloud.lake.rows import ReceivedBatch
-from cloud.lake.sequences import SequenceRange, SequenceStream
+from cloud.lake.sequences import SequenceRange
 from tests.contract.registry.conftest import Place
+from tests.contract.registry.landings import PUMP, TEMPERATURE, batch, sequences
 from tests.support.memory_lake import MemoryLake
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "registry"
 REGISTRY_ID = "1c51b981073ce323ee215f98cf049851"
-TEMPERATURE = SequenceStream("default", "gw1", "e" * 32, "plant/1/temp")
-PUMP = SequenceStream("default", "gw2", "f" * 32, "pump")
 
 
 def statements(dialect: str, version: int) -> Iterator[str]:
@@ -65,20 +60,6 @@ def open_lake(place: Place, lake: MemoryLake) -> tuple[Registry, Landing]:
     registry = place.open()
     registry.commits.write_to(lake)
     return registry, Landing(lake, registry.commits)
-
-
-def batch(stream: SequenceStream, first: int, last: int) -> ReceivedBatch:
-    run = Run(stream.address, "d", 0, b"", [b"x"] * (last - first + 1), 1_000)
-    return ReceivedBatch(
-        stream.tenant, stream.gateway, decode(encode([Stored(-1, first, run)], space="s", epoch=stream.epoch))
-    )
-
-
-def sequences(lake: MemoryLake, stream: SequenceStream) -> list[int]:
-    rows: list[dict[str, Any]] = [row for part in lake.appended["telemetry"] for row in part.to_pylist()]
-    return sorted(
-        row["sequence"] for row in rows if (row["gateway"], row["address"]) == (stream.gateway, stream.address)
-    )
 
 
 def test_what_was_known_is_known(golden: Place) -> None:

@@ -8,18 +8,15 @@ from cloud.hub.groups import Presence
 from cloud.hub.registry.registry import Registry
 from cloud.lake.landing import Landing
 from tests.contract.registry.conftest import Place
-from tests.contract.registry.test_migration import PUMP, TEMPERATURE, batch, sequences
+from tests.contract.registry.landings import PUMP, TEMPERATURE, batch, sequences
 from tests.support.memory_lake import MemoryLake
-
-
-class Died(BaseException):
-    """Simulates the end of the process."""
+from tests.support.simulated_kill import SimulatedKill
 
 
 def open_lake(place: Place, lake: MemoryLake, die_at: str = "") -> tuple[Registry, Landing]:
     def failpoint(step: str) -> None:
         if step == die_at:
-            raise Died
+            raise SimulatedKill
 
     registry = place.open()
     registry.commits.write_to(lake)
@@ -79,7 +76,7 @@ def test_a_commit_that_never_came_is_not_taken_for_one_of_before(place: Place, l
     """The hub was killed after its first prepare; the lake has other commits with that number and higher ones."""
     registry, landing = open_lake(place, lake, die_at="prepared")
     new = TEMPERATURE._replace(gateway="gw3")
-    with pytest.raises(Died):
+    with pytest.raises(SimulatedKill):
         landing.land([batch(new, 0, 4)], 1_000)
     registry.close()
     registry, landing = open_lake(place, lake)

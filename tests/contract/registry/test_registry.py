@@ -23,6 +23,7 @@ from cloud.lake.commits import GatewayStore
 from cloud.lake.faults import RegistryError, StreamElsewhere
 from cloud.lake.sequences import SequenceRange, SequenceStream
 from tests.contract.registry.conftest import HERE, THERE, Place
+from tests.contract.registry.landings import land
 from tests.support.memory_lake import MemoryLake
 
 STREAM = SequenceStream("default", "gw", "e", "a")
@@ -35,10 +36,6 @@ def connected(times: int = 1) -> Presence:
 
 def moved(first: int, last: int, stream: SequenceStream = STREAM) -> SequenceRange:
     return SequenceRange(*stream, first, last)
-
-
-def land(registry: Registry, *ranges: SequenceRange, table: str = "telemetry", version: int = 1) -> None:
-    registry.commits.confirm(registry.commits.prepare(table, ranges, 1), version)
 
 
 class TestDirectory:

@@ -23,13 +23,7 @@ from cloud.hub.registry.schema import SCHEMA_VERSION
 from cloud.hub.registry.selectors import VersionContext
 from cloud.hub.rollout import MemberPhase, RolloutPace, RolloutState
 from tests.contract.registry.conftest import Place
-
-SECOND = 1_000_000
-GATEWAYS = ("g1", "g2", "g3")
-
-
-def sign(content: str) -> str:
-    return f"signed {len(content)}"
+from tests.contract.registry.wanted import GATEWAYS, SECOND, document, sign
 
 
 def judge(wanted: Any, others: Any) -> None:
@@ -37,11 +31,6 @@ def judge(wanted: Any, others: Any) -> None:
     named = [each["metadata"]["name"] for mine in (wanted, others) for found in mine.values() for each in found]
     if named.count("half") > 1:
         raise DesiredError("messages would circle")
-
-
-def document(name: str) -> dict[str, Any]:
-    spec = {"address": f"{name}/#", "type": "topic"}
-    return {"apiVersion": "waypost/v1", "kind": "Address", "metadata": {"name": name}, "spec": spec}
 
 
 class Person:

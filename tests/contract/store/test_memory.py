@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -11,15 +9,8 @@ import pytest
 from bridge.message import Stored
 from edge.broker.store.errors import StoreFull
 from edge.broker.store.ticket import Ticket
-from tests.contract.store.kept import LIMITS, Kept, flush, made_rig, rest, wait
+from tests.contract.store.memory_log import LIMITS, MemoryLog, finish_due_work, flush, wait
 from tests.contract.store.rig import Rig, fail_commits, flat, heal, run_of
-
-
-@pytest.fixture(params=["sqlite", "memory"])
-def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
-    made = made_rig(request.param, tmp_path)
-    yield made
-    made.store.close()
 
 
 def ledger(rig: Rig) -> list[tuple[str, str, str, int, int, int]]:
@@ -50,7 +41,7 @@ class TestTaking:
         ]
 
     def test_what_is_taken_is_there_at_once(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         kept.take(b"1", b"2")
         kept.take(b"3")
         assert rig.store.logs.bounds(kept.log) == (1, 4)
@@ -88,11 +79,11 @@ class TestTaking:
         assert [body for *_, body in rig.read_all(log)] == [b"0", b"1", b"2", b"3"]
         assert rig.store.totals().memory_bytes == 2
         rig.store.cursors.acknowledge(cursor, 0, 3)
-        rest(rig)
+        finish_due_work(rig)
         assert rig.store.logs.bounds(log) == (4, 4)
 
     def test_a_burst_reserves_more_and_more(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         waited = 0
         for _ in range(4000):
             stored = rig.store.logs.append(kept.log, run_of(b"x"))
@@ -107,7 +98,7 @@ class TestTaking:
         assert len(rig.commits) < 30
 
     def test_more_than_was_ever_reserved_is_taken_at_once_after_one_commit(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         bodies = [b"x"] * (LIMITS.memory_reserve_min + 5)
         assert isinstance(rig.store.logs.append(kept.log, run_of(*bodies)), Ticket)
         assert isinstance(rig.store.logs.append(kept.log, run_of(*bodies)), Ticket)
@@ -116,20 +107,20 @@ class TestTaking:
         assert kept.take(b"next").sequence == 1 + 2 * len(bodies)
 
     def test_a_new_cursor_does_not_wait_for_what_everybody_has_passed(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         taken = kept.take(b"given to everybody")
         rig.store.cursors.acknowledge(kept.cursor, taken.position, taken.position)
         new = rig.store.cursors.open("new", kept.log, 0)
         assert rig.store.cursors.record(new).position == taken.position + 1
 
     def test_a_log_without_cursors_keeps_nothing(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         rig.store.cursors.drop(kept.cursor)
         kept.take(b"x" * 100)
         assert rig.store.retention.log_bytes(kept.log) == 0
 
     def test_an_address_too_many_has_the_numbers_of_one_that_has_no_message(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         for n in range(LIMITS.memory_addresses_max + 2):
             assert isinstance(rig.store.logs.append(kept.log, run_of(b"x", address=f"a/{n}")), Ticket)
             flush(rig)
@@ -140,7 +131,7 @@ class TestTaking:
         assert flat([rig.commits[-1].appended[0][1]]) == [(6, kept.address, 1, b"again")]
 
     def test_an_address_too_many_is_refused_where_all_have_messages(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         tickets = []
         for n in range(LIMITS.memory_addresses_max + 1):
             tickets.append(rig.store.logs.append(kept.log, run_of(b"x", address=f"a/{n}")))
@@ -152,7 +143,7 @@ class TestTaking:
 
 class TestSettling:
     def test_nothing_of_it_is_ever_written(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         commits = 0
         for _ in range(100):
             taken = kept.take(b"x" * 30)
@@ -166,7 +157,7 @@ class TestSettling:
         assert rig.store.info().bytes == len(b"waits")
 
     def test_what_nobody_is_owed_goes_without_an_entry(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         other = rig.store.cursors.open("other", kept.log, 0)
         rig.store.cursors.set_filter(other, lambda run: run.address == "plant/8")
         for _ in range(40):
@@ -178,14 +169,14 @@ class TestSettling:
         assert rig.store._rings.cost <= LIMITS.memory_bytes_max
 
     def test_a_move_over_a_ring_is_worth_no_commit(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         taken = kept.take(b"x")
         rig.store.cursors.acknowledge(kept.cursor, taken.position, taken.position)
         assert rig.store.cursors.confirm(kept.cursor) is None
         assert wait(rig, 300) == 0
 
     def test_every_commit_without_other_moves_has_kept_them_all(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         taken, before = kept.take(b"x"), rig.store.commits.moves_kept
         rig.store.cursors.acknowledge(kept.cursor, taken.position, taken.position)
         rig.store.state.put("kind", "key", b"")
@@ -193,7 +184,7 @@ class TestSettling:
         assert rig.store.commits.moves_kept == before + 1
 
     def test_an_idle_address_gives_back_what_it_reserved(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         kept.take(b"x")
         rig.store.cursors.acknowledge(kept.cursor, 1, 1)
         assert kept.address in rig.store._rings.numbers.reservations
@@ -204,14 +195,14 @@ class TestSettling:
         assert flat([rig.commits[-1].appended[0][1]]) == [(2, kept.address, 2, b"y")]
 
     def test_one_that_is_used_or_has_messages_does_not(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         kept.take(b"waits")
         wait(rig, 12_000)
         assert kept.address in rig.store._rings.numbers.reservations
         kept.take(b"y")
 
     def test_what_comes_while_an_address_gives_back_its_numbers_waits(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         wait(rig, 3700)
         rig.now += 3700
         assert rig.store.commits.flush()
@@ -225,7 +216,7 @@ class TestSettling:
 
     def test_numbers_that_could_not_be_given_back_are_given_to_nobody_until_a_commit_succeeds(self, rig: Rig) -> None:
         """The failed commit may be on the medium all the same, so its numbers are not reused yet."""
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         wait(rig, 3700)
         fail_commits(rig)
         rig.store.state.put("filler", "x", Random(1).randbytes(100_000))
@@ -241,7 +232,7 @@ class TestSettling:
 
 class TestFull:
     def test_the_oldest_go_and_the_ledger_has_one_entry_for_them(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         commits = len(rig.commits)
         for n in range(100):
             while isinstance(rig.store.logs.append(kept.log, run_of(b"%0500d" % n)), Ticket):
@@ -261,7 +252,7 @@ class TestFull:
         assert kept.segments() == 0
 
     def test_who_has_a_part_loses_the_rest(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         rig.store.cursors.open("other", kept.log, 1)
         taken = kept.take(*[b"x" * 100] * 10)
         rig.store.cursors.acknowledge(kept.cursor, taken.position + 2, taken.position + 3)
@@ -275,7 +266,7 @@ class TestFull:
         ]
 
     def test_all_logs_together_have_a_bound(self, rig: Rig) -> None:
-        logs = [Kept(rig, f"queue {n}", f"q/{n}") for n in range(3)]
+        logs = [MemoryLog(rig, f"queue {n}", f"q/{n}") for n in range(3)]
         for _ in range(30):
             for kept in logs:
                 while isinstance(rig.store.logs.append(kept.log, run_of(b"x" * 400, address=kept.address)), Ticket):
@@ -284,7 +275,7 @@ class TestFull:
         assert all(rig.store.retention.log_bytes(kept.log) for kept in logs)
 
     def test_a_message_above_all_bounds_is_alone(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         kept.take(b"small")
         kept.take(b"x" * 2 * LIMITS.memory_total_bytes_max)
         assert [len(body) for *_, body in rig.read_all(kept.log)] == [2 * LIMITS.memory_total_bytes_max]
@@ -294,7 +285,7 @@ class TestFull:
     @pytest.mark.parametrize("thins", [False, True])
     def test_a_quota_makes_the_oldest_go(self, rig: Rig, thins: bool) -> None:
         """Memory keeps no summaries: an address that thins drops its oldest messages."""
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         for n in range(10):
             kept.take(b"%010d" % n)
         (rig.store.retention.thin if thins else rig.store.retention.evict)(kept.log, 25)
@@ -304,7 +295,7 @@ class TestFull:
         assert [sequence for _, _, sequence, _ in rig.read_all(kept.log)] == list(range(4, 11))
 
     def test_of_at_most_so_many_bytes_no_more_goes(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         kept.take(*[b"%010d" % n for n in range(10)])
         rig.store.retention.evict(kept.log, 35, 35)
         assert rig.store.retention.log_bytes(kept.log) == 70
@@ -330,7 +321,7 @@ class TestFull:
 
 class TestLeaving:
     def test_a_log_goes_back_to_the_medium(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         kept.take(b"1")
         rig.store.logs.keep_in_memory(kept.log, keep=False)
         assert isinstance(rig.store.logs.append(kept.log, run_of(b"2")), Ticket)
@@ -343,7 +334,7 @@ class TestLeaving:
         assert not rig.store._rings.numbers.reservations
 
     def test_and_into_memory_again(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         kept.take(b"1")
         rig.store.logs.keep_in_memory(kept.log, keep=False)
         rig.store.logs.keep_in_memory(kept.log, keep=True)
@@ -369,18 +360,18 @@ class TestLeaving:
         flush(rig)
         assert [body for *_, body in rig.read_all(log)] == [b"0", b"2"]
         rig.store.cursors.acknowledge(cursor, 0, 2)
-        rest(rig)
+        finish_due_work(rig)
         assert rig.store.logs.bounds(log) == (3, 3)
 
     def test_what_waits_for_numbers_then_is_refused(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         ticket = rig.store.logs.append(kept.log, run_of(b"x", address="new"))
         rig.store.logs.keep_in_memory(kept.log, keep=False)
         assert isinstance(ticket, Ticket)
         assert ticket.error is not None
 
     def test_said_again_addresses_may_take_their_numbers_elsewhere(self, rig: Rig) -> None:
-        kept, other = Kept(rig), rig.store.logs.open("queue jobs")
+        kept, other = MemoryLog(rig), rig.store.logs.open("queue jobs")
         rig.store.cursors.open("c", other, 0)
         kept.take(b"waits")
         rig.store.logs.keep_in_memory(kept.log, keep=True)
@@ -392,7 +383,7 @@ class TestLeaving:
 
 class TestFailing:
     def test_it_takes_what_has_numbers_and_goes_on_when_the_medium_does(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         fail_commits(rig)
         rig.store.state.put("filler", "x", Random(1).randbytes(100_000))
         bodies, refused = [], 0
@@ -415,7 +406,7 @@ class TestFailing:
         assert [body for *_, body in rig.read_all(kept.log)] == [*bodies, b"on"]
 
     def test_what_was_dropped_meanwhile_is_in_the_ledger_then(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         for n in range(10):
             kept.take(b"%010d" % n)
         fail_commits(rig)
@@ -430,8 +421,8 @@ class TestFailing:
     @pytest.mark.parametrize("name", ["topic plant/#", "queue jobs"])
     def test_numbers_of_a_commit_that_failed_are_given_to_nobody_in_memory(self, rig: Rig, name: str) -> None:
         """The failed commit may be on the medium all the same."""
-        kept, other = Kept(rig), rig.store.logs.open(name)
-        rest(rig)
+        kept, other = MemoryLog(rig), rig.store.logs.open(name)
+        finish_due_work(rig)
         fail_commits(rig)
         rig.store.state.put("filler", "x", Random(1).randbytes(100_000))
         rig.store.logs.append(other, run_of(b"refused", address="another" if other == kept.log else kept.address))

@@ -17,7 +17,7 @@ from edge.broker.store.limits import StoreLimits
 from edge.broker.store.records import Loss
 from edge.broker.store.reservation import MEMORY
 from edge.broker.store.sqlite import FILE_NAME
-from tests.contract.store.kept import LIMITS, Kept, crashed, flush, rest, wait
+from tests.contract.store.memory_log import LIMITS, MemoryLog, finish_due_work, flush, reopen_after_crash, wait
 from tests.contract.store.rig import Rig, fail_commits, flat, heal, run_of, sqlite_rig
 
 SEGMENT = (
@@ -47,13 +47,13 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 class TestReopening:
     def test_closing_in_order_names_exactly_what_is_lost(self, rig: Rig, tmp_path: Path) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         kept.take(b"1", b"2", b"3")
         rig.store.cursors.acknowledge(kept.cursor, 2, 2)
         rig.reopen()
         assert not verify(tmp_path / "store" / FILE_NAME).findings
         rig.store.ledger.account_for_crash()
-        rest(rig)
+        finish_due_work(rig)
         lost = [(entry.reason, entry.first, entry.last, entry.messages) for entry in rig.store.ledger.entries(0, 10)]
         assert lost == [(MEMORY, 1, 1, 1), (MEMORY, 3, 3, 1)]
         assert rig.read_all(kept.log) == []
@@ -64,7 +64,7 @@ class TestReopening:
         assert rig.read_all(kept.log) == [(4, kept.address, 4, b"4")]
 
     def test_closing_with_nothing_in_memory_loses_nothing(self, rig: Rig, tmp_path: Path) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         taken = kept.take(b"1")
         rig.store.cursors.acknowledge(kept.cursor, taken.position, taken.position)
         rig.reopen()
@@ -75,10 +75,10 @@ class TestReopening:
     def test_after_a_crash_the_ledger_names_what_may_be_gone_and_no_name_comes_twice(
         self, rig: Rig, tmp_path: Path
     ) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         kept.take(b"lost", b"lost too")
         kept.take(b"lost as well")
-        again = crashed(rig, tmp_path / "again")
+        again = reopen_after_crash(rig, tmp_path / "again")
         again.store.ledger.account_for_crash()
         flush(again)
         (entry,) = again.store.ledger.entries(0, 10)
@@ -104,7 +104,7 @@ class TestReopening:
         rig.store.logs.keep_in_memory(log, keep=True)
         rig.store.logs.append(log, run_of(b"in memory"))
         flush(rig)
-        again = crashed(rig, tmp_path / "again")
+        again = reopen_after_crash(rig, tmp_path / "again")
         again.store.ledger.account_for_crash()
         flush(again)
         assert [body for *_, body in again.read_all(log)] == [b"on the medium"]
@@ -117,12 +117,12 @@ class TestReopening:
         assert not verify(tmp_path / "again" / FILE_NAME).findings
 
     def test_what_a_full_ring_dropped_is_named_once_whenever_it_crashes(self, rig: Rig, tmp_path: Path) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         kept.take(*[b"x" * 100] * 10)
         rig.store.retention.evict(kept.log, 300)
         wait(rig, 30)
         rig.store.retention.evict(kept.log, 200)
-        again = crashed(rig, tmp_path / "again")
+        again = reopen_after_crash(rig, tmp_path / "again")
         again.store.ledger.account_for_crash()
         flush(again)
         named = [n for entry in again.store.ledger.entries(0, 10) for n in range(entry.first, entry.last + 1)]
@@ -141,7 +141,7 @@ class TestReopening:
             rig.store.logs.append(log, run_of(b"waits" if n else b"done"))
             flush(rig)
         rig.store.cursors.acknowledge(cursor, 0, 0 if backlog else 1)
-        rest(rig)
+        finish_due_work(rig)
         rig.store.logs.keep_in_memory(log, keep=True)
         rig.store.logs.append(log, run_of(b"taken"))
         flush(rig)
@@ -150,7 +150,7 @@ class TestReopening:
             rig.reopen()
         else:
             rig.store.logs.keep_in_memory(log, keep=False)
-            rest(rig)
+            finish_due_work(rig)
         rig.store.logs.append(log, run_of(b"on the medium"))
         flush(rig)
         assert [body for *_, body in rig.read_all(log)] == [b"waits"] * backlog + [b"on the medium"]
@@ -158,12 +158,12 @@ class TestReopening:
         assert not verify(tmp_path / "store" / FILE_NAME).findings
 
     def test_what_was_given_up_already_is_lost_once(self, rig: Rig, tmp_path: Path) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         taken = kept.take(b"1", b"2", b"3")
         loss = Loss("c", kept.address, taken.sequence + 1, taken.sequence + 1, 1, 1, "rejected", 1)
         rig.store.cursors.discard(kept.cursor, taken.position + 1, taken.position + 1, [loss])
         flush(rig)
-        again = crashed(rig, tmp_path / "again")
+        again = reopen_after_crash(rig, tmp_path / "again")
         again.store.ledger.account_for_crash()
         flush(again)
         named = [(entry.reason, entry.first, entry.messages) for entry in again.store.ledger.entries(0, 10)]
@@ -172,14 +172,14 @@ class TestReopening:
         again.store.close()
 
     def test_the_ledger_names_no_more_than_some_seconds_of_traffic(self, rig: Rig, tmp_path: Path) -> None:
-        kept, limits = Kept(rig), StoreLimits()
+        kept, limits = MemoryLog(rig), StoreLimits()
         for _ in range(1200):
             rig.now += 0.1
             taken = kept.take(b"given to everybody")
             rig.store.cursors.acknowledge(kept.cursor, taken.position, taken.position)
             flush(rig)
         assert len(rig.commits) <= 20, "and costs few commits"
-        again = crashed(rig, tmp_path / "again")
+        again = reopen_after_crash(rig, tmp_path / "again")
         again.store.ledger.account_for_crash()
         flush(again)
         (entry,) = again.store.ledger.entries(0, 10)
@@ -189,13 +189,13 @@ class TestReopening:
         again.store.close()
 
     def test_a_name_is_not_given_twice_where_another_log_has_the_address_too(self, rig: Rig, tmp_path: Path) -> None:
-        kept, other = Kept(rig), rig.store.logs.open("queue jobs")
+        kept, other = MemoryLog(rig), rig.store.logs.open("queue jobs")
         rig.store.cursors.open("c", other, 0)
-        rest(rig)
+        finish_due_work(rig)
         rig.store.logs.append(other, run_of(b"on disk", address=kept.address))
         flush(rig)
         named = kept.take(b"in memory")
-        again = crashed(rig, tmp_path / "again")
+        again = reopen_after_crash(rig, tmp_path / "again")
         again.store.ledger.account_for_crash()
         again.store.logs.append(other, run_of(b"next", address=kept.address))
         flush(again)
@@ -204,13 +204,13 @@ class TestReopening:
         assert not verify(tmp_path / "again" / FILE_NAME).findings
 
     def test_nor_where_the_other_log_takes_more_while_numbers_are_reserved(self, rig: Rig, tmp_path: Path) -> None:
-        kept, other = Kept(rig), rig.store.logs.open("queue jobs")
+        kept, other = MemoryLog(rig), rig.store.logs.open("queue jobs")
         rig.store.cursors.open("c", other, 0)
-        rest(rig)
+        finish_due_work(rig)
         kept.take(*[b"x"] * 40)  # few are left
         rig.store.logs.append(other, run_of(*[b"on disk"] * 1000, address=kept.address))
         flush(rig)
-        again = crashed(rig, tmp_path / "again")
+        again = reopen_after_crash(rig, tmp_path / "again")
         again.store.ledger.account_for_crash()
         again.store.logs.append(other, run_of(b"next", address=kept.address))
         flush(again)
@@ -218,7 +218,7 @@ class TestReopening:
         again.store.close()
 
     def test_no_name_comes_twice_after_a_burst_and_a_quiet_time(self, rig: Rig, tmp_path: Path) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
 
         def take() -> Stored | None:
             taken = rig.store.logs.append(kept.log, run_of(b"x"))
@@ -232,13 +232,13 @@ class TestReopening:
             rig.now += 0.001
             flush(rig)
         rig.now += 1000
-        rest(rig)
+        finish_due_work(rig)
         while not rig.store._rings.numbers.are_due:
             assert take()
         flush(rig)  # more are reserved, at the rate of the quiet time
         while (stored := take()) is not None:
             taken = stored
-        again = crashed(rig, tmp_path / "again")
+        again = reopen_after_crash(rig, tmp_path / "again")
         again.store.ledger.account_for_crash()
         again.store.logs.append(kept.log, run_of(b"next"))
         flush(again)
@@ -251,9 +251,9 @@ class TestReopening:
     def test_a_log_is_kept_in_memory_again_before_or_after_it_is_accounted_for(
         self, rig: Rig, tmp_path: Path, configured_first: bool
     ) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         kept.take(b"lost")
-        again = crashed(rig, tmp_path / "again")
+        again = reopen_after_crash(rig, tmp_path / "again")
         if configured_first:
             again.store.logs.keep_in_memory(kept.log, keep=True)
         again.store.ledger.account_for_crash()
@@ -267,11 +267,11 @@ class TestReopening:
         assert not verify(tmp_path / "again" / FILE_NAME).findings
 
     def test_whoever_was_not_owed_it_lost_nothing(self, rig: Rig, tmp_path: Path) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         rig.store.cursors.open("other", kept.log, 0)
-        rest(rig)
+        finish_due_work(rig)
         kept.take(b"lost")
-        again = crashed(rig, tmp_path / "again")
+        again = reopen_after_crash(rig, tmp_path / "again")
         again.store.cursors.set_filter(
             again.store.cursors.open("other", kept.log, 0), lambda run: run.address == "plant/8"
         )
@@ -281,9 +281,9 @@ class TestReopening:
         again.store.close()
 
     def test_it_is_accounted_for_once_and_not_before_it_is_asked_for(self, rig: Rig, tmp_path: Path) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         kept.take(b"lost")
-        tool = crashed(rig, tmp_path / "again")
+        tool = reopen_after_crash(rig, tmp_path / "again")
         tool.store.logs.append(kept.log, run_of(b"imported"))
         tool.store.close()
         again = sqlite_rig(tmp_path / "again", LIMITS)
@@ -298,9 +298,9 @@ class TestReopening:
         again.store.close()
 
     def test_the_ledger_waits_for_a_medium_that_is_full(self, rig: Rig, tmp_path: Path) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         kept.take(b"lost")
-        again = crashed(rig, tmp_path / "again")
+        again = reopen_after_crash(rig, tmp_path / "again")
         fail_commits(again)
         again.store.state.put("filler", "x", b"x" * 100_000)
         again.store.ledger.account_for_crash()
@@ -358,7 +358,7 @@ class TestEarlierVersions:
     ) -> None:
         log = rig.store.logs.open("topic plant/#")
         rig.store.cursors.open("c", log, 0)
-        rest(rig)
+        finish_due_work(rig)
         rig.store.close()
         with closing(sqlite3.connect(tmp_path / "store" / FILE_NAME)) as file, file:
             file.executescript(SPILLED)
@@ -391,7 +391,7 @@ class TestCopies:
         return any(number > ends.get(each, 0) for each, number in {**reached, log: end}.items())
 
     def test_one_whose_positions_are_reserved_for_longer_than_its_sequences(self, rig: Rig, tmp_path: Path) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
 
         def take(address: str, count: int) -> int:
             """Publish and acknowledge; return the next sequence of the address."""
@@ -404,7 +404,7 @@ class TestCopies:
         following = take("plant/slow", 1)
         for _ in range(20):
             take(kept.address, 20)
-        copy = crashed(rig, tmp_path / "copy")
+        copy = reopen_after_crash(rig, tmp_path / "copy")
         reserved = dict(copy.store.lineage.sequences())["plant/slow"]
         assert not self.is_older(copy, rig.store.lineage.reached, kept.log, rig.store.logs.bounds(kept.log)[1])
         while following <= reserved:
@@ -415,11 +415,11 @@ class TestCopies:
         copy.store.close()
 
     def test_a_crash_is_no_copy(self, rig: Rig, tmp_path: Path) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         for number in range(3):
             kept.take(*[b"x"] * 10)
             wait(rig, 6)
-            again = crashed(rig, tmp_path / f"again-{number}")
+            again = reopen_after_crash(rig, tmp_path / f"again-{number}")
             assert not self.is_older(again, rig.store.lineage.reached, kept.log, rig.store.logs.bounds(kept.log)[1])
             again.store.close()
         reached = rig.store.lineage.reached
@@ -430,8 +430,8 @@ class TestCopies:
 
     def test_one_made_before_numbers_were_given_back(self, rig: Rig, tmp_path: Path) -> None:
         """The numbers go to other addresses, in commits without a trace of it, while the copy still owns them."""
-        kept = Kept(rig)
-        copy = crashed(rig, tmp_path / "copy")
+        kept = MemoryLog(rig)
+        copy = reopen_after_crash(rig, tmp_path / "copy")
         rig.store.logs.keep_in_memory(kept.log, keep=False)
         flush(rig)
         rig.store.logs.append(kept.log, run_of(b"next"))
@@ -441,7 +441,7 @@ class TestCopies:
         copy.store.close()
 
     def test_a_failed_reservation_takes_its_number_with_it(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         before = rig.store.lineage.reached[0]
         fail_commits(rig)
         rig.store.state.put("filler", "x", Random(1).randbytes(100_000))

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from bridge.message import Stored
-from tests.contract.store.kept import Kept, made_rig
+from tests.contract.store.memory_log import MemoryLog
 from tests.contract.store.rig import DEADLINE_S, Rig, flat, run_of
-
-
-@pytest.fixture(params=["sqlite", "memory"])
-def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
-    made = made_rig(request.param, tmp_path)
-    yield made
-    made.store.close()
 
 
 class Reader:
@@ -61,14 +53,14 @@ def test_what_was_committed_meanwhile_is_seen(rig: Rig, log: int) -> None:
 
 
 def test_what_was_taken_in_memory_meanwhile_is_seen(rig: Rig) -> None:
-    kept = Kept(rig)
+    kept = MemoryLog(rig)
     reader = Reader(rig, kept.log, 1)
     kept.take(b"taken")
     assert reader.bodies() == [b"taken"]
 
 
 def test_what_waited_for_its_numbers_meanwhile_is_seen(rig: Rig) -> None:
-    kept = Kept(rig)
+    kept = MemoryLog(rig)
     reader = Reader(rig, kept.log, 1)
     rig.store.logs.append(kept.log, run_of(b"waited", address="another"))
     rig.commit()
@@ -76,7 +68,7 @@ def test_what_waited_for_its_numbers_meanwhile_is_seen(rig: Rig) -> None:
 
 
 def test_what_was_taken_before_the_answer_is_seen(rig: Rig) -> None:
-    kept = Kept(rig)
+    kept = MemoryLog(rig)
     kept.take(b"1")
     reader = Reader(rig, kept.log, 1)
     kept.take(b"2")
@@ -84,7 +76,7 @@ def test_what_was_taken_before_the_answer_is_seen(rig: Rig) -> None:
 
 
 def test_what_went_back_to_the_medium_meanwhile_is_seen(rig: Rig) -> None:
-    kept = Kept(rig)
+    kept = MemoryLog(rig)
     reader = Reader(rig, kept.log, 1)
     rig.store.logs.keep_in_memory(kept.log, keep=False)
     rig.store.logs.append(kept.log, run_of(b"1"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -12,15 +10,8 @@ from bridge.message import Run
 from edge.broker.store.errors import StoreError, StoreFull
 from edge.broker.store.records import Committed
 from edge.broker.store.ticket import Ticket
-from tests.contract.store.kept import Kept, flush, made_rig
+from tests.contract.store.memory_log import MemoryLog, flush
 from tests.contract.store.rig import Rig, fail_commits, heal, run_of
-
-
-@pytest.fixture(params=["sqlite", "memory"])
-def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
-    made = made_rig(request.param, tmp_path)
-    yield made
-    made.store.close()
 
 
 def append(rig: Rig, body: bytes = b"x", log: str = "a") -> Ticket:
@@ -223,7 +214,7 @@ class TestMemory:
         assert rig.store.logs.bounds(log)[1] == 2
 
     def test_what_waits_beside_it_has_another_ticket(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         other = rig.store.logs.open("b")
         rig.store.logs.append(kept.log, Run("new", "device", 1, b"", [b"reserves"], 1))
         rig.store.commits.flush()
@@ -238,7 +229,7 @@ class TestMemory:
         assert (beside.decided, beside.error) == (True, None)
 
     def test_closing_refuses_what_waits_for_numbers(self, rig: Rig) -> None:
-        kept = Kept(rig)
+        kept = MemoryLog(rig)
         joined = rig.store.logs.append(kept.log, Run("new", "device", 1, b"", [b"waits"], 1))
         rig.store.close()
         assert isinstance(joined, Ticket)

@@ -13,7 +13,7 @@ from bridge.engine import Condition, DeliveryState, Event
 from bridge.engine.loops import LOOPS, EngineLoops
 from bridge.engine.proton import SCRATCH_BYTES
 from edge.broker.message.translation import parse_message
-from tests.property.amqp.test_engine_bytes import CONVERSATION, EDGES, feed
+from tests.property.amqp.conversation import CONVERSATION, EDGES, feed
 from tests.support.machines import take_all
 from tests.support.models.engine_loops import EngineLoopsModel
 from tests.unit.amqp.wire import NOW, Pipe

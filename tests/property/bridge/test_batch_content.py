@@ -12,7 +12,7 @@ from bridge.batch import _columns, _group, _table
 from bridge.batch_content import BatchContent, read
 from bridge.columns import BatchError
 from bridge.message import Run, Stored
-from tests.property.bridge.test_batch import logs
+from tests.property.bridge.stored_logs import logs
 from tests.support.models import batch_content as model
 
 

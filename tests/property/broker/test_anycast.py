@@ -21,8 +21,8 @@ from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import DeliveryOutcome, Refusal, SubscribeOptions, Subscription
 from edge.broker.router.batch import AnycastBatch, Publication
+from tests.support.router_site import RouterSite
 from tests.support.run_consumer import RunConsumer
-from tests.unit.broker.test_promises import Site
 
 ADDRESS = "anycast/a"
 OUTCOMES = (
@@ -149,7 +149,7 @@ class Address:
     """Anycast address of a router, and the messages sent to it."""
 
     def __init__(self) -> None:
-        self.site = Site()
+        self.site = RouterSite()
         self.senders = [Sender(name) for name in "abc"]
         self.receivers: list[Receiver] = []
         self.sent = 0

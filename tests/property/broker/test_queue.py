@@ -18,8 +18,8 @@ from edge.broker.delivery.pattern import Joinable
 from edge.broker.model.interfaces import DeliveryOutcome, Subscription
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import SubscribeOptions
+from tests.support.router_site import RouterSite, SilentOrigin
 from tests.support.run_consumer import RunConsumer
-from tests.unit.broker.test_promises import Origin, Site
 
 LETTERS = "abc"
 GROUPS = (None, None, "g", "h")
@@ -70,7 +70,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.site = Site()
+        self.site = RouterSite()
         self.receivers: list[Receiver] = []
         self.waiting: dict[int, bytes] = {}
         self.holders: dict[int, Receiver] = {}
@@ -100,7 +100,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.sent += 1
         header = b"" if priority is None else encode(DescribedValue(Ulong(0x70), [True, Ubyte(priority)]))
         flags = AMQP | 1 | (GROUPED if grouped else 0)
-        self.site.router.publish(Publication(Origin(), Run("queue/a", "d", flags, header, bodies), ()))
+        self.site.router.publish(Publication(SilentOrigin(), Run("queue/a", "d", flags, header, bodies), ()))
         self.site.settle_down()
 
     @rule(letters=st.sampled_from(["", "", "a", "b", "ab"]), credit=st.integers(0, 8))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge.broker.model.topics import FilterTree, covers, is_wide, matches, overlaps, widen
-from tests.unit.broker.test_filter_table import Table
+from tests.support.numbered_filters import NumberedFilters
 
 LEVEL = st.sampled_from(["a", "b", "", "$x"])
 NAMES = st.lists(LEVEL, min_size=1, max_size=4).map("/".join)
@@ -68,7 +68,7 @@ def test_tree_finds_what_one_by_one_matching_finds(
 @settings(max_examples=500, deadline=None)
 def test_what_follows_the_levels_that_decide_decides_nothing(patterns: list[str], name: str, more: list[str]) -> None:
     tree: FilterTree[int] = FilterTree()
-    table = Table(patterns)
+    table = NumberedFilters(patterns)
     for value, pattern in enumerate(patterns):
         tree.add(pattern, value)
     levels = name.split("/")

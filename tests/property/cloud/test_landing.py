@@ -26,13 +26,10 @@ from cloud.lake.parts import parts_of
 from cloud.lake.rows import ReceivedBatch
 from cloud.lake.sequences import SequenceSet
 from tests.support.medium import fast_folder
+from tests.support.simulated_kill import SimulatedKill
 
 EPOCH = "e" * 32
 NOW_US = 1_795_250_665_237_000
-
-
-class Crash(BaseException):
-    """Simulated death of the process."""
 
 
 class Hub:
@@ -59,7 +56,7 @@ class Hub:
                 self.steps_before -= 1
                 return
             self.crash_at = None
-            raise Crash(step)
+            raise SimulatedKill(step)
 
     def attempt(self, what: list[ReceivedBatch] | list[LedgerRange], crash_at: str | None) -> bool:
         """Return True when the data was acknowledged; otherwise the process died and has been restarted."""
@@ -69,7 +66,7 @@ class Hub:
                 self.land_ledger(what)  # type: ignore[arg-type]
             else:
                 self.land(what)  # type: ignore[arg-type]
-        except Crash:
+        except SimulatedKill:
             self.registry.close()
             self.start()
             return False

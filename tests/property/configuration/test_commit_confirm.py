@@ -18,6 +18,7 @@ from edge.configuration.hub_versions import STARTS_MAX, VersionNotAccepted
 from edge.configuration.kinds import KINDS
 from edge.configuration.repository import Repository
 from tests.support.medium import fast_folder
+from tests.support.simulated_kill import SimulatedKill
 
 AUTHORITY = "ab" * 32
 OWN = """
@@ -31,10 +32,6 @@ apiVersion: waypost/v1
 metadata: {name: plant}
 spec: {address: plant/#, type: topic, forwarders: [{name: all, remoteAddress: hub/plant/#}]}
 """
-
-
-class Killed(BaseException):
-    """Replaces the end of the process."""
 
 
 def documents(number: int, *, valid: bool) -> list[dict[str, Any]]:
@@ -90,7 +87,7 @@ class CommitConfirm(RuleBasedStateMachine):
                 patch.setattr("edge.configuration.file.ConfigurationFile._sync_folder", _killed)
             try:
                 step()
-            except Killed:
+            except SimulatedKill:
                 pass
             else:
                 return True  # nothing had to be written
@@ -164,7 +161,7 @@ class CommitConfirm(RuleBasedStateMachine):
 
 
 def _killed(*_arguments: object) -> None:
-    raise Killed
+    raise SimulatedKill
 
 
 TestCommitConfirm = CommitConfirm.TestCase

@@ -5,7 +5,7 @@ from __future__ import annotations
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
-from tests.property.amqp.test_engine_bytes import TURNS
+from tests.property.amqp.conversation import TURNS
 from tests.unit.mqtt.cases import CASES
 
 AMQP_STREAM = b"".join(TURNS)

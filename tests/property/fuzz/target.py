@@ -26,7 +26,7 @@ from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.server import Broker
 from tests.support.memory_store import MemoryStore
-from tests.unit.mqtt.client import split
+from tests.support.mqtt_connection import split
 
 Protocol = Literal["mqtt", "amqp"]
 TURNS = 8

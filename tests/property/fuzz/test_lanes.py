@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.property.fuzz.damage import damaged, damages
 from tests.property.fuzz.lanes import CONNECTIONS, LaneTarget, Piece, encoded, lane_seeds, pieces
 from tests.property.fuzz.target import Protocol
-from tests.property.fuzz.test_streams import damaged, damages
 
 PROTOCOLS: tuple[Protocol, ...] = ("mqtt", "amqp")
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.property.fuzz.damage import damaged, damages
 from tests.property.fuzz.parsers import PARSERS
-from tests.property.fuzz.test_streams import damaged, damages
 
 data = st.data()
 

@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge.broker.mqtt import packets
-from tests.property.amqp.test_engine_bytes import TURNS
+from tests.property.amqp.conversation import TURNS
 from tests.property.fuzz.corpus import AMQP_STREAM, mqtt_rich, mqtt_seeds, mqtt_steps
+from tests.property.fuzz.damage import damaged, damages
 from tests.property.fuzz.parser import in_pieces
 from tests.property.fuzz.target import Target
-from tests.unit.mqtt.client import split
+from tests.support.mqtt_connection import split
 
 MQTT_SEEDS = mqtt_seeds()
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 piece_sizes = st.sampled_from([0, 0, 1, 7, 100])
-damages = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255), st.integers(0, 2)), max_size=5)
 
 
 @pytest.fixture(scope="module")
@@ -26,21 +26,6 @@ def target() -> Iterator[Target]:
     made = Target()
     yield made
     made.close()
-
-
-def damaged(stream: bytes, how: list[tuple[int, int, int]]) -> bytes:
-    data = bytearray(stream)
-    for place, value, kind in how:
-        at = place % len(data)
-        if kind == 0:
-            data[at] = value
-        elif kind == 1:
-            del data[at : at + value % 9]
-        else:
-            data[at:at] = data[at : at + value]
-        if not data:
-            return b"\0"
-    return bytes(data)
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])

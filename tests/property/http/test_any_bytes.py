@@ -11,7 +11,7 @@ from bridge.transport.websocket import MQTT, WebSocketConnection
 from edge.broker.http.messages import BadRequest, parse_batch, parse_single, runs_of
 from edge.broker.limits import Limits
 from edge.broker.mqtt.connection import MqttConnection
-from tests.unit.listeners.test_websocket import REQUEST, Echo, frame
+from tests.support.websocket_frames import UPGRADE, EchoMachine, frame
 
 FRAMES = st.builds(
     frame,
@@ -27,7 +27,7 @@ FRAMES = st.builds(
 @given(st.lists(FRAMES | st.binary(max_size=50), max_size=12), st.integers(1, 64))
 def test_frames(parts: list[bytes], step: int) -> None:
     found = WebSocketConnection(MqttConnection(Limits(), 0.0), MQTT, message_bytes_max=1000)
-    data = REQUEST + b"".join(parts)
+    data = UPGRADE + b"".join(parts)
     for start in range(0, len(data), step):
         found.receive_data(data[start : start + step], 1.0)
         found.data_to_send()
@@ -36,11 +36,11 @@ def test_frames(parts: list[bytes], step: int) -> None:
 
 
 @settings(max_examples=300)
-@given(st.binary(max_size=300), st.integers(0, len(REQUEST)), st.integers(0, 40))
+@given(st.binary(max_size=300), st.integers(0, len(UPGRADE)), st.integers(0, 40))
 def test_requests(noise: bytes, start: int, cut: int) -> None:
-    inner = Echo()
+    inner = EchoMachine()
     found = WebSocketConnection(inner, MQTT, message_bytes_max=1000)
-    found.receive_data(REQUEST[:start] + noise + REQUEST[start + cut :], 1.0)
+    found.receive_data(UPGRADE[:start] + noise + UPGRADE[start + cut :], 1.0)
     found.data_to_send()
     assert found.closed == bool(inner.ended)
 

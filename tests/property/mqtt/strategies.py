@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -216,3 +217,33 @@ def conversations(draw: st.DrawFn) -> tuple[int, list[packets.Packet]]:
     steps = draw(st.lists(step, max_size=8))
     first = draw(connects(version, acceptable=True))
     return version, [first, *(packet for part in steps for packet in part)]
+
+
+@st.composite
+def encoded_publishes(draw: st.DrawFn, version: int, topics: Sequence[str] = ("a", "a/b", "plant/7/temp")) -> bytes:
+    """Draw a PUBLISH of few topic names, with or without properties, up to one with three length bytes."""
+    properties = NONE
+    if version == 5:
+        properties = draw(
+            st.sampled_from(
+                (
+                    NONE,
+                    Properties(content_type="text/plain"),
+                    Properties(user_property=(("a", "b"),) * 12),
+                    Properties(topic_alias=1),
+                    Properties(payload_format_indicator=1),
+                )
+            )
+        )
+    qos = draw(st.sampled_from((0, 0, 1, 1, 1, 2)))
+    size = draw(st.sampled_from((0, 1, 100, 130, 400, 17_000)))
+    packet = packets.Publish(
+        draw(st.sampled_from(topics)),
+        draw(st.sampled_from((b"x", b"\xff"))) * size,
+        qos=qos,
+        retain=draw(st.booleans()),
+        dup=bool(qos) and draw(st.booleans()),
+        packet_id=draw(st.sampled_from((1, 2, 3, 65_535))) if qos else 0,
+        properties=properties,
+    )
+    return packet.encode(version)

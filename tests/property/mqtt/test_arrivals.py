@@ -34,7 +34,7 @@ from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError, StoreFull
 from edge.broker.tracing.tracer import PacketTracer
 from edge.broker.tracing.watch import TraceFilter, TraceWatch
-from tests.property.mqtt.test_stream import publishes
+from tests.property.mqtt.strategies import encoded_publishes
 from tests.support.memory_store import MemoryStore
 from tests.support.models.lanes import NoLanes
 from tests.support.run_consumer import RunConsumer
@@ -327,7 +327,7 @@ def both(version: int, steps: Sequence[Step], *, rights: bool = False, kept: str
 @st.composite
 def streams(draw: st.DrawFn, version: int) -> list[bytes]:
     """Draw the nearly always valid stream of one client, cut anywhere."""
-    pool = draw(st.lists(publishes(version, (*ADDRESSES, "queue/1", "anycast/1")), min_size=1, max_size=4))
+    pool = draw(st.lists(encoded_publishes(version, (*ADDRESSES, "queue/1", "anycast/1")), min_size=1, max_size=4))
     stream = bytearray(b"".join(draw(st.lists(st.sampled_from(pool), max_size=25))))
     if stream and draw(st.integers(0, 9)) == 0:
         stream[draw(st.integers(0, 5_000)) % len(stream)] = draw(st.integers(0, 255))

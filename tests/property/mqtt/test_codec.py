@@ -14,7 +14,7 @@ from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.names import check_topic_filter
 from edge.broker.mqtt.state import SessionState
 from tests.property.mqtt.strategies import any_packet, packet_ids, versions
-from tests.unit.mqtt.client import split
+from tests.support.mqtt_connection import split
 
 any_versioned = versions.flatmap(lambda version: st.tuples(st.just(version), any_packet(version)))
 

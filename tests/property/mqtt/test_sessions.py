@@ -21,7 +21,7 @@ from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.events import MqttDelivery
 from edge.broker.mqtt.state import SessionState
 from tests.support.machines import take_all
-from tests.unit.mqtt.client import split
+from tests.support.mqtt_connection import split
 
 
 class Exchange(RuleBasedStateMachine):

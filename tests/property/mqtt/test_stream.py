@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,44 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge.broker.limits import Limits
-from edge.broker.message.mqtt_properties import NONE, Properties, encode_run
+from edge.broker.message.mqtt_properties import encode_run
 from edge.broker.mqtt import events, packets
 from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.inbound import PublishReceiver
 from edge.broker.mqtt.state import SessionState
-from tests.property.mqtt.strategies import conversations
+from tests.property.mqtt.strategies import conversations, encoded_publishes
 from tests.support.machines import take_all
 from tests.unit.mqtt.cases import CASES
-
-
-@st.composite
-def publishes(draw: st.DrawFn, version: int, topics: Sequence[str] = ("a", "a/b", "plant/7/temp")) -> bytes:
-    """Draw a PUBLISH of few topic names, with or without properties, up to one with three length bytes."""
-    properties = NONE
-    if version == 5:
-        properties = draw(
-            st.sampled_from(
-                (
-                    NONE,
-                    Properties(content_type="text/plain"),
-                    Properties(user_property=(("a", "b"),) * 12),
-                    Properties(topic_alias=1),
-                    Properties(payload_format_indicator=1),
-                )
-            )
-        )
-    qos = draw(st.sampled_from((0, 0, 1, 1, 1, 2)))
-    size = draw(st.sampled_from((0, 1, 100, 130, 400, 17_000)))
-    packet = packets.Publish(
-        draw(st.sampled_from(topics)),
-        draw(st.sampled_from((b"x", b"\xff"))) * size,
-        qos=qos,
-        retain=draw(st.booleans()),
-        dup=bool(qos) and draw(st.booleans()),
-        packet_id=draw(st.sampled_from((1, 2, 3, 65_535))) if qos else 0,
-        properties=properties,
-    )
-    return packet.encode(version)
 
 
 class Session:
@@ -153,7 +122,7 @@ def test_hot_path_says_what_the_packets_say(conversation: tuple[int, list[packet
 def test_what_was_read_before_is_read_as_the_first_time(data: Any) -> None:
     """`PublishReceiver.read_known` skips checks and changes nothing, for repeated good and damaged packets."""
     version = data.draw(st.sampled_from((3, 4, 5)))
-    pool = data.draw(st.lists(publishes(version), min_size=1, max_size=4))
+    pool = data.draw(st.lists(encoded_publishes(version), min_size=1, max_size=4))
     steps = data.draw(st.lists(st.sampled_from(pool), min_size=1, max_size=30))
     stream = bytearray(b"".join(steps))
     for at, value in data.draw(st.lists(st.tuples(st.integers(0, 5_000), st.integers(0, 255)), max_size=2)):

@@ -12,6 +12,7 @@ from bridge.message import Run, Stored
 from edge.broker.store import loops
 from edge.broker.store.segment import SegmentRow, _checksum, decode
 from tests.support.models import commit_loops as model
+from tests.support.stored_runs import stored_from
 
 ADDRESSES = ("a", "plant/7/temp", "é", "x" * 300, "\ud800", "y" * 70_000)
 RUNS = st.builds(
@@ -42,14 +43,6 @@ def outcome(call: Any, *arguments: Any) -> Any:
         return call(*arguments)
     except (struct.error, OverflowError, UnicodeEncodeError):
         return "cannot be written"
-
-
-def stored_from(position: int, runs: list[Run]) -> list[Stored]:
-    stored = []
-    for number, run in enumerate(runs):
-        stored.append(Stored(position, number * 1000, run))
-        position += len(run)
-    return stored
 
 
 @settings(max_examples=200, deadline=None)

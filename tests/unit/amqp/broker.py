@@ -6,11 +6,21 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bridge.engine import Attached, Condition, Dispositions, Engine, Event, Link, Transfers
+from bridge.engine import (
+    Attached,
+    Condition,
+    Dispositions,
+    Engine,
+    Event,
+    Link,
+    Transfers,
+)
 from bridge.message import Run
 from bridge.sasl import SaslClient
+from bridge.sections import bare_message
 from edge.broker.amqp.containers import ContainerRegistry
 from edge.broker.amqp.session import AmqpSession
+from edge.broker.message.translation import payload_of
 from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Refusal
@@ -19,7 +29,7 @@ from edge.broker.router.router import Router
 from tests.support.machines import take_all
 from tests.support.memory_store import MemoryStore
 from tests.support.run_consumer import RunConsumer
-from tests.unit.amqp.wire import NOW, of_kind
+from tests.unit.amqp.wire import NOW, message, of_kind
 
 CLOCK_NS = 1_700_000_000_000_000_000
 
@@ -168,3 +178,12 @@ class MqttDevice(interfaces.Origin, RunConsumer):
 
     def take(self, subscription: Any, stored: Any) -> None:
         self.runs.append(stored.run)
+
+
+def received_payloads(client: Client, link: object) -> list[bytes]:
+    return [payload_of(m[bare_message(m)[1] :])[2] for m in client.received(link)]  # type: ignore[arg-type]
+
+
+def send_texts(client: Client, link: object, *texts: str, first: int = 0, settled: bool = False) -> None:
+    messages = [message(text.encode(), durable=True) for text in texts]
+    client.engine.send_all(link, first, messages, settled=settled)  # type: ignore[arg-type]

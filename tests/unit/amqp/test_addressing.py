@@ -8,8 +8,7 @@ from bridge.amqp_values import DescribedValue, Ulong, encode
 from bridge.engine import Detached
 from bridge.engine.terminus import target
 from edge.broker.limits import ADDRESS_BYTES_MAX
-from tests.unit.amqp.broker import Site
-from tests.unit.amqp.test_session import payloads, send
+from tests.unit.amqp.broker import Site, received_payloads, send_texts
 from tests.unit.amqp.wire import message, of_kind
 
 
@@ -20,13 +19,13 @@ class TestWholeUrls:
     def test_scheme_and_host_are_not_of_the_address(self, url: str) -> None:
         site = Site()
         client = site.client()
-        send(client, client.sender(url), "to the queue")
+        send_texts(client, client.sender(url), "to the queue")
         relayed = client.sender(target(None), name="relay")
         to = encode(DescribedValue(Ulong(0x73), [None, None, url]))
         client.engine.send(relayed, 0, to + message(b"relayed"))
         site.settle_down()
         link = client.receiver(url)
-        assert payloads(client, link)[0] == b"to the queue"
+        assert received_payloads(client, link)[0] == b"to the queue"
         assert len(client.received(link)) == 2
         assert link.source.address == url, "the answer has what was asked for"
 
@@ -45,6 +44,6 @@ class TestWholeUrls:
     def test_other_colons_are_of_the_address(self) -> None:
         site = Site()
         client = site.client()
-        send(client, client.sender("queue/http://x/y"), "kept")
+        send_texts(client, client.sender("queue/http://x/y"), "kept")
         site.settle_down()
         assert site.router.queues["queue/http://x/y"].backlog == 1

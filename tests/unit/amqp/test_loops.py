@@ -30,8 +30,7 @@ from tests.support.frames import (
     terminus,
 )
 from tests.support.machines import take_all
-from tests.unit.amqp.test_much_at_once import attached
-from tests.unit.amqp.wire import NOW, Pipe, message, of_kind
+from tests.unit.amqp.wire import NOW, Pipe, attach_links, message, of_kind
 
 
 def pointer(delivery: Any) -> Any:
@@ -231,7 +230,7 @@ class TestLarge:
 
     def test_several_links_have_one_each(self) -> None:
         pipe = Pipe(server={"max_frame_size": 4096})
-        links, theirs = zip(*attached(pipe, 3), strict=True)
+        links, theirs = zip(*attach_links(pipe, 3), strict=True)
         sent = {link.name: [bytes([65 + i]) * 70_000, b"then"] for i, link in enumerate(links)}
         for i in range(0, 70_000, 7_000):  # in turns, as a peer may
             for link in links:

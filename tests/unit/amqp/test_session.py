@@ -11,33 +11,22 @@ from bridge.amqp_values import DescribedValue, Symbol, Timestamp, Ulong, decode,
 from bridge.engine import Closed, Condition, DeliveryState, Detached, LinkFlow, PeerOpened, Terminus, TerminusKind
 from bridge.engine.terminus import source, target
 from bridge.message import DURABLE, Run
-from bridge.sections import bare_message
 from edge.broker.amqp.arrivals import AnycastMessages
 from edge.broker.amqp.session import SOLE_CONNECTION
 from edge.broker.limits import ANYCAST_REQUEUED_MAX, DELIVERY_TIME_AHEAD_MS_MAX
-from edge.broker.message.translation import payload_of
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.authorization import Ended
 from edge.broker.model.interfaces import Explanation, Refusal
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import SubscribeOptions
 from edge.broker.store.errors import StoreFull
-from tests.unit.amqp.broker import CLOCK_NS, Client, MqttDevice, Site
+from tests.unit.amqp.broker import CLOCK_NS, Client, MqttDevice, Site, received_payloads, send_texts
 from tests.unit.amqp.wire import NOW, message, of_kind
-
-
-def payloads(client: Client, link: object) -> list[bytes]:
-    return [payload_of(m[bare_message(m)[1] :])[2] for m in client.received(link)]  # type: ignore[arg-type]
 
 
 def header_of(message: bytes) -> list[object]:
     """Return the fields of its header section, or none."""
     return list(decode(message, 3)[0]) if message[:3] == b"\x00\x53\x70" else []
-
-
-def send(client: Client, link: object, *texts: str, first: int = 0, settled: bool = False) -> None:
-    messages = [message(text.encode(), durable=True) for text in texts]
-    client.engine.send_all(link, first, messages, settled=settled)  # type: ignore[arg-type]
 
 
 class TestSendingToAQueue:
@@ -46,7 +35,7 @@ class TestSendingToAQueue:
         client = site.client()
         link = client.sender("queue/a")
         assert link.credit == 1000
-        send(client, link, "one", "two")
+        send_texts(client, link, "one", "two")
         site.turn()
         assert client.outcomes(link) == []
         site.commit()
@@ -57,7 +46,7 @@ class TestSendingToAQueue:
         site = Site()
         client = site.client()
         link = client.sender("queue/a")
-        send(client, link, *["x"] * 900)
+        send_texts(client, link, *["x"] * 900)
         site.turn()
         assert link.credit == 100  # not before: pending deliveries count
         site.settle_down()
@@ -67,7 +56,7 @@ class TestSendingToAQueue:
         site = Site()
         client = site.client()
         link = client.sender("queue/a")
-        send(client, link, *["x"] * 900, settled=True)
+        send_texts(client, link, *["x"] * 900, settled=True)
         site.turn()
         assert link.credit == 1000
 
@@ -77,8 +66,8 @@ class TestSendingToAQueue:
         link = client.sender("queue/a")
         direct = client.sender("topic/nobody", "direct")
         site.store.failure = StoreFull("no space left")
-        send(client, link, *["x"] * 900)
-        send(client, direct, *["x"] * 900)
+        send_texts(client, link, *["x"] * 900)
+        send_texts(client, direct, *["x"] * 900)
         site.settle_down()
         assert {condition and condition.name for _, _, condition in client.outcomes(link)} == {
             "amqp:resource-limit-exceeded"
@@ -102,7 +91,7 @@ class TestSendingToAQueue:
         client = site.client()
         link = client.sender("queue/a")
         site.store.failure = StoreFull("no space left")
-        send(client, link, "one")
+        send_texts(client, link, "one")
         site.settle_down()
         ((_, state, condition),) = client.outcomes(link)
         assert state is DeliveryState.REJECTED
@@ -118,7 +107,7 @@ class TestSendingToAQueue:
         states = [(tag, state) for tag, state, _ in client.outcomes(link)]
         assert states == [(0, DeliveryState.ACCEPTED), (1, DeliveryState.REJECTED), (2, DeliveryState.ACCEPTED)]
         receiver = client.receiver("queue/a")
-        assert payloads(client, receiver) == [b"good", b"also good"]
+        assert received_payloads(client, receiver) == [b"good", b"also good"]
 
     @pytest.mark.parametrize("rest", [b"", b"\x00", b"\x00\x53", b"\x00Ss", b"\x00Ss\xc0", b"\x00Ss\xc0\x03"])
     def test_what_is_cut_short_is_rejected_alone(self, rest: bytes) -> None:
@@ -150,7 +139,7 @@ class TestRevoked:
         gone.session._revoked(Ended.CHANGED)
         gone.engine.data_to_send()
         link = sender.sender("queue/a")
-        send(sender, link, "secret")
+        send_texts(sender, link, "secret")
         site.clients.remove(gone)  # it does not answer the broker's close
         site.settle_down()
         assert b"secret" not in gone.server.data_to_send()
@@ -209,8 +198,8 @@ class TestAddresses:
             DeliveryState.REJECTED,
             DeliveryState.ACCEPTED,
         ]
-        assert payloads(client, client.receiver("queue/a", "ra")) == [b"for a", b"for a"]
-        assert payloads(client, client.receiver("queue/b", "rb")) == [b"for b"]
+        assert received_payloads(client, client.receiver("queue/a", "ra")) == [b"for a", b"for a"]
+        assert received_payloads(client, client.receiver("queue/b", "rb")) == [b"for b"]
 
     def test_dynamic_source_is_a_reply_address(self) -> None:
         site = Site()
@@ -218,44 +207,44 @@ class TestAddresses:
         replies = asker.receiver(source(None, dynamic=True))
         assert replies.source.address is not None
         back = answerer.sender(replies.source.address)
-        send(answerer, back, "the answer")
+        send_texts(answerer, back, "the answer")
         site.settle_down()
-        assert payloads(asker, replies) == [b"the answer"]
+        assert received_payloads(asker, replies) == [b"the answer"]
 
 
 class TestReceivingFromAQueue:
     def test_accept_release_reject(self) -> None:
         site = Site()
         client = site.client()
-        send(client, client.sender("queue/a"), "one", "two", "three")
+        send_texts(client, client.sender("queue/a"), "one", "two", "three")
         site.settle_down()
         link = client.receiver("queue/a", credit=3)
-        assert payloads(client, link) == [b"one", b"two", b"three"]
+        assert received_payloads(client, link) == [b"one", b"two", b"three"]
         client.engine.settle(link, [0])
         client.engine.settle(link, [1], DeliveryState.RELEASED)
         client.engine.settle(link, [2], DeliveryState.REJECTED, Condition("amqp:not-allowed", "no"))
         client.events.clear()
         client.engine.grant(link, 3)
         site.settle_down()
-        assert payloads(client, link) == [b"two"]
+        assert received_payloads(client, link) == [b"two"]
         assert site.router.queues["queue/a"].outstanding == 1
 
     def test_what_was_not_settled_goes_to_the_next(self) -> None:
         site = Site()
         first, second = site.client("first"), site.client("second")
-        send(first, first.sender("queue/a"), "one", "two")
+        send_texts(first, first.sender("queue/a"), "one", "two")
         site.settle_down()
         link = first.receiver("queue/a")
         first.engine.settle(link, [0])
         site.settle_down()
         first.cut()
         again = second.receiver("queue/a")
-        assert payloads(second, again) == [b"two"]
+        assert received_payloads(second, again) == [b"two"]
 
     def test_credit_is_kept(self) -> None:
         site = Site()
         client = site.client()
-        send(client, client.sender("queue/a"), *map(str, range(10)))
+        send_texts(client, client.sender("queue/a"), *map(str, range(10)))
         site.settle_down()
         link = client.receiver("queue/a", credit=4)
         assert len(client.received(link)) == 4
@@ -266,23 +255,23 @@ class TestReceivingFromAQueue:
     def test_drain_takes_what_is_there_and_gives_the_rest_back(self) -> None:
         site = Site()
         client = site.client()
-        send(client, client.sender("queue/a"), "one", "two")
+        send_texts(client, client.sender("queue/a"), "one", "two")
         site.settle_down()
         link = client.engine.attach_receiver("r", "queue/a")
         site.settle_down()
         client.engine.grant(link, 10, drain=True)
         site.settle_down()
-        assert payloads(client, link) == [b"one", b"two"]
+        assert received_payloads(client, link) == [b"one", b"two"]
         assert of_kind(client.events, LinkFlow)[-1] == LinkFlow(link, 0, True)
 
     def test_settled_receiver_is_served_at_most_once(self) -> None:
         site = Site()
         client = site.client()
-        send(client, client.sender("queue/a"), "one")
+        send_texts(client, client.sender("queue/a"), "one")
         site.settle_down()
         link = client.receiver("queue/a", snd_settle_mode=1)
         assert client.deliveries(link) == []
-        assert payloads(client, link) == [b"one"]
+        assert received_payloads(client, link) == [b"one"]
         assert site.router.queues["queue/a"].outstanding == 0
 
     def test_a_peer_that_does_not_read_gets_nothing_more(self) -> None:
@@ -290,24 +279,24 @@ class TestReceivingFromAQueue:
         client = site.client()
         link = client.receiver("queue/a")
         client.driver.congested = True
-        send(client, client.sender("queue/a"), "one")
+        send_texts(client, client.sender("queue/a"), "one")
         site.settle_down()
         assert client.received(link) == []
         client.driver.congested = False
         client.session.writable()
         site.settle_down()
-        assert payloads(client, link) == [b"one"]
+        assert received_payloads(client, link) == [b"one"]
 
     def test_message_larger_than_the_receiver_takes_goes_elsewhere(self) -> None:
         site = Site()
         client = site.client()
-        send(client, client.sender("queue/a"), "small", "x" * 2000, "small too")
+        send_texts(client, client.sender("queue/a"), "small", "x" * 2000, "small too")
         site.settle_down()
         link = client.receiver("queue/a", max_message_size=1000)
-        assert payloads(client, link) == [b"small", b"small too"]
+        assert received_payloads(client, link) == [b"small", b"small too"]
         other = site.client("other")
         larger = other.receiver("queue/a", max_message_size=4000)
-        assert payloads(other, larger) == [b"x" * 2000]
+        assert received_payloads(other, larger) == [b"x" * 2000]
 
     def test_a_message_too_large_for_a_receiver_is_no_attempt_at_delivery(self) -> None:
         """A message that is too large for the receiver does not raise the delivery-count, which counts failed transfers
@@ -317,12 +306,12 @@ class TestReceivingFromAQueue:
         site.router.reconfigure(site.router.addresses.table, {"queue/#": rule})
         client, other = site.client(), site.client("other")
         small = client.receiver("queue/a", max_message_size=1000)
-        send(client, client.sender("queue/a"), "x" * 2000)
+        send_texts(client, client.sender("queue/a"), "x" * 2000)
         site.settle_down()
         assert client.received(small) == []
         assert client.received(client.receiver("deadletter/d", name="dead")) == []
         large = other.receiver("queue/a")
-        assert payloads(other, large) == [b"x" * 2000]
+        assert received_payloads(other, large) == [b"x" * 2000]
         [found] = other.received(large)
         assert header_of(found)[4:] == [], "no delivery-count"
         assert site.store.ledger.entries(0, 10) == []
@@ -331,9 +320,9 @@ class TestReceivingFromAQueue:
         site = Site()
         client = site.client()
         link = client.receiver(source("topic/a", durability=2, expiry="never"), max_message_size=1000)
-        send(client, client.sender("topic/a"), "x" * 2000, "small")
+        send_texts(client, client.sender("topic/a"), "x" * 2000, "small")
         site.settle_down()
-        assert payloads(client, link) == [b"small"]
+        assert received_payloads(client, link) == [b"small"]
         assert [lost.reason for lost in site.store.ledger.entries(0, 10)] == ["undeliverable"]
 
 
@@ -371,7 +360,7 @@ class TestDeliveryTime:
         now = self.annotated({"x-opt-other": 1}, b"now")
         found = self.outcome(site, address, message(b"first"), later, now)
         assert (1, DeliveryState.REJECTED, "amqp:not-implemented") in found
-        assert payloads(worker, receiver) == [b"first", b"now"]
+        assert received_payloads(worker, receiver) == [b"first", b"now"]
 
     @pytest.mark.parametrize(
         "annotations",
@@ -407,9 +396,9 @@ class TestLosingAReceiver:
         site.router.reconfigure(site.router.addresses.table, {"queue/#": policy})
         client, other = site.client("one"), site.client("two")
         link = client.receiver("queue/a", credit=1)
-        send(other, other.sender("queue/a"), "m", "n")
+        send_texts(other, other.sender("queue/a"), "m", "n")
         site.settle_down()
-        assert payloads(client, link) == [b"m"]
+        assert received_payloads(client, link) == [b"m"]
         if end == "cut":
             client.cut()
         elif end == "error":
@@ -427,7 +416,7 @@ class TestLosingAReceiver:
         site.settle_down()
         again = other.receiver("queue/a", credit=5)
         first, second = other.received(again)
-        assert payloads(other, again) == [b"m", b"n"]
+        assert received_payloads(other, again) == [b"m", b"n"]
         assert header_of(second)[4:] == []
         return header_of(first)[4:]
 
@@ -446,7 +435,7 @@ class TestAnycast:
         asker, worker = site.client("asker"), site.client("worker")
         worker.receiver("anycast/a", max_message_size=1000)
         sender = asker.sender("anycast/a")
-        send(asker, sender, "x" * 2000)
+        send_texts(asker, sender, "x" * 2000)
         site.settle_down()
         [(_, state, condition)] = asker.outcomes(sender)
         assert (state, condition.name) == (DeliveryState.REJECTED, "amqp:link:message-size-exceeded")
@@ -456,7 +445,7 @@ class TestAnycast:
         asker, worker = site.client("asker"), site.client("worker")
         sender = asker.sender("anycast/a")
         link = worker.receiver("anycast/a", credit=5)
-        send(asker, sender, "one", "two", "three")
+        send_texts(asker, sender, "one", "two", "three")
         site.settle_down()
         worker.engine.settle(link, worker.deliveries(link)[:2])
         worker.engine.settle(link, worker.deliveries(link)[2:], DeliveryState.REJECTED)
@@ -470,7 +459,7 @@ class TestAnycast:
         assert sender.credit == 0
         link = worker.receiver("anycast/a", credit=5)
         assert sender.credit == 5
-        send(asker, sender, "one", "two")
+        send_texts(asker, sender, "one", "two")
         site.settle_down()
         assert asker.outcomes(sender) == []
         worker.engine.settle(link, [0])
@@ -483,7 +472,7 @@ class TestAnycast:
         asker, worker = site.client("asker"), site.client("worker")
         link = worker.receiver("anycast/a", credit=9)
         sender = asker.sender("anycast/a")
-        send(asker, sender, "one", "two", "three", "four")
+        send_texts(asker, sender, "one", "two", "three", "four")
         site.settle_down()
         first, second, third, fourth = worker.deliveries(link)
         why = [Condition("example:torn", "no lid"), Condition("example:wet")]
@@ -507,7 +496,7 @@ class TestAnycast:
         asker, worker, other = site.client("asker"), site.client("worker"), site.client("other")
         link = worker.receiver("anycast/a", credit=9)
         sender = asker.sender("anycast/a")
-        send(asker, sender, "one", "two")
+        send_texts(asker, sender, "one", "two")
         site.settle_down()
         there = other.receiver("anycast/a", credit=9)
         worker.engine.settle(link, worker.deliveries(link), DeliveryState.MODIFIED_UNDELIVERABLE)
@@ -539,7 +528,7 @@ class TestAnycast:
         asker, worker = site.client("asker"), site.client("worker")
         link = worker.receiver("anycast/a", credit=9)
         sender = asker.sender("anycast/a")
-        send(asker, sender, "one", "two")
+        send_texts(asker, sender, "one", "two")
         site.settle_down()
         said = annotations and encode({Symbol(name): text for name, text in annotations.items()})
         worker.engine.settle(link, worker.deliveries(link)[:1], state, said)
@@ -551,7 +540,7 @@ class TestAnycast:
             assert (heard, detail and decode(detail)[0]) == (state, annotations)
         worker.engine.settle(link, worker.deliveries(link)[1:])
         site.settle_down()
-        assert payloads(worker, link) == [b"one", b"two"]
+        assert received_payloads(worker, link) == [b"one", b"two"]
 
     @pytest.mark.parametrize(
         ("first", "second", "heard"),
@@ -573,7 +562,7 @@ class TestAnycast:
         asker, worker, other = site.client("asker"), site.client("worker"), site.client("other")
         link = worker.receiver("anycast/a", credit=9)
         sender = asker.sender("anycast/a")
-        send(asker, sender, "one")
+        send_texts(asker, sender, "one")
         site.settle_down()
         there = other.receiver("anycast/a", credit=9)
         worker.engine.settle(link, worker.deliveries(link), first)
@@ -582,7 +571,7 @@ class TestAnycast:
         other.engine.settle(there, other.deliveries(there), second)
         site.settle_down()
         assert [state for _, state, _ in asker.outcomes(sender)] == [heard]
-        assert payloads(worker, link) == payloads(other, there) == [b"one"]
+        assert received_payloads(worker, link) == received_payloads(other, there) == [b"one"]
 
     def test_what_waits_for_one_without_credit_holds_up_nothing(self) -> None:
         site = Site()
@@ -590,16 +579,16 @@ class TestAnycast:
         link = worker.receiver("anycast/a", credit=9)
         there = other.receiver("anycast/a", credit=0)
         sender = asker.sender("anycast/a")
-        send(asker, sender, "one", "two")
+        send_texts(asker, sender, "one", "two")
         site.settle_down()
         worker.engine.settle(link, worker.deliveries(link)[:1], DeliveryState.RELEASED)
-        send(asker, sender, "three")
+        send_texts(asker, sender, "three")
         site.settle_down()
-        assert payloads(worker, link) == [b"one", b"two", b"three"]
+        assert received_payloads(worker, link) == [b"one", b"two", b"three"]
         assert sender.credit > 0
         other.engine.grant(there, 1)
         site.settle_down()
-        assert payloads(other, there) == [b"one"]
+        assert received_payloads(other, there) == [b"one"]
 
     def test_the_one_it_waits_for_leaves(self) -> None:
         site = Site()
@@ -607,7 +596,7 @@ class TestAnycast:
         link = worker.receiver("anycast/a", credit=9)
         other.receiver("anycast/a", credit=0)
         sender = asker.sender("anycast/a")
-        send(asker, sender, "one")
+        send_texts(asker, sender, "one")
         site.settle_down()
         worker.engine.settle(link, worker.deliveries(link), DeliveryState.RELEASED)
         site.settle_down()
@@ -651,7 +640,7 @@ class TestAnycast:
         asker, worker = site.client("asker"), site.client("worker")
         link = worker.receiver("anycast/a", credit=9)
         sender = asker.sender("anycast/a", source=source("asker", outcomes=listed))
-        send(asker, sender, "one", "two")
+        send_texts(asker, sender, "one", "two")
         site.settle_down()
         one, two = worker.deliveries(link)
         worker.engine.settle(link, [one], DeliveryState.REJECTED, Condition("example:torn"))
@@ -686,7 +675,7 @@ class TestAnycast:
         asker, worker = site.client("asker"), site.client("worker")
         worker.receiver("anycast/a", credit=5)
         sender = asker.sender("anycast/a")
-        send(asker, sender, "one")
+        send_texts(asker, sender, "one")
         site.settle_down()
         worker.cut()
         site.settle_down()
@@ -703,14 +692,14 @@ class TestAcrossProtocols:
         site.router.publish(Publication(device, run, [1, 2]))
         site.settle_down()
         assert device.answers == [("accepted", 1), ("accepted", 2)]
-        assert payloads(client, link) == [b'{"t":1}', b'{"t":2}']
+        assert received_payloads(client, link) == [b'{"t":1}', b'{"t":2}']
         assert b"application/json" in client.received(link)[0]
 
     def test_amqp_to_a_consumer_of_the_router(self) -> None:
         site = Site()
         client, device = site.client(), MqttDevice()
         site.router.subscriptions.subscribe(device, "topic/#", SubscribeOptions())
-        send(client, client.sender("topic/a/b"), "one", "two")
+        send_texts(client, client.sender("topic/a/b"), "one", "two")
         site.settle_down()
         (run,) = device.runs
         assert (run.address, run.device, len(run.bodies)) == ("topic/a/b", "device-1", 2)
@@ -777,7 +766,7 @@ class TestLife:
         site = Site()
         client = site.client()
         link = client.sender("queue/a")
-        send(client, link, "one")
+        send_texts(client, link, "one")
         site.turn()
         client.cut()
         site.commit()
@@ -787,7 +776,7 @@ class TestLife:
         site = Site()
         client = site.client()
         link = client.sender("queue/a")
-        send(client, link, "one")
+        send_texts(client, link, "one")
         client.engine.detach(link)
         site.settle_down()
         assert site.router.queues["queue/a"].backlog == 1

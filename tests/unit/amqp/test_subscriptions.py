@@ -19,8 +19,7 @@ from edge.broker.model.interfaces import Refusal
 from edge.broker.store.errors import StoreError
 from tests.support.frames import DETACH, END, frame
 from tests.support.machines import take_all
-from tests.unit.amqp.broker import Client, Site
-from tests.unit.amqp.test_session import payloads, send
+from tests.unit.amqp.broker import Client, Site, received_payloads, send_texts
 from tests.unit.amqp.wire import NOW, message, of_kind
 
 
@@ -38,9 +37,9 @@ class TestTopics:
         client = site.client()
         links = [client.receiver("topic/a", "r1"), client.receiver("topic/#", "r2")]
         sender = client.sender("topic/a")
-        send(client, sender, "one")
+        send_texts(client, sender, "one")
         site.settle_down()
-        assert [payloads(client, link) for link in links] == [[b"one"], [b"one"]]
+        assert [received_payloads(client, link) for link in links] == [[b"one"], [b"one"]]
         assert client.outcomes(sender) == [(0, DeliveryState.ACCEPTED, None)]
 
     @pytest.mark.parametrize("wanted", [source("topic/a", durability=2, expiry="never"), source("topic/a::mine")])
@@ -50,13 +49,13 @@ class TestTopics:
         client.receiver(wanted)
         client.cut()
         sender = other.sender("topic/a")
-        send(other, sender, "while away", settled=True)
-        send(other, sender, "and this", first=1)
+        send_texts(other, sender, "while away", settled=True)
+        send_texts(other, sender, "and this", first=1)
         site.settle_down()
         assert other.outcomes(sender) == [(1, DeliveryState.ACCEPTED, None)]
         back = site.client("subscriber")
         link = back.receiver(wanted)
-        assert payloads(back, link) == [b"while away", b"and this"]
+        assert received_payloads(back, link) == [b"while away", b"and this"]
         back.engine.settle(link, back.deliveries(link))
         back.engine.detach(link, closed=False)
         site.settle_down()
@@ -137,23 +136,23 @@ class TestTopics:
         one, two = site.client("same"), site.client("same")
         wanted = source("topic/a", durability=1)
         held = one.receiver(wanted)
-        send(two, two.sender("topic/a"), "unsettled")
+        send_texts(two, two.sender("topic/a"), "unsettled")
         site.settle_down()
-        assert payloads(one, held) == [b"unsettled"]
+        assert received_payloads(one, held) == [b"unsettled"]
         link = two.receiver(wanted)
         (detached,) = of_kind(one.events, Detached)
         assert detached.condition.name == "amqp:link:stolen"
-        assert payloads(two, link) == [b"unsettled"]
+        assert received_payloads(two, link) == [b"unsettled"]
         one.cut()
-        send(two, two.sender("topic/a", name="t"), "more")
+        send_texts(two, two.sender("topic/a", name="t"), "more")
         site.settle_down()
-        assert payloads(two, link) == [b"unsettled", b"more"]
+        assert received_payloads(two, link) == [b"unsettled", b"more"]
 
     def test_shared_subscription_takes_turns(self) -> None:
         site = Site()
         client, other = site.client("a"), site.client("b")
         links = [client.receiver("topic/a::work"), other.receiver("topic/a::work")]
-        send(other, other.sender("topic/a"), *map(str, range(10)))
+        send_texts(other, other.sender("topic/a"), *map(str, range(10)))
         site.settle_down()
         counts = [len(client.received(links[0])), len(other.received(links[1]))]
         assert sum(counts) == 10
@@ -220,7 +219,7 @@ class TestTopics:
             client.sender("topic/a"), 0, [application({"k": k}) + message(b"%d" % k) for k in (1, 2, 1)]
         )
         site.settle_down()
-        assert payloads(client, client.receiver(wanted, "sub")) == [b"1", b"1"]
+        assert received_payloads(client, client.receiver(wanted, "sub")) == [b"1", b"1"]
 
     @pytest.mark.parametrize("durability", [0, 2])
     def test_a_shared_subscription_has_one_selector(self, durability: int) -> None:
@@ -236,7 +235,7 @@ class TestTopics:
             client.sender("topic/a"), 0, [application({"k": k % 2}) + message(b"%d" % k) for k in range(40)]
         )
         site.settle_down()
-        got = [payloads(client, link) for link in links]
+        got = [received_payloads(client, link) for link in links]
         assert sorted(got[0] + got[1], key=int) == [b"%d" % k for k in range(1, 40, 2)]
         assert min(map(len, got)) > 0
         attach("sub|3", "k > 1")
@@ -259,7 +258,7 @@ class TestTopics:
         other_filter = {"xpath": DescribedValue(Symbol("apache.org:xpath-filter:string"), "x = 1")}
         link = client.receiver(source("topic/a", filters={**no_local, **other_filter}))
         assert set(link.source.filters) == {"no-local"}  # the answer confirms only the actual state
-        send(client, client.sender("topic/a"), "mine")
+        send_texts(client, client.sender("topic/a"), "mine")
         site.settle_down()
         assert client.received(link) == []
 
@@ -277,20 +276,20 @@ class TestSharedWithoutADisk:
         one, two = site.client("one"), site.client("two")
         wanted = source("topic/a", capabilities=("shared", "global"))
         first = one.receiver(wanted, "sub|global1")
-        send(two, two.sender("topic/a"), *map(str, range(10)))
+        send_texts(two, two.sender("topic/a"), *map(str, range(10)))
         site.settle_down()
         second = two.receiver(wanted, "sub|global2")
         one.engine.settle(first, one.deliveries(first)[:3])
         site.settle_down()
         one.cut()
         site.settle_down()
-        assert payloads(two, second) == [b"%d" % i for i in range(3, 10)]
+        assert received_payloads(two, second) == [b"%d" % i for i in range(3, 10)]
 
     def test_failures_count_and_what_is_rejected_or_undeliverable_is_done_with(self) -> None:
         site = Site()
         client = site.client()
         link = client.receiver(source("topic/a", capabilities=("shared",)), "sub")
-        send(client, client.sender("topic/a"), "failed", "released", "rejected", "undeliverable")
+        send_texts(client, client.sender("topic/a"), "failed", "released", "rejected", "undeliverable")
         site.settle_down()
         states = (
             DeliveryState.MODIFIED_FAILED,
@@ -327,18 +326,18 @@ class TestTemporaryQueues:
         site = Site()
         client, other = site.client("one"), site.client("two")
         made, address = temporary_queue(client)
-        send(other, other.sender(address), *map(str, range(5)))
+        send_texts(other, other.sender(address), *map(str, range(5)))
         site.settle_down()
         first = client.receiver(address, "first", credit=2)
         second = client.receiver(address, "second")
-        assert payloads(client, first) == [b"0", b"1"]
-        assert payloads(client, second) == [b"2", b"3", b"4"]
+        assert received_payloads(client, first) == [b"0", b"1"]
+        assert received_payloads(client, second) == [b"2", b"3", b"4"]
         client.engine.detach(first)
         site.settle_down()
-        assert payloads(client, second)[3:] == [b"0", b"1"]
+        assert received_payloads(client, second)[3:] == [b"0", b"1"]
         client.engine.detach(second)
         third = client.receiver(address, "third", credit=10)
-        assert payloads(client, third) == [b"%d" % i for i in range(5)]
+        assert received_payloads(client, third) == [b"%d" % i for i in range(5)]
         client.engine.detach(made)
         site.settle_down()
         assert not site.router.subscriptions.live.temporary_queues
@@ -351,13 +350,13 @@ class TestTemporaryQueues:
         links = [client.receiver(source(address, filters=selecting(f"k = {k}")), f"k{k}") for k in (1, 2)]
         client.engine.send_all(made, 0, [application({"k": i % 4}) + message(b"%d" % i) for i in range(12)])
         site.settle_down()
-        assert [payloads(client, link) for link in links] == [[b"1", b"5", b"9"], [b"2", b"6", b"10"]]
+        assert [received_payloads(client, link) for link in links] == [[b"1", b"5", b"9"], [b"2", b"6", b"10"]]
         client.engine.settle(links[0], client.deliveries(links[0]), DeliveryState.RELEASED)
         site.settle_down()
-        assert payloads(client, links[0])[3:] == [b"1", b"5", b"9"]
+        assert received_payloads(client, links[0])[3:] == [b"1", b"5", b"9"]
         client.engine.detach(links[0])
         rest = client.receiver(address, "rest")
-        assert payloads(client, rest) == [b"0", b"1", b"3", b"4", b"5", b"7", b"8", b"9", b"11"]
+        assert received_payloads(client, rest) == [b"0", b"1", b"3", b"4", b"5", b"7", b"8", b"9", b"11"]
 
     def test_what_one_releases_another_gets_first(self) -> None:
         site = Site()
@@ -372,13 +371,13 @@ class TestTemporaryQueues:
         client.engine.grant(first, 5)
         client.engine.settle(first, client.deliveries(first), DeliveryState.RELEASED)
         site.settle_down()
-        assert payloads(client, second) == [b"m"]
+        assert received_payloads(client, second) == [b"m"]
         client.engine.settle(second, client.deliveries(second), DeliveryState.RELEASED)
         site.settle_down()
-        assert payloads(client, first) == [b"m"], "it waits for the third one"
+        assert received_payloads(client, first) == [b"m"], "it waits for the third one"
         client.engine.detach(other)
         site.settle_down()
-        assert payloads(client, first) == [b"m", b"m"]
+        assert received_payloads(client, first) == [b"m", b"m"]
 
     def test_what_nobody_selects_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(shared, "UNSELECTED_MAX", 10)
@@ -391,19 +390,19 @@ class TestTemporaryQueues:
             site.settle_down()
         assert site.router.pool.dropped == 2
         client.engine.detach(link)
-        assert payloads(client, client.receiver(address, "rest")) == [b"%d" % i for i in range(10)]
+        assert received_payloads(client, client.receiver(address, "rest")) == [b"%d" % i for i in range(10)]
 
     def test_ends_with_the_link_that_made_it(self) -> None:
         site = Site()
         client, other = site.client("one"), site.client("two")
         node, address = temporary_queue(client)
         link = client.receiver(address)
-        send(other, other.sender(address), "unsettled")
+        send_texts(other, other.sender(address), "unsettled")
         site.settle_down()
-        assert payloads(client, link) == [b"unsettled"]
+        assert received_payloads(client, link) == [b"unsettled"]
         client.engine.detach(node)
         site.settle_down()
         client.engine.settle(link, client.deliveries(link), DeliveryState.RELEASED)
         site.settle_down()
-        assert payloads(client, link) == [b"unsettled"]
+        assert received_payloads(client, link) == [b"unsettled"]
         assert site.router.pool.waiting_bytes == 0

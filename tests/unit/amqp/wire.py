@@ -83,3 +83,16 @@ class Pipe:
         self.turn()
         self.forget()
         return mine, theirs
+
+
+def attach_links(pipe: Pipe, count: int) -> list[tuple[Link, Link]]:
+    """Attach `count` links from client to server, with credit; return (the client's, the server's)."""
+    mine = [pipe.client.attach_sender(f"l{i}", f"a/{i}") for i in range(count)]
+    pipe.turn()
+    theirs = [event.link for event in of_kind(pipe.at_server, Attached)]
+    for link in theirs:
+        pipe.server.accept(link)
+        pipe.server.grant(link, 100)
+    pipe.turn()
+    pipe.forget()
+    return list(zip(mine, theirs, strict=True))

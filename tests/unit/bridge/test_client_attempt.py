@@ -15,7 +15,8 @@ from bridge.dialer import Attempt, Dialer, PeerEndpoint
 from bridge.forwarders.inbox import Incoming, Settle
 from bridge.forwarders.outcome import ForwardOutcome
 from bridge.message import Run
-from tests.support.feeding import Bench, running, until
+from tests.support.feeding import Bench, running
+from tests.support.loop_wait import until
 
 HERE = PeerEndpoint("127.0.0.1", 1)
 

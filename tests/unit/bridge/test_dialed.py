@@ -25,11 +25,11 @@ from bridge.transport.tcp import TcpTransport
 from bridge.transport.tls import OWED_BYTES_MAX, TlsTransport
 from bridge.transport.tls_records import RECORDS_AT_ONCE
 from tests.support.certificates import Authority
+from tests.support.loop_wait import until
 from tests.support.objects import count_of
+from tests.support.talkative import IdleOwner, LateConnection
 from tests.support.tls_peer import TrafficKeys
-from tests.unit.bridge.test_driver import Later, Nobody
-from tests.unit.bridge.test_tcp import until
-from tests.unit.bridge.test_tls import SIZES, VERSIONS, WAIT_S, Noting, TlsEnd
+from tests.unit.bridge.tls_ends import SIZES, VERSIONS, WAIT_S, RecordingProtocol, TlsEnd
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 
@@ -63,7 +63,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(tmp_path_factory.mktemp("dialed"))
 
 
-class Heard(Noting):
+class Heard(RecordingProtocol):
     """Protocol that records its calls, for any kind of transport."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -502,9 +502,9 @@ def test_what_is_not_decrypted_is_in_the_meter(place: Place) -> None:
         async with line(place.trusting()) as made:
             end = await made.up(place.server())
             told = made.heard.told
-            connection = Later()
+            connection = LateConnection()
             driver = ConnectionDriver(
-                connection, lambda _: Nobody(), write_bytes_max=1, meter=meter, gone=lambda _: told.append("lost")
+                connection, lambda _: IdleOwner(), write_bytes_max=1, meter=meter, gone=lambda _: told.append("lost")
             )
             made.heard.transport.set_protocol(driver)
             driver.connection_made(made.heard.transport)

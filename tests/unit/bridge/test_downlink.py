@@ -24,7 +24,7 @@ from bridge.limits import (
 from bridge.plain import MessageError, data_section
 from tests.support.machines import take_all
 from tests.support.shell import Shell
-from tests.unit.bridge.test_intake import Service
+from tests.unit.bridge.intake_service import RecordingService
 
 
 class Given:
@@ -81,7 +81,7 @@ class Pair:
         self.client = Engine(container_id="gw1", server=False)
         self.server = Engine(container_id="hub", server=True)
         downlink = Downlink(("acme", "gw1"), {"commands": self.source} if knows else {})
-        self.intake = Intake(self.server, Service(), Shell(), gateway="gw1", downlink=downlink)
+        self.intake = Intake(self.server, RecordingService(), Shell(), gateway="gw1", downlink=downlink)
         self.receivers = Receivers([self.taker], again=False)
         self.cut: list[str] = []
         self.events: list[object] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Sequence
 
 import pytest
 
@@ -13,83 +12,13 @@ from bridge.transport.dialed import transport_over
 from bridge.transport.driver import ConnectionDriver
 from bridge.transport.served import UnreadError
 from tests.support.serving import close
+from tests.support.talkative import ANSWER, IdleOwner, LateConnection, TalkativeConnection
 
-ANSWER = bytes(100)
-"""Answer to every incoming byte."""
 UNREAD_BYTES_MAX = 1 << 20
 SENT = 400_000
 
 
-class Chatty:
-    """Connection that answers each byte with a hundred bytes."""
-
-    closed = False
-    more = False
-    deadline = None
-    held_bytes = 0
-
-    def __init__(self) -> None:
-        self.received = 0
-        self.unsent = 0
-
-    def receive_data(self, data: bytes, now: float) -> Sequence[object]:
-        self.received += len(data)
-        self.unsent += len(data)
-        return ()
-
-    def receive_eof(self, now: float) -> Sequence[object]:
-        return ()
-
-    def handle_timeout(self, now: float, *, listening: bool = True) -> Sequence[object]:
-        return ()
-
-    def shed(self) -> Sequence[object]:
-        return ()
-
-    @property
-    def spoken(self) -> str:
-        return ""
-
-    @property
-    def has_output(self) -> bool:
-        return True
-
-    def data_to_send(self) -> bytes:
-        count, self.unsent = self.unsent, 0
-        return ANSWER * count
-
-
-class Later(Chatty):
-    """Connection that answers nothing when it reads, and counts the calls for output."""
-
-    deadline: float | None = None  # type: ignore[assignment]
-    has_output = False  # type: ignore[assignment]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked = 0
-        self.timeouts = 0
-
-    def handle_timeout(self, now: float, *, listening: bool = True) -> Sequence[object]:
-        self.timeouts += 1
-        self.deadline = now + 0.01
-        return ()
-
-    def data_to_send(self) -> bytes:
-        self.asked += 1
-        return b""
-
-
-class Nobody:
-    """Owner that does nothing."""
-
-    def handle(self, events: Sequence[object]) -> None:
-        assert not events
-
-    def writable(self) -> None: ...
-
-
-async def until_it_stops(connection: Chatty) -> int:
+async def until_it_stops(connection: TalkativeConnection) -> int:
     """Return the count of bytes read once the connection stops reading for a while."""
     seen = -1
     while seen != connection.received:
@@ -102,7 +31,7 @@ async def until_it_stops(connection: Chatty) -> int:
 def test_a_peer_that_does_not_read_its_answers_is_not_read(bounded: bool) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        connection = Chatty()
+        connection = TalkativeConnection()
         made: list[ConnectionDriver] = []
         gone = asyncio.Event()
 
@@ -111,7 +40,7 @@ def test_a_peer_that_does_not_read_its_answers_is_not_read(bounded: bool) -> Non
             made.append(
                 ConnectionDriver(
                     connection,
-                    lambda _: Nobody(),
+                    lambda _: IdleOwner(),
                     write_bytes_max=1 << 16,
                     unread_bytes_max=limit,
                     gone=lambda _: gone.set(),
@@ -151,14 +80,14 @@ def test_a_peer_we_dialed_that_does_not_read_is_left() -> None:
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        connection, made = Chatty(), list[ConnectionDriver]()
+        connection, made = TalkativeConnection(), list[ConnectionDriver]()
         gone = asyncio.Event()
 
         def make() -> ConnectionDriver:
             made.append(
                 ConnectionDriver(
                     connection,
-                    lambda _: Nobody(),
+                    lambda _: IdleOwner(),
                     write_bytes_max=1 << 16,
                     unread_bytes_max=UNREAD_BYTES_MAX,
                     dialed=True,
@@ -192,12 +121,12 @@ def test_a_peer_we_dialed_that_does_not_read_is_left() -> None:
 def test_a_read_without_an_answer_is_not_written_and_deadlines_are_watched_on() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        connection = Later()
+        connection = LateConnection()
         connection.deadline = loop.time()
         gone = asyncio.Event()
         server = await loop.create_server(
             lambda: ConnectionDriver(
-                connection, lambda _: Nobody(), write_bytes_max=1 << 16, gone=lambda _: gone.set()
+                connection, lambda _: IdleOwner(), write_bytes_max=1 << 16, gone=lambda _: gone.set()
             ),
             "127.0.0.1",
             0,
@@ -228,10 +157,10 @@ def test_a_read_without_an_answer_is_not_written_and_deadlines_are_watched_on() 
 def test_without_a_deadline_nothing_is_watched_until_there_is_one() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        connection, gone = Later(), asyncio.Event()
+        connection, gone = LateConnection(), asyncio.Event()
         server = await loop.create_server(
             lambda: ConnectionDriver(
-                connection, lambda _: Nobody(), write_bytes_max=1 << 16, gone=lambda _: gone.set()
+                connection, lambda _: IdleOwner(), write_bytes_max=1 << 16, gone=lambda _: gone.set()
             ),
             "127.0.0.1",
             0,

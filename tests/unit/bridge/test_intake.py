@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from bridge import plain
-from bridge.batch import CAPABILITY, Batch, cost, encode
+from bridge.batch import CAPABILITY, cost, encode
 from bridge.engine import Attached, Closed, Condition, DeliveryState, Detached, Dispositions, Engine, Link
-from bridge.intake import Intake, IntakeLimits, UnreadDelivery
+from bridge.intake import Intake, IntakeLimits
 from bridge.limits import LEDGER_BYTES_MAX, STATUS_BYTES_MAX
 from bridge.message import Run, Stored
-from bridge.plain import Arrival, Hop
+from bridge.plain import Hop
 from tests.support.frames import OPEN, frame
 from tests.support.machines import take_all
 from tests.support.shell import Shell
+from tests.unit.bridge.intake_service import RecordingService
 
 
 def batch_message(first: int = 0, count: int = 1, size: int = 10) -> bytes:
@@ -29,59 +29,13 @@ SIZE = cost(plain.body_start(batch_message(size=400)))
 """Bytes of a batch of 400 bytes once it is decoded."""
 
 
-class Service:
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-        self.tokens: list[int] = []
-        self.refusing = False
-
-    def gateway_connected(self, gateway: str, intake: Intake) -> None:
-        self.calls.append(("connected", gateway))
-        if self.refusing:
-            intake.close("amqp:unauthorized-access", "who are you?")
-
-    def gateway_disconnected(self, gateway: str, intake: Intake) -> None:
-        self.calls.append(("disconnected", gateway))
-
-    room = True
-
-    def has_room(self, intake: Intake) -> bool:
-        return self.room
-
-    def unread_changed(self, intake: Intake, by: int) -> None:
-        """Count nothing."""
-
-    def batch_arrived(self, intake: Intake, token: int, batch: Batch, ends: Mapping[int, int], gateway: str) -> None:
-        self.tokens.append(token)
-        self.calls.append(("batch", dict(ends)))
-
-    def messages_arrived(self, intake: Intake, messages: Sequence[tuple[int, Arrival]], gateway: str) -> None:
-        self.tokens += [token for token, _ in messages]
-        self.calls += [("message", arrival) for _, arrival in messages]
-
-    def status_arrived(self, intake: Intake, document: dict[str, Any], gateway: str) -> None:
-        self.calls.append(("status", gateway, document))
-
-    def unreadable_arrived(self, intake: Intake, token: int, unread: UnreadDelivery, gateway: str) -> None:
-        self.tokens.append(token)
-        self.calls.append(("unread", unread))
-
-    def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
-        self.tokens.append(token)
-        self.calls.append(("ledger", gateway, document))
-
-    def manifests_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
-        self.tokens.append(token)
-        self.calls.append(("manifests", gateway, document))
-
-
 class Pair:
     """A client engine and an intake; bytes pass until both are quiet."""
 
     def __init__(
         self, limits: IntakeLimits | None = None, *, container_id: str = "gw1", refusing: bool = False
     ) -> None:
-        self.service = Service()
+        self.service = RecordingService()
         self.service.refusing = refusing
         self.client = Engine(container_id=container_id, server=False)
         self.server = Engine(container_id="hub", server=True)

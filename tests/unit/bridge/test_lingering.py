@@ -15,6 +15,7 @@ from bridge.limits import LINGERING_MAX
 from bridge.transport import lingering
 from bridge.transport.lingering import lingering_of
 from bridge.transport.tcp import TcpTransport
+from tests.support.loop_wait import until
 
 WAIT_S = 20.0
 
@@ -47,11 +48,6 @@ def connected() -> tuple[TcpTransport, Ended, socket.socket]:
     peer.setblocking(False)
     protocol = Ended()
     return TcpTransport(asyncio.get_running_loop(), ours, address, protocol), protocol, peer
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.01)
 
 
 @running

@@ -8,7 +8,7 @@ import pytest
 
 from bridge.lane import BatchLane
 from bridge.pace import CHECK_INTERVAL_S_MAX, Pacer, PaceSettings, Spent
-from tests.unit.bridge.test_uplink_lanes import Bench
+from tests.unit.bridge.lane_bench import LaneBench
 
 LIVE, BACKLOG = BatchLane.LIVE, BatchLane.BACKLOG
 
@@ -124,7 +124,7 @@ def test_each_gateway_begins_with_its_backlog_at_a_time_of_its_own() -> None:
 
 class TestUplink:
     def test_it_keeps_to_the_pace_and_says_when_it_goes_on(self) -> None:
-        bench = Bench(pacer=pacer(PaceSettings(rate=1_000)))
+        bench = LaneBench(pacer=pacer(PaceSettings(rate=1_000)))
         bench.left(b"1")
         assert bench.flush() == [("BACKLOG", [b"1"])]
         bench.left(b"2", position=1)
@@ -136,7 +136,7 @@ class TestUplink:
 
     def test_what_is_used_up_stays_in_the_store(self) -> None:
         paced = pacer(PaceSettings(monthly_budget=10_000))
-        bench = Bench(pacer=paced)
+        bench = LaneBench(pacer=paced)
         bench.uplink.count_bytes(10_000)
         bench.come(b"1")
         bench.left(b"2")

@@ -10,7 +10,7 @@ from bridge.transport.connection import ConnectionMachine
 from bridge.transport.driver import ConnectionDriver
 from bridge.transport.slow_lane import LARGE_BYTES, SLICE_S, TURN_S, slow_lane_of
 from tests.support.serving import close
-from tests.unit.bridge.test_driver import Chatty, Nobody
+from tests.support.talkative import IdleOwner, TalkativeConnection
 
 CALL_S = 2 * SLICE_S
 """Time of one call of the machine: more than the slice of a connection."""
@@ -19,7 +19,7 @@ CALLS = 12
 WAIT_S = 20.0
 
 
-class Laborious(Chatty):
+class Laborious(TalkativeConnection):
     """Connection that needs many calls for each byte, and records each call."""
 
     def __init__(self, noted: list[str], *, raises_after: int | None = None) -> None:
@@ -50,7 +50,7 @@ class Laborious(Chatty):
         return b""
 
 
-class Quick(Chatty):
+class Quick(TalkativeConnection):
     """Connection that records a dot for each byte, and answers it."""
 
     def __init__(self, noted: list[str]) -> None:
@@ -72,7 +72,7 @@ class Served:
 
     async def connect(self, connection: ConnectionMachine) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         def accept() -> ConnectionDriver:
-            self.drivers.append(ConnectionDriver(connection, lambda _: Nobody(), write_bytes_max=1 << 16))
+            self.drivers.append(ConnectionDriver(connection, lambda _: IdleOwner(), write_bytes_max=1 << 16))
             return self.drivers[-1]
 
         server = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0)
@@ -202,7 +202,7 @@ def test_reads_of_peers_that_have_not_said_who_they_are_wait_however_small() -> 
     async def scenario() -> None:
         lane = slow_lane_of(asyncio.get_running_loop())
         connection = Quick([])
-        driver = ConnectionDriver(connection, lambda _: Nobody(), write_bytes_max=1 << 16, meter=Doorkeeper())
+        driver = ConnectionDriver(connection, lambda _: IdleOwner(), write_bytes_max=1 << 16, meter=Doorkeeper())
         driver.connection_made(Ended())
         lane.spend(TURN_S)
         driver.data_received(b"x")
@@ -236,7 +236,7 @@ class Ended(asyncio.Transport):
     def resume_reading(self) -> None: ...
 
 
-class Leaving(Chatty):
+class Leaving(TalkativeConnection):
     """Connection that needs time to end."""
 
     def __init__(self, told: list[int], number: int) -> None:
@@ -257,7 +257,7 @@ def test_connections_that_end_together_are_told_in_turns_each_once() -> None:
         drivers = []
         for number in range(20):
             connection = Leaving(told, number)
-            drivers.append(ConnectionDriver(connection, lambda _: Nobody(), write_bytes_max=1, gone=gone.append))
+            drivers.append(ConnectionDriver(connection, lambda _: IdleOwner(), write_bytes_max=1, gone=gone.append))
             drivers[-1].connection_made(Ended())
         for driver in drivers:
             driver.connection_lost(None)

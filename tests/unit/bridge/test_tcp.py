@@ -22,6 +22,7 @@ from bridge.transport.listening import Listening, listen
 from bridge.transport.pending_ends import ENDS_S
 from bridge.transport.ready import KNOWN_EACH_S, KNOWN_S, KNOWN_S_MAX, UNKNOWN_BYTES, UNKNOWN_S
 from bridge.transport.tcp import SENT_BYTES_MAX, SMALL_BYTES, TcpTransport
+from tests.support.loop_wait import until
 from tests.support.objects import count_of
 
 WAIT_S = 20.0
@@ -101,12 +102,6 @@ class Site:
         peer = self.connect(receive_bytes=receive_bytes)
         await until(lambda: len(self.made) > count)
         return peer, self.made[-1]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def read_all(peer: socket.socket, count: int) -> bytes:

@@ -11,7 +11,6 @@ import ssl
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -21,17 +20,15 @@ from bridge.transport.borrowed import socket_of
 from bridge.transport.listening import Listening, listen
 from bridge.transport.slow_lane import slow_lane_of
 from bridge.transport.tcp import TcpTransport
-from bridge.transport.tls import OWED_BYTES_MAX, RECORD_BYTES, TlsTransport
+from bridge.transport.tls import OWED_BYTES_MAX, TlsTransport
 from bridge.transport.tls_records import PIECE_BYTES_MAX, RECORDS_AT_ONCE, TlsRecords
 from tests.support.certificates import Authority
+from tests.support.loop_wait import until
 from tests.support.objects import count_of
 from tests.support.tls_peer import TrafficKeys
-from tests.unit.bridge.test_tcp import until
+from tests.unit.bridge.tls_ends import SIZES, VERSIONS, WAIT_S, RecordingProtocol, TlsEnd
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-WAIT_S = 20.0
-VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
-SIZES = (1, 100, RECORD_BYTES - 1, RECORD_BYTES, RECORD_BYTES + 1, 300_000)
 
 
 class Contexts:
@@ -51,99 +48,14 @@ def contexts(tmp_path_factory: pytest.TempPathFactory) -> Contexts:
     return Contexts(tmp_path_factory.mktemp("tls"))
 
 
-class Noting(asyncio.Protocol):
-    """Protocol that records its calls."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.reads = 0
-        self.told: list[str] = []
-        self.error: Exception | None = None
-        self.transport: TlsTransport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, TlsTransport)
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self.data += data
-        self.reads += 1
-
-    def eof_received(self) -> bool:
-        self.told.append("end")
-        return False
-
-    def pause_writing(self) -> None:
-        self.told.append("pause")
-
-    def resume_writing(self) -> None:
-        self.told.append("resume")
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.told.append("lost")
-        self.error = exc
-
-
-class TlsEnd:
-    """OpenSSL's end of a connection, with access to its bytes."""
-
-    def __init__(self, context: ssl.SSLContext, connection: socket.socket, *, server_side: bool = False) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.socket = connection
-        connection.setblocking(False)
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        host = None if server_side else "localhost"
-        self.tls = context.wrap_bio(self._incoming, self._outgoing, server_side, host)
-
-    async def run(self, step: Callable[[], Any]) -> Any:
-        """Run the step to its end and send its output; return its result."""
-        while True:
-            try:
-                return step()
-            except ssl.SSLWantReadError:
-                await self.flush()
-                data = await asyncio.wait_for(self._loop.sock_recv(self.socket, 1 << 16), WAIT_S)
-                if data:
-                    self._incoming.write(data)
-                else:
-                    self._incoming.write_eof()
-            finally:
-                await self.flush()
-
-    async def flush(self) -> None:
-        await self.send_raw(self.taken())
-
-    def taken(self) -> bytes:
-        """Return the bytes to send."""
-        return self._outgoing.read()
-
-    async def send_raw(self, data: bytes) -> None:
-        await asyncio.wait_for(self._loop.sock_sendall(self.socket, data), WAIT_S)
-
-    async def send(self, data: bytes) -> None:
-        for start in range(0, len(data), RECORD_BYTES):
-            self.tls.write(data[start : start + RECORD_BYTES])
-        await self.flush()
-
-    async def read(self, count: int) -> bytes:
-        """Return `count` bytes, or all until the close_notify. Raise `ssl.SSLEOFError` without a close_notify."""
-        found = bytearray()
-        while len(found) < count:
-            some = await self.run(lambda: self.tls.read(1 << 16))
-            if not some:
-                break
-            found += some
-        return bytes(found)
-
-
 class Site:
     """A listening socket, its clients, and the ends of their connections."""
 
     def __init__(self, contexts: Contexts, *, room: bool = True, handshake_s: float = WAIT_S) -> None:
-        self.made: list[Noting] = []
+        self.made: list[RecordingProtocol] = []
         self.failures: list[Exception | None] = []
         self.handshake_s = handshake_s
-        self.make: Callable[[], Noting] = Noting
+        self.make: Callable[[], RecordingProtocol] = RecordingProtocol
         self._contexts = contexts
         self._room = room
         self._clients: list[socket.socket] = []
@@ -193,7 +105,9 @@ class Site:
         context.maximum_version = version or ssl.TLSVersion.TLSv1_3
         return TlsEnd(context, await self.connect(receive_bytes=receive_bytes))
 
-    async def pair(self, version: ssl.TLSVersion | None = None, *, receive_bytes: int = 0) -> tuple[TlsEnd, Noting]:
+    async def pair(
+        self, version: ssl.TLSVersion | None = None, *, receive_bytes: int = 0
+    ) -> tuple[TlsEnd, RecordingProtocol]:
         client, count = await self.client(version=version, receive_bytes=receive_bytes), len(self.made)
         await client.run(client.tls.do_handshake)
         await until(lambda: len(self.made) > count)
@@ -285,7 +199,7 @@ class TestTurns:
     """A connection with much input shares the turns of the loop with others."""
 
     def test_records_of_a_byte_are_taken_in_slices(self, contexts: Contexts) -> None:
-        class Pausing(Noting):
+        class Pausing(RecordingProtocol):
             def data_received(self, data: bytes) -> None:
                 super().data_received(data)
                 if self.reads == 3:
@@ -316,7 +230,7 @@ class TestTurns:
             asyncio.run(scenario())
 
     def test_one_that_ends_between_slices(self, contexts: Contexts) -> None:
-        class Ending(Noting):
+        class Ending(RecordingProtocol):
             def data_received(self, data: bytes) -> None:
                 super().data_received(data)
                 self.transport.abort()
@@ -493,7 +407,7 @@ class TestEnds:
         asyncio.run(scenario())
 
     def test_a_protocol_that_raises_ends_alone(self, contexts: Contexts) -> None:
-        class Raising(Noting):
+        class Raising(RecordingProtocol):
             def data_received(self, data: bytes) -> None:
                 raise ValueError("of the protocol")
 

@@ -15,42 +15,12 @@ from bridge.flow import Outcomes
 from bridge.message import Run, Stored
 from bridge.plain import Hop
 from bridge.uplink import Uplink, UplinkLimits
+from tests.unit.bridge.uplink_ends import RecordingSubscription, RecordingWire
 
 
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
-
-
-class Wire:
-    """The part of an engine that an uplink uses."""
-
-    def __init__(self) -> None:
-        self.sent: list[tuple[int, bytes]] = []
-        self.settled: list[int] = []
-        self.drains = 0
-
-    def send(self, link: Link, tag: int, message: bytes, *, settled: bool = False) -> None:
-        link.credit -= 1
-        self.sent.append((tag, message))
-
-    def settle_sent(self, link: Link, tag: int) -> None:
-        self.settled.append(tag)
-
-    def drained(self, link: Link) -> None:
-        self.drains += 1
-
-
-class Subscription:
-    def __init__(self) -> None:
-        self.outcomes: list[tuple[int, int, str]] = []
-        self.pumps = 0
-
-    def settle(self, consumer: Any, first: int, last: int, outcome: str) -> None:
-        self.outcomes.append((first, last, outcome))
-
-    def pump(self) -> None:
-        self.pumps += 1
 
 
 class Bench:
@@ -59,12 +29,12 @@ class Bench:
         outcomes = Outcomes("accepted", "rejected")
         self.uplink = Uplink("uplink", Hop("gw1", "epoch"), space="s", outcomes=outcomes, limits=limits, **lineage)
         self.cuts: list[str] = []
-        self.wire: Any = Wire()
+        self.wire: Any = RecordingWire()
         self.link = Link(None, None, "telemetry", is_sender=True, ours=True)
         self.link.credit = credit
         self.link.max_message_size = max_message_size
         self.link.offered_capabilities = (CAPABILITY,) if batching else ()
-        self.subscription = Subscription()
+        self.subscription = RecordingSubscription()
         self.uplink.live.add(self.subscription)
         self.uplink.attached(self.wire, self.link, self.cuts.append)
 
@@ -246,7 +216,7 @@ class TestCredit:
 
     def test_subscriptions_are_pumped_in_turns_when_room_comes_back(self) -> None:
         bench = Bench()
-        other = Subscription()
+        other = RecordingSubscription()
         bench.uplink.live.add(other)
         bench.deliver(0, b"1")
         bench.uplink.flush()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
 
 from bridge import plain
-from bridge.batch import CAPABILITY, decode
-from bridge.engine import DeliveryState, Link
-from bridge.flow import Outcomes
+from bridge.batch import decode
 from bridge.limits import (
     BACKLOG_POLL_S,
     BACKLOG_QUEUE_S,
@@ -19,72 +16,14 @@ from bridge.limits import (
     LIVE_CREDIT_KEPT,
 )
 from bridge.link_rate import REMEMBERED_S, LinkRate
-from bridge.message import Run, Stored
-from bridge.pace import Pacer
-from bridge.plain import Hop
 from bridge.socket_room import SocketRoom
 from bridge.transport.tcp_path import TcpPath
-from bridge.uplink import Uplink, UplinkLimits
-from tests.unit.bridge.test_uplink import Subscription, Wire
-
-LIMITS = UplinkLimits(batch_bytes=1_000, batches_undelayed=100, gather_s=0.2, gather_last_s=1.0)
-
-
-class Shell:
-    """Driver as an uplink sees it."""
-
-    def __init__(self) -> None:
-        self.path = TcpPath()
-        self.flushes = 0
-
-    def flush_soon(self) -> None:
-        self.flushes += 1
-
-
-class Bench:
-    def __init__(self, *, batching: bool = True, credit: int = 100, pacer: Pacer | None = None) -> None:
-        self.now = 100.0
-        self.uplink = Uplink(
-            "uplink",
-            Hop("gw1", "epoch"),
-            space="s",
-            outcomes=Outcomes("accepted", "rejected"),
-            limits=LIMITS,
-            clock=lambda: self.now,
-            pacer=pacer,
-        )
-        self.shell = Shell()
-        self.uplink.set_shell(self.shell)
-        self.wire: Any = Wire()
-        self.link = Link(None, None, "telemetry", is_sender=True, ours=True)
-        self.link.credit = credit
-        self.link.offered_capabilities = (CAPABILITY,) if batching else ()
-        self.live, self.old = Subscription(), Subscription()
-        self.uplink.live.add(self.live)
-        self.uplink.backlog.add(self.old)
-        self.uplink.attached(self.wire, self.link, lambda _reason: None)
-
-    def come(self, *bodies: bytes, position: int = 1_000) -> None:
-        run = Run("plant", "dev", 1, b"", list(bodies), 5)
-        self.uplink.live.deliver(self.live, [Stored(position, position, run)])
-
-    def left(self, *bodies: bytes, position: int = 0) -> None:
-        run = Run("plant", "dev", 1, b"", list(bodies), 5)
-        self.uplink.backlog.deliver(self.old, [Stored(position, position, run)])
-
-    def flush(self) -> list[tuple[str, list[bytes]]]:
-        """Return (lane, bodies) of each batch sent by it."""
-        before = len(self.wire.sent)
-        self.uplink.flush()
-        batches = [decode(plain.body_of(message)) for _, message in self.wire.sent[before:]]
-        return [(batch.lane.name, batch.bodies) for batch in batches]
-
-    def accept(self, index: int = -1) -> None:
-        self.uplink.settled([(self.wire.sent[index][0], DeliveryState.ACCEPTED, True, None)], self.now)
+from bridge.uplink import UplinkLimits
+from tests.unit.bridge.lane_bench import LaneBench
 
 
 def test_a_batch_says_its_lane_and_the_live_one_goes_first() -> None:
-    bench = Bench()
+    bench = LaneBench()
     bench.left(b"1", b"2")
     bench.come(b"3")
     assert bench.flush() == [("LIVE", [b"3"]), ("BACKLOG", [b"1", b"2"])]
@@ -94,7 +33,7 @@ def test_a_batch_says_its_lane_and_the_live_one_goes_first() -> None:
 
 
 def test_a_reading_leaves_at_once_and_those_that_follow_gather() -> None:
-    bench = Bench()
+    bench = LaneBench()
     bench.come(b"1")
     assert bench.flush() == [("LIVE", [b"1"])]
     bench.now += 0.05
@@ -113,8 +52,8 @@ class TestLastCredit:
     """The last credit waits for further live messages while an answer is pending, as a hub with little credit serves
     thousands of gateways."""
 
-    def two_sent_for(self, credit: int) -> Bench:
-        bench = Bench(credit=credit)
+    def two_sent_for(self, credit: int) -> LaneBench:
+        bench = LaneBench(credit=credit)
         bench.come(b"1")
         assert bench.flush() == [("LIVE", [b"1"])]
         bench.now += 0.3
@@ -150,7 +89,7 @@ class TestLastCredit:
 
 
 def test_a_full_batch_does_not_gather() -> None:
-    bench = Bench()
+    bench = LaneBench()
     bench.come(b"1")
     bench.flush()
     bench.come(b"x" * 2_000, position=1_001)
@@ -158,7 +97,7 @@ def test_a_full_batch_does_not_gather() -> None:
 
 
 def test_a_backlog_waits_while_much_has_not_left_the_socket() -> None:
-    bench = Bench()
+    bench = LaneBench()
     bench.shell.path = TcpPath(BACKLOG_UNSENT_BYTES_MIN)
     bench.left(b"1")
     bench.come(b"2")
@@ -171,7 +110,7 @@ def test_a_backlog_waits_while_much_has_not_left_the_socket() -> None:
 
 
 def test_what_a_flush_has_handed_over_counts_until_the_socket_has_had_a_turn() -> None:
-    bench = Bench()
+    bench = LaneBench()
     for index in range(40):
         bench.left(bytes([index]) * 900, position=index)
     noise = random.Random(1)
@@ -185,7 +124,7 @@ def test_what_a_flush_has_handed_over_counts_until_the_socket_has_had_a_turn() -
 
 
 def test_a_backlog_leaves_credit_to_the_live_lane() -> None:
-    bench = Bench(credit=LIVE_CREDIT_KEPT * 4)
+    bench = LaneBench(credit=LIVE_CREDIT_KEPT * 4)
     for index in range(100):
         bench.left(b"x" * 950, position=index)
         bench.flush()
@@ -195,14 +134,14 @@ def test_a_backlog_leaves_credit_to_the_live_lane() -> None:
 
 
 def test_a_peer_that_gives_one_credit_gets_both_lanes() -> None:
-    bench = Bench(credit=1)
+    bench = LaneBench(credit=1)
     bench.left(b"1")
     assert bench.flush() == [("BACKLOG", [b"1"])]
 
 
 @pytest.mark.parametrize("credit", [2, 3])
 def test_of_little_credit_one_is_left_to_the_live_lane(credit: int) -> None:
-    bench = Bench(credit=credit)
+    bench = LaneBench(credit=credit)
     for index in range(10):
         bench.left(b"x" * 950, position=index)
         bench.flush()
@@ -212,7 +151,7 @@ def test_of_little_credit_one_is_left_to_the_live_lane(credit: int) -> None:
 
 
 def test_a_slow_link_gets_small_batches_of_a_backlog() -> None:
-    bench = Bench()
+    bench = LaneBench()
     bench.uplink.limits = UplinkLimits(batch_bytes=100_000, batches_undelayed=100)
     noise = random.Random(1)
     bodies = [noise.randbytes(60) for _ in range(4_000)]
@@ -230,7 +169,7 @@ def test_a_slow_link_gets_small_batches_of_a_backlog() -> None:
 
 @pytest.mark.parametrize("share", [0.8, 0.5, 0.25])
 def test_interleaved_lanes_share_the_link(share: float) -> None:
-    bench, noise = Bench(credit=1), random.Random(1)
+    bench, noise = LaneBench(credit=1), random.Random(1)
     bench.uplink.set_live_share(share)
     sent = {"LIVE": 0, "BACKLOG": 0}
     for turn in range(400):
@@ -250,7 +189,7 @@ def test_interleaved_lanes_share_the_link(share: float) -> None:
 
 
 def test_an_interleaved_backlog_alone_has_the_link() -> None:
-    bench = Bench()
+    bench = LaneBench()
     bench.uplink.set_live_share(0.8)
     bench.left(b"1")
     assert bench.flush() == [("BACKLOG", [b"1"])]
@@ -259,7 +198,7 @@ def test_an_interleaved_backlog_alone_has_the_link() -> None:
 
 
 def test_each_lane_is_sent_again_in_its_order() -> None:
-    bench = Bench()
+    bench = LaneBench()
     bench.left(b"1")
     bench.come(b"2")
     bench.flush()
@@ -271,7 +210,7 @@ def test_each_lane_is_sent_again_in_its_order() -> None:
 
 
 def test_a_peer_without_batches_gets_the_live_lane_first_too() -> None:
-    bench = Bench(batching=False)
+    bench = LaneBench(batching=False)
     bench.left(b"1")
     bench.come(b"2", b"3")
     bench.uplink.flush()
@@ -279,7 +218,7 @@ def test_a_peer_without_batches_gets_the_live_lane_first_too() -> None:
 
 
 def test_the_windows_are_apart() -> None:
-    bench = Bench()
+    bench = LaneBench()
     while bench.uplink.backlog.credit:
         bench.left(b"x" * 100_000)
     assert bench.uplink.live.credit > 0

@@ -21,11 +21,10 @@ from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router, SubscribeOptions
 from edge.broker.store.limits import StoreLimits
 from tests.contract.store.rig import sqlite_rig
-from tests.unit.broker import test_promises
-from tests.unit.broker.test_promises import Origin
+from tests.support.router_site import RecordingConsumer, RouterSite, SilentOrigin
 
 
-class Consumer(test_promises.Consumer):
+class Consumer(RecordingConsumer):
     """Consumer that remembers its unanswered deliveries."""
 
     def __init__(self, name: str = "c", credit: int = 1000) -> None:
@@ -37,7 +36,7 @@ class Consumer(test_promises.Consumer):
         self.deliveries.append((stored, subscription))
 
 
-class Site(test_promises.Site):
+class Site(RouterSite):
     consumers = Consumer
 
 
@@ -167,7 +166,7 @@ class TestAtRest:
         away(site, consumer)
         assert opened(site) == {"forwarder/hub", "mqtt/c/+/a"}, "something of it is acknowledged out of order"
         [log] = [log.log for log in site.store.info().logs if log.name == "topic topic/#"]
-        site.router.publish(Publication(Origin(), Run("topic/b", "device", 1, b"", [b"x" * 100]), ()))
+        site.router.publish(Publication(SilentOrigin(), Run("topic/b", "device", 1, b"", [b"x" * 100]), ()))
         for _ in range(2):  # the second commit evicts what the first one stored, before a cursor passes it
             site.router.flush()
             while site.posted:
@@ -221,7 +220,7 @@ class TestAtRest:
     def test_a_missed_wake_delays_and_loses_nothing(self) -> None:
         site = Site()
         away(site, site.consumer("topic/a", options=options("mqtt/c/topic/a")))
-        site.router.publish(Publication(Origin(), Run("topic/a", "device", 1, b"", [b"1"]), ()))
+        site.router.publish(Publication(SilentOrigin(), Run("topic/a", "device", 1, b"", [b"1"]), ()))
         site.router.flush()
         listeners, site.store.commits.listeners[:] = list(site.store.commits.listeners), []
         while site.posted:
@@ -237,7 +236,7 @@ class TestAtRest:
         away(site, site.consumer("topic/a", "container", options=options(name, **more)))
         declaration = site.router.durable_subscriptions.declared(name)
         site.send("topic/a", b"own", flags=0)
-        site.router.publish(Publication(Origin(), Run("topic/a", "container", 0, b"", [b"x"]), ()))
+        site.router.publish(Publication(SilentOrigin(), Run("topic/a", "container", 0, b"", [b"x"]), ()))
         site.settle_down()
         found = site.router.durable_subscriptions[name]
         assert found.declaration == declaration
@@ -288,7 +287,7 @@ def test_after_a_restart(tmp_path: Path, many: bool) -> None:
             consumer, router.subscriptions.subscribe(consumer, name.split("/", 2)[2], options(name)), forget=False
         )
     settle(router)
-    router.publish(Publication(Origin(), Run("topic/0", "device", 1, b"", [b"1"]), ()))
+    router.publish(Publication(SilentOrigin(), Run("topic/0", "device", 1, b"", [b"1"]), ()))
     settle(router)
     for _ in range(2):
         rig.reopen()

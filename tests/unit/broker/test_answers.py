@@ -12,15 +12,15 @@ from edge.broker.delivery.pressure import SubscriberPace
 from edge.broker.model.interfaces import DeliveryOutcome, Refusal
 from edge.broker.router.batch import Publication
 from edge.broker.store.errors import StoreError, StoreFull
-from tests.unit.broker.test_promises import Consumer, Origin, Site
+from tests.support.router_site import RecordingConsumer, RouterSite, SilentOrigin
 
 SECRET = b"not for the log"
 
 
-class Sender(Origin):
+class Sender(SilentOrigin):
     """Origin that records its answers, and raises on request."""
 
-    def __init__(self, site: Site, name: str = "sender", *, fails: bool = False) -> None:
+    def __init__(self, site: RouterSite, name: str = "sender", *, fails: bool = False) -> None:
         self.name = name
         self.fails = fails
         self.told: list[tuple[int, Refusal | None]] = []
@@ -47,18 +47,18 @@ class Sender(Origin):
             raise OSError("no connection")
 
 
-def callbacks(site: Site) -> None:
+def callbacks(site: RouterSite) -> None:
     while site.posted:
         site.posted.popleft()()
 
 
-def bodies(consumer: Consumer) -> list[str]:
+def bodies(consumer: RecordingConsumer) -> list[str]:
     return [body.removeprefix(SECRET.decode()) for body, _ in consumer.got]
 
 
 class TestIsolation:
     def test_an_origin_that_raises_is_ended_alone(self, caplog: pytest.LogCaptureFixture) -> None:
-        site = Site()
+        site = RouterSite()
         consumer = site.consumer("queue/a")
         before, broken, after = Sender(site, "before"), Sender(site, "broken", fails=True), Sender(site, "after")
         for number, sender in enumerate((before, broken, after)):
@@ -73,7 +73,7 @@ class TestIsolation:
         assert SECRET.decode() not in caplog.text
 
     def test_an_origin_that_raises_when_refused_is_ended_alone(self) -> None:
-        site = Site()
+        site = RouterSite()
         broken, after = Sender(site, "broken", fails=True), Sender(site, "after")
         site.store.failure = StoreFull("no space left")
         broken.publish("queue/a", 1)
@@ -83,7 +83,7 @@ class TestIsolation:
         assert broken.aborted == 1
 
     def test_answers_in_order_are_passed_on_in_isolation(self) -> None:
-        site = Site()
+        site = RouterSite()
         consumer = site.consumer("anycast/a")
         broken = Sender(site, "broken", fails=True)
         broken.in_order = True
@@ -94,7 +94,7 @@ class TestIsolation:
         assert broken.aborted == 1
 
     def test_the_next_origin_of_an_anycast_address_hears_its_answer(self) -> None:
-        site = Site()
+        site = RouterSite()
         consumer = site.consumer("anycast/a")
         broken, after = Sender(site, "broken", fails=True), Sender(site, "after")
         broken.publish("anycast/a", 1)
@@ -120,7 +120,7 @@ class Careless(Sender):
 
 class TestCredit:
     def test_a_sender_that_raises_keeps_no_other_from_its_credit(self) -> None:
-        site = Site()
+        site = RouterSite()
         senders = [Careless(site, name, fails=name == "broken") for name in ("before", "broken", "after")]
         for sender in senders:
             assert site.router.credit.of(sender, "anycast/a") == 0
@@ -135,7 +135,7 @@ class TestCredit:
 
     def test_only_senders_without_credit_are_told_and_each_once(self) -> None:
         """The cost of a message does not depend on the number of senders to its address."""
-        site = Site()
+        site = RouterSite()
         senders = [Careless(site, name) for name in ("with", "without")]
         consumer = site.consumer("anycast/a", credit=1)
         assert site.router.credit.of(senders[0], "anycast/a") == 1
@@ -151,7 +151,7 @@ class TestCredit:
         assert [sender.told for sender in senders] == [[(1, None)], [(0, None)]]
 
     def test_a_sender_told_of_credit_may_take_another_away(self) -> None:
-        site = Site()
+        site = RouterSite()
 
         class Ending(Careless):
             def credit_changed(self, address: str) -> None:
@@ -167,7 +167,7 @@ class TestCredit:
         assert len(site.router._watchers) == 0
 
     def test_a_sender_that_raises_when_it_may_go_on_holds_up_no_other(self) -> None:
-        site = Site()
+        site = RouterSite()
         slow = Pressed()
         pressure = site.router.pool.pressure
         senders = [Careless(site, name, fails=name == "broken") for name in ("before", "broken", "after")]
@@ -197,8 +197,8 @@ class TestTickets:
             pytest.param(lambda site: site.router.flush(), id="the router seals it"),
         ],
     )
-    def test_a_commit_that_failed_is_no_acceptance(self, sealed: Callable[[Site], object], flags: int) -> None:
-        site = Site()
+    def test_a_commit_that_failed_is_no_acceptance(self, sealed: Callable[[RouterSite], object], flags: int) -> None:
+        site = RouterSite()
         sender = Sender(site)
         site.store.failure = StoreFull("no space left")
         sender.publish("queue/a" if flags == 1 else "topic/a", 1, flags=flags)
@@ -210,7 +210,7 @@ class TestTickets:
         assert sender.told == [(1, Refusal.FULL)]
 
     def test_what_comes_while_a_foreign_commit_runs_waits_for_its_own(self) -> None:
-        site = Site()
+        site = RouterSite()
         sender = Sender(site)
         sender.publish("queue/a", 1)
         site.store.commits.flush()
@@ -222,7 +222,7 @@ class TestTickets:
         assert sender.told == [(1, None), (2, Refusal.STORE_FAILED)]
 
     def test_a_foreign_flush_answers_what_it_committed(self) -> None:
-        site = Site()
+        site = RouterSite()
         sender = Sender(site)
         sender.publish("queue/a", 1)
         sender.publish("topic/nobody", 2)
@@ -232,7 +232,7 @@ class TestTickets:
         assert sender.told == [(1, None), (2, None)]
 
     def test_a_closed_store_refuses(self) -> None:
-        site = Site()
+        site = RouterSite()
         sender = Sender(site)
         sender.publish("topic/a", 1, flags=1 | RETAIN)
         site.store.close()

@@ -7,27 +7,27 @@ import pytest
 from edge.broker.delivery.attempts import ATTEMPTS, Attempts, unpack
 from edge.broker.limits import ATTEMPTS_KEPT_MAX, ATTEMPTS_WRITTEN_S, RETURNED_BY_MAX
 from edge.broker.model.interfaces import DeliveryOutcome, SubscribeOptions
-from tests.unit.broker.test_promises import Consumer, Site, attempts
+from tests.support.router_site import RecordingConsumer, RouterSite, attempts
 
 
-def kept(site: Site) -> dict[str, dict[int, int]]:
+def kept(site: RouterSite) -> dict[str, dict[int, int]]:
     return {key: unpack(value) for key, value in site.store.state.items(ATTEMPTS)}
 
 
-def fail(site: Site, consumer: Consumer, times: int = 1) -> None:
+def fail(site: RouterSite, consumer: RecordingConsumer, times: int = 1) -> None:
     for _ in range(times):
         consumer.answer(DeliveryOutcome.MODIFIED_FAILED)
         site.settle_down()
 
 
-def restart(site: Site, address: str = "queue/a") -> Consumer:
+def restart(site: RouterSite, address: str = "queue/a") -> RecordingConsumer:
     site.settle_down(wait_s=ATTEMPTS_WRITTEN_S)
     site.boot()
     return site.consumer(address)
 
 
 def test_the_last_attempt_comes_though_the_gateway_restarts() -> None:
-    site = Site(queue=attempts(4))
+    site = RouterSite(queue=attempts(4))
     site.send("queue/a", b"poison", b"fine")
     consumer = site.consumer("queue/a")
     assert consumer.last is not None
@@ -41,11 +41,11 @@ def test_the_last_attempt_comes_though_the_gateway_restarts() -> None:
     site.settle_down(wait_s=ATTEMPTS_WRITTEN_S)
     assert site.consumer("deadletter/dead").got == [("poison", 0)]
     assert kept(site) == {}, "nothing is kept of what is settled"
-    assert site.kept("queue/a") == 1
+    assert site.unacknowledged("queue/a") == 1
 
 
 def test_a_subscription_counts_too() -> None:
-    site = Site(topic=attempts(3))
+    site = RouterSite(topic=attempts(3))
     options = SubscribeOptions(durable_name="sub")
     site.consumer("topic/a", options=options)
     site.boot()
@@ -61,7 +61,7 @@ def test_a_subscription_counts_too() -> None:
 
 
 def test_accepted_after_all() -> None:
-    site = Site(queue=attempts(4))
+    site = RouterSite(queue=attempts(4))
     site.send("queue/a", b"0", b"1")
     consumer = site.consumer("queue/a")
     fail(site, consumer, 2)
@@ -71,11 +71,11 @@ def test_accepted_after_all() -> None:
     consumer.answer(DeliveryOutcome.ACCEPTED, 2)
     site.settle_down(wait_s=ATTEMPTS_WRITTEN_S)
     assert kept(site) == {}
-    assert site.kept("queue/a") == 0
+    assert site.unacknowledged("queue/a") == 0
 
 
 def test_what_was_acknowledged_since_counts_for_nobody() -> None:
-    site = Site(queue=attempts(4))
+    site = RouterSite(queue=attempts(4))
     site.send("queue/a", b"0", b"1", b"2")
     consumer = site.consumer("queue/a")
     fail(site, consumer)
@@ -89,7 +89,7 @@ def test_what_was_acknowledged_since_counts_for_nobody() -> None:
 
 
 def test_a_deleted_subscription_leaves_nothing() -> None:
-    site = Site(topic=attempts(9))
+    site = RouterSite(topic=attempts(9))
     consumer = site.consumer("topic/a", options=SubscribeOptions(durable_name="sub"))
     site.send("topic/a", b"0")
     fail(site, consumer)
@@ -102,7 +102,7 @@ def test_a_deleted_subscription_leaves_nothing() -> None:
 
 
 def test_where_attempts_have_no_end_nothing_is_written() -> None:
-    site = Site()
+    site = RouterSite()
     site.send("queue/a", b"0")
     consumer = site.consumer("queue/a")
     fail(site, consumer, 5)
@@ -112,7 +112,7 @@ def test_where_attempts_have_no_end_nothing_is_written() -> None:
 
 
 def test_no_more_than_one_write_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    site = Site(queue=attempts(1_000))
+    site = RouterSite(queue=attempts(1_000))
     written: list[str] = []
     put = site.store.state.put
 
@@ -131,7 +131,7 @@ def test_no_more_than_one_write_a_second(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_cannot_be_read_is_said_and_left(caplog: pytest.LogCaptureFixture) -> None:
-    site = Site(queue=attempts(2))
+    site = RouterSite(queue=attempts(2))
     site.send("queue/a", b"0")
     consumer = site.consumer("queue/a")
     fail(site, consumer)
@@ -158,7 +158,7 @@ def test_those_that_failed_most_are_kept() -> None:
 
 
 def test_consumers_that_a_message_passes_over_are_bounded() -> None:
-    attempts, site = Attempts(), Site()
+    attempts, site = Attempts(), RouterSite()
     consumers = [site.consumer("queue/a", f"{i}") for i in range(RETURNED_BY_MAX + 1)]
     for i, consumer in enumerate(consumers):
         attempts.pass_over(0, consumer, float(i))
@@ -172,7 +172,7 @@ def test_whom_messages_must_not_go_to_is_bounded(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("edge.broker.delivery.attempts.EXCLUDED_MAX", 10)
     monkeypatch.setattr("edge.broker.delivery.attempts.ATTEMPTS_TRACKED_MAX", 30)
     attempts = Attempts()
-    here, there = Site().consumer("queue/a", "here"), Site().consumer("queue/a", "there")
+    here, there = RouterSite().consumer("queue/a", "here"), RouterSite().consumer("queue/a", "there")
     for position in range(50):
         attempts.exclude(position, here)
         attempts.exclude(position, here)

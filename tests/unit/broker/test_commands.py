@@ -23,13 +23,12 @@ from edge.broker.router.commands.inbox import CommandInbox
 from edge.broker.router.commands.receipts import CommandReceipts
 from edge.broker.router.recent_names import RecentNames
 from edge.broker.store.errors import StoreFull
-from tests.unit.broker import test_promises
-from tests.unit.broker.test_promises import Site
+from tests.support.router_site import RouterSite, SilentOrigin
 
 HUB = Connector(name="hub", hosts=(EndpointHost(host="127.0.0.1", port=1),))
 
 
-class Gateway(Site):
+class Gateway(RouterSite):
     """Gateway with an inbox for commands of a hub, and a consumer that keeps every receipt."""
 
     def __init__(self) -> None:
@@ -69,7 +68,7 @@ class Gateway(Site):
         return [(each.command, each.receipt.value) for each in documents]
 
 
-class Sender(test_promises.Origin):
+class Sender(SilentOrigin):
     def __init__(self) -> None:
         self.refusals: list[Refusal] = []
 
@@ -85,7 +84,7 @@ def test_a_command_is_in_its_queue_before_the_hub_hears_so_and_once() -> None:
     gateway.inbox.attached(gateway._settle, lambda: None)
     gateway.command()
     assert gateway.answers[1:] == [(2, Answer.ACCEPTED, "")]
-    assert gateway.kept("command/pump7") == 1
+    assert gateway.unacknowledged("command/pump7") == 1
 
 
 @pytest.mark.parametrize(

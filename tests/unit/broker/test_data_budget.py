@@ -12,10 +12,10 @@ from edge.broker.router.connector_uplink import ConnectorUplink
 from edge.broker.router.recent_names import RecentNames
 from edge.health.problems import Severity
 from tests.support.manifest_bench import StubSigner
-from tests.unit.broker.test_promises import S, Site
+from tests.support.router_site import NS_PER_S, RouterSite
 
 
-def _uplink(site: Site, pace: PaceSettings) -> ConnectorUplink:
+def _uplink(site: RouterSite, pace: PaceSettings) -> ConnectorUplink:
     endpoint = EndpointHost(host="127.0.0.1", port=1)
     connector = Connector(name="hub", hosts=(endpoint,), pace=pace)
     hop = Hop("gw1", site.store.lineage.epoch)
@@ -26,15 +26,15 @@ def _uplink(site: Site, pace: PaceSettings) -> ConnectorUplink:
 
 
 def test_what_is_spent_of_a_budget_is_kept_over_a_restart_and_shown() -> None:
-    site = Site()
+    site = RouterSite()
     site.now = 1_763_845_200.0
     made = _uplink(site, PaceSettings(monthly_budget=1_000_000))
     made.uplink.count_bytes(9_000)
-    made.poll(int(site.now * S), clock_good=True)
+    made.poll(int(site.now * NS_PER_S), clock_good=True)
     site.settle_down()
     assert list(site.store.state.items("budget")) == [], "not each few bytes are written"
     made.uplink.count_bytes(791_000)
-    made.poll(int(site.now * S), clock_good=True)
+    made.poll(int(site.now * NS_PER_S), clock_good=True)
     site.settle_down()
     assert [problem.severity for problem in budget_problems("hub", made)] == [Severity.WARNING]
     site.boot()
@@ -43,5 +43,5 @@ def test_what_is_spent_of_a_budget_is_kept_over_a_restart_and_shown() -> None:
     again.uplink.count_bytes(200_000)
     assert [problem.severity for problem in budget_problems("hub", again)] == [Severity.ERROR]
     site.now += 31 * 86_400
-    again.poll(int(site.now * S), clock_good=True)
+    again.poll(int(site.now * NS_PER_S), clock_good=True)
     assert list(budget_problems("hub", again)) == []

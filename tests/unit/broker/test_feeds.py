@@ -18,14 +18,14 @@ from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import DeliveryOutcome, Subscription
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import SubscribeOptions
-from tests.unit.broker.test_promises import Consumer, Origin, Site
+from tests.support.router_site import RecordingConsumer, RouterSite, SilentOrigin, bodies_of
 
 SECRET = b"not for the log"
 DURABLE = SubscribeOptions(durable_name="kept")
 TOPICS = AddressTable([AddressRule("plant/#", AddressType.TOPIC)])
 
 
-class Asking(Origin):
+class Asking(SilentOrigin):
     """Origin that remembers the accepted tokens."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Asking(Origin):
         self.taken += tokens
 
 
-class Failing(Consumer):
+class Failing(RecordingConsumer):
     """Consumer that raises on delivery, with the message in the text of the exception."""
 
     def __init__(self, name: str = "failing", failures: int = 1_000_000) -> None:
@@ -67,11 +67,7 @@ class Unknowing(Failing):
         """Ignore the value: credit is constant."""
 
 
-def names(consumer: Consumer) -> list[str]:
-    return [name for name, _ in consumer.got]
-
-
-def sealed(site: Site, address: str, *bodies: bytes) -> Asking:
+def sealed(site: RouterSite, address: str, *bodies: bytes) -> Asking:
     """Publish and start the commit; `settle_down` of the site ends it."""
     origin = Asking()
     site.router.publish(Publication(origin, Run(address, "device", 1, b"", list(bodies)), range(len(bodies))))
@@ -80,14 +76,14 @@ def sealed(site: Site, address: str, *bodies: bytes) -> Asking:
     return origin
 
 
-def joined(site: Site, consumer: Any, address: str, options: SubscribeOptions) -> Any:
+def joined(site: RouterSite, consumer: Any, address: str, options: SubscribeOptions) -> Any:
     consumer.joined = site.router.subscriptions.subscribe(consumer, address, options)
     consumer.joined.pump()
     site.settle_down()
     return consumer
 
 
-def open_messages(site: Site, name: str) -> int:
+def open_messages(site: RouterSite, name: str) -> int:
     """Return the count of messages that no cursor of this name is done with."""
     site.settle_down()
     site.settle_down(wait_s=1.0)  # so that its moves are written
@@ -110,7 +106,7 @@ class TestConfiguredWhileACommitRuns:
         ],
     )
     def test_a_durable_subscriber_gets_what_was_stored_by_the_older_rules(self, rules: list[AddressRule]) -> None:
-        site = Site()
+        site = RouterSite()
         site.router.reconfigure(TOPICS)
         consumer = site.consumer("plant/#", options=DURABLE)
         site.send("plant/press/1", b"before")
@@ -118,21 +114,21 @@ class TestConfiguredWhileACommitRuns:
         site.router.reconfigure(AddressTable(rules))
         site.settle_down()
         assert origin.taken == [0, 1]
-        assert names(consumer) == ["before", "a", "b"]
+        assert bodies_of(consumer) == ["before", "a", "b"]
         consumer.answer(DeliveryOutcome.ACCEPTED, 2)
         assert open_messages(site, "kept") == 1  # the consumer still holds "before"
 
     def test_a_consumer_of_a_queue_gets_what_was_stored_before_it_was_a_topic(self) -> None:
-        site = Site()
+        site = RouterSite()
         consumer = site.consumer("queue/a")
         origin = sealed(site, "queue/a", b"a")
         site.router.reconfigure(AddressTable([AddressRule("queue/#", AddressType.TOPIC)]))
         site.settle_down()
         assert origin.taken == [0]
-        assert names(consumer) == ["a"]
+        assert bodies_of(consumer) == ["a"]
 
     def test_no_cursor_passes_what_was_stored_while_its_subscriber_is_away(self) -> None:
-        site = Site()
+        site = RouterSite()
         site.router.reconfigure(TOPICS)
         consumer = site.consumer("plant/#", options=DURABLE)
         assert consumer.joined is not None
@@ -143,10 +139,10 @@ class TestConfiguredWhileACommitRuns:
         )
         assert open_messages(site, "kept") == 1
         again = site.consumer("plant/#", options=DURABLE)
-        assert names(again) == ["a"]
+        assert bodies_of(again) == ["a"]
 
     def test_the_position_in_one_log_is_nothing_to_the_cursor_in_another(self) -> None:
-        site = Site()
+        site = RouterSite()
         site.router.reconfigure(TOPICS)
         consumer = site.consumer("plant/#", options=DURABLE)
         other = site.consumer("plant/other", "other", options=SubscribeOptions(durable_name="other"))
@@ -158,29 +154,29 @@ class TestConfiguredWhileACommitRuns:
             AddressTable([AddressRule("plant/#", AddressType.TOPIC), AddressRule("plant/press/#", AddressType.TOPIC)])
         )
         site.settle_down()  # no ValueError: position ... is not committed yet
-        assert names(consumer)[-2:] == ["late", "x"]
-        assert names(other) == ["x"]
+        assert bodies_of(consumer)[-2:] == ["late", "x"]
+        assert bodies_of(other) == ["x"]
 
     def test_a_subscription_declared_anew_does_not_follow_the_log_twice(self) -> None:
-        site = Site()
+        site = RouterSite()
         consumer = site.consumer("topic/a", options=DURABLE)
         again = SubscribeOptions(durable_name="kept", no_local=True)
         consumer.joined = site.router.subscriptions.subscribe(consumer, "topic/a", again)
         site.send("topic/a", b"once")
-        assert names(consumer) == ["once"]
+        assert bodies_of(consumer) == ["once"]
 
 
 class TestIsolation:
     def test_a_consumer_that_raises_loses_its_subscription_and_nobody_else_notices(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        site = Site()
+        site = RouterSite()
         failing = joined(site, Failing(), "topic/#", SubscribeOptions(durable_name="failing"))
         before = site.consumer("topic/#", "before", options=SubscribeOptions(durable_name="before"))
         after = site.consumer("topic/#", "after", options=SubscribeOptions(durable_name="after"))
         for body in (SECRET, b"2"):
             site.send("topic/a", body)
-        assert names(before) == names(after) == [SECRET.decode(), "2"]
+        assert bodies_of(before) == bodies_of(after) == [SECRET.decode(), "2"]
         assert failing.aborted == 1
         told = [record for record in caplog.records if record.levelno >= logging.ERROR]
         assert len(told) == 1
@@ -189,22 +185,22 @@ class TestIsolation:
         assert open_messages(site, "failing") == 2
 
     def test_what_it_could_not_take_is_there_when_it_comes_back(self) -> None:
-        site = Site()
+        site = RouterSite()
         failing = joined(site, Failing(failures=1), "topic/#", DURABLE)
         site.send("topic/a", b"1")
-        assert names(failing) == []
+        assert bodies_of(failing) == []
         joined(site, failing, "topic/#", DURABLE)
-        assert names(failing) == ["1"]
+        assert bodies_of(failing) == ["1"]
 
     def test_what_it_could_not_take_goes_to_the_other_consumers_of_a_queue(self) -> None:
-        site = Site()
+        site = RouterSite()
         joined(site, Failing(), "queue/a", SubscribeOptions())
         other = site.consumer("queue/a", "other")
         site.send("queue/a", b"1", b"2")
-        assert sorted(names(other)) == ["1", "2"]
+        assert sorted(bodies_of(other)) == ["1", "2"]
 
     def test_of_a_queue_with_priorities_too(self) -> None:
-        site = Site()
+        site = RouterSite()
         header = encode(DescribedValue(Ulong(0x70), [True, Ubyte(9)]))
         site.send("queue/a", b"\x00\x53\x75\xa0\x01a", properties=header, flags=AMQP | 1)
         first = site.consumer("queue/a", "first", credit=0)
@@ -218,22 +214,22 @@ class TestIsolation:
 
     @pytest.mark.parametrize("address", ["topic/a", "multicast/a", "anycast/a"])
     def test_who_publishes_does_not_feel_that_a_live_consumer_raises(self, address: str) -> None:
-        site = Site()
+        site = RouterSite()
         failing = joined(site, Failing(), address, SubscribeOptions())
         other = site.consumer(address, "other")
         site.send(address, b"1")
         site.send(address, b"2")
-        assert sorted(names(other)) == ["1", "2"]
+        assert sorted(bodies_of(other)) == ["1", "2"]
         assert failing.aborted == 1
 
     def test_of_a_shared_subscription_too(self) -> None:
-        site = Site()
+        site = RouterSite()
         shared = SubscribeOptions(share_name="s")
         joined(site, Failing(), "topic/a", shared)
         other = site.consumer("topic/a", "other", options=shared)
         site.send("topic/a", b"1")
         site.send("topic/a", b"2")
-        assert sorted(names(other)) == ["1", "2"]
+        assert sorted(bodies_of(other)) == ["1", "2"]
 
     @pytest.mark.parametrize(
         ("address", "options"),
@@ -248,7 +244,7 @@ class TestIsolation:
     def test_a_consumer_that_cannot_say_what_it_takes_is_ended(
         self, address: str, options: SubscribeOptions, caplog: pytest.LogCaptureFixture
     ) -> None:
-        site = Site()
+        site = RouterSite()
         unknowing = Unknowing()
         unknowing.joined = site.router.subscriptions.subscribe(unknowing, address, options)
         other_options = SubscribeOptions(durable_name="other") if options.durable_name else options
@@ -256,7 +252,7 @@ class TestIsolation:
         for body in (b"1", b"2"):
             site.send(address, body)
         site.settle_down()
-        assert sorted(names(other)) == ["1", "2"]
+        assert sorted(bodies_of(other)) == ["1", "2"]
         assert unknowing.aborted == 1
         assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
         assert SECRET.decode() not in caplog.text
@@ -264,10 +260,10 @@ class TestIsolation:
             unknowing.failures = 0
             site.router.subscriptions.unsubscribe(unknowing, unknowing.joined, forget=False)
             joined(site, unknowing, address, options)
-            assert names(unknowing) == ["1", "2"]
+            assert bodies_of(unknowing) == ["1", "2"]
 
     def test_one_of_a_queue_with_priorities_too(self) -> None:
-        site = Site()
+        site = RouterSite()
         header = encode(DescribedValue(Ulong(0x70), [True, Ubyte(9)]))
         other = site.consumer("queue/a", "other")
         unknowing = Unknowing()
@@ -278,7 +274,7 @@ class TestIsolation:
         assert unknowing.aborted >= 1
 
     def test_what_is_being_given_up_is_not_delivered_again_when_its_subscription_begins_anew(self) -> None:
-        site = Site(queue=AddressPolicy(deadletter="deadletter/dead"))
+        site = RouterSite(queue=AddressPolicy(deadletter="deadletter/dead"))
         consumer = site.consumer("queue/a", credit=1)
         site.send("queue/a", b"1")
         consumer.answer(DeliveryOutcome.REJECTED)
@@ -287,15 +283,15 @@ class TestIsolation:
         site.router.feeds.handle_error(queue, RuntimeError())
         consumer.credit = 10
         site.settle_down(wait_s=1.0)
-        assert names(consumer) == ["1"]
-        assert len(site.buried) == 1
-        assert site.kept("queue/a") == 0
+        assert bodies_of(consumer) == ["1"]
+        assert len(site.dead_letters) == 1
+        assert site.unacknowledged("queue/a") == 0
 
     @pytest.mark.parametrize("method", ["arrived", "pump", "wants", "handle_next"])
     def test_a_subscription_that_raises_begins_anew_from_the_store(
         self, method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        site = Site()
+        site = RouterSite()
         broken = site.consumer("topic/#", "broken", credit=2, options=SubscribeOptions(durable_name="broken"))
         other = site.consumer("topic/#", "other", options=SubscribeOptions(durable_name="other"))
         site.send("topic/a", b"1")
@@ -311,13 +307,13 @@ class TestIsolation:
                 site.send("topic/a", body)
             broken.credit += 1
             site.settle_down()
-        assert names(other) == ["1", "2", "3", "4"]
+        assert bodies_of(other) == ["1", "2", "3", "4"]
         assert SECRET.decode() not in caplog.text
         assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) <= 1
         broken.credit += 10
         part.pump()
         site.settle_down(wait_s=1.0)
-        assert names(broken) == ["1", "2", "3", "4"]
+        assert bodies_of(broken) == ["1", "2", "3", "4"]
         subscription, position = broken.last or (None, 0)
         assert subscription is part
         part.settle(broken, 0, position, DeliveryOutcome.ACCEPTED)
@@ -326,7 +322,7 @@ class TestIsolation:
 
 class TestWatermark:
     def test_a_missed_wake_only_delays(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        site = Site()
+        site = RouterSite()
         consumer = site.consumer("topic/#", options=DURABLE)
         queue = site.consumer("queue/a", "queue")
         with monkeypatch.context() as patch:
@@ -337,13 +333,13 @@ class TestWatermark:
             sealed(site, "queue/a", b"1")
             while site.posted:
                 site.posted.popleft()()
-        assert names(consumer) == names(queue) == []
+        assert bodies_of(consumer) == bodies_of(queue) == []
         assert open_messages(site, "kept") == 1
         site.settle_down()
-        assert names(consumer) == names(queue) == ["1"]
+        assert bodies_of(consumer) == bodies_of(queue) == ["1"]
 
     def test_what_comes_after_a_missed_wake_comes_after_what_was_missed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        site = Site()
+        site = RouterSite()
         consumer = site.consumer("topic/#", options=DURABLE)
         with monkeypatch.context() as patch:
             patch.setattr(LogFeeds, "committed", lambda *_: None)
@@ -353,12 +349,12 @@ class TestWatermark:
         sealed(site, "topic/a", b"2")
         while site.posted:
             site.posted.popleft()()
-        assert names(consumer) == ["1", "2"]
+        assert bodies_of(consumer) == ["1", "2"]
 
     def test_the_cursor_of_a_subscription_that_is_level_moves_to_the_watermark_and_not_further(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        site = Site()
+        site = RouterSite()
         site.consumer("topic/a", "a", options=SubscribeOptions(durable_name="a"))
         site.consumer("topic/b", "b", options=SubscribeOptions(durable_name="b"))
         site.send("topic/a", b"1")
@@ -371,7 +367,7 @@ class TestWatermark:
 
     def test_every_cursor_moves_however_many_there_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("edge.broker.delivery.feeds.CURSORS_MOVED_MAX", 3)
-        site = Site()
+        site = RouterSite()
         for i in range(10):
             site.consumer("topic/other", f"{i}", options=SubscribeOptions(durable_name=f"{i}"))
         site.consumer("topic/a", "a", options=SubscribeOptions(durable_name="a"))
@@ -379,18 +375,20 @@ class TestWatermark:
         assert [open_messages(site, f"{i}") for i in range(10)] == [0] * 10
 
     def test_runs_taken_in_memory_are_told_by_the_same_feed_and_in_order(self) -> None:
-        site = Site(topic=AddressPolicy(durability=Durability(DurabilityMode.MEMORY)))
+        site = RouterSite(topic=AddressPolicy(durability=Durability(DurabilityMode.MEMORY)))
         consumer = site.consumer("topic/#", options=DURABLE)
         site.send("topic/a", b"0")  # reserves numbers
         for i in range(1, 5):
-            site.router.publish(Publication(Origin(), Run("topic/a", "device", 1, b"", [b"%d" % i]), ()))
-        site.router.publish(Publication(Origin(), Run("topic/new", "device", 1, b"", [b"5"]), ()))  # waits for a commit
-        site.router.publish(Publication(Origin(), Run("topic/a", "device", 1, b"", [b"6"]), ()))
+            site.router.publish(Publication(SilentOrigin(), Run("topic/a", "device", 1, b"", [b"%d" % i]), ()))
+        site.router.publish(
+            Publication(SilentOrigin(), Run("topic/new", "device", 1, b"", [b"5"]), ())
+        )  # waits for a commit
+        site.router.publish(Publication(SilentOrigin(), Run("topic/a", "device", 1, b"", [b"6"]), ()))
         site.settle_down()
-        assert names(consumer) == ["0", "1", "2", "3", "4", "5", "6"]
+        assert bodies_of(consumer) == ["0", "1", "2", "3", "4", "5", "6"]
 
     def test_a_commit_costs_nothing_for_subscriptions_that_do_not_match(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        site = Site()
+        site = RouterSite()
         for i in range(50):
             site.consumer(f"topic/{i}", f"{i}", options=SubscribeOptions(durable_name=f"{i}"))
         seen: list[str] = []
@@ -403,7 +401,7 @@ class TestWatermark:
     def test_who_is_behind_is_told_of_what_may_expire_only_and_misses_nothing(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        site = Site()
+        site = RouterSite()
         consumer = site.consumer("topic/#", options=DURABLE)
         assert consumer.joined is not None
         site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
@@ -419,22 +417,22 @@ class TestWatermark:
         sealed(site, "topic/a", b"1")
         expires = b"\x02\0\0\0\x3c"  # Message Expiry Interval
         for body, properties in ((b"2", b""), (b"3", b""), (b"4", expires), (b"5", b""), (b"6", b"")):
-            site.router.publish(Publication(Origin(), Run("topic/b", "device", 1, properties, [body]), ()))
+            site.router.publish(Publication(SilentOrigin(), Run("topic/b", "device", 1, properties, [body]), ()))
         while site.posted:
             site.posted.popleft()()
         assert told == [b"1", b"4"]
         assert part.expiry.due_ns is not None
-        assert names(site.consumer("topic/#", options=DURABLE)) == ["1", "2", "3", "4", "5", "6"]
+        assert bodies_of(site.consumer("topic/#", options=DURABLE)) == ["1", "2", "3", "4", "5", "6"]
 
     def test_a_priority_noted_once_and_taken_is_not_waited_for(self) -> None:
         """A message that was read before its feed announced it leaves no entry behind."""
-        site = Site(queue=AddressPolicy(durability=Durability(DurabilityMode.MEMORY)))
+        site = RouterSite(queue=AddressPolicy(durability=Durability(DurabilityMode.MEMORY)))
         header = encode(DescribedValue(Ulong(0x70), [True, Ubyte(9)]))
         consumer = site.consumer("queue/a", credit=0)
         site.send("queue/a", b"\x00\x53\x75\xa0\x01a", properties=header, flags=AMQP | 1)
         consumer.credit = 10
         site.router.publish(
-            Publication(Origin(), Run("queue/a", "d", AMQP | 1, header, [b"\x00\x53\x75\xa0\x01b"]), ())
+            Publication(SilentOrigin(), Run("queue/a", "d", AMQP | 1, header, [b"\x00\x53\x75\xa0\x01b"]), ())
         )
         assert consumer.joined is not None
         consumer.joined.pump()

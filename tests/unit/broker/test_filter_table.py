@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sqlite3
 import time
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from edge.broker.limits import TOPIC_LEVELS_MAX
 from edge.broker.model.topics import FilterTree
-from edge.broker.router.filter_table import FilterTable
+from tests.support.numbered_filters import NumberedFilters
 
 LEVEL = st.sampled_from(["", "a", "b", "a.b", "a0", "$a", "ä"])
 NAME = st.lists(LEVEL, min_size=1, max_size=4).map("/".join)
@@ -24,24 +23,9 @@ FILTER = st.builds(
 ) | st.sampled_from(["#", "$#"])
 
 
-class Table:
-    """A table with filters by number."""
-
-    def __init__(self, filters: list[str]) -> None:
-        self.execute = sqlite3.connect(":memory:").execute
-        self.execute("CREATE TABLE f (pattern TEXT, number INTEGER, PRIMARY KEY (pattern, number)) WITHOUT ROWID")
-        self._table = FilterTable(self.execute, "f")
-        for number, pattern in enumerate(filters):
-            self.execute("INSERT INTO f VALUES (?, ?)", (pattern, number))
-        self.deciding_levels = self._table.deciding_levels
-
-    def match(self, name: str) -> list[int]:
-        return [number for _, number in self._table.match(name)]
-
-
 @given(st.lists(FILTER, max_size=12), st.data(), st.lists(NAME, min_size=1, max_size=4))
 def test_it_finds_what_the_tree_finds(filters: list[str], data: st.DataObject, names: list[str]) -> None:
-    found, tree = Table(filters), FilterTree[int]()
+    found, tree = NumberedFilters(filters), FilterTree[int]()
     for number, each in enumerate(filters):
         tree.add(each, number)
     gone = data.draw(st.sets(st.integers(0, len(filters) - 1))) if filters else set()
@@ -55,7 +39,7 @@ def test_it_finds_what_the_tree_finds(filters: list[str], data: st.DataObject, n
 
 @given(st.lists(FILTER, max_size=12), st.lists(NAME, min_size=1, max_size=4))
 def test_the_levels_that_decide_are_those_of_the_tree(filters: list[str], names: list[str]) -> None:
-    found, tree = Table(filters), FilterTree[int]()
+    found, tree = NumberedFilters(filters), FilterTree[int]()
     for number, each in enumerate(filters):
         tree.add(each, number)
     for name in names:
@@ -79,7 +63,7 @@ CROSSED = ["/".join(each) for each in itertools.product("a+", repeat=10)]
 )
 def test_filters_made_to_take_long(filters: list[str], name: str) -> None:
     """Match time does not double with each level: one filter of 128 levels once blocked the loop for ever."""
-    found, tree = Table(filters), FilterTree[int]()
+    found, tree = NumberedFilters(filters), FilterTree[int]()
     for number, each in enumerate(filters):
         tree.add(each, number)
     begin = time.thread_time()

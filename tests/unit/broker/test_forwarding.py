@@ -14,8 +14,8 @@ from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import DeliveryOutcome, Refusal, SubscribeOptions, Subscription
 from edge.broker.router.batch import Publication
 from edge.broker.router.forwarding import Forwarding
+from tests.support.router_site import RouterSite, SilentOrigin
 from tests.support.run_consumer import RunConsumer
-from tests.unit.broker.test_promises import Origin, Site
 
 QUEUE, TOPIC = AddressType.QUEUE, AddressType.TOPIC
 PLANT = AddressRule("plant/#", AddressType.TOPIC)
@@ -47,10 +47,10 @@ class Peer(RunConsumer):
             subscription.settle(self, first, last, DeliveryOutcome.ACCEPTED)
 
 
-class Device(Origin):
+class Device(SilentOrigin):
     """Device that remembers its accepted messages."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: RouterSite) -> None:
         self.accepted_bodies: list[bytes] = []
         self._sent: list[bytes] = []
         self._site = site
@@ -70,7 +70,7 @@ class Device(Origin):
 class Forwarders:
     """Two forwarders of one connector, set up as in `edge.broker.router.connector_uplink`."""
 
-    def __init__(self, site: Site, *patterns: str) -> None:
+    def __init__(self, site: RouterSite, *patterns: str) -> None:
         self.peer = Peer()
         self.site = site
         self.all = [Forwarding(site.router, self.peer, f"forwarder/hub/{pattern}", pattern) for pattern in patterns]
@@ -99,7 +99,7 @@ class Forwarders:
 def test_a_rule_that_comes_and_goes_under_load(
     kinds: tuple[AddressType | None, ...], patterns: tuple[str, ...], seed: int
 ) -> None:
-    site, chance = Site(), random.Random(seed)
+    site, chance = RouterSite(), random.Random(seed)
     site.router.reconfigure(table(None))
     forwarders, device = Forwarders(site, *patterns), Device(site)
     for turn in range(300):
@@ -123,7 +123,7 @@ def test_a_rule_that_comes_and_goes_under_load(
 
 
 def test_what_a_queue_has_left_when_it_is_one_no_more_is_forwarded_after_a_restart_too() -> None:
-    site = Site()
+    site = RouterSite()
     site.router.reconfigure(table(AddressType.QUEUE))
     device = Device(site)
     device.send("plant/press/1")
@@ -136,7 +136,7 @@ def test_what_a_queue_has_left_when_it_is_one_no_more_is_forwarded_after_a_resta
 
 
 def test_a_queue_that_is_one_again_is_left_to_its_consumers() -> None:
-    site = Site()
+    site = RouterSite()
     site.router.reconfigure(table(AddressType.QUEUE))
     forwarders, device = Forwarders(site, "plant/#"), Device(site)
     forwarders.apply(None)
@@ -149,7 +149,7 @@ def test_a_queue_that_is_one_again_is_left_to_its_consumers() -> None:
 
 
 def test_messages_nobody_forwards_are_said_to_stay(caplog: pytest.LogCaptureFixture) -> None:
-    site = Site()
+    site = RouterSite()
     site.router.reconfigure(table(AddressType.QUEUE))
     Device(site).send("plant/press/1")
     site.settle_down()
@@ -162,7 +162,7 @@ def test_messages_nobody_forwards_are_said_to_stay(caplog: pytest.LogCaptureFixt
 
 
 def test_messages_of_topics_that_are_none_any_more_are_said_to_stay(caplog: pytest.LogCaptureFixture) -> None:
-    site = Site()
+    site = RouterSite()
     site.router.reconfigure(table(None))
     options = SubscribeOptions(durable_name="amqp/c/s", all_qos=True)
     consumer = site.consumer("plant/press/1", options=options)
@@ -177,7 +177,7 @@ def test_messages_of_topics_that_are_none_any_more_are_said_to_stay(caplog: pyte
 
 
 def test_names_of_the_broker_are_kept_where_the_default_is_no_topic() -> None:
-    site = Site()
+    site = RouterSite()
     site.router.reconfigure(AddressTable([], AddressRule("#", QUEUE)))
     forwarders, device = Forwarders(site, "$plant/#"), Device(site)
     device.send("$plant/1")
@@ -186,7 +186,7 @@ def test_names_of_the_broker_are_kept_where_the_default_is_no_topic() -> None:
 
 
 def test_a_forwarder_that_ends_leaves_everything() -> None:
-    site = Site()
+    site = RouterSite()
     site.router.reconfigure(table(AddressType.QUEUE))
     device = Device(site)
     device.send("plant/press/1")
@@ -205,7 +205,7 @@ def test_a_forwarder_that_ends_leaves_everything() -> None:
 @pytest.mark.parametrize("restarted", [False, True])
 def test_another_filter_goes_on_with_what_the_one_before_was_owed(narrower: AddressType, restarted: bool) -> None:
     """The filter of a forwarder changes while its peer is away."""
-    site = Site()
+    site = RouterSite()
     site.router.reconfigure(table(None))
     forwarders, device = Forwarders(site, "plant/#"), Device(site)
     forwarders.peer.credit = 0
@@ -239,7 +239,7 @@ def test_another_filter_goes_on_with_what_the_one_before_was_owed(narrower: Addr
 
 
 def test_an_address_that_takes_no_consumer_more_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    site = Site()
+    site = RouterSite()
     site.router.reconfigure(table(QUEUE), {"plant/press/#": AddressPolicy(consumers_max=1)})
     first = site.consumer("plant/press/1", credit=0)
     forwarders = Forwarders(site, "plant/press/1", "plant/#")

@@ -8,8 +8,7 @@ from edge.broker.delivery import anycast
 from edge.broker.limits import ANYCAST_ANSWER_S_MAX, ANYCAST_HELD_MAX
 from edge.broker.model.interfaces import DeliveryOutcome, Refusal, SubscribeOptions
 from edge.broker.router import competing_consumers
-from tests.unit.broker import test_ordered_replies
-from tests.unit.broker.test_ordered_replies import Consumer, Sender
+from tests.unit.broker.reply_order import AnswerableConsumer, ReplyRig, Sender
 
 
 class Patient(Sender):
@@ -19,19 +18,19 @@ class Patient(Sender):
         return True
 
 
-class Rig(test_ordered_replies.Rig):
+class Rig(ReplyRig):
     """Router without a consumer of `any/2` at first."""
 
     def __init__(self, *, in_order: bool = True) -> None:
         super().__init__()
         self.sender = Patient(in_order=in_order)
 
-    def consume(self, credit: int = 100, address: str = "any/2") -> Consumer:
-        consumer = Consumer(credit)
+    def consume(self, credit: int = 100, address: str = "any/2") -> AnswerableConsumer:
+        consumer = AnswerableConsumer(credit)
         self.router.subscriptions.subscribe(consumer, address, SubscribeOptions()).pump()
         return consumer
 
-    def go(self, consumer: Consumer) -> None:
+    def go(self, consumer: AnswerableConsumer) -> None:
         group = self.router.subscriptions.competing.anycast_group("any/2")
         self.router.subscriptions.unsubscribe(consumer, group, forget=False)
 

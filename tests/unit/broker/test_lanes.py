@@ -13,8 +13,8 @@ from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.interfaces import DeliveryOutcome, SubscribeOptions, Subscription
 from edge.broker.router.batch import Publication
 from edge.broker.router.forwarding import Forwarding
+from tests.support.router_site import RouterSite, SilentOrigin
 from tests.support.run_consumer import RunConsumer
-from tests.unit.broker.test_promises import Origin, Site
 
 NAME = "forwarder/hub/plant"
 
@@ -47,7 +47,7 @@ class Crossing:
     """A site with one forwarder; its link comes and goes."""
 
     def __init__(self, **policies: AddressPolicy) -> None:
-        self.site = Site(**policies)
+        self.site = RouterSite(**policies)
         self.sent = 0
         self.boot()
 
@@ -60,7 +60,7 @@ class Crossing:
 
     def publish(self, *bodies: int, address: str = "topic/plant/1") -> None:
         encoded = [b"%d" % body for body in bodies]
-        self.site.router.publish(Publication(Origin(), Run(address, "device", 1, b"", encoded), ()))
+        self.site.router.publish(Publication(SilentOrigin(), Run(address, "device", 1, b"", encoded), ()))
         self.site.settle_down()
 
     def up(self, live: int = 100, backlog: int = 0) -> None:

@@ -19,7 +19,7 @@ from edge.broker.store.limits import StoreLimits
 from edge.broker.store.logs import LogState
 from edge.broker.store.medium import FAILED, ReadDone
 from edge.broker.store.ticket import Ticket
-from tests.unit.broker.test_promises import Consumer, Site
+from tests.support.router_site import RecordingConsumer, RouterSite
 
 MEMORY = AddressPolicy(durability=Durability(DurabilityMode.MEMORY))
 DURABLE = SubscribeOptions(durable_name="d", all_qos=True)
@@ -50,12 +50,12 @@ class Sender(interfaces.Origin):
 
 
 @pytest.fixture
-def site() -> Site:
-    return Site(queue=MEMORY, topic=MEMORY, deadletter=MEMORY)
+def site() -> RouterSite:
+    return RouterSite(queue=MEMORY, topic=MEMORY, deadletter=MEMORY)
 
 
 @pytest.fixture
-def sender(site: Site) -> Sender:
+def sender(site: RouterSite) -> Sender:
     """Return a sender that has published a first message to its addresses."""
     made = Sender(site.router)
     made.send("queue/a", b"first")
@@ -63,17 +63,17 @@ def sender(site: Site) -> Sender:
     return made
 
 
-def bodies(consumer: Consumer) -> list[str]:
+def bodies(consumer: RecordingConsumer) -> list[str]:
     return [body for body, _ in consumer.got]
 
 
-def test_the_answer_does_not_wait(site: Site, sender: Sender) -> None:
+def test_the_answer_does_not_wait(site: RouterSite, sender: Sender) -> None:
     sender.send("queue/a", b"1", b"2")
     assert sender.answered == [0, 1, 2]
     assert not site.store.commits.committing
 
 
-def test_what_was_taken_is_delivered_at_the_end_of_the_turn_in_order(site: Site, sender: Sender) -> None:
+def test_what_was_taken_is_delivered_at_the_end_of_the_turn_in_order(site: RouterSite, sender: Sender) -> None:
     consumer = site.consumer("queue/a")
     sender.send("queue/a", b"1", b"2")
     sender.send("queue/a", b"3")
@@ -81,17 +81,17 @@ def test_what_was_taken_is_delivered_at_the_end_of_the_turn_in_order(site: Site,
     assert bodies(consumer) == ["first", "1", "2", "3"]
 
 
-def test_housekeeping_passes_over_nothing_that_was_just_taken(site: Site, sender: Sender) -> None:
+def test_housekeeping_passes_over_nothing_that_was_just_taken(site: RouterSite, sender: Sender) -> None:
     consumer = site.consumer("queue/a")
     consumer.answer(DeliveryOutcome.ACCEPTED)
     for n in range(5):
         sender.send("queue/a", b"%d" % n)
         site.router.tick()
     assert bodies(consumer) == ["first", "0", "1", "2", "3", "4"]
-    assert site.kept("queue/a") == 5
+    assert site.unacknowledged("queue/a") == 5
 
 
-def test_a_sender_to_both_kinds_is_answered_in_its_order(site: Site, sender: Sender) -> None:
+def test_a_sender_to_both_kinds_is_answered_in_its_order(site: RouterSite, sender: Sender) -> None:
     site.policies = {"queue/#": MEMORY}
     site.router.reconfigure(site.table, site.policies)
     site.consumer("topic/t", options=DURABLE)
@@ -104,7 +104,7 @@ def test_a_sender_to_both_kinds_is_answered_in_its_order(site: Site, sender: Sen
     assert sender.answered == [0, 1, 2, 3]
 
 
-def test_a_retained_message_is_answered_when_it_is_on_disk(site: Site, sender: Sender) -> None:
+def test_a_retained_message_is_answered_when_it_is_on_disk(site: RouterSite, sender: Sender) -> None:
     site.consumer("topic/t", options=DURABLE)
     sender.send("topic/t", b"0")
     site.settle_down()
@@ -117,7 +117,7 @@ def test_a_retained_message_is_answered_when_it_is_on_disk(site: Site, sender: S
 
 
 def test_a_retained_message_is_answered_when_the_log_has_it_too(
-    site: Site, sender: Sender, monkeypatch: pytest.MonkeyPatch
+    site: RouterSite, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.consumer("topic/t", options=DURABLE)
     reserved = Ticket()
@@ -130,7 +130,7 @@ def test_a_retained_message_is_answered_when_the_log_has_it_too(
     assert (sender.answered, sender.why) == ([0, 1], Refusal.FULL)
 
 
-def test_many_addresses_and_turns_arrive_once_and_in_order(site: Site, sender: Sender) -> None:
+def test_many_addresses_and_turns_arrive_once_and_in_order(site: RouterSite, sender: Sender) -> None:
     consumer = site.consumer("topic/#", credit=100_000, options=DURABLE)
     for n in range(400):
         sender.send(f"topic/{n % 3}", b"%d" % n)
@@ -143,7 +143,7 @@ def test_many_addresses_and_turns_arrive_once_and_in_order(site: Site, sender: S
     assert sender.answered == list(range(401))
 
 
-def test_who_comes_back_reads_on_from_memory(site: Site, sender: Sender) -> None:
+def test_who_comes_back_reads_on_from_memory(site: RouterSite, sender: Sender) -> None:
     consumer = site.consumer("queue/a", credit=2)
     sender.send("queue/a", b"1", b"2", b"3")
     site.settle_down()
@@ -157,7 +157,7 @@ def test_a_dead_letter_goes_to_memory_and_the_ledger_says_so() -> None:
     buried = AddressPolicy(
         durability=Durability(DurabilityMode.MEMORY), redelivery=Redelivery(attempts_max=1), deadletter="deadletter/x"
     )
-    site = Site(queue=buried, deadletter=MEMORY)
+    site = RouterSite(queue=buried, deadletter=MEMORY)
     for n in range(3):
         site.send("queue/a", b"%d" % n)
     consumer = site.consumer("queue/a", credit=1)
@@ -168,11 +168,11 @@ def test_a_dead_letter_goes_to_memory_and_the_ledger_says_so() -> None:
         consumer.joined.pump()
         site.settle_down()
     assert bodies(site.consumer("deadletter/x")) == ["0", "1", "2"]
-    assert site.kept("queue/a") == 0
-    assert sum(last - first + 1 for _, first, last in site.buried) == 3
+    assert site.unacknowledged("queue/a") == 0
+    assert sum(last - first + 1 for _, first, last in site.dead_letters) == 3
 
 
-def test_a_full_medium_refuses_once_the_reserved_numbers_are_used_up(site: Site, sender: Sender) -> None:
+def test_a_full_medium_refuses_once_the_reserved_numbers_are_used_up(site: RouterSite, sender: Sender) -> None:
     site.store.failure = StoreFull("the medium is full")
     sent = 0
     while sender.why is None:
@@ -189,7 +189,7 @@ def test_a_full_medium_refuses_once_the_reserved_numbers_are_used_up(site: Site,
 
 @pytest.mark.parametrize("when_full", [WhenFull.DROP_OLDEST, WhenFull.THIN])
 def test_a_quota_makes_the_oldest_go(when_full: WhenFull) -> None:
-    site = Site(queue=msgspec.structs.replace(MEMORY, quota_bytes=1_000, when_full=when_full))
+    site = RouterSite(queue=msgspec.structs.replace(MEMORY, quota_bytes=1_000, when_full=when_full))
     sender = Sender(site.router)
     for n in range(20):
         sender.send("queue/a", b"%0100d" % n)
@@ -205,7 +205,7 @@ def test_a_quota_makes_the_oldest_go(when_full: WhenFull) -> None:
 
 
 def test_a_quota_that_rejects_loses_nothing() -> None:
-    site = Site(queue=msgspec.structs.replace(MEMORY, quota_bytes=1_000, when_full=WhenFull.REJECT))
+    site = RouterSite(queue=msgspec.structs.replace(MEMORY, quota_bytes=1_000, when_full=WhenFull.REJECT))
     sender = Sender(site.router)
     for n in range(20):
         sender.send("queue/a", b"%0100d" % n)
@@ -216,7 +216,7 @@ def test_a_quota_that_rejects_loses_nothing() -> None:
 
 
 def test_without_a_quota_a_full_ring_drops_its_oldest_whatever_the_address_says() -> None:
-    site = Site(queue=msgspec.structs.replace(MEMORY, when_full=WhenFull.REJECT))
+    site = RouterSite(queue=msgspec.structs.replace(MEMORY, when_full=WhenFull.REJECT))
     sender = Sender(site.router)
     for n in range(10):
         sender.send("queue/a", b"%04000000d" % n)
@@ -228,7 +228,7 @@ def test_without_a_quota_a_full_ring_drops_its_oldest_whatever_the_address_says(
     assert {entry.reason for entry in site.store.ledger.entries(0, 10)} == {"evicted"}
 
 
-def test_what_memory_took_is_not_refused_with_what_the_medium_did_not(site: Site, sender: Sender) -> None:
+def test_what_memory_took_is_not_refused_with_what_the_medium_did_not(site: RouterSite, sender: Sender) -> None:
     site.store.failure = StoreFull("the medium is full")
     sender.answered.clear()
     sender.send("other", b"x", flags=1 | RETAIN)
@@ -243,7 +243,7 @@ def test_what_memory_took_is_not_refused_with_what_the_medium_did_not(site: Site
 
 
 def test_a_backlog_that_cannot_be_read_is_passed_over_by_nobody() -> None:
-    site = Site()
+    site = RouterSite()
     site.send("queue/a", b"1", b"2")
     failing = [True]
     read = site.store.medium.read
@@ -259,7 +259,7 @@ def test_a_backlog_that_cannot_be_read_is_passed_over_by_nobody() -> None:
     for _ in range(20):
         site.settle_down(wait_s=1.0)
     assert bodies(consumer) == []
-    assert site.kept("queue/a") == 2
+    assert site.unacknowledged("queue/a") == 2
     failing[0] = False
     site.settle_down(wait_s=2.0)
     assert bodies(consumer) == ["1", "2"]

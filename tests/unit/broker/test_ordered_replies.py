@@ -2,103 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
-
 import pytest
 
-from bridge.message import Run, Stored
 from edge.broker.delivery import AnycastGroup
 from edge.broker.limits import ANYCAST_ANSWER_S_MAX
-from edge.broker.model import interfaces
-from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.model.interfaces import DeliveryOutcome, Refusal, Subscription
-from edge.broker.router.batch import Publication
-from edge.broker.router.router import Router, SubscribeOptions
+from edge.broker.model.interfaces import DeliveryOutcome, Refusal
 from edge.broker.store.errors import StoreFull
-from tests.support.memory_store import MemoryStore
-from tests.support.run_consumer import RunConsumer
-
-RULES = [
-    AddressRule("q/#", AddressType.QUEUE),
-    AddressRule("any/#", AddressType.ANYCAST),
-    AddressRule("multi/#", AddressType.MULTICAST),
-]
-
-
-class Sender(interfaces.Origin):
-    """Origin that records its answers in order."""
-
-    def __init__(self, *, in_order: bool = True) -> None:
-        self.name = "sender"
-        self.in_order = in_order
-        self.answers: list[tuple[int, Refusal | None]] = []
-
-    def accepted(self, tokens: Sequence[int]) -> None:
-        self.answers += [(token, None) for token in tokens]
-
-    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        self.answers += [(token, why) for token in tokens]
-
-    @property
-    def tokens(self) -> list[int]:
-        return [token for token, _ in self.answers]
-
-
-class Consumer(RunConsumer):
-    """Consumer that takes messages within its credit; the test answers them."""
-
-    credit = 0
-
-    def __init__(self, credit: int) -> None:
-        self.name = "consumer"
-        self.credit = credit
-        self.got: list[tuple[Subscription, int, bytes]] = []
-
-    def take(self, subscription: Subscription, stored: Stored) -> None:
-        self.credit -= len(stored.run.bodies)
-        self.got += [(subscription, stored.position + i, body) for i, body in enumerate(stored.run.bodies)]
-
-    def settle(self, body: bytes, outcome: DeliveryOutcome = DeliveryOutcome.ACCEPTED) -> None:
-        subscription, position, _ = next(each for each in self.got if each[2] == body)
-        subscription.settle(self, position, position, outcome)
-
-
-class Rig:
-    """A router over the in-memory store; commits end in `commit`."""
-
-    def __init__(self, *, credit: int = 100, in_order: bool = True) -> None:
-        self.posted: deque[Callable[[], None]] = deque()
-        self.now_s = 0.0
-        self.store = MemoryStore(post=self.posted.append)
-        self.router = Router(
-            self.store,
-            AddressTable(RULES),
-            clock_ns=lambda: 1,
-            flush_soon=lambda: None,
-            monotonic_s=lambda: self.now_s,
-        )
-        self.sender = Sender(in_order=in_order)
-        self.consumer = Consumer(credit)
-        self.group = self.router.subscriptions.subscribe(self.consumer, "any/1", SubscribeOptions())
-
-    def publish(self, address: str, *tokens: int) -> None:
-        bodies = [str(token).encode() for token in tokens]
-        self.router.publish(Publication(self.sender, Run(address, "sender", 1, b"", bodies), tokens))
-
-    def commit(self) -> None:
-        self.router.flush()
-        while self.posted:
-            self.posted.popleft()()
-
-    def settled(self) -> None:
-        """Check that no answer is pending and no state is left."""
-        assert not self.router.answers.ordered.waiting
-        assert not self.router.answers.awaiting_commit
+from tests.unit.broker.reply_order import ReplyRig
 
 
 def test_later_answers_wait_for_the_consumer() -> None:
-    rig = Rig()
+    rig = ReplyRig()
     rig.publish("any/1", 1)
     rig.publish("topic/nobody", 2)
     rig.publish("q/1", 3)
@@ -113,7 +27,7 @@ def test_later_answers_wait_for_the_consumer() -> None:
 
 
 def test_the_consumers_answer_waits_for_an_older_commit() -> None:
-    rig = Rig()
+    rig = ReplyRig()
     rig.publish("q/1", 1)
     rig.publish("any/1", 2)
     rig.publish("q/1", 3)
@@ -126,7 +40,7 @@ def test_the_consumers_answer_waits_for_an_older_commit() -> None:
 
 
 def test_a_commit_that_failed_keeps_the_order() -> None:
-    rig = Rig()
+    rig = ReplyRig()
     rig.publish("any/1", 1)
     rig.publish("q/1", 2)
     rig.store.failure = StoreFull("no space left")
@@ -140,7 +54,7 @@ def test_a_commit_that_failed_keeps_the_order() -> None:
 
 
 def test_what_needed_no_commit_is_not_refused_with_one_that_failed() -> None:
-    rig = Rig()
+    rig = ReplyRig()
     rig.publish("q/1", 1)
     rig.publish("topic/nobody", 2)
     rig.publish("multi/1", 3)
@@ -153,7 +67,7 @@ def test_what_needed_no_commit_is_not_refused_with_one_that_failed() -> None:
 
 
 def test_messages_of_one_run_settled_backwards() -> None:
-    rig = Rig()
+    rig = ReplyRig()
     rig.publish("any/1", 1, 2, 3)
     rig.consumer.settle(b"3")
     rig.consumer.settle(b"2", DeliveryOutcome.REJECTED)
@@ -164,7 +78,7 @@ def test_messages_of_one_run_settled_backwards() -> None:
 
 
 def test_the_consumer_leaves() -> None:
-    rig = Rig()
+    rig = ReplyRig()
     rig.publish("any/1", 1, 2)
     rig.publish("q/1", 3)
     rig.commit()
@@ -176,7 +90,7 @@ def test_the_consumer_leaves() -> None:
 @pytest.mark.parametrize("credit", [0, 2, 100])
 def test_a_consumer_that_never_answers(credit: int) -> None:
     """The time of its messages ends, delivered or waiting, and they are dropped."""
-    rig = Rig(credit=credit)
+    rig = ReplyRig(credit=credit)
     rig.publish("any/1", 1, 2, 3)
     rig.publish("q/1", 4)
     rig.commit()
@@ -204,7 +118,7 @@ def test_a_consumer_that_never_answers(credit: int) -> None:
 
 def test_others_hear_of_each_message_at_once() -> None:
     """Each answer is sent at once over AMQP, as a disposition names its deliveries."""
-    rig = Rig(in_order=False)
+    rig = ReplyRig(in_order=False)
     rig.publish("any/1", 1)
     rig.publish("q/1", 2)
     rig.commit()

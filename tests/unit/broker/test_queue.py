@@ -4,9 +4,8 @@ blocks another."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,8 @@ from edge.broker.model.interfaces import DeliveryOutcome, Subscription
 from edge.broker.model.ranges import Ranges
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router, SubscribeOptions
-from tests.unit.broker.test_promises import Consumer, Origin, S, Site
+from tests.support.router_site import NS_PER_S, RecordingConsumer, RouterSite, SilentOrigin, bodies_of
+from tests.unit.broker.selecting_consumer import SelectingConsumer, attach, detach
 
 
 def header(priority: int | None = None, ttl_ms: int | None = None) -> bytes:
@@ -36,87 +36,47 @@ def body(text: str, group: str | None = None) -> bytes:
     return properties + encode(DescribedValue(Ulong(0x77), text))
 
 
-class Picky(Consumer):
-    """Consumer that wants bodies with one of its letters, and counts the bodies it examines."""
-
-    def __init__(self, letters: str, *, name: str = "picky", credit: int = 1000) -> None:
-        super().__init__(name, credit)
-        self.text = letters
-        self.selection = self
-        self.asked = 0
-        self.positions: list[tuple[Subscription, int]] = []
-
-    def wanted(self, run: Run) -> Sequence[bool]:
-        self.asked += len(run.bodies)
-        return [any(ord(letter) in one for letter in self.text) for one in run.bodies]
-
-    def take(self, subscription: Subscription, stored: Stored) -> None:
-        super().take(subscription, stored)
-        self.positions += [(subscription, stored.position + i) for i in range(len(stored.run.bodies))]
-
-    def settle_all(self, outcome: DeliveryOutcome = DeliveryOutcome.ACCEPTED) -> None:
-        for subscription, position in self.positions:
-            subscription.settle(self, position, position, outcome)
-        self.positions.clear()
-
-
-def attach(site: Site, consumer: Any, address: str = "queue/a") -> Any:
-    consumer.joined = site.router.subscriptions.subscribe(consumer, address, SubscribeOptions())
-    consumer.joined.pump()
-    site.settle_down()
-    return consumer
-
-
-def detach(site: Site, consumer: Any) -> None:
-    site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
-    site.settle_down()
-
-
-def names(consumer: Consumer) -> list[str]:
-    return [name for name, _ in consumer.got]
-
-
-def values(consumer: Consumer) -> list[str]:
+def values(consumer: RecordingConsumer) -> list[str]:
     """Return the bodies of `body`, without sections."""
-    return [name[name.rindex("\xa1") + 2 :] for name in names(consumer)]
+    return [name[name.rindex("\xa1") + 2 :] for name in bodies_of(consumer)]
 
 
 class TestGivenBack:
     """Messages that one consumer returned; each continues separately through the queue."""
 
     def test_goes_first_to_another_that_selects_it(self) -> None:
-        site = Site()
-        first = attach(site, Picky("a", name="first"))
+        site = RouterSite()
+        first = attach(site, SelectingConsumer("a", name="first"))
         site.send("queue/a", b"a")
-        second = attach(site, Picky("a", name="second", credit=0))
+        second = attach(site, SelectingConsumer("a", name="second", credit=0))
         first.settle_all(DeliveryOutcome.RELEASED)
         site.settle_down()
-        assert names(first) == ["a"]
+        assert bodies_of(first) == ["a"]
         second.credit = 1
         second.joined.pump()
         site.settle_down()
-        assert names(second) == ["a"]
+        assert bodies_of(second) == ["a"]
         second.settle_all(DeliveryOutcome.RELEASED)
         site.settle_down()
-        assert names(first) == ["a", "a"]
+        assert bodies_of(first) == ["a", "a"]
 
     def test_comes_back_at_once_where_no_other_selects_it(self) -> None:
-        site = Site()
-        first = attach(site, Picky("a", name="first"))
-        attach(site, Picky("b", name="second"))
+        site = RouterSite()
+        first = attach(site, SelectingConsumer("a", name="first"))
+        attach(site, SelectingConsumer("b", name="second"))
         site.send("queue/a", b"a")
         first.settle_all(DeliveryOutcome.RELEASED)
         site.settle_down()
-        assert names(first) == ["a", "a"]
+        assert bodies_of(first) == ["a", "a"]
 
     def test_comes_back_after_a_while_and_when_the_other_leaves(self) -> None:
-        site = Site()
-        first = attach(site, Picky("a", name="first"))
-        second = attach(site, Picky("a", name="second", credit=0))
+        site = RouterSite()
+        first = attach(site, SelectingConsumer("a", name="first"))
+        second = attach(site, SelectingConsumer("a", name="second", credit=0))
         site.send("queue/a", b"a")
         first.settle_all(DeliveryOutcome.RELEASED)
         site.settle_down(wait_s=RETURNED_WAIT_S + 0.1)
-        assert names(first) == ["a", "a"]
+        assert bodies_of(first) == ["a", "a"]
         first.settle_all(DeliveryOutcome.RELEASED)
         site.settle_down()
         assert len(first.got) == 2
@@ -124,10 +84,10 @@ class TestGivenBack:
         assert len(first.got) == 3
 
     def test_of_a_group_comes_back_to_the_one_that_has_the_group(self) -> None:
-        site = Site()
-        first = attach(site, Picky("m", name="first"))
+        site = RouterSite()
+        first = attach(site, SelectingConsumer("m", name="first"))
         site.send("queue/a", body("m", "g"), flags=AMQP | GROUPED | 1)
-        second = attach(site, Picky("m", name="second"))
+        second = attach(site, SelectingConsumer("m", name="second"))
         first.settle_all(DeliveryOutcome.RELEASED)
         site.settle_down()
         assert (len(first.got), len(second.got)) == (2, 0)
@@ -135,60 +95,60 @@ class TestGivenBack:
 
 class TestSelectors:
     def test_each_gets_what_it_selects_and_others_the_rest(self) -> None:
-        site = Site()
-        a, b = attach(site, Picky("a")), attach(site, Picky("b"))
+        site = RouterSite()
+        a, b = attach(site, SelectingConsumer("a")), attach(site, SelectingConsumer("b"))
         site.send("queue/a", b"a1", b"b1", b"c1", b"a2")
-        assert (names(a), names(b)) == (["a1", "a2"], ["b1"])
-        rest = attach(site, Consumer())
-        assert names(rest) == ["c1"]
+        assert (bodies_of(a), bodies_of(b)) == (["a1", "a2"], ["b1"])
+        rest = attach(site, RecordingConsumer())
+        assert bodies_of(rest) == ["c1"]
         for consumer in (a, b):
             consumer.settle_all()
         rest.answer(DeliveryOutcome.ACCEPTED)
-        assert site.kept("queue/a") == 0
+        assert site.unacknowledged("queue/a") == 0
 
     def test_a_backlog_nobody_selects_is_in_nobodys_way_and_looked_at_once(self) -> None:
-        site = Site()
+        site = RouterSite()
         for i in range(40):
             site.send("queue/a", *[b"x%d" % i] * 500)
-        picky = attach(site, Picky("a", credit=1))
+        picky = attach(site, SelectingConsumer("a", credit=1))
         for i in range(50):
             site.send("queue/a", b"a%d" % i)
             picky.credit = 1
             picky.joined.pump()
             site.settle_down()
             picky.settle_all()
-        assert names(picky) == [f"a{i}" for i in range(50)]
+        assert bodies_of(picky) == [f"a{i}" for i in range(50)]
         assert picky.asked <= 20_000 + 50
-        assert site.kept("queue/a") == 20_000
+        assert site.unacknowledged("queue/a") == 20_000
 
     def test_the_same_selector_attached_again_does_not_scan_again(self) -> None:
-        site = Site()
+        site = RouterSite()
         site.send("queue/a", *[b"x"] * 5000)
         for i in range(5):
-            picky = attach(site, Picky("a"))
+            picky = attach(site, SelectingConsumer("a"))
             assert picky.asked == (5000 if i == 0 else 0)
             detach(site, picky)
         site.send("queue/a", b"a")
-        held = attach(site, Picky("a"))
-        assert names(held) == ["a"]
+        held = attach(site, SelectingConsumer("a"))
+        assert bodies_of(held) == ["a"]
         detach(site, held)  # not settled: it returns to the queue
-        assert names(attach(site, Picky("a"))) == ["a"]
+        assert bodies_of(attach(site, SelectingConsumer("a"))) == ["a"]
 
     def test_released_messages_find_another_taker(self) -> None:
-        site = Site()
-        first = attach(site, Picky("a"))
+        site = RouterSite()
+        first = attach(site, SelectingConsumer("a"))
         site.send("queue/a", b"a1", b"x", b"a2")
-        other = attach(site, Consumer())
-        assert names(other) == ["x"]
+        other = attach(site, RecordingConsumer())
+        assert bodies_of(other) == ["x"]
         first.credit = 0
         first.settle_all(DeliveryOutcome.RELEASED)
         site.settle_down()
-        assert names(other) == ["x", "a1", "a2"]
+        assert bodies_of(other) == ["x", "a1", "a2"]
 
     def test_failures_are_counted_and_not_brought_back_where_undeliverable(self) -> None:
-        site = Site(queue=AddressPolicy(redelivery=Redelivery(attempts_max=3), deadletter="deadletter/d"))
+        site = RouterSite(queue=AddressPolicy(redelivery=Redelivery(attempts_max=3), deadletter="deadletter/d"))
         dead = site.consumer("deadletter/d")
-        picky = attach(site, Picky("a"))
+        picky = attach(site, SelectingConsumer("a"))
         site.send("queue/a", b"a1")
         picky.settle_all(DeliveryOutcome.MODIFIED_FAILED)
         site.settle_down()
@@ -196,34 +156,34 @@ class TestSelectors:
         picky.settle_all(DeliveryOutcome.MODIFIED_UNDELIVERABLE)
         site.settle_down()
         assert len(picky.got) == 2
-        other = attach(site, Picky("a"))
+        other = attach(site, SelectingConsumer("a"))
         assert other.got == [("a1", 2)]
         other.settle_all(DeliveryOutcome.MODIFIED_FAILED)
         site.settle_down()
         assert [run.flags & AMQP for run in dead.runs] == [0]
 
     def test_expired_ones_are_given_up_at_their_turn(self) -> None:
-        site = Site()
+        site = RouterSite()
         run = Run("queue/a", "d", AMQP | 1, header(ttl_ms=1000), [body("old")])
-        site.router.publish(Publication(Origin(), run, ()))
+        site.router.publish(Publication(SilentOrigin(), run, ()))
         site.settle_down(wait_s=2.0)
-        picky = attach(site, Picky("o"))
+        picky = attach(site, SelectingConsumer("o"))
         assert picky.got == []
         assert [lost.reason for lost in site.lost] == ["expired"]
-        assert site.kept("queue/a") == 0
+        assert site.unacknowledged("queue/a") == 0
 
     def test_what_was_taken_out_of_turn_stays_taken_after_a_restart(self) -> None:
-        site = Site()
-        picky = attach(site, Picky("a"))
+        site = RouterSite()
+        picky = attach(site, SelectingConsumer("a"))
         site.send("queue/a", b"x1", b"a1", b"x2", b"a2")
         picky.settle_all()
         site.settle_down(wait_s=1.0)
         site.boot()
-        assert names(attach(site, Consumer())) == ["x1", "x2"]
+        assert bodies_of(attach(site, RecordingConsumer())) == ["x1", "x2"]
 
     def test_when_the_selector_leaves_the_queue_goes_on_as_ever(self) -> None:
-        site = Site()
-        picky, plain = attach(site, Picky("a")), attach(site, Consumer(credit=0))
+        site = RouterSite()
+        picky, plain = attach(site, SelectingConsumer("a")), attach(site, RecordingConsumer(credit=0))
         site.send("queue/a", b"a1", b"x1", b"a2", b"x2")
         picky.settle_all()
         detach(site, picky)
@@ -231,16 +191,16 @@ class TestSelectors:
         plain.joined.pump()
         site.settle_down()
         site.send("queue/a", b"a3")
-        assert names(plain) == ["x1", "x2", "a3"]
+        assert bodies_of(plain) == ["x1", "x2", "a3"]
         subscription = site.router.queues["queue/a"]
         assert isinstance(subscription.order, QueueOrder)
         assert not subscription.order.views
         assert subscription.backlog == 0
 
     def test_a_drain_waits_for_the_walk_and_no_longer(self) -> None:
-        site = Site()
+        site = RouterSite()
         site.send("queue/a", *[b"x"] * 5000, b"a")
-        picky = Picky("a", credit=2)
+        picky = SelectingConsumer("a", credit=2)
         exhausted: list[int] = []
         picky.exhausted = lambda: exhausted.append(len(picky.got))  # type: ignore[attr-defined]
         picky.joined = site.router.subscriptions.subscribe(picky, "queue/a", SubscribeOptions())
@@ -252,43 +212,43 @@ class TestSelectors:
 
     def test_places_open_between_taken_ones_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(queue, "TAKEN_RANGES_MAX", 4)
-        site = Site()
-        picky = attach(site, Picky("a"))
+        site = RouterSite()
+        picky = attach(site, SelectingConsumer("a"))
         site.send("queue/a", *[b"x", b"a"] * 10)
         assert len(picky.got) == 4
-        rest = attach(site, Consumer())
+        rest = attach(site, RecordingConsumer())
         site.settle_down()
         assert len(rest.got) == 10
         assert len(picky.got) == 10
 
     def test_selections_remembered_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(queue, "SELECTIONS_REMEMBERED_MAX", 2)
-        site = Site()
+        site = RouterSite()
         site.send("queue/a", b"x")
         for letter in "abcdef":
-            detach(site, attach(site, Picky(letter)))
+            detach(site, attach(site, SelectingConsumer(letter)))
         subscription = site.router.queues["queue/a"]
         assert isinstance(subscription.order, QueueOrder)
         assert len(subscription.order._checked_to) <= 2
 
 
-def send(site: Site, text: str, *, priority: int | None = None, group: str | None = None) -> None:
+def send(site: RouterSite, text: str, *, priority: int | None = None, group: str | None = None) -> None:
     flags = AMQP | 1 | (GROUPED if group is not None else 0)
     properties = b"" if priority is None else header(priority)
-    site.router.publish(Publication(Origin(), Run("queue/a", "d", flags, properties, [body(text, group)]), ()))
+    site.router.publish(Publication(SilentOrigin(), Run("queue/a", "d", flags, properties, [body(text, group)]), ()))
     site.settle_down()
 
 
 class TestPriorities:
     def test_what_waits_is_delivered_highest_first_and_in_order_within_one(self) -> None:
-        site = Site()
+        site = RouterSite()
         for i, priority in enumerate([4, 1, 9, 5, None, 9, 0, 5]):
             send(site, f"{i}", priority=priority)
-        assert values(attach(site, Consumer())) == ["2", "5", "3", "7", "0", "4", "1", "6"]
+        assert values(attach(site, RecordingConsumer())) == ["2", "5", "3", "7", "0", "4", "1", "6"]
 
     def test_an_urgent_one_overtakes_any_backlog(self) -> None:
-        site = Site()
-        consumer = attach(site, Consumer(credit=0))
+        site = RouterSite()
+        consumer = attach(site, RecordingConsumer(credit=0))
         for _ in range(20):
             site.send("queue/a", *[body("x")] * 1000, flags=AMQP | 1)
         for i in range(3):
@@ -304,8 +264,8 @@ class TestPriorities:
         assert values(consumer)[5:] == ["u3", "x"]
 
     def test_nothing_changes_while_consumers_keep_up(self) -> None:
-        site = Site()
-        consumer = attach(site, Consumer())
+        site = RouterSite()
+        consumer = attach(site, RecordingConsumer())
         for i, priority in enumerate([0, 9, 4]):
             send(site, f"{i}", priority=priority)
         subscription = site.router.queues["queue/a"]
@@ -314,10 +274,10 @@ class TestPriorities:
         assert values(consumer) == ["0", "1", "2"]
 
     def test_the_views_go_when_the_backlog_has_gone(self) -> None:
-        site = Site()
+        site = RouterSite()
         for i in range(6):
             send(site, f"{i}", priority=i)
-        consumer = attach(site, Consumer())
+        consumer = attach(site, RecordingConsumer())
         subscription = site.router.queues["queue/a"]
         assert isinstance(subscription.order, QueueOrder)
         assert values(consumer) == ["5", "4", "3", "2", "1", "0"]
@@ -326,18 +286,18 @@ class TestPriorities:
         assert values(consumer)[-1] == "last"
 
     def test_with_a_selector(self) -> None:
-        site = Site()
+        site = RouterSite()
         for i, priority in enumerate([4, 1, 9, 5]):
             send(site, f"a{i}", priority=priority)
             send(site, f"b{i}", priority=priority)
-        assert values(attach(site, Picky("b"))) == ["b2", "b3", "b0", "b1"]
+        assert values(attach(site, SelectingConsumer("b"))) == ["b2", "b3", "b0", "b1"]
 
     def test_what_is_remembered_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(priorities, "PRIORITY_RANGES_MAX", 3)
-        site = Site()
+        site = RouterSite()
         for i in range(8):
             send(site, f"{i}", priority=9 if i % 2 else 1)
-        assert sorted(values(attach(site, Consumer(credit=100)))) == [str(i) for i in range(8)]
+        assert sorted(values(attach(site, RecordingConsumer(credit=100)))) == [str(i) for i in range(8)]
         index = priorities.Priorities()
         assert [index.note(9, 2 * i, 2 * i) for i in range(5)] == [True, True, True, False, False]
         assert index.note(9, 5, 6)
@@ -351,8 +311,8 @@ class TestPriorities:
 
 class TestGroups:
     def test_a_group_stays_with_one_consumer(self) -> None:
-        site = Site()
-        consumers = [attach(site, Consumer(f"c{i}", credit=100)) for i in range(3)]
+        site = RouterSite()
+        consumers = [attach(site, RecordingConsumer(f"c{i}", credit=100)) for i in range(3)]
         for i in range(60):
             send(site, f"{i}", group=f"g{i % 12}")
         where = {}
@@ -365,13 +325,13 @@ class TestGroups:
 
     @pytest.mark.parametrize("backlog", [False, True])
     def test_new_groups_go_to_the_consumer_with_the_fewest(self, backlog: bool) -> None:
-        site = Site()
+        site = RouterSite()
         names_of_groups = [f"g{i}" for i in range(20)]
         buckets = {bucket_of(body("m", name)) for name in names_of_groups}
         if backlog:
             for name in names_of_groups:
                 send(site, "m", group=name)
-        first, second = Consumer("first", credit=0), Consumer("second", credit=0)
+        first, second = RecordingConsumer("first", credit=0), RecordingConsumer("second", credit=0)
         attach(site, first), attach(site, second)
         first.credit = second.credit = 1000
         site.router.queues["queue/a"].pump()
@@ -384,27 +344,27 @@ class TestGroups:
         assert min(got) >= len(buckets) // 2 - (20 - len(buckets))
 
     def test_one_that_comes_later_gets_the_new_groups(self) -> None:
-        site = Site()
-        first = attach(site, Consumer("first", credit=1000))
+        site = RouterSite()
+        first = attach(site, RecordingConsumer("first", credit=1000))
         for i in range(10):
             send(site, "m", group=f"g{i}")
-        second = attach(site, Consumer("second", credit=1000))
+        second = attach(site, RecordingConsumer("second", credit=1000))
         for i in range(10, 15):
             send(site, "m", group=f"g{i}")
         assert (len(first.got), len(second.got)) == (10, 5)
 
     def test_one_without_credit_or_interest_gets_no_new_group(self) -> None:
-        site = Site()
-        first = attach(site, Consumer("first", credit=1000))
-        attach(site, Consumer("without credit", credit=0))
-        attach(site, Picky("z", name="choosy"))
+        site = RouterSite()
+        first = attach(site, RecordingConsumer("first", credit=1000))
+        attach(site, RecordingConsumer("without credit", credit=0))
+        attach(site, SelectingConsumer("z", name="choosy"))
         for i in range(6):
             send(site, "m", group=f"g{i}")
         assert len(first.got) == 6
 
     def test_a_group_waits_for_its_consumer_and_others_go_on(self) -> None:
-        site = Site()
-        first, second = attach(site, Consumer("c1", credit=1)), attach(site, Consumer("c2", credit=0))
+        site = RouterSite()
+        first, second = attach(site, RecordingConsumer("c1", credit=1)), attach(site, RecordingConsumer("c2", credit=0))
         send(site, "g-1", group="g")
         second.credit = 10
         send(site, "g-2", group="g")
@@ -416,8 +376,8 @@ class TestGroups:
         assert values(first) == ["g-1", "g-2"]
 
     def test_it_moves_when_its_consumer_leaves(self) -> None:
-        site = Site()
-        first, second = attach(site, Consumer("c1", credit=1)), attach(site, Consumer("c2", credit=0))
+        site = RouterSite()
+        first, second = attach(site, RecordingConsumer("c1", credit=1)), attach(site, RecordingConsumer("c2", credit=0))
         send(site, "g-1", group="g")
         second.credit = 10
         for i in (2, 3):
@@ -427,24 +387,24 @@ class TestGroups:
         assert values(second) == ["g-1", "g-2", "g-3"]
 
     def test_groups_are_met_again_after_a_restart(self) -> None:
-        site = Site()
+        site = RouterSite()
         for i in range(40):
             send(site, f"{i}", group=f"g{i % 4}")
         site.boot()
-        consumers = [attach(site, Consumer(f"c{i}", credit=30)) for i in range(2)]
+        consumers = [attach(site, RecordingConsumer(f"c{i}", credit=30)) for i in range(2)]
         site.settle_down()
-        where: dict[int, Consumer] = {}
+        where: dict[int, RecordingConsumer] = {}
         for consumer in consumers:
             for value in values(consumer):
                 assert where.setdefault(int(value) % 4, consumer) is consumer
 
     def test_buckets_are_bounded(self) -> None:
-        site = Site()
-        consumer = attach(site, Consumer())
+        site = RouterSite()
+        consumer = attach(site, RecordingConsumer())
         for i in range(50):
             run = Run("queue/a", "d", AMQP | 1 | GROUPED, b"", [body("x", f"{i}-{j}") for j in range(100)])
             consumer.credit = 1000
-            site.router.publish(Publication(Origin(), run, ()))
+            site.router.publish(Publication(SilentOrigin(), run, ()))
             site.settle_down()
         subscription = site.router.queues["queue/a"]
         assert isinstance(subscription.order, QueueOrder)
@@ -454,8 +414,8 @@ class TestGroups:
 
 def test_a_view_holds_no_more_than_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view, "VIEW_READ_BYTES_MAX", 4096)
-    site = Site()
-    picky = attach(site, Picky("a", credit=0))
+    site = RouterSite()
+    picky = attach(site, SelectingConsumer("a", credit=0))
     for _ in range(20):
         site.send("queue/a", *[b"a" * 100] * 10)
     subscription = site.router.queues["queue/a"]
@@ -480,7 +440,7 @@ class TestRanges:
         assert ranges.outside(3, 4) == []
 
 
-class Sliced(Site):
+class Sliced(RouterSite):
     """A router with turns of the loop; its clock advances a third of a slice at each look."""
 
     def __init__(self, count: int) -> None:
@@ -498,7 +458,7 @@ class Sliced(Site):
         self.router = Router(
             self.store,
             self.table,
-            clock_ns=lambda: int(self.now * S),
+            clock_ns=lambda: int(self.now * NS_PER_S),
             flush_soon=lambda: None,
             monotonic_s=self.look,
             soon=self.turns.append,
@@ -520,7 +480,7 @@ class Sliced(Site):
     def opened(self) -> int:
         return len(self.router.queues.opened)
 
-    def consume(self, consumer: Consumer) -> PatternSubscription:
+    def consume(self, consumer: RecordingConsumer) -> PatternSubscription:
         joined = self.router.subscriptions.subscribe(consumer, "queue/#", SubscribeOptions())
         assert isinstance(joined, PatternSubscription)
         consumer.joined = joined
@@ -532,7 +492,7 @@ class TestAllQueuesOfAFilter:
     """A consumer joins and is served thousands of queues, a slice in each turn of the loop."""
 
     def test_no_turn_takes_more_than_a_slice_and_all_are_served(self) -> None:
-        site, consumer, told = Sliced(40), Consumer(), list[int]()
+        site, consumer, told = Sliced(40), RecordingConsumer(), list[int]()
         joined = site.consume(consumer)
 
         def tell() -> None:
@@ -551,10 +511,10 @@ class TestAllQueuesOfAFilter:
 
     def test_it_is_not_idle_before(self) -> None:
         site = Sliced(40)
-        assert not site.consume(Consumer()).idle_now
+        assert not site.consume(RecordingConsumer()).idle_now
 
     def test_each_queue_has_its_turn_when_there_is_little_credit(self) -> None:
-        site, consumer = Sliced(0), Consumer(credit=0)
+        site, consumer = Sliced(0), RecordingConsumer(credit=0)
         for number in range(5):
             site.send(f"queue/{number}", *[b"%d" % number] * 5)
         joined = site.consume(consumer)
@@ -566,7 +526,7 @@ class TestAllQueuesOfAFilter:
         assert {name for name, _ in consumer.got} == {"0", "1", "2", "3", "4"}
 
     def test_one_that_leaves_in_between_is_told_and_gets_no_more(self) -> None:
-        site, consumer, told = Sliced(40), Consumer(credit=0), list[bool]()
+        site, consumer, told = Sliced(40), RecordingConsumer(credit=0), list[bool]()
         joined = site.consume(consumer)
         joined.when_joined(lambda: told.append(True))
         site.turn(3)
@@ -583,7 +543,7 @@ class TestAllQueuesOfAFilter:
     def test_one_that_leaves_when_it_is_given_something_is_given_no_more(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        class Leaving(Consumer):
+        class Leaving(RecordingConsumer):
             def take(self, subscription: Subscription, stored: Stored) -> None:
                 super().take(subscription, stored)
                 if self.joined is not None:
@@ -594,23 +554,23 @@ class TestAllQueuesOfAFilter:
         site.turn(50)
         assert len(leaving.got) == 1
         assert "raised" not in caplog.text
-        other = Consumer()
+        other = RecordingConsumer()
         site.consume(other)
         site.turn(50)
         assert len(other.got) == 10
 
     def test_queues_that_come_and_go_in_between(self) -> None:
-        site, consumer = Sliced(40), Consumer()
+        site, consumer = Sliced(40), RecordingConsumer()
         site.consume(consumer)
-        site.router.publish(Publication(Origin(), Run("queue/new", "d", 1, b"", [b"new"]), ()))
+        site.router.publish(Publication(SilentOrigin(), Run("queue/new", "d", 1, b"", [b"new"]), ()))
         site.router.flush()
-        other = Consumer("other", credit=0)
+        other = RecordingConsumer("other", credit=0)
         site.router.subscriptions.subscribe(other, "queue/39", SubscribeOptions())
         site.turn(80)
         assert len(consumer.got) == 41
 
     def test_a_new_type_of_its_addresses_in_between(self) -> None:
-        site, consumer = Sliced(40), Consumer()
+        site, consumer = Sliced(40), RecordingConsumer()
         joined = site.consume(consumer)
         site.turn(2)
         site.router.reconfigure(AddressTable([AddressRule("queue/#", AddressType.TOPIC)]))
@@ -619,7 +579,7 @@ class TestAllQueuesOfAFilter:
         site.turn(80)
         assert len(consumer.got) == got
         site.router.reconfigure(site.table)
-        other = Consumer("other")
+        other = RecordingConsumer("other")
         site.consume(other)
         site.turn(80)
         assert len(other.got) == 40 - got

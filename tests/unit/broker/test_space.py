@@ -12,13 +12,13 @@ from edge.broker.model.interfaces import Refusal
 from edge.broker.router.batch import Publication
 from edge.broker.space import Space
 from edge.broker.store.sqlite import open_store
-from tests.unit.broker.test_promises import Origin
+from tests.support.router_site import SilentOrigin
 
 QUEUES = AddressTable([AddressRule("queue/#", AddressType.QUEUE)])
 DEADLINE_S = 30
 
 
-class Sender(Origin):
+class Sender(SilentOrigin):
     """Sender that publishes at the end of a turn, as the lanes of MQTT do, and remembers accepted messages."""
 
     def __init__(self, space: Space) -> None:

@@ -20,8 +20,8 @@ from edge.broker.model.interfaces import DeliveryOutcome, SubscribeOptions
 from edge.broker.router.batch import Publication
 from edge.broker.store.errors import StoreFull
 from tests.support.memory_store import MemoryStore
-from tests.unit.broker.test_promises import Consumer, Origin, Site, expiry
-from tests.unit.broker.test_queue import Picky, attach
+from tests.support.router_site import RecordingConsumer, RouterSite, SilentOrigin, expiry
+from tests.unit.broker.selecting_consumer import SelectingConsumer, attach
 
 HOUR = AddressPolicy(ttl_max_s=3600)
 
@@ -29,7 +29,7 @@ HOUR = AddressPolicy(ttl_max_s=3600)
 class Reads:
     """Count the reads of a site's store."""
 
-    def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, site: RouterSite, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
         read = site.store.logs.read
 
@@ -40,7 +40,7 @@ class Reads:
         monkeypatch.setattr(site.store.logs, "read", counted)
 
 
-def absent(site: Site, name: str, pattern: str = "topic/#") -> None:
+def absent(site: RouterSite, name: str, pattern: str = "topic/#") -> None:
     """Make a durable subscription without a connected client."""
     consumer = site.consumer(pattern, name, options=SubscribeOptions(durable_name=name))
     assert consumer.joined is not None
@@ -48,15 +48,15 @@ def absent(site: Site, name: str, pattern: str = "topic/#") -> None:
 
 
 def fill(
-    site: Site, address: str, count: int, *, size: int = 100, together: int = 100, properties: bytes = b""
+    site: RouterSite, address: str, count: int, *, size: int = 100, together: int = 100, properties: bytes = b""
 ) -> None:
     for start in range(0, count, together):
         bodies = [b"%0*d" % (size, number) for number in range(start, min(start + together, count))]
-        site.router.publish(Publication(Origin(), Run(address, "device", 1, properties, bodies), ()))
+        site.router.publish(Publication(SilentOrigin(), Run(address, "device", 1, properties, bodies), ()))
     site.settle_down()
 
 
-def tick(site: Site) -> None:
+def tick(site: RouterSite) -> None:
     """Run one tick and its effects, up to the next tick."""
     site.now += 0.25
     site.router.tick()
@@ -65,14 +65,14 @@ def tick(site: Site) -> None:
         site.router.flush()
 
 
-def held(site: Site, log: str) -> int:
+def held(site: RouterSite, log: str) -> int:
     """Return the bytes of bodies in a log."""
     return site.store.retention.log_bytes(site.store.logs.open(log))
 
 
 class TestAbsent:
     def test_a_hundred_thousand_leave_within_ticks_that_can_be_counted(self) -> None:
-        site = Site(queue=HOUR)
+        site = RouterSite(queue=HOUR)
         fill(site, "queue/a", 100_000)
         assert held(site, "queue queue/a") == 10_000_000
         site.now += 3600
@@ -86,7 +86,7 @@ class TestAbsent:
 
     def test_a_tick_looks_at_no_more_runs_than_it_may(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("edge.broker.delivery.sweep.SWEEP_RUNS_MAX", 10)
-        site = Site(queue=HOUR)
+        site = RouterSite(queue=HOUR)
         fill(site, "queue/a", 100, size=1, together=1)
         site.now += 3600
         left = []
@@ -97,7 +97,7 @@ class TestAbsent:
         assert left[-1] == 0
 
     def test_every_cursor_of_a_topic_answers_for_itself(self) -> None:
-        site = Site(topic=HOUR)
+        site = RouterSite(topic=HOUR)
         absent(site, "one")
         absent(site, "two", "topic/a")
         uplink = site.consumer("topic/#", "up", options=SubscribeOptions(durable_name="forwarder/hub", all_qos=True))
@@ -113,7 +113,7 @@ class TestAbsent:
         assert held(site, "topic topic/#") == 2000, "a forwarder sends on what it was given"
 
     def test_what_came_back_from_a_consumer_that_left_expires_too(self) -> None:
-        site = Site(queue=HOUR)
+        site = RouterSite(queue=HOUR)
         consumer = site.consumer("queue/a", credit=3)
         fill(site, "queue/a", 10)
         assert len(consumer.got) == 3
@@ -121,38 +121,38 @@ class TestAbsent:
         site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
         site.settle_down(wait_s=3600)
         assert [(lost.first, lost.last) for lost in site.lost] == [(0, 9)]
-        assert site.kept("queue/a") == 0
+        assert site.unacknowledged("queue/a") == 0
 
     def test_what_a_consumer_has_is_its_own(self) -> None:
-        site = Site(queue=HOUR)
+        site = RouterSite(queue=HOUR)
         consumer = site.consumer("queue/a", credit=3)
         fill(site, "queue/a", 10)
         site.settle_down(wait_s=3600)
         assert [(lost.first, lost.last) for lost in site.lost] == [(3, 9)], "with no credit they wait like any other"
         consumer.answer(DeliveryOutcome.ACCEPTED, 3)
-        assert site.kept("queue/a") == 0
+        assert site.unacknowledged("queue/a") == 0
 
     def test_with_selectors_too(self) -> None:
-        site = Site(queue=HOUR)
-        attach(site, Picky("red"))
+        site = RouterSite(queue=HOUR)
+        attach(site, SelectingConsumer("red"))
         fill(site, "queue/a", 10)
-        assert site.kept("queue/a") == 10
+        assert site.unacknowledged("queue/a") == 10
         site.settle_down(wait_s=3600)
-        assert site.kept("queue/a") == 0
+        assert site.unacknowledged("queue/a") == 0
         assert [(lost.first, lost.last) for lost in site.lost] == [(0, 9)]
 
     def test_after_a_restart(self) -> None:
-        site = Site(queue=AddressPolicy(ttl_max_s=3600, expiry="deadletter/late"))
+        site = RouterSite(queue=AddressPolicy(ttl_max_s=3600, expiry="deadletter/late"))
         fill(site, "queue/a", 30, together=10)
         site.boot()
         site.settle_down(wait_s=3600)
-        assert site.kept("queue/a") == 0
+        assert site.unacknowledged("queue/a") == 0
         late = site.consumer("deadletter/late")
         assert len(late.got) == 30
-        assert site.buried == [("expired", 0, 29)]
+        assert site.dead_letters == [("expired", 0, 29)]
 
     def test_deleted_meanwhile(self) -> None:
-        site = Site(topic=HOUR)
+        site = RouterSite(topic=HOUR)
         absent(site, "one")
         fill(site, "topic/a", 10)
         site.now += 3600
@@ -165,7 +165,7 @@ class TestAbsent:
 
 class TestOwnTimes:
     def test_behind_one_that_lives_longer_they_go_out_of_turn(self) -> None:
-        site = Site()
+        site = RouterSite()
         site.send("queue/a", b"first")
         site.send("queue/a", b"1", b"2", properties=expiry(60))
         site.send("queue/a", b"between", properties=expiry(90))
@@ -177,10 +177,10 @@ class TestOwnTimes:
         consumer = site.consumer("queue/a")
         assert consumer.got == [("first", 0)]
         consumer.answer(DeliveryOutcome.ACCEPTED)
-        assert site.kept("queue/a") == 0
+        assert site.unacknowledged("queue/a") == 0
 
     def test_behind_many_that_live_longer_they_wait(self) -> None:
-        site = Site()
+        site = RouterSite()
         fill(site, "queue/a", SWEEP_READ_BYTES_MAX // 100 + 100)
         site.send("queue/a", b"waits", properties=expiry(60))
         site.settle_down(wait_s=61)
@@ -188,11 +188,11 @@ class TestOwnTimes:
         site.router.reconfigure(site.router.addresses.table, {"queue/#": HOUR})
         site.settle_down(wait_s=SWEEP_AGAIN_S)
         site.settle_down(wait_s=3600)
-        assert site.kept("queue/a") == 0
+        assert site.unacknowledged("queue/a") == 0
 
     def test_ranges_out_of_turn_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("edge.broker.delivery.expiry.SWEEP_RANGES_MAX", 3)
-        site = Site()
+        site = RouterSite()
         for number in range(10):
             site.send("queue/a", b"%d" % number, properties=expiry(60) if number % 2 else b"")
         site.settle_down(wait_s=61)
@@ -201,7 +201,7 @@ class TestOwnTimes:
         assert [text for text, _ in consumer.got] == ["0", "2", "4", "6", "8"]
 
     def test_nothing_is_read_where_nothing_expires(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        site = Site()
+        site = RouterSite()
         absent(site, "one")
         reads = Reads(site, monkeypatch)
         for properties in (b"", b"\x01\x00"):  # payload format indicator
@@ -214,7 +214,7 @@ class TestOwnTimes:
     def test_a_backlog_of_before_is_looked_at_once_and_before_its_time_no_more(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        site = Site()
+        site = RouterSite()
         site.good = True
         fill(site, "queue/a", 10)
         site.send("queue/b", b"x", properties=expiry(500))
@@ -224,12 +224,12 @@ class TestOwnTimes:
             site.settle_down()
         assert reads.count == 2
         site.settle_down(wait_s=500)
-        assert site.kept("queue/b") == 0
+        assert site.unacknowledged("queue/b") == 0
 
 
 class TestClock:
     def test_set_forward_while_it_is_not_known_good(self) -> None:
-        site = Site(queue=HOUR)
+        site = RouterSite(queue=HOUR)
         steady_s = 0.0
         site.steady_s = lambda: steady_s
         site.boot()
@@ -244,7 +244,7 @@ class TestClock:
         assert [(lost.first, lost.last) for lost in site.lost] == [(10, 19)], "those that came after it was set"
 
     def test_set_while_the_gateway_was_down(self) -> None:
-        site = Site(queue=HOUR)
+        site = RouterSite(queue=HOUR)
         site.steady_s = lambda: 0.0
         site.boot()
         site.settle_down()
@@ -253,23 +253,23 @@ class TestClock:
         site.steady_s = lambda: site.now - booted_at_s
         site.boot()
         site.settle_down(wait_s=3600)
-        assert site.kept("queue/a") == 10, "how long the machine was off nobody knows"
+        assert site.unacknowledged("queue/a") == 10, "how long the machine was off nobody knows"
         fill(site, "queue/b", 10)
         site.boot()
         site.settle_down(wait_s=3600)
-        assert site.kept("queue/b") == 0
-        assert site.kept("queue/a") == 10
+        assert site.unacknowledged("queue/b") == 0
+        assert site.unacknowledged("queue/a") == 10
         consumer = site.consumer("queue/a")
         assert len(consumer.got) == 10, "nothing is given up by a clock that was set"
 
     def test_it_is_on_disk_with_the_first_message(self) -> None:
         """Messages age although the first process ends before its first tick [MQTT-3.3.2-6]."""
-        site = Site(queue=HOUR)
+        site = RouterSite(queue=HOUR)
         booted_at_s = site.now - 5_000
         site.steady_s = lambda: site.now - booted_at_s
         site.store = MemoryStore(post=site.posted.append, clock=lambda: site.now)
         site.boot()
-        site.router.publish(Publication(Origin(), Run("queue/a", "device", 1, b"", [b"x"]), ()))
+        site.router.publish(Publication(SilentOrigin(), Run("queue/a", "device", 1, b"", [b"x"]), ()))
         site.router.flush()
         site.posted.popleft()()
         site.now += 10
@@ -278,7 +278,7 @@ class TestClock:
         assert [(lost.first, lost.last) for lost in site.lost] == [(0, 0)]
 
     def test_good_clocks_judge_what_good_clocks_stamped(self) -> None:
-        site = Site(queue=HOUR)
+        site = RouterSite(queue=HOUR)
         fill(site, "queue/a", 10)
         site.good = True
         fill(site, "queue/a", 10)
@@ -288,10 +288,10 @@ class TestClock:
         fill(site, "queue/b", 10)
         site.good = True
         site.settle_down(wait_s=3600)
-        assert site.kept("queue/b") == 10
+        assert site.unacknowledged("queue/b") == 10
 
     def test_set_back_it_only_takes_longer(self) -> None:
-        site = Site(queue=HOUR)
+        site = RouterSite(queue=HOUR)
         site.good = True
         site.now += 10 * 365 * 86_400
         fill(site, "queue/a", 10)
@@ -300,31 +300,31 @@ class TestClock:
         site.settle_down()
         fill(site, "queue/b", 10)
         site.settle_down(wait_s=3600 + SWEEP_AGAIN_S)
-        assert site.kept("queue/b") == 0
-        assert site.kept("queue/a") == 10
+        assert site.unacknowledged("queue/b") == 0
+        assert site.unacknowledged("queue/a") == 10
 
 
 class TestRoom:
     def test_the_expiry_address_gets_each_once(self) -> None:
-        site = Site(queue=AddressPolicy(ttl_max_s=60, expiry="deadletter/late"))
+        site = RouterSite(queue=AddressPolicy(ttl_max_s=60, expiry="deadletter/late"))
         fill(site, "queue/a", 1000)
         site.settle_down(wait_s=60)
         late = site.consumer("deadletter/late", credit=2000)
         assert sorted(int(text) for text, _ in late.got) == list(range(1000))
         assert ("x-opt-waypost-dead-reason", "expired") in decode_run(late.runs[0].properties).user_property
-        assert site.buried == [("expired", 0, 999)]
+        assert site.dead_letters == [("expired", 0, 999)]
         assert site.lost == []
 
     def test_a_full_expiry_address_is_tried_a_piece_at_a_tick(self, monkeypatch: pytest.MonkeyPatch) -> None:
         late = AddressPolicy(quota_bytes=500)
-        site = Site(queue=AddressPolicy(ttl_max_s=60, expiry="deadletter/late"), deadletter=late)
+        site = RouterSite(queue=AddressPolicy(ttl_max_s=60, expiry="deadletter/late"), deadletter=late)
         fill(site, "queue/a", 20)
         site.settle_down(wait_s=60)
         reads = Reads(site, monkeypatch)
         for _ in range(10):
             tick(site)
         assert reads.count <= 2 * 10
-        assert site.kept("queue/a") == 20 - 5
+        assert site.unacknowledged("queue/a") == 20 - 5
         for _ in range(4):
             consumer = site.consumer("deadletter/late")
             assert consumer.last is not None
@@ -333,11 +333,11 @@ class TestRoom:
             site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
             for _ in range(4):
                 site.settle_down(wait_s=1)
-        assert site.kept("queue/a") == 0
-        assert sum(last - first + 1 for _, first, last in site.buried) == 20
+        assert site.unacknowledged("queue/a") == 0
+        assert sum(last - first + 1 for _, first, last in site.dead_letters) == 20
 
     def test_a_store_that_fails_is_left_alone(self) -> None:
-        site = Site(queue=HOUR)
+        site = RouterSite(queue=HOUR)
         fill(site, "queue/a", 10)
         site.store.failure = StoreFull("no space left")
         site.send("queue/b", b"refused")
@@ -345,12 +345,12 @@ class TestRoom:
         assert site.store.ledger.entries(0, 10) == []
         site.store.failure = None
         site.settle_down(wait_s=1)
-        assert site.kept("queue/a") == 0
+        assert site.unacknowledged("queue/a") == 0
         (lost,) = site.lost
         assert lost.messages == 10
 
     def test_expired_messages_make_room_first(self) -> None:
-        site = Site(queue=AddressPolicy(ttl_max_s=60, quota_bytes=1000, when_full=WhenFull.REJECT))
+        site = RouterSite(queue=AddressPolicy(ttl_max_s=60, quota_bytes=1000, when_full=WhenFull.REJECT))
         absent_queues = 5
         for number in range(absent_queues):
             fill(site, f"queue/{number}", 2)
@@ -359,13 +359,13 @@ class TestRoom:
         assert "queue/last" in site.router.queues
         site.settle_down()
         site.send("queue/last", b"x" * 1000)
-        assert site.kept("queue/last") == 1
+        assert site.unacknowledged("queue/last") == 1
         assert {lost.reason for lost in site.lost} == {"expired"}
 
 
 def test_many_subscriptions_take_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge.broker.delivery.sweep.SWEEP_VISITS_MAX", 3)
-    site = Site(queue=HOUR)
+    site = RouterSite(queue=HOUR)
     for number in range(20):
         fill(site, f"queue/{number}", 1)
     site.now += 3600
@@ -375,12 +375,12 @@ def test_many_subscriptions_take_their_turn(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_consumer_without_credit_is_seen_to_in_memory() -> None:
-    site = Site(queue=HOUR)
-    consumer = Consumer(credit=0)
+    site = RouterSite(queue=HOUR)
+    consumer = RecordingConsumer(credit=0)
     site.router.subscriptions.subscribe(consumer, "queue/a", SubscribeOptions()).pump()
     fill(site, "queue/a", 5)
     site.settle_down(wait_s=3600)
-    assert site.kept("queue/a") == 0
+    assert site.unacknowledged("queue/a") == 0
 
 
 def test_limits_are_named() -> None:

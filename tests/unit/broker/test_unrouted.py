@@ -11,7 +11,7 @@ from edge.broker.limits import UNROUTED_ADDRESSES_MAX, UNROUTED_S
 from edge.broker.model.interfaces import Acceptance, MessageCounts, Origin, Refusal, SubscribeOptions
 from edge.broker.router.batch import Publication
 from edge.broker.router.unrouted import UnroutedMessages
-from tests.unit.broker.test_promises import Site
+from tests.support.router_site import RouterSite
 
 Answers = list[tuple[int, Refusal | Acceptance]]
 
@@ -19,7 +19,7 @@ Answers = list[tuple[int, Refusal | Acceptance]]
 class Publisher(Origin):
     """Origin that records its answers."""
 
-    def __init__(self, site: Site, *, in_order: bool = False) -> None:
+    def __init__(self, site: RouterSite, *, in_order: bool = False) -> None:
         self.name = "publisher"
         self.in_order = in_order
         self.answers: Answers = []
@@ -42,7 +42,7 @@ class Publisher(Origin):
 
 class TestAnswers:
     def test_a_topic_without_a_subscriber_is_answered_unrouted_at_once(self) -> None:
-        site = Site()
+        site = RouterSite()
         publisher = Publisher(site)
         publisher.publish("topic/a", 1, 2)
         assert publisher.answers == [(1, Acceptance.UNROUTED), (2, Acceptance.UNROUTED)]
@@ -50,7 +50,7 @@ class TestAnswers:
         assert site.router.figures.stored == 0
 
     def test_a_connected_subscriber_makes_it_routed(self) -> None:
-        site = Site()
+        site = RouterSite()
         site.consumer("topic/a")
         publisher = Publisher(site)
         publisher.publish("topic/a", 1)
@@ -58,7 +58,7 @@ class TestAnswers:
         assert site.router.figures.unrouted == 0
 
     def test_a_durable_subscription_makes_it_stored(self) -> None:
-        site = Site()
+        site = RouterSite()
         consumer = site.consumer("topic/a", options=SubscribeOptions(durable_name="d"))
         assert consumer.joined is not None
         site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
@@ -69,7 +69,7 @@ class TestAnswers:
         assert (site.router.figures.unrouted, site.router.figures.stored) == (0, 1)
 
     def test_a_retained_message_is_kept_and_so_is_not_unrouted(self) -> None:
-        site = Site()
+        site = RouterSite()
         publisher = Publisher(site)
         publisher.publish("topic/a", 1, flags=1 | RETAIN)
         site.settle_down()
@@ -78,7 +78,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize("in_order", [False, True])
     def test_the_answer_waits_behind_older_messages_of_its_sender(self, in_order: bool) -> None:
-        site = Site()
+        site = RouterSite()
         publisher = Publisher(site, in_order=in_order)
         if in_order:  # an anycast message without a consumer's answer holds all later ones
             site.consumer("anycast/a")
@@ -95,19 +95,19 @@ class TestAnswers:
         assert [token for token, _ in publisher.answers] == [1, 2]
 
     def test_messages_without_an_answer_count_as_well(self) -> None:
-        site = Site()
+        site = RouterSite()
         site.send("topic/a", b"1", b"2", b"3", flags=0)
         assert site.router.figures.unrouted == 3
 
     def test_a_queue_stores_without_a_consumer(self) -> None:
-        site = Site()
+        site = RouterSite()
         site.send("queue/a", b"1", b"2")
         assert (site.router.figures.unrouted, site.router.figures.stored) == (0, 2)
 
 
 class TestAddresses:
     def test_an_address_stops_being_unrouted_when_a_client_subscribes(self) -> None:
-        site = Site()
+        site = RouterSite()
         site.send("topic/a/b", b"1")
         assert [one.address for one in site.router.unrouted] == ["topic/a/b"]
         assert site.router.is_unrouted("topic/a/b")
@@ -115,7 +115,7 @@ class TestAddresses:
         assert not site.router.is_unrouted("topic/a/b")
 
     def test_only_topics_are_unrouted(self) -> None:
-        assert not Site().router.is_unrouted("queue/a")
+        assert not RouterSite().router.is_unrouted("queue/a")
 
     def test_an_address_is_reported_for_a_while_after_its_last_message(self) -> None:
         now = [0.0]

@@ -26,15 +26,14 @@ from edge.broker.router.router import Router
 from edge.broker.router.running_time import RunningTime
 from edge.broker.store.errors import StoreFull
 from tests.contract.store.rig import sqlite_rig
-from tests.unit.broker import test_promises
-from tests.unit.broker.test_promises import Consumer, S
+from tests.support.router_site import NS_PER_S, RecordingConsumer, RouterSite
 
 UNUSED_S = 10_000
 NAME = "amqp/c/alarms"
 OPTIONS = SubscribeOptions(durable_name=NAME, all_qos=True, selector="")
 
 
-class Site(test_promises.Site):
+class Site(RouterSite):
     """Durable subscriptions end after `UNUSED_S` here; `set_s` moves UTC."""
 
     def __init__(self, **policies: AddressPolicy) -> None:
@@ -46,7 +45,7 @@ class Site(test_promises.Site):
         self.router = Router(
             self.store,
             self.table,
-            clock_ns=lambda: int((self.now + self.set_s) * S),
+            clock_ns=lambda: int((self.now + self.set_s) * NS_PER_S),
             clock_good=lambda: self.good,
             flush_soon=lambda: None,
             policies=self.policies,
@@ -55,10 +54,10 @@ class Site(test_promises.Site):
         )
         self.router.tick()
 
-    def join(self, options: SubscribeOptions = OPTIONS) -> Consumer:
+    def join(self, options: SubscribeOptions = OPTIONS) -> RecordingConsumer:
         return self.consumer("topic/a", options=options)
 
-    def leave(self, consumer: Consumer) -> None:
+    def leave(self, consumer: RecordingConsumer) -> None:
         assert consumer.joined is not None
         self.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
         self.settle_down()
@@ -155,7 +154,7 @@ class TestItsEnd:
         left(site, b"1", b"2")
         site.wait(UNUSED_S)
         assert not site.there
-        assert site.buried == [(LossReason.UNUSED.value, 0, 1)]
+        assert site.dead_letters == [(LossReason.UNUSED.value, 0, 1)]
         assert [name for name, _ in site.consumer("deadletter/dead").got] == ["1", "2"]
 
     @pytest.mark.parametrize(
@@ -369,10 +368,10 @@ STEPS = st.sampled_from(["join", "leave", "send", "send", "wait", "long", "fail"
 def test_what_was_sent_while_it_was_there_is_had_or_in_the_ledger(steps: list[str], timeout_s: int) -> None:
     site = Site()
     options = msgspec.structs.replace(OPTIONS, timeout_s=timeout_s)
-    consumer: Consumer | None = site.join(options)
+    consumer: RecordingConsumer | None = site.join(options)
     sent, got = 0, Counter[str]()
 
-    def take(joined: Consumer | None) -> None:
+    def take(joined: RecordingConsumer | None) -> None:
         if joined is not None and joined.joined is not None:
             while joined.runs:
                 stored = joined.runs.pop(0)
@@ -419,7 +418,7 @@ def test_what_was_sent_while_it_was_there_is_had_or_in_the_ledger(steps: list[st
     assert len(got) + lost == sent
 
 
-def settle_all(site: Site, consumer: Consumer) -> None:
+def settle_all(site: Site, consumer: RecordingConsumer) -> None:
     """Answer all deliveries of the consumer."""
     if consumer.last is not None:
         subscription, position = consumer.last

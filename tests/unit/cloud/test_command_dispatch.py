@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from bridge.command import read
 from bridge.downlink import Key
 from bridge.forwarders.outcome import ForwardOutcome
 from cloud.hub.commands.dispatch import Dispatch
@@ -24,8 +23,8 @@ from cloud.hub.registry.commands import (
     CommandState,
 )
 from cloud.hub.registry.location import sqlite_url
+from tests.unit.cloud.command_line import GATEWAY, StubLine
 
-GATEWAY: Key = ("acme", "hall")
 DRAFT = Draft(*GATEWAY, "pump7", "on", b"{}", None, 60.0)
 
 
@@ -67,50 +66,18 @@ class Store:
             self._steps.pop(0)()
 
 
-class FakeLine:
-    """Line to a gateway. The accepted commands stay across its connections, by identifier."""
-
-    gateway = GATEWAY
-
-    def __init__(self, kept: dict[str, int], credit: int = 500) -> None:
-        self.kept = kept
-        self.credit = credit
-        self.open = True
-        self.sent: dict[int, str] = {}
-
-    def send(self, tag: int, message: bytes) -> None:
-        assert self.open
-        assert self.credit > 0
-        assert tag not in self.sent
-        self.credit -= 1
-        self.sent[tag] = read(message).id
-
-    def answer(
-        self, dispatch: Dispatch, outcome: ForwardOutcome = ForwardOutcome.ACCEPTED, *, told: bool = True
-    ) -> None:
-        """Let the gateway keep the oldest command; the parameter `told` decides about the report to the hub."""
-        tag = next(iter(self.sent))
-        identifier = self.sent.pop(tag)
-        self.credit += 1
-        if outcome is ForwardOutcome.ACCEPTED and identifier not in self.kept:
-            self.kept[identifier] = len(self.kept)
-        if told:
-            dispatch.settled(self, tag, outcome, "no")  # type: ignore[arg-type]
-            dispatch.ready(self)  # type: ignore[arg-type]
-
-
 class Hub:
     def __init__(self, registry: Commands) -> None:
         self.store = Store(registry)
         self.dispatch = Dispatch(self.store, lambda: 0)
         self.kept: dict[str, int] = {}
 
-    def line(self, credit: int = 500) -> FakeLine:
-        line = FakeLine(self.kept, credit)
+    def line(self, credit: int = 500) -> StubLine:
+        line = StubLine(self.kept, credit)
         self.dispatch.ready(line)  # type: ignore[arg-type]
         return line
 
-    def end(self, line: FakeLine) -> None:
+    def end(self, line: StubLine) -> None:
         line.open = False
         self.dispatch.ended(line)  # type: ignore[arg-type]
 
@@ -185,7 +152,7 @@ def test_a_gateway_keeps_each_command_once_in_every_order_of_events(registry: Co
     chance = random.Random(seed)
     hub, kept = Hub(registry), dict[str, int]()
     hub.kept = kept
-    line: FakeLine | None = None
+    line: StubLine | None = None
     sent = 0
 
     def answer() -> None:

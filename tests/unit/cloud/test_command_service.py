@@ -14,7 +14,8 @@ from cloud.hub.commands.limits import CORRELATION_CHARACTERS_MAX, REQUESTS_MAX, 
 from cloud.hub.commands.service import ApplicationsUnavailable, CommandsBusy, Draft, HubCommands
 from cloud.hub.registry.commands import CancelTooLate, CommandNews, CommandRecord, Commands, CommandState
 from cloud.hub.registry.location import sqlite_url
-from tests.unit.cloud.test_command_dispatch import FakeLine
+from tests.support.loop_wait import until
+from tests.unit.cloud.command_line import StubLine
 
 WAIT_S = 20.0
 DRAFT = Draft("acme", "hall", "pump7", "on", b"{}", None, 60.0)
@@ -48,12 +49,6 @@ def run(folder: Path, work: Callable[[Hub], Awaitable[None]]) -> None:
             await hub.commands.close()
 
     asyncio.run(main())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 def test_who_waits_hears_what_becomes_of_it(tmp_path: Path) -> None:
@@ -92,7 +87,7 @@ def test_what_applications_cannot_be_told_is_not_kept(tmp_path: Path) -> None:
 
 def test_what_others_put_into_the_registry_goes_down(tmp_path: Path) -> None:
     async def work(hub: Hub) -> None:
-        line = FakeLine({})
+        line = StubLine({})
         line.gateway = ("acme", "hall")
         hub.commands.dispatch.ready(line)  # type: ignore[arg-type]
         beside = await asyncio.to_thread(added_beside, hub)
@@ -127,7 +122,7 @@ def test_what_is_cancelled_goes_nowhere_and_who_waits_hears_it(tmp_path: Path) -
         assert await waits == cancelled
         assert hub.told == [(sent.id, "cancelled")]
         assert await hub.commands.cancel(sent.id, "bob@acme") == cancelled
-        line = FakeLine({})
+        line = StubLine({})
         hub.commands.dispatch.ready(line)
         after = await hub.commands.send(DRAFT)
         await until(lambda: bool(line.sent))

@@ -43,6 +43,7 @@ from cloud.lake.limits import QUIET_BYTES_MIN
 from cloud.lake.rows import ReceivedBatch, telemetry_rows
 from cloud.place.folder import Folder
 from tests.support.lake import rows
+from tests.support.loop_wait import until
 
 
 @pytest.fixture(autouse=True)
@@ -118,13 +119,8 @@ class Bench:
     def put(self, session: GatewaySession, name: str, content: Any) -> None:
         self.committer.put(session, content, lambda verdict, _words: self.answers.append((name, verdict)))
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
-            while not condition():
-                await asyncio.sleep(0.002)
-
     async def answered(self, count: int) -> None:
-        await self.until(lambda: len(self.answers) >= count)
+        await until(lambda: len(self.answers) >= count)
 
     @property
     def rows(self) -> int:
@@ -280,7 +276,7 @@ class TestConnections:
             asyncio.get_running_loop().set_exception_handler(lambda _loop, context: faults.append(context))
             bench.fail = lambda step: answering.wait(10.0) and None if step == "prepared" else None
             bench.send(bench.session(), "slow")
-            await bench.until(lambda: bench.committer._under_way is not None)
+            await until(lambda: bench.committer._under_way is not None)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
                     await bench.committer.close()
@@ -471,7 +467,7 @@ class TestWhatTheHubCannotDo:
             bench.fail = fail
             session = bench.session()
             bench.send(session, "first")
-            await bench.until(lambda: bench.committer.failing)
+            await until(lambda: bench.committer.failing)
             assert bench.answers == []
             fault = bench.committer.fault
             assert fault is not None
@@ -502,7 +498,7 @@ class TestWhatTheHubCannotDo:
 
             bench.fail = fail
             bench.send(bench.session(), "first")
-            await bench.until(lambda: len(tries) == 2)
+            await until(lambda: len(tries) == 2)
             assert bench.answers == []
             await bench.answered(1)
 
@@ -526,7 +522,7 @@ class TestWhatTheHubCannotDo:
             bench.send(good, "good")
             await bench.answered(1)
             assert bench.answers == [("good", LandingOutcome.LANDED)]
-            await bench.until(lambda: bool(bench.committer.held))  # the failing batch may be landing just now
+            await until(lambda: bool(bench.committer.held))  # the failing batch may be landing just now
             [(held, why)] = bench.committer.held
             assert held is bad
             assert why.reason
@@ -552,9 +548,9 @@ class TestWhatTheHubCannotDo:
             bench.fail = fail
             session = bench.session()
             bench.send(session, "gone")
-            await bench.until(lambda: bench.committer.failing)
+            await until(lambda: bench.committer.failing)
             bench.committer.disconnect(session)
-            await bench.until(lambda: bench.committer.pending_bytes == 0)  # a retry may be running
+            await until(lambda: bench.committer.pending_bytes == 0)  # a retry may be running
             bench.fail = lambda step: None
 
         assert run(tmp_path, scenario).answers == []
@@ -569,10 +565,10 @@ class TestWhatTheHubCannotDo:
             bench.fail = fail
             session = bench.session()
             bench.send(session, "held")
-            await bench.until(lambda: bench.committer.failing)
+            await until(lambda: bench.committer.failing)
             bench.send(session, "behind it", first=3)
             bench.committer.disconnect(session)
-            await bench.until(lambda: bench.committer.pending_bytes == 0)  # a retry may be running
+            await until(lambda: bench.committer.pending_bytes == 0)  # a retry may be running
             bench.fail = lambda step: None
 
         assert run(tmp_path, scenario).landed() == {}
@@ -636,7 +632,7 @@ class TestWhatTheHubCannotDo:
                 patch.setattr(Folder, "create", refused)
                 patch.setattr(Folder, "put_new", refused_entry)
                 bench.put(session, "ledger", LedgerDocument([LedgerRange("default", "gw1", "e", "a", 3, 4, 1, "x", 1)]))
-                await bench.until(lambda: bool(bench.committer.held) or bench.committer.failing)
+                await until(lambda: bool(bench.committer.held) or bench.committer.failing)
                 for number in range(3):
                     bench.send(session, f"batch {number}", first=3 * number)
                     await bench.answered(number + 1)
@@ -686,7 +682,7 @@ class TestWhatTheHubCannotDo:
             bench.fail = lambda step: asyncio.run_coroutine_threadsafe(stuck.wait(), loop).result() and None
             bench.send(bench.session(), "first")
             assert bench.committer.fault is None
-            await bench.until(lambda: bench.committer.fault is not None)
+            await until(lambda: bench.committer.fault is not None)
             assert not bench.committer.failing
             stuck.set()
             await bench.answered(1)

@@ -14,6 +14,7 @@ from bridge.transport.lingering import lingering_of
 from cloud.hub.connections import LIMITS, Connections
 from cloud.hub.limits import CONNECTIONS_MAX, HELD_HALF_SENT_BYTES_MAX, MEMORY_BYTES_MAX, MESSAGE_BYTES_MAX
 from edge.broker.limits import AMQP_CONNECTION_BYTES, Limits
+from tests.support.loop_wait import until
 
 PLACES = 20
 """Room for unidentified connections: three quarters of the bytes that open connections may hold."""
@@ -57,14 +58,9 @@ class Rig:
         before = set(self.connections.listener.drivers)
         _, writer = await asyncio.open_connection("127.0.0.1", self.port)
         self.sockets.append(writer)
-        await self.until(lambda: bool(self.connections.listener.drivers.keys() - before))
+        await until(lambda: bool(self.connections.listener.drivers.keys() - before))
         [made] = self.connections.listener.drivers.keys() - before
         return made
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
-            while not condition():
-                await asyncio.sleep(0.002)
 
 
 @contextlib.asynccontextmanager
@@ -86,7 +82,7 @@ def test_who_has_not_said_who_it_is_takes_no_place_of_others() -> None:
             known = await hub.connect()
             assert known.identified("gw1")
             silent = [await hub.connect() for _ in range(3 * PLACES)]
-            await hub.until(lambda: len(hub.connections.listener.drivers) <= PLACES + 1)
+            await until(lambda: len(hub.connections.listener.drivers) <= PLACES + 1)
             assert known in hub.connections.listener.drivers
             assert silent[-1] in hub.connections.listener.drivers, "the newest has its time to say who it is"
             assert silent[0] not in hub.connections.listener.drivers
@@ -103,13 +99,13 @@ def test_nobody_is_let_in_beyond_what_the_process_may_take() -> None:
         async with rig(Limits(memory_bytes_max=MEMORY_BYTES_MAX), lambda: taken) as hub:
             await hub.connect()
             taken = MEMORY_BYTES_MAX + 1
-            await hub.until(lambda: not hub.connections.admission.lets_in)
+            await until(lambda: not hub.connections.admission.lets_in)
             reader, writer = await asyncio.open_connection("127.0.0.1", hub.port)
             assert await reader.read() == b"", "closed at once"
             writer.close()
             assert hub.connections.listener.refused == 1
             taken = 0
-            await hub.until(lambda: hub.connections.admission.lets_in)
+            await until(lambda: hub.connections.admission.lets_in)
             await hub.connect()
 
     asyncio.run(scenario())
@@ -125,7 +121,7 @@ def test_sockets_that_linger_count_among_the_connections_that_may_be_open() -> N
                 _, writer = await asyncio.open_connection("127.0.0.1", hub.port)
                 writer.write(b"no AMQP header")  # refused, and the client keeps its end open
                 hub.sockets.append(writer)
-                await hub.until(lambda: not hub.connections.listener.drivers)
+                await until(lambda: not hub.connections.listener.drivers)
                 assert len(waiting) <= most
             assert len(waiting) == most
             for connected in range(1, most + 1):

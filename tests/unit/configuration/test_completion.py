@@ -21,7 +21,7 @@ from cloud.hub.cli import hub
 from cloud.hub.configuration import KINDS as HUB_KINDS
 from edge.appliance.resource_commands import schema
 from edge.configuration.kinds import KINDS
-from tests.unit.configuration.test_every_field import EVERY, EXTERNAL, documents_of, edit_of, edited, external, whole
+from tests.unit.configuration.every_field import EVERY, EXTERNAL, documents_of, edit_of, edited, external, whole
 
 README = Path(__file__).parents[3] / "README.md"
 HUB = """

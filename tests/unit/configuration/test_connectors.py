@@ -21,7 +21,7 @@ from edge.broker.configuration import Connector, ConnectorType
 from edge.broker.router.connector_types import credentials_of
 from edge.configuration.effective import build_configuration
 from edge.configuration.kinds import KINDS
-from tests.unit.configuration.test_validate import address, errors_of, space
+from tests.unit.configuration.documents import address, errors_of, space
 
 SECRET = "whsec_MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1ub3A="
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.configuration.test_validate import address, errors_of, space
+from tests.unit.configuration.documents import address, errors_of, space
 
 PEERS = space(
     "{connectors: [{name: one, type: amqp, endpointHosts: [{host: a}, {host: b}]},"

@@ -16,7 +16,7 @@ from cloud.hub import metrics as hub_metrics
 from cloud.proof.cli import _metrics
 from cloud.proof.proof import Proof
 from edge.appliance.console.metrics import exposition
-from tests.unit.console.test_app import FULL, SOON, STATUS
+from tests.support.console_status import FULL, SOON, STATUS
 
 RULES = Path(__file__).parents[3] / "cloud" / "deploy" / "alerts.yaml"
 

@@ -16,62 +16,20 @@ from edge.broker.http.access import HttpAccess
 from edge.broker.http.guard import Guard
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.security.site import Site
+from tests.support.console_status import FULL, SOON, STATUS, RecordingControl
 
-STATUS: dict[str, object] = {
-    "gateway": "gw1",
-    "epoch": "5f0e",
-    "version": "0.1.0",
-    "uptime_s": 12.5,
-    "clients": {"mqtt": 2, "amqp": 1, "http": 0},
-    "messages": {"received": 100, "acknowledged": 99, "delivered": 80},
-    "addresses": [{"address": 'plant/"7"/temp', "type": "topic", "received": 100}],
-    "store": {
-        "messages": 20,
-        "bytes": 2_000,
-        "file_bytes": 40_960,
-        "wear": {
-            "device": "mmcblk0",
-            "payload_bytes": 1_000,
-            "process_bytes": 2_500,
-            "device_bytes": 9_000,
-            "bytes_per_day": {"hour": 50.0, "day": 40.0},
-            "endurance_bytes": 60e12,
-            "used": 0.25,
-            "days_left": 1_000.5,
-        },
-        "commits": {"total": 5, "seconds": 0.25, "buckets": [[0.001, 3], [0.1, 4]]},
-    },
-    "uplink": {"state": "connecting", "endpoint": "amqp://hub", "backlog_messages": 20, "backlog_bytes": 2_000},
-}
-
-
-FULL = {
-    "name": "store",
-    "what": "it is full",
-    "since": "2026-05-28T20:26:40+00:00",
-    "next_step": "free space",
-    "severity": "error",
-}
 SERIES = StatusSeries(lambda: SeriesSample(received=100, acked=0, waiting=20, linked=False))
-SOON = {**FULL, "name": "certificate", "what": "it ends soon", "severity": "warning"}
-
-
-class Control:
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def pause(self) -> None:
-        self.calls.append("pause")
-
-    def resume(self) -> None:
-        self.calls.append("resume")
 
 
 class Client:
     """Client at `host` that sends requests to the application."""
 
     def __init__(
-        self, status: Mapping[str, object], control: Control | None, host: str, access: HttpAccess | None = None
+        self,
+        status: Mapping[str, object],
+        control: RecordingControl | None,
+        host: str,
+        access: HttpAccess | None = None,
     ) -> None:
         app = make_app(lambda: status, SERIES, access or HttpAccess(), control)
         self._app = Guard(app, Site(["gw"], exposed=True), lambda: False)
@@ -93,7 +51,7 @@ class Client:
 
 
 def client_of(
-    status: Mapping[str, object] = STATUS, control: Control | None = None, *, host: str = "127.0.0.1"
+    status: Mapping[str, object] = STATUS, control: RecordingControl | None = None, *, host: str = "127.0.0.1"
 ) -> Client:
     return Client(status, control, host)
 
@@ -179,7 +137,7 @@ def test_a_warning_is_said_and_does_not_keep_it_from_serving() -> None:
 
 class TestUplinkControl:
     def test_pause_and_resume_from_this_machine(self) -> None:
-        control = Control()
+        control = RecordingControl()
         client = client_of(control=control)
         assert client.post("/api/v1/uplink/pause").json() == STATUS
         assert client.post("/api/v1/uplink/resume", headers={"origin": "http://gw:8080"}).status_code == 200
@@ -189,7 +147,7 @@ class TestUplinkControl:
         ("host", "origin"), [("10.0.0.7", None), ("127.0.0.1", "http://elsewhere"), ("nonsense", None)]
     )
     def test_others_are_refused(self, host: str, origin: str | None) -> None:
-        control = Control()
+        control = RecordingControl()
         headers = {"origin": origin} if origin else {}
         answer = client_of(control=control, host=host).post("/api/v1/uplink/pause", headers=headers)
         assert answer.status_code == 403
@@ -199,7 +157,7 @@ class TestUplinkControl:
         assert client_of().post("/api/v1/uplink/pause").status_code == 404
 
     def test_reading_does_not_steer(self) -> None:
-        assert client_of(control=Control()).get("/api/v1/uplink/pause").status_code == 405
+        assert client_of(control=RecordingControl()).get("/api/v1/uplink/pause").status_code == 405
 
 
 class TestSeries:

@@ -7,7 +7,7 @@ import tomllib
 from hashlib import sha256
 from pathlib import Path
 
-from tests.unit.test_tidy import ROOT
+from tests.support.checkout import ROOT
 
 VENDOR = ROOT / "bridge" / "console" / "vendor"
 LISTED = tomllib.loads((VENDOR / "vendor.toml").read_text())

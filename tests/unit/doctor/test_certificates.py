@@ -15,7 +15,7 @@ from edge.appliance.doctor.certificates import Files, certificates, check_files
 from edge.appliance.doctor.check import Level
 from edge.broker.configuration import BrokerConfiguration, Connector, DeviceTls, EndpointHost, TlsFiles
 from tests.support.certificates import Authority, Issued
-from tests.unit.doctor.around import bad, machine
+from tests.unit.doctor.check_context import bad, machine
 
 TODAY = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
 DAY = datetime.timedelta(days=1)

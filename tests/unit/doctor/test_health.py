@@ -15,7 +15,7 @@ from edge.appliance.doctor.check import CheckResult, Level
 from edge.appliance.doctor.health import health
 from edge.broker.configuration import BrokerConfiguration, Listener, Protocol
 from tests.support.processes import free_port
-from tests.unit.doctor.around import bad, machine
+from tests.unit.doctor.check_context import bad, machine
 
 
 class Answers(http.server.BaseHTTPRequestHandler):

@@ -21,7 +21,7 @@ from edge.broker.model.addresses import AddressRule, AddressType
 from edge.configuration.kinds import KINDS
 from edge.configuration.repository import Repository
 from tests.support.stores import Made, change, make
-from tests.unit.doctor.around import bad, found, levels, machine
+from tests.unit.doctor.check_context import bad, found, levels, machine
 
 GATEWAY = """
 apiVersion: waypost/v1

@@ -11,7 +11,7 @@ from edge.appliance.doctor import medium
 from edge.appliance.doctor.check import CheckContext, Level, examine
 from edge.broker.configuration import BrokerConfiguration
 from edge.broker.limits import Limits
-from tests.unit.doctor.around import NOW, bad, found, levels, machine
+from tests.unit.doctor.check_context import NOW, bad, found, levels, machine
 
 
 def mounts(*lines: str) -> dict[str, str]:

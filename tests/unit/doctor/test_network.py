@@ -16,7 +16,7 @@ from edge.appliance.doctor.network import ports, uplinks
 from edge.broker.configuration import BrokerConfiguration, Connector, EndpointHost, Listener, Protocol, TlsFiles
 from tests.support.certificates import Authority
 from tests.support.processes import free_port
-from tests.unit.doctor.around import bad, machine
+from tests.unit.doctor.check_context import bad, machine
 
 
 @pytest.fixture

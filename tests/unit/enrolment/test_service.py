@@ -24,6 +24,7 @@ from cloud.lake.faults import RegistryError
 from edge.appliance.identity.enrolling import enrol
 from edge.appliance.identity.files import GatewayIdentity
 from edge.appliance.identity.request import new_key, signing_request
+from tests.support.loop_wait import until
 from tests.unit.enrolment.hub import NOW, Hub, shown
 
 DEADLINE_S = 20.0
@@ -62,11 +63,6 @@ class Watched:
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
     monkeypatch.setattr(service, "REVOCATIONS_CHECK_INTERVAL_S", 0.01)
     return Watched(tmp_path)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
 
 
 def test_what_a_command_revokes_is_noticed_once(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from edge.appliance.first_boot.places import CardPaths
 from edge.appliance.first_boot.settings import AppliedSettings, apply_settings
 from edge.card.resource import plain_of, read
 from edge.card.text import document, text_of
+from tests.support.simulated_kill import SimulatedKill
 
 TOKEN = EnrolmentToken.make(bytes(32)).text
 SPEC = {
@@ -181,10 +182,6 @@ def torn(_: Path) -> Iterator[Path]:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-class CutOff(BaseException):
-    """Cut of the power."""
-
-
 CALLS = ("replace", "rename", "fsync", "unlink", "mkdir", "open")
 
 
@@ -199,7 +196,7 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         def call(*arguments: object, **named: object) -> object:
             left[0] -= 1
             if left[0] == 0:
-                raise CutOff
+                raise SimulatedKill
             return None if name == "fsync" else before(*arguments, **named)
 
         monkeypatch.setattr(os, name, call)
@@ -223,7 +220,7 @@ def test_cut_off_before_any_change_of_a_file_it_ends_the_same(tmp_path: Path, cu
         cut(count)
         try:
             apply_settings(places)
-        except CutOff:
+        except SimulatedKill:
             cuts += 1
         else:
             break

@@ -14,12 +14,12 @@ from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.answers import REASONS
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.store.errors import StoreError
-from tests.unit.mqtt.test_commit_order import Peer, Site
+from tests.support.mqtt_sessions import SessionPeer, SessionSite
 
 ADDRESS, TOPIC = "event/t", "event/t/4711"
 
 
-class Devices(Site):
+class Devices(SessionSite):
     """A site with the device API."""
 
     rules = [AddressRule(ADDRESS, AddressType.QUEUE)]  # noqa: RUF012 - as in the base
@@ -41,7 +41,7 @@ class Handed(Devices):
     rules = [AddressRule(ADDRESS, AddressType.ANYCAST)]  # noqa: RUF012 - as in the base
 
 
-def refused(site: Devices, peer: Peer, topic: str) -> None:
+def refused(site: Devices, peer: SessionPeer, topic: str) -> None:
     """Let the commit of a message fail; the next commit writes its other changes."""
     peer.publish(1, topic)
     site.store.failure = StoreError("no")
@@ -57,7 +57,7 @@ def refused(site: Devices, peer: Peer, topic: str) -> None:
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_refused_message_is_taken_when_it_comes_again(version: int, bag: str, *, restarted: bool) -> None:
     site = Devices()
-    peer = Peer(site, version=version)
+    peer = SessionPeer(site, version=version)
     refused(site, peer, TOPIC + bag)
     assert not [each for each in peer.sent() if isinstance(each, p.PubRec)]
     assert site.incoming() == []
@@ -65,7 +65,7 @@ def test_a_refused_message_is_taken_when_it_comes_again(version: int, bag: str, 
     site.settle()
     if restarted:
         site.start()
-    again = Peer(site, version=version)
+    again = SessionPeer(site, version=version)
     again.publish(1, TOPIC + bag)
     site.settle()
     assert [each.packet_id for each in again.sent() if isinstance(each, p.PubRec)] == [1]
@@ -76,7 +76,7 @@ def test_a_refused_message_is_taken_when_it_comes_again(version: int, bag: str, 
 def test_the_identifier_of_a_message_that_was_refused_is_free(*, restarted: bool) -> None:
     """A PUBREC with an error ends the exchange [MQTT-4.3.3-9]."""
     site = Devices()
-    peer = Peer(site)
+    peer = SessionPeer(site)
     refused(site, peer, TOPIC + "/?on-error=ignore")
     assert [each.packet_id for each in peer.sent() if isinstance(each, p.PubRec)] == [1]
     assert site.incoming() == []
@@ -84,7 +84,7 @@ def test_the_identifier_of_a_message_that_was_refused_is_free(*, restarted: bool
         peer.lose()
         site.settle()
         site.start()
-        peer = Peer(site)
+        peer = SessionPeer(site)
     peer.publish(1, TOPIC)
     site.settle()
     assert [each.packet_id for each in peer.sent() if isinstance(each, p.PubRec)] == [1]
@@ -95,7 +95,7 @@ def test_the_identifier_of_a_message_that_was_refused_is_free(*, restarted: bool
 def test_a_message_that_was_never_published_comes_again(version: int) -> None:
     """A message with an invalid topic is dropped; a client before MQTT 5 gets no error."""
     site = Devices()
-    peer = Peer(site, version=version)
+    peer = SessionPeer(site, version=version)
     peer.publish(1, "event/t/no device/?on-error=skip-ack")
     site.settle()
     peer.publish(1, TOPIC)
@@ -108,12 +108,12 @@ def test_a_message_that_was_never_published_comes_again(version: int) -> None:
 def test_a_message_that_came_again_before_it_was_refused(version: int) -> None:
     """The connection that took over gets the error, or is closed when its version has no error."""
     site = Handed()
-    application = Peer(site, "application")
+    application = SessionPeer(site, "application")
     application.send(p.Subscribe(1, (SubscriptionRequest(ADDRESS, 1),)))
     site.settle()
     application.sent()
-    Peer(site, version=version).publish(1, TOPIC)
-    again = Peer(site, version=version)
+    SessionPeer(site, version=version).publish(1, TOPIC)
+    again = SessionPeer(site, version=version)
     again.publish(1, TOPIC)
     site.settle()
     [handed] = [each for each in application.sent() if isinstance(each, p.Publish)]
@@ -121,7 +121,7 @@ def test_a_message_that_came_again_before_it_was_refused(version: int) -> None:
     site.settle()
     answers = [each.reason for each in again.sent() if isinstance(each, p.PubRec)]
     assert (answers, again.connection.closed) == (([], True) if version == 4 else ([REASONS[Refusal.REJECTED]], False))
-    last = Peer(site, version=version) if version == 4 else again
+    last = SessionPeer(site, version=version) if version == 4 else again
     last.publish(1, TOPIC)
     site.settle()
     assert [each for each in application.sent() if isinstance(each, p.Publish)], "it is taken, and handed on anew"

@@ -20,7 +20,7 @@ from images.card.advice import list_notes
 from images.card.settings import LISTS, NAMES, apply_arguments, load_fleet, load_settings, parse_draft, parse_settings
 from images.errors import ImageError
 from images.programs import find
-from tests.unit.images.handed import BEGIN, card
+from tests.unit.images.published_image import BEGIN, card
 
 TOKEN = EnrolmentToken.make(bytes(32)).text
 SSH = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ3cQ2p2d0pXyJfYf0W2l1X9c1u2kq8YwJ3gq0Y2m7aB ann@laptop"

@@ -34,7 +34,7 @@ from images.frozen import cross
 from images.programs import find
 from images.rootfs import building as rootfs
 from images.steps import BuildSteps
-from tests.unit.images import handed
+from tests.unit.images import published_image
 
 DATE = 1_700_000_000
 ALIGNED = 4 << 20
@@ -525,7 +525,7 @@ class TestEmulator:
 
     @needs("qemu-img", "zstd", "mkfs.vfat", "mcopy")
     def test_a_card_that_is_kept_is_there_whole(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        plain, kept, log = handed.card(tmp_path), tmp_path / "kept.qcow2", tmp_path / "log"
+        plain, kept, log = published_image.card(tmp_path), tmp_path / "kept.qcow2", tmp_path / "log"
 
         def cut_off(*words: str | Path, log: Path) -> None:
             if "resize" in words:

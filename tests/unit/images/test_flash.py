@@ -28,7 +28,8 @@ from images.disk import bmap, filesystem, signing
 from images.errors import ImageError
 from images.flashing import cards, devices, image, writing
 from images.programs import find
-from tests.unit.images import handed as made
+from tests.support.simulated_kill import SimulatedKill
+from tests.unit.images import published_image as made
 
 pytestmark = pytest.mark.skipif(
     any(find(program) is None for program in made.PROGRAMS), reason="mtools, dosfstools or openssl is not installed"
@@ -519,10 +520,6 @@ sys.exit(run(["flash", image, target, "--certificate", certificate, "--yes"]))
 """Simulate Ctrl-C while the data behind the first partition is being written."""
 
 
-class CutOff(BaseException):
-    """Cut of the power."""
-
-
 class TestWhatGoesWrong:
     def test_a_card_that_does_not_keep_what_is_written(self, whole: Made, tmp_path: Path) -> None:
         target = tmp_path / "card"
@@ -604,10 +601,10 @@ class TestWhatGoesWrong:
                 nonlocal left
                 left -= count
                 if left < 0:
-                    raise CutOff
+                    raise SimulatedKill
 
             descriptor = os.open(target, os.O_RDWR)
-            with pytest.raises(CutOff):
+            with pytest.raises(SimulatedKill):
                 writing.flash(whole.handed, writing.CardTarget(target, descriptor, is_disk=False), {}, progress)
             os.close(descriptor)
             with target.open("rb") as file:

@@ -8,7 +8,7 @@ import logging
 import shutil
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from edge.broker.listeners.tcp import Gone, ListenError, TcpListener
 from edge.broker.listeners.tls import Certificates, TlsError, subject_name
 from edge.broker.security.peer_tls import PeerTlsError, peer_context
 from tests.support.certificates import Authority, Issued
+from tests.support.loop_wait import until
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 WAIT_S = 20.0
@@ -195,12 +196,6 @@ class Rig:
 
     async def open(self, context: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port, ssl=context, server_hostname="localhost")
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def closed(writer: asyncio.StreamWriter) -> None:

@@ -17,87 +17,27 @@ from bridge.transport.websocket import (
 )
 from edge.broker.listeners.frames import Frames
 from edge.broker.security.site import Site
-
-REQUEST = (
-    b"GET /mqtt HTTP/1.1\r\nHost: gw:1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
-    b"Sec-WebSocket-Protocol: chat, mqtt\r\n\r\n"
-)
-MASK = b"\1\2\3\4"
-
-
-def frame(
-    opcode: int, payload: bytes = b"", *, final: bool = True, masked: bool = True, size: int | None = None
-) -> bytes:
-    """Return a frame as a client writes it (section 5.2); `size` is the length in its header."""
-    size = len(payload) if size is None else size
-    mask_bit = 0x80 if masked else 0
-    head = bytes(((0x80 if final else 0) | opcode,))
-    if size < 126:
-        head += bytes((mask_bit | size,))
-    elif size < 1 << 16:
-        head += bytes((mask_bit | 126,)) + size.to_bytes(2, "big")
-    else:
-        head += bytes((mask_bit | 127,)) + size.to_bytes(8, "big")
-    if masked:
-        payload = bytes(byte ^ MASK[i % 4] for i, byte in enumerate(payload))
-        head += MASK
-    return head + payload
-
-
-class Echo:
-    """Machine that echoes its input and records it as events; `quit` closes it."""
-
-    def __init__(self, deadline: float | None = 10.0) -> None:
-        self.closed = self.more = False
-        self.deadline = deadline
-        self.held_bytes = 0
-        self.ended = 0
-        self.out = b""
-
-    def receive_data(self, data: bytes, now: float) -> Sequence[Any]:
-        self.out += data
-        self.closed = data == b"quit"
-        return [data]
-
-    def receive_eof(self, now: float) -> Sequence[Any]:
-        self.ended += 1
-        self.closed = True
-        return ["eof"]
-
-    def handle_timeout(self, now: float, *, listening: bool = True) -> Sequence[Any]:
-        return ["timeout" if listening else "not heard"]
-
-    def shed(self) -> Sequence[object]:
-        return ()
-
-    @property
-    def spoken(self) -> str:
-        return ""
-
-    @property
-    def has_output(self) -> bool:
-        return True
-
-    def data_to_send(self) -> bytes:
-        data, self.out = self.out, b""
-        return data
+from tests.support.websocket_frames import MASK, UPGRADE, EchoMachine, frame
 
 
 def connection(
-    inner: Echo | None = None, *, message_bytes_max: int = 1000, guarded: bool = False, identity: str | None = None
+    inner: EchoMachine | None = None,
+    *,
+    message_bytes_max: int = 1000,
+    guarded: bool = False,
+    identity: str | None = None,
 ) -> WebSocketConnection:
     """Return a connection to a listener with the host name ``gw``."""
     site = Site(["gw"], exposed=True)
     frames = Frames("mqtt", message_bytes_max=message_bytes_max, site=site, guarded=lambda: guarded)
-    found = frames.around(inner or Echo(), identity)
+    found = frames.around(inner or EchoMachine(), identity)
     assert isinstance(found, WebSocketConnection)
     return found
 
 
-def opened(inner: Echo | None = None, *, message_bytes_max: int = 1000) -> WebSocketConnection:
+def opened(inner: EchoMachine | None = None, *, message_bytes_max: int = 1000) -> WebSocketConnection:
     found = connection(inner, message_bytes_max=message_bytes_max)
-    assert found.receive_data(REQUEST, 0.0) == []
+    assert found.receive_data(UPGRADE, 0.0) == []
     assert found.data_to_send().startswith(b"HTTP/1.1 101 ")
     return found
 
@@ -107,7 +47,7 @@ class TestHandshake:
 
     def test_accepted(self) -> None:
         found = connection()
-        found.receive_data(REQUEST, 0.0)
+        found.receive_data(UPGRADE, 0.0)
         head = found.data_to_send().lower()
         assert b"sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=" in head  # the example of section 1.3
         assert b"sec-websocket-protocol: mqtt\r\n" in head
@@ -116,8 +56,8 @@ class TestHandshake:
 
     def test_byte_by_byte(self) -> None:
         found = connection()
-        for i in range(len(REQUEST)):
-            found.receive_data(REQUEST[i : i + 1], 0.0)
+        for i in range(len(UPGRADE)):
+            found.receive_data(UPGRADE[i : i + 1], 0.0)
         assert found.data_to_send().startswith(b"HTTP/1.1 101 ")
 
     @pytest.mark.parametrize(
@@ -141,10 +81,10 @@ class TestHandshake:
         ],
     )
     def test_refused(self, old: bytes, new: bytes, status: int) -> None:
-        assert old in REQUEST
-        inner = Echo()
+        assert old in UPGRADE
+        inner = EchoMachine()
         found = connection(inner)
-        found.receive_data(REQUEST.replace(old, new), 0.0)
+        found.receive_data(UPGRADE.replace(old, new), 0.0)
         answer = found.data_to_send()
         assert answer.startswith(b"HTTP/1.1 %d " % status)
         head, _, body = answer.partition(b"\r\n\r\n")
@@ -157,17 +97,17 @@ class TestHandshake:
     @pytest.mark.parametrize("origin", [b"http://gw", b"https://gw:8443", b"http://localhost:3000", b"http://[::1]"])
     def test_origins_that_may(self, origin: bytes) -> None:
         found = connection()
-        found.receive_data(REQUEST.replace(b"Host: gw:1", b"Host: gw:1\r\nOrigin: " + origin), 0.0)
+        found.receive_data(UPGRADE.replace(b"Host: gw:1", b"Host: gw:1\r\nOrigin: " + origin), 0.0)
         assert found.data_to_send().startswith(b"HTTP/1.1 101 ")
 
     def test_a_certificate_is_no_word_of_the_page_that_connects(self) -> None:
         found = connection(guarded=True, identity="pump7")
-        found.receive_data(REQUEST.replace(b"Host: gw:1", b"Host: gw:1\r\nOrigin: https://elsewhere.example"), 0.0)
+        found.receive_data(UPGRADE.replace(b"Host: gw:1", b"Host: gw:1\r\nOrigin: https://elsewhere.example"), 0.0)
         assert found.data_to_send().startswith(b"HTTP/1.1 403 ")
 
     def test_any_origin_where_everybody_says_who_he_is(self) -> None:
         found = connection(guarded=True)
-        found.receive_data(REQUEST.replace(b"Host: gw:1", b"Host: gw:1\r\nOrigin: https://elsewhere.example"), 0.0)
+        found.receive_data(UPGRADE.replace(b"Host: gw:1", b"Host: gw:1\r\nOrigin: https://elsewhere.example"), 0.0)
         assert found.data_to_send().startswith(b"HTTP/1.1 101 ")
 
     def test_endless_request(self) -> None:
@@ -178,7 +118,7 @@ class TestHandshake:
         assert found.closed
 
     def test_no_request_in_time(self) -> None:
-        found = connection(Echo(deadline=10.0))
+        found = connection(EchoMachine(deadline=10.0))
         assert found.deadline == 10.0
         assert found.handle_timeout(9.0) == ["timeout"]
         assert not found.closed
@@ -198,7 +138,7 @@ class TestFrames:
         assert found.data_to_send() == frame(10, b"b", masked=False) + frame(2, b"onetwothree", masked=False)
 
     def test_large_output_in_several_messages(self) -> None:
-        inner = Echo()
+        inner = EchoMachine()
         found = opened(inner)
         inner.out = bytes(SEND_BYTES_MAX + 5)
         sizes = []
@@ -234,7 +174,7 @@ class TestFrames:
         ],
     )
     def test_closed_with(self, data: bytes, code: int) -> None:
-        inner = Echo()
+        inner = EchoMachine()
         found = opened(inner)
         told = found.receive_data(frame(2, b"before") + data, 1.0)
         assert told[0].startswith(b"before")
@@ -266,7 +206,7 @@ class TestFrames:
         assert found.data_to_send() == b""
 
     def test_deadline_is_the_one_inside(self) -> None:
-        inner = Echo(deadline=7.0)
+        inner = EchoMachine(deadline=7.0)
         found = opened(inner)
         assert found.deadline == 7.0
         assert found.handle_timeout(7.0) == ["timeout"]
@@ -274,7 +214,7 @@ class TestFrames:
         assert not found.closed
 
 
-class Parts(Echo):
+class Parts(EchoMachine):
     """Machine that processes one byte a call."""
 
     def __init__(self) -> None:
@@ -340,7 +280,7 @@ class TestConnectingEnd:
 
     @staticmethod
     def pair(subprotocol: str = "mqtt") -> tuple[WebSocketClient, WebSocketConnection]:
-        return WebSocketClient(Echo(None), subprotocol, host="gw:1", path="/way?x"), connection()
+        return WebSocketClient(EchoMachine(None), subprotocol, host="gw:1", path="/way?x"), connection()
 
     @staticmethod
     def exchange(client: WebSocketClient, server: WebSocketConnection) -> list[Any]:
@@ -351,7 +291,7 @@ class TestConnectingEnd:
     def test_bytes_cross_both_ways(self) -> None:
         client, server = self.pair()
         inside = client.inner
-        assert isinstance(inside, Echo)
+        assert isinstance(inside, EchoMachine)
         inside.out = b"said before there is a WebSocket"
         assert self.exchange(client, server) == []
         assert client.opened
@@ -402,7 +342,7 @@ class TestConnectingEnd:
         client, server = self.pair()
         client.fail("paused")
         assert client.closed
-        server.receive_data(REQUEST, 0.0)
+        server.receive_data(UPGRADE, 0.0)
         assert client.receive_data(server.data_to_send(), 0.0) == ()
         assert client.refused == "paused"
 

@@ -10,7 +10,7 @@ from bridge.engine import DeliveryState
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import packets as p
 from tests.unit.amqp.wire import message
-from tests.unit.mqtt.test_outcomes import Peer, Site
+from tests.unit.mqtt.mixed_clients import MixedSite, MqttClient
 
 
 def reasons(answers: list[Any]) -> list[R]:
@@ -21,17 +21,17 @@ def reasons(answers: list[Any]) -> list[R]:
 @pytest.mark.parametrize("address", ["multicast/x", "anycast/x"])
 class TestAbsentConsumer:
     @staticmethod
-    def subscriber(site: Site, address: str, pattern: str) -> Peer:
+    def subscriber(site: MixedSite, address: str, pattern: str) -> MqttClient:
         wanted = address.removesuffix("x") + pattern
-        return Peer(site, "subscriber", wanted, session_expiry_interval_s=100)
+        return MqttClient(site, "subscriber", wanted, session_expiry_interval_s=100)
 
     def test_an_mqtt_publisher_is_told_so(self, address: str, pattern: str) -> None:
-        site = Site()
+        site = MixedSite()
         subscriber = self.subscriber(site, address, pattern)
-        publisher = Peer(site, "publisher")
+        publisher = MqttClient(site, "publisher")
         subscriber.lose()
         assert reasons(publisher.publish(address, b"nobody")) == [R.NO_MATCHING_SUBSCRIBERS]
-        back = Peer(site, "subscriber", "", session_expiry_interval_s=100)
+        back = MqttClient(site, "subscriber", "", session_expiry_interval_s=100)
         answers = publisher.publish(address, b"there")
         assert back.take() == [b"there"]
         assert reasons(answers + publisher.sent()) == [R.SUCCESS]
@@ -39,13 +39,13 @@ class TestAbsentConsumer:
         assert reasons(publisher.publish(address, b"nobody")) == [R.NO_MATCHING_SUBSCRIBERS]
 
     def test_an_amqp_sender_gets_no_credit(self, address: str, pattern: str) -> None:
-        site = Site()
+        site = MixedSite()
         subscriber = self.subscriber(site, address, pattern)
         subscriber.lose()
         client = site.client()
         sender = client.sender(address)
         assert sender.credit == 0
-        back = Peer(site, "subscriber", "", session_expiry_interval_s=100)
+        back = MqttClient(site, "subscriber", "", session_expiry_interval_s=100)
         site.settle_down()
         assert sender.credit > 0
         client.engine.send(sender, 0, message(b"there"))
@@ -54,7 +54,7 @@ class TestAbsentConsumer:
         assert [state for _, state, _ in client.outcomes(sender)] == [DeliveryState.ACCEPTED]
 
     def test_a_sender_with_credit_gets_its_message_back(self, address: str, pattern: str) -> None:
-        site = Site()
+        site = MixedSite()
         subscriber = self.subscriber(site, address, pattern)
         client = site.client()
         sender = client.sender(address)
@@ -65,14 +65,14 @@ class TestAbsentConsumer:
         assert [state for _, state, _ in client.outcomes(sender)] == [DeliveryState.RELEASED]
 
     def test_the_session_ends_once(self, address: str, pattern: str) -> None:
-        site = Site()
+        site = MixedSite()
         subscriber = self.subscriber(site, address, pattern)
         subscriber.lose()
         site.sessions.tick(0.0)
         site.sessions.tick(1_000.0)
         assert len(site.sessions) == 0
         again = self.subscriber(site, address, pattern)
-        publisher = Peer(site, "publisher")
+        publisher = MqttClient(site, "publisher")
         answers = publisher.publish(address, b"there")
         assert again.take() == [b"there"]
         assert reasons(answers + publisher.sent()) == [R.SUCCESS]

@@ -6,7 +6,7 @@ import pytest
 
 from bridge.message import Run
 from edge.broker.delivery.durable import Declaration
-from edge.broker.limits import SESSION_LINGER_S, Limits
+from edge.broker.limits import Limits
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.message.mqtt_translator import MqttTranslator
@@ -18,24 +18,17 @@ from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.retention.names import NameKind
 from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError
-from tests.unit.mqtt.test_commit_order import RULES, Peer, Site
+from tests.support.mqtt_sessions import RULES, SessionPeer, SessionSite, age_sessions
 
 
-def away(site: Site, now: float = SESSION_LINGER_S) -> None:
-    """Let time pass for clients that have been absent since 0."""
-    for _ in range(3):
-        site.settle()
-        site.router.tick()
-        site.sessions.tick(now)
-    site.settle()
-
-
-def all_rows(site: Site) -> bool:
+def all_rows(site: SessionSite) -> bool:
     return not site.sessions._table.opened
 
 
-def subscribed(site: Site, *requests: SubscriptionRequest, identifier: int | None = None, expiry_s: int = 100) -> Peer:
-    peer = Peer(site, expiry_s=expiry_s)
+def subscribed(
+    site: SessionSite, *requests: SubscriptionRequest, identifier: int | None = None, expiry_s: int = 100
+) -> SessionPeer:
+    peer = SessionPeer(site, expiry_s=expiry_s)
     properties = Properties(subscription_identifier=(identifier,)) if identifier else Properties()
     peer.send(p.Subscribe(1, requests, properties))
     site.settle()
@@ -44,16 +37,16 @@ def subscribed(site: Site, *requests: SubscriptionRequest, identifier: int | Non
 
 
 def test_it_is_found_as_it_was_left() -> None:
-    site = Site()
+    site = SessionSite()
     request = SubscriptionRequest("topic/+", 1, retain_as_published=True, retain_handling=2)
     subscribed(site, request, identifier=7).lose()
-    away(site)
+    age_sessions(site)
     assert all_rows(site)
     assert (len(site.sessions), site.sessions.owner("c"), site.sessions.connected) == (1, "", 0)
-    Peer(site, "other").publish(1, "topic/1", qos=1)
-    away(site)
+    SessionPeer(site, "other").publish(1, "topic/1", qos=1)
+    age_sessions(site)
     assert site.sessions._figures().subscriptions == 1
-    back = Peer(site)
+    back = SessionPeer(site)
     assert back.connack.session_present
     site.settle()
     [subscriber] = site.sessions._table.opened["c"].subscribers.values()
@@ -63,14 +56,14 @@ def test_it_is_found_as_it_was_left() -> None:
 
 
 def test_packet_identifiers_of_qos_2_are_known_again() -> None:
-    site = Site()
-    peer = Peer(site)
+    site = SessionSite()
+    peer = SessionPeer(site)
     peer.publish(7)
     site.settle()
     peer.lose()
-    away(site)
+    age_sessions(site)
     assert all_rows(site)
-    back = Peer(site)
+    back = SessionPeer(site)
     back.publish(7)
     site.settle()
     assert [type(each) for each in back.sent()] == [p.PubRec]
@@ -83,8 +76,8 @@ def test_packet_identifiers_of_qos_2_are_known_again() -> None:
 
 def test_a_message_a_consumer_has_is_not_published_again() -> None:
     """The identifier of an anycast message is on disk with the session: its consumer has the message."""
-    site = Site()
-    consumer, peer = Peer(site, "consumer"), Peer(site)
+    site = SessionSite()
+    consumer, peer = SessionPeer(site, "consumer"), SessionPeer(site)
     consumer.send(p.Subscribe(1, (SubscriptionRequest("anycast/1", 1),)))
     site.settle()
     consumer.sent()
@@ -93,10 +86,10 @@ def test_a_message_a_consumer_has_is_not_published_again() -> None:
     consumer.send(p.PubAck(message.packet_id))
     assert [type(each) for each in peer.sent()] == [p.PubRec]
     peer.lose()
-    away(site)
+    age_sessions(site)
     assert "c" not in site.sessions._table.opened
     assert site.incoming() == [7]
-    back = Peer(site)
+    back = SessionPeer(site)
     back.publish(7, "anycast/1")
     site.settle()
     assert [type(each) for each in back.sent()] == [p.PubRec]
@@ -104,9 +97,9 @@ def test_a_message_a_consumer_has_is_not_published_again() -> None:
 
 
 def test_a_session_that_cannot_be_read_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    site = Site()
+    site = SessionSite()
     subscribed(site, SubscriptionRequest("topic/1", 1), expiry_s=10).lose()
-    away(site)
+    age_sessions(site)
     with monkeypatch.context() as broken:
 
         def fail(kind: str, key: str) -> bytes:
@@ -120,84 +113,84 @@ def test_a_session_that_cannot_be_read_is_looked_at_again(monkeypatch: pytest.Mo
 
 
 def test_a_session_another_program_has_deleted() -> None:
-    site = Site()
+    site = SessionSite()
     subscribed(site, SubscriptionRequest("topic/1", 1)).lose()
-    away(site)
+    age_sessions(site)
     site.store.state.delete("session", "c")
-    assert not Peer(site).connack.session_present
+    assert not SessionPeer(site).connack.session_present
 
 
 def test_what_is_in_flight_keeps_the_object_and_it_goes_later() -> None:
-    site = Site()
+    site = SessionSite()
     peer = subscribed(site, SubscriptionRequest("topic/1", 2))
-    Peer(site, "other", expiry_s=0).publish(1, "topic/1", qos=2)
+    SessionPeer(site, "other", expiry_s=0).publish(1, "topic/1", qos=2)
     site.settle()
     site.settle()
     [message] = [each for each in peer.sent() if isinstance(each, p.Publish)]
     peer.lose()
-    away(site)
+    age_sessions(site)
     assert "c" in site.sessions._table.opened
-    back = Peer(site)
+    back = SessionPeer(site)
     site.settle()
     back.send(p.PubRec(message.packet_id or 0))
     site.settle()
     back.send(p.PubComp(message.packet_id or 0))
-    away(site)
+    age_sessions(site)
     back.lose()
     for _ in range(3):
-        away(site)
+        age_sessions(site)
     assert "c" not in site.sessions._table.opened
     assert dict(site.store.state.items("outgoing")).get("c", b"") == b""
 
 
 def test_it_ends_when_its_time_has_come() -> None:
-    site = Site()
+    site = SessionSite()
     subscribed(site, SubscriptionRequest("topic/1", 1), expiry_s=10).lose()
-    away(site)
+    age_sessions(site)
     assert all_rows(site)
     site.sessions.tick(9.0)
     assert len(site.sessions) == 1
     site.sessions.tick(11.0)
-    away(site, 11.0)
+    age_sessions(site, 11.0)
     assert len(site.sessions) == len(site.router.durable_subscriptions) == 0
     assert site.router.names.count(NameKind.SESSION) == site.router.names.count(NameKind.SUBSCRIPTION) == 0
     assert list(site.store.state.items("session")) == []
-    assert not Peer(site).connack.session_present
+    assert not SessionPeer(site).connack.session_present
 
 
 def test_a_will_that_waits_is_published() -> None:
-    site = Site()
+    site = SessionSite()
     reader = subscribed(site, SubscriptionRequest("will", 0))
-    peer = Peer(site, "other")
+    peer = SessionPeer(site, "other")
     session = site.sessions._table.opened["other"]
     peer.lose()
     site.sessions._schedule_will(session, Will(Run("will", "other", 0, b"", [b"gone"]), 30), 0.0)
-    away(site)
+    age_sessions(site)
     assert "other" in site.sessions._table.opened
     assert reader.sent() == []
-    away(site, 31.0)
+    age_sessions(site, 31.0)
     assert [each.payload for each in reader.sent() if isinstance(each, p.Publish)] == [b"gone"]
     assert "other" not in site.sessions._table.opened
 
 
 def test_of_many_none_is_kept_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_table, "SESSIONS_AWAY_MAX", 3)
-    site = Site()
-    peers = [Peer(site, f"c{i}") for i in range(5)]
+    site = SessionSite()
+    peers = [SessionPeer(site, f"c{i}") for i in range(5)]
     site.settle()
     for peer in peers:
         peer.lose()
     site.sessions.tick(0.1)
     assert all_rows(site)
-    Peer(site).lose()
+    SessionPeer(site).lose()
     site.sessions.tick(0.2)
     assert list(site.sessions._table.opened) == ["c"]
 
 
 def test_one_of_many_subscriptions_counts_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_table, "SESSIONS_AWAY_MAX", 3)
-    site = Site()
-    few, many = Peer(site, "few"), subscribed(site, *(SubscriptionRequest(f"topic/{i}", 1) for i in range(3)))
+    site = SessionSite()
+    few, many = SessionPeer(site, "few"), subscribed(site, *(SubscriptionRequest(f"topic/{i}", 1) for i in range(3)))
     few.lose()
     site.sessions.tick(0.1)
     assert len(site.sessions._table.opened) == 2, "its client may come back soon"
@@ -208,26 +201,26 @@ def test_one_of_many_subscriptions_counts_as_many(monkeypatch: pytest.MonkeyPatc
 
 
 def test_packet_identifiers_count_for_the_user() -> None:
-    site = Site()
+    site = SessionSite()
     limits = Limits(sessions_max=3)
     site.router = Router(site.store, AddressTable(RULES), clock_ns=lambda: 1, flush_soon=lambda: None, limits=limits)
     site.sessions = SessionRegistry(site.router, site.store, MqttTranslator())
-    few, many = Peer(site, "few"), Peer(site, "many")
+    few, many = SessionPeer(site, "few"), SessionPeer(site, "many")
     few.publish(1)
     for packet_id in range(1, 400):
         many.publish(packet_id)
     site.settle()
     few.lose()
     many.lose()
-    away(site)
+    age_sessions(site)
     assert (len(site.sessions), site.router.names.count(NameKind.SESSION)) == (1, 1)
-    assert Peer(site, "few").connack.session_present
-    assert not Peer(site, "many").connack.session_present
+    assert SessionPeer(site, "few").connack.session_present
+    assert not SessionPeer(site, "many").connack.session_present
     assert site.incoming("many") == []
 
 
 def test_after_a_restart() -> None:
-    site = Site()
+    site = SessionSite()
     peer = subscribed(site, SubscriptionRequest("topic/1", 1), SubscriptionRequest("$share/g/topic/2", 1), expiry_s=50)
     peer.publish(5)
     site.settle()
@@ -239,13 +232,13 @@ def test_after_a_restart() -> None:
     assert (len(site.sessions), len(site.router.durable_subscriptions)) == (1, 2)
     assert site.sessions._table.get("c") is not None
     assert site.sessions._table.opened["c"].state.incoming == {5}
-    away(site, 1_051.0)
+    age_sessions(site, 1_051.0)
     assert len(site.sessions) == len(site.router.durable_subscriptions) == 0
 
 
 def test_a_subscription_of_amqp_that_is_called_like_a_shared_one_outlives_a_restart() -> None:
     """No client ended ``share/news::mine``; the shared subscription without a session did end."""
-    site = Site()
+    site = SessionSite()
     for name, all_qos in (("share/news::mine", True), ("share/g/news", False)):
         site.router.subscriptions.declare(Declaration(name=name, pattern="share/news", all_qos=all_qos))
     site.settle()
@@ -254,9 +247,9 @@ def test_a_subscription_of_amqp_that_is_called_like_a_shared_one_outlives_a_rest
 
 
 def test_a_takeover_of_a_session_in_rows() -> None:
-    site = Site()
+    site = SessionSite()
     subscribed(site, SubscriptionRequest("topic/1", 1)).lose()
-    away(site)
-    assert Peer(site, clean_start=True).connack.reason is R.SUCCESS
+    age_sessions(site)
+    assert SessionPeer(site, clean_start=True).connack.reason is R.SUCCESS
     site.settle()
     assert (len(site.sessions), len(site.router.durable_subscriptions)) == (1, 0)

@@ -9,7 +9,7 @@ from edge.broker.mqtt.aliases import TopicAliases
 from edge.broker.mqtt.events import MqttDelivery
 from edge.broker.mqtt.limits import ALIAS_TOPIC_BYTES_MIN, ALIASES_SENT_MAX, HEADS_CACHED_MAX
 from edge.broker.mqtt.state import SessionState
-from tests.unit.mqtt.client import Opened
+from tests.support.mqtt_connection import Opened
 
 
 def connect(maximum: int, **more: int) -> p.Connect:

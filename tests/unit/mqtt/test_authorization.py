@@ -2,129 +2,28 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from bridge.message import DURABLE, Run
-from edge.broker.configuration import AuthenticationMode
-from edge.broker.limits import Limits
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_translator import MqttTranslator
-from edge.broker.model.addresses import AddressTable
 from edge.broker.model.authorization import AccessRule, Operation
 from edge.broker.mqtt import packets
-from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.handler import ConnectionHandler, HandlerContext
-from edge.broker.mqtt.overlap import merge_live
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.batch import Publication
-from edge.broker.router.router import Router
-from edge.broker.security.authenticator import Authenticator
-from edge.broker.security.credentials import CredentialSnapshot, CredentialUser, new_user
-from edge.broker.security.proof import Decided, LoginVerdict, VerifiedIdentity
-from tests.support.machines import take_all
-from tests.support.memory_store import MemoryStore
-from tests.support.models.lanes import NoLanes
-from tests.unit.mqtt.client import split
-
-RULES = [AccessRule(("up/#",), frozenset({Operation.SEND, Operation.RECV}))]
-
-
-class PendingGate(Authenticator):
-    """Gate that answers when the test decides."""
-
-    def __init__(self, *users: CredentialUser) -> None:
-        snapshot = CredentialSnapshot({user.name: user for user in users})
-        super().__init__(AuthenticationMode.STANDARD, snapshot, worker=lambda _work, _done: None, clock=lambda: 0.0)
-        self.asked: list[Callable[[LoginVerdict], None]] = []
-
-    def check(
-        self, username: str | None, password: bytes | None, decided: Decided, source: str = "", client: str = ""
-    ) -> None:
-        proven = VerifiedIdentity(username or "")
-        self.asked.append(lambda said: decided(said, proven if said is LoginVerdict.ACCEPTED else None))
-
-
-class Driver:
-    """Driver as a session sees it."""
-
-    address = "192.0.2.1"
-    congested = False
-    trace = None
-
-    def __init__(self, identity: str | None = None) -> None:
-        self.identity = identity
-        self.flushes = 0
-
-    def flush_soon(self) -> None:
-        self.flushes += 1
-
-    def identified(self, user: str) -> bool:
-        return True
-
-    def run(self, step: Callable[[], None]) -> None:
-        step()
-
-
-class Site:
-    """A router, sessions, a gate with the user ``joe``."""
-
-    def __init__(self) -> None:
-        self.posted: deque[Callable[[], None]] = deque()
-        self.store = MemoryStore(post=self.posted.append)
-        self.turns: deque[Callable[[], None]] = deque()
-        """Callbacks for the next turn of the loop."""
-        self.router = Router(
-            self.store, AddressTable([]), clock_ns=lambda: 1, flush_soon=lambda: None, merge_live=merge_live,
-            soon=self.turns.append,
-        )  # fmt: skip
-        self.sessions = SessionRegistry(self.router, self.store, MqttTranslator())
-        self.gate = PendingGate(new_user("joe", RULES), new_user("jane", RULES))
-
-    def settle(self) -> None:
-        self.router.flush()
-        while self.posted:
-            self.posted.popleft()()
-
-
-class Peer:
-    """One client of the site."""
-
-    def __init__(self, site: Site, version: int, *, identity: str | None = None, **connect: Any) -> None:
-        self.site, self.version = site, version
-        self.connection = MqttConnection(Limits(), 0.0)
-        self.driver = Driver(identity)
-        self.session = ConnectionHandler(
-            self.driver,  # type: ignore[arg-type]
-            self.connection,
-            HandlerContext(site.router, site.sessions, lambda: 0.0, NoLanes(), site.gate),
-        )
-        self.send(packets.Connect(connect.pop("client_id", "c"), version, **connect))
-
-    def send(self, packet: Any) -> None:
-        self.session.handle(take_all(self.connection, packet.encode(self.version), 0.0))
-
-    def sent(self) -> list[Any]:
-        self.site.settle()
-        return split(self.connection.data_to_send(), self.version)
-
-
-def admitted(site: Site, version: int, **connect: Any) -> Peer:
-    peer = Peer(site, version, username=connect.pop("username", "joe"), password=b"x", **connect)
-    site.gate.asked.pop()(LoginVerdict.ACCEPTED)
-    peer.sent()
-    return peer
+from edge.broker.security.credentials import CredentialSnapshot, new_user
+from edge.broker.security.proof import LoginVerdict
+from tests.unit.mqtt.gated_sessions import GatedPeer, GatedSite, admitted
 
 
 class TestVerdict:
     @pytest.mark.parametrize("version", [4, 5])
     def test_connack_waits_and_so_does_what_follows(self, version: int) -> None:
-        site = Site()
-        peer = Peer(site, version, username="joe", password=b"x")
+        site = GatedSite()
+        peer = GatedPeer(site, version, username="joe", password=b"x")
         peer.send(packets.Subscribe(7, (SubscriptionRequest("up/1", 1),)))
         assert peer.sent() == []
         site.gate.asked.pop()(LoginVerdict.ACCEPTED)
@@ -141,8 +40,8 @@ class TestVerdict:
         ],
     )
     def test_refused(self, version: int, verdict: LoginVerdict, reason: int) -> None:
-        site = Site()
-        peer = Peer(site, version, username="joe", password=b"x")
+        site = GatedSite()
+        peer = GatedPeer(site, version, username="joe", password=b"x")
         site.gate.asked.pop()(verdict)
         (answer,) = peer.sent()
         assert answer.reason == reason
@@ -150,23 +49,25 @@ class TestVerdict:
         assert len(site.sessions) == 0
 
     def test_a_client_that_did_not_wait_gets_no_session(self) -> None:
-        site = Site()
-        peer = Peer(site, 5, username="joe", password=b"x")
+        site = GatedSite()
+        peer = GatedPeer(site, 5, username="joe", password=b"x")
         peer.session.handle(peer.connection.receive_eof(1.0))
         site.gate.asked.pop()(LoginVerdict.ACCEPTED)
         assert len(site.sessions) == 0
 
     def test_a_certificate_is_enough(self) -> None:
-        site = Site()
-        assert Peer(site, 5, identity="joe").sent()[0].reason == 0
-        assert Peer(site, 5, identity="stranger", client_id="d").sent()[0].reason == 0x87
-        assert Peer(site, 5, identity="joe", username="jane", client_id="e").sent() == []  # must prove that it is jane
+        site = GatedSite()
+        assert GatedPeer(site, 5, identity="joe").sent()[0].reason == 0
+        assert GatedPeer(site, 5, identity="stranger", client_id="d").sent()[0].reason == 0x87
+        assert (
+            GatedPeer(site, 5, identity="joe", username="jane", client_id="e").sent() == []
+        )  # must prove that it is jane
         assert len(site.gate.asked) == 1
 
 
 class TestDenied:
     def test_mqtt_5_is_told_and_goes_on(self) -> None:
-        peer = admitted(Site(), 5)
+        peer = admitted(GatedSite(), 5)
         peer.send(packets.Publish("no", b"x", 1, packet_id=1))
         (answer,) = peer.sent()
         assert (type(answer), answer.reason) == (packets.PubAck, 0x87)
@@ -189,14 +90,14 @@ class TestDenied:
 
     @pytest.mark.parametrize("qos", [1, 2])
     def test_before_mqtt_5_the_connection_closes(self, qos: int) -> None:
-        peer = admitted(Site(), 4)
+        peer = admitted(GatedSite(), 4)
         peer.send(packets.Publish("no", b"x", qos, packet_id=1))
         assert peer.sent() == []
         assert peer.connection.closed
 
     @pytest.mark.parametrize("version", [3, 4, 5])
     def test_qos_0_is_dropped_and_counted(self, version: int) -> None:
-        peer = admitted(Site(), version)
+        peer = admitted(GatedSite(), version)
         peer.send(packets.Publish("no", b"x", 0))
         assert peer.sent() == []
         assert not peer.connection.closed
@@ -206,16 +107,16 @@ class TestDenied:
 
 class TestSessions:
     def test_a_session_belongs_to_its_user(self) -> None:
-        site = Site()
+        site = GatedSite()
         first = admitted(site, 4, clean_start=False)
-        thief = Peer(site, 4, username="jane", password=b"x")
+        thief = GatedPeer(site, 4, username="jane", password=b"x")
         site.gate.asked.pop()(LoginVerdict.ACCEPTED)
         assert thief.sent()[0].reason == 0x85
         assert not first.connection.closed
         assert SessionRegistry(site.router, site.store, MqttTranslator()).owner("c") == "joe"  # after a restart too
 
     def test_changed_rules_cut_the_connection_and_what_is_kept(self) -> None:
-        site = Site()
+        site = GatedSite()
         peer = admitted(site, 5, clean_start=True, properties=Properties(session_expiry_interval_s=100))
         peer.send(
             packets.Subscribe(
@@ -231,7 +132,7 @@ class TestSessions:
         site.gate.update(CredentialSnapshot({"joe": new_user("joe", narrow)}))
         assert peer.sent()[0].reason == 0x87
         assert peer.connection.closed
-        again = Peer(site, 5, username="joe", password=b"x", clean_start=False)
+        again = GatedPeer(site, 5, username="joe", password=b"x", clean_start=False)
         site.gate.asked.pop()(LoginVerdict.ACCEPTED)
         assert again.sent()[0].session_present
         site.router.publish(Publication(again.session, _run("up/a"), ()))

@@ -2,172 +2,39 @@
 
 from __future__ import annotations
 
-import array
-from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from edge.broker.limits import Limits
-from edge.broker.message.mqtt_properties import NONE, Properties
+from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
-from edge.broker.message.mqtt_translator import MqttTranslator
-from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.mqtt import packets as p
-from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.handler import ConnectionHandler, HandlerContext
-from edge.broker.mqtt.interception import NO_INTERCEPTION
-from edge.broker.mqtt.session_registry import SessionRegistry
-from edge.broker.router.batch import Publication, PublishBatch
-from edge.broker.router.router import Router
+from edge.broker.mqtt.handler import ConnectionHandler
 from edge.broker.store.errors import StoreError
-from tests.support.machines import take_all
-from tests.support.memory_store import MemoryStore
-from tests.support.models.lanes import NoLanes
-from tests.unit.mqtt.client import split
-
-RULES = [AddressRule("queue/#", AddressType.QUEUE), AddressRule("anycast/#", AddressType.ANYCAST)]
-
-
-class Driver:
-    """Driver as a handler sees it."""
-
-    address = "192.0.2.1"
-    identity = None
-    congested = False
-    trace = None
-
-    def __init__(self) -> None:
-        self.aborted = False
-
-    def flush_soon(self) -> None:
-        """Do nothing: the test reads the output."""
-
-    def identified(self, user: str) -> bool:
-        return True
-
-    def run(self, step: Callable[[], None]) -> None:
-        step()
-
-    def abort(self) -> None:
-        self.aborted = True
-
-
-class RaisingRouter(Router):
-    """Router that raises for publications to the address `raises`."""
-
-    raises = "raises"
-
-    def publish(self, batch: PublishBatch) -> None:
-        if isinstance(batch, Publication) and batch.run.address == self.raises:
-            raise LookupError("a bug")
-        super().publish(batch)
-
-
-class Site:
-    """A router and its sessions over a store; the test ends its commits."""
-
-    rules = RULES
-    interception = NO_INTERCEPTION
-
-    def __init__(self) -> None:
-        self.posted: deque[Callable[[], None]] = deque()
-        self.store = MemoryStore(post=self.posted.append)
-        self.turns: deque[Callable[[], None]] = deque()
-        """Callbacks for the next turn of the loop."""
-        self.start()
-
-    def start(self) -> None:
-        """Start as after a kill, with the committed state."""
-        self.router = RaisingRouter(
-            self.store, AddressTable(self.rules), clock_ns=lambda: 1, flush_soon=lambda: None, soon=self.turns.append
-        )
-        self.sessions = SessionRegistry(self.router, self.store, MqttTranslator())
-
-    def end_commit(self) -> None:
-        """End the running commit."""
-        self.posted.popleft()()
-
-    def settle(self) -> None:
-        self.router.flush()
-        while self.posted:
-            self.end_commit()
-
-    def incoming(self, client_id: str = "c") -> list[int]:
-        """Return the QoS 2 packet identifiers on disk."""
-        return list(array.array("H", dict(self.store.state.items("incoming")).get(client_id, b"")))
-
-
-class Peer:
-    """A client with a session that outlives its connection."""
-
-    def __init__(
-        self,
-        site: Site,
-        client_id: str = "c",
-        *,
-        version: int = 5,
-        clean_start: bool = False,
-        expiry_s: int = 100,
-        receive_maximum: int | None = None,
-        waits: bool = False,
-    ) -> None:
-        """Connect; with `waits` the test itself reads the CONNACK."""
-        self.version = version
-        self._behind: list[Any] = []
-        """Packets behind CONNACK."""
-        self.connection = MqttConnection(Limits(), 0.0)
-        self.driver = Driver()
-        self.handler = ConnectionHandler(
-            self.driver,  # type: ignore[arg-type]
-            self.connection,
-            HandlerContext(site.router, site.sessions, lambda: 0.0, NoLanes(), interception=site.interception),
-        )
-        block = Properties(session_expiry_interval_s=expiry_s, receive_maximum=receive_maximum)
-        block = block if version == 5 else NONE
-        self.send(p.Connect(client_id, version, clean_start, properties=block))
-        if not waits:
-            site.settle()
-            self.connack, *self._behind = self.sent()
-
-    def send(self, *what: p.Packet) -> None:
-        data = b"".join(each.encode(self.version) for each in what)
-        self.handler.handle(take_all(self.connection, data, 0.0))
-
-    def sent(self) -> list[Any]:
-        found, self._behind = [*self._behind, *split(self.connection.data_to_send(), self.version)], []
-        return found
-
-    def lose(self) -> None:
-        """Break the network connection."""
-        self.handler.handle(self.connection.receive_eof(1.0))
-
-    def publish(self, packet_id: int, address: str = "queue/1", qos: int = 2) -> None:
-        self.send(p.Publish(address, b"x", qos, packet_id=packet_id))
+from tests.support.mqtt_sessions import RaisingRouter, SessionPeer, SessionSite
 
 
 class TestIncoming:
     """A packet identifier on disk promises that the message is stored, and the promise must hold."""
 
     def test_an_ended_session_does_not_write_over_its_successor(self) -> None:
-        site = Site()
-        old = Peer(site)
+        site = SessionSite()
+        old = SessionPeer(site)
         site.settle()
         old.publish(1)
         site.store.failure = StoreError("no")
         site.router.flush()  # the commit with message 1 runs
         site.store.failure = None
-        new = Peer(site, clean_start=True, waits=True)
+        new = SessionPeer(site, clean_start=True, waits=True)
         new.publish(2)
         site.end_commit()  # it fails: the old connection gets a refusal for 1
         site.settle()
         assert site.incoming() == [2]
 
     def test_what_is_refused_in_its_turn(self) -> None:
-        site = Site()
-        peer = Peer(site)
+        site = SessionSite()
+        peer = SessionPeer(site)
         site.settle()
         peer.publish(1, qos=1)
         peer.publish(2, "$SYS/mine")  # refused, behind the answer to 1
@@ -181,8 +48,8 @@ class TestIncoming:
         ]
 
     def test_what_a_failed_commit_refuses_later(self) -> None:
-        site = Site()
-        peer, consumer = Peer(site), Peer(site, "consumer")
+        site = SessionSite()
+        peer, consumer = SessionPeer(site), SessionPeer(site, "consumer")
         consumer.send(p.Subscribe(1, (SubscriptionRequest("anycast/1", 1),)))
         site.settle()
         consumer.sent()
@@ -192,7 +59,7 @@ class TestIncoming:
         site.router.flush()
         site.end_commit()
         site.store.failure = None
-        Peer(site, "other")
+        SessionPeer(site, "other")
         site.settle()
         assert peer.sent() == []
         assert site.incoming() == []
@@ -206,14 +73,14 @@ class TestIncoming:
     @pytest.mark.parametrize(("before", "now"), [(4, 4), (5, 4), (4, 5)])
     def test_what_is_refused_is_new_over_another_connection(self, before: int, now: int) -> None:
         """The CONNACK and the packets behind its CONNECT wait for a later commit."""
-        site = Site()
-        old = Peer(site, version=before)
+        site = SessionSite()
+        old = SessionPeer(site, version=before)
         site.settle()
         old.publish(1)
         site.store.failure = StoreError("no")
         site.router.flush()
         old.lose()
-        new = Peer(site, version=now, waits=True)
+        new = SessionPeer(site, version=now, waits=True)
         new.publish(1)
         assert new.sent() == []
         site.store.failure = None
@@ -226,14 +93,14 @@ class TestIncoming:
         assert site.incoming() == [1]
 
     def test_what_the_router_raises_on_can_be_sent_again(self) -> None:
-        site = Site()
-        peer = Peer(site)
+        site = SessionSite()
+        peer = SessionPeer(site)
         site.settle()
         with pytest.raises(LookupError):
             peer.publish(1, RaisingRouter.raises)
         site.settle()
         assert site.incoming() == []
-        again = Peer(site)
+        again = SessionPeer(site)
         assert again.connack.session_present
         again.publish(1)
         site.settle()
@@ -241,8 +108,8 @@ class TestIncoming:
         assert site.incoming() == [1]
 
     def test_a_packet_identifier_that_was_refused_is_kept_when_it_is_used_again(self) -> None:
-        site = Site()
-        peer = Peer(site)
+        site = SessionSite()
+        peer = SessionPeer(site)
         peer.publish(1, "$SYS/mine")
         peer.publish(1)
         site.settle()
@@ -250,9 +117,9 @@ class TestIncoming:
 
 
 class TestPubcomp:
-    def start(self) -> tuple[Site, Peer]:
-        site = Site()
-        peer = Peer(site)
+    def start(self) -> tuple[SessionSite, SessionPeer]:
+        site = SessionSite()
+        peer = SessionPeer(site)
         peer.publish(1)
         site.settle()
         peer.sent()
@@ -268,12 +135,12 @@ class TestPubcomp:
         assert site.incoming() == []
 
     def test_is_not_released_by_the_commit_before(self) -> None:
-        site = Site()
-        peer = Peer(site)
+        site = SessionSite()
+        peer = SessionPeer(site)
         peer.publish(1)
         site.settle()
         peer.sent()
-        Peer(site, "other", waits=True)
+        SessionPeer(site, "other", waits=True)
         site.router.flush()  # a commit runs without the PUBREL
         peer.send(p.PubRel(1))
         site.end_commit()
@@ -296,23 +163,23 @@ class TestPubcomp:
 
 
 class TestOutgoing:
-    def start(self) -> tuple[Site, Peer]:
-        site = Site()
-        peer = Peer(site)
+    def start(self) -> tuple[SessionSite, SessionPeer]:
+        site = SessionSite()
+        peer = SessionPeer(site)
         peer.send(p.Subscribe(1, (SubscriptionRequest("queue/1", 2),)))
         site.settle()
-        sender = Peer(site, "sender")
+        sender = SessionPeer(site, "sender")
         sender.publish(9)
         site.settle()
         return site, peer
 
     def test_publish_and_pubrel_wait_for_a_commit_that_succeeds(self) -> None:
-        site = Site()
-        peer = Peer(site)
+        site = SessionSite()
+        peer = SessionPeer(site)
         peer.send(p.Subscribe(1, (SubscriptionRequest("queue/1", 2),)))
         site.settle()
         peer.sent()
-        Peer(site, "sender").publish(9)
+        SessionPeer(site, "sender").publish(9)
         site.router.flush()
         site.store.failure = StoreError("no")
         site.end_commit()  # the message is on disk: it is delivered, and the commit with its journal fails
@@ -331,11 +198,11 @@ class TestOutgoing:
     ) -> None:
         """The client may have forwarded the message, with its PUBREC on the way, when it subscribes with another QoS or
         No Local."""
-        site = Site()
-        peer = Peer(site)
+        site = SessionSite()
+        peer = SessionPeer(site)
         peer.send(p.Subscribe(1, (SubscriptionRequest("topic/1", 2),)))
         site.settle()
-        Peer(site, "sender").publish(9, "topic/1")
+        SessionPeer(site, "sender").publish(9, "topic/1")
         site.settle()
         assert [type(each) for each in peer.sent()] == [p.SubAck, p.Publish]
         if received:
@@ -349,10 +216,10 @@ class TestOutgoing:
         site.settle()
         peer.sent()
         peer.lose()
-        new = Peer(site)
+        new = SessionPeer(site)
         site.settle()
         assert new.sent() == []
-        Peer(site, "other").publish(9, "topic/1")
+        SessionPeer(site, "other").publish(9, "topic/1")
         site.settle()
         assert [type(each) for each in new.sent()] == [p.Publish]
         backlog = [each.backlog + each.outstanding for each in site.router.durable_subscriptions.figures()]
@@ -363,7 +230,7 @@ class TestOutgoing:
         assert [type(each) for each in peer.sent()][-1] is p.Publish
         peer.send(p.PubRec(1))
         site.router.flush()
-        new = Peer(site, waits=True)
+        new = SessionPeer(site, waits=True)
         site.end_commit()
         assert new.sent() == []
         site.settle()
@@ -378,17 +245,17 @@ class TestOutgoing:
 class TestErrors:
     def test_events_behind_the_one_that_raised(self) -> None:
         """The last event may be the end of the connection, which is reported only once."""
-        site = Site()
-        peer = Peer(site)
+        site = SessionSite()
+        peer = SessionPeer(site)
         with pytest.raises(LookupError):
             peer.send(p.Publish(RaisingRouter.raises, b"x"), p.Disconnect())
         assert site.sessions.connected == 0
 
     def test_an_older_connection_that_raises_is_taken_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        site = Site()
-        old = Peer(site)
+        site = SessionSite()
+        old = SessionPeer(site)
         monkeypatch.setattr(ConnectionHandler, "_release", _raise_once(old.handler, ConnectionHandler._release))
-        new = Peer(site)
+        new = SessionPeer(site)
         assert new.connack.reason is R.SUCCESS
         assert old.driver.aborted
         assert site.sessions.connected == 1
@@ -409,8 +276,8 @@ def _raise_once(
 
 
 def test_the_expiry_a_client_leaves_with_counts_after_a_restart() -> None:
-    site = Site()
-    peer = Peer(site, expiry_s=10)
+    site = SessionSite()
+    peer = SessionPeer(site, expiry_s=10)
     site.settle()
     peer.send(p.Disconnect(properties=Properties(session_expiry_interval_s=1_000)))
     site.settle()
@@ -426,8 +293,8 @@ class TestConnack:
     """CONNACK names the owner of the session, and confirms that a clean start has deleted the old one."""
 
     def test_waits_for_the_commit_of_a_new_session(self) -> None:
-        site = Site()
-        peer = Peer(site, waits=True)
+        site = SessionSite()
+        peer = SessionPeer(site, waits=True)
         assert peer.sent() == []
         assert site.sessions.connected == 0
         site.settle()
@@ -437,10 +304,10 @@ class TestConnack:
 
     @pytest.mark.parametrize("version", [4, 5])
     def test_waits_for_the_end_of_the_session_before(self, version: int) -> None:
-        site = Site()
-        Peer(site, version=version).lose()
+        site = SessionSite()
+        SessionPeer(site, version=version).lose()
         site.settle()
-        peer = Peer(site, version=version, clean_start=True, expiry_s=0, waits=True)
+        peer = SessionPeer(site, version=version, clean_start=True, expiry_s=0, waits=True)
         assert peer.sent() == []
         assert [client_id for client_id, _ in site.store.medium.items("session")] == ["c"]
         site.settle()
@@ -449,24 +316,24 @@ class TestConnack:
         assert not list(site.store.state.items("session"))
 
     def test_of_a_session_that_leaves_no_trace_waits_for_nothing(self) -> None:
-        peer = Peer(Site(), clean_start=True, expiry_s=0, waits=True)
+        peer = SessionPeer(SessionSite(), clean_start=True, expiry_s=0, waits=True)
         [connack] = peer.sent()
         assert connack.reason is R.SUCCESS
 
     def test_says_that_the_commit_has_failed_until_one_succeeds(self) -> None:
-        site = Site()
-        Peer(site).lose()
+        site = SessionSite()
+        SessionPeer(site).lose()
         site.settle()
         site.store.failure = StoreError("no")
         for _ in range(2):  # the second finds no session, and its deletion is not on disk
-            peer = Peer(site, clean_start=True, expiry_s=0, waits=True)
+            peer = SessionPeer(site, clean_start=True, expiry_s=0, waits=True)
             site.settle()
             [connack] = peer.sent()
             assert connack.reason is R.SERVER_UNAVAILABLE
             assert peer.connection.closed
             assert site.sessions.connected == 0
         site.store.failure = None
-        peer = Peer(site, clean_start=True, expiry_s=0, waits=True)
+        peer = SessionPeer(site, clean_start=True, expiry_s=0, waits=True)
         assert peer.sent() == []
         site.settle()
         assert not list(site.store.state.items("session"))
@@ -474,18 +341,18 @@ class TestConnack:
         assert connack.reason is R.SUCCESS
 
     def test_who_does_not_wait_gives_the_session_back(self) -> None:
-        site = Site()
-        peer = Peer(site, waits=True)
+        site = SessionSite()
+        peer = SessionPeer(site, waits=True)
         peer.lose()
         site.settle()
         assert site.sessions.connected == 0
         assert not site.sessions.attached()
-        assert Peer(site).connack.session_present
+        assert SessionPeer(site).connack.session_present
 
     def test_of_two_that_wait_the_later_has_the_session(self) -> None:
-        site = Site()
-        first = Peer(site, waits=True)
-        second = Peer(site, waits=True)
+        site = SessionSite()
+        first = SessionPeer(site, waits=True)
+        second = SessionPeer(site, waits=True)
         assert first.connection.closed
         site.settle()
         [refused], [connack] = first.sent(), second.sent()
@@ -495,11 +362,11 @@ class TestConnack:
         assert site.sessions.connected == 1
 
     def test_nothing_is_delivered_before_it(self) -> None:
-        site = Site()
-        Peer(site).send(p.Subscribe(1, (SubscriptionRequest("queue/1", 0),)))
+        site = SessionSite()
+        SessionPeer(site).send(p.Subscribe(1, (SubscriptionRequest("queue/1", 0),)))
         site.settle()
-        sender = Peer(site, "sender")
-        peer = Peer(site, waits=True)
+        sender = SessionPeer(site, "sender")
+        peer = SessionPeer(site, waits=True)
         sender.publish(1, qos=1)
         site.router.flush()
         site.settle()
@@ -512,8 +379,8 @@ class TestSubscribed:
     SUBSCRIBE = p.Subscribe(1, (SubscriptionRequest("topic/1", 1),))
 
     def test_suback_waits_for_the_commit_of_the_subscription(self) -> None:
-        site = Site()
-        peer = Peer(site)
+        site = SessionSite()
+        peer = SessionPeer(site)
         peer.send(self.SUBSCRIBE)
         site.router.flush()
         assert peer.sent() == []
@@ -523,8 +390,8 @@ class TestSubscribed:
         assert site.router.durable_subscriptions, "after a kill it is there"
 
     def test_when_the_commit_fails_suback_waits_for_the_next(self) -> None:
-        site = Site()
-        peer = Peer(site)
+        site = SessionSite()
+        peer = SessionPeer(site)
         site.settle()
         peer.sent()
         site.store.failure = StoreError("no")
@@ -538,8 +405,8 @@ class TestSubscribed:
         assert p.SubAck(1, (R.GRANTED_QOS_1,)) in peer.sent()
 
     def test_unsuback_waits_too(self) -> None:
-        site = Site()
-        peer = Peer(site)
+        site = SessionSite()
+        peer = SessionPeer(site)
         peer.send(self.SUBSCRIBE)
         site.settle()
         peer.sent()
@@ -549,16 +416,16 @@ class TestSubscribed:
         assert peer.sent() == [p.UnsubAck(2, (R.SUCCESS,))]
 
     def test_a_session_that_ends_with_its_connection_is_answered_at_once(self) -> None:
-        peer = Peer(Site(), clean_start=True, expiry_s=0)
+        peer = SessionPeer(SessionSite(), clean_start=True, expiry_s=0)
         peer.send(self.SUBSCRIBE)
         assert peer.sent() == [p.SubAck(1, (R.GRANTED_QOS_1,))]
 
     def test_a_connection_that_took_the_session_over_is_not_answered_for_the_old_one(self) -> None:
-        site = Site()
-        old = Peer(site)
+        site = SessionSite()
+        old = SessionPeer(site)
         site.settle()
         old.sent()
         old.send(self.SUBSCRIBE)
-        new = Peer(site)
+        new = SessionPeer(site)
         site.settle()
         assert not any(isinstance(packet, p.SubAck) for packet in [*old.sent(), *new.sent()])

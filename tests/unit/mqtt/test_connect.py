@@ -15,8 +15,8 @@ from edge.broker.mqtt.connect import NEVER_EXPIRES
 from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, EARLY_BYTES_MAX
 from edge.broker.mqtt.state import SessionState
+from tests.support.mqtt_connection import VERSIONS, Opened, split
 from tests.unit.mqtt.cases import BAD
-from tests.unit.mqtt.client import VERSIONS, Opened, split
 
 
 def start(data: bytes, limits: Limits | None = None) -> tuple[MqttConnection, list[object]]:

@@ -9,7 +9,7 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import events
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import SubscriptionRequest as Request
-from tests.unit.mqtt.client import VERSIONS, Opened
+from tests.support.mqtt_connection import VERSIONS, Opened
 
 
 class TestSubscribe:

@@ -15,7 +15,7 @@ from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import AcknowledgedEvent, MqttDelivery
 from edge.broker.mqtt.limits import INFLIGHT_BYTES_MAX
 from edge.broker.mqtt.state import PACKET_ID_MAX, SessionState
-from tests.unit.mqtt.client import VERSIONS, Opened
+from tests.support.mqtt_connection import VERSIONS, Opened
 
 
 def delivery(*bodies: bytes, qos: int = 1, retain: bool = False, properties: Properties | None = None) -> MqttDelivery:

@@ -23,7 +23,7 @@ from edge.broker.security.limits import (
 )
 from edge.broker.security.login_throttle import Failures
 from edge.broker.security.proof import Decided, LoginVerdict, VerifiedIdentity
-from tests.unit.mqtt.test_authorization import Peer, Site
+from tests.unit.mqtt.gated_sessions import GatedPeer, GatedSite
 
 NOW = 1_000_000.0
 RULE = AccessRule(("up/#",), frozenset({Operation.SEND, Operation.RECV}))
@@ -45,7 +45,7 @@ class Tokens:
             decided(LoginVerdict.ACCEPTED, VerifiedIdentity(user, (RULE,) if user != "poor" else (), float(expiry)))
 
 
-class Gated(Site):
+class Gated(GatedSite):
     """A site with real secrets, or tokens, and clocks that stand still."""
 
     def __init__(self, *users: CredentialUser, tokens: bool = False) -> None:
@@ -62,9 +62,9 @@ class Gated(Site):
         if tokens:
             self.gate.accept_tokens(Tokens())
 
-    def connect(self, method: str, data: bytes, **connect: object) -> Peer:
+    def connect(self, method: str, data: bytes, **connect: object) -> GatedPeer:
         block = Properties(authentication_method=method, authentication_data=data)
-        return Peer(self, 5, properties=block, **connect)
+        return GatedPeer(self, 5, properties=block, **connect)
 
 
 def auth(data: bytes, method: str, reason: R = R.CONTINUE_AUTHENTICATION) -> packets.Auth:
@@ -75,7 +75,7 @@ def scram_auth(data: bytes, reason: R = R.CONTINUE_AUTHENTICATION) -> packets.Au
     return auth(data, scram.MECHANISM, reason)
 
 
-def opened(site: Gated) -> Peer:
+def opened(site: Gated) -> GatedPeer:
     client = scram.ScramClient("joe", "s3cret")
     peer = site.connect(scram.MECHANISM, client.first())
     (question,) = peer.sent()
@@ -307,9 +307,9 @@ class TestBearer:
     def test_in_place_of_a_password(self, version: int) -> None:
         site = Gated(tokens=True)
         token = f"ann-{NOW + 9:.0f}".encode()
-        assert Peer(site, version, username="token", password=token).sent()[0].reason is R.SUCCESS
+        assert GatedPeer(site, version, username="token", password=token).sent()[0].reason is R.SUCCESS
         assert site.sessions.owner("c") == "ann"
-        refused = Peer(site, version, username="ann", password=b"bad", client_id="d").sent()[0]
+        refused = GatedPeer(site, version, username="ann", password=b"bad", client_id="d").sent()[0]
         assert refused.reason is R.BAD_USER_NAME_OR_PASSWORD
 
     @pytest.mark.parametrize(

@@ -10,86 +10,20 @@ import pytest
 from bridge.engine import DeliveryState
 from bridge.message import Run
 from edge.broker.limits import READ_BYTES_MAX, SUBSCRIPTION_BUFFER_BYTES_MAX, Limits
-from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
-from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.mqtt import packets as p
-from edge.broker.mqtt.connection import MqttConnection
-from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.handler import ConnectionHandler, HandlerContext
-from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.batch import Publication
-from tests.support.machines import take_all
-from tests.support.models.lanes import NoLanes
 from tests.unit.amqp import broker as amqp
 from tests.unit.amqp.wire import message
-from tests.unit.mqtt.client import split
-from tests.unit.mqtt.test_commit_order import Driver
+from tests.unit.mqtt.mixed_clients import MixedSite, MqttClient
 
 SMALL = 500
 LARGE_BODY = b"x" * 5_000
 
 
-class Site(amqp.Site):
-    """A broker with AMQP clients and `Peer` as clients."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sessions = SessionRegistry(self.router, self.store, MqttTranslator())
-
-    @property
-    def losses(self) -> list[tuple[str, int]]:
-        """Return the reasons in the ledger, with counts of messages."""
-        return [(loss.reason, loss.messages) for loss in self.store.ledger.entries(0, 100)]
-
-
-class Peer:
-    """An MQTT 5 client."""
-
-    def __init__(self, site: Site, client_id: str, pattern: str = "", qos: int = 1, **properties: Any) -> None:
-        """Connect with these properties and subscribe to `pattern`."""
-        self.site = site
-        self.connection = MqttConnection(Limits(), 0.0)
-        self.handler = ConnectionHandler(
-            Driver(),  # type: ignore[arg-type]
-            self.connection,
-            HandlerContext(site.router, site.sessions, lambda: 0.0, NoLanes()),
-        )
-        self.send(p.Connect(client_id, 5, clean_start=False, properties=Properties(**properties)))
-        self.sent()
-        if pattern:
-            self.send(p.Subscribe(1, (SubscriptionRequest(pattern, qos),)))
-
-    def send(self, *what: p.Packet) -> None:
-        data = b"".join(each.encode(5) for each in what)
-        self.handler.handle(take_all(self.connection, data, 0.0))
-        self.site.settle_down()
-
-    def sent(self) -> list[Any]:
-        return split(self.connection.data_to_send(), 5)
-
-    def lose(self) -> None:
-        """Break the network connection."""
-        self.handler.handle(self.connection.receive_eof(1.0))
-        self.site.settle_down()
-
-    def publish(self, address: str, *bodies: bytes, qos: int = 1) -> list[Any]:
-        """Publish, and return the answers."""
-        self.send(*(p.Publish(address, body, qos, packet_id=i) for i, body in enumerate(bodies, 1)))
-        return self.sent()
-
-    def take(self) -> list[bytes]:
-        """Acknowledge the received messages; return their payloads."""
-        taken: list[bytes] = []
-        while found := [packet for packet in self.sent() if isinstance(packet, p.Publish)]:
-            taken += [packet.payload for packet in found]
-            self.send(*(p.PubAck(packet.packet_id) for packet in found if packet.qos == 1))
-        return taken
-
-
-def small(site: Site, pattern: str, qos: int = 1, client_id: str = "small", **properties: Any) -> Peer:
-    return Peer(site, client_id, pattern, qos, maximum_packet_size=SMALL, **properties)
+def small(site: MixedSite, pattern: str, qos: int = 1, client_id: str = "small", **properties: Any) -> MqttClient:
+    return MqttClient(site, client_id, pattern, qos, maximum_packet_size=SMALL, **properties)
 
 
 class TestTooLargeForOne:
@@ -99,10 +33,10 @@ class TestTooLargeForOne:
         [("queue/x", 0), ("queue/x", 100), ("$share/group/topic/x", 0), ("$share/group/topic/x", 100)],
     )
     def test_others_get_it(self, pattern: str, qos: int, kept: int) -> None:
-        site = Site()
+        site = MixedSite()
         little = small(site, pattern, qos, session_expiry_interval_s=kept)
-        other = Peer(site, "other", pattern, session_expiry_interval_s=kept)
-        publisher = Peer(site, "publisher")
+        other = MqttClient(site, "other", pattern, session_expiry_interval_s=kept)
+        publisher = MqttClient(site, "publisher")
         bodies = [b"%d" % i + LARGE_BODY for i in range(10)]
         publisher.publish(pattern.removeprefix("$share/group/"), *bodies, b"little", b"less")
         got = other.take()
@@ -111,8 +45,8 @@ class TestTooLargeForOne:
         assert site.losses == []
 
     def test_what_waits_for_a_slow_consumer_is_not_all_read_into_memory(self) -> None:
-        site = Site()
-        slow = Peer(site, "slow", "queue/x", receive_maximum=1)
+        site = MixedSite()
+        slow = MqttClient(site, "slow", "queue/x", receive_maximum=1)
         small(site, "queue/x")
         count = 2 * (SUBSCRIPTION_BUFFER_BYTES_MAX + READ_BYTES_MAX) // len(LARGE_BODY)
         for _ in range(0, count, 100):
@@ -122,56 +56,56 @@ class TestTooLargeForOne:
         site.settle_down()
         assert site.router.queues["queue/x"].buffer.bytes <= SUBSCRIPTION_BUFFER_BYTES_MAX + READ_BYTES_MAX
         slow.lose()
-        other = Peer(site, "other", "queue/x")
+        other = MqttClient(site, "other", "queue/x")
         assert len(other.take()) == -(-count // 100) * 100
 
     def test_it_waits_for_one_that_takes_it(self) -> None:
-        site = Site()
+        site = MixedSite()
         little = small(site, "queue/x")
-        publisher = Peer(site, "publisher")
+        publisher = MqttClient(site, "publisher")
         publisher.publish("queue/x", LARGE_BODY, b"little")
         assert little.take() == [b"little"]
         assert site.router.queues["queue/x"].backlog == 1
-        assert Peer(site, "other", "queue/x").take() == [LARGE_BODY]
+        assert MqttClient(site, "other", "queue/x").take() == [LARGE_BODY]
         assert site.losses == []
 
     def test_until_it_expires_by_the_rule_of_the_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        site = Site()
+        site = MixedSite()
         rule = AddressPolicy(ttl_max_s=10, expiry="deadletter/d")
         site.router.reconfigure(site.router.addresses.table, {"queue/#": rule})
         little = small(site, "queue/x")
-        Peer(site, "publisher").publish("queue/x", LARGE_BODY)
+        MqttClient(site, "publisher").publish("queue/x", LARGE_BODY)
         assert little.take() == []
         monkeypatch.setattr(amqp, "CLOCK_NS", amqp.CLOCK_NS + 60 * 10**9)
         for _ in range(3):
             site.router.tick()
             site.settle_down()
-        assert Peer(site, "other", "deadletter/d").take() == [LARGE_BODY]
+        assert MqttClient(site, "other", "deadletter/d").take() == [LARGE_BODY]
         assert site.losses == [("dead-lettered: expired", 1)]
 
     def test_the_subscription_of_one_gives_it_up_with_an_entry_in_the_ledger(self) -> None:
         """The message counts as delivered [MQTT-3.1.2-25], but it was acknowledged to its sender."""
-        site = Site()
+        site = MixedSite()
         little = small(site, "topic/x", session_expiry_interval_s=100)
-        Peer(site, "publisher").publish("topic/x", LARGE_BODY, b"little")
+        MqttClient(site, "publisher").publish("topic/x", LARGE_BODY, b"little")
         assert little.take() == [b"little"]
         assert site.losses == [("undeliverable", 1)]
 
     def test_what_is_not_kept_is_dropped(self) -> None:
-        site = Site()
+        site = MixedSite()
         little = small(site, "topic/x")
-        Peer(site, "publisher").publish("topic/x", LARGE_BODY, b"little")
+        MqttClient(site, "publisher").publish("topic/x", LARGE_BODY, b"little")
         assert little.take() == [b"little"]
         assert site.losses == []
 
     @pytest.mark.parametrize("qos", [1, 2])
     def test_it_was_in_flight_when_the_client_took_more(self, qos: int) -> None:
-        site = Site()
-        before = Peer(site, "c", "queue/x", qos, session_expiry_interval_s=100)
-        Peer(site, "publisher").publish("queue/x", LARGE_BODY, qos=qos)
+        site = MixedSite()
+        before = MqttClient(site, "c", "queue/x", qos, session_expiry_interval_s=100)
+        MqttClient(site, "publisher").publish("queue/x", LARGE_BODY, qos=qos)
         before.lose()
         site.settle_down()
-        other = Peer(site, "other", "queue/x")
+        other = MqttClient(site, "other", "queue/x")
         after = small(site, "", client_id="c", session_expiry_interval_s=100)
         assert not [packet for packet in after.sent() if isinstance(packet, p.Publish)]
         assert other.take() == [LARGE_BODY]
@@ -180,10 +114,10 @@ class TestTooLargeForOne:
 class TestTooLargeAtAnAnycastAddress:
     @pytest.mark.parametrize("qos", [0, 1])
     def test_it_is_offered_to_the_others(self, qos: int) -> None:
-        site = Site()
+        site = MixedSite()
         little = small(site, "anycast/x", qos)
-        other = Peer(site, "other", "anycast/x", qos)
-        publisher = Peer(site, "publisher")
+        other = MqttClient(site, "other", "anycast/x", qos)
+        publisher = MqttClient(site, "publisher")
         answers = publisher.publish("anycast/x", *[LARGE_BODY] * 4)
         assert other.take() == [LARGE_BODY] * 4
         assert little.take() == []
@@ -191,9 +125,9 @@ class TestTooLargeAtAnAnycastAddress:
 
     @pytest.mark.parametrize("qos", [0, 1])
     def test_it_is_refused_when_none_takes_it(self, qos: int) -> None:
-        site = Site()
+        site = MixedSite()
         little = small(site, "anycast/x", qos)
-        publisher = Peer(site, "publisher")
+        publisher = MqttClient(site, "publisher")
         answers = publisher.publish("anycast/x", LARGE_BODY, b"little")
         assert little.take() == [b"little"]
         [refused, taken] = answers + publisher.sent()
@@ -205,10 +139,10 @@ class TestTooLargeAtAnAnycastAddress:
         "state", [DeliveryState.RELEASED, DeliveryState.MODIFIED_FAILED, DeliveryState.MODIFIED_UNDELIVERABLE]
     )
     def test_what_its_amqp_consumer_gives_back_nobody_has_taken(self, state: DeliveryState, qos: int) -> None:
-        site = Site()
+        site = MixedSite()
         worker = site.client("worker")
         link = worker.receiver("anycast/x", credit=9)
-        publisher = Peer(site, "publisher")
+        publisher = MqttClient(site, "publisher")
         assert publisher.publish("anycast/x", b"one", qos=qos) == []
         worker.engine.settle(link, worker.deliveries(link), state)
         site.settle_down()
@@ -216,17 +150,17 @@ class TestTooLargeAtAnAnycastAddress:
         assert len(worker.deliveries(link)) == 1
 
     def test_it_is_refused_when_the_one_that_could_leaves(self) -> None:
-        site = Site()
+        site = MixedSite()
         little = small(site, "anycast/x")
-        other = Peer(site, "other", "anycast/x", receive_maximum=1)
-        publisher = Peer(site, "publisher")
+        other = MqttClient(site, "other", "anycast/x", receive_maximum=1)
+        publisher = MqttClient(site, "publisher")
         publisher.publish("anycast/x", LARGE_BODY, LARGE_BODY)
         assert little.take() == []
         other.lose()
         assert {each.reason for each in publisher.sent()} == {R.IMPLEMENTATION_SPECIFIC_ERROR}
 
     def test_an_amqp_sender_hears_it(self) -> None:
-        site = Site()
+        site = MixedSite()
         small(site, "anycast/x")
         client = site.client()
         sender = client.sender("anycast/x")
@@ -240,15 +174,15 @@ class TestRefused:
     """PUBACK and PUBREC of 0x80 and above (MQTT 5 section 4.13.2)."""
 
     @staticmethod
-    def refuse(consumer: Peer, reason: R = R.NOT_AUTHORIZED) -> None:
+    def refuse(consumer: MqttClient, reason: R = R.NOT_AUTHORIZED) -> None:
         [packet] = [packet for packet in consumer.sent() if isinstance(packet, p.Publish)]
         answer = p.PubAck if packet.qos == 1 else p.PubRec
         consumer.send(answer(packet.packet_id, reason))
 
     @pytest.mark.parametrize("qos", [1, 2])
     def test_an_amqp_sender_to_an_anycast_address_is_rejected(self, qos: int) -> None:
-        site = Site()
-        consumer = Peer(site, "consumer", "anycast/x", qos)
+        site = MixedSite()
+        consumer = MqttClient(site, "consumer", "anycast/x", qos)
         client = site.client()
         sender = client.sender("anycast/x")
         client.engine.send(sender, 0, message(b"refused", durable=True))
@@ -259,8 +193,8 @@ class TestRefused:
 
     @pytest.mark.parametrize("qos", [1, 2])
     def test_an_mqtt_publisher_to_an_anycast_address_gets_a_reason_code(self, qos: int) -> None:
-        site = Site()
-        consumer, publisher = Peer(site, "consumer", "anycast/x", qos), Peer(site, "publisher")
+        site = MixedSite()
+        consumer, publisher = MqttClient(site, "consumer", "anycast/x", qos), MqttClient(site, "publisher")
         assert publisher.publish("anycast/x", b"refused", qos=qos) == []
         self.refuse(consumer)
         [answer] = publisher.sent()
@@ -270,28 +204,28 @@ class TestRefused:
     @pytest.mark.parametrize("kept", [0, 100])
     @pytest.mark.parametrize("qos", [1, 2])
     def test_it_is_dead_lettered_where_the_queue_says_so(self, qos: int, kept: int) -> None:
-        site = Site()
+        site = MixedSite()
         site.router.reconfigure(site.router.addresses.table, {"queue/#": AddressPolicy(deadletter="deadletter/d")})
-        consumer = Peer(site, "consumer", "queue/x", qos, session_expiry_interval_s=kept)
+        consumer = MqttClient(site, "consumer", "queue/x", qos, session_expiry_interval_s=kept)
         site.router.publish(Publication(amqp.MqttDevice(), Run("queue/x", "d", 2, b"", [b"refused"]), (1,)))
         site.settle_down()
         self.refuse(consumer)
-        assert Peer(site, "other", "deadletter/d").take() == [b"refused"]
+        assert MqttClient(site, "other", "deadletter/d").take() == [b"refused"]
         assert site.losses == [("dead-lettered: rejected", 1)]
         assert dict(site.store.state.items("outgoing")) == {}, "no record of the exchange is left"
 
     @pytest.mark.parametrize("address", ["queue/x", "topic/x"])
     def test_or_it_is_in_the_ledger(self, address: str) -> None:
-        site = Site()
-        consumer = Peer(site, "consumer", address, session_expiry_interval_s=100)
-        Peer(site, "publisher").publish(address, b"refused")
+        site = MixedSite()
+        consumer = MqttClient(site, "consumer", address, session_expiry_interval_s=100)
+        MqttClient(site, "publisher").publish(address, b"refused")
         self.refuse(consumer, R.QUOTA_EXCEEDED)
         assert site.losses == [("rejected", 1)]
 
     def test_no_subscribers_is_no_refusal(self) -> None:
-        site = Site()
-        consumer = Peer(site, "consumer", "queue/x")
-        Peer(site, "publisher").publish("queue/x", b"taken")
+        site = MixedSite()
+        consumer = MqttClient(site, "consumer", "queue/x")
+        MqttClient(site, "publisher").publish("queue/x", b"taken")
         self.refuse(consumer, R.NO_MATCHING_SUBSCRIBERS)
         assert site.losses == []
 
@@ -300,8 +234,8 @@ class TestLosingAConsumer:
     """The unacknowledged message may have killed a client that vanished without a DISCONNECT."""
 
     @staticmethod
-    def poisoned() -> Site:
-        site = Site()
+    def poisoned() -> MixedSite:
+        site = MixedSite()
         policy = AddressPolicy(redelivery=Redelivery(attempts_max=3), deadletter="deadletter/d")
         site.router.reconfigure(site.router.addresses.table, {"queue/#": policy})
         run = Run("queue/x", "d", 2, b"", [b"poison"])
@@ -310,7 +244,7 @@ class TestLosingAConsumer:
         return site
 
     @staticmethod
-    def got(peer: Peer) -> list[bytes]:
+    def got(peer: MqttClient) -> list[bytes]:
         return [packet.payload for packet in peer.sent() if isinstance(packet, p.Publish)]
 
     @pytest.mark.parametrize("kept", [0, 100])
@@ -318,11 +252,11 @@ class TestLosingAConsumer:
     def test_a_poison_message_ends_as_a_dead_letter(self, qos: int, kept: int) -> None:
         site = self.poisoned()
         for _ in range(3):
-            consumer = Peer(site, "consumer", "queue/x", qos, session_expiry_interval_s=kept)
+            consumer = MqttClient(site, "consumer", "queue/x", qos, session_expiry_interval_s=kept)
             consumer.lose()
-        again = Peer(site, "consumer", "queue/x", qos, session_expiry_interval_s=kept)
+        again = MqttClient(site, "consumer", "queue/x", qos, session_expiry_interval_s=kept)
         assert self.got(again) == []
-        assert Peer(site, "other", "deadletter/d").take() == [b"poison"]
+        assert MqttClient(site, "other", "deadletter/d").take() == [b"poison"]
         assert site.losses == [("dead-lettered: delivery attempts exceeded", 1)]
         assert dict(site.store.state.items("outgoing")) == {}, "no record of the exchange is left"
 
@@ -330,22 +264,22 @@ class TestLosingAConsumer:
     def test_before_the_last_attempt_it_comes_again(self, qos: int) -> None:
         site = self.poisoned()
         for _ in range(2):
-            Peer(site, "consumer", "queue/x", qos, session_expiry_interval_s=100).lose()
-        again = Peer(site, "consumer", "", session_expiry_interval_s=100)
+            MqttClient(site, "consumer", "queue/x", qos, session_expiry_interval_s=100).lose()
+        again = MqttClient(site, "consumer", "", session_expiry_interval_s=100)
         assert again.connection.window < Limits().inflight_max
         assert site.losses == []
 
     def test_a_takeover_counts(self) -> None:
         site = self.poisoned()
         for _ in range(4):
-            Peer(site, "consumer", "queue/x")
-        assert Peer(site, "other", "deadletter/d").take() == [b"poison"]
+            MqttClient(site, "consumer", "queue/x")
+        assert MqttClient(site, "other", "deadletter/d").take() == [b"poison"]
 
     @pytest.mark.parametrize("kept", [0, 100])
     def test_a_goodbye_does_not_count(self, kept: int) -> None:
         site = self.poisoned()
         for _ in range(4):
-            consumer = Peer(site, "consumer", "queue/x", session_expiry_interval_s=kept)
+            consumer = MqttClient(site, "consumer", "queue/x", session_expiry_interval_s=kept)
             assert consumer.connection.window < Limits().inflight_max, "it is under way"
             consumer.send(p.Disconnect())
             consumer.lose()
@@ -355,8 +289,8 @@ class TestLosingAConsumer:
         site = self.poisoned()
         policy = AddressPolicy(redelivery=Redelivery(attempts_max=3, delay_s=60))
         site.router.reconfigure(site.router.addresses.table, {"queue/#": policy})
-        consumer = Peer(site, "consumer", "queue/x", session_expiry_interval_s=100)
-        other = Peer(site, "other", "queue/x")
+        consumer = MqttClient(site, "consumer", "queue/x", session_expiry_interval_s=100)
+        other = MqttClient(site, "other", "queue/x")
         consumer.send(p.Disconnect())
         consumer.lose()
         assert other.take() == [b"poison"]
@@ -364,7 +298,7 @@ class TestLosingAConsumer:
     def test_a_stop_of_the_broker_does_not_count(self) -> None:
         site = self.poisoned()
         for _ in range(4):
-            consumer = Peer(site, "consumer", "queue/x")
+            consumer = MqttClient(site, "consumer", "queue/x")
             assert self.got(consumer) == [b"poison"]
             consumer.connection.disconnect(R.SERVER_SHUTTING_DOWN)
             consumer.lose()

@@ -15,7 +15,7 @@ from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.events import DisconnectedEvent, SubscriptionRequest
 from edge.broker.mqtt.phase import ENDED, PACKETS, STEPS, ConnectionPhase, ConnectionStep, Violation, after_step
 from edge.broker.mqtt.state import SessionState
-from tests.unit.mqtt.client import VERSIONS, split
+from tests.support.mqtt_connection import VERSIONS, split
 
 METHOD = "m"
 PATHS = {

@@ -11,7 +11,7 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import events, inbound
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.state import SessionState
-from tests.unit.mqtt.client import VERSIONS, Opened
+from tests.support.mqtt_connection import VERSIONS, Opened
 
 
 def ended(opened: Opened, found: list[object]) -> R | None:

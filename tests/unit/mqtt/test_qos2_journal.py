@@ -10,7 +10,7 @@ from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import MqttDelivery
 from edge.broker.mqtt.qos2_journal import Qos2Journal
 from edge.broker.mqtt.state import SessionState
-from tests.unit.mqtt.client import Opened
+from tests.support.mqtt_connection import Opened
 
 
 class Log(NamedTuple):

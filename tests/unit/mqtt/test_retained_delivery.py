@@ -9,24 +9,24 @@ from edge.broker.limits import RETAINED_STEPS_MAX
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
-from tests.unit.mqtt.test_authorization import Peer, Site, admitted
+from tests.unit.mqtt.gated_sessions import GatedPeer, GatedSite, admitted
 
 COUNT = RETAINED_STEPS_MAX * 2
 
 
 @pytest.fixture
-def site() -> Site:
-    made = Site()
+def site() -> GatedSite:
+    made = GatedSite()
     for i in range(COUNT):
         made.router.retained.put(Run(f"up/{i}", "d", RETAIN | 1, b"", [b"%d" % i]), "")
     return made
 
 
-def subscribe(peer: Peer, *filters: str, qos: int = 0) -> None:
+def subscribe(peer: GatedPeer, *filters: str, qos: int = 0) -> None:
     peer.send(packets.Subscribe(3, tuple(SubscriptionRequest(each, qos) for each in filters)))
 
 
-def turn(peer: Peer) -> list[str]:
+def turn(peer: GatedPeer) -> list[str]:
     """Return the received topics; run the next turn of the loop."""
     found = [packet.topic for packet in peer.sent() if isinstance(packet, packets.Publish)]
     for _ in range(len(peer.site.turns)):
@@ -34,7 +34,7 @@ def turn(peer: Peer) -> list[str]:
     return found
 
 
-def test_a_part_a_turn_and_all_in_the_end(site: Site) -> None:
+def test_a_part_a_turn_and_all_in_the_end(site: GatedSite) -> None:
     peer = admitted(site, 5)
     subscribe(peer, "up/#")
     parts = []
@@ -45,7 +45,7 @@ def test_a_part_a_turn_and_all_in_the_end(site: Site) -> None:
     assert sorted(each for part in parts for each in part) == sorted(f"up/{i}" for i in range(COUNT))
 
 
-def test_names_looked_at_in_vain_count(site: Site) -> None:
+def test_names_looked_at_in_vain_count(site: GatedSite) -> None:
     """Ten filters find one message each, and each has to search all names."""
     peer = admitted(site, 5)
     subscribe(peer, *(f"up/+/{i}" for i in range(9)), "up/7")
@@ -56,7 +56,7 @@ def test_names_looked_at_in_vain_count(site: Site) -> None:
     assert (turns >= 9 * 2, found + turn(peer)) == (True, ["up/7"])
 
 
-def test_what_is_not_wanted_any_more_is_not_sent(site: Site) -> None:
+def test_what_is_not_wanted_any_more_is_not_sent(site: GatedSite) -> None:
     peer = admitted(site, 5)
     subscribe(peer, "up/#")
     assert len(turn(peer)) < COUNT
@@ -67,7 +67,7 @@ def test_what_is_not_wanted_any_more_is_not_sent(site: Site) -> None:
     assert not peer.site.turns
 
 
-def test_subscribing_again_begins_anew_and_adds_up_to_nothing(site: Site) -> None:
+def test_subscribing_again_begins_anew_and_adds_up_to_nothing(site: GatedSite) -> None:
     peer = admitted(site, 5)
     for _ in range(50):
         subscribe(peer, "up/#")
@@ -77,7 +77,7 @@ def test_subscribing_again_begins_anew_and_adds_up_to_nothing(site: Site) -> Non
     assert COUNT <= len(found) < COUNT * 2
 
 
-def test_the_window_of_the_client_holds(site: Site) -> None:
+def test_the_window_of_the_client_holds(site: GatedSite) -> None:
     peer = admitted(site, 5, properties=Properties(receive_maximum=3))
     subscribe(peer, "up/#", qos=1)
     seen = 0
@@ -90,7 +90,7 @@ def test_the_window_of_the_client_holds(site: Site) -> None:
     assert seen == 60
 
 
-def test_a_client_that_has_gone_is_not_gone_on_for(site: Site) -> None:
+def test_a_client_that_has_gone_is_not_gone_on_for(site: GatedSite) -> None:
     peer = admitted(site, 5)
     subscribe(peer, "up/#")
     peer.session.handle(peer.connection.receive_eof(1.0))

@@ -18,14 +18,13 @@ from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
 from tests.unit.amqp import broker as amqp
-from tests.unit.mqtt import test_outcomes
-from tests.unit.mqtt.test_outcomes import Peer
+from tests.unit.mqtt.mixed_clients import MixedSite, MqttClient
 
 QUEUES = 30
 BODIES = {b"%d" % number for number in range(QUEUES)}
 
 
-class Site(test_outcomes.Site):
+class Site(MixedSite):
     """A broker with turns of the loop and many queues; each look at its clock takes a third of a slice."""
 
     def __init__(self) -> None:
@@ -69,9 +68,9 @@ def site() -> Site:
 
 
 @pytest.fixture(params=[0, 100])
-def peer(request: pytest.FixtureRequest, site: Site) -> Peer:
+def peer(request: pytest.FixtureRequest, site: Site) -> MqttClient:
     """Return a client that has sent SUBSCRIBE, with or without a persistent session."""
-    client = Peer(site, "client", session_expiry_interval_s=request.param)
+    client = MqttClient(site, "client", session_expiry_interval_s=request.param)
     client.send(p.Subscribe(1, (SubscriptionRequest("queue/#", 1),)))
     assert client.sent() == []
     return client
@@ -85,7 +84,7 @@ def payloads(packets: list[Any]) -> set[bytes]:
     return {packet.payload for packet in packets if isinstance(packet, p.Publish)}
 
 
-def test_suback_comes_when_all_are_joined(site: Site, peer: Peer) -> None:
+def test_suback_comes_when_all_are_joined(site: Site, peer: MqttClient) -> None:
     site.go_on(2)
     assert peer.sent() == []
     site.go_on(100)
@@ -94,7 +93,7 @@ def test_suback_comes_when_all_are_joined(site: Site, peer: Peer) -> None:
     assert payloads(sent) == BODIES
 
 
-def test_unsubscribe_in_between(site: Site, peer: Peer) -> None:
+def test_unsubscribe_in_between(site: Site, peer: MqttClient) -> None:
     site.go_on()
     peer.send(p.Unsubscribe(2, ("queue/#",)))
     site.go_on(100)
@@ -103,7 +102,7 @@ def test_unsubscribe_in_between(site: Site, peer: Peer) -> None:
     assert not any(queue.group for queue in site.router.queues.opened.values())
 
 
-def test_another_subscription_in_between(site: Site, peer: Peer) -> None:
+def test_another_subscription_in_between(site: Site, peer: MqttClient) -> None:
     site.go_on()
     peer.send(p.Subscribe(2, (SubscriptionRequest("topic/x", 1),)))
     assert peer.sent() == [p.SubAck(2, (1,))]
@@ -113,33 +112,33 @@ def test_another_subscription_in_between(site: Site, peer: Peer) -> None:
     assert payloads(sent) == BODIES
 
 
-def test_the_connection_breaks_in_between(site: Site, peer: Peer) -> None:
+def test_the_connection_breaks_in_between(site: Site, peer: MqttClient) -> None:
     site.go_on()
     peer.lose()
     site.go_on(100)
     assert peer.sent() == []
     assert not site.turns
-    again = Peer(site, "client", "queue/#", session_expiry_interval_s=100)
+    again = MqttClient(site, "client", "queue/#", session_expiry_interval_s=100)
     site.go_on(100)
     assert payloads(again.sent()) <= BODIES
     assert site.under_way == QUEUES
 
 
-def test_a_takeover_in_between(site: Site, peer: Peer) -> None:
+def test_a_takeover_in_between(site: Site, peer: MqttClient) -> None:
     site.go_on()
-    again = Peer(site, "client", "queue/#", session_expiry_interval_s=100)
+    again = MqttClient(site, "client", "queue/#", session_expiry_interval_s=100)
     site.go_on(100)
     assert p.SubAck not in kinds(peer.sent())
     assert payloads(again.sent()) <= BODIES
     assert site.under_way == QUEUES
 
 
-def test_a_new_type_of_the_addresses_in_between(site: Site, peer: Peer) -> None:
+def test_a_new_type_of_the_addresses_in_between(site: Site, peer: MqttClient) -> None:
     site.go_on()
     rules = [AddressRule("queue/#", AddressType.TOPIC)]
     site.router.reconfigure(AddressTable(rules))
     site.go_on(100)
     assert kinds(peer.sent()) == [p.SubAck]
-    other = Peer(site, "other")
+    other = MqttClient(site, "other")
     other.publish("queue/5", b"as a topic")
     assert payloads(peer.sent()) == {b"as a topic"}

@@ -21,6 +21,7 @@ from edge.broker.store.segment import (
     run_names,
     split,
 )
+from tests.support.stored_runs import stored_from
 
 RUNS = st.lists(
     st.builds(
@@ -36,14 +37,6 @@ RUNS = st.lists(
     ),
     max_size=5,
 )
-
-
-def stored_from(position: int, runs: list[Run]) -> list[Stored]:
-    stored = []
-    for number, run in enumerate(runs):
-        stored.append(Stored(position, number * 1000, run))
-        position += len(run)
-    return stored
 
 
 def sample() -> SegmentRow:

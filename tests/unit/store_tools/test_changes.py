@@ -35,11 +35,6 @@ from tests.support.stores import AT, FORWARDER, Made, change, make
 from tests.support.writer_thread import execute_on
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Made:
-    return make(tmp_path / "data")
-
-
 def ledger(data: Path) -> list[dict[str, object]]:
     database = sqlite_utils.Database(data / FILE_NAME)
     try:

@@ -25,12 +25,7 @@ from edge.appliance.store.selection import moment
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.errors import StoreError
 from tests.contract.store.rig import sqlite_rig
-from tests.support.stores import AT, FORWARDER, QUEUE, SECOND, Made, make, rot
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Made:
-    return make(tmp_path / "data")
+from tests.support.stores import AT, FORWARDER, QUEUE, SECOND, Made, rot
 
 
 def exported(made: Made, tmp_path: Path, *options: str) -> list[dict[str, object]]:

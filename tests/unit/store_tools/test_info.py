@@ -19,11 +19,6 @@ from tests.support.stores import AT, FORWARDER, QUEUE, SECOND, TOPIC, Made, chan
 NOW = AT / 1e9 + 3600
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Made:
-    return make(tmp_path / "data")
-
-
 class TestFigures:
     @pytest.mark.parametrize("crashed", [False, True])
     def test_they_agree_with_the_store(self, tmp_path: Path, crashed: bool) -> None:

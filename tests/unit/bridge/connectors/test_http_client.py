@@ -16,7 +16,8 @@ from bridge.client_attempt import ConnectorError
 from bridge.connectors.http.client import HttpClient
 from bridge.connectors.settings import ClientIdentity, Format, HttpSettings
 from edge.broker.message.translation import mqtt_runs
-from tests.support.feeding import Bench, running, until
+from tests.support.feeding import Bench, running
+from tests.support.loop_wait import until
 from tests.support.web_peer import Reply, Request, WebPeer
 
 KEY = bytes(range(32))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
@@ -16,12 +15,13 @@ from bridge.connectors.mqtt import packets
 from bridge.connectors.mqtt.client import MqttClient
 from bridge.connectors.mqtt.dialects import DIALECTS
 from bridge.connectors.settings import ClientIdentity, MqttSettings
-from bridge.forwarders.inbox import Incoming, Settle
 from bridge.forwarders.outcome import ForwardOutcome
 from edge.broker.message.translation import mqtt_runs
 from edge.broker.model.topics import matches
-from tests.support.feeding import NOW_NS, Bench, running, until
+from tests.support.feeding import NOW_NS, Bench, running
+from tests.support.loop_wait import until
 from tests.support.mqtt_peer import MqttPeer, puback, publish
+from tests.unit.bridge.connectors.inbox import StubInbox
 
 
 def client(**settings: Any) -> MqttClient:
@@ -34,33 +34,6 @@ def client(**settings: Any) -> MqttClient:
         now_ns=lambda: NOW_NS,
         dialects=DIALECTS[-1:],
     )
-
-
-class Inbox:
-    """Incoming forwarder; the test decides when its commits end."""
-
-    def __init__(self, remote: str = "far/#", credit: int = 500) -> None:
-        self.name = self.remote = remote
-        self.qos = 1
-        self.got: list[Incoming] = []
-        self.credit = credit
-        self.settle: Settle | None = None
-        self.credit_changed: Callable[[], None] | None = None
-
-    def attached(self, settle: Settle, credit_changed: Callable[[], None]) -> None:
-        self.settle, self.credit_changed = settle, credit_changed
-
-    def detached(self) -> None:
-        self.settle = None
-
-    def receive(self, messages: Sequence[Incoming]) -> None:
-        self.got += messages
-        self.credit -= len(messages)
-
-    def commit(self, *places: int, outcome: ForwardOutcome = ForwardOutcome.ACCEPTED) -> None:
-        tokens = [token for place in places if (token := self.got[place].token) is not None]
-        assert self.settle is not None
-        self.settle(tokens, outcome, "")
 
 
 class TestOut:
@@ -184,7 +157,7 @@ class TestOut:
 class TestIn:
     @running
     async def test_an_acknowledgement_waits_for_the_commit_and_for_those_before_it(self) -> None:
-        bench, inbox = Bench(), Inbox()
+        bench, inbox = Bench(), StubInbox()
         bench.inboxes.append(inbox)
         async with MqttPeer().serving() as peer, bench.connected(client(), peer.port):
             link = await peer.link()
@@ -205,7 +178,7 @@ class TestIn:
 
     @running
     async def test_nothing_is_acknowledged_that_was_not_committed_when_the_connection_ends(self) -> None:
-        bench, inbox = Bench(), Inbox()
+        bench, inbox = Bench(), StubInbox()
         bench.inboxes.append(inbox)
         async with MqttPeer().serving() as peer:
             async with bench.connected(client(), peer.port):
@@ -217,7 +190,7 @@ class TestIn:
 
     @running
     async def test_what_is_not_taken_now_ends_the_connection_unacknowledged(self) -> None:
-        bench, inbox = Bench(), Inbox()
+        bench, inbox = Bench(), StubInbox()
         bench.inboxes.append(inbox)
         async with MqttPeer().serving() as peer, bench.connected(client(), peer.port) as task:
             link = await peer.link()
@@ -231,7 +204,7 @@ class TestIn:
 
     @running
     async def test_without_room_nothing_more_is_read(self) -> None:
-        bench, inbox = Bench(), Inbox(credit=2)
+        bench, inbox = Bench(), StubInbox(credit=2)
         bench.inboxes.append(inbox)
         async with MqttPeer().serving() as peer, bench.connected(client(), peer.port):
             link = await peer.link()
@@ -246,7 +219,7 @@ class TestIn:
     @running
     async def test_of_a_forwarder_that_is_gone_it_is_acknowledged(self) -> None:
         bench = Bench()
-        bench.inboxes.append(Inbox())
+        bench.inboxes.append(StubInbox())
         async with MqttPeer().serving() as peer, bench.connected(client(), peer.port):
             link = await peer.link()
             await link.opened(subscribed=True)
@@ -287,7 +260,7 @@ class TestTrouble:
     @running
     async def test_messages_without_end_before_its_answer(self) -> None:
         bench = Bench()
-        bench.inboxes += [Inbox()]
+        bench.inboxes += [StubInbox()]
         with mock.patch.object(mqtt_client, "MQTT_EARLY_BYTES_MAX", 100 * MQTT_PACKET_COST_BYTES):
             async with MqttPeer().serving() as peer, bench.connected(client(), peer.port) as task:
                 link = await peer.link()
@@ -341,7 +314,7 @@ class TestTrouble:
     @running
     async def test_a_refused_subscription_is_named(self) -> None:
         bench = Bench()
-        bench.inboxes += [Inbox("far/a"), Inbox("far/b")]
+        bench.inboxes += [StubInbox("far/a"), StubInbox("far/b")]
         async with MqttPeer().serving() as peer, bench.connected(client(), peer.port) as task:
             link = await peer.link()
             await link.opened()
@@ -363,7 +336,7 @@ class TestTrouble:
 
     @running
     async def test_a_broker_is_not_silent_while_nobody_listens(self) -> None:
-        bench, inbox = Bench(), Inbox(credit=1)
+        bench, inbox = Bench(), StubInbox(credit=1)
         bench.inboxes.append(inbox)
         async with MqttPeer().serving() as peer, bench.connected(client(keep_alive_s=1), peer.port) as task:
             link = await peer.link()

@@ -12,9 +12,10 @@ from bridge.connectors.settings import ClientIdentity, MqttSettings
 from bridge.publish_properties import read
 from edge.broker.message.translation import mqtt_runs
 from edge.broker.model.topics import matches
-from tests.support.feeding import NOW_NS, Bench, running, until
+from tests.support.feeding import NOW_NS, Bench, running
+from tests.support.loop_wait import until
 from tests.support.mqtt_peer import CONNACK, SUBACK, Link, MqttPeer, puback, publish
-from tests.unit.bridge.connectors.test_mqtt_client import Inbox
+from tests.unit.bridge.connectors.inbox import StubInbox
 
 CONNACK_5 = b"\x20\x03\x00\x00\x00"
 SUBACK_5 = b"\x90\x04\xff\xff\x00\x01"
@@ -142,7 +143,7 @@ class TestMqtt5:
     @running
     async def test_a_session_that_is_kept_is_asked_for_nothing_again(self) -> None:
         """A kept session gets no retained messages again, as the client subscribes with Retain Handling 1."""
-        bench, inbox = Bench(), Inbox()
+        bench, inbox = Bench(), StubInbox()
         bench.inboxes.append(inbox)
         async with MqttPeer().serving() as peer:
             for present in (False, True):
@@ -159,7 +160,7 @@ class TestMqtt311:
     @pytest.mark.parametrize("first", [1, 2])
     @running
     async def test_no_subscribe_where_the_session_has_it(self, first: int) -> None:
-        bench, inbox, using = Bench(), Inbox(), client(first)
+        bench, inbox, using = Bench(), StubInbox(), client(first)
         bench.inboxes.append(inbox)
         async with MqttPeer().serving() as peer:
             for present in (False, True, False):
@@ -179,13 +180,13 @@ class TestMqtt311:
     @running
     async def test_another_filter_is_subscribed_to(self) -> None:
         bench, using = Bench(), client(2)
-        bench.inboxes.append(Inbox("far/a"))
+        bench.inboxes.append(StubInbox("far/a"))
         async with MqttPeer().serving() as peer:
             async with bench.connected(using, peer.port):
                 link = await peer.link()
                 await answered(link, CONNACK)
                 await answered(link, SUBACK)
-            bench.inboxes.append(Inbox("far/b"))
+            bench.inboxes.append(StubInbox("far/b"))
             async with bench.connected(using, peer.port):
                 link = await peer.link()
                 await answered(link, b"\x20\x02\x01\x00")

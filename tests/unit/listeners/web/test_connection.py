@@ -25,7 +25,7 @@ from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.server import WebServer
 from edge.broker.security.limits import VERIFICATION_WAIT_S_MAX
 from tests.support.certificates import Authority
-from tests.unit.listeners.web.test_server import bound
+from tests.unit.listeners.web.web_client import bound_socket
 
 PATIENCE_S = 20.0
 LARGE_PARTS = 1_000
@@ -49,7 +49,7 @@ APP = Starlette(routes=[Route("/", hello, methods=["GET", "POST"]), Route("/larg
 
 def serving(play: Callable[[int], Awaitable[None]], certificates: Certificates | None = None) -> None:
     async def main() -> None:
-        sock = bound()
+        sock = bound_socket()
         server = WebServer(APP, [BoundSocket(sock, certificates)])
         if certificates is not None:
             sock.setblocking(False)

@@ -16,7 +16,7 @@ from edge.appliance.console.series import SeriesSample, StatusSeries
 from edge.broker.http.access import HttpAccess
 from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.lazy_server import SERVER, LazyWebServer
-from tests.unit.listeners.web.test_server import bound, get
+from tests.unit.listeners.web.web_client import bound_socket, get_answer
 
 
 def app() -> ASGIApp:
@@ -27,7 +27,7 @@ async def refused(port: int) -> None:
     """Return once the port is closed; until then connections close under the client."""
     while True:
         try:
-            assert await get(port, "/") == b""
+            assert await get_answer(port, "/") == b""
         except ConnectionResetError:
             continue
         except ConnectionRefusedError:
@@ -46,28 +46,28 @@ class Broken:
 
 def test_the_first_to_come_is_served_and_so_are_those_who_come_meanwhile() -> None:
     async def main() -> None:
-        sock = bound()
+        sock = bound_socket()
         port = sock.getsockname()[1]
         server = LazyWebServer([BoundSocket(sock)], app, ("edge.appliance.console.app",))
-        answers = await asyncio.gather(*(get(port, "/api/v1/status") for _ in range(20)))
+        answers = await asyncio.gather(*(get_answer(port, "/api/v1/status") for _ in range(20)))
         assert all(b'"gateway":"gw1"' in answer for answer in answers)
         await server.stop()
         await server.stop()
         with pytest.raises(ConnectionRefusedError):
-            await get(port, "/")
+            await get_answer(port, "/")
 
     asyncio.run(main())
 
 
 def test_nobody_came() -> None:
     async def main() -> None:
-        sock = bound()
+        sock = bound_socket()
         port = sock.getsockname()[1]
         broken = Broken()
         server = LazyWebServer([BoundSocket(sock)], broken, ())
         await server.stop()
         with pytest.raises(ConnectionRefusedError):
-            await get(port, "/")
+            await get_answer(port, "/")
         assert not broken.calls
 
     asyncio.run(main())
@@ -75,14 +75,14 @@ def test_nobody_came() -> None:
 
 def test_stopped_while_it_opens() -> None:
     async def main() -> None:
-        sock = bound()
+        sock = bound_socket()
         port = sock.getsockname()[1]
         server = LazyWebServer([BoundSocket(sock)], app, ())
         with socket.create_connection(("127.0.0.1", port)):
             await asyncio.sleep(0)  # the loop sees the connection in its next turn, and the server starts to open
             await server.stop()
         with pytest.raises(ConnectionRefusedError):
-            await get(port, "/")
+            await get_answer(port, "/")
 
     asyncio.run(main())
 
@@ -92,7 +92,7 @@ def test_what_cannot_be_served_is_logged_and_ends_nothing(
     modules: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        sock = bound()
+        sock = bound_socket()
         port = sock.getsockname()[1]
         server = LazyWebServer([BoundSocket(sock)], Broken(), modules)
         async with asyncio.timeout(10):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -16,26 +15,12 @@ from edge.appliance.console.series import SeriesSample, StatusSeries
 from edge.broker.http.access import HttpAccess
 from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.server import ServeError, WebServer
-
-
-def bound() -> socket.socket:
-    sock = socket.socket()
-    sock.bind(("127.0.0.1", 0))
-    return sock
-
-
-async def get(port: int, path: str) -> bytes:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
-    answer = await reader.read()
-    writer.close()
-    await writer.wait_closed()
-    return answer
+from tests.unit.listeners.web.web_client import bound_socket, get_answer
 
 
 def test_it_serves_and_stops_and_leaves_the_signals_alone() -> None:
     async def main() -> None:
-        sock = bound()
+        sock = bound_socket()
         port = sock.getsockname()[1]
         before = signal.getsignal(signal.SIGINT)
         server = WebServer(
@@ -44,11 +29,11 @@ def test_it_serves_and_stops_and_leaves_the_signals_alone() -> None:
         )
         await server.start()
         assert signal.getsignal(signal.SIGINT) is before
-        assert b'"gateway":"gw1"' in await get(port, "/api/v1/status")
+        assert b'"gateway":"gw1"' in await get_answer(port, "/api/v1/status")
         await server.stop()
         await server.stop()
         with pytest.raises(ConnectionRefusedError):
-            await get(port, "/")
+            await get_answer(port, "/")
 
     asyncio.run(main())
 
@@ -61,6 +46,6 @@ def test_an_application_that_does_not_start_is_an_error_of_ours() -> None:
 
     async def main() -> None:
         with pytest.raises(ServeError, match="did not start"):
-            await WebServer(Starlette(lifespan=broken), [BoundSocket(bound())]).start()
+            await WebServer(Starlette(lifespan=broken), [BoundSocket(bound_socket())]).start()
 
     asyncio.run(main())

@@ -11,7 +11,7 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.limits import REASON_STRING_CHARACTERS_MAX
-from tests.unit.mqtt.client import Opened, split
+from tests.support.mqtt_connection import Opened, split
 
 TEXT = "the store is full, says the test"
 

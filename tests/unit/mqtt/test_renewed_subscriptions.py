@@ -6,37 +6,36 @@ import pytest
 
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import SubscriptionRequest
-from tests.unit.mqtt.test_absent_sessions import away
-from tests.unit.mqtt.test_commit_order import Peer, Site
+from tests.support.mqtt_sessions import SessionPeer, SessionSite, age_sessions
 
 
 def request(qos: int, *, no_local: bool = False) -> SubscriptionRequest:
     return SubscriptionRequest("topic/#", qos, no_local, retain_handling=2)
 
 
-def subscribe(site: Site, peer: Peer, qos: int, *, no_local: bool = False) -> list[p.Publish]:
+def subscribe(site: SessionSite, peer: SessionPeer, qos: int, *, no_local: bool = False) -> list[p.Publish]:
     """Subscribe; return the messages since the last call."""
     peer.send(p.Subscribe(7, (request(qos, no_local=no_local),)))
     site.settle()
     return received(site, peer)
 
 
-def received(site: Site, peer: Peer) -> list[p.Publish]:
+def received(site: SessionSite, peer: SessionPeer) -> list[p.Publish]:
     site.settle()
     return [each for each in peer.sent() if isinstance(each, p.Publish)]
 
 
-def publish(site: Site, *bodies: bytes, qos: int = 1) -> None:
-    sender = Peer(site, "sender")
+def publish(site: SessionSite, *bodies: bytes, qos: int = 1) -> None:
+    sender = SessionPeer(site, "sender")
     for packet_id, body in enumerate(bodies, 1):
         sender.send(p.Publish("topic/1", body, qos, packet_id=packet_id))
     site.settle()
     sender.lose()
 
 
-def full(site: Site, qos: int = 1) -> tuple[Peer, list[p.Publish]]:
+def full(site: SessionSite, qos: int = 1) -> tuple[SessionPeer, list[p.Publish]]:
     """Return a client with a full window and nine waiting messages, and the messages it got."""
-    peer = Peer(site, receive_maximum=2)
+    peer = SessionPeer(site, receive_maximum=2)
     subscribe(site, peer, qos)
     publish(site, *(b"%d" % n for n in range(11)), qos=qos)
     sent = received(site, peer)
@@ -44,15 +43,15 @@ def full(site: Site, qos: int = 1) -> tuple[Peer, list[p.Publish]]:
     return peer, sent
 
 
-def kept(site: Site) -> list[tuple[int, int]]:
+def kept(site: SessionSite) -> list[tuple[int, int]]:
     """Return (waiting, outstanding) of each durable subscription."""
     return [(each.backlog, each.outstanding) for each in site.router.durable_subscriptions.figures()]
 
 
-def assert_session_ends(site: Site) -> None:
+def assert_session_ends(site: SessionSite) -> None:
     """Check that the session of an absent client ends, with all its state."""
     site.sessions.tick(1.0)
-    away(site, 102.0)
+    age_sessions(site, 102.0)
     assert (len(site.sessions), kept(site)) == (0, [])
 
 
@@ -61,7 +60,7 @@ WAITING = [b"%d" % n for n in range(2, 11)]
 
 @pytest.mark.parametrize("no_local", [False, True])
 def test_what_waits_is_delivered_under_qos_0(no_local: bool) -> None:
-    site = Site()
+    site = SessionSite()
     peer, sent = full(site)
     assert [(each.payload, each.qos) for each in subscribe(site, peer, 0, no_local=no_local)] == [
         (body, 0) for body in WAITING
@@ -75,7 +74,7 @@ def test_what_waits_is_delivered_under_qos_0(no_local: bool) -> None:
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("resting", [False, True])
 def test_what_a_client_left_behind_under_qos_0_is_there_when_it_comes_back(restart: bool, resting: bool) -> None:
-    site = Site()
+    site = SessionSite()
     peer, _ = full(site)
     peer.driver.congested = True  # it does not read, so messages of QoS 0 wait too
     assert subscribe(site, peer, 0) == []
@@ -84,15 +83,15 @@ def test_what_a_client_left_behind_under_qos_0_is_there_when_it_comes_back(resta
         site.settle()
         site.start()
     if resting:
-        away(site)
-    back = Peer(site)
+        age_sessions(site)
+    back = SessionPeer(site)
     again = received(site, back)
     assert [each.payload for each in again if each.qos == 0][-9:] == WAITING
     assert {each.payload for each in again} == {b"%d" % n for n in range(11)}
 
 
 def test_nothing_is_kept_any_more_once_all_was_delivered() -> None:
-    site = Site()
+    site = SessionSite()
     peer, sent = full(site)
     subscribe(site, peer, 0)
     peer.send(*(p.PubAck(each.packet_id) for each in sent))
@@ -101,14 +100,14 @@ def test_nothing_is_kept_any_more_once_all_was_delivered() -> None:
     site.settle()
     assert kept(site) == []
     publish(site, b"nobody is there")
-    back = Peer(site)
+    back = SessionPeer(site)
     assert received(site, back) == []
     publish(site, b"now")
     assert [(each.payload, each.qos) for each in received(site, back)] == [(b"now", 0)]
 
 
 def test_a_session_that_ends_keeps_nothing_of_it() -> None:
-    site = Site()
+    site = SessionSite()
     peer, _ = full(site)
     peer.driver.congested = True
     subscribe(site, peer, 0)
@@ -120,8 +119,8 @@ def test_a_session_that_ends_keeps_nothing_of_it() -> None:
 
 
 def test_a_shared_subscription_of_qos_0_ends_with_a_session_that_never_came_back() -> None:
-    site = Site()
-    peer = Peer(site)
+    site = SessionSite()
+    peer = SessionPeer(site)
     peer.send(p.Subscribe(1, (SubscriptionRequest("$share/g/topic/#", 0),)))
     site.settle()
     peer.lose()
@@ -135,7 +134,7 @@ def test_a_shared_subscription_of_qos_0_ends_with_a_session_that_never_came_back
 @pytest.mark.parametrize("released", [False, True])
 def test_an_exchange_of_qos_2_ends_as_it_began_over_a_restart(qos: int, released: bool) -> None:
     """The client may have forwarded the message, so it must not come again under another identifier."""
-    site = Site()
+    site = SessionSite()
     peer, sent = full(site, 2)
     if released:
         peer.send(p.PubRec(sent[0].packet_id))
@@ -145,7 +144,7 @@ def test_an_exchange_of_qos_2_ends_as_it_began_over_a_restart(qos: int, released
     peer.lose()
     site.settle()
     site.start()
-    back = Peer(site)
+    back = SessionPeer(site)
     site.settle()
     packets = back.sent()
     again = [each for each in packets if isinstance(each, p.Publish)]
@@ -162,8 +161,8 @@ def test_an_exchange_of_qos_2_ends_as_it_began_over_a_restart(qos: int, released
 
 
 def test_what_waits_in_memory_for_a_session_that_is_not_kept_stays() -> None:
-    site = Site()
-    peer = Peer(site, expiry_s=0, receive_maximum=2)
+    site = SessionSite()
+    peer = SessionPeer(site, expiry_s=0, receive_maximum=2)
     subscribe(site, peer, 1)
     publish(site, *(b"%d" % n for n in range(11)))
     assert len(received(site, peer)) == 2

@@ -14,7 +14,7 @@ from edge.broker.listeners.admission import Admission, ConnectionMeter
 from edge.broker.model.budget import Budget
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.connection import MqttConnection
-from tests.unit.bridge.test_driver import Nobody
+from tests.support.talkative import IdleOwner
 
 CONNECT = packets.Connect("c", 5, username="u" * 60_000, password=bytes(60_000)).encode(5)
 
@@ -52,7 +52,7 @@ def test_half_connects_of_one_turn(put_off: bool) -> None:
                 slow_lane_of(loop).spend(TURN_S)
             connection = MqttConnection(Limits(), loop.time())
             driver = ConnectionDriver(
-                connection, lambda _: Nobody(), write_bytes_max=1, meter=ConnectionMeter(admission, 0)
+                connection, lambda _: IdleOwner(), write_bytes_max=1, meter=ConnectionMeter(admission, 0)
             )
             driver.connection_made(Socket())
             driver.data_received(CONNECT[:-1])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
-
 import pytest
 
 from bridge.amqp_values import Uint, decode, encode
@@ -12,141 +9,24 @@ from bridge.message import AMQP, CLOCK_GOOD, Run, Stored
 from edge.broker import limits
 from edge.broker.delivery import dead_letters as deadletters
 from edge.broker.delivery.attempts import Attempts, delay_s
-from edge.broker.delivery.dead_letters import DEAD_LETTERED, LossReason, with_annotations
-from edge.broker.delivery.pattern import Joinable
+from edge.broker.delivery.dead_letters import LossReason, with_annotations
 from edge.broker.limits import RETURNED_WAIT_S
 from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
 from edge.broker.message.time_to_live import ttl_ns
 from edge.broker.message.translation import parse_message, read_header
-from edge.broker.model import interfaces
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.model.interfaces import AddressError, DeliveryOutcome, Refusal, Subscription
-from edge.broker.router.batch import Publication
-from edge.broker.router.router import Router, SubscribeOptions
+from edge.broker.model.interfaces import AddressError, DeliveryOutcome, Refusal
+from edge.broker.router.router import SubscribeOptions
 from edge.broker.store.errors import StoreFull
-from edge.broker.store.records import LedgerEntry
-from tests.support.memory_store import MemoryStore
-from tests.support.run_consumer import RunConsumer
-
-S = 1_000_000_000
-
-
-class Origin(interfaces.Origin):
-    name = "device"
-
-    def accepted(self, tokens: Sequence[int]) -> None:
-        """Ignore the answer."""
-
-    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        """Ignore the answer."""
-
-
-class Consumer(RunConsumer):
-    credit = 0
-
-    def __init__(self, name: str = "c", credit: int = 1000) -> None:
-        self.name = name
-        self.credit = credit
-        self.got: list[tuple[str, int]] = []
-        self.runs: list[Run] = []
-        self.last: tuple[Subscription, int] | None = None
-        self.joined: Joinable | None = None
-
-    def take(self, subscription: Subscription, stored: Stored) -> None:
-        self.credit -= len(stored.run.bodies)
-        self.got += [(body.decode("latin-1"), subscription.attempts) for body in stored.run.bodies]
-        self.runs.append(stored.run)
-        self.last = (subscription, stored.position)
-
-    def abort(self) -> None:
-        pytest.fail("delivering raised")
-
-    def answer(self, outcome: DeliveryOutcome, count: int = 1) -> None:
-        assert self.last is not None
-        subscription, position = self.last
-        subscription.settle(self, position, position + count - 1, outcome)
-
-
-class Site:
-    """A router over the store in memory, with a clock of its own."""
-
-    consumers = Consumer
-
-    def __init__(self, **policies: AddressPolicy) -> None:
-        self.posted: deque[Callable[[], None]] = deque()
-        self.now = 1000.0
-        self.good = False
-        self.steady_s: Callable[[], float] = lambda: self.now
-        self.store = MemoryStore(post=self.posted.append, clock=lambda: self.now)
-        rules = [AddressRule(f"{kind.value}/#", kind) for kind in AddressType]
-        self.policies = {f"{name}/#": policy for name, policy in policies.items()}
-        self.table = AddressTable(rules)
-        self.boot()
-
-    def boot(self) -> None:
-        self.store.commits.listeners.clear()  # drop the listeners of the process before
-        self.router = Router(
-            self.store,
-            self.table,
-            clock_ns=lambda: int(self.now * S),
-            clock_good=lambda: self.good,
-            flush_soon=lambda: None,
-            policies=self.policies,
-            monotonic_s=self.steady_s,
-        )
-
-    def settle_down(self, *, wait_s: float = 0.0) -> None:
-        self.now += wait_s
-        for _ in range(8):
-            self.router.tick()
-            self.router.flush()
-            while self.posted:
-                self.posted.popleft()()
-
-    def send(self, address: str, *bodies: bytes, properties: bytes = b"", flags: int = 1) -> None:
-        self.router.publish(Publication(Origin(), Run(address, "device", flags, properties, list(bodies)), ()))
-        self.settle_down()
-
-    def consumer(
-        self, address: str, name: str = "c", *, credit: int = 1000, options: SubscribeOptions | None = None
-    ) -> Consumer:
-        consumer = self.consumers(name, credit)
-        consumer.joined = self.router.subscriptions.subscribe(consumer, address, options or SubscribeOptions())
-        consumer.joined.pump()
-        self.settle_down()
-        return consumer
-
-    @property
-    def lost(self) -> list[LedgerEntry]:
-        self.settle_down()
-        return [entry for entry in self.store.ledger.entries(0, 1000) if not entry.reason.startswith(DEAD_LETTERED)]
-
-    @property
-    def buried(self) -> list[tuple[str, int, int]]:
-        """Return (reason, first, last) of the entries of the ledger for dead letters."""
-        self.settle_down()
-        entries = [entry for entry in self.store.ledger.entries(0, 1000) if entry.reason.startswith(DEAD_LETTERED)]
-        return [(entry.reason.removeprefix(DEAD_LETTERED), entry.first, entry.last) for entry in entries]
-
-    def kept(self, address: str) -> int:
-        """Return the count of messages of a queue that are not done."""
-        self.settle_down(wait_s=1.0)
-        queue = self.router.queues[address]
-        record = self.store.cursors.record(queue.cursor)
-        done = record.position + sum(last - first + 1 for first, last in record.acknowledged)
-        return self.store.logs.bounds(queue.log)[1] - done
-
-
-def attempts(count: int, **more: float) -> AddressPolicy:
-    return AddressPolicy(redelivery=Redelivery(attempts_max=count, **more), deadletter="deadletter/dead")
+from tests.support.router_site import NS_PER_S, RecordingConsumer, RouterSite, attempts, expiry
 
 
 class TestLinkLoss:
     """The message may have killed a consumer that vanished without an answer."""
 
     @staticmethod
-    def lose(site: Site, consumer: Consumer) -> None:
+    def lose(site: RouterSite, consumer: RecordingConsumer) -> None:
         consumer.credit = 0
         consumer.answer(DeliveryOutcome.LOST)
         assert consumer.joined is not None
@@ -159,14 +39,14 @@ class TestLinkLoss:
     )
     def test_counts_where_the_address_says_so(self, attempts_max: int | None, said: bool | None, counts: bool) -> None:
         redelivery = Redelivery(attempts_max=attempts_max, count_on_link_loss=said)
-        site = Site(queue=AddressPolicy(redelivery=redelivery))
+        site = RouterSite(queue=AddressPolicy(redelivery=redelivery))
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"m")
         self.lose(site, consumer)
         assert site.consumer("queue/a").got == [("m", 1 if counts else 0)]
 
     def test_a_poison_message_ends_as_a_dead_letter(self) -> None:
-        site = Site(queue=attempts(3))
+        site = RouterSite(queue=attempts(3))
         site.send("queue/a", b"poison")
         for number in range(3):
             consumer = site.consumer("queue/a", credit=1)
@@ -177,7 +57,7 @@ class TestLinkLoss:
         assert site.lost == []
 
     def test_a_consumer_that_said_nothing_delays_nothing(self) -> None:
-        site = Site(queue=attempts(3, delay_s=10))
+        site = RouterSite(queue=attempts(3, delay_s=10))
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"1", b"2")
         other = site.consumer("queue/a")
@@ -187,7 +67,7 @@ class TestLinkLoss:
         assert other.got == [("1", 0), ("2", 0)]
 
     def test_it_waits_as_after_any_failed_attempt(self) -> None:
-        site = Site(queue=attempts(3, delay_s=10))
+        site = RouterSite(queue=attempts(3, delay_s=10))
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"m")
         self.lose(site, consumer)
@@ -199,7 +79,7 @@ class TestLinkLoss:
 
 class TestRedelivery:
     def test_who_comes_next_begins_with_the_oldest_whatever_was_being_read_for_those_who_left(self) -> None:
-        site = Site()
+        site = RouterSite()
         first = site.consumer("queue/a")
         site.send("queue/a", *[b"%d" % i for i in range(10)])
         assert first.joined is not None
@@ -213,7 +93,7 @@ class TestRedelivery:
         assert [name for name, _ in second.got] == [str(i) for i in range(10)]
 
     def test_only_failures_count(self) -> None:
-        site = Site()
+        site = RouterSite()
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"m")
         for outcome in (
@@ -226,11 +106,11 @@ class TestRedelivery:
             site.settle_down()
         assert consumer.got == [("m", 0), ("m", 0), ("m", 1), ("m", 1), ("m", 2)]
         consumer.answer(DeliveryOutcome.ACCEPTED)
-        assert site.kept("queue/a") == 0
+        assert site.unacknowledged("queue/a") == 0
         assert site.lost == []
 
     def test_neighbours_of_a_failed_message_have_their_own_count(self) -> None:
-        site = Site()
+        site = RouterSite()
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"1", b"2", b"3", b"4")
         assert consumer.last is not None
@@ -241,7 +121,7 @@ class TestRedelivery:
         assert sorted(consumer.got[4:]) == [("1", 0), ("2", 1), ("3", 0), ("4", 0)]
 
     def test_dead_letter_after_the_last_attempt(self) -> None:
-        site = Site(queue=attempts(3))
+        site = RouterSite(queue=attempts(3))
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"first")
         consumer.answer(DeliveryOutcome.ACCEPTED)
@@ -258,7 +138,7 @@ class TestRedelivery:
             "x-opt-waypost-dead-from": "queue/a",
             "x-opt-waypost-dead-sequence": "1",
         }
-        assert site.kept("queue/a") == 0
+        assert site.unacknowledged("queue/a") == 0
         assert site.lost == []
 
     def test_delay_grows_to_its_maximum(self) -> None:
@@ -267,7 +147,7 @@ class TestRedelivery:
         assert delay_s(Redelivery(delay_s=1, delay_multiplier=2), 5000) == float("inf")
 
     def test_delayed_message_waits_and_others_do_not(self) -> None:
-        site = Site(queue=AddressPolicy(redelivery=Redelivery(delay_s=10, delay_multiplier=2)))
+        site = RouterSite(queue=AddressPolicy(redelivery=Redelivery(delay_s=10, delay_multiplier=2)))
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"slow")
         consumer.answer(DeliveryOutcome.MODIFIED_FAILED)
@@ -287,7 +167,7 @@ class TestRedelivery:
         assert consumer.got[3:] == [("slow", 2)]
 
     def test_a_released_message_waits_longer_each_time_and_has_not_failed(self) -> None:
-        site = Site(queue=AddressPolicy(redelivery=Redelivery(attempts_max=2, delay_s=10, delay_multiplier=2)))
+        site = RouterSite(queue=AddressPolicy(redelivery=Redelivery(attempts_max=2, delay_s=10, delay_multiplier=2)))
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"m")
         for wait_s in (10, 20, 40):
@@ -305,7 +185,7 @@ class TestRedelivery:
 
     @pytest.mark.parametrize("outcome", [DeliveryOutcome.RELEASED, DeliveryOutcome.MODIFIED_FAILED])
     def test_what_one_gives_back_another_gets_first(self, outcome: DeliveryOutcome) -> None:
-        site = Site()
+        site = RouterSite()
         first = site.consumer("queue/a", "first")
         site.send("queue/a", b"m")
         second = site.consumer("queue/a", "second", credit=0)
@@ -322,7 +202,7 @@ class TestRedelivery:
         assert [name for name, _ in first.got] == ["m", "n", "m"], "both have given it back"
 
     def test_after_a_while_the_one_that_gave_it_back_may_have_it_again(self) -> None:
-        site = Site()
+        site = RouterSite()
         first = site.consumer("queue/a", "first")
         site.send("queue/a", b"m")
         site.consumer("queue/a", "second", credit=0)
@@ -333,7 +213,7 @@ class TestRedelivery:
         assert len(first.got) == 2
 
     def test_when_the_others_leave_it_comes_back_at_once(self) -> None:
-        site = Site()
+        site = RouterSite()
         first = site.consumer("queue/a", "first")
         site.send("queue/a", b"m")
         second = site.consumer("queue/a", "second", credit=0)
@@ -346,7 +226,7 @@ class TestRedelivery:
         assert len(first.got) == 2
 
     def test_undeliverable_here_goes_to_another_and_never_back(self) -> None:
-        site = Site()
+        site = RouterSite()
         first = site.consumer("queue/a", "first")
         site.send("queue/a", b"m")
         first.answer(DeliveryOutcome.MODIFIED_UNDELIVERABLE)
@@ -364,7 +244,7 @@ class TestRedelivery:
         assert second.got == [("m", 1), ("m", 1)]
 
     def test_who_may_have_it_lacks_credit(self) -> None:
-        site = Site()
+        site = RouterSite()
         first = site.consumer("queue/a", "first")
         site.send("queue/a", b"m")
         second = site.consumer("queue/a", "second", credit=0)
@@ -378,7 +258,7 @@ class TestRedelivery:
         assert second.got == [("m", 1)]
 
     def test_undeliverable_to_the_only_one_there_will_be(self) -> None:
-        site = Site()
+        site = RouterSite()
         consumer = site.consumer("topic/a", options=SubscribeOptions(durable_name="sub"))
         site.send("topic/a", b"m")
         consumer.answer(DeliveryOutcome.MODIFIED_UNDELIVERABLE)
@@ -386,7 +266,7 @@ class TestRedelivery:
         assert (lost.address, lost.subscription, lost.reason) == ("topic/a", "sub", "undeliverable")
 
     def test_undeliverable_to_the_only_one_there_will_be_whatever_rule_the_message_came_under(self) -> None:
-        site = Site()
+        site = RouterSite()
         consumer = site.consumer("topic/#", options=SubscribeOptions(durable_name="sub"))
         site.table = AddressTable(
             [AddressRule("topic/#", AddressType.TOPIC), AddressRule("topic/a", AddressType.TOPIC)]
@@ -396,7 +276,7 @@ class TestRedelivery:
         consumer.answer(DeliveryOutcome.MODIFIED_UNDELIVERABLE)
         site.send("topic/a", b"after a restart")
         site.boot()
-        consumer = Consumer()
+        consumer = RecordingConsumer()
         joined = site.router.durable_subscriptions.join_remainder(consumer, "sub")
         assert joined is not None
         joined.pump()
@@ -406,7 +286,7 @@ class TestRedelivery:
         assert (lost.subscription, lost.reason, lost.messages) == ("sub", "undeliverable", 2)
 
     def test_undeliverable_to_one_of_several_who_share(self) -> None:
-        site = Site()
+        site = RouterSite()
         shared = SubscribeOptions(durable_name="sub", shared=True)
         first, second = site.consumer("topic/#", "1", options=shared), site.consumer("topic/#", "2", options=shared)
         site.table = AddressTable(
@@ -431,7 +311,7 @@ class TestRedelivery:
 
 class TestGivenUp:
     def test_rejected_without_a_dead_letter_address_is_in_the_ledger(self) -> None:
-        site = Site()
+        site = RouterSite()
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"0", b"1", b"2", b"3")
         assert consumer.last is not None
@@ -443,7 +323,7 @@ class TestGivenUp:
         assert (lost.address, lost.reason, lost.first, lost.last, lost.messages) == ("queue/a", "rejected", 1, 2, 2)
         subscription.settle(consumer, first, first, DeliveryOutcome.ACCEPTED)
         subscription.settle(consumer, first + 3, first + 3, DeliveryOutcome.ACCEPTED)
-        assert site.kept("queue/a") == 0
+        assert site.unacknowledged("queue/a") == 0
         site.boot()
         site.send("queue/a", b"4")
         again = site.consumer("queue/a")
@@ -451,7 +331,7 @@ class TestGivenUp:
         assert [(lost.first, lost.last) for lost in site.lost] == [(1, 2), (4, 4)]
 
     def test_a_rejected_message_costs_no_reading_of_the_backlog(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        site = Site()
+        site = RouterSite()
         for number in range(300):
             site.send("queue/a", b"%0100d" % number)
         consumer = site.consumer("queue/a", credit=300)
@@ -469,21 +349,21 @@ class TestGivenUp:
         assert max(asked) == limits.GIVEN_UP_READ_BYTES
 
     def test_a_full_store_keeps_what_could_not_be_buried(self) -> None:
-        site = Site(queue=attempts(1))
+        site = RouterSite(queue=attempts(1))
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"poison")
         site.store.failure = StoreFull("no space left")
         consumer.answer(DeliveryOutcome.MODIFIED_FAILED)
         site.settle_down()
-        assert site.kept("queue/a") == 1
+        assert site.unacknowledged("queue/a") == 1
         site.store.failure = None
-        assert site.kept("queue/a") == 0
+        assert site.unacknowledged("queue/a") == 0
         assert site.consumer("deadletter/dead").got == [("poison", 0)]
         assert site.lost == []
-        assert site.buried == [("delivery attempts exceeded", 0, 0)]
+        assert site.dead_letters == [("delivery attempts exceeded", 0, 0)]
 
     def test_what_a_dead_letter_address_rejects_is_in_the_ledger(self) -> None:
-        site = Site(queue=attempts(1), deadletter=AddressPolicy(deadletter="deadletter/dead"))
+        site = RouterSite(queue=attempts(1), deadletter=AddressPolicy(deadletter="deadletter/dead"))
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"poison")
         consumer.answer(DeliveryOutcome.REJECTED)
@@ -495,7 +375,7 @@ class TestGivenUp:
 
     def test_what_a_dead_letter_address_takes_in_part_is_in_the_ledger_in_part(self) -> None:
         """Consumers of an anycast address answer each message separately."""
-        site = Site(queue=AddressPolicy(deadletter="anycast/dead"))
+        site = RouterSite(queue=AddressPolicy(deadletter="anycast/dead"))
         site.send("queue/1", *(b"\x00\x53\x75\xa0\x01%d" % i for i in range(4)), flags=AMQP | 1)
         reader = site.consumer("queue/1")
         taker = site.consumer("anycast/dead", "taker")
@@ -509,8 +389,8 @@ class TestGivenUp:
         subscription.settle(taker, first, first, DeliveryOutcome.REJECTED)
         subscription.settle(taker, first + 2, first + 2, DeliveryOutcome.REJECTED)
         subscription.settle(taker, first + 3, first + 3, DeliveryOutcome.ACCEPTED)
-        assert site.buried == [("rejected", 1, 1), ("rejected", 3, 3)]
-        assert site.kept("queue/1") == 2
+        assert site.dead_letters == [("rejected", 1, 1), ("rejected", 3, 3)]
+        assert site.unacknowledged("queue/1") == 2
         taker.credit = 10
         assert taker.joined is not None
         taker.joined.pump()
@@ -535,10 +415,6 @@ class TestGivenUp:
         assert decode(dead.properties, 3)[0] == [True, None]
 
 
-def expiry(seconds: int) -> bytes:
-    return encode_run(Properties(message_expiry_interval_s=seconds))
-
-
 class TestTimeToLive:
     @pytest.mark.parametrize(
         ("properties", "flags", "policy", "seconds"),
@@ -556,11 +432,11 @@ class TestTimeToLive:
     )
     def test_own_and_address(self, properties: bytes, flags: int, policy: AddressPolicy, seconds: int | None) -> None:
         run = Run("queue/a", "d", flags, properties, [b""])
-        assert ttl_ns(run, policy) == (None if seconds is None else seconds * S)
+        assert ttl_ns(run, policy) == (None if seconds is None else seconds * NS_PER_S)
 
     @pytest.mark.parametrize("level", [True, False])
     def test_expired_goes_to_the_expiry_address(self, level: bool) -> None:
-        site = Site(queue=AddressPolicy(expiry="deadletter/late"))
+        site = RouterSite(queue=AddressPolicy(expiry="deadletter/late"))
         consumer = site.consumer("queue/a", credit=0) if level else None
         site.send("queue/a", b"late", properties=expiry(5))
         site.send("queue/a", b"later", properties=expiry(60))
@@ -576,11 +452,11 @@ class TestTimeToLive:
         late = site.consumer("deadletter/late")
         assert late.got == [("late", 0)]
         assert decode_run(late.runs[0].properties).message_expiry_interval_s is None
-        assert site.kept("queue/a") == 0
+        assert site.unacknowledged("queue/a") == 0
         assert site.lost == []
 
     def test_expired_without_an_address_is_in_the_ledger(self) -> None:
-        site = Site(topic=AddressPolicy(ttl_max_s=10))
+        site = RouterSite(topic=AddressPolicy(ttl_max_s=10))
         consumer = site.consumer("topic/a", options=SubscribeOptions(durable_name="sub"))
         assert consumer.joined is not None
         site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
@@ -595,7 +471,7 @@ class TestTimeToLive:
     def test_many_expired_at_once_pass_in_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("edge.broker.delivery.dead_lettering.GIVING_UP_MAX", 10)
         monkeypatch.setattr("edge.broker.delivery.log_reader.READ_BYTES_MAX", 100)
-        site = Site(queue=AddressPolicy(ttl_max_s=1, expiry="deadletter/late"))
+        site = RouterSite(queue=AddressPolicy(ttl_max_s=1, expiry="deadletter/late"))
         for i in range(100):
             site.send("queue/a", b"%04d" % i, b"x" * 10)
         site.settle_down(wait_s=2)
@@ -604,10 +480,10 @@ class TestTimeToLive:
             site.settle_down()
         assert consumer.got == []
         assert site.router.queues["deadletter/late"].backlog == 200
-        assert site.kept("queue/a") == 0
+        assert site.unacknowledged("queue/a") == 0
 
     def test_a_forwarder_sends_on_what_it_was_given(self) -> None:
-        site = Site()
+        site = RouterSite()
         options = SubscribeOptions(durable_name="forwarder/hub/a", all_qos=True)
         uplink = site.consumer("topic/#", options=options, credit=0)
         site.send("topic/a", b"old", properties=expiry(1))
@@ -619,7 +495,7 @@ class TestTimeToLive:
         assert uplink.got == [("old", 0)]
 
     def test_a_clock_that_was_set_meanwhile_says_nothing(self) -> None:
-        site = Site()
+        site = RouterSite()
         consumer = site.consumer("queue/a", credit=0)
         site.send("queue/a", b"kept", properties=expiry(5))
         site.good = True
@@ -630,7 +506,7 @@ class TestTimeToLive:
         assert not consumer.runs[0].flags & CLOCK_GOOD
 
     def test_a_live_subscriber_gets_nothing_stale(self) -> None:
-        site = Site()
+        site = RouterSite()
         consumer = site.consumer("topic/a", credit=0)
         site.send("topic/a", b"stale", properties=expiry(5))
         site.send("topic/a", b"fresh", properties=expiry(50))
@@ -643,7 +519,7 @@ class TestTimeToLive:
 
 class TestConsumers:
     def test_no_more_than_configured(self) -> None:
-        site = Site(queue=AddressPolicy(consumers_max=2), anycast=AddressPolicy(consumers_max=1))
+        site = RouterSite(queue=AddressPolicy(consumers_max=2), anycast=AddressPolicy(consumers_max=1))
         first = site.consumer("queue/a", "first")
         site.consumer("queue/a", "second")
         with pytest.raises(AddressError) as refused:
@@ -657,7 +533,7 @@ class TestConsumers:
             site.consumer("anycast/a")
 
     def test_of_a_named_subscription(self) -> None:
-        site = Site()
+        site = RouterSite()
         site.router.reconfigure(site.table, {"topic/a::sub": AddressPolicy(consumers_max=1)})
         options = SubscribeOptions(durable_name="topic/a::sub", shared=True)
         site.consumer("topic/a", "first", options=options)
@@ -665,7 +541,7 @@ class TestConsumers:
             site.consumer("topic/a", "second", options=options)
 
     def test_a_new_policy_counts_for_what_is_there(self) -> None:
-        site = Site()
+        site = RouterSite()
         consumer = site.consumer("queue/a")
         site.router.reconfigure(site.table, {"queue/#": attempts(1)})
         site.send("queue/a", b"poison")

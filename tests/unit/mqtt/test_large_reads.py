@@ -19,7 +19,7 @@ from edge.broker.mqtt.events import (
 )
 from edge.broker.mqtt.limits import EVENTS_AT_ONCE, FILTERS_AT_ONCE, FILTERS_MAX
 from edge.broker.mqtt.state import SessionState
-from tests.unit.mqtt.client import Opened
+from tests.support.mqtt_connection import Opened
 
 COUNT = 5 * EVENTS_AT_ONCE
 

@@ -12,21 +12,20 @@ from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.handler import ConnectionHandler
 from edge.broker.router.batch import Publication
 from edge.broker.router.due_wills import WillOrigin
-from tests.unit.mqtt import test_commit_order
-from tests.unit.mqtt.test_commit_order import Site
+from tests.support.mqtt_sessions import SessionPeer, SessionSite
 
 COUNT = 40
 
 
-class Peer(test_commit_order.Peer):
+class Peer(SessionPeer):
     """A client with a persistent session."""
 
-    def subscribe(self, site: Site, *patterns: str) -> None:
+    def subscribe(self, site: SessionSite, *patterns: str) -> None:
         self.send(p.Subscribe(1, tuple(SubscriptionRequest(pattern, 1) for pattern in patterns)))
         site.settle()
         self.sent()
 
-    def take(self, site: Site) -> list[int]:
+    def take(self, site: SessionSite) -> list[int]:
         """Receive and acknowledge all messages that come; return their numbers."""
         taken: list[int] = []
         while found := [packet for packet in self.sent() if isinstance(packet, p.Publish)]:
@@ -38,7 +37,7 @@ class Peer(test_commit_order.Peer):
         return taken
 
 
-def send(site: Site, address: str) -> None:
+def send(site: SessionSite, address: str) -> None:
     """Publish messages that need translation: more than one turn takes."""
     bodies = [b"\0\x53\x77" + encode([number, "x" * 500]) for number in range(COUNT)]
     run = Run(address, "d", AMQP | 1, b"", bodies)
@@ -48,7 +47,7 @@ def send(site: Site, address: str) -> None:
 
 @pytest.mark.parametrize("patterns", [("topic/x",), ("topic/x", "topic/+"), ("queue/x",), ("$share/g/topic/x",)])
 def test_what_waited_comes_over_the_next_connection(patterns: tuple[str, ...]) -> None:
-    site = Site()
+    site = SessionSite()
     peer = Peer(site)
     peer.subscribe(site, *patterns)
     send(site, patterns[0].removeprefix("$share/g/"))
@@ -61,7 +60,7 @@ def test_what_waited_comes_over_the_next_connection(patterns: tuple[str, ...]) -
 
 
 def test_what_waited_for_one_consumer_goes_to_another() -> None:
-    site = Site()
+    site = SessionSite()
     peer = Peer(site)
     peer.subscribe(site, "queue/x")
     send(site, "queue/x")
@@ -76,7 +75,7 @@ def test_what_waited_for_one_consumer_goes_to_another() -> None:
 
 def test_what_waited_comes_over_the_connection_that_took_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """The waiting messages come although the older connection ends in between."""
-    site = Site()
+    site = SessionSite()
     peer = Peer(site)
     peer.subscribe(site, "topic/x")
     send(site, "topic/x")

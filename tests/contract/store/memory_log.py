@@ -20,7 +20,7 @@ def made_rig(kind: str, folder: Path) -> Rig:
     return sqlite_rig(folder / "store", LIMITS) if kind == "sqlite" else memory_rig(LIMITS)
 
 
-class Kept:
+class MemoryLog:
     """Log in memory with one cursor, after its first commit, with reserved numbers for its address."""
 
     def __init__(self, rig: Rig, name: str = "topic plant/#", address: str = "plant/7/temp") -> None:
@@ -31,7 +31,7 @@ class Kept:
         rig.store.logs.append(self.log, run_of(b"first", address=address))
         assert flush(rig)
         self.rig.store.cursors.acknowledge(self.cursor, 0, 0)
-        rest(rig)
+        finish_due_work(rig)
 
     def take(self, *bodies: bytes, address: str | None = None) -> Stored:
         stored = self.rig.store.logs.append(self.log, run_of(*bodies, address=address or self.address))
@@ -55,7 +55,7 @@ def flush(rig: Rig) -> bool:
     return started
 
 
-def rest(rig: Rig) -> None:
+def finish_due_work(rig: Rig) -> None:
     """Complete due cursor moves and deletions."""
     rig.now += 1
     while flush(rig):
@@ -74,7 +74,7 @@ def wait(rig: Rig, seconds: float) -> int:
     return len(rig.commits) - before
 
 
-def crashed(rig: Rig, place: Path) -> Rig:
+def reopen_after_crash(rig: Rig, place: Path) -> Rig:
     """Reopen the store from the medium's current content; no cursor has a filter."""
     assert isinstance(rig.store.medium, SqliteMedium)
     while rig.store.commits.committing:

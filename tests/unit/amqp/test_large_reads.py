@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.engine import Attached, Closed, Detached, Engine, Event, Link, SessionEnded, Transfers
+from bridge.engine import Attached, Closed, Detached, Engine, Event, SessionEnded, Transfers
 from bridge.engine.collector import ENDPOINTS_AT_ONCE
 from bridge.engine.loops import PIECE_BYTES
 from bridge.engine.machine import EVENTS_AT_ONCE
 from tests.support.frames import frame
-from tests.unit.amqp.wire import NOW, Pipe, message, of_kind
+from tests.unit.amqp.wire import NOW, Pipe, attach_links, message, of_kind
 
 COUNT = 50
 END = 0x17
@@ -25,19 +25,6 @@ def calls(server: Engine, data: bytes) -> list[list[Event]]:
 
 def flat(found: list[list[Event]]) -> list[Event]:
     return [event for each in found for event in each]
-
-
-def attached(pipe: Pipe, count: int) -> list[tuple[Link, Link]]:
-    """Attach `count` links from client to server, with credit; return (the client's, the server's)."""
-    mine = [pipe.client.attach_sender(f"l{i}", f"a/{i}") for i in range(count)]
-    pipe.turn()
-    theirs = [event.link for event in of_kind(pipe.at_server, Attached)]
-    for link in theirs:
-        pipe.server.accept(link)
-        pipe.server.grant(link, 100)
-    pipe.turn()
-    pipe.forget()
-    return list(zip(mine, theirs, strict=True))
 
 
 def test_attaches_and_detaches() -> None:
@@ -76,7 +63,7 @@ def test_proton_is_given_a_read_in_pieces() -> None:
 
 def test_messages_are_given_to_proton_at_once() -> None:
     pipe = Pipe()
-    [(mine, _)] = attached(pipe, 1)
+    [(mine, _)] = attach_links(pipe, 1)
     bodies = [message(b"%d" % i + bytes(1_000)) for i in range(COUNT)]
     pipe.client.send_all(mine, 0, bodies, settled=True)
     [event] = pipe.server.receive_data(pipe.client.data_to_send(), NOW)
@@ -87,7 +74,7 @@ def test_messages_are_given_to_proton_at_once() -> None:
 
 def test_messages_on_many_links_before_their_end() -> None:
     pipe = Pipe()
-    for i, (mine, _) in enumerate(attached(pipe, COUNT)):
+    for i, (mine, _) in enumerate(attach_links(pipe, COUNT)):
         pipe.client.send(mine, 0, message(b"%d" % i), settled=True)
     found = calls(pipe.server, pipe.client.data_to_send() + frame(END, None))
     assert max(map(len, found)) <= EVENTS_AT_ONCE
@@ -97,7 +84,7 @@ def test_messages_on_many_links_before_their_end() -> None:
 
 def test_a_close_behind_much() -> None:
     pipe = Pipe()
-    for mine, _ in attached(pipe, COUNT):
+    for mine, _ in attach_links(pipe, COUNT):
         pipe.client.send(mine, 0, message(b"x"), settled=True)
     pipe.client.close()
     found = flat(calls(pipe.server, pipe.client.data_to_send()))
@@ -108,7 +95,7 @@ def test_a_close_behind_much() -> None:
 @pytest.mark.parametrize("settled", [False, True])
 def test_messages_that_are_work_each(settled: bool) -> None:
     pipe = Pipe()
-    [(mine, theirs)] = attached(pipe, 1)
+    [(mine, theirs)] = attach_links(pipe, 1)
     theirs.bound_transfers(8)
     pipe.client.send_all(mine, 0, [message(b"%d" % i) for i in range(COUNT)], settled=settled)
     found = of_kind(flat(calls(pipe.server, pipe.client.data_to_send())), Transfers)
@@ -123,7 +110,7 @@ def test_messages_that_are_work_each(settled: bool) -> None:
 
 def test_what_comes_meanwhile_is_told_afterwards() -> None:
     pipe = Pipe()
-    links = attached(pipe, COUNT)
+    links = attach_links(pipe, COUNT)
     for mine, _ in links:
         pipe.client.send(mine, 0, message(b"first"), settled=True)
     found = list(pipe.server.receive_data(pipe.client.data_to_send(), NOW))
@@ -145,7 +132,7 @@ def test_what_comes_meanwhile_is_told_afterwards() -> None:
 @pytest.mark.parametrize("end", ["eof", "shed"])
 def test_an_end_tells_what_is_left_and_closed_once(end: str) -> None:
     pipe = Pipe()
-    for mine, _ in attached(pipe, COUNT):
+    for mine, _ in attach_links(pipe, COUNT):
         pipe.client.send(mine, 0, message(b"x"), settled=True)
     found = list(pipe.server.receive_data(pipe.client.data_to_send(), NOW))
     if end == "shed":
