@@ -60,7 +60,7 @@ def encoded(value: dict[str, Any]) -> bytes:
     )
 
 
-def test_there_are_golden_files() -> None:
+def test_golden_files_exist() -> None:
     assert [path.stem for path in GOLDEN] == ["amqp_backlog", "interleaved", "readings", "smallest"]
 
 
@@ -71,7 +71,7 @@ def golden(request: pytest.FixtureRequest) -> tuple[bytes, dict[str, Any]]:
     return path.read_bytes(), value
 
 
-def test_bytes_to_value(golden: tuple[bytes, dict[str, Any]]) -> None:
+def test_bytes_decode_to_the_value(golden: tuple[bytes, dict[str, Any]]) -> None:
     data, value = golden
     batch: Batch = decode(data)
     assert (batch.space, batch.epoch, batch.lane.name) == (value["space"], value["epoch"], value["lane"])
@@ -80,7 +80,7 @@ def test_bytes_to_value(golden: tuple[bytes, dict[str, Any]]) -> None:
     assert batch.stored() == by_range
 
 
-def test_value_to_bytes(golden: tuple[bytes, dict[str, Any]]) -> None:
+def test_value_encodes_to_the_bytes(golden: tuple[bytes, dict[str, Any]]) -> None:
     data, value = golden
     ours = encoded(value)
     assert head(ours) == head(data)

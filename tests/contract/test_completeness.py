@@ -61,7 +61,7 @@ def compare(said: Case) -> list[judgement.AccountLine]:
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_golden_cases(name: str) -> None:
+def test_golden_cases_agree(name: str) -> None:
     said, expected = GOLDEN[name]
     assert [tuple(line[1:8]) for line in compare(said)] == expected
 
@@ -83,5 +83,5 @@ CASES = st.fixed_dictionaries(
 
 @given(CASES)
 @settings(max_examples=400, deadline=None)
-def test_any_case(said: Case) -> None:
+def test_any_case_agrees(said: Case) -> None:
     compare(said)

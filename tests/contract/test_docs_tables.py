@@ -6,7 +6,7 @@ from docs.generate import tables
 from spark import schemas
 
 
-def test_derived_tables_are_the_declared_ones() -> None:
+def test_derived_tables_equal_the_declared_ones() -> None:
     declared = {**schemas.DERIVED, schemas.PAYLOAD_SCHEMAS.name: schemas.PAYLOAD_SCHEMAS}
     shown = {table.name: table for table in tables.derived()}
     assert set(shown) == set(declared)

@@ -65,7 +65,7 @@ def test_delta_keeps_every_type(name: str) -> None:
         ),
     ],
 )
-def test_a_contract_that_contradicts_itself_is_refused(text: bytes, problem: str) -> None:
+def test_inconsistent_contract_is_refused(text: bytes, problem: str) -> None:
     with pytest.raises(ContractError, match=problem):
         parse(text)
 

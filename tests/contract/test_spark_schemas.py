@@ -12,7 +12,7 @@ from spark import schemas
 CONTRACT = json.loads((Path(__file__).parents[2] / "cloud" / "lake" / "contract.json").read_text())
 
 
-def test_the_same_tables_are_landed() -> None:
+def test_landed_tables_are_the_same() -> None:
     assert set(schemas.LANDED) == set(CONTRACT["tables"])
 
 

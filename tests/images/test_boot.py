@@ -75,7 +75,7 @@ def card(tmp_path: Path, image: Path) -> Card:
     return Card(tmp_path, image)
 
 
-def test_from_power_on_to_the_first_acknowledgement_over_tls(card: Card, tmp_path: Path) -> None:
+def test_booted_machine_acknowledges_over_tls_from_power_on(card: Card, tmp_path: Path) -> None:
     for turn in ("first", "second"):
         began = time.monotonic()
         emulated = Emulated(card.drive, tmp_path / f"{turn}.console", free_ports())

@@ -134,7 +134,7 @@ def packed(system: Path, keys: signing.SigningKeys, version: str) -> Path:
     return target
 
 
-def test_it_is_written_whole_and_is_what_starts_next(
+def test_bundle_is_written_completely_and_starts_next(
     slotted: Slotted, system: Path, keys: signing.SigningKeys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signed = packed(system, keys, "0.2.0")
@@ -154,7 +154,7 @@ def test_it_is_written_whole_and_is_what_starts_next(
     assert (slotted.rauc.slots().other.good, slotted.rauc.slots().first) == (False, "rootfs.0")
 
 
-def test_what_somebody_else_signed_or_changed_is_refused(
+def test_foreign_or_changed_bundle_is_refused(
     slotted: Slotted, system: Path, keys: signing.SigningKeys, tmp_path: Path
 ) -> None:
     forged = packed(system, signing.load_keys(tmp_path / "others", None, None), "6.6.6")

@@ -49,7 +49,7 @@ def disk_id(there: Emulated, shell: Shell, disk: str) -> str:
     return shell.run(there, "sfdisk", "--disk-id", disk).strip()
 
 
-def test_its_partitions_are_aligned(image: Path, tmp_path: Path) -> None:
+def test_partitions_are_aligned(image: Path, tmp_path: Path) -> None:
     card = decompressed(image, tmp_path)
     told = subprocess.run([find("sfdisk") or "", "-d", str(card)], capture_output=True, text=True, check=True).stdout
     found = re.findall(r"start= *(\d+), size= *(\d+)", told)
@@ -58,7 +58,7 @@ def test_its_partitions_are_aligned(image: Path, tmp_path: Path) -> None:
     assert f"label-id: {IMAGE_ID}" in told
 
 
-def test_its_drivers_have_their_firmware_and_its_countries_their_rules(root: Path) -> None:
+def test_drivers_have_their_firmware_and_countries_their_rules(root: Path) -> None:
     """Modules for USB Wi-Fi name their firmware; the database has each country of the settings."""
     modules = [path for path in root.glob(WIRELESS) if b"usb:v" in path.read_bytes() and path.name not in ONBOARD]
     assert {"rtl8xxxu.ko", "rt2800usb.ko", "rt73usb.ko"} <= {path.name for path in modules}
@@ -78,7 +78,7 @@ def test_its_drivers_have_their_firmware_and_its_countries_their_rules(root: Pat
     assert countries - {"00"} == KNOWN
 
 
-def test_with_a_copy_of_it_in_a_reader_it_keeps_to_itself_and_is_found_by_its_name(tmp_path: Path, image: Path) -> None:
+def test_card_ignores_its_copy_in_a_reader_and_is_found_by_its_name(tmp_path: Path, image: Path) -> None:
     shell, card = Shell(tmp_path), decompressed(image, tmp_path)
     done = run_waypost("image", "configure", str(card), "name=hall", f"sshKeys=@{shell.public}")
     assert done.returncode == 0, done.stderr

@@ -111,7 +111,7 @@ def built(role: str, folder: Path) -> Unpacked:
     return Unpacked(archive, folder / f"{role}-unpacked")
 
 
-def test_from_a_device_to_the_lake(tmp_path: Path) -> None:
+def test_message_reaches_the_lake_from_a_device(tmp_path: Path) -> None:
     hub, gateway = built("hub", tmp_path), built("gateway", tmp_path)
     for each in (hub, gateway):
         assert each.config["User"] == "1883:1883"

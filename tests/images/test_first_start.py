@@ -128,7 +128,7 @@ def start_after(cut: Cut, log: WriteLog, gateway: Gateway, folder: Path, limit_s
     return took
 
 
-def test_cut_off_at_any_moment_it_ends_enrolled_once(tmp_path: Path, image: Path, fleet: EnrolledFleet) -> None:
+def test_power_cut_at_any_moment_ends_enrolled_once(tmp_path: Path, image: Path, fleet: EnrolledFleet) -> None:
     chance = random.Random(chosen_seed())
     gateway, log = Gateway(tmp_path, image, fleet), WriteLog(tmp_path / "writes")
     moments = moments_of_a_first_start(gateway, log, tmp_path / "moments", chance)

@@ -54,7 +54,7 @@ def command(frozen: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_what_is_acknowledged_is_there_after_a_kill(frozen: Path, tmp_path: Path) -> None:
+def test_acknowledged_messages_survive_a_kill(frozen: Path, tmp_path: Path) -> None:
     with gateway(frozen, tmp_path) as running:
         for number in range(MESSAGES):
             subprocess.run(
@@ -71,7 +71,7 @@ def test_what_is_acknowledged_is_there_after_a_kill(frozen: Path, tmp_path: Path
         assert running.stop() == 0
 
 
-def test_it_is_ready_soon(frozen: Path, tmp_path: Path) -> None:
+def test_gateway_is_ready_soon(frozen: Path, tmp_path: Path) -> None:
     with gateway(frozen, tmp_path) as running:
         assert cpu_s(running.pid) < READY_CPU_S
 
@@ -81,7 +81,7 @@ def test_it_is_ready_soon(frozen: Path, tmp_path: Path) -> None:
     [("stored", 500_000, ()), ("through", 1_000_000, ("-S", "1", "-f", "load/#"))],
     ids=["stored", "through"],
 )
-def test_a_message_costs_what_it_costs_a_checkout(
+def test_message_costs_as_much_as_in_a_checkout(
     frozen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, messages: int, more: tuple[str, ...]
 ) -> None:
     """Compare the lowest processor time for a message, in alternating rounds: other load only adds to it."""
@@ -106,7 +106,7 @@ def test_a_message_costs_what_it_costs_a_checkout(
     assert ratio < SHARE_MAX
 
 
-def test_what_is_in_it(frozen: Path, tmp_path: Path) -> None:
+def test_contents_are_complete(frozen: Path, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0o700)
     said = command(frozen, "doctor", "--json", "--data", str(tmp_path / "data")).stdout
     assert [path.name for path in frozen.rglob("*_native*")] == ["_native.abi3.so"]
@@ -123,7 +123,7 @@ def test_what_is_in_it(frozen: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("mmdebstrap") is None, reason="mmdebstrap is not installed")
 @pytest.mark.skipif(shutil.which("aarch64-linux-gnu-gcc") is None, reason="gcc-aarch64-linux-gnu is not installed")
 @pytest.mark.skipif(shutil.which("qemu-aarch64-static") is None, reason="qemu-user-static is not installed")
-def test_one_for_arm64_keeps_what_it_acknowledged(tmp_path: Path) -> None:
+def test_arm64_gateway_keeps_what_it_acknowledged(tmp_path: Path) -> None:
     steps, mirror = BuildSteps(default_cache()), Mirror()
     made, root = cross.freeze(steps, mirror), tmp_path / "root"
     subprocess.run(["cp", "-a", str(cross.unpack_python(steps, mirror)), str(root)], check=True)
@@ -146,7 +146,7 @@ def test_one_for_arm64_keeps_what_it_acknowledged(tmp_path: Path) -> None:
         assert taken.stdout == "21.5\n"
 
 
-def test_the_same_sources_make_the_same_bytes(frozen: Path) -> None:
+def test_same_sources_make_the_same_bytes(frozen: Path) -> None:
     notes = [path for name in ("RECORD", "direct_url.json") for path in frozen.rglob(name)]
     assert not notes, "they are others where Python is in another folder"
     with tempfile.TemporaryDirectory() as folder:

@@ -63,7 +63,7 @@ def inside(root: Path, *words: str, check: bool = True) -> str:
     return done.stdout + done.stderr
 
 
-def test_installed_it_serves_and_removing_it_keeps_what_it_has(debian: Path, package: Path, tmp_path: Path) -> None:
+def test_package_serves_and_its_removal_keeps_the_data(debian: Path, package: Path, tmp_path: Path) -> None:
     assert not list((debian / "usr" / "bin").glob("python3*"))
     shutil.copy(package, debian / "waypost.deb")
     inside(debian, "apt-get", "install", "-y", "/waypost.deb")
@@ -85,7 +85,7 @@ def test_installed_it_serves_and_removing_it_keeps_what_it_has(debian: Path, pac
     assert (debian / DATA / "store.sqlite").exists()
 
 
-def test_purging_asks_and_without_an_answer_keeps_the_data(debian: Path, package: Path) -> None:
+def test_purge_asks_and_keeps_the_data_without_an_answer(debian: Path, package: Path) -> None:
     shutil.copy(package, debian / "waypost.deb")
     inside(debian, "apt-get", "install", "-y", "/waypost.deb")
     (debian / DATA).mkdir(exist_ok=True)

@@ -33,7 +33,7 @@ def sums(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_root_and_image_are_made_anew_with_the_same_bytes(
+def test_root_and_image_are_rebuilt_with_the_same_bytes(
     image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = sums(image)

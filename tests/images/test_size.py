@@ -24,7 +24,7 @@ ROOT_MIB_MAX: Final = 900
 UNCHANGED_S: Final = 120.0
 
 
-def test_it_is_small(image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_image_is_small(image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compressed = (image / f"{image_name('qemu')}.img.zst").stat().st_size / (1 << 20)
     plain = decompressed(image, tmp_path)
     words = [find("dumpe2fs") or "dumpe2fs", "-h", f"{plain}?offset={begin(plain, 2)}"]
@@ -39,7 +39,7 @@ def test_it_is_small(image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.usefixtures("image")
-def test_with_nothing_changed_nothing_is_made() -> None:
+def test_unchanged_inputs_rebuild_nothing() -> None:
     steps, began = BuildSteps(default_cache(), say=lambda _: None), time.monotonic()
     build_image(steps, default_cache(), "qemu", Mirror(), (None, None))
     assert set(steps.seconds.values()) == {0.0}, steps.seconds

@@ -65,7 +65,7 @@ def with_slot_b_first(image: Path, folder: Path, broken: Callable[[Path], None])
         (with_an_init_of_zeros, "Kernel panic"),
     ],
 )
-def test_a_torn_slot_is_left_for_the_other(
+def test_torn_slot_falls_back_to_the_other(
     image: Path, tmp_path: Path, broken: Callable[[Path], None], why: str
 ) -> None:
     emulated = Emulated(with_slot_b_first(image, tmp_path, broken), tmp_path / "console", free_ports())

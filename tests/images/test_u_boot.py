@@ -29,7 +29,7 @@ def pressing_keys(press: Callable[[bytes], object], over: threading.Event) -> No
         press(b"x\r\n")
 
 
-def test_a_raspberry_pi_starts_whatever_is_typed(tmp_path: Path) -> None:
+def test_raspberry_pi_starts_with_any_keys_on_the_console(tmp_path: Path) -> None:
     cache = default_cache()
     folder = build_image(BuildSteps(cache), cache, BOARD, Mirror(), (None, None))
     drive = machine.make_disk(folder / f"{image_name(BOARD)}.img.zst", tmp_path, tmp_path / "log")

@@ -171,7 +171,7 @@ def gateway(tmp_path: Path, image: Path, fleet: EnrolledFleet) -> Iterator[Updat
         made.end()
 
 
-def test_of_two_from_the_hub_one_is_kept_and_one_goes_back(
+def test_of_two_updates_from_the_hub_one_is_kept_and_one_rolls_back(
     tmp_path: Path, whole: Path, fleet: EnrolledFleet, gateway: Updated
 ) -> None:
     with FileServer(b"") as server:
@@ -212,7 +212,7 @@ def stick_with(bundles: Sequence[Path], folder: Path) -> Path:
     return stick
 
 
-def test_from_a_stick_the_one_of_its_maker_is_kept_though_the_hub_is_away_and_the_stick_stays_in(
+def test_signed_stick_update_is_kept_while_the_hub_is_away_and_the_stick_remains(
     tmp_path: Path, whole: Path, fleet: EnrolledFleet, gateway: Updated
 ) -> None:
     gateway.wait_until_served()
@@ -236,7 +236,7 @@ def test_from_a_stick_the_one_of_its_maker_is_kept_though_the_hub_is_away_and_th
     gateway.drain()
 
 
-def test_one_without_a_gateway_goes_back_while_the_hub_is_away(
+def test_update_without_a_gateway_rolls_back_while_the_hub_is_away(
     tmp_path: Path, whole: Path, fleet: EnrolledFleet, gateway: Updated
 ) -> None:
     gateway.wait_until_served()

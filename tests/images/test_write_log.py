@@ -39,7 +39,7 @@ def left(log: WriteLog, folder: Path, seed: int) -> bytes:
     return disk.read_bytes()
 
 
-def test_what_was_flushed_is_there_and_the_rest_is_not_known(tmp_path: Path) -> None:
+def test_flushed_writes_are_present_and_others_are_unknown(tmp_path: Path) -> None:
     log = written(tmp_path, f"write -P 0x41 {HALF} {WRITTEN}")
     found = [left(log, tmp_path, seed) for seed in range(60)]
     assert {each[:HALF] for each in found} == {b"@" * HALF}
@@ -49,7 +49,7 @@ def test_what_was_flushed_is_there_and_the_rest_is_not_known(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("command", ["write -P 0x41 512 8192", "write -z 1M 64k", "discard 0 64k"])
-def test_what_is_flushed_is_the_whole_disk(tmp_path: Path, command: str) -> None:
+def test_flushed_writes_are_the_whole_disk(tmp_path: Path, command: str) -> None:
     log = written(tmp_path, command, "flush")
     whole = tmp_path / "whole"
     subprocess.run(["qemu-img", "convert", "-O", "raw", str(tmp_path / "disk.qcow2"), str(whole)], check=True)

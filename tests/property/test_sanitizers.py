@@ -15,7 +15,7 @@ from tests.sanitizers import find_runtime
 @pytest.mark.extended
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not find_runtime(), reason="no compiler with AddressSanitizer")
-def test_the_c_extension_under_sanitizers() -> None:
+def test_c_extension_passes_under_sanitizers() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("PYTEST_ADDOPTS", None)
     done = subprocess.run(

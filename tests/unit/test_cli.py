@@ -52,7 +52,7 @@ def options_of(command: click.Command) -> set[str]:
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("command", ["--help", "schema", "doctor --json"])
-def test_output_that_cannot_be_written_is_one_line(command: str, unbuffered: str) -> None:
+def test_unwritable_output_is_an_error_of_one_line(command: str, unbuffered: str) -> None:
     """`waypost get > FILE` on a full disk gives one line of error."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
@@ -64,7 +64,7 @@ def test_output_that_cannot_be_written_is_one_line(command: str, unbuffered: str
     assert done.stderr == f"error: the output cannot be written: {os.strerror(errno.ENOSPC)}\n"
 
 
-def test_no_output_is_wanted() -> None:
+def test_closed_output_is_no_error() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     closed = ["sh", "-c", '"$0" "$@" >&-', sys.executable, "-P", "-m", "edge.appliance.main", "schema"]
     done = subprocess.run(closed, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
@@ -81,7 +81,7 @@ def test_every_command_and_every_option_has_help() -> None:
     assert not silent
 
 
-def test_every_group_says_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_group_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
     for words, command in every_command():
         assert run([*words.split(), "--help"]) == 0
         out = capsys.readouterr().out
@@ -144,7 +144,7 @@ def calls_with_what_is_missing(there: Path, missing: Path) -> Iterator[list[str]
             yield call
 
 
-def test_a_folder_or_file_that_is_not_there_is_wrong_usage(
+def test_missing_folder_or_file_is_a_usage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All commands report wrong usage, not a failure, for a path that does not exist."""
@@ -171,13 +171,13 @@ def test_root_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> No
         assert entry.help in out
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert capsys.readouterr().out == f"waypost {VERSION}\n"
 
 
 @pytest.mark.parametrize("arguments", [["nope"], ["--nope"], ["get", "--nope"], ["edge", "nope"]])
-def test_unknown_words_are_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_words_are_a_usage_error(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == Exit.USAGE
     out, err = capsys.readouterr()
     assert out == ""
@@ -186,7 +186,7 @@ def test_unknown_words_are_wrong_usage(arguments: list[str], capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("command", ["edge run --dev", "hub run --dev", "doctor", "store info"])
-def test_without_the_c_extension_a_command_is_one_error(tmp_path: Path, command: str) -> None:
+def test_missing_c_extension_is_an_error_of_one_line(tmp_path: Path, command: str) -> None:
     program = "import sys; sys.modules['bridge._native'] = None; from edge.appliance.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-P", "-c", program, *command.split(), "--data", str(tmp_path)],
@@ -202,12 +202,12 @@ def test_without_the_c_extension_a_command_is_one_error(tmp_path: Path, command:
     assert "hatch_build.py" in second
 
 
-def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_group_without_a_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == Exit.USAGE
     assert "Usage: waypost" in "".join(capsys.readouterr())
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     monkeypatch.delitem(sys.modules, "edge.appliance.resource_commands", raising=False)
     monkeypatch.delitem(sys.modules, "bridge.resources.parse", raising=False)
@@ -218,7 +218,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "pip install 'waypost[edge]'" in lines[1]
 
 
-def test_a_missing_module_of_ours_is_not_blamed_on_an_extra() -> None:
+def test_missing_own_module_does_not_name_an_extra() -> None:
     with pytest.raises(ModuleNotFoundError):
         load("x", LazyCommand("edge.nowhere:x", "", "edge"))
 
@@ -239,27 +239,27 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
 class TestErrors:
     """Every user error has one form on stderr, and its exit code."""
 
-    def test_command_error(self, failing: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
+    def test_command_error_is_shown(self, failing: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
         failing.append(CommandError("no", hint="do this\nthen that", code=Exit.UNREACHABLE))
         assert run(["get"]) == 3
         assert capsys.readouterr().err == "error: no\n  do this\n  then that\n"
 
-    def test_an_error_of_click_s(self, failing: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
+    def test_error_of_click_is_shown(self, failing: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
         failing.append(click.ClickException("no"))
         assert run(["get"]) == 1
         assert capsys.readouterr().err == "error: no\n"
 
-    def test_an_interrupt(self, failing: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
+    def test_interrupt_ends_quietly(self, failing: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
         failing.append(KeyboardInterrupt())
         assert run(["get"]) == 130
         assert capsys.readouterr().err.strip() == "error: interrupted"
 
-    def test_a_fault_of_ours_keeps_its_traceback(self, failing: list[BaseException]) -> None:
+    def test_internal_error_keeps_its_traceback(self, failing: list[BaseException]) -> None:
         failing.append(ZeroDivisionError())
         with pytest.raises(ZeroDivisionError):
             run(["get"])
 
-    def test_it_shows_itself_alike_without_our_root(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_error_is_the_same_without_the_root_command(self, capsys: pytest.CaptureFixture[str]) -> None:
         CommandError("no", hint="do this").show()
         assert capsys.readouterr().err == "error: no\n  do this\n"
 
@@ -268,14 +268,14 @@ class TestErrors:
     ("verbosity", "level"),
     [(-5, logging.CRITICAL), (-1, logging.ERROR), (0, logging.WARNING), (1, logging.INFO), (9, logging.DEBUG)],
 )
-def test_verbosity(verbosity: int, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verbosity_sets_the_log_level(verbosity: int, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(logs, "write_to_stderr", lambda level, _wording: asked.append(level))
     main.set_up_logging(verbosity)
     assert asked == [level]
 
 
-def test_start_is_quick_and_imports_next_to_nothing() -> None:
+def test_start_is_quick_and_imports_few_modules() -> None:
     seconds = []
     for _ in range(3):
         began = time.monotonic()
@@ -298,14 +298,14 @@ def test_start_is_quick_and_imports_next_to_nothing() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_current_folder_shadows_nothing(tmp_path: Path) -> None:
+def test_current_folder_shadows_no_module(tmp_path: Path) -> None:
     for name in ("edge", "click", "logging"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise SystemExit(99)\n")
     assert waypost("--version", cwd=tmp_path).stdout == f"waypost {VERSION}\n"
 
 
-def test_a_reader_that_goes_away_is_no_error_on_the_screen(tmp_path: Path) -> None:
+def test_closed_pipe_shows_no_error(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as pipe:
@@ -322,7 +322,7 @@ def test_a_reader_that_goes_away_is_no_error_on_the_screen(tmp_path: Path) -> No
     assert "Exception ignored" not in done.stderr
 
 
-def test_no_words_at_all_show_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_arguments_show_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == Exit.USAGE
     out, err = capsys.readouterr()
     assert out.startswith("Usage: waypost")
@@ -330,9 +330,7 @@ def test_no_words_at_all_show_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("egde", "edge"), ("analitics", "analytics"), ("dmeo", "demo")])
-def test_a_word_that_is_nearly_a_command_is_suggested(
-    typed: str, meant: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_similar_command_is_suggested(typed: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([typed]) == Exit.USAGE
     assert f"did you mean `{meant}`?" in capsys.readouterr().err
 
@@ -386,7 +384,7 @@ WORDS = {
 
 @pytest.mark.parametrize("wrong", [_missing, _file_instead, _foreign, _half_written])
 @pytest.mark.parametrize("words", [words for words, command in every_command() if "--data" in options_of(command)])
-def test_what_is_wrong_with_a_data_directory_is_said_without_a_traceback(
+def test_unusable_data_directory_is_reported_without_a_traceback(
     words: str, wrong: Callable[[Path], Path], tmp_path: Path
 ) -> None:
     data = wrong(tmp_path)
@@ -414,7 +412,7 @@ class TestAsCalled:
             env=environment, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
 
-    def test_in_usage_help_errors_and_hints(self, tmp_path: Path) -> None:
+    def test_name_is_shown_in_usage_help_errors_and_hints(self, tmp_path: Path) -> None:
         assert self.called("./waypost").stdout.startswith("Usage: ./waypost [OPTIONS]")
         assert "`./waypost demo`" in self.called("./waypost", "--help").stdout
         assert "  ./waypost edge run --data ./gw1" in self.called("./waypost", "edge", "run", "--help").stdout
@@ -423,7 +421,7 @@ class TestAsCalled:
         missing = self.called("./waypost", "device", "list", "--data", str(tmp_path / "typo")).stderr
         assert f"./waypost edge init --data {tmp_path / 'typo'}" in missing
 
-    def test_in_what_is_made_and_what_the_doctor_says(self, tmp_path: Path) -> None:
+    def test_name_is_used_in_generated_files_and_next_steps(self, tmp_path: Path) -> None:
         data = tmp_path / "gw"
         options = ("--data", str(data), "--name", "a", "--http", "none", "--systemd")
         made = self.called("./waypost", "edge", "init", *options)
@@ -436,7 +434,7 @@ class TestAsCalled:
         findings = self.called("./waypost", "doctor", "--json", "--data", str(empty)).stdout
         assert f'"next_step": "./waypost apply --data {empty}' in findings
 
-    def test_no_help_has_the_bare_name_where_the_program_was_called_by_a_path(
+    def test_help_has_no_bare_name_where_the_program_was_called_by_a_path(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("WAYPOST_PROGRAM", "../my checkout/waypost")
@@ -450,7 +448,7 @@ class TestAsCalled:
             monkeypatch.undo()
             program.program_name.cache_clear()
 
-    def test_by_its_bare_name_where_the_shell_finds_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_bare_name_is_used_where_the_shell_finds_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         script = tmp_path / "waypost"
         script.write_text("#!/bin/sh\n")
         script.chmod(0o755)
@@ -459,6 +457,6 @@ class TestAsCalled:
         monkeypatch.setenv("PATH", str(tmp_path))
         assert program.program_name.__wrapped__() == "waypost"
 
-    def test_what_is_no_command_stays(self) -> None:
+    def test_other_text_is_unchanged(self) -> None:
         text = "sudo -u waypost sh; user waypost may not read it; /opt/waypost edge"
         assert program.as_called(text) == text

@@ -28,7 +28,7 @@ def _is_path(name: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
-def test_every_name_on_a_page_is_there(page: Path) -> None:
+def test_every_name_on_a_page_exists(page: Path) -> None:
     named = re.findall(r"`([^`\s]+)`", page.read_text())
     assert named
     places = (page.parent, ROOT / "edge/broker", ROOT)
@@ -42,7 +42,7 @@ def test_every_name_on_a_page_is_there(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
-def test_every_module_is_on_the_page_of_its_folder_which_is_short(page: Path) -> None:
+def test_every_module_is_on_the_short_page_of_its_folder(page: Path) -> None:
     text = page.read_text()
     modules = {path.name for path in page.parent.glob("*.py")} - {"__init__.py", "limits.py"}
     assert sorted(name for name in modules if name not in text) == []

@@ -67,14 +67,14 @@ def loaded(root: Path) -> str:
 
 @needs_compiler
 class TestBuild:
-    def test_a_wheel_holds_the_extension_and_serves_later_pythons(self, checkout: Path, compiled: Path) -> None:
+    def test_wheel_contains_the_extension_for_later_pythons(self, checkout: Path, compiled: Path) -> None:
         shutil.copy(compiled, checkout / hatch_build.EXTENSION)
         told = install(checkout, "standard")
         tag = told.pop("tag")
         assert told == {"artifacts": ["/bridge/_native.abi3.so"], "pure_python": False}
         assert tag.startswith("cp311-abi3-linux_")
 
-    def test_a_checkout_gets_it_once_and_again_when_a_source_changes(self, checkout: Path) -> None:
+    def test_checkout_builds_it_once_and_after_a_change(self, checkout: Path) -> None:
         assert install(checkout, "editable") == {"artifacts": []}
         extension = checkout / hatch_build.EXTENSION
         first = extension.stat().st_mtime_ns
@@ -88,7 +88,7 @@ class TestBuild:
         assert sorted(path.name for path in extension.parent.glob("_native*")) == [extension.name]
 
     @pytest.mark.parametrize("compiler", ["false", "no-such-compiler", "sh -c 'echo broken >&2; exit 1'"])
-    def test_without_a_compiler_nothing_is_installed(
+    def test_missing_compiler_installs_nothing(
         self, checkout: Path, compiler: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("CC", compiler)
@@ -96,12 +96,12 @@ class TestBuild:
             install(checkout, "standard")
         assert not list(checkout.glob("bridge/_native*"))
 
-    def test_source_with_a_fault_is_an_error(self, checkout: Path) -> None:
+    def test_invalid_source_is_an_error(self, checkout: Path) -> None:
         (checkout / CONTENT).write_text("int fault(int x) { return y; }\n")
         with pytest.raises(hatch_build.CompileError, match="undeclared"):
             hatch_build.compile_extension(checkout)
 
-    def test_a_missing_source_is_an_error(self, checkout: Path) -> None:
+    def test_missing_source_is_an_error(self, checkout: Path) -> None:
         (checkout / CONTENT).unlink()
         with pytest.raises(hatch_build.CompileError, match=CONTENT.name):
             hatch_build.compile_extension(checkout)
@@ -110,11 +110,11 @@ class TestBuild:
         found = (path for package in ("bridge", "edge") for path in (ROOT / package).rglob("*.[ch]"))
         assert sorted(path.relative_to(ROOT).as_posix() for path in found) == sorted(hatch_build.SOURCES)
 
-    def test_the_digest_of_build_and_load_is_the_same(self) -> None:
+    def test_build_and_load_compute_the_same_digest(self) -> None:
         assert native.functions.SOURCES.split() == list(hatch_build.SOURCES)
         assert native.digest_of(ROOT, hatch_build.SOURCES) == hatch_build.digest_of(ROOT)
 
-    def test_only_its_initializer_is_visible(self, compiled: Path) -> None:
+    def test_only_the_initializer_is_exported(self, compiled: Path) -> None:
         """The compiler has already checked that it uses only the limited API of Python."""
         names = subprocess.run(["nm", "-D", "--defined-only", compiled], capture_output=True, text=True, check=True)
         assert [line.split()[-1] for line in names.stdout.splitlines()] == ["PyInit__native"]
@@ -122,33 +122,33 @@ class TestBuild:
 
 @needs_compiler
 class TestLoading:
-    def test_what_is_there_is_loaded(self, checkout: Path, compiled: Path) -> None:
+    def test_current_extension_is_loaded(self, checkout: Path, compiled: Path) -> None:
         shutil.copy(compiled, checkout / hatch_build.EXTENSION)
         assert loaded(checkout) == "loaded"
 
-    def test_without_its_sources_it_is_loaded(self, checkout: Path, compiled: Path) -> None:
+    def test_extension_without_sources_is_loaded(self, checkout: Path, compiled: Path) -> None:
         """A frozen gateway has no sources."""
         shutil.copy(compiled, checkout / hatch_build.EXTENSION)
         for name in hatch_build.SOURCES:
             (checkout / name).unlink()
         assert loaded(checkout) == "loaded"
 
-    def test_not_compiled(self, checkout: Path) -> None:
+    def test_missing_extension_raises(self, checkout: Path) -> None:
         assert "ExtensionUnusable: the C extension bridge._native is missing" in loaded(checkout)
         assert "compile it (python hatch_build.py in the checkout)" in loaded(checkout)
 
-    def test_older_than_its_source(self, checkout: Path, compiled: Path) -> None:
+    def test_outdated_extension_raises(self, checkout: Path, compiled: Path) -> None:
         shutil.copy(compiled, checkout / hatch_build.EXTENSION)
         with (checkout / CONTENT).open("a") as source:
             source.write("/* newer */\n")
         assert "ExtensionUnusable: the C extension bridge._native is older than its C source" in loaded(checkout)
         assert "compile it (python hatch_build.py in the checkout)" in loaded(checkout)
 
-    def test_a_file_that_is_no_library(self, checkout: Path) -> None:
+    def test_invalid_library_raises(self, checkout: Path) -> None:
         (checkout / hatch_build.EXTENSION).write_bytes(b"\x7fELF" + bytes(60))
         assert "ExtensionUnusable: the C extension bridge._native is missing or cannot be loaded" in loaded(checkout)
 
-    def test_it_is_there_where_this_checkout_is_installed(self) -> None:
+    def test_this_checkout_has_its_extension(self) -> None:
         origin = importlib.metadata.distribution("waypost").read_text("direct_url.json") or "{}"
         if json.loads(origin).get("url") != ROOT.as_uri():
             pytest.skip("another checkout is installed here")

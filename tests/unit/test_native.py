@@ -26,12 +26,12 @@ class TestArguments:
 
     @pytest.mark.parametrize("name", NAMES)
     @pytest.mark.parametrize("count", [0, 20])
-    def test_a_wrong_number(self, name: str, count: int) -> None:
+    def test_wrong_number_of_arguments_raises(self, name: str, count: int) -> None:
         with pytest.raises(TypeError, match=f"{name} takes"):
             getattr(functions, name)(*[None] * count)
 
     @pytest.mark.parametrize("wrong", [None, object(), [], {}, b"", "", 1.5], ids=lambda wrong: type(wrong).__name__)
-    def test_another_type(self, wrong: Any) -> None:
+    def test_wrong_type_raises(self, wrong: Any) -> None:
         for name in NAMES:
             accepted = name in ANY or (name in EMPTY and hasattr(wrong, "__iter__"))
             accepted = (
@@ -41,7 +41,7 @@ class TestArguments:
                 with pytest.raises((TypeError, ValueError)):
                     getattr(functions, name)(*[wrong] * count)
 
-    def test_a_function_of_proton_that_is_missing_is_named(self) -> None:
+    def test_missing_function_of_proton_is_named(self) -> None:
         addresses = dict.fromkeys(FUNCTIONS, 1)
         del addresses["pn_link_recv"]
         with pytest.raises(KeyError, match="pn_link_recv"):
@@ -66,7 +66,7 @@ class Fleeting:
 class TestObjectsThatChange:
     """An object stays valid until its reader is done."""
 
-    def test_fields_that_nobody_else_keeps(self) -> None:
+    def test_fields_without_other_references_are_safe(self) -> None:
         run = Fleeting()
         appended: list[Any] = []
         sequences: dict[str, int] = {}
@@ -76,25 +76,25 @@ class TestObjectsThatChange:
         assert functions.pack_runs([(10, 3, run)], -1) == functions.pack_runs([(10, 3, usual)], -1)
         assert functions.pass_over([(1, (10, 3, run))], 0, 1, 10) == (1, 12)
 
-    def test_a_position_beyond_63_bits(self) -> None:
+    def test_position_beyond_63_bits_raises(self) -> None:
         run = Run("a", "d", 1, b"", [b"x"])
         with pytest.raises(OverflowError):
             functions.number_runs([(1, run)], 0, {"a": 0}, {1: 2**63 - 1}, {}, [], Stored)
 
-    def test_bodies_that_grow_while_a_segment_is_packed(self) -> None:
+    def test_bodies_may_grow_while_a_segment_is_packed(self) -> None:
         first = Run("a", "d", 1, b"", [b"x"], 5)
         expected, messages, size = functions.pack_runs([(0, 0, first), (1, 0, Run("b", "d", 1, b"", [b"y"], 5))], -1)
         second = Fleeting(lambda: first.bodies.extend([b"z" * 5_000] * 50), address="b", bodies=[b"y"])
         assert functions.pack_runs([(0, 0, first), (1, 0, second)], -1) == (expected, messages, size)
         assert len(first.bodies) > 50
 
-    def test_a_list_of_runs_that_is_emptied_while_it_is_packed(self) -> None:
+    def test_list_of_runs_may_be_emptied_while_it_is_packed(self) -> None:
         runs: list[Any] = []
         runs += [(0, 0, Fleeting(runs.clear)), (2, 0, Fleeting())]
         with pytest.raises(IndexError):
             functions.pack_runs(runs, -1)
 
-    def test_bodies_that_grow_while_packets_are_written(self) -> None:
+    def test_bodies_may_grow_while_packets_are_written(self) -> None:
         runs = [Run("a", "d", 1, b"", [b"x"]), Run("a", "d", 1, b"", [b"y"])]
 
         def delivery(run: Run, *_: Any) -> object:
@@ -108,7 +108,7 @@ class TestObjectsThatChange:
         assert list(outgoing) == [1, 2]
 
     @pytest.mark.parametrize("number", [0, 65_536, -1])
-    def test_a_packet_identifier_that_is_none(self, number: int) -> None:
+    def test_invalid_packet_identifier_raises(self, number: int) -> None:
         run = Run("a", "d", 1, b"", [b"x"])
         with pytest.raises(ValueError, match="packet identifier"):
             functions.mqtt_encode_publishes([run], 1, b"", [number], {}, lambda *_: None, None, (), 16_000, 100)  # type: ignore[arg-type]
@@ -187,7 +187,7 @@ class TestLanesThatChange:
 
     @pytest.mark.parametrize("point", ["begin", "run", "outstanding", "publish"])
     @pytest.mark.parametrize("change", CHANGES)
-    def test_while_it_reads(self, point: str, change: str) -> None:
+    def test_lane_may_change_while_it_reads(self, point: str, change: str) -> None:
         changed: list[str] = []
 
         def then(reading: Reading, at: str) -> None:
@@ -204,7 +204,7 @@ class TestLanesThatChange:
                 assert {run[0] for _, run, _ in functions.mqtt_list_members(stretch)} <= {"plant/7", "plant/8"}
 
     @pytest.mark.parametrize("change", CHANGES)
-    def test_while_it_answers(self, change: str) -> None:
+    def test_lane_may_change_while_it_answers(self, change: str) -> None:
         changed: list[str] = []
         answering: list[Any] = []
 
@@ -229,7 +229,7 @@ class TestProton:
         with pytest.raises(ValueError, match="one tag"):
             functions.amqp_forget_accepted({}, [1, 2], [1])
 
-    def test_an_object_that_was_freed(self) -> None:
+    def test_freed_object_raises(self) -> None:
         with pytest.raises(ValueError, match="freed"):
             functions.amqp_send(1, 0, [b"x"], None, 0, [])
         with pytest.raises(ValueError, match="freed"):
@@ -239,7 +239,7 @@ class TestProton:
 class TestSockets:
     """Many sockets in one call."""
 
-    def test_each_brings_what_it_has_and_takes_what_it_can(self) -> None:
+    def test_each_socket_is_read_and_written(self) -> None:
         pairs = [socket.socketpair() for _ in range(10)]
         near, far = [one.fileno() for one, _ in pairs], [other.fileno() for _, other in pairs]
         try:
@@ -259,7 +259,7 @@ class TestSockets:
                 for each in pair:
                     each.close()
 
-    def test_no_more_than_the_buffer_holds(self) -> None:
+    def test_reads_are_limited_by_the_buffer(self) -> None:
         with socket.socket() as near:
             pairs = [socket.socketpair() for _ in range(4)]
             for one, _ in pairs:

@@ -53,11 +53,11 @@ def unquoted(source: str) -> Iterator[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("package", ["bridge", "cloud", "edge", "images"])
-def test_what_is_put_into_a_command_is_quoted(package: str) -> None:
+def test_values_in_commands_are_quoted(package: str) -> None:
     found = [f"{path}:{line}: {{{what}}}" for path, text in modules(package) for line, what in unquoted(text)]
     assert not found, "edge.output.text.word makes one word of it"
 
 
 @pytest.mark.parametrize("name", ["plain", "of two words", "it's", "$HOME", "a\nb", "", "-x;rm"])
-def test_a_word_is_read_back_as_it_was(name: str) -> None:
+def test_word_survives_the_shell(name: str) -> None:
     assert shlex.split(f"waypost edge run --data {word(name)}") == ["waypost", "edge", "run", "--data", name]

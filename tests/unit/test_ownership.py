@@ -63,18 +63,18 @@ def parse(sources: Mapping[str, str]) -> dict[str, ast.Module]:
 
 
 @pytest.mark.parametrize("hook", ["wake", "given", "named", "aliased", "later"])
-def test_a_hook_is_refused_in_its_own_package_too(hook: str) -> None:
+def test_hook_is_refused_in_its_own_package(hook: str) -> None:
     text = with_flow(f"flow.{hook} = print")
     assert refused(text, "parts/user.py") == [f"flow.{hook}"]
     assert refused(text) == [f"flow.{hook}"]
 
 
-def test_a_hook_of_a_record_is_refused() -> None:
+def test_hook_of_a_record_is_refused() -> None:
     text = with_flow("figures.heard = print")
     assert refused(text) == ["figures.heard"]
 
 
-def test_state_is_refused_outside_its_package() -> None:
+def test_assignment_of_state_outside_its_package_is_refused() -> None:
     text = with_flow("flow.limit, flow.size = 1, 2\n    flow.size += 1")
     assert refused(text) == ["flow.limit", "flow.size", "flow.size"]
     assert refused(text, "parts/user.py") == []
@@ -85,7 +85,7 @@ def test_public_fields_of_a_record_may_be_written() -> None:
     assert refused(text) == ["figures._kept"]
 
 
-def test_a_module_may_write_its_own_classes() -> None:
+def test_module_may_write_its_own_classes() -> None:
     assert refused(f"{PARTS}\ndef use(flow: Flow) -> None:\n    flow.wake = print") == []
 
 
@@ -100,23 +100,23 @@ def test_types_are_inferred(line: str) -> None:
     assert len(refused(f"{imports}{signature}\n    {line}")) == 1
 
 
-def test_a_class_is_known_through_packages_that_pass_it_on() -> None:
+def test_class_is_known_through_reexports() -> None:
     text = "from passed import Flow\ndef use(flow: Flow) -> None:\n    flow.limit = 1"
     assert refused(text, passed="from parts.flow import Flow") == ["flow.limit"]
 
 
-def test_objects_of_libraries_are_left_alone() -> None:
+def test_objects_of_libraries_are_ignored() -> None:
     body = "context.limit = 1\n    made = ssl.make()\n    made.wake = print"
     text = f"import ssl\ndef use(context: ssl.SSLContext) -> None:\n    {body}"
     assert refused(text) == []
 
 
-def test_an_object_of_unknown_type_may_be_of_each_class_with_the_attribute() -> None:
+def test_object_of_unknown_type_may_be_of_each_class_with_the_attribute() -> None:
     text = "def use(some) -> None:\n    some.wake = print\n    some.sent = 1"
     assert refused(text) == ["some.wake"]
 
 
-def test_circles_are_found_under_type_checking_and_in_functions() -> None:
+def test_import_cycles_are_found_under_type_checking_and_in_functions() -> None:
     sources = {
         "a/__init__.py": "",
         "a/b.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from a.c import C",

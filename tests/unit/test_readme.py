@@ -71,7 +71,7 @@ def test_readme_is_two_screens() -> None:
     assert len(README.read_text().splitlines()) <= README_LINES_MAX
 
 
-def test_the_path_of_one_reading_is_there_in_order() -> None:
+def test_path_of_one_reading_is_in_order() -> None:
     table = PATH_OF_A_READING.read_text()
     places = [table.index(f"`{step}`") for step in STEPS]
     assert places == sorted(places)
@@ -113,7 +113,7 @@ def test_every_command_exists_with_its_options(page: str, words: list[str]) -> N
             assert word.partition("=")[0].rstrip(",.;:") in options, f"{page}: `{' '.join(words)}` has no {word}"
 
 
-def test_the_commands_named_in_passing_exist() -> None:
+def test_commands_in_the_text_exist() -> None:
     also = re.search(r"# also: (.*)", README.read_text())
     assert also is not None
     assert {word.strip() for word in also[1].split(",")} <= set(COMMANDS)

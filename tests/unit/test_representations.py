@@ -84,7 +84,7 @@ def made(cls: type[Any], name: str) -> Any:
     return instance
 
 
-def test_every_field_that_holds_content_or_a_secret_is_hidden() -> None:
+def test_fields_with_content_or_secrets_are_hidden() -> None:
     shown: set[str] = set()
     looked_at = 0
     for cls in classes():
@@ -114,7 +114,7 @@ class _Struct(msgspec.Struct):
 
 
 @pytest.mark.parametrize("kind", [_Class, _Struct])
-def test_what_is_not_hidden_is_shown_and_what_is_says_its_length(kind: type[Any]) -> None:
+def test_hidden_fields_show_their_length_and_others_their_value(kind: type[Any]) -> None:
     instance = kind("a", MARKER.encode())
     for text in (repr(instance), str(instance), f"{instance}", repr(ValueError("no", instance)), repr([instance])):
         assert MARKER not in text

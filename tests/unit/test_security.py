@@ -25,7 +25,7 @@ def names_in(path: Path) -> set[str]:
     return found
 
 
-def test_every_test_they_name_is_there() -> None:
+def test_every_named_test_exists() -> None:
     named = NAMED.findall(TEXT)
     missing = [
         path + name
@@ -36,7 +36,7 @@ def test_every_test_they_name_is_there() -> None:
     assert len(named) > 40
 
 
-def test_every_line_of_a_table_that_promises_has_one() -> None:
+def test_every_promise_in_a_table_has_a_test() -> None:
     promising = False
     without = []
     for line in TEXT.splitlines():
@@ -51,6 +51,6 @@ def test_every_line_of_a_table_that_promises_has_one() -> None:
     assert not without
 
 
-def test_every_protocol_and_page_is_in_them() -> None:
+def test_every_protocol_and_page_is_covered() -> None:
     for name in (*(protocol.value for protocol in Protocol), "/healthz", "/metrics", "operator.token"):
         assert f"`{name}`" in TEXT or f"/{name.lstrip('/')}`" in TEXT, name

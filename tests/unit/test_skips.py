@@ -45,7 +45,7 @@ def test_reasons_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("options", "said"), [
     ((), True), (("test_some.py",), False), (("-m", "not slow"), False),
 ])  # fmt: skip
-def test_a_run_of_all_tests_says_how_long_it_takes(tmp_path: Path, options: tuple[str, ...], said: bool) -> None:
+def test_run_of_all_tests_states_its_duration(tmp_path: Path, options: tuple[str, ...], said: bool) -> None:
     assert f"-m '{DEFAULT_MARKS}'" in (ROOT / "pyproject.toml").read_text()
     (tmp_path / "test_some.py").write_text(TESTS)
     settings = f"[pytest]\ntestpaths = .\naddopts = -m '{DEFAULT_MARKS}'\nmarkers =\n  slow\n  images\n"

@@ -190,7 +190,7 @@ class Classes:
         return own + sum(map(self._lines, bases))
 
 
-def test_a_base_is_known_by_its_module() -> None:
+def test_base_class_is_found_by_its_module() -> None:
     sources = {
         "a/__init__.py": "from a.b import C",
         "a/b.py": "class C:\n    pass",
@@ -204,17 +204,17 @@ def test_a_base_is_known_by_its_module() -> None:
 class TestLinters:
     """Checks by external tools."""
 
-    def test_ruff(self) -> None:
+    def test_ruff_check_passes(self) -> None:
         command("-m", "ruff", "check", "--no-fix", "--quiet", ".")
 
-    def test_format(self) -> None:
+    def test_ruff_format_passes(self) -> None:
         command("-m", "ruff", "format", "--check", "--quiet", ".")
 
     @pytest.mark.timeout(600)
-    def test_types(self) -> None:
+    def test_mypy_passes(self) -> None:
         command("-m", "mypy", "--no-error-summary", seconds=600)
 
-    def test_import_layers(self) -> None:
+    def test_import_layers_are_respected(self) -> None:
         command("-c", "from importlinter.cli import lint_imports_command as run; run()", "--no-cache")
 
 
@@ -237,7 +237,7 @@ class TestCode:
                         long.append(f"{path}:{node.name} has {lines} lines")
         assert not long
 
-    def test_modules_say_what_they_are_for(self) -> None:
+    def test_modules_have_docstrings(self) -> None:
         silent = [path for path, tree in trees().items() if tree.body and ast.get_docstring(tree) is None]
         assert not silent
 
@@ -261,7 +261,7 @@ class TestCode:
         """Imports for types count too: a module must not name the class above it."""
         assert not import_circles(trees())
 
-    def test_modules_of_tests_are_not_imported(self) -> None:
+    def test_no_marks_of_unfinished_work(self) -> None:
         """Helpers of several test modules stand in `tests/support`, or in a module of their folder without tests."""
         importing = {
             path
@@ -279,7 +279,7 @@ class TestCode:
         found = [path for path, text in texts(without=Path(__file__)) if marks.search(text)]
         assert not found
 
-    def test_no_place_of_one_machine(self) -> None:
+    def test_no_paths_of_one_machine(self) -> None:
         places = re.compile(r"(?<![\w./$}-])/(home|Users|work|root)/\w")
         found = [f"{path}: {hit[0]}" for path, text in texts(without=Path(__file__)) for hit in places.finditer(text)]
         assert not found
@@ -288,7 +288,7 @@ class TestCode:
 class TestShell:
     """Scripts stop at the first failure."""
 
-    def test_scripts(self) -> None:
+    def test_scripts_are_strict(self) -> None:
         wrong = []
         for path, text in texts(without=Path(__file__)):
             if re.match(r"#!/bin/(ba)?sh|#!/usr/bin/env (ba)?sh", text):
@@ -306,10 +306,10 @@ class TestShell:
 class TestPackaging:
     """One project, its packages by name, its dependencies pinned with hashes and without addresses."""
 
-    def test_top_level_holds_only_what_belongs_there(self) -> None:
+    def test_top_level_has_only_known_entries(self) -> None:
         assert {path.relative_to(ROOT).parts[0] for path in files()} <= TOP_LEVEL
 
-    def test_nothing_compiled_is_kept(self) -> None:
+    def test_no_compiled_files_are_tracked(self) -> None:
         assert not [path for path in files() if path.suffix in {".so", ".o", ".a", ".pyc"}]
 
     def test_every_package_is_named(self) -> None:
@@ -318,14 +318,14 @@ class TestPackaging:
         for path, _ in modules(*PACKAGES):
             assert (ROOT / path).parent.joinpath("__init__.py").exists(), f"{path} is in no package"
 
-    def test_license(self) -> None:
+    def test_license_is_complete(self) -> None:
         text = (ROOT / "LICENSE").read_text()
         assert "Apache License" in text
         assert "Version 2.0, January 2004" in text
         assert "END OF TERMS AND CONDITIONS" in text
         assert project()["project"]["license"] == "Apache-2.0"
 
-    def test_version_is_said_once(self) -> None:
+    def test_version_is_stated_once(self) -> None:
         assert project()["tool"]["hatch"]["version"]["path"] == "bridge/version.py"
         assert "version" not in project()["project"]
 
@@ -405,7 +405,7 @@ def imports_of_modules() -> dict[str, set[str]]:
     "requirements.lock.new", "hs_err_pid7.log", ".venv/x", ".venv.lock",
     ".hypothesis/x", ".pytest_cache/x",
 ])  # fmt: skip
-def test_git_does_not_see_what_commands_leave_in_a_checkout(left: str) -> None:
+def test_git_ignores_files_that_commands_leave(left: str) -> None:
     """Files of the demo, the benchmarks, the README's examples, set-up, tests and a JVM, kept or left by a kill."""
     try:
         ignored = subprocess.run(["git", "check-ignore", "-q", left], cwd=ROOT, check=False).returncode

@@ -78,7 +78,7 @@ def findings() -> Iterator[tuple[str, str]]:
                     yield name, f"{line}: {word!r}: {INSTEAD[word.lower()]}"
 
 
-def test_words_are_plain_and_the_list_of_others_shrinks() -> None:
+def test_words_are_plain_and_the_list_of_exceptions_shrinks() -> None:
     left = {name: int(count) for count, name in (line.split() for line in LEFT.read_text().splitlines())}
     found: dict[str, list[str]] = {}
     for name, reason in findings():
@@ -89,7 +89,7 @@ def test_words_are_plain_and_the_list_of_others_shrinks() -> None:
     assert not fewer, f"improved: write the list again with `python -m tests.unit.test_words`: {fewer}"
 
 
-def test_a_class_name_stands_once() -> None:
+def test_class_names_are_unique() -> None:
     """Private classes aside: a reader finds a class by its name."""
     places: dict[str, list[str]] = {}
     for folder in FOLDERS[:-2]:

@@ -23,11 +23,11 @@ CASES = [
 
 
 @pytest.mark.parametrize(("scenario", "version"), CASES)
-def test_machine(scenario: Scenario, version: int) -> None:
+def test_machine_follows_the_corpus(scenario: Scenario, version: int) -> None:
     Run(LoopbackTarget(), version).play(scenario)
 
 
-def test_statements_exercised(record_testsuite_property: object) -> None:
+def test_statements_are_exercised(record_testsuite_property: object) -> None:
     """The number of exercised statements may grow; it must not shrink unnoticed."""
     exercised: dict[int, set[str]] = {4: set(), 5: set()}
     for scenario in [*SCENARIOS, *BROKER_SCENARIOS]:
@@ -54,6 +54,6 @@ def test_names_are_unique() -> None:
         (send("a", p.Connect("a"), p.Publish("t", b"", 1, packet_id=1)), expect("a", p.ConnAck(), p.PubAck(2))),
     ],
 )
-def test_the_runner_can_fail(steps: tuple[object, ...]) -> None:
+def test_runner_can_fail(steps: tuple[object, ...]) -> None:
     with pytest.raises(Failure):
         Run(LoopbackTarget(), 4).play(Scenario("wrong", {4: ""}, steps))  # type: ignore[arg-type]

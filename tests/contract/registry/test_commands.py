@@ -40,7 +40,7 @@ def send(known: Commands, draft: Draft, key: str | None, now_us: int, tenant_max
 
 
 class TestKeys:
-    def test_what_is_sent_again_is_the_command_that_is_there(self, known: Commands) -> None:
+    def test_repeated_command_is_the_existing_one(self, known: Commands) -> None:
         first = send(known, DRAFT, "k", 1)
         known.take(first.key, (), 9, 2)
         again = send(known, DRAFT, "k", 3, tenant_max=1)
@@ -48,7 +48,7 @@ class TestKeys:
         assert len(known.page(CommandFilter(), 10)) == 1
         assert send(known, DRAFT, None, 3).id != first.id
 
-    def test_who_listens_elsewhere_by_now_hears_of_it_there(self, known: Commands) -> None:
+    def test_repeated_command_is_reported_to_the_newer_listener(self, known: Commands) -> None:
         first = send(known, DRAFT, "k", 1)
         assert send(known, DRAFT._replace(reply_to="command-reply/2"), "k", 2).id == first.id
         found = known.get(first.id)
@@ -66,23 +66,23 @@ class TestKeys:
             DRAFT._replace(wants_response=True),
         ],
     )
-    def test_another_command_has_another_key(self, known: Commands, other: Draft) -> None:
+    def test_other_command_needs_another_key(self, known: Commands, other: Draft) -> None:
         send(known, DRAFT, "k", 1)
         with pytest.raises(CommandRefused, match="use a new key") as refused:
             send(known, other, "k", 2)
         assert refused.value.why is CommandRefusal.OTHER_CONTENT
 
-    def test_a_key_is_its_senders(self, known: Commands) -> None:
+    def test_key_belongs_to_its_sender(self, known: Commands) -> None:
         found = {send(known, DRAFT._replace(sent_by=by), "k", 1).id for by in ("ann@acme", "bob@acme", "")}
         assert len(found) == 3
 
-    def test_one_that_is_refused_keeps_no_key(self, known: Commands) -> None:
+    def test_refused_command_keeps_no_key(self, known: Commands) -> None:
         with pytest.raises(CommandRefused):
             send(known, DRAFT, "k", 1, tenant_max=0)
         assert send(known, DRAFT, "k", 2).created_at == 2
 
     @pytest.mark.parametrize(("ttl_s", "kept_s"), [(60.0, COMMAND_KEYS_KEPT_S), (9e5, 9e5)])
-    def test_a_key_is_forgotten(self, known: Commands, ttl_s: float, kept_s: float) -> None:
+    def test_key_is_forgotten(self, known: Commands, ttl_s: float, kept_s: float) -> None:
         end = int(kept_s * SECOND)
         first = send(known, DRAFT._replace(ttl_s=ttl_s), "k", 0)
         known.forget(0, 100, end - 1)
@@ -90,13 +90,13 @@ class TestKeys:
         known.forget(0, 100, end)
         assert send(known, DRAFT._replace(payload=b"other"), "k", end).id != first.id
 
-    def test_one_that_nobody_has_deleted_yet_counts_no_more(self, known: Commands) -> None:
+    def test_expired_key_that_is_not_yet_deleted_does_not_count(self, known: Commands) -> None:
         first = send(known, DRAFT, "k", 0)
         assert send(known, DRAFT, "k", int(COMMAND_KEYS_KEPT_S * SECOND)).id != first.id
 
 
-class TestForgotten:
-    def test_commands_of_a_forgotten_gateway_go_to_nobody_and_are_rejected(self, known: Commands, place: Place) -> None:
+class TestForgottenGateway:
+    def test_commands_of_a_forgotten_gateway_are_not_sent_and_are_rejected(self, known: Commands, place: Place) -> None:
         """Such commands reach neither the gateway nor the next one with its name; the sender gets a rejection."""
         ids = {
             state: send(known, DRAFT, None, 1).id for state in ("sent", "queued", "delivered", "waiting", "cancelling")
@@ -132,7 +132,7 @@ class TestForgotten:
 
 
 class TestCancelling:
-    def test_what_waits_goes_to_no_gateway(self, known: Commands) -> None:
+    def test_waiting_command_is_not_sent(self, known: Commands) -> None:
         sent = send(known, DRAFT, None, 1)
         for _ in range(2):
             cancelled = known.cancel(sent.id, "ann", 2)
@@ -147,7 +147,7 @@ class TestCancelling:
         assert known.cancel(sent.id, "bob", 6) == final
 
     @pytest.mark.parametrize("state", [CommandState.QUEUED, CommandState.DELIVERED, CommandState.EXPIRED])
-    def test_too_late(self, known: Commands, state: CommandState) -> None:
+    def test_sent_command_cannot_be_cancelled(self, known: Commands, state: CommandState) -> None:
         sent = send(known, DRAFT, None, 1)
         known.take(sent.key, (), 9, 2)
         with pytest.raises(CancelTooLate, match=r"is sent: it may be at its gateway"):
@@ -157,10 +157,10 @@ class TestCancelling:
             known.cancel(sent.id, "ann", 5)
         assert late.value.command.state == state.value
 
-    def test_there_is_none(self, known: Commands) -> None:
+    def test_unknown_command_cannot_be_cancelled(self, known: Commands) -> None:
         assert known.cancel("nothing", "ann", 1) is None
 
-    def test_it_is_open_until_who_waits_is_told(self, known: Commands) -> None:
+    def test_command_is_open_until_its_request_is_answered(self, known: Commands) -> None:
         sent = send(known, DRAFT, None, 1, tenant_max=1)
         known.cancel(sent.id, "", 2)
         with pytest.raises(CommandRefused):

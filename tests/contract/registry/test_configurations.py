@@ -79,20 +79,20 @@ class TestVersions:
         assert newest.signature == sign(newest.content)
         assert first.desired.resources == [document("a")]
 
-    def test_all_or_none_and_no_unknown_gateway(self, known: Configurations) -> None:
+    def test_change_is_all_or_none_and_refuses_unknown_gateways(self, known: Configurations) -> None:
         with pytest.raises(UnknownGateway, match="tenant acme has no gateway other"):
             known.set_wanted([wanted("g1", "a"), wanted("other", "a")], 1, sign)
         with pytest.raises(UnknownGateway):
             known.set_wanted([wanted("g1", "a", tenant="umbrella")], 1, sign)
         assert known.versions("acme", "g1") == []
 
-    def test_a_number_is_above_what_the_gateway_has_seen(self, known: Configurations) -> None:
+    def test_number_exceeds_what_the_gateway_has_seen(self, known: Configurations) -> None:
         """The registry is an older copy, and the gateway has later versions."""
         assert say(known, ("acme", "g1"), DesiredReport(version=7, newest=8), 1) is None
         [made] = known.set_wanted([wanted("g1", "a")], 2, sign)
         assert made.version == 9
 
-    def test_a_version_with_a_system_is_confirmed_once_that_was_kept(self, known: Configurations) -> None:
+    def test_version_with_a_system_is_confirmed_once_the_system_is_kept(self, known: Configurations) -> None:
         key = ("acme", "g1")
         known.set_wanted([wanted("g1", "a")], 1, sign)
         at = 2
@@ -115,7 +115,7 @@ class TestVersions:
             assert version.confirmed_at == (at if phase is SystemPhase.KEPT else None)
             at += 1
 
-    def test_a_number_given_twice_is_not_taken_for_the_other_version(self, known: Configurations) -> None:
+    def test_number_used_twice_is_not_confused_with_the_other_version(self, known: Configurations) -> None:
         """The registry is an older copy, and assigns a number again before the gateway has reported it."""
         key = ("acme", "g1")
         [made] = known.set_wanted([wanted("g1", "a")], 1, sign)
@@ -133,7 +133,7 @@ class TestVersions:
         assert known.gateways("acme")[0].state == "confirmed"
         assert made.content != again.content
 
-    def test_what_is_in_force_is_not_ours_where_what_is_tried_is_unknown(self, known: Configurations) -> None:
+    def test_active_version_is_not_ours_while_the_trial_is_unknown(self, known: Configurations) -> None:
         """The registry is an older copy. It assigns version 1 again, which the gateway has confirmed with another text,
         and does not know version 2 under trial.
         """
@@ -146,7 +146,7 @@ class TestVersions:
         assert (found.state, found.failed) == ("refused", True)
         assert known.versions(*key)[0].confirmed_at is None
 
-    def test_old_ones_are_forgotten_but_the_last_confirmed(self, known: Configurations) -> None:
+    def test_old_versions_are_deleted_except_the_last_confirmed(self, known: Configurations) -> None:
         known.set_wanted([wanted("g1", "a")], 1, sign)
         say(known, ("acme", "g1"), DesiredReport(version=1, newest=1), 2)
         for number in range(VERSIONS_KEPT + 5):
@@ -157,7 +157,7 @@ class TestVersions:
 
 
 class TestReports:
-    def test_what_is_due(self, known: Configurations) -> None:
+    def test_due_version_is_found(self, known: Configurations) -> None:
         key = ("acme", "g1")
         assert say(known, key, DesiredReport(), 1) is None
         known.set_wanted([wanted("g1", "a")], 2, sign)
@@ -186,7 +186,7 @@ class TestReports:
             (DesiredReport(version=7, newest=7), "refused"),
         ],
     )
-    def test_states(self, known: Configurations, report: DesiredReport, state: str) -> None:
+    def test_states_follow_the_reports(self, known: Configurations, report: DesiredReport, state: str) -> None:
         known.set_wanted([wanted("g1", "a")], 1, sign)
         say(known, ("acme", "g1"), report, 2)
         [found] = known.gateways("acme")
@@ -197,7 +197,7 @@ class TestReports:
         known.set_wanted([wanted("g2", "a")], 200 * SECOND, sign)
         assert [each.gateway for each in known.gateways(since_us=150 * SECOND)] == ["g2"]
 
-    def test_changes_are_found_whatever_the_clock_of_who_makes_them_says(self, known: Configurations) -> None:
+    def test_changes_are_found_with_any_clock_of_their_author(self, known: Configurations) -> None:
         known.set_wanted([wanted("g1", "a")], 100 * SECOND, sign)
         since = known.last_change()
         known.set_wanted([wanted("g2", "a")], 1, sign)
@@ -235,7 +235,7 @@ def look(rollouts: Rollouts, now_us: int) -> list[RolloutRecord]:
 
 
 class TestRollouts:
-    def test_wave_by_wave_over_restarts(self, place: Place, known: Configurations, rollouts: Rollouts) -> None:
+    def test_waves_continue_over_restarts(self, place: Place, known: Configurations, rollouts: Rollouts) -> None:
         begin(rollouts, [1, 2])
         assert look(rollouts, SECOND) == []
         assert numbers(say(known, ("acme", "g1"), DesiredReport(), SECOND)) == 1
@@ -253,13 +253,13 @@ class TestRollouts:
         assert ended.state is RolloutState.DONE
         assert {each.phase for each in rollouts.members("r1")} == {MemberPhase.DONE}
 
-    def test_a_version_that_is_too_large_fails(self, rollouts: Rollouts) -> None:
+    def test_too_large_version_fails(self, rollouts: Rollouts) -> None:
         begin(rollouts, [1, 2], resources=[document("a" * DESIRED_BYTES_MAX)])
         [halted] = look(rollouts, 2 * SECOND) or look(rollouts, 3 * SECOND)
         assert halted.state is RolloutState.HALTED
         assert "a gateway accepts up to" in halted.why
 
-    def test_what_is_halted_is_withheld_until_it_goes_on(self, known: Configurations, rollouts: Rollouts) -> None:
+    def test_halted_rollout_withholds_until_it_resumes(self, known: Configurations, rollouts: Rollouts) -> None:
         begin(rollouts, [2, 1])
         look(rollouts, SECOND)
         failure = ApplyFailure(1, ApplyOutcome.REFUSED, "no such connector")
@@ -281,14 +281,14 @@ class TestRollouts:
             MemberPhase.SENT,
         ]
 
-    def test_who_was_told_something_else_since_keeps_it(self, known: Configurations, rollouts: Rollouts) -> None:
+    def test_gateway_with_a_later_version_keeps_it(self, known: Configurations, rollouts: Rollouts) -> None:
         begin(rollouts, [3])
         look(rollouts, SECOND)
         known.set_wanted([wanted("g2", "its own")], 2 * SECOND, sign)
         assert rollouts.take_back("r1", "bob", 3 * SECOND, sign) == ["g1", "g3"]
         assert resources(known.due(("acme", "g2"), DesiredReport())) == [document("its own")]
 
-    def test_who_is_sent_nothing_more_is_looked_at_again(self, known: Configurations, rollouts: Rollouts) -> None:
+    def test_gateway_without_a_new_version_is_examined_again(self, known: Configurations, rollouts: Rollouts) -> None:
         """A hub about to send the version to a gateway learns that it is withheld."""
         begin(rollouts, [3])
         look(rollouts, SECOND)
@@ -298,7 +298,7 @@ class TestRollouts:
             assert [each.gateway for each in known.gateways() if each.changed_at > since] == list(GATEWAYS)
 
     @pytest.mark.parametrize("aborted", [True, False])
-    def test_what_was_taken_can_be_taken_back(self, known: Configurations, rollouts: Rollouts, aborted: bool) -> None:
+    def test_accepted_version_can_be_withdrawn(self, known: Configurations, rollouts: Rollouts, aborted: bool) -> None:
         known.set_wanted([wanted("g1", "before")], 1, sign)
         say(known, ("acme", "g1"), DesiredReport(version=1, newest=1), 2)
         begin(rollouts, [3])
@@ -314,7 +314,7 @@ class TestRollouts:
         assert resources(due["g2"]) == []
         assert numbers(due["g1"]) == 3
 
-    def test_what_cannot_be(self, rollouts: Rollouts) -> None:
+    def test_invalid_actions_are_refused(self, rollouts: Rollouts) -> None:
         begin(rollouts, [3])
         with pytest.raises(RolloutError, match="no roll-out other"):
             rollouts.pause("other")
@@ -328,13 +328,13 @@ class TestRollouts:
 
 
 class TestLimits:
-    def test_a_reason_is_cut(self, known: Configurations) -> None:
+    def test_reason_is_cut(self, known: Configurations) -> None:
         failure = ApplyFailure(1, ApplyOutcome.REFUSED, "x" * (WHY_CHARACTERS_MAX + 1))
         say(known, ("acme", "g1"), DesiredReport(newest=1, failure=failure), 1)
         [found] = known.gateways("acme")
         assert len(found.why) < WHY_CHARACTERS_MAX + 20
 
-    def test_words_of_a_gateway_are_what_a_database_takes(self, known: Configurations) -> None:
+    def test_text_of_a_gateway_is_valid_for_a_database(self, known: Configurations) -> None:
         """PostgreSQL accepts no NUL in a text."""
         [made] = known.set_wanted([wanted("g1", "a")], 1, sign)
         system = SystemReport(version="2\0", phase=SystemPhase.REFUSED, why="b\0")
@@ -343,7 +343,7 @@ class TestLimits:
         [now] = known.versions("acme", "g1")
         assert now.failure == "refused: a\\x00\\nb"
 
-    def test_ended_roll_outs_are_forgotten(self, rollouts: Rollouts) -> None:
+    def test_ended_rollouts_are_deleted(self, rollouts: Rollouts) -> None:
         for number in range(ROLLOUTS_KEPT + 3):
             begin(rollouts, [3], id=f"r{number}", made_at=number, state=RolloutState.ABORTED)
         kept = [each.id for each in rollouts.all()]

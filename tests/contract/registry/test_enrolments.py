@@ -40,7 +40,7 @@ def enrolments(place: Place) -> Iterator[Enrolments]:
 
 
 class TestTokens:
-    def test_one_gateway_and_no_other(self, enrolments: Enrolments) -> None:
+    def test_token_serves_one_gateway(self, enrolments: Enrolments) -> None:
         enrolments.add([token()])
         given = enrol(enrolments, claim(b"mine"))
         assert (given.tenant, given.gateway, given.key_id) == ("acme", "hall", b"mine")
@@ -48,14 +48,14 @@ class TestTokens:
         assert refusal_of(enrolments, claim(b"mine", gateway="other")) is RefusalReason.SPENT
         assert [each.serial for each in enrolments.certificates()] == [given.serial]
 
-    def test_who_lost_the_answer_gets_it_again(self, enrolments: Enrolments) -> None:
+    def test_lost_answer_is_repeated(self, enrolments: Enrolments) -> None:
         enrolments.add([token(ends=DAY)])
         given = enrol(enrolments, claim(b"mine"))
         assert enrol(enrolments, claim(b"mine"), now=DAY - 1) == given
         assert enrol(enrolments, claim(b"mine"), now=2 * DAY) == given, "the token has ended since it was used"
         assert refusal_of(enrolments, claim(b"mine"), now=1 + LIFE) is RefusalReason.SPENT, "the certificate has ended"
 
-    def test_a_tenant_has_so_many_gateways(self, enrolments: Enrolments) -> None:
+    def test_gateways_of_a_tenant_are_limited(self, enrolments: Enrolments) -> None:
         most = {"acme": 2, "other": 1}.__getitem__
 
         def enrol_one(name: str, gateway: str, tenant: str = "acme", only_for: str | None = None) -> CertificateRecord:
@@ -74,7 +74,7 @@ class TestTokens:
         assert enrol_one("e", "gw3", "other").tenant == "other"
         assert renew(enrolments, given, b"next", 2).gateway == "gw2"
 
-    def test_a_hub_killed_before_the_commit_has_given_nothing(self, enrolments: Enrolments, place: Place) -> None:
+    def test_hub_killed_before_the_commit_has_issued_nothing(self, enrolments: Enrolments, place: Place) -> None:
         enrolments.add([token()])
 
         def die(_tenant: str, _gateway: str) -> CertificateRecord:
@@ -86,7 +86,7 @@ class TestTokens:
         assert enrol(again, claim(b"other")).key_id == b"other", "nobody has it, so it is still good"
         again.close()
 
-    def test_two_at_once(self, enrolments: Enrolments, place: Place) -> None:
+    def test_simultaneous_enrolments_use_the_token_once(self, enrolments: Enrolments, place: Place) -> None:
         """Several gateways use one token over separate connections: one gets a certificate."""
         enrolments.add([token()])
         outcomes: list[str] = []
@@ -109,7 +109,7 @@ class TestTokens:
         assert sorted(outcomes)[1:] == [RefusalReason.SPENT.value] * 3
         assert [each.gateway for each in enrolments.certificates()] == sorted(outcomes)[:1]
 
-    def test_refused(self, enrolments: Enrolments) -> None:
+    def test_invalid_claims_are_refused(self, enrolments: Enrolments) -> None:
         enrolments.add([token("a"), token("b", gateway="hall"), token("c")])
         assert refusal_of(enrolments, claim(b"k", name="x")) is RefusalReason.UNKNOWN
         assert refusal_of(enrolments, claim(b"k", name="a", secret=b"guessed")) is RefusalReason.UNKNOWN
@@ -122,7 +122,7 @@ class TestTokens:
         assert enrolments.revoke_token("x", 5) is None
         assert enrolments.certificates() == []
 
-    def test_a_name_that_is_taken(self, enrolments: Enrolments, place: Place) -> None:
+    def test_used_name_is_refused(self, enrolments: Enrolments, place: Place) -> None:
         enrolments.add([token("a"), token("b"), token("c", gateway="hall"), token("d")])
         first = enrol(enrolments, claim(b"first", name="a"))
         assert refusal_of(enrolments, claim(b"second", name="b")) is RefusalReason.NAME_TAKEN
@@ -137,7 +137,7 @@ class TestTokens:
 
 
 class TestCertificates:
-    def test_renewal(self, enrolments: Enrolments) -> None:
+    def test_certificate_is_renewed(self, enrolments: Enrolments) -> None:
         enrolments.add([token()])
         first = enrol(enrolments, claim(b"first"))
         second = renew(enrolments, first, b"second", LIFE * 2 // 3)
@@ -147,7 +147,7 @@ class TestCertificates:
         third = renew(enrolments, second, b"second", second.ends_at - 1)
         assert third.serial != second.serial, "a key may be kept; an old certificate is not given again"
 
-    def test_who_may_not_renew(self, enrolments: Enrolments) -> None:
+    def test_invalid_renewals_are_refused(self, enrolments: Enrolments) -> None:
         enrolments.add([token()])
         first = enrol(enrolments, claim(b"first"))
         ended = first._replace(serial="beef")
@@ -162,7 +162,7 @@ class TestCertificates:
             renew(enrolments, first, b"one too many", 5)
         assert caught.value.reason is RefusalReason.TOO_MANY
 
-    def test_revoked(self, enrolments: Enrolments, place: Place) -> None:
+    def test_revoked_certificate_is_listed(self, enrolments: Enrolments, place: Place) -> None:
         enrolments.add([token("a"), token("b")])
         first = enrol(enrolments, claim(b"first", name="a"))
         other = enrol(enrolments, claim(b"other", name="b", gateway="other"))
@@ -233,7 +233,7 @@ TestSingleUse.settings = settings(max_examples=15, stateful_step_count=20, deadl
 class TestAttestations:
     """A gateway's report about itself is stored under its current certificate."""
 
-    def test_the_last_word_counts(self, enrolments: Enrolments) -> None:
+    def test_last_attestation_counts(self, enrolments: Enrolments) -> None:
         enrolments.add([token()])
         made = enrol(enrolments, claim(b"k"))
         assert enrolments.attestation("acme", "hall") is None
@@ -242,7 +242,7 @@ class TestAttestations:
         assert enrolments.attestation("acme", "hall") == (7, '{"a":"2"}')
         assert enrolments.attestation("other", "hall") is None
 
-    def test_not_of_who_has_no_good_certificate(self, enrolments: Enrolments) -> None:
+    def test_attestation_needs_a_valid_certificate(self, enrolments: Enrolments) -> None:
         enrolments.add([token()])
         made = enrol(enrolments, claim(b"k"))
         good = ShownCertificate(made.serial, "acme", "hall")

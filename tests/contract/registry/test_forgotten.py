@@ -63,7 +63,9 @@ def known(place: Place) -> dict[str, bool]:
         return dict(Configurations(database).known("acme"))
 
 
-def test_it_is_refused_while_the_gateway_may_come_or_is_there(enrolments: Enrolments, place: Place) -> None:
+def test_forgetting_is_refused_while_the_gateway_may_return_or_is_connected(
+    enrolments: Enrolments, place: Place
+) -> None:
     directory = place.open().directory
     assert why_not(enrolments, 1) is ForgetRefusal.UNKNOWN
     enrol_one(enrolments, "hall", 1, 5)
@@ -77,20 +79,20 @@ def test_it_is_refused_while_the_gateway_may_come_or_is_there(enrolments: Enrolm
     assert enrolments.forgotten() == {HALL: 7}
 
 
-def test_a_certificate_that_has_ended_is_none(enrolments: Enrolments) -> None:
+def test_expired_certificate_does_not_block_forgetting(enrolments: Enrolments) -> None:
     enrol_one(enrolments, "hall", 1, 5)
     assert why_not(enrolments, LIFE) is ForgetRefusal.GOOD_CERTIFICATE
     assert enrolments.forget("acme", "hall", 1 + LIFE) == 1 + LIFE
 
 
-def test_it_was_forgotten_after_it_was_seen_whatever_the_clock_says(enrolments: Enrolments, place: Place) -> None:
+def test_forgetting_follows_the_last_connection_at_any_clock(enrolments: Enrolments, place: Place) -> None:
     directory = place.open().directory
     directory.presence(came(100))
     directory.presence(went(200))
     assert enrolments.forget("acme", "hall", 50) == 201
 
 
-def test_the_quota_gives_the_place_to_another(enrolments: Enrolments, place: Place) -> None:
+def test_quota_gives_the_place_to_another(enrolments: Enrolments, place: Place) -> None:
     enrol_one(enrolments, "hall", 1, 1)
     place.open().directory.presence(came(2))
     place.open().directory.presence(went(3))
@@ -110,7 +112,7 @@ def test_the_quota_gives_the_place_to_another(enrolments: Enrolments, place: Pla
     assert refusal_of(enrolments, claim(b"k", name="again"), 10) is RefusalReason.NAME_TAKEN
 
 
-def test_a_token_that_was_spent_brings_nobody_back(enrolments: Enrolments) -> None:
+def test_used_token_does_not_restore_the_gateway(enrolments: Enrolments) -> None:
     enrolments.add([token("once")])
     enrol(enrolments, claim(b"mine", name="once"))
     enrolments.revoke("acme", "hall", 2)
@@ -119,7 +121,7 @@ def test_a_token_that_was_spent_brings_nobody_back(enrolments: Enrolments) -> No
     assert enrolments.forgotten() == {HALL: 3}
 
 
-def test_what_was_revoked_stays_on_the_list(enrolments: Enrolments) -> None:
+def test_revocations_stay_on_the_list(enrolments: Enrolments) -> None:
     given = enrol_one(enrolments, "hall", 1, 5)
     enrolments.revoke("acme", "hall", 2)
     before = enrolments.revoked()
@@ -128,7 +130,7 @@ def test_what_was_revoked_stays_on_the_list(enrolments: Enrolments) -> None:
     assert enrolments.revoked() == before
 
 
-def test_generations_and_marks_go_on(enrolments: Enrolments, place: Place) -> None:
+def test_generations_and_marks_continue(enrolments: Enrolments, place: Place) -> None:
     """A hub with an older connection is fenced, and marks of landed messages remain."""
     here, there = place.open(), place.open(THERE)
     there.directory.presence(came(1))
@@ -144,7 +146,7 @@ def test_generations_and_marks_go_on(enrolments: Enrolments, place: Place) -> No
     assert here.commits.landed(moved.stream).spans == [(0, 9)]
 
 
-def test_a_connection_that_ended_brings_nobody_back(enrolments: Enrolments, place: Place) -> None:
+def test_ended_connection_does_not_restore_the_gateway(enrolments: Enrolments, place: Place) -> None:
     directory = place.open().directory
     directory.presence(came(1))
     directory.presence(went(2))
@@ -156,7 +158,7 @@ def test_a_connection_that_ended_brings_nobody_back(enrolments: Enrolments, plac
     assert enrolments.forgotten() == {}, "it came, and has gone again"
 
 
-def test_forgotten_and_enrolled_at_once(enrolments: Enrolments, place: Place) -> None:
+def test_gateway_may_be_forgotten_and_enrolled_simultaneously(enrolments: Enrolments, place: Place) -> None:
     """In either order, no gateway with a valid certificate is forgotten."""
     for now in range(10, 60, 10):
         enrol_one(enrolments, "hall", now, 5, only_for="hall")
@@ -181,7 +183,7 @@ def test_forgotten_and_enrolled_at_once(enrolments: Enrolments, place: Place) ->
         enrolments.revoke("acme", "hall", now + 3)
 
 
-def test_who_is_forgotten_is_sent_nothing(enrolments: Enrolments, place: Place) -> None:
+def test_forgotten_gateway_is_sent_nothing(enrolments: Enrolments, place: Place) -> None:
     enrol_one(enrolments, "hall", 1, 5)
     enrolments.revoke("acme", "hall", 2)
     with contextlib.closing(open_registry(place.url).database) as database:
@@ -191,7 +193,7 @@ def test_who_is_forgotten_is_sent_nothing(enrolments: Enrolments, place: Place) 
         assert database.transaction(lambda tx: names.count_known(tx, "acme")) == 0
 
 
-def test_a_registry_of_the_schema_before_gets_the_column_and_its_index(place: Place) -> None:
+def test_registry_of_the_previous_schema_gets_column_and_index(place: Place) -> None:
     place.open().directory.presence(came(1))
     place.execute("DROP INDEX ix_gateways_forgotten_at")
     place.execute("ALTER TABLE gateways DROP COLUMN forgotten_at")

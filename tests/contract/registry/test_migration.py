@@ -62,7 +62,7 @@ def open_lake(place: Place, lake: MemoryLake) -> tuple[Registry, Landing]:
     return registry, Landing(lake, registry.commits)
 
 
-def test_what_was_known_is_known(golden: Place) -> None:
+def test_known_state_is_kept(golden: Place) -> None:
     registry, _ = open_lake(golden, MemoryLake())
     assert registry.registry_id == REGISTRY_ID
     assert registry.commits.landed(TEMPERATURE).spans == [(0, 9), (20, 29)]
@@ -76,7 +76,7 @@ def test_what_was_known_is_known(golden: Place) -> None:
     assert golden.execute("SELECT version FROM schema_version") == [(SCHEMA_VERSION,)]
 
 
-def test_what_the_older_program_had_committed_is_confirmed(golden: Place) -> None:
+def test_commit_of_the_older_program_is_confirmed(golden: Place) -> None:
     """The program was killed between lake and registry; the lake has the commit under the older program's name."""
     lake = MemoryLake()
     lake.append("telemetry", pa.table({}), TransactionId(f"waypost/{REGISTRY_ID}/telemetry", 3))
@@ -90,7 +90,7 @@ def test_what_the_older_program_had_committed_is_confirmed(golden: Place) -> Non
     assert sequences(lake, TEMPERATURE) == list(range(40, 45))
 
 
-def test_what_the_older_program_had_not_committed_comes_again_once(golden: Place) -> None:
+def test_uncommitted_batch_of_the_older_program_lands_once(golden: Place) -> None:
     lake = MemoryLake()
     registry, landing = open_lake(golden, lake)
     assert registry.commits.unresolved() == []
@@ -100,7 +100,7 @@ def test_what_the_older_program_had_not_committed_comes_again_once(golden: Place
     assert sequences(lake, PUMP) == list(range(5))
 
 
-def test_numbers_begin_anew_under_another_name(golden: Place) -> None:
+def test_numbers_restart_under_another_name(golden: Place) -> None:
     registry, _ = open_lake(golden, MemoryLake())
     prepared = registry.commits.prepare("telemetry", [], 0)
     assert prepared.commit == 1
@@ -108,7 +108,7 @@ def test_numbers_begin_anew_under_another_name(golden: Place) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_older_ones_still(golden: Place, version: int) -> None:
+def test_even_older_registries_are_migrated(golden: Place, version: int) -> None:
     golden.execute("ALTER TABLE marks DROP COLUMN checksum")
     golden.execute("DROP TABLE lineages" if version == 1 else "ALTER TABLE lineages DROP COLUMN ends")
     golden.execute("UPDATE schema_version SET version = :version", version=version)
@@ -122,7 +122,7 @@ def test_older_ones_still(golden: Place, version: int) -> None:
     assert checked == [(1,)], "what is written anew has a checksum"
 
 
-def test_an_upgrade_that_dies_has_not_begun(golden: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_upgrade_changes_nothing(golden: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     class Died(BaseException):
         pass
 
@@ -141,7 +141,7 @@ def test_an_upgrade_that_dies_has_not_begun(golden: Place, monkeypatch: pytest.M
 class TestFour:
     """A registry of schema 4 has no tokens and no certificates."""
 
-    def test_what_was_known_is_known_and_gateways_enrol(self, place: Place) -> None:
+    def test_known_state_is_kept_and_gateways_enrol(self, place: Place) -> None:
         lake = MemoryLake()
         registry, landing = open_lake(written_by(place, 4), lake)
         assert place.execute("SELECT version FROM schema_version") == [(SCHEMA_VERSION,)]
@@ -155,7 +155,7 @@ class TestFour:
             enrolments.add([TokenRecord("t", b"digest", "default", None, 1, 2)])
             assert [each.id for each in enrolments.tokens()] == ["t"]
 
-    def test_a_command_upgrades_it_before_the_hub_does(self, place: Place) -> None:
+    def test_command_upgrades_before_the_hub_does(self, place: Place) -> None:
         with contextlib.closing(Enrolments(written_by(place, 4).url)) as enrolments:
             assert enrolments.tokens() == []
         registry, _ = open_lake(place, MemoryLake())

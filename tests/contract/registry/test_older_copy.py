@@ -43,7 +43,7 @@ def lake(place: Place) -> MemoryLake:
     return lake
 
 
-def test_what_has_landed_is_read_back(place: Place, lake: MemoryLake) -> None:
+def test_landed_marks_are_read_back(place: Place, lake: MemoryLake) -> None:
     """Gateways without an answer send again: no message lands twice, and new ones land."""
     registry, landing = open_lake(place, lake)
     assert registry.commits.is_older_copy
@@ -53,7 +53,7 @@ def test_what_has_landed_is_read_back(place: Place, lake: MemoryLake) -> None:
     assert sequences(lake, TEMPERATURE) == sequences(lake, PUMP) == list(range(25))
 
 
-def test_what_has_landed_of_a_gateway_that_came_after_the_copy_is_read_back(
+def test_landed_marks_of_a_gateway_newer_than_the_copy_are_read_back(
     place: Place, lake: MemoryLake, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The registry has no row of the gateway; for an unknown gateway nothing is stored."""
@@ -72,7 +72,7 @@ def test_what_has_landed_of_a_gateway_that_came_after_the_copy_is_read_back(
     assert "damaged" not in caplog.text
 
 
-def test_a_commit_that_never_came_is_not_taken_for_one_of_before(place: Place, lake: MemoryLake) -> None:
+def test_failed_commit_is_not_taken_for_an_earlier_one(place: Place, lake: MemoryLake) -> None:
     """The hub was killed after its first prepare; the lake has other commits with that number and higher ones."""
     registry, landing = open_lake(place, lake, die_at="prepared")
     new = TEMPERATURE._replace(gateway="gw3")

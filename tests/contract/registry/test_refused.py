@@ -42,7 +42,7 @@ CASES: dict[str, tuple[Callable[[Postgres], str], str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_server_refuses(postgres: Postgres, case: str) -> None:
+def test_refusal_of_the_server_is_reported(postgres: Postgres, case: str) -> None:
     url, step = CASES[case]
     error = refused(url(postgres))
     assert isinstance(error, RegistryRefused), error
@@ -50,13 +50,13 @@ def test_the_server_refuses(postgres: Postgres, case: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
-def test_no_server(host: str) -> None:
+def test_unreachable_server_is_reported(host: str) -> None:
     error = refused(f"postgresql://hub:{WRONG}@{host}:{free_port()}/fleet")
     assert isinstance(error, RegistryUnreachable)
     assert "start the server, or correct its address" in str(error)
 
 
-def test_a_server_that_loses_what_it_has_stored(postgres: Postgres) -> None:
+def test_server_without_durability_is_refused(postgres: Postgres) -> None:
     postgres.stop()
     try:
         postgres.start("fsync=off")
@@ -66,7 +66,7 @@ def test_a_server_that_loses_what_it_has_stored(postgres: Postgres) -> None:
         postgres.start()
 
 
-def test_files(tmp_path: Path) -> None:
+def test_invalid_files_are_reported(tmp_path: Path) -> None:
     """The error has SQLite's own text and the next step."""
     (tmp_path / "garbage").write_bytes(b"\x00 this is not a database" * 100)
     Registry(parse(f"sqlite:///{tmp_path}/registry.db"), "a" * 32).close()
@@ -82,7 +82,7 @@ def test_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("host", "code"), [("127.0.0.1", 3), ("mysql", 2)])
-def test_the_program_ends_with_one_line(tmp_path: Path, host: str, code: int) -> None:
+def test_program_ends_with_one_line(tmp_path: Path, host: str, code: int) -> None:
     scheme = "mysql" if host == "mysql" else "postgresql"
     config = tmp_path / "hub.yaml"
     url = f"{scheme}://hub:{WRONG}@{host}:{free_port()}/fleet"

@@ -60,7 +60,7 @@ class TestDirectory:
         again.seen({second: 999})
         assert {g.name: g.last_seen for g in again.gateways()} == {"gw1": 500, "gw2": 999}
 
-    def test_a_hub_that_starts_leaves_the_others_gateways_connected(self, place: Place) -> None:
+    def test_starting_hub_leaves_gateways_of_others_connected(self, place: Place) -> None:
         here, there = place.open(HERE), place.open(THERE)
         here.directory.presence({("default", "gw1"): connected()})
         there.directory.presence({("default", "gw2"): connected()})
@@ -69,7 +69,7 @@ class TestDirectory:
         again.mark_all_disconnected()
         assert {g.name: g.connected for g in again.gateways()} == {"gw1": False, "gw2": True}
 
-    def test_a_gateway_that_went_to_another_hub_is_fenced_until_it_comes_back(self, place: Place) -> None:
+    def test_gateway_at_another_hub_is_fenced_until_it_returns(self, place: Place) -> None:
         names = [("default", f"gw{i}") for i in range(1_000)]
         here, there = place.open(HERE).directory, place.open(THERE).directory
         here.presence({name: connected() for name in names})
@@ -83,7 +83,7 @@ class TestDirectory:
 
 
 class TestCommits:
-    def test_a_prepared_commit_moves_nothing_until_confirmed(self, place: Place) -> None:
+    def test_prepared_commit_moves_nothing_until_confirmed(self, place: Place) -> None:
         registry = place.open()
         commits = registry.commits
         registry.directory.presence({KEY: connected()})
@@ -101,7 +101,7 @@ class TestCommits:
         assert again.landed(STREAM).spans == [(0, 9), (20, 29)]
         assert again.prepare("telemetry", [], 0).commit == prepared.commit + 1
 
-    def test_a_forgotten_commit_leaves_no_trace(self, place: Place) -> None:
+    def test_dropped_commit_leaves_no_trace(self, place: Place) -> None:
         commits = place.open().commits
         prepared = commits.prepare("telemetry", [moved(0, 9)], 10)
         commits.forget(prepared)
@@ -114,14 +114,14 @@ class TestCommits:
         commits.forget(later)
         assert place.open().commits.prepare("telemetry", [], 0).commit > later.commit, "nor after that"
 
-    def test_a_ledger_range_is_known_once_confirmed(self, place: Place) -> None:
+    def test_ledger_range_is_known_once_confirmed(self, place: Place) -> None:
         registry = place.open()
         known = {moved(0, 9), moved(0, 8, STREAM._replace(address="\0"))}
         land(registry, *known, table="ledger")
         asked = [moved(at, at + 9, STREAM._replace(address=address)) for at in range(300) for address in ("a", "\\0")]
         assert registry.commits.ledgered([*asked, *known]) == known
 
-    def test_two_registries_have_two_applications(self, make_place: Callable[[], Place]) -> None:
+    def test_two_registries_have_two_application_ids(self, make_place: Callable[[], Place]) -> None:
         """A lake with a new registry must not confuse a new commit with an old one of the same number."""
         first, second = make_place(), make_place()
         names = set()
@@ -133,7 +133,7 @@ class TestCommits:
         assert len(names) == 2
         assert all(f"/{HERE}/telemetry" in name for name in names)
 
-    def test_names_that_no_text_of_a_database_holds(self, place: Place) -> None:
+    def test_names_that_databases_cannot_store_are_handled(self, place: Place) -> None:
         registry = place.open()
         streams = [STREAM._replace(address=name) for name in ("\0", "\\0", "\\\0", "\\\\0", "ж\x01", "")]
         land(registry, *(moved(at, at, stream) for at, stream in enumerate(streams)))
@@ -141,7 +141,7 @@ class TestCommits:
         found = place.open().commits.marks("default", "gw").landed
         assert {stream: landed.mark for stream, landed in found.items()} == {s: at for at, s in enumerate(streams)}
 
-    def test_a_failed_transaction_leaves_nothing_remembered(self, place: Place) -> None:
+    def test_failed_transaction_leaves_no_cached_state(self, place: Place) -> None:
         registry = place.open()
         land(registry, moved(0, 9))
         prepared = registry.commits.prepare("telemetry", [moved(10, 19)], 10)
@@ -154,7 +154,7 @@ class TestCommits:
 class TestSeveralHubs:
     """Each hub has its own data directory and its own writer."""
 
-    def test_each_numbers_and_settles_its_own(self, place: Place) -> None:
+    def test_each_hub_numbers_and_settles_its_own_commits(self, place: Place) -> None:
         here, there = place.open(HERE).commits, place.open(THERE).commits
         mine, theirs = here.prepare("telemetry", [moved(0, 9)], 10), there.prepare("telemetry", [], 0)
         assert (mine.commit, theirs.commit) == (1, 1)
@@ -166,7 +166,7 @@ class TestSeveralHubs:
         here.confirm(mine, 5)
         assert (here.confirmed_version("telemetry"), there.confirmed_version("telemetry")) == (5, 99)
 
-    def test_what_a_lost_writer_left_open_is_settled_by_the_next_of_its_lake(self, place: Place) -> None:
+    def test_open_commit_of_a_lost_writer_is_settled_by_the_next_writer_of_its_lake(self, place: Place) -> None:
         """The file with the writer's id is lost; lake and registry are not."""
         lost, other = place.open(HERE).commits, place.open(THERE).commits
         lost.write_to(MemoryLake("this"))
@@ -181,7 +181,7 @@ class TestSeveralHubs:
         assert following.landed(STREAM).spans == [(0, 9)]
         assert other.unresolved() == [theirs]
 
-    def test_a_copy_of_a_data_directory_replaces_the_hub(self, place: Place) -> None:
+    def test_copy_of_a_data_directory_replaces_the_hub(self, place: Place) -> None:
         """Two hubs with one writer id would settle each other's commits, so the older one stops."""
         first = place.open(HERE).commits
         prepared = first.prepare("telemetry", [moved(0, 9)], 10)
@@ -198,7 +198,7 @@ class TestSeveralHubs:
                 action()
         assert copy.unresolved() == [prepared]
 
-    def test_the_fence_is_in_the_transaction_that_prepares(self, place: Place) -> None:
+    def test_fence_is_in_the_transaction_that_prepares(self, place: Place) -> None:
         """Independent of its earlier knowledge, a hub prepares nothing for a gateway that has moved to another hub."""
         here, there = place.open(HERE), place.open(THERE)
         here.directory.presence({KEY: connected()})
@@ -212,7 +212,7 @@ class TestSeveralHubs:
         here.directory.presence({KEY: connected()})
         assert here.commits.landed(STREAM).spans == [(0, 19)], "what the other has landed is known to the first"
 
-    def test_what_is_landing_elsewhere_is_waited_for(self, place: Place) -> None:
+    def test_landing_at_another_hub_is_awaited(self, place: Place) -> None:
         """The first hub has prepared when the gateway moves to the second and sends the same: it lands once, after the
         first is done.
         """
@@ -228,7 +228,7 @@ class TestSeveralHubs:
         here.commits.confirm(prepared, 1)
         assert there.commits.landed(STREAM).spans == [(0, 9)]
 
-    def test_hubs_that_exclude_each_other_try_again(self, place: Place) -> None:
+    def test_conflicting_hubs_retry(self, place: Place) -> None:
         """Two threads, a hub each, use one gateway: every count is present at the end."""
         rounds = 10
         place.open(HERE).close()
@@ -253,7 +253,7 @@ class TestSeveralHubs:
 
 
 class TestThreads:
-    def test_another_thread_is_turned_away(self, place: Place) -> None:
+    def test_other_threads_are_refused(self, place: Place) -> None:
         registry = place.open()
         prepared = registry.commits.prepare("telemetry", [moved(0, 9)], 10)
         actions: list[Callable[[], object]] = [
@@ -292,7 +292,7 @@ class TestThreads:
         assert outcomes == ["turned away"] * len(actions)
         assert registry.commits.unresolved() == [prepared]
 
-    def test_a_transaction_within_a_transaction_is_a_mistake(self, place: Place) -> None:
+    def test_nested_transaction_raises(self, place: Place) -> None:
         database = Database(place.url)
         with pytest.raises(WrongThread, match="wait for itself"):
             database.transaction(lambda tx: database.transaction(lambda tx: None))
@@ -300,7 +300,7 @@ class TestThreads:
 
 
 class TestOpening:
-    def test_a_newer_registry_is_refused_in_one_line(self, place: Place) -> None:
+    def test_newer_registry_is_refused_in_one_line(self, place: Place) -> None:
         place.open().close()
         place.execute("UPDATE schema_version SET version = :version", version=SCHEMA_VERSION + 1)
         with pytest.raises(RegistryTooNew, match="newer version"):
@@ -314,7 +314,7 @@ class TestOpening:
             ["CREATE TABLE gateways (ip INTEGER)", "INSERT INTO gateways VALUES (1)"],
         ],
     )
-    def test_a_database_of_somebody_else_is_left_alone(self, place: Place, tables: list[str]) -> None:
+    def test_foreign_database_is_unchanged(self, place: Place, tables: list[str]) -> None:
         for statement in tables:
             place.execute(statement)
         before = sorted(sa.inspect(sa.create_engine(place.url, poolclass=sa.NullPool)).get_table_names())
@@ -322,7 +322,7 @@ class TestOpening:
             place.open()
         assert sorted(sa.inspect(sa.create_engine(place.url, poolclass=sa.NullPool)).get_table_names()) == before
 
-    def test_hubs_that_open_an_empty_one_at_once(self, place: Place) -> None:
+    def test_several_hubs_may_create_it_simultaneously(self, place: Place) -> None:
         found: list[str] = []
 
         def work(writer: str) -> None:
@@ -341,7 +341,7 @@ class TestOpening:
 class TestLineages:
     STORE = GatewayStore("t", "gw", "e")
 
-    def test_openings_that_go_on(self, place: Place) -> None:
+    def test_continued_openings_are_accepted(self, place: Place) -> None:
         compare = place.open().lineages.compare
         assert compare(self.STORE, GatewayLineage("e", ["1"])) is None
         assert compare(self.STORE, GatewayLineage("e", ["1"])) is None
@@ -349,7 +349,7 @@ class TestLineages:
         assert compare(self.STORE._replace(epoch="other"), GatewayLineage("other", ["9"])) is None
         assert compare(self.STORE._replace(gateway="gw2"), GatewayLineage("e", ["8"])) is None
 
-    def test_an_older_copy_is_told_the_last_opening_both_know(self, place: Place) -> None:
+    def test_older_copy_gets_the_last_shared_opening(self, place: Place) -> None:
         compare = place.open().lineages.compare
         compare(self.STORE, GatewayLineage("e", ["1", "2", "3"]))
         assert compare(self.STORE, GatewayLineage("e", ["1", "2", "2b"])) == "2"
@@ -369,7 +369,7 @@ class TestLineages:
             ([], False),  # an older program
         ],
     )
-    def test_a_copy_made_while_the_store_was_open(
+    def test_copy_of_an_open_store_is_detected(
         self, place: Place, ends: list[dict[int, int] | None], copy: bool
     ) -> None:
         registry = place.open()
@@ -382,14 +382,14 @@ class TestLineages:
             if not copy:
                 break
 
-    def test_a_copy_that_went_far_before_the_hub_heard_of_it(self, place: Place) -> None:
+    def test_copy_that_advanced_before_the_report_is_detected(self, place: Place) -> None:
         registry = place.open()
         registry.lineages.compare(self.STORE, GatewayLineage("e", ["1"], [{7: 0}]))
         registry.commits.prepare("telemetry", [], 0, {self.STORE: {7: 100}})
         told = GatewayLineage("e", ["1", "2", "3"], [{7: 0}, {7: 60}, {7: 500}])
         assert registry.lineages.compare(self.STORE, told) == "1", "its first opening after the one both know tells"
 
-    def test_how_far_a_store_went_outlives_the_hub(self, place: Place) -> None:
+    def test_end_of_a_store_survives_the_hub(self, place: Place) -> None:
         registry = place.open()
         registry.lineages.compare(self.STORE, GatewayLineage("e", ["1"]))
         registry.commits.prepare("telemetry", [], 0, {self.STORE: {7: 100}})
@@ -398,7 +398,7 @@ class TestLineages:
         again.commits.prepare("telemetry", [], 0, {self.STORE: {8: 1}})
         assert again.lineages.compare(self.STORE, GatewayLineage("e", ["1", "2"], [{7: 99, 8: 1}])) == "1"
 
-    def test_how_far_a_store_went_at_another_hub(self, place: Place) -> None:
+    def test_end_of_a_store_is_known_at_another_hub(self, place: Place) -> None:
         """The store was here, moved there and returned: the old state is not taken for the current one."""
         here, there = place.open(HERE), place.open(THERE)
         for registry, end in ((here, 10), (there, 100), (here, 20)):
@@ -406,7 +406,7 @@ class TestLineages:
             registry.commits.prepare("telemetry", [], 0, {self.STORE: {7: end}})
         assert here.lineages.compare(self.STORE, GatewayLineage("e", ["1", "2"], [{7: 99}, {7: 99}])) == "1"
 
-    def test_the_logs_kept_are_bounded(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_stored_logs_are_bounded(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("cloud.hub.registry.lineages.LOGS_KEPT", 3)
         registry = place.open()
         registry.lineages.compare(self.STORE, GatewayLineage("e", ["1"]))
@@ -417,7 +417,7 @@ class TestLineages:
 
 
 @given(st.text())
-def test_a_name_is_written_so_that_it_can_be_read(text: str) -> None:
+def test_name_survives_encoding(text: str) -> None:
     name, dialect = NameType(), postgresql.dialect()  # type: ignore[no-untyped-call]
     written = name.process_bind_param(text, dialect)
     assert written is not None

@@ -109,13 +109,13 @@ def person(database: Database) -> Person:
 
 
 class TestLabels:
-    def test_given_changed_and_taken_away(self, person: Person) -> None:
+    def test_labels_are_set_changed_and_removed(self, person: Person) -> None:
         person.label("g1", site="berlin", ring="canary")
         person.label("g1", site="paris", ring=None, rack="7")
         assert person.tables.selectors.labels("acme") == {"g1": {"rack": "7", "site": "paris"}, "g2": {}, "g3": {}}
         assert not any(person.tables.selectors.labels("umbrella").values())
 
-    def test_all_or_none(self, person: Person) -> None:
+    def test_change_is_all_or_none(self, person: Person) -> None:
         with pytest.raises(UnknownGateway, match="tenant acme has no gateway other"):
             person.tables.selectors.label("acme", ("g1", "other"), {"a": "b"}, person.how)
         most = {f"k{number}": "v" for number in range(LABELS_MAX)}
@@ -126,8 +126,8 @@ class TestLabels:
         assert person.tables.selectors.labels("acme")["g2"] == most
 
 
-class TestWhatIsSaidForSelectors:
-    def test_it_is_for_who_has_the_labels_now_and_later(self, person: Person) -> None:
+class TestConfigurationsOfSelectors:
+    def test_configuration_applies_to_present_and_future_members(self, person: Person) -> None:
         person.label("g1", site="berlin")
         assert person.say_for("site=berlin", "one") == ["g1"]
         assert person.label("g2", site="berlin", ring="canary") == {"g2": 1}
@@ -137,7 +137,7 @@ class TestWhatIsSaidForSelectors:
         assert person.falls() == []
         assert person.tables.configurations.versions("umbrella", "g1") == []
 
-    def test_what_was_said_last_counts(self, person: Person) -> None:
+    def test_newest_configuration_counts(self, person: Person) -> None:
         person.label("g1", site="berlin", ring="canary")
         person.say_for("site=berlin", "site")
         assert person.say_for("ring=canary", "ring") == ["g1"]
@@ -148,7 +148,7 @@ class TestWhatIsSaidForSelectors:
         assert person.say_for("ring=canary", "last") == ["g1"]
         assert person.has("g1") == ["last"]
 
-    def test_who_is_chosen_no_more_gets_what_others_have_or_nothing(self, person: Person) -> None:
+    def test_former_member_gets_the_configuration_of_others_or_none(self, person: Person) -> None:
         person.label("g1", site="berlin", ring="canary")
         person.say_for("ring", "older")
         person.say_for("site=berlin", "newer")
@@ -159,7 +159,7 @@ class TestWhatIsSaidForSelectors:
         assert person.label("g1", ring="early") == {"g1": 5}, "an empty version keeps nothing away"
         assert person.has("g1") == ["older"]
 
-    def test_deleted(self, person: Person) -> None:
+    def test_configuration_is_deleted(self, person: Person) -> None:
         person.label("g1", site="berlin")
         person.say_for("site", "any")
         person.say_for("site=berlin", "one")
@@ -171,7 +171,7 @@ class TestWhatIsSaidForSelectors:
         with pytest.raises(UnknownGateway, match="selector site of tenant acme has no configuration"):
             person.tables.selectors.delete("acme", "site", person.how)
 
-    def test_what_must_not_be_changes_nothing(self, person: Person) -> None:
+    def test_invalid_configuration_changes_nothing(self, person: Person) -> None:
         person.label("g1", site="berlin")
         wanted = WantedConfiguration("acme", "g3", [document("half")], 60.0, False, "ann", "")
         person.tables.configurations.set_wanted([wanted], 1, sign)
@@ -181,7 +181,7 @@ class TestWhatIsSaidForSelectors:
         assert person.tables.selectors.labels("acme")["g1"] == {"site": "berlin"}
         assert person.has("g1") is None
 
-    def test_the_clock_of_who_says_it_counts_for_nothing(self, person: Person) -> None:
+    def test_clock_of_the_author_does_not_matter(self, person: Person) -> None:
         person.label("g1", site="berlin")
         person.say_for("site=berlin", "first")
         person.now_us = 0
@@ -190,7 +190,7 @@ class TestWhatIsSaidForSelectors:
         person.now_us = 0
         assert person.say_for("site=berlin", "third") == ["g1"]
 
-    def test_so_many_selectors(self, person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_selectors_are_limited(self, person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
         assert SELECTORS_MAX >= 100
         monkeypatch.setattr("cloud.hub.registry.selectors.SELECTORS_MAX", 2)
         person.say_for("a", "one")
@@ -205,7 +205,7 @@ class TestWhatIsSaidForSelectors:
 
 
 class TestRolloutsToSelectors:
-    def test_who_gets_the_label_later_has_it_when_it_is_done(self, person: Person) -> None:
+    def test_gateway_labelled_later_gets_it_when_the_rollout_ends(self, person: Person) -> None:
         for name in ("g1", "g2"):
             person.label(name, site="berlin")
         person.say_for("site=berlin", "old")
@@ -226,7 +226,7 @@ class TestRolloutsToSelectors:
         [standing] = person.tables.selectors.all("acme")
         assert (standing.selector, standing.rollout) == ("site=berlin", identifier)
 
-    def test_what_was_said_since_it_began_counts(self, person: Person) -> None:
+    def test_configuration_since_the_start_counts(self, person: Person) -> None:
         for name in ("g1", "g2", "g3"):
             person.label(name, site="berlin")
         person.begin("site=berlin", "new", "100%")
@@ -241,7 +241,7 @@ class TestRolloutsToSelectors:
         [standing] = person.tables.selectors.all("acme")
         assert standing.rollout is None
 
-    def test_aborted_it_stays_where_it_is_and_nowhere_else(self, person: Person) -> None:
+    def test_aborted_rollout_remains_only_where_it_arrived(self, person: Person) -> None:
         for name in ("g1", "g2"):
             person.label(name, site="berlin")
         person.say_for("site=berlin", "old")
@@ -257,7 +257,7 @@ class TestRolloutsToSelectors:
         assert person.falls() == []
         assert person.say_for("site=berlin", "newer") == ["g1", "g2"]
 
-    def test_a_wave_leaves_out_who_was_told_something_else_by_name_meanwhile(self, person: Person) -> None:
+    def test_wave_skips_gateways_configured_by_name_meanwhile(self, person: Person) -> None:
         for name in ("g1", "g2"):
             person.label(name, site="berlin")
         identifier = person.begin("site=berlin", "new")
@@ -273,7 +273,7 @@ class TestRolloutsToSelectors:
         assert person.falls() == []
         assert (person.has("g1"), person.has("g2")) == (["new"], ["mine"])
 
-    def test_a_stage_is_a_label(self, person: Person) -> None:
+    def test_stage_is_a_label(self, person: Person) -> None:
         for name in GATEWAYS:
             person.label(name, site="berlin", ring="canary" if name == "g3" else None)
         identifier = person.begin("site=berlin", "new", "ring=canary,100%")
@@ -298,14 +298,14 @@ class TestEnrolment:
             enrolments.add([token])
             enrolments.enrol(TokenClaim(token.id, token.secret, gateway, b"key"), SECOND, lambda *_: certificate)
 
-    def test_labels_of_a_token(self, place: Place, person: Person) -> None:
+    def test_token_carries_labels(self, place: Place, person: Person) -> None:
         person.say_for("site=berlin", "one")
         self.enrol(place, self.TOKEN, "new")
         assert person.tables.selectors.labels("acme")["new"] == {"site": "berlin"}
         assert person.falls() == ["new"]
         assert person.has("new") == ["one"]
 
-    def test_who_has_a_forgotten_name_next_has_no_labels(self, place: Place, person: Person) -> None:
+    def test_successor_of_a_forgotten_name_has_no_labels(self, place: Place, person: Person) -> None:
         self.enrol(place, self.TOKEN, "new")
         with contextlib.closing(Enrolments(place.url)) as enrolments:
             enrolments.revoke("acme", "new", 2 * SECOND)
@@ -315,7 +315,7 @@ class TestEnrolment:
         assert person.tables.selectors.labels("acme")["new"] == {}
 
     @pytest.mark.parametrize("others", [True, False], ids=["other selectors stay", "none"])
-    def test_a_forgotten_gateway_is_chosen_no_more(self, place: Place, person: Person, others: bool) -> None:
+    def test_forgotten_gateway_is_not_selected(self, place: Place, person: Person, others: bool) -> None:
         person.say_for("site=berlin", "one")
         if others:
             person.say_for("site!=berlin", "two")
@@ -330,7 +330,7 @@ class TestEnrolment:
         assert person.falls() == []
         assert person.has("new") is None
 
-    def test_what_was_said_by_name_is_not_for_who_has_the_name_next(self, place: Place, person: Person) -> None:
+    def test_configuration_by_name_is_not_for_the_successor(self, place: Place, person: Person) -> None:
         self.enrol(place, self.TOKEN._replace(labels=None), "new")
         person.say_by_name("new", "one")
         said = DesiredReport(version=1, newest=1)
@@ -345,7 +345,7 @@ class TestEnrolment:
         person.say_by_name("new", "three")
         assert person.offered("new", DesiredReport()) == person.offered("new", said) == 2, "1 is not given again"
 
-    def test_a_roll_out_goes_on_without_who_was_forgotten(self, place: Place, person: Person) -> None:
+    def test_rollout_continues_without_forgotten_gateways(self, place: Place, person: Person) -> None:
         self.enrol(place, self.TOKEN, "new")
         person.label("g1", site="berlin")
         person.label("g2", site="berlin")
@@ -361,7 +361,7 @@ class TestEnrolment:
         assert members == {"g1": MemberPhase.DONE, "g2": MemberPhase.DONE, "new": MemberPhase.FORGOTTEN}
         assert person.has("new") is None
 
-    def test_a_wave_of_who_was_forgotten_halts(self, place: Place, person: Person) -> None:
+    def test_wave_of_forgotten_gateways_halts(self, place: Place, person: Person) -> None:
         self.enrol(place, self.TOKEN, "new")
         identifier = person.begin("site=berlin", "one", "1")
         self.forget(place, "new")
@@ -371,7 +371,7 @@ class TestEnrolment:
         person.tables.rollouts.resume(identifier, person.now_us)
         assert person.look(1) == [RolloutState.DONE]
 
-    def test_what_an_older_program_left_there_ends_when_somebody_enrols(self, place: Place, person: Person) -> None:
+    def test_leftovers_of_an_older_program_end_with_an_enrolment(self, place: Place, person: Person) -> None:
         self.enrol(place, self.TOKEN, "new")
         person.say_by_name("new", "one")
         place.execute("UPDATE certificates SET revoked_at = 1 WHERE gateway = 'new'")
@@ -388,7 +388,9 @@ class TestEnrolment:
             enrolments.revoke("acme", gateway, 2 * SECOND)
             enrolments.forget("acme", gateway, 3 * SECOND)
 
-    def test_who_would_have_too_many_is_refused_and_the_token_stays_good(self, place: Place, person: Person) -> None:
+    def test_enrolment_with_too_many_selectors_is_refused_and_the_token_stays_valid(
+        self, place: Place, person: Person
+    ) -> None:
         self.enrol(place, self.TOKEN._replace(labels=None), "new")
         person.label("new", **{f"k{number}": "v" for number in range(LABELS_MAX)})
         again = self.TOKEN._replace(id="t2", gateway="new")
@@ -402,7 +404,7 @@ class TestEnrolment:
         assert person.tables.selectors.labels("acme")["new"]["site"] == "berlin"
 
 
-def test_a_registry_of_the_schema_before_gets_tables_and_columns(place: Place) -> None:
+def test_registry_of_the_previous_schema_gets_tables_and_columns(place: Place) -> None:
     place.open().directory.presence({("acme", "g1"): Presence("here", True, 1, 1)})
     with contextlib.closing(open_registry(place.url).database) as database:
         Person(database).say_by_name("g1", "before")

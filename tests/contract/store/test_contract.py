@@ -25,7 +25,7 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
 
 
 class TestAppend:
-    def test_a_store_is_one(self, rig: Rig) -> None:
+    def test_implementation_is_a_store(self, rig: Rig) -> None:
         store: Store = rig.store
         assert len(store.lineage.epoch) == 32
         assert int(store.lineage.epoch, 16) >= 0
@@ -50,7 +50,7 @@ class TestAppend:
         assert rig.store.logs.bounds(log) == (0, 5)
         assert rig.store.logs.bounds(other) == (0, 1)
 
-    def test_sequences_names_every_address_with_what_comes_next(self, rig: Rig) -> None:
+    def test_sequences_name_the_next_of_every_address(self, rig: Rig) -> None:
         log = rig.store.logs.open("topic #")
         for round_ in range(6):
             rig.store.logs.append(log, run_of(b"1", b"2", address=f"a/{round_ % 2}"))
@@ -60,7 +60,7 @@ class TestAppend:
             rig.reopen()
             assert dict(rig.store.lineage.sequences()) == {"a/0": 6, "a/1": 6}
 
-    def test_sequences_of_an_address_go_on_when_it_moves_to_another_log(self, rig: Rig) -> None:
+    def test_sequences_of_an_address_continue_in_another_log(self, rig: Rig) -> None:
         for name in ("first", "second"):
             rig.store.logs.append(rig.store.logs.open(name), run_of(b"x", address="plant"))
             rig.commit()
@@ -75,7 +75,7 @@ class TestAppend:
         rig.commit()
         assert rig.read_all(log) == [(0, "plant/7/temp", 0, b"x")]
 
-    def test_what_arrives_during_a_commit_is_the_next_commit(self, rig: Rig) -> None:
+    def test_messages_during_a_commit_are_in_the_next_one(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         rig.store.logs.append(log, run_of(b"1"))
         assert (rig.store.commits.flush(), rig.store.commits.committing) == (True, True)
@@ -88,7 +88,7 @@ class TestAppend:
         rig.commit()
         assert [body for _, stored in rig.commits[1].appended for body in stored.run.bodies] == [b"2", b"3"]
 
-    def test_pending_bytes_are_those_not_durable_yet(self, rig: Rig) -> None:
+    def test_pending_bytes_are_those_not_yet_durable(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         rig.store.logs.append(log, run_of(b"12345"))
         rig.store.commits.flush()
@@ -100,13 +100,13 @@ class TestAppend:
         rig.commit()
         assert rig.store.commits.pending_bytes == 0
 
-    def test_nothing_to_flush(self, rig: Rig) -> None:
+    def test_empty_flush_commits_nothing(self, rig: Rig) -> None:
         rig.store.logs.open("a")
         rig.commit()
         assert not rig.store.commits.flush()
         assert not rig.store.commits.committing
 
-    def test_a_run_without_messages_takes_no_position(self, rig: Rig) -> None:
+    def test_run_without_messages_takes_no_position(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
         rig.store.logs.append(log, run_of())
@@ -114,7 +114,7 @@ class TestAppend:
         assert [len(stored.run) for _, stored in rig.commit().appended] == [0, 1]
         assert rig.read_all(log) == [(0, "plant/7/temp", 0, b"x")]
 
-    def test_every_field_of_a_run_comes_back(self, rig: Rig) -> None:
+    def test_every_field_of_a_run_is_restored(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
         run = run_of(b"", b"x" * 70_000, b"y", address="größe/°C", device="gerät", properties=b"\x01\x00")
@@ -128,7 +128,7 @@ class TestAppend:
             assert kept == run
 
     @pytest.mark.parametrize("name", ["x" * (TEXT_BYTES_MAX + 1), "é" * 40_000, "\ud800"])
-    def test_names_that_cannot_be_kept_are_refused_at_once(self, rig: Rig, name: str) -> None:
+    def test_invalid_names_are_refused_at_once(self, rig: Rig, name: str) -> None:
         log = rig.store.logs.open("a")
         with pytest.raises(StoreError):
             rig.store.logs.append(log, run_of(b"x", address=name))
@@ -144,7 +144,7 @@ class TestAppend:
 
 
 class TestRead:
-    def test_from_the_middle_of_a_run(self, rig: Rig) -> None:
+    def test_read_may_start_within_a_run(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
         rig.store.logs.append(log, run_of(*(bytes([i]) * 10 for i in range(20))))
@@ -156,7 +156,7 @@ class TestRead:
         assert flat(runs) + rig.read_all(log, flat(runs)[-1][0] + 1) == rig.read_all(log)[13:]
         assert rig.read_all(log)[20] == (20, "other", 0, b"z")
 
-    def test_at_least_one_run_and_then_up_to_the_limit(self, rig: Rig) -> None:
+    def test_read_returns_at_least_one_run_up_to_the_limit(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
         for _ in range(5):
@@ -169,7 +169,7 @@ class TestRead:
         assert len(rig.read_all(log, bytes_max=1)) == 10
         assert rig.read(log, 10) == []
 
-    def test_logs_do_not_run_into_each_other(self, rig: Rig) -> None:
+    def test_logs_are_separate(self, rig: Rig) -> None:
         logs = [rig.store.logs.open(name) for name in "abc"]
         for log in logs:
             rig.store.cursors.open("c", log, 0)
@@ -200,14 +200,14 @@ class TestAcknowledge:
         rig.store.cursors.acknowledge(cursor, 4, 11)
         assert rig.store.cursors.record(cursor)[3:] == (13, [])
 
-    def test_what_is_not_committed_cannot_be_acknowledged(self, rig: Rig) -> None:
+    def test_uncommitted_messages_cannot_be_acknowledged(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.logs.append(log, run_of(b"x"))
         with pytest.raises(ValueError, match="not committed"):
             rig.store.cursors.acknowledge(cursor, 0, 0)
 
-    def test_a_move_that_is_to_be_confirmed_waits_for_no_company(self, rig: Rig) -> None:
+    def test_confirmed_move_is_not_delayed(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         cursor, other = rig.store.cursors.open("c", log, 0), rig.store.cursors.open("other", log, 0)
         rig.store.logs.append(log, run_of(b"x", b"y"))
@@ -225,7 +225,7 @@ class TestAcknowledge:
         assert rig.store.cursors.confirm(cursor) is None
         assert not rig.store.commits.flush(), "the other move waits for company"
 
-    def test_a_move_to_be_confirmed_waits_as_long_as_messages_may(self, rig: Rig) -> None:
+    def test_confirmed_move_waits_as_long_as_messages_may(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.logs.append(log, run_of(b"x"))
@@ -278,7 +278,7 @@ class TestAcknowledge:
         assert {row.name: row.position for row in rig.store.medium.cursors()} == {"c": 1}
         assert rig.store.commits.moves_kept == kept + 1
 
-    def test_what_every_cursor_passed_is_deleted(self, rig: Rig) -> None:
+    def test_messages_passed_by_every_cursor_are_deleted(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         cursors = [rig.store.cursors.open(name, log, 0) for name in "cd"]
         for i in range(10):
@@ -297,7 +297,7 @@ class TestAcknowledge:
         assert rig.store.logs.bounds(log) == (10, 10)
         assert (rig.store.info().messages, rig.store.info().bytes) == (0, 0)
 
-    def test_sequences_go_on_after_everything_was_deleted(self, rig: Rig) -> None:
+    def test_sequences_continue_after_everything_was_deleted(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         for i in range(10):
@@ -307,7 +307,7 @@ class TestAcknowledge:
             rig.settle()
         assert rig.store.logs.bounds(log) == (10, 10)
 
-    def test_a_log_without_cursors_keeps_nothing(self, rig: Rig) -> None:
+    def test_log_without_cursors_stores_nothing(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.logs.append(log, run_of(*[b"x"] * 10))
@@ -321,7 +321,7 @@ class TestAcknowledge:
         rig.store.cursors.acknowledge(cursor, 0, 3)  # late: no effect
         assert rig.store.cursor_records() == []
 
-    def test_the_slowest_cursor_dropped_frees_what_it_held(self, rig: Rig) -> None:
+    def test_removal_of_the_slowest_cursor_frees_its_messages(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         slow, fast = (rig.store.cursors.open(name, log, 0) for name in ("slow", "fast"))
         for _ in range(4):
@@ -333,7 +333,7 @@ class TestAcknowledge:
         rig.settle()
         assert rig.store.logs.bounds(log) == (3, 4)
 
-    def test_a_new_cursor_starts_at_the_first_position_kept(self, rig: Rig) -> None:
+    def test_new_cursor_starts_at_the_first_stored_position(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         for _ in range(3):
@@ -346,7 +346,7 @@ class TestAcknowledge:
         assert rig.store.cursors.open("late", log, 9) == late
         assert rig.store.cursors.record(late).position == 2
 
-    def test_a_new_cursor_starts_at_the_end_at_most(self, rig: Rig) -> None:
+    def test_new_cursor_starts_at_the_end_at_most(self, rig: Rig) -> None:
         """A position beyond the end would skip unseen messages."""
         log = rig.store.logs.open("a")
         rig.store.logs.append(log, run_of(b"x"))
@@ -357,7 +357,7 @@ class TestAcknowledge:
 
 
 class TestState:
-    def test_the_last_value_counts(self, rig: Rig) -> None:
+    def test_last_value_counts(self, rig: Rig) -> None:
         rig.store.state.put("session", "b", b"1")
         rig.store.state.put("session", "a", b"2")
         rig.store.state.put("retained", "a", b"3")
@@ -371,7 +371,7 @@ class TestState:
         assert list(rig.store.state.items("retained")) == [("a", b"3")]
         assert list(rig.store.state.items("nothing")) == []
 
-    def test_what_was_put_is_there_before_it_is_committed(self, rig: Rig) -> None:
+    def test_value_is_readable_before_its_commit(self, rig: Rig) -> None:
         for key in ("a", "c", "e"):
             rig.store.state.put("session", key, b"1")
         rig.commit()
@@ -387,7 +387,7 @@ class TestState:
         rig.settle()
         assert list(rig.store.state.items("session")) == expected
 
-    def test_one_value_is_read_with_what_was_put_last(self, rig: Rig) -> None:
+    def test_single_value_is_read_with_the_last_change(self, rig: Rig) -> None:
         def values() -> list[bytes | None]:
             return [rig.store.state.get("session", key) for key in "abc"]
 
@@ -411,7 +411,7 @@ class TestState:
         rig.settle()
         assert values() == [b"2", b"3", None]
 
-    def test_many_items_come_in_order(self, rig: Rig) -> None:
+    def test_many_items_are_in_order(self, rig: Rig) -> None:
         expected = [(f"{i:05}", b"%d" % i) for i in range(1000)]
         for key, value in reversed(expected):
             rig.store.state.put("session", key, value)
@@ -420,7 +420,7 @@ class TestState:
 
 
 class TestFailure:
-    def test_a_failed_commit_leaves_no_hole(self, rig: Rig) -> None:
+    def test_failed_commit_leaves_no_gap(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.logs.append(log, run_of(b"kept", b"too"))
@@ -440,7 +440,7 @@ class TestFailure:
         rig.settle()
         assert rig.store.info().messages == 0
 
-    def test_everything_but_the_messages_is_tried_again(self, rig: Rig) -> None:
+    def test_everything_except_messages_is_retried(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         cursor, doomed = rig.store.cursors.open("c", log, 0), rig.store.cursors.open("doomed", log, 0)
         rig.store.logs.append(log, run_of(b"1", b"2"))
@@ -469,7 +469,7 @@ class TestFailure:
         rig.commit()
         assert rig.read_all(new_log) == [(0, "elsewhere", 0, b"y")]
 
-    def test_a_failure_is_tried_again_by_itself_after_a_pause(self, rig: Rig) -> None:
+    def test_failure_is_retried_after_a_pause(self, rig: Rig) -> None:
         fail_commits(rig)
         rig.store.state.put("session", "s", b"x" * 100_000)
         assert rig.commit().error is not None
@@ -484,7 +484,7 @@ class TestFailure:
         assert rig.commits[-1].error is None
         assert [key for key, _ in rig.store.state.items("session")] == ["s"]
 
-    def test_a_second_try_does_not_wait_for_the_delay_of_messages(self, rig: Rig) -> None:
+    def test_retry_does_not_wait_for_the_delay_of_messages(self, rig: Rig) -> None:
         log = rig.store.logs.open("slow")
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.logs.delay(log, 60.0)
@@ -509,7 +509,7 @@ class TestFailure:
 
 
 class TestClose:
-    def test_close_commits_what_is_gathered_and_is_idempotent(self, rig: Rig) -> None:
+    def test_close_commits_gathered_changes_and_is_idempotent(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         rig.store.logs.append(log, run_of(b"1"))
         rig.store.commits.flush()
@@ -533,7 +533,7 @@ class TestClose:
 
 
 class TestDelay:
-    def test_messages_that_may_wait_share_a_commit(self, rig: Rig) -> None:
+    def test_delayed_messages_share_a_commit(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
         rig.commit()
@@ -552,7 +552,7 @@ class TestDelay:
             rig.turn()
         assert [body for *_, body in rig.read_all(log)] == [b"0", b"1"]
 
-    def test_one_that_may_not_takes_them_along(self, rig: Rig) -> None:
+    def test_undelayed_message_commits_delayed_ones(self, rig: Rig) -> None:
         slow, fast = rig.store.logs.open("slow"), rig.store.logs.open("fast")
         for log in (slow, fast):
             rig.store.cursors.open("c", log, 0)
@@ -566,7 +566,7 @@ class TestDelay:
             rig.turn()
         assert len(rig.commits[-1].appended) == 2
 
-    def test_what_waits_is_bounded(self, rig: Rig) -> None:
+    def test_delayed_messages_are_bounded(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
         rig.commit()
@@ -591,7 +591,7 @@ class TestDelay:
         rig.store.cursors.acknowledge(cursors[1], 0, 0)
         assert rig.store.commits.flush(), "the other log's moves have waited long enough"
 
-    def test_nothing_waits_once_the_delay_is_gone_or_the_store_closes(self, tmp_path: Path) -> None:
+    def test_nothing_waits_after_the_delay_or_the_close(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path)
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)

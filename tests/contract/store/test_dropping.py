@@ -42,8 +42,8 @@ def ledger(rig: Rig) -> list[tuple[str, str, int, int, int]]:
     return ranges(list(rig.store.ledger.entries(0, 1000)))
 
 
-class TestGiveUp:
-    def test_the_acknowledgement_and_the_entry_are_one_commit(self, rig: Rig) -> None:
+class TestDrop:
+    def test_acknowledgement_and_entry_are_one_commit(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.logs.append(log, run_of(b"0", b"1", b"2"))
@@ -55,7 +55,7 @@ class TestGiveUp:
         assert [record.position for record in rig.store.cursor_records()] == [2]
         assert ledger(rig) == [("c", "expired", 0, 1, 2)]
 
-    def test_both_wait_for_a_commit_that_succeeds(self, rig: Rig) -> None:
+    def test_both_wait_for_a_successful_commit(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.logs.append(log, run_of(b"0", b"1"))
@@ -71,7 +71,7 @@ class TestGiveUp:
         assert [record.position for record in rig.store.cursor_records()] == [1]
         assert ledger(rig) == [("c", "expired", 0, 0, 1)]
 
-    def test_if_kept_it_shares_the_fate_of_what_was_appended(self, rig: Rig) -> None:
+    def test_drop_with_a_copy_shares_the_fate_of_the_copy(self, rig: Rig) -> None:
         log, dead = rig.store.logs.open("a"), rig.store.logs.open("dead")
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.cursors.open("d", dead, 0)
@@ -93,7 +93,7 @@ class TestGiveUp:
         assert [record.position for record in rig.store.cursor_records()] == [1, 0]
         assert ledger(rig) == [("c", "expired", 0, 0, 1)]
 
-    def test_a_dead_letter_is_not_evicted_as_well(self, rig: Rig) -> None:
+    def test_dead_letter_is_not_evicted_too(self, rig: Rig) -> None:
         log, dead = rig.store.logs.open("a"), rig.store.logs.open("dead")
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.cursors.open("d", dead, 0)
@@ -105,7 +105,7 @@ class TestGiveUp:
         rig.commit()
         assert sorted(ledger(rig)) == [("c", "evicted", 0, 0, 1), ("c", "rejected", 1, 1, 1)]
 
-    def test_what_is_not_committed_cannot_be_given_up(self, rig: Rig) -> None:
+    def test_uncommitted_messages_cannot_be_dropped(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         with pytest.raises(ValueError, match="not committed"):
@@ -115,7 +115,7 @@ class TestGiveUp:
 
 
 class TestLedger:
-    def test_what_follows_on_is_one_entry_under_a_new_number(self, rig: Rig) -> None:
+    def test_adjacent_losses_are_one_entry_under_a_new_number(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.logs.append(log, run_of(*[b"m"] * 10))
@@ -132,7 +132,7 @@ class TestLedger:
         numbers = [entry.entry for entry in rig.store.ledger.entries(0, 10)]
         assert numbers == sorted(numbers) == list(dict.fromkeys(numbers))
 
-    def test_what_was_read_does_not_grow_any_more(self, rig: Rig) -> None:
+    def test_entry_that_was_read_does_not_grow(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.logs.append(log, run_of(*[b"m"] * 10))
@@ -147,7 +147,7 @@ class TestLedger:
         assert ranges(list(rig.store.ledger.entries(read.entry, 10))) == [("c", "expired", 1, 2, 2)]
         assert len(rig.store.ledger.entries(0, 1)) == 1
 
-    def test_it_is_bounded_and_says_how_many_were_lost(self, small: Rig) -> None:
+    def test_ledger_is_bounded_and_counts_what_it_omits(self, small: Rig) -> None:
         log = small.store.logs.open("a")
         cursor = small.store.cursors.open("c", log, 0)
         small.store.logs.append(log, run_of(*[b"m"] * 40))
@@ -161,7 +161,7 @@ class TestLedger:
             small.commit()
         assert [reason for _, reason, *_ in ledger(small)] == [f"reason {n}" for n in range(26, 30)]
 
-    def test_it_goes_on_where_it_was_after_opening(self, tmp_path: Path) -> None:
+    def test_ledger_continues_after_opening(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path)
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
@@ -186,7 +186,7 @@ class TestEvict:
             rig.commit()
         return log
 
-    def test_the_oldest_go_and_every_cursor_that_wanted_them_has_an_entry(self, rig: Rig) -> None:
+    def test_oldest_messages_are_evicted_and_every_affected_cursor_has_an_entry(self, rig: Rig) -> None:
         log = self.fill(rig)
         fast = rig.store.cursors.open("fast", log, 0)
         rig.commit()
@@ -202,7 +202,7 @@ class TestEvict:
         assert [record.position for record in rig.store.cursor_records()] == [6, 6]
         assert flat(rig.read(log, 0))[0][:3] == (6, "plant/7/temp", 6)
 
-    def test_a_cursor_loses_only_what_it_is_owed(self, rig: Rig) -> None:
+    def test_cursor_loses_only_pending_messages(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.cursors.set_filter(cursor, lambda run: run.address == "b")
@@ -218,7 +218,7 @@ class TestEvict:
         assert rig.store.info().messages == rig.store.retention.log_bytes(log) == 0
 
     @pytest.mark.parametrize("seed", range(12))
-    def test_at_most_so_much_to_the_message(self, rig: Rig, seed: int) -> None:
+    def test_eviction_limit_is_exact_to_the_message(self, rig: Rig, seed: int) -> None:
         dice = random.Random(seed)
         log = rig.store.logs.open("a")
         rig.store.cursors.open("slow", log, 0)
@@ -252,7 +252,7 @@ class TestEvict:
         entries = rig.store.ledger.entries(0, 1000)
         assert sum(entry.messages for entry in entries) == rig.store.logs.bounds(log)[1]
 
-    def test_one_that_may_go_beyond_is_not_held_back(self, rig: Rig) -> None:
+    def test_log_without_a_limit_is_not_restricted(self, rig: Rig) -> None:
         log = self.fill(rig)
         rig.store.retention.evict(log, 10, at_most=10)
         rig.store.retention.evict(log, 10)
@@ -260,7 +260,7 @@ class TestEvict:
         rig.commit()
         assert rig.store.retention.log_bytes(log) == 1_800
 
-    def test_what_was_cut_is_there_after_opening(self, tmp_path: Path) -> None:
+    def test_partly_evicted_run_is_restored_after_opening(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path)
         log = rig.store.logs.open("a")
         rig.store.cursors.open("slow", log, 0)
@@ -278,7 +278,7 @@ class TestEvict:
         assert rig.commit().appended[0][1][:2] == (100, 100)
         rig.store.close()
 
-    def test_nothing_went_when_the_commit_failed(self, rig: Rig) -> None:
+    def test_failed_commit_evicts_nothing(self, rig: Rig) -> None:
         log = self.fill(rig)
         fail_commits(rig)
         rig.store.retention.evict(log, 500)
@@ -291,7 +291,7 @@ class TestEvict:
         rig.settle()
         assert rig.store.logs.bounds(log) == (0, 20), "who wants room asks again"
 
-    def test_it_stays_so_after_opening(self, tmp_path: Path) -> None:
+    def test_evicted_messages_stay_evicted_after_opening(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path)
         log = self.fill(rig)
         rig.store.retention.evict(log, 900)
@@ -304,7 +304,7 @@ class TestEvict:
         assert rig.commit().appended[0][1][:2] == (20, 20)
         rig.store.close()
 
-    def test_one_commit_evicts_no_more_than_it_may(self, tmp_path: Path) -> None:
+    def test_one_commit_evicts_a_bounded_number(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, StoreLimits(evict_bytes_max=400))
         log = self.fill(rig)
         rig.store.retention.evict(log, 1_000)
@@ -313,7 +313,7 @@ class TestEvict:
         rig.store.close()
 
 
-def test_a_cursor_made_after_a_refused_commit_misses_nothing(rig: Rig) -> None:
+def test_cursor_created_after_a_refused_commit_misses_nothing(rig: Rig) -> None:
     log = rig.store.logs.open("a")
     rig.commit()
     fail_commits(rig)

@@ -31,7 +31,7 @@ def emptied(rig: Rig, name: str) -> int:
     return log
 
 
-def test_its_number_is_given_to_the_next_and_its_positions_go_on(rig: Rig) -> None:
+def test_number_is_reused_and_positions_continue(rig: Rig) -> None:
     log = emptied(rig, "queue a")
     assert rig.store.logs.free(log)
     rig.commit()
@@ -44,7 +44,7 @@ def test_its_number_is_given_to_the_next_and_its_positions_go_on(rig: Rig) -> No
     assert rig.store.logs.open("queue a") != log
 
 
-def test_its_name_may_be_anothers_in_the_same_commit(rig: Rig) -> None:
+def test_name_may_be_reused_in_the_same_commit(rig: Rig) -> None:
     first, second = emptied(rig, "queue a"), emptied(rig, "queue b")
     assert rig.store.logs.free(second)
     assert rig.store.logs.free(first)
@@ -54,7 +54,7 @@ def test_its_name_may_be_anothers_in_the_same_commit(rig: Rig) -> None:
     assert {info.name: info.log for info in rig.store.info().logs} == {"queue a": second, "queue b": first}
 
 
-def test_it_is_found_by_its_name_as_long_as_that_is_its_own(rig: Rig) -> None:
+def test_log_is_found_by_its_name_until_it_is_freed(rig: Rig) -> None:
     assert rig.store.logs.find("queue a") is None
     log = emptied(rig, "queue a")
     assert rig.store.logs.find("queue a") == log
@@ -65,7 +65,7 @@ def test_it_is_found_by_its_name_as_long_as_that_is_its_own(rig: Rig) -> None:
         rig.store.logs.name(log + 1000)
 
 
-def test_not_while_something_is_in_it_or_on_its_way(rig: Rig) -> None:
+def test_log_with_content_or_pending_changes_is_not_freed(rig: Rig) -> None:
     log = emptied(rig, "queue a")
     append(rig, log, b"")
     assert not rig.store.logs.free(log)
@@ -74,14 +74,14 @@ def test_not_while_something_is_in_it_or_on_its_way(rig: Rig) -> None:
     assert rig.store.logs.open("queue a") == log
 
 
-def test_none_is_shown(rig: Rig) -> None:
+def test_freed_log_is_not_listed(rig: Rig) -> None:
     assert rig.store.logs.free(emptied(rig, "queue a"))
     rig.commit()
     assert rig.store.info().logs == []
     assert rig.store.info().cursors == []
 
 
-def test_after_a_restart(tmp_path: Path) -> None:
+def test_freed_logs_are_known_after_a_restart(tmp_path: Path) -> None:
     rig = sqlite_rig(tmp_path)
     log = emptied(rig, "queue a")
     other = emptied(rig, "queue b")
@@ -97,7 +97,7 @@ def test_after_a_restart(tmp_path: Path) -> None:
     assert rig.store.logs.open("queue c") == log
 
 
-def test_a_commit_that_fails_is_made_up_for(rig: Rig) -> None:
+def test_failed_commit_is_retried(rig: Rig) -> None:
     log = emptied(rig, "queue a")
     fail_commits(rig)
     assert rig.store.logs.free(log)

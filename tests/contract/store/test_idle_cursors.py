@@ -63,7 +63,7 @@ class Readers:
             self.rig.read(self.log, 0)  # answered after earlier requests
 
 
-def test_it_is_used_like_any_other(rig: Rig) -> None:
+def test_idle_cursor_works_like_any_other(rig: Rig) -> None:
     readers = Readers(rig, "a", "b")
     readers.append(3)
     readers.rest("a", "b")
@@ -82,7 +82,7 @@ def test_it_is_used_like_any_other(rig: Rig) -> None:
     assert [(info.name, info.position, info.backlog) for info in rig.store.info().cursors] == [("a", 2, 1), ("b", 0, 3)]
 
 
-def test_not_while_its_row_does_not_say_all(rig: Rig) -> None:
+def test_cursor_with_unsaved_state_does_not_become_idle(rig: Rig) -> None:
     readers = Readers(rig, "a", "b")
     readers.append(3)
     new = rig.store.cursors.open("new", readers.log, 0)
@@ -101,7 +101,7 @@ def test_not_while_its_row_does_not_say_all(rig: Rig) -> None:
     assert rig.store.cursors.make_idle(readers["b"])
 
 
-def test_what_all_have_passed_is_deleted(rig: Rig) -> None:
+def test_messages_passed_by_all_are_deleted(rig: Rig) -> None:
     readers = Readers(rig, "a", "b", "in use")
     readers.append(6)
     readers.rest("a", "b")
@@ -121,7 +121,7 @@ def test_what_all_have_passed_is_deleted(rig: Rig) -> None:
         rig.store.cursors.pass_all(readers.log, [readers["a"]], 7)
 
 
-def test_one_that_comes_meanwhile_keeps_what_it_wants(rig: Rig) -> None:
+def test_new_cursor_keeps_its_messages(rig: Rig) -> None:
     """A cursor that becomes idle during the search for the slowest one keeps its messages."""
     readers = Readers(rig, "a", "late")
     readers.append(6)
@@ -139,7 +139,7 @@ def test_one_that_comes_meanwhile_keeps_what_it_wants(rig: Rig) -> None:
     assert rig.store.logs.bounds(readers.log) == (6, 6)
 
 
-def test_a_commit_that_fails_moves_them_later(rig: Rig) -> None:
+def test_failed_commit_moves_them_later(rig: Rig) -> None:
     readers = Readers(rig, "a", "b", "c")
     readers.append(3)
     readers.rest("a", "b", "c")
@@ -161,7 +161,7 @@ def test_a_commit_that_fails_moves_them_later(rig: Rig) -> None:
     assert rig.store.logs.bounds(readers.log) == (2, 3)
 
 
-def test_what_they_are_owed_is_in_the_ledger_when_it_is_evicted(rig: Rig) -> None:
+def test_evicted_messages_of_idle_cursors_are_recorded(rig: Rig) -> None:
     readers = Readers(rig, "nothing", "wants", "had")
     filters = {"nothing": False, "wants": True, "had": True}
 
@@ -179,7 +179,7 @@ def test_what_they_are_owed_is_in_the_ledger_when_it_is_evicted(rig: Rig) -> Non
     assert readers.positions() == {"nothing": 2, "wants": 2, "had": 2}
 
 
-def test_they_are_there_after_a_restart(tmp_path: Path) -> None:
+def test_idle_cursors_survive_a_restart(tmp_path: Path) -> None:
     rig = sqlite_rig(tmp_path, SMALL)
     readers = Readers(rig, "a", "b", "c")
     readers.append(4)

@@ -20,8 +20,8 @@ def ledger(rig: Rig) -> list[tuple[str, str, str, int, int, int]]:
     ]
 
 
-class TestTaking:
-    def test_the_first_message_of_an_address_waits_for_its_numbers_and_the_next_do_not(self, rig: Rig) -> None:
+class TestAppending:
+    def test_only_the_first_message_of_an_address_waits_for_its_numbers(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
         rig.store.logs.keep_in_memory(log, keep=True)
@@ -40,7 +40,7 @@ class TestTaking:
             (4, "plant/7/temp", 3, b"4"),
         ]
 
-    def test_what_is_taken_is_there_at_once(self, rig: Rig) -> None:
+    def test_message_is_readable_at_once(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         kept.take(b"1", b"2")
         kept.take(b"3")
@@ -50,7 +50,7 @@ class TestTaking:
         assert rig.store.retention.log_bytes(kept.log) == 3
         assert (rig.store.info().memory_bytes, rig.store.totals().messages) == (3, 3)
 
-    def test_what_came_while_numbers_were_reserved_is_taken_with_the_first(self, rig: Rig) -> None:
+    def test_messages_during_the_reservation_are_appended_with_the_first(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
         rig.store.logs.keep_in_memory(log, keep=True)
@@ -65,7 +65,7 @@ class TestTaking:
         assert isinstance(rig.store.logs.append(log, run_of(b"3")), Stored)
         assert rig.store.commits.pending_bytes == 0
 
-    def test_what_was_on_its_way_to_the_medium_comes_first(self, rig: Rig) -> None:
+    def test_earlier_messages_on_their_way_to_the_medium_come_first(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.logs.append(log, run_of(b"0"))
@@ -82,7 +82,7 @@ class TestTaking:
         finish_due_work(rig)
         assert rig.store.logs.bounds(log) == (4, 4)
 
-    def test_a_burst_reserves_more_and_more(self, rig: Rig) -> None:
+    def test_burst_reserves_more_and_more(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         waited = 0
         for _ in range(4000):
@@ -97,7 +97,7 @@ class TestTaking:
         assert waited == 0
         assert len(rig.commits) < 30
 
-    def test_more_than_was_ever_reserved_is_taken_at_once_after_one_commit(self, rig: Rig) -> None:
+    def test_messages_beyond_any_reservation_are_appended_after_one_commit(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         bodies = [b"x"] * (LIMITS.memory_reserve_min + 5)
         assert isinstance(rig.store.logs.append(kept.log, run_of(*bodies)), Ticket)
@@ -106,20 +106,20 @@ class TestTaking:
         assert len(rig.commits[-1].appended) == 2
         assert kept.take(b"next").sequence == 1 + 2 * len(bodies)
 
-    def test_a_new_cursor_does_not_wait_for_what_everybody_has_passed(self, rig: Rig) -> None:
+    def test_new_cursor_does_not_wait_for_consumed_messages(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         taken = kept.take(b"given to everybody")
         rig.store.cursors.acknowledge(kept.cursor, taken.position, taken.position)
         new = rig.store.cursors.open("new", kept.log, 0)
         assert rig.store.cursors.record(new).position == taken.position + 1
 
-    def test_a_log_without_cursors_keeps_nothing(self, rig: Rig) -> None:
+    def test_log_without_cursors_stores_nothing(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         rig.store.cursors.drop(kept.cursor)
         kept.take(b"x" * 100)
         assert rig.store.retention.log_bytes(kept.log) == 0
 
-    def test_an_address_too_many_has_the_numbers_of_one_that_has_no_message(self, rig: Rig) -> None:
+    def test_address_above_the_limit_takes_the_numbers_of_an_empty_one(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         for n in range(LIMITS.memory_addresses_max + 2):
             assert isinstance(rig.store.logs.append(kept.log, run_of(b"x", address=f"a/{n}")), Ticket)
@@ -130,7 +130,7 @@ class TestTaking:
         flush(rig)
         assert flat([rig.commits[-1].appended[0][1]]) == [(6, kept.address, 1, b"again")]
 
-    def test_an_address_too_many_is_refused_where_all_have_messages(self, rig: Rig) -> None:
+    def test_address_above_the_limit_is_refused_where_all_have_messages(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         tickets = []
         for n in range(LIMITS.memory_addresses_max + 1):
@@ -142,7 +142,7 @@ class TestTaking:
 
 
 class TestSettling:
-    def test_nothing_of_it_is_ever_written(self, rig: Rig) -> None:
+    def test_nothing_is_ever_written(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         commits = 0
         for _ in range(100):
@@ -156,7 +156,7 @@ class TestSettling:
         assert rig.store.info().messages == 1
         assert rig.store.info().bytes == len(b"waits")
 
-    def test_what_nobody_is_owed_goes_without_an_entry(self, rig: Rig) -> None:
+    def test_consumed_messages_leave_without_an_entry(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         other = rig.store.cursors.open("other", kept.log, 0)
         rig.store.cursors.set_filter(other, lambda run: run.address == "plant/8")
@@ -168,14 +168,14 @@ class TestSettling:
         assert ledger(rig) == []
         assert rig.store._rings.cost <= LIMITS.memory_bytes_max
 
-    def test_a_move_over_a_ring_is_worth_no_commit(self, rig: Rig) -> None:
+    def test_cursor_move_in_a_ring_causes_no_commit(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         taken = kept.take(b"x")
         rig.store.cursors.acknowledge(kept.cursor, taken.position, taken.position)
         assert rig.store.cursors.confirm(kept.cursor) is None
         assert wait(rig, 300) == 0
 
-    def test_every_commit_without_other_moves_has_kept_them_all(self, rig: Rig) -> None:
+    def test_cursors_of_the_ring_survive_every_commit_without_other_moves(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         taken, before = kept.take(b"x"), rig.store.commits.moves_kept
         rig.store.cursors.acknowledge(kept.cursor, taken.position, taken.position)
@@ -183,7 +183,7 @@ class TestSettling:
         flush(rig)
         assert rig.store.commits.moves_kept == before + 1
 
-    def test_an_idle_address_gives_back_what_it_reserved(self, rig: Rig) -> None:
+    def test_idle_address_returns_its_reservation(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         kept.take(b"x")
         rig.store.cursors.acknowledge(kept.cursor, 1, 1)
@@ -194,14 +194,14 @@ class TestSettling:
         flush(rig)
         assert flat([rig.commits[-1].appended[0][1]]) == [(2, kept.address, 2, b"y")]
 
-    def test_one_that_is_used_or_has_messages_does_not(self, rig: Rig) -> None:
+    def test_used_or_non_empty_address_keeps_its_reservation(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         kept.take(b"waits")
         wait(rig, 12_000)
         assert kept.address in rig.store._rings.numbers.reservations
         kept.take(b"y")
 
-    def test_what_comes_while_an_address_gives_back_its_numbers_waits(self, rig: Rig) -> None:
+    def test_message_during_the_return_of_numbers_waits(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         wait(rig, 3700)
         rig.now += 3700
@@ -214,7 +214,7 @@ class TestSettling:
         assert flat([rig.commits[-1].appended[0][1]]) == [(1, kept.address, 1, b"late")]
         kept.take(b"next")
 
-    def test_numbers_that_could_not_be_given_back_are_given_to_nobody_until_a_commit_succeeds(self, rig: Rig) -> None:
+    def test_unreturned_numbers_are_unused_until_a_commit_succeeds(self, rig: Rig) -> None:
         """The failed commit may be on the medium all the same, so its numbers are not reused yet."""
         kept = MemoryLog(rig)
         wait(rig, 3700)
@@ -231,7 +231,7 @@ class TestSettling:
 
 
 class TestFull:
-    def test_the_oldest_go_and_the_ledger_has_one_entry_for_them(self, rig: Rig) -> None:
+    def test_oldest_messages_are_dropped_in_one_ledger_entry(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         commits = len(rig.commits)
         for n in range(100):
@@ -251,7 +251,7 @@ class TestFull:
         assert rig.store.retention.log_bytes(kept.log) == 500 * len(left)
         assert kept.segments() == 0
 
-    def test_who_has_a_part_loses_the_rest(self, rig: Rig) -> None:
+    def test_consumer_of_a_part_loses_the_rest(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         rig.store.cursors.open("other", kept.log, 1)
         taken = kept.take(*[b"x" * 100] * 10)
@@ -265,7 +265,7 @@ class TestFull:
             ("other", kept.address, "evicted", 1, 10, 10),
         ]
 
-    def test_all_logs_together_have_a_bound(self, rig: Rig) -> None:
+    def test_all_logs_share_a_bound(self, rig: Rig) -> None:
         logs = [MemoryLog(rig, f"queue {n}", f"q/{n}") for n in range(3)]
         for _ in range(30):
             for kept in logs:
@@ -274,7 +274,7 @@ class TestFull:
                 assert rig.store._rings.cost <= LIMITS.memory_total_bytes_max
         assert all(rig.store.retention.log_bytes(kept.log) for kept in logs)
 
-    def test_a_message_above_all_bounds_is_alone(self, rig: Rig) -> None:
+    def test_message_above_all_bounds_is_alone(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         kept.take(b"small")
         kept.take(b"x" * 2 * LIMITS.memory_total_bytes_max)
@@ -283,7 +283,7 @@ class TestFull:
         assert [body for *_, body in rig.read_all(kept.log)] == [b"small"]
 
     @pytest.mark.parametrize("thins", [False, True])
-    def test_a_quota_makes_the_oldest_go(self, rig: Rig, thins: bool) -> None:
+    def test_quota_drops_the_oldest(self, rig: Rig, thins: bool) -> None:
         """Memory keeps no summaries: an address that thins drops its oldest messages."""
         kept = MemoryLog(rig)
         for n in range(10):
@@ -294,7 +294,7 @@ class TestFull:
         assert ledger(rig) == [("c", kept.address, "evicted", 1, 3, 3)]
         assert [sequence for _, _, sequence, _ in rig.read_all(kept.log)] == list(range(4, 11))
 
-    def test_of_at_most_so_many_bytes_no_more_goes(self, rig: Rig) -> None:
+    def test_dropping_is_limited_in_bytes(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         kept.take(*[b"%010d" % n for n in range(10)])
         rig.store.retention.evict(kept.log, 35, 35)
@@ -303,7 +303,7 @@ class TestFull:
         assert rig.store.retention.log_bytes(kept.log) == 70
         assert [sequence for _, _, sequence, _ in rig.read_all(kept.log)] == list(range(4, 11))
 
-    def test_what_is_on_the_medium_goes_before_what_is_in_memory(self, rig: Rig) -> None:
+    def test_messages_on_the_medium_are_dropped_before_those_in_memory(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
         rig.store.logs.append(log, run_of(b"0" * 10))
@@ -320,7 +320,7 @@ class TestFull:
 
 
 class TestLeaving:
-    def test_a_log_goes_back_to_the_medium(self, rig: Rig) -> None:
+    def test_log_may_return_to_the_medium(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         kept.take(b"1")
         rig.store.logs.keep_in_memory(kept.log, keep=False)
@@ -333,7 +333,7 @@ class TestLeaving:
         assert not rig.store.logs.in_memory(kept.log)
         assert not rig.store._rings.numbers.reservations
 
-    def test_and_into_memory_again(self, rig: Rig) -> None:
+    def test_log_may_return_to_memory(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         kept.take(b"1")
         rig.store.logs.keep_in_memory(kept.log, keep=False)
@@ -347,7 +347,7 @@ class TestLeaving:
         assert rig.store.logs.in_memory(kept.log)
         assert rig.read_all(kept.log) == [(n, kept.address, n, b"%d" % n) for n in (2, 3)]
 
-    def test_one_with_a_backlog_on_the_medium_goes_on_behind_it(self, rig: Rig) -> None:
+    def test_log_with_a_backlog_on_the_medium_continues_behind_it(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.logs.append(log, run_of(b"0"))
@@ -363,14 +363,14 @@ class TestLeaving:
         finish_due_work(rig)
         assert rig.store.logs.bounds(log) == (3, 3)
 
-    def test_what_waits_for_numbers_then_is_refused(self, rig: Rig) -> None:
+    def test_message_waiting_for_numbers_is_refused(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         ticket = rig.store.logs.append(kept.log, run_of(b"x", address="new"))
         rig.store.logs.keep_in_memory(kept.log, keep=False)
         assert isinstance(ticket, Ticket)
         assert ticket.error is not None
 
-    def test_said_again_addresses_may_take_their_numbers_elsewhere(self, rig: Rig) -> None:
+    def test_addresses_may_use_their_numbers_in_another_log(self, rig: Rig) -> None:
         kept, other = MemoryLog(rig), rig.store.logs.open("queue jobs")
         rig.store.cursors.open("c", other, 0)
         kept.take(b"waits")
@@ -382,7 +382,7 @@ class TestLeaving:
 
 
 class TestFailing:
-    def test_it_takes_what_has_numbers_and_goes_on_when_the_medium_does(self, rig: Rig) -> None:
+    def test_log_with_numbers_accepts_messages_and_recovers_with_the_medium(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         fail_commits(rig)
         rig.store.state.put("filler", "x", Random(1).randbytes(100_000))
@@ -405,7 +405,7 @@ class TestFailing:
         kept.take(b"on")
         assert [body for *_, body in rig.read_all(kept.log)] == [*bodies, b"on"]
 
-    def test_what_was_dropped_meanwhile_is_in_the_ledger_then(self, rig: Rig) -> None:
+    def test_messages_dropped_meanwhile_are_recorded_afterwards(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         for n in range(10):
             kept.take(b"%010d" % n)
@@ -419,7 +419,7 @@ class TestFailing:
         assert ledger(rig) == [("c", kept.address, "evicted", 1, 3, 3)]
 
     @pytest.mark.parametrize("name", ["topic plant/#", "queue jobs"])
-    def test_numbers_of_a_commit_that_failed_are_given_to_nobody_in_memory(self, rig: Rig, name: str) -> None:
+    def test_numbers_of_a_failed_commit_are_not_used_in_memory(self, rig: Rig, name: str) -> None:
         """The failed commit may be on the medium all the same."""
         kept, other = MemoryLog(rig), rig.store.logs.open(name)
         finish_due_work(rig)

@@ -46,7 +46,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 
 class TestReopening:
-    def test_closing_in_order_names_exactly_what_is_lost(self, rig: Rig, tmp_path: Path) -> None:
+    def test_orderly_close_records_exactly_the_lost_messages(self, rig: Rig, tmp_path: Path) -> None:
         kept = MemoryLog(rig)
         kept.take(b"1", b"2", b"3")
         rig.store.cursors.acknowledge(kept.cursor, 2, 2)
@@ -63,7 +63,7 @@ class TestReopening:
         assert flat([rig.commits[-1].appended[0][1]]) == [(4, kept.address, 4, b"4")]
         assert rig.read_all(kept.log) == [(4, kept.address, 4, b"4")]
 
-    def test_closing_with_nothing_in_memory_loses_nothing(self, rig: Rig, tmp_path: Path) -> None:
+    def test_close_with_empty_memory_loses_nothing(self, rig: Rig, tmp_path: Path) -> None:
         kept = MemoryLog(rig)
         taken = kept.take(b"1")
         rig.store.cursors.acknowledge(kept.cursor, taken.position, taken.position)
@@ -72,9 +72,7 @@ class TestReopening:
         assert rig.store.ledger.entries(0, 10) == []
         assert rig.store.logs.bounds(kept.log) == (2, 2)
 
-    def test_after_a_crash_the_ledger_names_what_may_be_gone_and_no_name_comes_twice(
-        self, rig: Rig, tmp_path: Path
-    ) -> None:
+    def test_ledger_records_possible_losses_of_a_crash_and_names_are_unique(self, rig: Rig, tmp_path: Path) -> None:
         kept = MemoryLog(rig)
         kept.take(b"lost", b"lost too")
         kept.take(b"lost as well")
@@ -96,7 +94,7 @@ class TestReopening:
         again.store.close()
         assert not verify(tmp_path / "again" / FILE_NAME).findings
 
-    def test_a_backlog_on_the_medium_is_there_after_a_crash(self, rig: Rig, tmp_path: Path) -> None:
+    def test_backlog_on_the_medium_survives_a_crash(self, rig: Rig, tmp_path: Path) -> None:
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
         rig.store.logs.append(log, run_of(b"on the medium"))
@@ -116,7 +114,7 @@ class TestReopening:
         again.store.close()
         assert not verify(tmp_path / "again" / FILE_NAME).findings
 
-    def test_what_a_full_ring_dropped_is_named_once_whenever_it_crashes(self, rig: Rig, tmp_path: Path) -> None:
+    def test_messages_dropped_by_a_full_ring_are_recorded_once_at_any_crash(self, rig: Rig, tmp_path: Path) -> None:
         kept = MemoryLog(rig)
         kept.take(*[b"x" * 100] * 10)
         rig.store.retention.evict(kept.log, 300)
@@ -132,7 +130,7 @@ class TestReopening:
 
     @pytest.mark.parametrize("closed", [False, True])
     @pytest.mark.parametrize("backlog", [False, True])
-    def test_positions_stay_covered_when_it_is_kept_on_the_medium_from_then_on(
+    def test_positions_stay_covered_when_the_log_moves_to_the_medium(
         self, rig: Rig, tmp_path: Path, closed: bool, backlog: bool
     ) -> None:
         log = rig.store.logs.open("a")
@@ -157,7 +155,7 @@ class TestReopening:
         rig.store.close()
         assert not verify(tmp_path / "store" / FILE_NAME).findings
 
-    def test_what_was_given_up_already_is_lost_once(self, rig: Rig, tmp_path: Path) -> None:
+    def test_dropped_messages_are_recorded_once(self, rig: Rig, tmp_path: Path) -> None:
         kept = MemoryLog(rig)
         taken = kept.take(b"1", b"2", b"3")
         loss = Loss("c", kept.address, taken.sequence + 1, taken.sequence + 1, 1, 1, "rejected", 1)
@@ -171,7 +169,7 @@ class TestReopening:
         assert {(reason, first) for reason, first, _ in named[1:]} == {(MEMORY, 0), (MEMORY, 3)}
         again.store.close()
 
-    def test_the_ledger_names_no_more_than_some_seconds_of_traffic(self, rig: Rig, tmp_path: Path) -> None:
+    def test_ledger_covers_only_some_seconds_of_traffic(self, rig: Rig, tmp_path: Path) -> None:
         kept, limits = MemoryLog(rig), StoreLimits()
         for _ in range(1200):
             rig.now += 0.1
@@ -188,7 +186,7 @@ class TestReopening:
         assert entry.messages <= 1.5 * 10 * limits.memory_reserve_s
         again.store.close()
 
-    def test_a_name_is_not_given_twice_where_another_log_has_the_address_too(self, rig: Rig, tmp_path: Path) -> None:
+    def test_name_is_unique_where_another_log_has_the_address(self, rig: Rig, tmp_path: Path) -> None:
         kept, other = MemoryLog(rig), rig.store.logs.open("queue jobs")
         rig.store.cursors.open("c", other, 0)
         finish_due_work(rig)
@@ -203,7 +201,7 @@ class TestReopening:
         again.store.close()
         assert not verify(tmp_path / "again" / FILE_NAME).findings
 
-    def test_nor_where_the_other_log_takes_more_while_numbers_are_reserved(self, rig: Rig, tmp_path: Path) -> None:
+    def test_name_is_unique_where_another_log_appends_during_a_reservation(self, rig: Rig, tmp_path: Path) -> None:
         kept, other = MemoryLog(rig), rig.store.logs.open("queue jobs")
         rig.store.cursors.open("c", other, 0)
         finish_due_work(rig)
@@ -217,7 +215,7 @@ class TestReopening:
         assert again.commits[-1].appended[-1][1].sequence >= 1041
         again.store.close()
 
-    def test_no_name_comes_twice_after_a_burst_and_a_quiet_time(self, rig: Rig, tmp_path: Path) -> None:
+    def test_name_is_unique_after_a_burst_and_an_idle_time(self, rig: Rig, tmp_path: Path) -> None:
         kept = MemoryLog(rig)
 
         def take() -> Stored | None:
@@ -248,7 +246,7 @@ class TestReopening:
         again.store.close()
 
     @pytest.mark.parametrize("configured_first", [False, True])
-    def test_a_log_is_kept_in_memory_again_before_or_after_it_is_accounted_for(
+    def test_log_may_return_to_memory_before_or_after_the_account(
         self, rig: Rig, tmp_path: Path, configured_first: bool
     ) -> None:
         kept = MemoryLog(rig)
@@ -266,7 +264,7 @@ class TestReopening:
         again.store.close()
         assert not verify(tmp_path / "again" / FILE_NAME).findings
 
-    def test_whoever_was_not_owed_it_lost_nothing(self, rig: Rig, tmp_path: Path) -> None:
+    def test_cursor_without_pending_messages_has_no_loss(self, rig: Rig, tmp_path: Path) -> None:
         kept = MemoryLog(rig)
         rig.store.cursors.open("other", kept.log, 0)
         finish_due_work(rig)
@@ -280,7 +278,7 @@ class TestReopening:
         assert [entry.subscription for entry in again.store.ledger.entries(0, 10)] == ["c"]
         again.store.close()
 
-    def test_it_is_accounted_for_once_and_not_before_it_is_asked_for(self, rig: Rig, tmp_path: Path) -> None:
+    def test_losses_are_recorded_once_and_on_request(self, rig: Rig, tmp_path: Path) -> None:
         kept = MemoryLog(rig)
         kept.take(b"lost")
         tool = reopen_after_crash(rig, tmp_path / "again")
@@ -297,7 +295,7 @@ class TestReopening:
         assert [body for *_, body in again.read_all(kept.log)] == [b"imported"]
         again.store.close()
 
-    def test_the_ledger_waits_for_a_medium_that_is_full(self, rig: Rig, tmp_path: Path) -> None:
+    def test_ledger_waits_for_a_full_medium(self, rig: Rig, tmp_path: Path) -> None:
         kept = MemoryLog(rig)
         kept.take(b"lost")
         again = reopen_after_crash(rig, tmp_path / "again")
@@ -314,7 +312,7 @@ class TestReopening:
         assert [key for key, _ in again.store.state.items(MEMORY)] == [str(kept.log)]
         again.store.close()
 
-    def test_rot_on_the_medium_does_not_reach_what_is_in_memory(self, rig: Rig, tmp_path: Path) -> None:
+    def test_damage_on_the_medium_does_not_affect_memory(self, rig: Rig, tmp_path: Path) -> None:
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.logs.append(log, run_of(b"rotten"))
@@ -329,7 +327,7 @@ class TestReopening:
         assert [(entry.reason, entry.messages) for entry in rig.store.ledger.entries(0, 10)] == [("damaged", 1)]
         assert rig.store.cursors.record(cursor).position == 1
 
-    def test_a_repair_takes_what_was_never_written_for_no_loss(self, rig: Rig, tmp_path: Path) -> None:
+    def test_repair_does_not_report_unwritten_positions_as_losses(self, rig: Rig, tmp_path: Path) -> None:
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.logs.append(log, run_of(b"waits"))
@@ -353,9 +351,7 @@ class TestReopening:
 class TestEarlierVersions:
     """Killed store file of a version that spilled waiting messages."""
 
-    def test_what_was_spilled_is_delivered_and_what_was_reserved_is_accounted_for(
-        self, rig: Rig, tmp_path: Path
-    ) -> None:
+    def test_spilled_messages_are_delivered_and_reserved_ones_recorded(self, rig: Rig, tmp_path: Path) -> None:
         log = rig.store.logs.open("topic plant/#")
         rig.store.cursors.open("c", log, 0)
         finish_due_work(rig)
@@ -390,7 +386,7 @@ class TestCopies:
         assert ends is not None
         return any(number > ends.get(each, 0) for each, number in {**reached, log: end}.items())
 
-    def test_one_whose_positions_are_reserved_for_longer_than_its_sequences(self, rig: Rig, tmp_path: Path) -> None:
+    def test_copy_with_positions_reserved_longer_than_sequences_is_detected(self, rig: Rig, tmp_path: Path) -> None:
         kept = MemoryLog(rig)
 
         def take(address: str, count: int) -> int:
@@ -414,7 +410,7 @@ class TestCopies:
         assert self.is_older(copy, rig.store.lineage.reached, kept.log, end)
         copy.store.close()
 
-    def test_a_crash_is_no_copy(self, rig: Rig, tmp_path: Path) -> None:
+    def test_crash_is_not_a_copy(self, rig: Rig, tmp_path: Path) -> None:
         kept = MemoryLog(rig)
         for number in range(3):
             kept.take(*[b"x"] * 10)
@@ -428,7 +424,7 @@ class TestCopies:
             each: number + 1 for each, number in reached.items()
         }  # unused numbers are released
 
-    def test_one_made_before_numbers_were_given_back(self, rig: Rig, tmp_path: Path) -> None:
+    def test_copy_made_before_numbers_were_returned_is_detected(self, rig: Rig, tmp_path: Path) -> None:
         """The numbers go to other addresses, in commits without a trace of it, while the copy still owns them."""
         kept = MemoryLog(rig)
         copy = reopen_after_crash(rig, tmp_path / "copy")
@@ -440,7 +436,7 @@ class TestCopies:
         assert self.is_older(copy, rig.store.lineage.reached, kept.log, rig.store.logs.bounds(kept.log)[1])
         copy.store.close()
 
-    def test_a_failed_reservation_takes_its_number_with_it(self, rig: Rig) -> None:
+    def test_failed_reservation_returns_its_number(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         before = rig.store.lineage.reached[0]
         fail_commits(rig)
@@ -455,7 +451,7 @@ class TestCopies:
         flush(rig)
         assert rig.store.lineage.reached[0] > before + 1
 
-    def test_a_store_that_never_kept_anything_in_memory_says_nothing_of_it(self, rig: Rig) -> None:
+    def test_store_without_memory_logs_records_nothing(self, rig: Rig) -> None:
         rig.store.logs.append(rig.store.logs.open("topic #"), run_of(b"1"))
         flush(rig)
         assert rig.store.lineage.reached == {}

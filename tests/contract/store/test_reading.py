@@ -36,7 +36,7 @@ def log(rig: Rig) -> int:
     return number
 
 
-def test_what_is_not_committed_when_it_answers_is_not_seen(rig: Rig, log: int) -> None:
+def test_messages_uncommitted_at_the_answer_are_not_seen(rig: Rig, log: int) -> None:
     reader = Reader(rig, log, 1)
     rig.store.logs.append(log, run_of(b"2"))
     assert rig.store.commits.flush()
@@ -45,21 +45,21 @@ def test_what_is_not_committed_when_it_answers_is_not_seen(rig: Rig, log: int) -
         rig.turn()
 
 
-def test_what_was_committed_meanwhile_is_seen(rig: Rig, log: int) -> None:
+def test_messages_committed_meanwhile_are_seen(rig: Rig, log: int) -> None:
     reader = Reader(rig, log, 1)
     rig.store.logs.append(log, run_of(b"2"))
     rig.commit()
     assert reader.bodies() == [b"2"]
 
 
-def test_what_was_taken_in_memory_meanwhile_is_seen(rig: Rig) -> None:
+def test_messages_appended_in_memory_meanwhile_are_seen(rig: Rig) -> None:
     kept = MemoryLog(rig)
     reader = Reader(rig, kept.log, 1)
     kept.take(b"taken")
     assert reader.bodies() == [b"taken"]
 
 
-def test_what_waited_for_its_numbers_meanwhile_is_seen(rig: Rig) -> None:
+def test_messages_that_waited_for_numbers_meanwhile_are_seen(rig: Rig) -> None:
     kept = MemoryLog(rig)
     reader = Reader(rig, kept.log, 1)
     rig.store.logs.append(kept.log, run_of(b"waited", address="another"))
@@ -67,7 +67,7 @@ def test_what_waited_for_its_numbers_meanwhile_is_seen(rig: Rig) -> None:
     assert reader.bodies() == [b"waited"]
 
 
-def test_what_was_taken_before_the_answer_is_seen(rig: Rig) -> None:
+def test_messages_appended_before_the_answer_are_seen(rig: Rig) -> None:
     kept = MemoryLog(rig)
     kept.take(b"1")
     reader = Reader(rig, kept.log, 1)
@@ -75,7 +75,7 @@ def test_what_was_taken_before_the_answer_is_seen(rig: Rig) -> None:
     assert reader.bodies() == [b"1", b"2"]
 
 
-def test_what_went_back_to_the_medium_meanwhile_is_seen(rig: Rig) -> None:
+def test_messages_of_a_log_that_moved_to_the_medium_meanwhile_are_seen(rig: Rig) -> None:
     kept = MemoryLog(rig)
     reader = Reader(rig, kept.log, 1)
     rig.store.logs.keep_in_memory(kept.log, keep=False)

@@ -69,7 +69,7 @@ def check_whole(rig: Rig, log: int, total: int) -> None:
     assert evicted or stands_for == total
 
 
-def test_the_oldest_minutes_become_one_message_each(rig: Rig) -> None:
+def test_oldest_minutes_become_one_message_each(rig: Rig) -> None:
     log = fill(rig)
     before = rig.store.retention.log_bytes(log)
     rig.store.retention.thin(log, 1000)
@@ -89,7 +89,7 @@ def test_the_oldest_minutes_become_one_message_each(rig: Rig) -> None:
     }
 
 
-def test_a_cursor_passes_over_what_is_gone(rig: Rig) -> None:
+def test_cursor_skips_thinned_messages(rig: Rig) -> None:
     log = fill(rig)
     rig.store.retention.thin(log, 15_000)
     rig.commit()
@@ -105,7 +105,7 @@ def test_a_cursor_passes_over_what_is_gone(rig: Rig) -> None:
     assert rig.store.info().bytes == 0
 
 
-def test_pass_after_pass_and_then_the_oldest_go(rig: Rig) -> None:
+def test_thinning_precedes_eviction_of_the_oldest(rig: Rig) -> None:
     log = fill(rig)
     sizes = [rig.store.retention.log_bytes(log)]
     for _ in range(40):
@@ -119,7 +119,7 @@ def test_pass_after_pass_and_then_the_oldest_go(rig: Rig) -> None:
     assert reasons == {"thinned", "evicted"}
 
 
-def test_what_is_acknowledged_in_part_stays_as_it_is(rig: Rig) -> None:
+def test_partly_acknowledged_run_is_unchanged(rig: Rig) -> None:
     log = fill(rig, minutes=2)
     rig.store.cursors.acknowledge(1, 0, 4)
     rig.store.cursors.acknowledge(1, 25, 27)
@@ -130,7 +130,7 @@ def test_what_is_acknowledged_in_part_stays_as_it_is(rig: Rig) -> None:
     assert all("thinned" not in bodies[sequence] for sequence in (*range(5, 10), *range(28, 30)) if sequence in bodies)
 
 
-def test_what_an_idle_cursor_has_passed_stays_as_it_is(rig: Rig) -> None:
+def test_messages_passed_by_an_idle_cursor_are_unchanged(rig: Rig) -> None:
     log = fill(rig, minutes=2)
     rig.store.cursors.make_idle(rig.store.cursors.open("idle", log, 0))
     rig.commit()
@@ -143,7 +143,7 @@ def test_what_an_idle_cursor_has_passed_stays_as_it_is(rig: Rig) -> None:
     assert kept(rig, log) == before[-len(kept(rig, log)) :], "the oldest went instead"
 
 
-def test_devices_are_told_apart_and_others_left_alone(rig: Rig) -> None:
+def test_devices_are_separate_and_other_messages_unchanged(rig: Rig) -> None:
     log = rig.store.logs.open("a")
     rig.store.cursors.open("c", log, 0)
     for number in range(40):
@@ -161,7 +161,7 @@ def test_devices_are_told_apart_and_others_left_alone(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "memory"])
-def test_without_a_way_to_sum_up_the_oldest_go(kind: str, tmp_path: Path) -> None:
+def test_oldest_are_evicted_without_a_summary_function(kind: str, tmp_path: Path) -> None:
     rig = made_rig(kind, tmp_path, None)
     log = fill(rig)
     rig.store.retention.thin(log, 1_000)
@@ -171,7 +171,7 @@ def test_without_a_way_to_sum_up_the_oldest_go(kind: str, tmp_path: Path) -> Non
     rig.store.close()
 
 
-def test_a_summary_that_raises_fails_its_commit_and_no_other(tmp_path: Path) -> None:
+def test_summary_that_raises_fails_only_its_commit(tmp_path: Path) -> None:
     def raises(run: Run, body: bytes) -> str | None:
         raise ValueError("a message nobody thought of")
 
@@ -185,7 +185,7 @@ def test_a_summary_that_raises_fails_its_commit_and_no_other(tmp_path: Path) -> 
     rig.store.close()
 
 
-def test_it_stays_so_after_opening_and_can_be_checked(tmp_path: Path) -> None:
+def test_thinned_log_is_restored_and_verifies(tmp_path: Path) -> None:
     rig = sqlite_rig(tmp_path, summary=SUMMARY)
     log = fill(rig)
     rig.store.retention.thin(log, 3_000)
@@ -202,7 +202,7 @@ def test_it_stays_so_after_opening_and_can_be_checked(tmp_path: Path) -> None:
     rig.store.close()
 
 
-def test_one_commit_reads_no_more_than_it_may(tmp_path: Path) -> None:
+def test_one_commit_reads_a_bounded_number_of_bytes(tmp_path: Path) -> None:
     rig = sqlite_rig(tmp_path, StoreLimits(thin_bytes_max=2_000), SUMMARY)
     log = fill(rig)
     rig.store.retention.thin(log, 4_000)
@@ -213,7 +213,7 @@ def test_one_commit_reads_no_more_than_it_may(tmp_path: Path) -> None:
     rig.store.close()
 
 
-def test_a_read_does_not_give_what_was_there_before(tmp_path: Path) -> None:
+def test_read_does_not_return_replaced_messages(tmp_path: Path) -> None:
     rig = sqlite_rig(tmp_path, summary=SUMMARY)
     log = fill(rig)
     assert isinstance(rig.store.medium, SqliteMedium)
@@ -224,7 +224,7 @@ def test_a_read_does_not_give_what_was_there_before(tmp_path: Path) -> None:
     rig.store.close()
 
 
-def test_one_commit_reads_no_more_messages_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_commit_reads_a_bounded_number_of_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge.broker.store.thinning.PIECE_BYTES", 400)
     rig = sqlite_rig(tmp_path, StoreLimits(thin_messages_max=20), SUMMARY)
     log = fill(rig)
@@ -237,7 +237,7 @@ def test_one_commit_reads_no_more_messages_than_it_may(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("at_most", [1, 300, 600, 5_000])
-def test_at_most_so_much_goes(rig: Rig, at_most: int) -> None:
+def test_thinning_is_limited(rig: Rig, at_most: int) -> None:
     log = fill(rig)
     size = rig.store.retention.log_bytes(log)
     rig.store.retention.thin(log, min(500, at_most), at_most)
@@ -246,7 +246,7 @@ def test_at_most_so_much_goes(rig: Rig, at_most: int) -> None:
     check_whole(rig, log, 200)
 
 
-def test_readings_sent_over_amqp_are_summed_up(tmp_path: Path) -> None:
+def test_readings_sent_over_amqp_are_summarised(tmp_path: Path) -> None:
     rig = sqlite_rig(tmp_path, summary=SUMMARY)
     log = rig.store.logs.open("a")
     rig.store.cursors.open("c", log, 0)

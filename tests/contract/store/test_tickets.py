@@ -26,7 +26,7 @@ def too_much() -> bytes:
 
 
 class TestOneGroup:
-    def test_everybody_in_a_group_has_the_same_ticket(self, rig: Rig) -> None:
+    def test_all_changes_of_a_group_share_a_ticket(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         append(rig)
@@ -41,7 +41,7 @@ class TestOneGroup:
         assert len({id(ticket) for ticket in joined}) == 1
         assert not joined[0].decided
 
-    def test_it_is_decided_by_the_end_of_its_own_commit(self, rig: Rig) -> None:
+    def test_ticket_is_decided_by_the_end_of_its_own_commit(self, rig: Rig) -> None:
         first = append(rig)
         assert rig.store.commits.flush()
         second = append(rig)
@@ -52,14 +52,14 @@ class TestOneGroup:
         rig.commit()
         assert (second.decided, second.error) == (True, None)
 
-    def test_it_is_decided_before_anybody_is_told(self, rig: Rig) -> None:
+    def test_ticket_is_decided_before_listeners_are_called(self, rig: Rig) -> None:
         seen: list[bool] = []
         ticket = append(rig)
         rig.store.commits.listeners.append(lambda _: seen.append(ticket.decided))
         flush(rig)
         assert seen == [True]
 
-    def test_whoever_flushes_decides_it(self, rig: Rig) -> None:
+    def test_any_flush_decides_it(self, rig: Rig) -> None:
         """A tool or a tick may seal a group that answers of another part wait for."""
         fail_commits(rig)
         ticket = append(rig, too_much())
@@ -73,14 +73,14 @@ class TestOneGroup:
         rig.commit()
         assert heal_soon.error is None
 
-    def test_what_nobody_holds_waits_for_nothing(self, rig: Rig) -> None:
+    def test_unused_ticket_waits_for_nothing(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.cursors.drop(cursor)
         ticket = rig.store.cursors.discard(cursor, 0, 0, [])
         assert (ticket.decided, ticket.error) == (True, None)
 
-    def test_it_is_never_decided_twice(self) -> None:
+    def test_ticket_is_never_decided_twice(self) -> None:
         ticket = Ticket()
         ticket.decide(None)
         with pytest.raises(RuntimeError, match="decided already"):
@@ -89,7 +89,7 @@ class TestOneGroup:
 
 
 class TestFailures:
-    def test_a_failed_commit_is_in_its_ticket(self, rig: Rig) -> None:
+    def test_ticket_reports_a_failed_commit(self, rig: Rig) -> None:
         fail_commits(rig)
         ticket = append(rig, too_much())
         flush(rig)
@@ -97,7 +97,7 @@ class TestFailures:
         assert isinstance(ticket.error, StoreFull)
         assert ticket.error is rig.commits[-1].error
 
-    def test_state_that_is_kept_for_the_next_group_has_failed_for_this_one(self, rig: Rig) -> None:
+    def test_state_kept_for_the_next_group_failed_in_this_one(self, rig: Rig) -> None:
         fail_commits(rig)
         ticket = rig.store.state.put("kind", "key", too_much())
         flush(rig)
@@ -107,7 +107,9 @@ class TestFailures:
         assert isinstance(ticket.error, StoreFull)
         assert dict(rig.store.state.items("kind")) == {"key": too_much()}
 
-    def test_a_group_that_cannot_be_sealed_is_decided_too(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_ticket_of_a_group_that_cannot_be_sealed_is_decided(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def unreadable(_: object) -> dict[str, int]:
             raise StoreError("the medium cannot be read")
 
@@ -121,7 +123,9 @@ class TestFailures:
         flush(rig)
         assert (after.decided, after.error) == (True, None)
 
-    def test_it_is_decided_also_where_the_store_is_wrong(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_ticket_is_decided_in_spite_of_an_error_in_the_store(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Otherwise neither this commit nor any other would release its answers."""
 
         def wrong(*_: object) -> None:
@@ -136,7 +140,7 @@ class TestFailures:
         flush(rig)
         assert (after.decided, after.error) == (True, None)
 
-    def test_who_raises_when_told_keeps_nobody_else_from_being_told(self, rig: Rig) -> None:
+    def test_listener_that_raises_does_not_block_others(self, rig: Rig) -> None:
         told: list[Committed] = []
 
         def raises(_: Committed) -> None:
@@ -166,7 +170,7 @@ class TestClosing:
         assert (under_way.decided, under_way.error) == (True, None)
         assert (gathered.decided, gathered.error) == (True, None)
 
-    def test_what_close_cannot_commit_says_so(self, rig: Rig) -> None:
+    def test_close_reports_what_it_cannot_commit(self, rig: Rig) -> None:
         append(rig)
         rig.commit()
         fail_commits(rig)
@@ -174,7 +178,7 @@ class TestClosing:
         rig.store.close()
         assert isinstance(ticket.error, StoreFull)
 
-    def test_what_joins_after_the_last_group_is_refused(self, rig: Rig) -> None:
+    def test_change_after_the_last_group_is_refused(self, rig: Rig) -> None:
         late: list[Ticket] = []
 
         def committed(commit: Committed) -> None:
@@ -185,7 +189,7 @@ class TestClosing:
         rig.store.close()
         assert [(ticket.decided, "closed" in str(ticket.error)) for ticket in late] == [(True, True)]
 
-    def test_a_closed_store_takes_nothing(self, rig: Rig) -> None:
+    def test_closed_store_accepts_nothing(self, rig: Rig) -> None:
         log = rig.store.logs.open("a")
         rig.commit()
         rig.store.close()
@@ -197,7 +201,7 @@ class TestClosing:
 
 
 class TestMemory:
-    def test_what_is_taken_after_all_is_decided_with_it(self, rig: Rig) -> None:
+    def test_message_appended_after_reservation_is_decided_with_it(self, rig: Rig) -> None:
         """A message may arrive after the group that reserves its numbers was sealed, without a further commit."""
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
@@ -213,7 +217,7 @@ class TestMemory:
         assert (told, second.error) == ([True], None)
         assert rig.store.logs.bounds(log)[1] == 2
 
-    def test_what_waits_beside_it_has_another_ticket(self, rig: Rig) -> None:
+    def test_changes_beside_it_have_another_ticket(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         other = rig.store.logs.open("b")
         rig.store.logs.append(kept.log, Run("new", "device", 1, b"", [b"reserves"], 1))
@@ -228,7 +232,7 @@ class TestMemory:
         rig.commit()
         assert (beside.decided, beside.error) == (True, None)
 
-    def test_closing_refuses_what_waits_for_numbers(self, rig: Rig) -> None:
+    def test_close_refuses_messages_waiting_for_numbers(self, rig: Rig) -> None:
         kept = MemoryLog(rig)
         joined = rig.store.logs.append(kept.log, Run("new", "device", 1, b"", [b"waits"], 1))
         rig.store.close()

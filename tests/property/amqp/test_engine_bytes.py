@@ -10,21 +10,21 @@ from tests.property.amqp.conversation import CONVERSATION, EDGES, feed
 from tests.unit.amqp.wire import of_kind
 
 
-def test_the_recording_is_understood() -> None:
+def test_recording_is_understood() -> None:
     events = feed(CONVERSATION, EDGES)
     assert len(of_kind(events, Attached)) == 2
     assert sum(len(event.messages) for event in of_kind(events, Transfers)) == 6
     assert of_kind(events, Closed) == [Closed(None)]
 
 
-def test_every_truncation() -> None:
+def test_every_truncation_is_accepted() -> None:
     for size in range(0, len(CONVERSATION), 3):
         feed(CONVERSATION[:size], EDGES)
 
 
 @given(st.lists(st.integers(0, len(CONVERSATION)), max_size=8))
 @settings(max_examples=60, deadline=None)
-def test_events_do_not_depend_on_how_bytes_are_cut(cuts: list[int]) -> None:
+def test_events_do_not_depend_on_how_bytes_are_split(cuts: list[int]) -> None:
     whole, cut = feed(CONVERSATION, EDGES), feed(CONVERSATION, [*EDGES, *cuts])
     for kind in (PeerOpened, Attached, Closed):
         assert len(of_kind(whole, kind)) == len(of_kind(cut, kind))
@@ -35,7 +35,7 @@ def test_events_do_not_depend_on_how_bytes_are_cut(cuts: list[int]) -> None:
 
 @given(st.binary(max_size=300), st.booleans())
 @settings(max_examples=150, deadline=None)
-def test_random_bytes(data: bytes, with_header: bool) -> None:
+def test_random_bytes_are_accepted(data: bytes, with_header: bool) -> None:
     feed((b"AMQP\x00\x01\x00\x00" if with_header else b"") + data)
 
 
@@ -48,7 +48,7 @@ damages = st.lists(
 
 @given(damages)
 @settings(max_examples=250, deadline=None)
-def test_damaged_recordings(damages: list[tuple[int, str, int]]) -> None:
+def test_damaged_recordings_are_accepted(damages: list[tuple[int, str, int]]) -> None:
     data = bytearray(CONVERSATION)
     for position, how, value in damages:
         at = min(position, len(data) - 1)

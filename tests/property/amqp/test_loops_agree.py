@@ -125,14 +125,14 @@ MODEL = EngineLoopsModel()
 
 
 @given(st.lists(steps, max_size=25))
-def test_commands(script: list[Any]) -> None:
+def test_commands_agree(script: list[Any]) -> None:
     assert transcript(script, LOOPS) == transcript(script, EngineLoopsModel())
 
 
 @given(
     st.lists(st.integers(0, len(CONVERSATION)), max_size=8), st.integers(0, len(CONVERSATION) - 1), st.integers(0, 255)
 )
-def test_damaged_bytes(cuts: list[int], at: int, value: int) -> None:
+def test_damaged_bytes_agree(cuts: list[int], at: int, value: int) -> None:
     data = CONVERSATION[:at] + bytes([value]) + CONVERSATION[at + 1 :]
     cuts = [*EDGES, *cuts]
     assert list(map(plain, feed(data, cuts))) == list(map(plain, feed(data, cuts, EngineLoopsModel())))
@@ -192,14 +192,14 @@ sections = st.one_of(
 @given(
     st.lists(st.tuples(st.booleans(), sections), min_size=1, max_size=4), st.sampled_from([b"", b"\0Sp\xc0\x02\x01A"])
 )
-def test_what_is_usual(found: list[tuple[bool, bytes]], header: bytes) -> None:
+def test_usual_frames_agree(found: list[tuple[bool, bytes]], header: bytes) -> None:
     messages = [header * begins + section for begins, section in found]
     assert LOOPS.strip_header(messages, header) == MODEL.strip_header(messages, header)
 
 
 @given(damaged())
 @settings(max_examples=600)
-def test_what_is_malformed(message: bytes) -> None:
+def test_malformed_frames_agree(message: bytes) -> None:
     found = LOOPS.malformed_at(message)
     assert found == MODEL.malformed_at(message)
     assert (LOOPS.strip_header([message], b"") is None) or found < 0
@@ -213,7 +213,7 @@ def test_well_formed_messages_are_decoded_by_another_codec(message: bytes) -> No
         assert parse_message(message) is not None
 
 
-def test_usual_and_unusual_messages() -> None:
+def test_usual_and_unusual_messages_agree() -> None:
     header, plain_body = b"\0Sp\xc0\x02\x01A", b"\0Su\xa0\x03abc"
     expiring = b"\0Ss\xc0\x0a\x09" + b"@" * 9
     for bodies_of in (LOOPS.strip_header, MODEL.strip_header):

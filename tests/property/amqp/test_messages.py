@@ -58,7 +58,7 @@ values = st.recursive(
 
 @given(values)
 @settings(max_examples=EXAMPLES, deadline=None)
-def test_values_round_trip(value: Any) -> None:
+def test_values_survive_a_round_trip(value: Any) -> None:
     raw = encode(value)
     assert decode(raw) == (value, len(raw))
     assert skip(raw, 0) == len(raw)
@@ -67,7 +67,7 @@ def test_values_round_trip(value: Any) -> None:
 
 @given(values, st.data())
 @settings(max_examples=EXAMPLES, deadline=None)
-def test_truncated_values_are_found_out(value: Any, data: st.DataObject) -> None:
+def test_truncated_values_are_detected(value: Any, data: st.DataObject) -> None:
     raw = encode(value)
     cut = raw[: data.draw(st.integers(0, len(raw) - 1))]
     for read in (decode, lambda bytes_: skip(bytes_, 0)):
@@ -80,7 +80,7 @@ def test_truncated_values_are_found_out(value: Any, data: st.DataObject) -> None
 
 @given(st.binary(max_size=80))
 @settings(max_examples=300, deadline=None)
-def test_random_bytes_raise_nothing_else(raw: bytes) -> None:
+def test_random_bytes_raise_no_other_error(raw: bytes) -> None:
     for read in (decode, bare_message, lambda bytes_: list(sections(bytes_)), payload_of, parse_message):
         with contextlib.suppress(DecodeError):
             read(raw)
@@ -120,7 +120,7 @@ def test_scanner_finds_the_bare_message(parts: tuple[bytes, bytes, bytes]) -> No
 
 @given(messages(), st.data())
 @settings(max_examples=EXAMPLES, deadline=None)
-def test_truncated_messages_are_found_out(parts: tuple[bytes, bytes, bytes], data: st.DataObject) -> None:
+def test_truncated_messages_are_detected(parts: tuple[bytes, bytes, bytes], data: st.DataObject) -> None:
     bare = parts[2]
     edges = {found.end for found in sections(bare)}
     cut = data.draw(st.integers(0, len(bare) - 1))
@@ -147,7 +147,7 @@ mqtt_properties = st.builds(
 
 @given(mqtt_properties, st.lists(st.binary(max_size=300), min_size=1, max_size=4), topics, st.booleans(), st.booleans())
 @settings(max_examples=EXAMPLES, deadline=None)
-def test_mqtt_to_amqp_and_back(
+def test_mqtt_survives_the_way_to_amqp_and_back(
     properties: Properties, bodies: list[bytes], address: str, qos1: bool, retain: bool
 ) -> None:
     flags = (1 | DURABLE if qos1 else 0) | (RETAIN if retain else 0)

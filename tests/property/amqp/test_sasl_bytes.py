@@ -90,7 +90,7 @@ FRAMES = st.one_of(
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(FRAMES, max_size=5), st.integers(1, 50), st.booleans())
-def test_nothing_escapes_and_nobody_gets_in(frames: list[bytes], chunk: int, answered: bool) -> None:
+def test_no_exception_escapes_and_no_login_succeeds(frames: list[bytes], chunk: int, answered: bool) -> None:
     asked = Credentials()
     server = SaslServer(credentials=asked)
     data = SASL_HEADER + b"".join(frames)

@@ -48,7 +48,7 @@ def test_only_a_stable_connection_resets(policy: BackoffPolicy, seed: int, stood
         now += wait
 
 
-def test_a_failed_attempt_long_after_a_short_connection_does_not_reset() -> None:
+def test_failed_attempt_long_after_a_short_connection_does_not_reset() -> None:
     backoff = Backoff(BackoffPolicy(1.0, 60.0, 30.0, 2.0), Random(1).random)
     backoff.connected(0.0)
     backoff.failed(1.0)
@@ -56,7 +56,7 @@ def test_a_failed_attempt_long_after_a_short_connection_does_not_reset() -> None
     assert backoff.ceiling_s == 4.0
 
 
-def test_reset() -> None:
+def test_reset_restarts_the_waits() -> None:
     backoff = Backoff(BackoffPolicy(), Random(1).random)
     backoff.failed(0.0)
     backoff.reset()
@@ -69,6 +69,6 @@ def test_many_gateways_spread() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"first_s": 0.0}, {"limit_s": 0.5}, {"factor": 0.5}, {"stable_s": -1.0}])
-def test_senseless_policies_are_refused(bad: dict[str, float]) -> None:
+def test_invalid_policies_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="not a backoff"):
         BackoffPolicy(**bad)

@@ -33,7 +33,9 @@ def by_address(messages: list[Message]) -> dict[str, list[Message]]:
 
 @given(logs(), names, names, st.sampled_from(BatchLane), st.sampled_from(Codec), st.integers(0, 5))
 @settings(max_examples=150, deadline=None)
-def test_round_trip(items: list[Stored], space: str, epoch: str, lane: BatchLane, codec: Codec, base: int) -> None:
+def test_batch_survives_a_round_trip(
+    items: list[Stored], space: str, epoch: str, lane: BatchLane, codec: Codec, base: int
+) -> None:
     batch = decode(encode(items, space=space, epoch=epoch, lane=lane, bases={"a": base}, codec=codec))
     assert (batch.space, batch.epoch, batch.lane) == (space, epoch, lane)
     assert by_address(flat(batch.stored())) == by_address(flat(items))
@@ -43,7 +45,7 @@ def test_round_trip(items: list[Stored], space: str, epoch: str, lane: BatchLane
 
 @given(st.binary(max_size=200), logs(), st.data())
 @settings(max_examples=100, deadline=None)
-def test_nothing_but_batch_error_comes_out_of_garbage(garbage: bytes, items: list[Stored], data: st.DataObject) -> None:
+def test_garbage_raises_only_batch_error(garbage: bytes, items: list[Stored], data: st.DataObject) -> None:
     good = encode(items, space="s", epoch="e")
     cut = data.draw(st.integers(0, len(good)))
     for bad in (garbage, good[:cut] + garbage, garbage + good[cut:]):

@@ -34,7 +34,7 @@ def outcome(reader: Any, *sections: Any) -> BatchContent | None:
 
 @given(logs())
 @settings(max_examples=200, deadline=None)
-def test_what_was_written_is_read_alike(items: list[Stored]) -> None:
+def test_encoded_content_is_read_alike(items: list[Stored]) -> None:
     sections = sections_of(items)
     found, expected = read(*sections), model.read(*sections)
     assert found == expected
@@ -43,7 +43,7 @@ def test_what_was_written_is_read_alike(items: list[Stored]) -> None:
 
 @given(logs(), st.data())
 @settings(max_examples=1_000, deadline=None)
-def test_what_was_changed_is_read_alike(items: list[Stored], data: st.DataObject) -> None:
+def test_changed_content_is_read_alike(items: list[Stored], data: st.DataObject) -> None:
     """Reader and model agree after changes to both sections, their ends, and the head."""
     *sections, ranges, messages = sections_of(items)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -69,7 +69,7 @@ def test_what_was_changed_is_read_alike(items: list[Stored], data: st.DataObject
 
 
 @pytest.mark.parametrize("received_at", [[2**63 - 1, 1], [0, -1], [5, -6], [2**63 - 1, 2**63 - 1]])
-def test_times_beyond_63_bits_are_none(received_at: list[int]) -> None:
+def test_times_beyond_63_bits_are_refused(received_at: list[int]) -> None:
     run = Run("a", "d", 1, b"", [b"x"], 0)
     table, _, ranges, _ = sections_of([Stored(0, 0, run), Stored(1, 1, run)])
     runs = [Run("a", "d", 1, b"", [b"x"], 0), Run("a", "d", 1, b"", [b"x"], 0)]

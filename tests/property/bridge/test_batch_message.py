@@ -30,13 +30,13 @@ def batch_in(message: bytes) -> object:
 
 
 @given(BATCHES, ENDS)
-def test_both_are_read(batch: bytes, ends: dict[int, int]) -> None:
+def test_both_paths_read_the_same(batch: bytes, ends: dict[int, int]) -> None:
     assert plain.batch_in(plain.batch_message(batch, ends)) == (batch, ends)
 
 
 @given(BATCHES, ENDS, st.data())
 @settings(max_examples=500, deadline=None)
-def test_what_was_changed_says_what_its_sections_say(batch: bytes, ends: dict[int, int], data: st.DataObject) -> None:
+def test_changed_message_is_read_by_its_sections(batch: bytes, ends: dict[int, int], data: st.DataObject) -> None:
     message = bytearray(plain.batch_message(batch, ends))
     for _ in range(data.draw(st.integers(1, 2))):
         at = data.draw(st.integers(0, max(0, len(message) - 1)))
@@ -45,7 +45,7 @@ def test_what_was_changed_says_what_its_sections_say(batch: bytes, ends: dict[in
     assert batch_in(bytes(message)) == found_in(bytes(message))
 
 
-def test_other_forms_are_read_as_well() -> None:
+def test_other_forms_are_read() -> None:
     pairs = [Ulong(1), Ulong(7)]
     annotations = b"\x00\x53\x72" + encode({plain.ENDS: pairs, "x-opt-other": 1})
     several = annotations + plain.data_section(b"ab") + plain.data_section(b"c")

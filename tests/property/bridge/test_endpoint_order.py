@@ -31,7 +31,7 @@ ROUNDS = st.lists(
 
 
 @given(ROUNDS)
-def test_every_endpoint_is_in_each_round_once_and_the_first_is_not_forgotten(
+def test_every_endpoint_is_in_each_round_once_and_the_preferred_one_is_kept(
     rounds: list[tuple[set[str], float]],
 ) -> None:
     order, now, preferred_at, last = EndpointOrder(NAMES), 0.0, 0.0, "first"
@@ -48,7 +48,7 @@ def test_every_endpoint_is_in_each_round_once_and_the_first_is_not_forgotten(
         last = done[-1] if answering else "first"
 
 
-def test_what_fails_at_a_reconnect_is_no_longer_tried_first() -> None:
+def test_endpoint_that_failed_at_a_reconnect_is_no_longer_first() -> None:
     order = EndpointOrder(NAMES)
     assert tried(order, "second", 0.0) == ["first", "second"]
     assert tried(order, "second", 1.0) == ["second"]
@@ -59,7 +59,7 @@ def test_what_fails_at_a_reconnect_is_no_longer_tried_first() -> None:
     assert tried(order, "second", 6.0) == ["first", "second"]
 
 
-def test_the_first_is_tried_again_after_a_while() -> None:
+def test_preferred_endpoint_is_first_again_after_a_while() -> None:
     order = EndpointOrder(NAMES)
     tried(order, "second", 100.0)
     assert tried(order, "first second", 99.0 + PREFERRED_ENDPOINT_AGAIN_S) == ["second"]
@@ -70,14 +70,14 @@ def test_the_first_is_tried_again_after_a_while() -> None:
     assert order.order(again + PREFERRED_ENDPOINT_AGAIN_S) == list(NAMES)
 
 
-def test_who_asks_for_an_attempt_now_gets_the_first() -> None:
+def test_requested_attempt_starts_with_the_preferred_endpoint() -> None:
     order = EndpointOrder(NAMES)
     tried(order, "third", 0.0)
     order.reset()
     assert order.order(1.0) == list(NAMES)
 
 
-def test_one_endpoint_and_none() -> None:
+def test_one_endpoint_is_accepted_and_none_is_refused() -> None:
     assert tried(EndpointOrder(["only"]), "", 0.0) == ["only"]
     with pytest.raises(ValueError, match="needs an endpoint"):
         EndpointOrder([])

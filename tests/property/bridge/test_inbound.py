@@ -238,7 +238,7 @@ STEPS = st.one_of(
 
 @settings(max_examples=80, deadline=None)
 @given(unique=st.booleans(), steps=st.lists(STEPS, min_size=15, max_size=40))
-def test_every_order_of_events(unique: bool, steps: list[tuple[Any, ...]]) -> None:
+def test_every_order_of_events_keeps_the_promise(unique: bool, steps: list[tuple[Any, ...]]) -> None:
     crossing = Crossing(unique)
     for name, *arguments in steps:
         crossing.do[name](*arguments)
@@ -246,7 +246,7 @@ def test_every_order_of_events(unique: bool, steps: list[tuple[Any, ...]]) -> No
     crossing.come_to_rest()
 
 
-def test_what_the_connector_could_not_read_is_rejected_and_counted() -> None:
+def test_unreadable_messages_are_rejected_and_counted() -> None:
     answers: list[tuple[Sequence[int], ForwardOutcome, str]] = []
     router: Any = None
     inbound = IncomingForwarder(router, FORWARDER, RecentNames([]), "gateway")
@@ -256,7 +256,7 @@ def test_what_the_connector_could_not_read_is_rejected_and_counted() -> None:
     assert (inbound.figures.received, inbound.figures.rejected, inbound.credit) == (1, 1, INBOX_WINDOW)
 
 
-def test_what_consumers_give_back_waits_for_its_time() -> None:
+def test_released_messages_wait_for_their_time() -> None:
     """A message that consumers released is published again only on the next tick, so that it does not loop."""
 
     class Anycast:

@@ -325,7 +325,7 @@ def test_every_message_lands_once_and_in_order(operations_: list[tuple[Any, ...]
 
 @given(script)
 @settings(max_examples=60, deadline=None)
-def test_a_peer_without_batches_gets_every_message_with_its_name(operations_: list[tuple[Any, ...]]) -> None:
+def test_peer_without_batches_gets_every_message_with_its_name(operations_: list[tuple[Any, ...]]) -> None:
     world = World(batches=False)
     play(world, operations_)
     for address, bodies in world.published.items():
@@ -338,7 +338,7 @@ def test_a_peer_without_batches_gets_every_message_with_its_name(operations_: li
 
 @given(script, script)
 @settings(max_examples=40, deadline=None)
-def test_the_peer_may_change_between_connections(before: list[tuple[Any, ...]], after: list[tuple[Any, ...]]) -> None:
+def test_peer_may_change_between_connections(before: list[tuple[Any, ...]], after: list[tuple[Any, ...]]) -> None:
     """After a change of endpoint, messages in flight are repeated in the form that the new endpoint supports."""
     world = World(batches=False)
     for name, *arguments in before:
@@ -357,7 +357,7 @@ def test_the_peer_may_change_between_connections(before: list[tuple[Any, ...]], 
         assert len(world.hub.plain_lake[address]) == len(bodies)
 
 
-def test_the_window_bounds_what_is_held() -> None:
+def test_window_bounds_the_buffered_messages() -> None:
     world = World()
     for _ in range(50):
         world.publish(0, 20, 80)
@@ -387,7 +387,7 @@ def test_batches_grow_while_the_window_is_busy() -> None:
     assert world.uplink.figures.batches_sent == 3
 
 
-def test_amqp_bodies_cross_untouched() -> None:
+def test_amqp_bodies_are_unchanged() -> None:
     world = World()
     body = b"\x00\x53\x75\xa0\x03abc"
     world.forwarders[0].append(0, Run("plant/1", "sensor", 1 | AMQP, b"\x00\x53\x70\xc0\x02\x01\x41", [body], 5))
@@ -396,7 +396,7 @@ def test_amqp_bodies_cross_untouched() -> None:
     assert world.hub.lake["plant/1"] == [body]
 
 
-def test_a_removed_forwarder_is_neither_sent_nor_settled() -> None:
+def test_messages_of_a_removed_forwarder_are_neither_sent_nor_settled() -> None:
     world = World()
     world.connect()
     for _ in range(4):

@@ -23,7 +23,7 @@ def patterns(draw: st.DrawFn) -> str:
 
 
 @given(found=st.dictionaries(patterns(), st.sampled_from(AddressType), max_size=12), asked=st.lists(names, max_size=8))
-def test_the_most_specific_rule_that_matches(found: dict[str, AddressType], asked: list[str]) -> None:
+def test_most_specific_matching_rule_is_found(found: dict[str, AddressType], asked: list[str]) -> None:
     table = AddressTable([AddressRule(pattern, kind) for pattern, kind in found.items()])
     for name in asked:
         expected = next((rule for rule in table.rules if matches(rule.pattern, name)), DEFAULT_RULE)
@@ -31,7 +31,7 @@ def test_the_most_specific_rule_that_matches(found: dict[str, AddressType], aske
         assert table.rule(name) is expected, "remembered"
 
 
-def test_a_new_name_is_not_held_against_every_rule() -> None:
+def test_new_name_is_not_compared_with_every_rule() -> None:
     """A new name is not compared with every rule.
 
     A plant that lists its addresses by name has thousands of rules, and each device adds names.

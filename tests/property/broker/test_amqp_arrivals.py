@@ -358,33 +358,33 @@ class TestLanes:
         steps: list[Step] = [*each("queue/a"), ("commit", None), *each("queue/a"), ("commit", None)]
         assert both(steps) == (CLIENTS,)  # the first messages teach their form
 
-    def test_messages_of_two_queues_in_a_turn_are_one_batch(self) -> None:
+    def test_messages_to_two_queues_in_a_turn_are_one_batch(self) -> None:
         steps: list[Step] = [*each("queue/a"), *each("queue/b"), ("commit", None)]
         steps += [("send", 0, "queue/a", [PLAIN[1]], False), *each("queue/b")[1:], ("commit", None)]
         assert CLIENTS in both(steps)
 
-    def test_a_commit_that_fails_refuses_them_all(self) -> None:
+    def test_failed_commit_refuses_them_all(self) -> None:
         both([*each("queue/a"), ("commit", None), *each("queue/a"), ("commit", StoreError("failed"))])
 
-    def test_a_connection_that_is_lost_before_the_commit_is_answered_no_more(self) -> None:
+    def test_connection_lost_before_the_commit_gets_no_answer(self) -> None:
         both([*each("queue/a"), ("commit", None), *each("queue/a"), ("lose", 1), ("turn",), ("commit", None)])
 
-    def test_a_link_that_is_detached_before_the_commit_is_answered_no_more(self) -> None:
+    def test_link_detached_before_the_commit_gets_no_answer(self) -> None:
         both([*each("queue/a"), ("commit", None), *each("queue/a"), ("detach", 1, "queue/a"), ("turn",)])
 
     @pytest.mark.parametrize("other", OTHERS)
-    def test_another_message_goes_the_usual_way(self, other: bytes) -> None:
+    def test_different_message_takes_the_general_path(self, other: bytes) -> None:
         both([*each("queue/a"), *each("queue/a", other), *each("queue/a"), ("commit", None), *each("queue/a")])
 
     @pytest.mark.parametrize("size", [1, 8, 30])
-    def test_a_message_in_pieces(self, size: int) -> None:
+    def test_message_in_several_transfers_is_read(self, size: int) -> None:
         sent: list[Step] = [("send", 0, "queue/a", [PLAIN[1]], False), ("carry", 0, size), ("carry", 0, size)]
         both([*each("queue/a"), *sent, ("turn",), ("commit", None), *each("queue/a")])
 
-    def test_more_than_a_few_unsettled(self) -> None:
+    def test_many_unsettled_messages_are_read(self) -> None:
         both([*(each("queue/a") * 12), ("commit", None), *(each("queue/a") * 3)])
 
-    def test_a_connection_that_has_ended_is_not_kept(self) -> None:
+    def test_ended_connection_is_released(self) -> None:
         async def ended() -> weakref.ref[AmqpSession]:
             world = World(lanes=True)
             await world.begin()
@@ -412,33 +412,33 @@ class TestAnycast:
     """Messages that lanes read for the consumers of an address are handed on together."""
 
     @pytest.mark.parametrize("state", STATES)
-    def test_their_outcomes_go_to_who_sent_them(self, state: DeliveryState) -> None:
+    def test_outcomes_go_to_their_senders(self, state: DeliveryState) -> None:
         steps = [*each("anycast/a"), ("settle", state), ("turn",), *each("anycast/a"), ("settle", state), ("turn",)]
         assert handed_on(steps)[-1] == CLIENTS
 
-    def test_no_more_than_there_is_credit_for(self) -> None:
+    def test_deliveries_are_limited_by_the_credit(self) -> None:
         steps = [*each("anycast/a"), ("settle", DeliveryState.ACCEPTED), ("turn",), ("turn",)]
         steps += [("grant", 2), ("turn",), *each("anycast/a"), ("grant", 1), ("turn",)]
         assert max(handed_on(steps, credit=CLIENTS)) == 2
 
-    def test_what_was_not_answered_goes_to_who_comes(self) -> None:
+    def test_unanswered_messages_go_to_the_next_consumer(self) -> None:
         steps: list[Step] = [*each("anycast/a"), ("settle", DeliveryState.ACCEPTED), ("turn",), *each("anycast/a")]
         assert CLIENTS in handed_on([*steps, ("replace",), ("turn",), *each("anycast/a")])
 
-    def test_a_connection_that_is_lost_is_answered_no_more(self) -> None:
+    def test_lost_connection_gets_no_answer(self) -> None:
         steps: list[Step] = [*each("anycast/a"), ("settle", DeliveryState.ACCEPTED), ("turn",), *each("anycast/a")]
         assert CLIENTS in handed_on([*steps, ("lose", 1), ("turn",), ("settle", DeliveryState.ACCEPTED), ("turn",)])
 
-    def test_a_link_that_is_detached_is_answered_no_more(self) -> None:
+    def test_detached_link_gets_no_answer(self) -> None:
         steps: list[Step] = [*each("anycast/a"), ("settle", DeliveryState.ACCEPTED), ("turn",), *each("anycast/a")]
         handed_on([*steps, ("detach", 1, "anycast/a"), ("turn",), ("settle", DeliveryState.ACCEPTED), ("turn",)])
 
     @pytest.mark.parametrize("consumer", [{"snd_settle_mode": 1}, {"max_message_size": 12}, {"max_message_size": 1000}])
-    def test_of_a_consumer_that_wants_each_looked_at(self, consumer: dict[str, int]) -> None:
+    def test_consumer_with_a_selector_examines_each_message(self, consumer: dict[str, int]) -> None:
         steps: list[Step] = [*each("anycast/a"), ("settle", DeliveryState.ACCEPTED), ("turn",), *each("anycast/a")]
         handed_on([*steps, ("settle", DeliveryState.ACCEPTED), ("turn",)], **consumer)
 
-    def test_a_header_with_a_time_to_live_goes_the_usual_way(self) -> None:
+    def test_header_with_a_time_to_live_takes_the_general_path(self) -> None:
         steps = [
             *each("anycast/a", WITH_TTL),
             ("settle", DeliveryState.ACCEPTED),
@@ -447,12 +447,12 @@ class TestAnycast:
         ]
         assert handed_on([*steps, ("settle", DeliveryState.ACCEPTED), ("turn",)]) == ()
 
-    def test_nobody_is_there(self) -> None:
+    def test_messages_without_a_consumer_are_answered(self) -> None:
         steps: list[Step] = [*each("anycast/a"), ("settle", DeliveryState.ACCEPTED), ("turn",)]
         sent: Step = ("send", 0, "anycast/a", [PLAIN[0]], False)
         handed_on([*steps, sent, ("carry", 0, 1 << 30), ("replace",), ("turn",)])
 
-    def test_what_is_answered_is_let_go(self) -> None:
+    def test_answered_messages_are_released(self) -> None:
         class Sender:
             name = "d"
             address = "anycast/a"

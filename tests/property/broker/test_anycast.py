@@ -317,7 +317,7 @@ STEPS = st.one_of(
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(STEPS, max_size=12), st.sampled_from([1000, LARGE]))
-def test_one_consumer_gets_and_answers_the_same_either_way(steps: list[object], size_max: int) -> None:
+def test_single_consumer_gets_and_answers_the_same_on_both_paths(steps: list[object], size_max: int) -> None:
     def played(*, together: bool) -> tuple[list[bytes], list[list[tuple[int, Refusal | None]]]]:
         address, receiver = Address(), Receiver("r", 0, size_max)
         address.come(receiver)
@@ -340,7 +340,7 @@ def test_one_consumer_gets_and_answers_the_same_either_way(steps: list[object], 
 
 
 class TestOneTurn:
-    def test_is_shared_evenly_and_in_order(self) -> None:
+    def test_messages_are_shared_evenly_and_in_order(self) -> None:
         address = Address()
         for name in "xyz":
             address.come(Receiver(name, 100))
@@ -351,7 +351,7 @@ class TestOneTurn:
         order = list(address.who)
         assert [receiver.got for receiver in address.receivers] == [order[:3], order[3:6], order[6:]]
 
-    def test_what_a_consumer_cannot_take_goes_to_another_in_order(self) -> None:
+    def test_messages_a_consumer_cannot_take_go_to_another_in_order(self) -> None:
         address = Address()
         address.come(Receiver("small", 100, LARGE))
         address.come(Receiver("all", 0))
@@ -366,7 +366,7 @@ class TestOneTurn:
         assert everything.got == [body for body in order if len(body) > LARGE]
         assert small.got == [body for body in order if len(body) <= LARGE]
 
-    def test_a_range_that_is_released_goes_to_another_in_order(self) -> None:
+    def test_released_range_goes_to_another_in_order(self) -> None:
         address = Address()
         address.come(Receiver("first", 3))
         address.send(0, [0, 0, 0])
@@ -376,7 +376,7 @@ class TestOneTurn:
         first.subscription.settle(first, 0, 2, DeliveryOutcome.RELEASED)
         assert address.receivers[1].got == list(address.who)
 
-    def test_what_was_given_back_is_answered_when_the_one_it_waited_for_raises(self) -> None:
+    def test_released_message_is_answered_when_its_awaited_consumer_raises(self) -> None:
         address = Address()
         address.come(Receiver("first", 2))
         address.come(Receiver("second", 0))
@@ -391,7 +391,7 @@ class TestOneTurn:
         second.subscription.pump()
         assert address.senders[0].answers == {0: Refusal.NO_CONSUMER, 1: Refusal.NO_CONSUMER}
 
-    def test_one_without_credit_gets_nothing(self) -> None:
+    def test_consumer_without_credit_gets_nothing(self) -> None:
         address = Address()
         address.come(Receiver("deaf", 0))
         address.come(Receiver("well", 100))
@@ -400,7 +400,7 @@ class TestOneTurn:
                 address.send(0, [0])
         assert [len(receiver.got) for receiver in address.receivers] == [0, 5]
 
-    def test_more_than_has_room_is_handed_out_before_its_end(self) -> None:
+    def test_messages_beyond_the_buffer_are_delivered_before_the_end_of_the_turn(self) -> None:
         address = Address()
         address.come(Receiver("r", 100, TRANSIENT_BUFFER_BYTES_MIN))
         with address.turn(together=True):
@@ -410,7 +410,7 @@ class TestOneTurn:
         assert len(address.receivers[0].got) == 5
         assert not address.senders[0].answers
 
-    def test_an_address_reconfigured_in_it_delivers_what_came_before(self) -> None:
+    def test_reconfigured_address_delivers_earlier_messages(self) -> None:
         address = Address()
         receiver = Receiver("r", 100)
         address.come(receiver)
@@ -424,7 +424,7 @@ class TestOneTurn:
         address.site.settle_down()
         assert address.senders[0].answers == {0: None, 1: None}  # in the queue
 
-    def test_what_raises_in_it_keeps_nothing_from_the_consumers(self) -> None:
+    def test_exception_does_not_affect_the_consumers(self) -> None:
         address = Address()
         address.come(Receiver("r", 100))
 
@@ -438,7 +438,7 @@ class TestOneTurn:
         assert len(address.receivers[0].got) == 1
 
 
-class TestHandedOn:
+class TestLaneDelivery:
     """Batch with one message of each of many senders."""
 
     @pytest.fixture
@@ -452,12 +452,12 @@ class TestHandedOn:
         address.receivers[0].got.clear()
         return address
 
-    def test_is_shared_evenly_and_in_order(self, address: Address) -> None:
+    def test_messages_are_shared_evenly_and_in_order(self, address: Address) -> None:
         assert address.hand_on([0, 1, 2, 0, 1]) == 5
         order = list(address.who)[1:]
         assert sorted(receiver.got for receiver in address.receivers) == [order[:3], order[3:]]
 
-    def test_each_is_answered_by_who_has_it(self, address: Address) -> None:
+    def test_each_message_is_answered_by_its_consumer(self, address: Address) -> None:
         address.hand_on([0, 1, 2, 2])
         first, second = address.receivers
         for receiver, outcome in ((first, DeliveryOutcome.ACCEPTED), (second, DeliveryOutcome.REJECTED)):
@@ -472,7 +472,7 @@ class TestHandedOn:
         figures = address.site.router.figures
         assert (figures.received, figures.acknowledged, figures.refused) == (5, 3, 2)
 
-    def test_no_more_than_there_is_credit_for(self, address: Address) -> None:
+    def test_deliveries_are_limited_by_the_credit(self, address: Address) -> None:
         for receiver, credit in zip(address.receivers, (1, 2), strict=True):
             receiver.credit = credit
         assert address.hand_on([0, 1, 2, 0, 1]) == 3
@@ -483,7 +483,7 @@ class TestHandedOn:
         receiver.subscription.pump()
         assert receiver.got[-3:] == list(address.who)[4:]
 
-    def test_what_one_leaves_behind_goes_to_the_other_as_it_was_sent(self, address: Address) -> None:
+    def test_messages_of_a_departed_consumer_go_to_the_other_unchanged(self, address: Address) -> None:
         address.hand_on([0, 1, 2, 0])
         first, second = address.receivers
         left = list(first.held.values())
@@ -491,14 +491,14 @@ class TestHandedOn:
         assert second.got[-len(left) :] == left
         assert set(second.held.values()) == address.unanswered
 
-    def test_one_that_raises_keeps_nothing_from_the_other(self, address: Address) -> None:
+    def test_consumer_that_raises_does_not_affect_the_other(self, address: Address) -> None:
         address.receivers[0].raises = True
         address.hand_on([0, 1, 2, 0])
         other = address.receivers[1]
         assert set(other.held.values()) == address.unanswered
         assert len(other.got) == 4
 
-    def test_when_all_have_gone_their_senders_hear_it(self, address: Address) -> None:
+    def test_senders_are_answered_when_all_consumers_have_left(self, address: Address) -> None:
         address.hand_on([0, 1])
         for receiver in list(address.receivers):
             address.go(receiver)
@@ -506,14 +506,14 @@ class TestHandedOn:
         assert address.hand_on([2]) == 0
         assert address.senders[2].answers == {3: Refusal.NO_CONSUMER}
 
-    def test_one_that_looks_at_each_gets_runs(self, address: Address) -> None:
+    def test_consumer_with_a_selector_gets_runs(self, address: Address) -> None:
         for receiver in address.receivers:
             receiver.encoded = False
         assert address.hand_on([0, 1]) == 2
         assert sorted(body for receiver in address.receivers for body in receiver.got) == list(address.who)[1:]
 
 
-class TestFew:
+class TestFewMessages:
     """Small batches of a turn go to all consumers, or to one that answers at once."""
 
     @pytest.fixture
@@ -536,7 +536,7 @@ class TestFew:
                 receiver.answer(position, DeliveryOutcome.ACCEPTED)
         return len(busy)
 
-    def test_of_those_that_answer_at_once_one_gets_them_all(self, address: Address) -> None:
+    def test_one_of_several_fast_consumers_gets_all(self, address: Address) -> None:
         counts = [self.turn(address, 6, 0.001) for _ in range(9)]
         assert counts[0] == 3
         assert counts[-3:] == [1, 1, 1]
@@ -544,17 +544,17 @@ class TestFew:
         self.turn(address, 6, 0.001), self.turn(address, 6, 0.001), self.turn(address, 6, 0.001)
         assert [len(receiver.got) for receiver in address.receivers] == [count + 6 for count in got]  # in turns
 
-    def test_those_that_take_their_time_share_them(self, address: Address) -> None:
+    def test_slow_consumers_share_the_messages(self, address: Address) -> None:
         assert [self.turn(address, 6, 2 * ANYCAST_QUICK_S) for _ in range(9)] == [3] * 9
 
-    def test_one_gets_no_more_at_once_than_twice_what_it_has_answered(self, address: Address) -> None:
+    def test_consumer_gets_at_most_twice_what_it_has_answered(self, address: Address) -> None:
         for count in (3, 3, 3, 6, 6, 6):
             self.turn(address, count, 0.001)
         before = {receiver.name: len(receiver.got) for receiver in address.receivers}
         self.turn(address, 100, 0.001)
         assert max(len(receiver.got) - before[receiver.name] for receiver in address.receivers) <= 40
 
-    def test_one_that_stops_answering_gets_its_part_again(self, address: Address) -> None:
+    def test_consumer_that_stops_answering_gets_its_share_again(self, address: Address) -> None:
         for _ in range(9):
             self.turn(address, 6, 0.001)
         address.hand_on([0] * 6)  # one consumer holds them
@@ -565,7 +565,7 @@ class TestFew:
             address.hand_on([0] * 6)
         assert len(stopped.held) - held <= 2 * 3
 
-    def test_one_that_becomes_slow_shares_again(self, address: Address) -> None:
+    def test_consumer_that_becomes_slow_shares_again(self, address: Address) -> None:
         for _ in range(9):
             self.turn(address, 6, 0.001)
         for _ in range(3):

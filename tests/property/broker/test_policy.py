@@ -37,7 +37,7 @@ def model(rules: list[AccessRule], operation: Operation, name: str) -> bool:
 
 @settings(max_examples=150, deadline=None)
 @given(RULES)
-def test_names_are_allowed_as_the_model_says(rules: list[AccessRule]) -> None:
+def test_rights_of_names_match_the_model(rules: list[AccessRule]) -> None:
     grant = Grant("a", "c", rules)
     for name in [*NAMES, *NAMES]:  # again, now cached
         assert grant.may_send(name) is model(rules, Operation.SEND, name)
@@ -46,7 +46,7 @@ def test_names_are_allowed_as_the_model_says(rules: list[AccessRule]) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(RULES, FILTERS.filter(lambda pattern: "%" not in pattern))
-def test_a_filter_that_is_allowed_reaches_nothing_that_is_not(rules: list[AccessRule], pattern: str) -> None:
+def test_allowed_filter_matches_only_allowed_names(rules: list[AccessRule], pattern: str) -> None:
     grant = Grant("a", "c", rules)
     if grant.may_receive(pattern):
         for name in NAMES:
@@ -55,7 +55,7 @@ def test_a_filter_that_is_allowed_reaches_nothing_that_is_not(rules: list[Access
 
 @settings(max_examples=100, deadline=None)
 @given(RULES, st.text("ab+#/%uc$", min_size=0, max_size=4))
-def test_no_user_name_reaches_beyond_one_level(rules: list[AccessRule], user: str) -> None:
+def test_user_name_does_not_reach_beyond_one_level(rules: list[AccessRule], user: str) -> None:
     """The name of a user never gives it more rights than a rule with + in place of the placeholder."""
     grant = Grant(user, user, rules)
     widest = [AccessRule(tuple(p.replace("%u", "+") for p in rule.addresses), rule.operations) for rule in rules]

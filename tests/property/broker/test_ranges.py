@@ -15,7 +15,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["add", "remove", "take"]), SPANS), m
 
 @given(STEPS, SPANS)
 @settings(max_examples=300, deadline=None)
-def test_behaves_like_a_set(steps: list[tuple[str, tuple[int, int]]], window: tuple[int, int]) -> None:
+def test_ranges_behave_like_a_set(steps: list[tuple[str, tuple[int, int]]], window: tuple[int, int]) -> None:
     ranges, model = Ranges(), set[int]()
     for verb, (first, last) in steps:
         span = set(range(first, last + 1))

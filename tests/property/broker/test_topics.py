@@ -41,13 +41,13 @@ WIDE = FILTERS | FILTERS.map(widen)
         ("ACCOUNTS", "Accounts", False),  # case sensitive (section 4.7.3)
     ],
 )
-def test_matches_as_the_standard_says(pattern: str, name: str, expected: bool) -> None:
+def test_matching_follows_the_standard(pattern: str, name: str, expected: bool) -> None:
     assert matches(pattern, name) is expected
 
 
 @given(st.lists(st.tuples(WIDE, st.integers(0, 3)), max_size=20), st.lists(NAMES, max_size=10), st.data())
 @settings(max_examples=200, deadline=None)
-def test_tree_finds_what_one_by_one_matching_finds(
+def test_tree_finds_the_same_as_single_matching(
     entries: list[tuple[str, int]], names: list[str], data: st.DataObject
 ) -> None:
     tree: FilterTree[int] = FilterTree()
@@ -66,7 +66,7 @@ def test_tree_finds_what_one_by_one_matching_finds(
 
 @given(st.lists(WIDE, max_size=12), NAMES, st.lists(LEVEL, min_size=1, max_size=3))
 @settings(max_examples=500, deadline=None)
-def test_what_follows_the_levels_that_decide_decides_nothing(patterns: list[str], name: str, more: list[str]) -> None:
+def test_levels_after_the_deciding_ones_do_not_matter(patterns: list[str], name: str, more: list[str]) -> None:
     tree: FilterTree[int] = FilterTree()
     table = NumberedFilters(patterns)
     for value, pattern in enumerate(patterns):
@@ -94,7 +94,7 @@ def test_covers_and_overlaps_agree_with_names(a: str, b: str, name: str) -> None
 
 @given(FILTERS, NAMES)
 @settings(max_examples=300, deadline=None)
-def test_a_widened_filter_matches_the_same_and_names_with_dollar(pattern: str, name: str) -> None:
+def test_widened_filter_matches_the_same_and_names_with_dollar(pattern: str, name: str) -> None:
     wide = widen(pattern)
     assert is_wide(wide) is pattern.startswith(("+", "#"))
     plain = name.replace("$", "")

@@ -114,7 +114,7 @@ steps = st.tuples(st.lists(ranges, min_size=1, max_size=3), st.sampled_from([Non
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(steps, min_size=1, max_size=5), st.sampled_from([None, 2, 5]))
-def test_what_is_acknowledged_is_in_the_lake_once(
+def test_acknowledged_messages_are_in_the_lake_once(
     script: list[tuple[list[tuple], str | None]], rows_max: int | None
 ) -> None:
     """Acknowledged messages are in the lake exactly once, after a death at any step.
@@ -156,7 +156,7 @@ def test_what_is_acknowledged_is_in_the_lake_once(
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([None, *FAILPOINTS])), min_size=1, max_size=5))
-def test_a_ledger_range_lands_once(script: list[tuple[int, str | None]]) -> None:
+def test_ledger_range_lands_once(script: list[tuple[int, str | None]]) -> None:
     with tempfile.TemporaryDirectory(dir=fast_folder()) as directory:
         hub = Hub(Path(directory))
         sent = set()
@@ -183,7 +183,7 @@ def test_coverage_is_a_set(added: list[tuple[int, int]], first: int, more: int) 
 
 
 @given(st.lists(st.integers(0, 60), min_size=1), st.integers(0, 3))
-def test_holes_are_closed_from_the_lowest(points: list[int], holes_max: int) -> None:
+def test_gaps_are_closed_from_the_lowest(points: list[int], holes_max: int) -> None:
     coverage = SequenceSet()
     for point in points:
         coverage.add(point, point, holes_max)

@@ -90,7 +90,7 @@ def addresses(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 @settings(max_examples=60)
 @given(addresses(), addresses())
-def test_what_is_applied_comes_back_and_means_the_same(
+def test_applied_configuration_survives_with_its_meaning(
     first: list[dict[str, Any]], second: list[dict[str, Any]]
 ) -> None:
     model = {document["metadata"]["name"]: document for document in [*first, *second]}

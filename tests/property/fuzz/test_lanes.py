@@ -22,19 +22,19 @@ def target(request: pytest.FixtureRequest) -> Iterator[LaneTarget]:
     made.close()
 
 
-def test_an_input_is_pieces() -> None:
+def test_input_consists_of_pieces() -> None:
     stream = [(0, b"one"), (2, bytes(300)), (1, b"")]
     found = list(pieces(encoded(stream)))
     assert found == [Piece(0, True, b"one"), Piece(2, True, bytes(255)), Piece(2, True, bytes(45))]
     assert list(pieces(b"\x02\x09cut\x00"[:5])) == [Piece(2, False, b"cut")]
 
 
-def test_the_seeds_are_taken_by_lanes(target: LaneTarget) -> None:
+def test_lanes_accept_the_seeds(target: LaneTarget) -> None:
     for seed in lane_seeds(target.protocol):
         assert target.take(seed) == CONNECTIONS
 
 
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 2), damages)
-def test_damaged_seeds(target: LaneTarget, seed: int, how: list[tuple[int, int, int]]) -> None:
+def test_damaged_seeds_are_accepted(target: LaneTarget, seed: int, how: list[tuple[int, int, int]]) -> None:
     target.take(damaged(lane_seeds(target.protocol)[seed], how))

@@ -15,7 +15,7 @@ data = st.data()
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_the_seeds_are_understood(name: str) -> None:
+def test_seeds_are_understood(name: str) -> None:
     """Each parser understands at least one of its seeds; it may refuse the others."""
     parser = PARSERS[name]
     refused = 0
@@ -30,7 +30,7 @@ def test_the_seeds_are_understood(name: str) -> None:
 @pytest.mark.parametrize("name", PARSERS)
 @settings(max_examples=150, deadline=None)
 @given(drawn=data)
-def test_damaged_seeds(name: str, drawn: st.DataObject) -> None:
+def test_damaged_seeds_raise_only_documented_errors(name: str, drawn: st.DataObject) -> None:
     parser = PARSERS[name]
     with contextlib.suppress(*parser.raises):
         parser.take(damaged(drawn.draw(st.sampled_from(parser.seeds)), drawn.draw(damages)))
@@ -39,7 +39,7 @@ def test_damaged_seeds(name: str, drawn: st.DataObject) -> None:
 @pytest.mark.parametrize("name", PARSERS)
 @settings(max_examples=80, deadline=None)
 @given(noise=st.binary(max_size=200))
-def test_random_bytes(name: str, noise: bytes) -> None:
+def test_random_bytes_raise_only_documented_errors(name: str, noise: bytes) -> None:
     parser = PARSERS[name]
     with contextlib.suppress(*parser.raises):
         parser.take(noise)

@@ -29,13 +29,13 @@ def target() -> Iterator[Target]:
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_the_seed_is_understood(target: Target, version: int) -> None:
+def test_seed_is_understood(target: Target, version: int) -> None:
     sent = target.feed("mqtt", iter(mqtt_steps(version)))
     assert b"kept" in sent, "the queue's message came back"
     assert len(target.feed("amqp", iter(TURNS))) > 100
 
 
-def test_the_rich_seed_is_understood(target: Target) -> None:
+def test_rich_seed_is_understood(target: Target) -> None:
     found = split(target.feed("mqtt", iter(mqtt_rich())), 5)
     answers = [packet for packet in found if isinstance(packet, packets.PubAck | packets.PubRec)]
     said = [(each.packet_id, int(each.reason)) for each in answers]
@@ -45,19 +45,19 @@ def test_the_rich_seed_is_understood(target: Target) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(MQTT_SEEDS), damages, piece_sizes)
-def test_damaged_mqtt(target: Target, seed: bytes, how: list[tuple[int, int, int]], size: int) -> None:
+def test_damaged_mqtt_is_accepted(target: Target, seed: bytes, how: list[tuple[int, int, int]], size: int) -> None:
     target.feed("mqtt", in_pieces(damaged(seed, how), size))
 
 
 @settings(max_examples=40, deadline=None)
 @given(damages, piece_sizes)
-def test_damaged_amqp(target: Target, how: list[tuple[int, int, int]], size: int) -> None:
+def test_damaged_amqp_is_accepted(target: Target, how: list[tuple[int, int, int]], size: int) -> None:
     target.feed("amqp", in_pieces(damaged(AMQP_STREAM, how), size))
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.binary(max_size=400), st.sampled_from([None, 3, 4, 5]), piece_sizes)
-def test_random_bytes(target: Target, data: bytes, version: int | None, size: int) -> None:
+def test_random_bytes_are_accepted(target: Target, data: bytes, version: int | None, size: int) -> None:
     opening = packets.Connect("fuzz", version).encode() if version else b""
     target.feed("mqtt", in_pieces(opening + data, size))
     target.feed("amqp", in_pieces((AMQP_HEADER if version else b"") + data, size))

@@ -25,7 +25,7 @@ SOURCE = MessageSource("4711", "hono-mqtt", "t")
 
 
 @given(TOPICS, st.text(max_size=40))
-def test_topics(name: str, bag: str) -> None:
+def test_any_topic_is_answered(name: str, bag: str) -> None:
     found, rest = split_bag(f"{name}/?{bag}")
     with suppress(DeviceError):
         read_upload(found)
@@ -37,7 +37,7 @@ def test_topics(name: str, bag: str) -> None:
 
 
 @given(st.text(max_size=600))
-def test_bags(text: str) -> None:
+def test_any_property_bag_is_answered(text: str) -> None:
     with suppress(DeviceError):
         bag = read_bag(text)
         assert bag.correlation is None or is_level(bag.correlation)
@@ -47,7 +47,7 @@ def test_bags(text: str) -> None:
     st.text(min_size=1, max_size=20),
     st.one_of(st.text(max_size=20), st.binary(max_size=20), st.integers(0, 2**64 - 1), st.uuids()),
 )
-def test_identifiers_come_back(reply: str, correlation: str | bytes | int | UUID) -> None:
+def test_identifiers_survive_a_round_trip(reply: str, correlation: str | bytes | int | UUID) -> None:
     requests = CommandRequests(b"k" * 32)
     identifier = requests.identifier("4711", CommandRequest(reply, correlation))
     assert is_level(identifier) or len(identifier) > 255
@@ -55,13 +55,13 @@ def test_identifiers_come_back(reply: str, correlation: str | bytes | int | UUID
 
 
 @given(st.text(max_size=80))
-def test_identifiers_of_others(text: str) -> None:
+def test_foreign_identifiers_are_refused(text: str) -> None:
     with suppress(DeviceError):
         raise AssertionError(CommandRequests(b"k" * 32).read("4711", text))
 
 
 @given(st.binary(max_size=80))
-def test_commands_of_any_bytes(data: bytes) -> None:
+def test_commands_of_any_bytes_are_answered(data: bytes) -> None:
     with suppress(DeviceError):
         raise AssertionError(find_queue(data, HonoAddresses("T")))
 
@@ -70,7 +70,7 @@ def test_commands_of_any_bytes(data: bytes) -> None:
     st.lists(st.tuples(st.text(max_size=8), st.one_of(st.text(max_size=8), st.booleans())), max_size=4).map(dict),
     st.binary(min_size=1, max_size=40),
 )
-def test_what_a_device_says_of_itself_does_not_count(application: dict[str, object], body: bytes) -> None:
+def test_claims_of_a_device_about_itself_do_not_count(application: dict[str, object], body: bytes) -> None:
     said = {key: value for key, value in application.items() if key != "ttd"}
     application = {**said, "device_id": "forged", "ttd": "forged"}
     message = b"\x00\x53\x74" + encode(application) + b"\x00\x53\x75" + encode(body)
@@ -85,13 +85,13 @@ def test_what_a_device_says_of_itself_does_not_count(application: dict[str, obje
 
 
 @given(st.binary(max_size=60))
-def test_messages_of_any_bytes(data: bytes) -> None:
+def test_messages_of_any_bytes_are_answered(data: bytes) -> None:
     with suppress(DecodeError, DeviceError):
         complete_message(data, "telemetry/T", SOURCE, 0)
 
 
 @given(st.lists(st.tuples(st.text(max_size=8), st.text(max_size=8)), max_size=4), st.none() | st.integers(0, 2**32 - 1))
-def test_meta_data_over_mqtt(users: list[tuple[str, str]], ttl_s: int | None) -> None:
+def test_metadata_of_any_bytes_over_mqtt_is_answered(users: list[tuple[str, str]], ttl_s: int | None) -> None:
     kept = tuple(pair for pair in users if "\0" not in pair[0] + pair[1])
     raw = encode_run(Properties(user_property=(*kept, ("device_id", "forged"))))
     found = decode_run(mqtt_properties(raw, SOURCE, None, ttl_s))

@@ -25,7 +25,7 @@ FRAMES = st.builds(
 
 @settings(max_examples=300)
 @given(st.lists(FRAMES | st.binary(max_size=50), max_size=12), st.integers(1, 64))
-def test_frames(parts: list[bytes], step: int) -> None:
+def test_any_frames_are_accepted(parts: list[bytes], step: int) -> None:
     found = WebSocketConnection(MqttConnection(Limits(), 0.0), MQTT, message_bytes_max=1000)
     data = UPGRADE + b"".join(parts)
     for start in range(0, len(data), step):
@@ -37,7 +37,7 @@ def test_frames(parts: list[bytes], step: int) -> None:
 
 @settings(max_examples=300)
 @given(st.binary(max_size=300), st.integers(0, len(UPGRADE)), st.integers(0, 40))
-def test_requests(noise: bytes, start: int, cut: int) -> None:
+def test_any_requests_are_answered(noise: bytes, start: int, cut: int) -> None:
     inner = EchoMachine()
     found = WebSocketConnection(inner, MQTT, message_bytes_max=1000)
     found.receive_data(UPGRADE[:start] + noise + UPGRADE[start + cut :], 1.0)
@@ -51,7 +51,7 @@ def test_requests(noise: bytes, start: int, cut: int) -> None:
     | st.lists(st.from_regex(rb'\{"address": "[a-z/#+$]{0,9}", "body": .{0,9}\}')).map(b"\n".join),
     st.sampled_from(["application/json", "application/x-ndjson", "text/plain", ""]),
 )
-def test_batches(body: bytes, content_type: str) -> None:
+def test_any_batches_are_answered(body: bytes, content_type: str) -> None:
     with contextlib.suppress(BadRequest):
         messages = parse_batch(body, content_type)
         runs = list(runs_of(messages, "d"))
@@ -61,7 +61,7 @@ def test_batches(body: bytes, content_type: str) -> None:
 
 @settings(max_examples=300)
 @given(st.text(), st.dictionaries(st.sampled_from(["qos", "ttl", "hono-ttl", "retain", "content-type"]), st.text()))
-def test_single(address: str, query: dict[str, str]) -> None:
+def test_any_single_messages_are_answered(address: str, query: dict[str, str]) -> None:
     with contextlib.suppress(BadRequest):
         message = parse_single(address, b"", query, {})
         assert 0 <= message.qos <= 2

@@ -354,7 +354,7 @@ OTHER_STEPS = st.one_of(
 )
 
 
-def test_a_lane_takes_nothing_while_its_connection_is_traced_and_goes_on_afterwards() -> None:
+def test_lane_pauses_while_its_connection_is_traced() -> None:
     async def run() -> None:
         world = World(True, 5, rights=False)
         for _ in range(3):
@@ -397,7 +397,7 @@ def test_lanes_change_nothing(data: Any) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_lanes_change_nothing_where_some_is_answered_at_once(data: Any) -> None:
+def test_lanes_change_nothing_where_some_messages_are_answered_at_once(data: Any) -> None:
     """Lanes change nothing where a part of the messages is answered at once.
 
     The exception is unspecified: whether messages that are not stored are answered before a connection ends.
@@ -429,7 +429,7 @@ class TestLanes:
     PUBLISH = packets.Publish("a", b"x", 1, packet_id=1).encode(4)
     NEXT = packets.Publish("a", b"y", 1, packet_id=2).encode(4)
 
-    def test_a_lane_takes_what_is_like_a_message_before(self) -> None:
+    def test_lane_accepts_messages_similar_to_earlier_ones(self) -> None:
         async def run() -> None:
             world = World(True, 4, rights=False)
             for data in (self.PUBLISH, self.NEXT, self.NEXT, self.NEXT):
@@ -443,7 +443,7 @@ class TestLanes:
         run_still(run())
 
     @pytest.mark.parametrize("cut", [1, 2, 5, 6])
-    def test_of_a_packet_that_is_cut_the_machine_gets_its_end_and_no_more(self, cut: int) -> None:
+    def test_machine_gets_exactly_the_rest_of_a_split_packet(self, cut: int) -> None:
         async def run() -> None:
             world = World(True, 4, rights=False)
             for data in (self.PUBLISH, self.NEXT[:cut], self.NEXT[cut:] + 3 * self.NEXT):
@@ -468,7 +468,7 @@ class TestLanes:
             ("a/" + "b" * 253, 2),  # too long for the cache
         ],
     )
-    def test_a_topic_that_begins_as_one_before_need_not_be_taught(self, topic: str, machines: int) -> None:
+    def test_topic_with_a_known_prefix_needs_no_general_path(self, topic: str, machines: int) -> None:
         async def run() -> None:
             world = World(True, 4, rights=False)
             for number, name in enumerate(("a/b", "a/b", topic, topic), 1):
@@ -481,7 +481,7 @@ class TestLanes:
 
         run_still(run())
 
-    def test_a_live_subscriber_gets_what_all_sent_in_a_turn_at_once(self) -> None:
+    def test_live_subscriber_gets_messages_of_all_publishers_of_a_turn_at_once(self) -> None:
         async def run() -> None:
             world = World(True, 4, rights=False)
             world.router.subscriptions.forget("kept")
@@ -507,7 +507,7 @@ class TestLanes:
 
         run_still(run())
 
-    def test_two_subscriptions_that_overlap_each_get_all_in_order(self) -> None:
+    def test_overlapping_subscriptions_each_get_all_in_order(self) -> None:
         sent = [packets.Publish("plant/7/temp", b"%d" % n, 1, packet_id=n).encode(4) for n in range(1, 6)]
         filters = [("subscribe", "plant/#"), ("subscribe", "plant/7/+")]
         both(4, [*filters, *(("take", 0, each) for each in (*sent, *sent))])
@@ -529,7 +529,7 @@ class TestLanes:
 
         run_still(run())
 
-    def test_wildcards_in_a_name_end_the_connection_however_it_begins(self) -> None:
+    def test_wildcard_in_a_name_ends_the_connection_after_any_prefix(self) -> None:
         for name in (b"a/+", b"a/#/b", b"a" + b"/" * 128):
             sent = [packets.Publish("a/b", b"x", 1, packet_id=n).encode(4) for n in (1, 2, 3)]
             body = len(name).to_bytes(2, "big") + name + b"\0\4x"
@@ -537,7 +537,7 @@ class TestLanes:
             world = both(4, [*(("take", 0, each) for each in sent), ("take", 0, b"\x32" + length + body)])
             assert [stored.run.address for _, stored in world.kept] == ["a/b"] * 3
 
-    def test_rights_decide_how_much_of_a_name_counts(self) -> None:
+    def test_rights_decide_how_much_of_a_name_is_compared(self) -> None:
         async def run() -> None:
             world = World(True, 4, rights=True)
             world.allow(0, BELOW)
@@ -551,16 +551,16 @@ class TestLanes:
 
         run_still(run())
 
-    def test_a_connection_that_breaks_has_its_messages_stored_before_its_will(self) -> None:
+    def test_messages_of_a_broken_connection_are_stored_before_its_will(self) -> None:
         both(4, [("take", 0, self.PUBLISH), ("turn",), ("take", 0, self.NEXT), ("lose", 0), ("turn",)])
 
-    def test_one_more_than_the_client_may_send_ends_the_connection(self) -> None:
+    def test_message_beyond_receive_maximum_ends_the_connection(self) -> None:
         sent = b"".join(packets.Publish("a", b"x", 1, packet_id=n).encode(5) for n in range(1, 14))
         world = both(5, [("take", 0, sent[: len(sent) // 13]), ("take", 0, sent[len(sent) // 13 :])])
         assert sum(len(stored.run) for _, stored in world.kept) == 12
         assert b"Receive Maximum" in world.transports[0].written
 
-    def test_a_packet_that_says_what_an_alias_stands_for_is_the_machines(self) -> None:
+    def test_packet_that_defines_an_alias_takes_the_general_path(self) -> None:
         alias = Properties(topic_alias=1)
         named = [packets.Publish(topic, b"x", 0, properties=alias).encode(5) for topic in ("a", "b")]
         by_alias = packets.Publish("", b"y", 0, properties=alias).encode(5)
@@ -570,11 +570,11 @@ class TestLanes:
         heard = [stored.run.address for _, stored in world.kept if b"y" in stored.run.bodies]
         assert heard == ["a", "a"]
 
-    def test_topics_beyond_what_is_remembered_are_taken_all_the_same(self) -> None:
+    def test_topics_beyond_the_cache_are_accepted(self) -> None:
         many = [packets.Publish(f"t/{n}", b"x", 1, packet_id=n + 1).encode(4) for n in range(600)]
         both(4, [step for each in (*many, *many) for step in (("take", 0, each), ("turn",), ("commit", None))])
 
-    def test_nothing_of_it_is_left_when_connections_and_broker_are_gone(self) -> None:
+    def test_no_objects_are_left_after_connections_and_broker(self) -> None:
         async def run() -> weakref.ref[Transport]:
             world = World(True, 4, rights=True)
             for data in (self.PUBLISH, self.NEXT, self.NEXT):

@@ -21,14 +21,14 @@ any_versioned = versions.flatmap(lambda version: st.tuples(st.just(version), any
 
 @settings(max_examples=100, deadline=None)
 @given(any_versioned)
-def test_round_trip(versioned: tuple[int, packets.Packet]) -> None:
+def test_packet_survives_a_round_trip(versioned: tuple[int, packets.Packet]) -> None:
     version, packet = versioned
     assert split(packet.encode(version), version) == [packet]
 
 
 @settings(max_examples=60, deadline=None)
 @given(any_versioned)
-def test_a_packet_cut_short_is_waited_for(versioned: tuple[int, packets.Packet]) -> None:
+def test_truncated_packet_is_awaited(versioned: tuple[int, packets.Packet]) -> None:
     """The beginning of any packet alone neither raises, nor emits, nor closes an open connection."""
     version, packet = versioned
     data = packet.encode(version)
@@ -45,7 +45,7 @@ def test_a_packet_cut_short_is_waited_for(versioned: tuple[int, packets.Packet])
 
 @settings(max_examples=60, deadline=None)
 @given(any_versioned)
-def test_a_first_packet_cut_short(versioned: tuple[int, packets.Packet]) -> None:
+def test_truncated_first_packet_is_awaited(versioned: tuple[int, packets.Packet]) -> None:
     """Only a truncated CONNECT is waited for at the start."""
     version, packet = versioned
     data = packet.encode(version)
@@ -58,7 +58,7 @@ def test_a_first_packet_cut_short(versioned: tuple[int, packets.Packet]) -> None
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(1, 15), st.integers(0, 15), st.binary(max_size=60), versions)
-def test_random_content_raises_remote_errors_only(kind: int, flags: int, body: bytes, version: int) -> None:
+def test_random_content_raises_only_remote_errors(kind: int, flags: int, body: bytes, version: int) -> None:
     try:
         packet = packets.decode(kind << 4 | flags, body, version)
     except RemoteError:
@@ -72,7 +72,7 @@ def test_random_content_raises_remote_errors_only(kind: int, flags: int, body: b
 
 
 @given(st.integers(0, 268_435_455))
-def test_variable_byte_integer(value: int) -> None:
+def test_variable_byte_integer_survives_a_round_trip(value: int) -> None:
     encoded = encode_variable_byte_integer(value)
     assert PacketReader(encoded).variable_byte_integer() == value
     assert read_fixed_header(b"\x30" + encoded, 0) == (1 + len(encoded), value, True)
@@ -80,7 +80,7 @@ def test_variable_byte_integer(value: int) -> None:
 
 
 @given(st.lists(packet_ids, max_size=30), st.sampled_from([0x40, 0x50, 0x62, 0x70]))
-def test_rows_of_acknowledgements(ids: list[int], first: int) -> None:
+def test_series_of_acknowledgements_survive_a_round_trip(ids: list[int], first: int) -> None:
     """Acknowledgements that C makes in one call equal the single packets."""
     data = encode_acknowledgements(first, ids)
     assert data == b"".join(bytes((first, 2)) + packet_id.to_bytes(2, "big") for packet_id in ids)
@@ -92,7 +92,7 @@ def test_rows_of_acknowledgements(ids: list[int], first: int) -> None:
 
 
 @given(st.text(st.sampled_from("a+#/$"), min_size=1, max_size=8))
-def test_topic_filters(topic_filter: str) -> None:
+def test_topic_filters_match_the_definition(topic_filter: str) -> None:
     levels = topic_filter.split("/")
     good = all(
         (level == "#" and index == len(levels) - 1) or level == "+" or not set(level) & set("+#")

@@ -59,7 +59,7 @@ def flying(state: SessionState) -> list[Any]:
     st.integers(0, 5),
     st.sampled_from((1, 3, 127, 65_530, PACKET_ID_MAX)),
 )
-def test_they_are_what_each_is_by_itself(
+def test_messages_equal_single_ones(
     runs: list[Run], version: int, qos_max: int, identifiers: tuple[int, ...], in_flight: int, following: int
 ) -> None:
     one_by_one, its_state, its_out = outbound(version, PACKET_ID_MAX, in_flight, following)
@@ -84,7 +84,7 @@ def test_they_are_what_each_is_by_itself(
         (Run("t" * (USUAL_TOPIC_CHARACTERS_MAX + 1), "d", 1, b"", [b"x"]), 1_000),
     ],
 )
-def test_what_is_not_plain_is_left_alone_with_all_the_others(run: Run, packet_bytes_max: int) -> None:
+def test_unusual_message_sends_all_through_the_general_path(run: Run, packet_bytes_max: int) -> None:
     plain = Run("a", "d", 1, b"", [b"x"])
     alike = MqttDelivery(plain, 1, False, TOKEN)
     made, state, out = outbound(4, packet_bytes_max, 0, 1)
@@ -94,7 +94,7 @@ def test_what_is_not_plain_is_left_alone_with_all_the_others(run: Run, packet_by
     assert made.deliver_all([plain], alike, 1)
 
 
-def test_a_client_that_takes_aliases_gets_them_one_by_one() -> None:
+def test_client_with_aliases_gets_single_messages() -> None:
     made = PublishSender(ConnectEvent(5, "c", True, 0, 0, topic_alias_maximum=3), SessionState(), [], Limits())
     run = Run("plant/7", "d", 0, b"", [b"x"])
     assert not made.deliver_all([run], MqttDelivery(run, 1, False, TOKEN), 0)

@@ -85,7 +85,7 @@ def test_splitting_changes_nothing(conversation: tuple[int, list[packets.Packet]
 
 @settings(max_examples=40, deadline=None)
 @given(conversations())
-def test_byte_by_byte(conversation: tuple[int, list[packets.Packet]]) -> None:
+def test_single_bytes_change_nothing(conversation: tuple[int, list[packets.Packet]]) -> None:
     version, steps = conversation
     data = b"".join(packet.encode(version) for packet in steps)[:600]
     whole, parts = run(data, []), run(data, list(range(len(data))))
@@ -95,7 +95,7 @@ def test_byte_by_byte(conversation: tuple[int, list[packets.Packet]]) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(conversations())
-def test_hot_path_says_what_the_packets_say(conversation: tuple[int, list[packets.Packet]]) -> None:
+def test_hot_path_equals_the_packets(conversation: tuple[int, list[packets.Packet]]) -> None:
     version, steps = conversation
     session = run(b"".join(packet.encode(version) for packet in steps), [])
     expected: list[tuple[str, int, bool, bytes, bytes, int]] = []
@@ -119,7 +119,7 @@ def test_hot_path_says_what_the_packets_say(conversation: tuple[int, list[packet
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_what_was_read_before_is_read_as_the_first_time(data: Any) -> None:
+def test_repeated_message_is_read_like_the_first(data: Any) -> None:
     """`PublishReceiver.read_known` skips checks and changes nothing, for repeated good and damaged packets."""
     version = data.draw(st.sampled_from((3, 4, 5)))
     pool = data.draw(st.lists(encoded_publishes(version), min_size=1, max_size=4))
@@ -136,7 +136,7 @@ def test_what_was_read_before_is_read_as_the_first_time(data: Any) -> None:
 @pytest.mark.parametrize(
     ("payload", "packet_id"), [(b"", 0), (bytes(400), 2), (b"", 2)], ids=["identifier 0", "too large", "good"]
 )
-def test_a_topic_that_is_known_excuses_nothing(version: int, payload: bytes, packet_id: int) -> None:
+def test_known_topic_is_still_checked(version: int, payload: bytes, packet_id: int) -> None:
     known, then = (packets.Publish("a", b"x", 1, packet_id=1), packets.Publish("a", payload, 1, packet_id=packet_id))
     first = packets.Connect("c", version).encode() + known.encode(version)
     stream = first + known.encode(version) + then.encode(version)
@@ -144,7 +144,7 @@ def test_a_topic_that_is_known_excuses_nothing(version: int, payload: bytes, pac
     assert len(session.flat) == 4 + (packet_id == 2 and not payload)
 
 
-def test_a_packet_of_type_0_is_none_that_is_known() -> None:
+def test_packet_of_type_0_is_never_known() -> None:
     stream = packets.Connect("c", 4).encode(4) + packets.Publish("a", b"x").encode(4) + b"\x00\x04\x00\x01ax"
     ended = read_with_and_without(stream, [], Limits()).flat[-1]
     assert isinstance(ended, events.DisconnectedEvent)
@@ -165,7 +165,7 @@ def read_with_and_without(stream: bytes, cuts: list[int], limits: Limits) -> Ses
 
 @settings(max_examples=60, deadline=None)
 @given(conversations(), st.sampled_from(CASES), st.data())
-def test_a_case_of_the_table_anywhere(conversation: Any, case: Any, data: Any) -> None:
+def test_case_of_the_table_is_handled_at_any_position(conversation: Any, case: Any, data: Any) -> None:
     """Good and bad packets between others give one Disconnected, last; and splitting changes nothing here either."""
     version, steps = conversation
     place = data.draw(st.integers(1, len(steps)))

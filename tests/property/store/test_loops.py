@@ -52,7 +52,7 @@ def outcome(call: Any, *arguments: Any) -> Any:
     ends=st.dictionaries(st.integers(1, 3), st.integers(0, 2**40)),
     start=st.integers(0, 3),
 )
-def test_numbering(runs: list[tuple[int, Run]], known: dict[str, int], ends: dict[int, int], start: int) -> None:
+def test_numbering_agrees(runs: list[tuple[int, Run]], known: dict[str, int], ends: dict[int, int], start: int) -> None:
     seen = []
     for form in FORMS:
         its_ends, sequences, appended = dict(ends), dict[str, int](), list[tuple[int, Stored]]()
@@ -66,7 +66,7 @@ def test_numbering(runs: list[tuple[int, Run]], known: dict[str, int], ends: dic
 
 @settings(max_examples=200, deadline=None)
 @given(runs=st.lists(RUNS, max_size=6), position=st.integers(0, 2**40), sparse=st.booleans())
-def test_packing(runs: list[Run], position: int, sparse: bool) -> None:
+def test_packing_agrees(runs: list[Run], position: int, sparse: bool) -> None:
     stored = stored_from(position, runs)
     base = position if sparse else -1
     packed = [form.pack(stored, base) for form in FORMS]
@@ -79,7 +79,7 @@ def test_packing(runs: list[Run], position: int, sparse: bool) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(runs=st.lists(st.one_of(RUNS, ODD_RUNS), max_size=3), base=st.sampled_from((-1, 0, 2**33)))
-def test_packing_what_cannot_be_written(runs: list[Run], base: int) -> None:
+def test_packing_of_invalid_values_agrees(runs: list[Run], base: int) -> None:
     stored = stored_from(0, runs)
     assert outcome(model.pack, stored, base) == outcome(loops.pack, stored, base)
 
@@ -90,7 +90,7 @@ def test_packing_what_cannot_be_written(runs: list[Run], base: int) -> None:
     start=st.integers(0, 2),
     place=st.integers(0, 2),
 )
-def test_passing_over(runs: list[tuple[int, Run, int]], start: int, place: int) -> None:
+def test_skipping_agrees(runs: list[tuple[int, Run, int]], start: int, place: int) -> None:
     appended, position = list[tuple[int, Stored]](), 0
     for log, run, gap in runs:
         position += gap

@@ -37,14 +37,14 @@ def opens(data: Path, name: str, password: str) -> bool:
 
 
 class TestCommands:
-    def test_a_data_directory_that_is_not_there_is_not_made(self, tmp_path: Path) -> None:
+    def test_missing_data_directory_is_not_created(self, tmp_path: Path) -> None:
         for arguments in (("list",), ("add", "pump7"), ("remove", "pump7")):
             done = run(tmp_path / "typo", *arguments)
             assert done.exit_code == 2
             assert "not found" in done.output
         assert list(tmp_path.iterdir()) == []
 
-    def test_the_profile_of_a_sensor_is_what_our_firmware_needs(self, tmp_path: Path) -> None:
+    def test_profile_of_a_sensor_grants_what_the_firmware_needs(self, tmp_path: Path) -> None:
         done = run(tmp_path, "add", "pico-1", "--profile", "sensor", "--allow", "send:alarm/%u")
         assert done.exit_code == 0, done.output
         grant = Grant("pico-1", "pico-1", users(tmp_path)["pico-1"].rules)
@@ -55,7 +55,7 @@ class TestCommands:
         assert grant.may_send("alarm/pico-1")
         assert not grant.may_send("plant/pico-2/board")
 
-    def test_add_makes_a_password_and_shows_it_once(self, tmp_path: Path) -> None:
+    def test_add_generates_a_password_and_shows_it_once(self, tmp_path: Path) -> None:
         done = run(tmp_path, "add", "pump7", "--allow", "send:plant/%u/#", "--allow", "recv, view:a/+")
         assert done.exit_code == 0
         first, second = done.stdout.splitlines()
@@ -69,13 +69,13 @@ class TestCommands:
         assert listed.startswith("pump7  (device; secret ")
         assert listed.endswith("  send:plant/%u/#\n  recv,view:a/+\n")
 
-    def test_a_password_of_one_s_own_is_not_shown(self, tmp_path: Path) -> None:
+    def test_given_password_is_not_shown(self, tmp_path: Path) -> None:
         done = run(tmp_path, "add", "pump7", "--password-stdin", "--json", stdin="my own\n")
         assert json.loads(done.stdout) == {"name": "pump7", "allow": []}
         assert "has no rights yet" in done.stderr
         assert opens(tmp_path, "pump7", "my own")
 
-    def test_the_next_step_can_be_pasted_whatever_the_name(self, tmp_path: Path) -> None:
+    def test_next_step_can_be_pasted_for_any_name(self, tmp_path: Path) -> None:
         data = tmp_path / "my gateway"
         data.mkdir(mode=0o700)
         said = run(data, "add", "pump 7;x").stderr + run(data, "add", "pump 7;x").stderr
@@ -102,7 +102,9 @@ class TestCommands:
             (["remove", "alice"], None, "comes from a MessagingUser resource"),
         ],
     )
-    def test_what_cannot_be_is_said(self, tmp_path: Path, arguments: list[str], stdin: str | None, said: str) -> None:
+    def test_invalid_arguments_are_reported(
+        self, tmp_path: Path, arguments: list[str], stdin: str | None, said: str
+    ) -> None:
         with CredentialFile.open(tmp_path) as file:
             file.put([new_user("there"), new_user("alice", origin="resource")])
         before = users(tmp_path)
@@ -112,7 +114,7 @@ class TestCommands:
         assert "Traceback" not in done.output
         assert users(tmp_path) == before
 
-    def test_rotate_overlaps(self, tmp_path: Path) -> None:
+    def test_rotated_passwords_overlap(self, tmp_path: Path) -> None:
         run(tmp_path, "add", "p", "--password-stdin", stdin="one\n")
         done = run(tmp_path, "credentials", "rotate", "p", "--password-stdin", "--overlap", "1h", stdin="two\n")
         assert "the old ones end 20" in done.stdout
@@ -159,7 +161,7 @@ class TestResources:
             assert not verify(changed["alice"], b"one", 0.0)
             assert verify(changed["alice"], b"two", 0.0)
 
-    def test_a_running_gateway_follows_the_file(
+    def test_running_gateway_follows_the_file(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr("edge.broker.security.followed_users.WATCH_S", 0.01)
@@ -180,5 +182,5 @@ class TestResources:
             asyncio.run(main())
         assert not caplog.records
 
-    def test_a_password_does_not_show(self) -> None:
+    def test_password_is_not_shown(self) -> None:
         assert "hunter2" not in repr(ConfiguredUser("alice", "hunter2"))

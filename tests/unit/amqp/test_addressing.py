@@ -16,7 +16,7 @@ class TestWholeUrls:
     """uamqp and other clients attach to ``amqp[s]://host/address`` and write it into `to`."""
 
     @pytest.mark.parametrize("url", ["amqp://gateway/queue/a", "amqps://user@gateway:5671/queue/a"])
-    def test_scheme_and_host_are_not_of_the_address(self, url: str) -> None:
+    def test_scheme_and_host_are_not_part_of_the_address(self, url: str) -> None:
         site = Site()
         client = site.client()
         send_texts(client, client.sender(url), "to the queue")
@@ -30,18 +30,18 @@ class TestWholeUrls:
         assert link.source.address == url, "the answer has what was asked for"
 
     @pytest.mark.parametrize("url", ["amqp://gateway", "amqp://gateway/", "amqps:///"])
-    def test_nothing_is_left_of_it(self, url: str) -> None:
+    def test_url_without_an_address_is_refused(self, url: str) -> None:
         client = Site().client()
         link = client.sender(url)
         assert link.closed
         assert [event.condition.name for event in of_kind(client.events, Detached)] == ["amqp:invalid-field"]
 
-    def test_as_long_as_an_address_may_be(self) -> None:
+    def test_longest_address_is_accepted(self) -> None:
         client = Site().client()
         assert not client.sender("q" * ADDRESS_BYTES_MAX).closed
         assert client.sender("q" * (ADDRESS_BYTES_MAX + 1), name="longer").closed
 
-    def test_other_colons_are_of_the_address(self) -> None:
+    def test_other_colons_are_part_of_the_address(self) -> None:
         site = Site()
         client = site.client()
         send_texts(client, client.sender("queue/http://x/y"), "kept")

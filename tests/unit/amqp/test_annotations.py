@@ -32,33 +32,33 @@ def read(message: bytes) -> dict[object, object]:
 
 
 class TestMerged:
-    def test_added_where_there_are_none(self) -> None:
+    def test_annotations_are_added_where_there_are_none(self) -> None:
         assert read(merge_annotations(DATA, fields(a=1))) == {"a": 1}
 
-    def test_the_new_value_counts_and_the_others_stay_as_they_are_encoded(self) -> None:
+    def test_new_value_replaces_and_others_keep_their_encoding(self) -> None:
         message = merge_annotations(annotated(a=Ubyte(1), b="old") + DATA, fields(b="new", c=True))
         assert read(message) == {"a": 1, "b": "new", "c": True}
         assert encode(Symbol("a")) + encode(Ubyte(1)) in message
 
-    def test_wide_maps(self) -> None:
+    def test_wide_maps_are_merged(self) -> None:
         assert read(merge_annotations(annotated(a="x" * 300) + DATA, fields(b="y" * 300))) == {
             "a": "x" * 300,
             "b": "y" * 300,
         }
 
     @pytest.mark.parametrize("annotations", [b"", b"\x40", b"\xc1\x02\x01\x40", fields(a=1)[:-1]])
-    def test_what_is_no_map(self, annotations: bytes) -> None:
+    def test_values_other_than_maps_are_ignored(self, annotations: bytes) -> None:
         with pytest.raises(DecodeError):
             merge_annotations(DATA, annotations)
         run = Run("q", "d", AMQP, b"", [DATA])
         assert merge_into_run(run, annotations) is run
 
-    def test_mqtt_messages_have_none(self) -> None:
+    def test_mqtt_messages_have_no_annotations(self) -> None:
         run = Run("q", "d", 1, b"", [b"payload"])
         assert merge_into_run(run, fields(a=1)) is run
 
 
-def test_annotations_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_annotations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "ATTEMPTS_ANNOTATION_BYTES_MAX", 20)
     table = Attempts()
     for position in range(3):

@@ -28,7 +28,7 @@ from tests.unit.amqp.wire import NOW, Pipe, message, of_kind
 
 
 class TestOpen:
-    def test_both_sides_learn_who_the_other_is(self) -> None:
+    def test_both_sides_learn_the_container_of_the_peer(self) -> None:
         pipe = Pipe(
             client={
                 "hostname": "plant",
@@ -56,7 +56,7 @@ class TestOpen:
         assert isinstance(opened, PeerOpened)
         assert opened.identity == "anonymous"
 
-    def test_no_open_in_time(self) -> None:
+    def test_missing_open_times_out(self) -> None:
         server = Engine(container_id="server", server=True, handshake_timeout_s=3.0, now=NOW)
         assert server.deadline == NOW + 3.0
         assert server.handle_timeout(NOW + 1.0) == ()
@@ -64,13 +64,13 @@ class TestOpen:
         assert isinstance(closed, Closed)
         assert server.closed
 
-    def test_roles_and_sasl_fit(self) -> None:
+    def test_roles_and_sasl_are_checked(self) -> None:
         with pytest.raises(TypeError):
             Engine(container_id="x", server=True, sasl=SaslClient())
 
 
 class TestClose:
-    def test_close_with_a_condition_is_told_once_on_each_side(self) -> None:
+    def test_close_with_a_condition_is_reported_once_on_each_side(self) -> None:
         pipe = Pipe()
         pipe.server.close(Condition("amqp:connection:forced", "going down"))
         pipe.turn()
@@ -81,7 +81,7 @@ class TestClose:
         assert pipe.client.receive_eof(NOW) == []
         assert pipe.client.receive_eof(NOW) == []
 
-    def test_eof_without_close(self) -> None:
+    def test_eof_without_close_ends_the_connection(self) -> None:
         pipe = Pipe()
         (closed,) = pipe.server.receive_eof(NOW)
         assert isinstance(closed, Closed)
@@ -101,7 +101,7 @@ class TestClose:
         pipe.server.close()
         assert pipe.server.attach_sender("late", "q").closed
 
-    def test_a_peer_that_does_not_answer_our_close(self) -> None:
+    def test_unanswered_close_times_out(self) -> None:
         pipe = Pipe()
         pipe.server.close()
         assert pipe.server.data_to_send()
@@ -115,7 +115,7 @@ class TestClose:
 
 
 class TestTime:
-    def test_idle_peer_is_given_up(self) -> None:
+    def test_idle_peer_is_disconnected(self) -> None:
         pipe = Pipe(server={"idle_timeout_s": 4.0})
         deadline = pipe.server.deadline
         assert deadline is not None
@@ -127,7 +127,7 @@ class TestTime:
         assert pipe.server.data_to_send()
         assert pipe.server.closed
 
-    def test_a_peer_nobody_listens_to_is_not_given_up_and_hears_of_us(self) -> None:
+    def test_paused_peer_is_not_disconnected_and_gets_empty_frames(self) -> None:
         pipe = Pipe(server={"idle_timeout_s": 4.0}, client={"idle_timeout_s": 6.0})
         now, beats = NOW, b""
         while now < NOW + 40.0:
@@ -143,7 +143,7 @@ class TestTime:
         assert isinstance(closed, Closed)
 
     @pytest.mark.parametrize("heard_s", [0.0, 20.0])
-    def test_what_is_read_afterwards_counts(self, heard_s: float) -> None:
+    def test_bytes_read_after_a_pause_count(self, heard_s: float) -> None:
         """Bytes that are read before the check of a deadline keep the connection alive."""
         pipe = Pipe(server={"idle_timeout_s": 4.0}, client={"idle_timeout_s": 0.0})
         assert pipe.server.handle_timeout(NOW + 20.0, listening=False) == []
@@ -156,12 +156,12 @@ class TestTime:
         (closed,) = pipe.server.handle_timeout(deadline)
         assert isinstance(closed, Closed)
 
-    def test_where_no_silence_is_too_long(self) -> None:
+    def test_peer_without_idle_timeout_is_never_disconnected(self) -> None:
         pipe = Pipe(server={"idle_timeout_s": 0.0}, client={"idle_timeout_s": 0.0})
         assert pipe.server.handle_timeout(NOW + 1.0, listening=False) == []
         assert pipe.server.deadline is None
 
-    def test_time_to_open_passes_for_whoever_is_not_listened_to(self) -> None:
+    def test_open_deadline_applies_to_paused_peers(self) -> None:
         server = Engine(container_id="server", server=True, handshake_timeout_s=3.0, now=NOW)
         (closed,) = server.handle_timeout(NOW + 3.0, listening=False)
         assert isinstance(closed, Closed)
@@ -180,7 +180,7 @@ class TestTime:
 
 
 class TestAttach:
-    def test_termini_cross_over_whole(self) -> None:
+    def test_termini_arrive_complete(self) -> None:
         pipe = Pipe()
         wanted = source(
             "topic/a",
@@ -205,7 +205,7 @@ class TestAttach:
         assert link.offered_capabilities == ("x:1",)
         assert link.source == source("topic/a")
 
-    def test_anonymous_relay_and_coordinator_are_told_apart(self) -> None:
+    def test_anonymous_relay_and_coordinator_are_distinguished(self) -> None:
         pipe = Pipe()
         pipe.client.attach_sender("relay", target(None))
         pipe.client.attach_sender("transactions", Terminus(kind=TerminusKind.COORDINATOR))
@@ -225,7 +225,7 @@ class TestAttach:
         pipe.turn()
         assert link.source.address == "temp/1"
 
-    def test_refusal_is_a_detach_with_the_reason_only(self) -> None:
+    def test_refusal_is_a_detach_with_the_reason(self) -> None:
         pipe = Pipe()
         link = pipe.client.attach_sender("s", "nowhere")
         pipe.turn()
@@ -236,7 +236,7 @@ class TestAttach:
         assert pipe.client.links == []
         assert pipe.server.links == []
 
-    def test_too_many_links(self) -> None:
+    def test_too_many_links_are_refused(self) -> None:
         pipe = Pipe(server={"links_max": 2})
         links = [pipe.client.attach_sender(f"s{i}", "a") for i in range(3)]
         pipe.turn()
@@ -245,7 +245,7 @@ class TestAttach:
         assert detached.link is links[2]
         assert detached.condition.name == "amqp:resource-limit-exceeded"
 
-    def test_detach_and_attach_again_under_the_same_name(self) -> None:
+    def test_link_may_be_attached_again_under_its_name(self) -> None:
         pipe = Pipe()
         mine, theirs = pipe.sender()
         pipe.client.detach(mine, closed=False)
@@ -265,7 +265,7 @@ class TestAttach:
 
 
 class TestOutput:
-    def test_a_read_that_needs_no_answer_leaves_nothing_to_write(self) -> None:
+    def test_read_that_needs_no_answer_writes_nothing(self) -> None:
         """A read without an answer leaves no output, as a later commit settles the messages of a device."""
         pipe = Pipe()
         mine, theirs = pipe.sender()
@@ -285,7 +285,7 @@ class TestOutput:
 
 
 class TestTransfer:
-    def test_messages_of_one_read_come_as_one_group(self) -> None:
+    def test_messages_of_one_read_are_one_group(self) -> None:
         pipe = Pipe()
         mine, theirs = pipe.sender()
         for i in range(5):
@@ -298,7 +298,7 @@ class TestTransfer:
         assert not transfers.settled
         assert theirs.credit == 5
 
-    def test_settled_and_unsettled_are_told_apart_in_order(self) -> None:
+    def test_settled_and_unsettled_messages_keep_their_order(self) -> None:
         pipe = Pipe()
         mine, _ = pipe.sender()
         for i, settled in enumerate((False, True, True, False)):
@@ -322,7 +322,7 @@ class TestTransfer:
         received = [one for event in of_kind(pipe.at_server, Transfers) for one in event.messages]
         assert received == [whole, b"after"]
 
-    def test_byte_by_byte(self) -> None:
+    def test_transfers_arrive_byte_by_byte(self) -> None:
         pipe = Pipe()
         mine, _ = pipe.sender()
         pipe.client.send_all(mine, 0, [message(b"one"), message(b"two")])
@@ -330,7 +330,7 @@ class TestTransfer:
         received = [one for event in of_kind(pipe.at_server, Transfers) for one in event.messages]
         assert received == [message(b"one"), message(b"two")]
 
-    def test_outcomes_come_back_under_their_tags(self) -> None:
+    def test_outcomes_return_under_their_tags(self) -> None:
         pipe = Pipe()
         mine, theirs = pipe.sender()
         tags = [7, 300, 70_000, 2**40, 5, 9]
@@ -356,7 +356,7 @@ class TestTransfer:
             for tag, state in zip(tags, states, strict=True)
         }
 
-    def test_settling_twice_or_what_never_was_is_harmless(self) -> None:
+    def test_settling_twice_or_an_unknown_tag_does_nothing(self) -> None:
         pipe = Pipe()
         mine, theirs = pipe.sender()
         pipe.client.send(mine, 1, message(b"x"))
@@ -367,7 +367,7 @@ class TestTransfer:
         pipe.turn()
         assert [len(e.items) for e in of_kind(pipe.at_client, Dispositions)] == [1]
 
-    def test_more_than_granted_is_a_violation(self) -> None:
+    def test_transfer_beyond_the_credit_closes(self) -> None:
         pipe = Pipe()
         mine, theirs = pipe.sender(credit=2)
         theirs.credit = 1  # as if only one had been granted
@@ -379,7 +379,7 @@ class TestTransfer:
         (told,) = of_kind(pipe.at_client, Detached)
         assert told.condition.name == "amqp:link:transfer-limit-exceeded"
 
-    def test_what_there_was_no_credit_for_is_not_told(self) -> None:
+    def test_message_beyond_the_credit_is_not_reported(self) -> None:
         pipe = Pipe()
         mine, theirs = pipe.sender(credit=3)
         theirs.credit = 1  # as if only one had been granted
@@ -389,7 +389,7 @@ class TestTransfer:
         assert [event.messages for event in of_kind(pipe.at_server, Transfers)] == [[message(b"0")]]
 
     @pytest.mark.parametrize("size", [1001, 100_000])
-    def test_message_larger_than_allowed_is_a_violation(self, size: int) -> None:
+    def test_message_above_the_maximum_size_closes(self, size: int) -> None:
         pipe = Pipe(server={"max_message_size": 1000, "max_frame_size": 2048})
         mine, _ = pipe.sender()
         assert mine.max_message_size == 1000
@@ -400,7 +400,7 @@ class TestTransfer:
 
 
 class TestFlow:
-    def test_credit_is_told_when_it_changes(self) -> None:
+    def test_changed_credit_is_reported(self) -> None:
         pipe = Pipe()
         mine, theirs = pipe.sender(credit=3)
         assert mine.credit == 3
@@ -412,7 +412,7 @@ class TestFlow:
         pipe.turn()
         assert of_kind(pipe.at_client, LinkFlow) == [LinkFlow(mine, 6, False)]
 
-    def test_drain_gives_back_what_is_not_used(self) -> None:
+    def test_drain_returns_unused_credit(self) -> None:
         pipe = Pipe()
         mine, theirs = pipe.receiver(credit=5)
         pipe.client.grant(mine, 0, drain=True)
@@ -431,7 +431,7 @@ class TestFlow:
         assert not theirs.draining
 
     @pytest.mark.parametrize("used", [0, 3])
-    def test_a_drain_without_credit_is_answered(self, used: int) -> None:
+    def test_drain_without_credit_is_answered(self, used: int) -> None:
         """The sender answers a drain with its flow state (section 2.6.7). A receiver waits for that answer when it
         takes its credit back and drains at once, and also when a message has just used its last credit."""
         server = Engine(container_id="server", server=True)
@@ -458,7 +458,7 @@ class TestFlow:
 
 
 class TestSasl:
-    def test_plain(self) -> None:
+    def test_plain_is_accepted(self) -> None:
         asked = []
 
         def authenticate(mechanism: str, identity: str, secret: bytes) -> str | None:
@@ -472,7 +472,7 @@ class TestSasl:
         assert isinstance(opened, PeerOpened)
         assert opened.identity == "device-7"
 
-    def test_plain_is_not_used_unless_allowed(self) -> None:
+    def test_plain_is_refused_unless_allowed(self) -> None:
         asked: list[tuple[str, str, bytes]] = []
         client = SaslClient("joe", "s3cret")
         pipe = Pipe(sasl=(client, SaslServer(lambda *claim: asked.append(claim))), open_both=False)
@@ -491,7 +491,7 @@ class TestSasl:
             assert closed.condition.name == "amqp:unauthorized-access"
             assert engine.closed
 
-    def test_external_is_what_tls_has_proven(self) -> None:
+    def test_external_uses_the_identity_of_tls(self) -> None:
         pipe = Pipe(sasl=(SaslClient(external=True), SaslServer(external="gw1")), open_both=False)
         pipe.turn()
         (opened,) = pipe.at_server
@@ -509,7 +509,7 @@ class TestSasl:
             ("EXTERNAL", b"boss", False),
         ],
     )
-    def test_nobody_acts_for_another(self, mechanism: str, response: bytes, let_in: bool) -> None:
+    def test_client_may_not_act_for_another_user(self, mechanism: str, response: bytes, let_in: bool) -> None:
         """An authorization identity other than the user's own is refused (RFC 4422 section 3.6, RFC 4616 section 2)."""
         server = SaslServer(lambda _mechanism, user, _secret: user, external="gw1")
         init = encode(DescribedValue(Ulong(0x41), [Symbol(mechanism), response]))
@@ -517,7 +517,7 @@ class TestSasl:
         assert (server.failure is None) is let_in
         assert server.identity == (("joe" if mechanism == "PLAIN" else "gw1") if let_in else None)
 
-    def test_anonymous_is_not_let_in_unless_allowed(self) -> None:
+    def test_anonymous_is_refused_unless_allowed(self) -> None:
         pipe = Pipe(sasl=(SaslClient(), SaslServer(lambda *_: "x")), open_both=False)
         pipe.turn()
         (closed,) = pipe.at_client
@@ -531,7 +531,7 @@ class TestSasl:
 
 
 class TestMemory:
-    def test_nothing_is_left_of_connections_that_are_over(self) -> None:
+    def test_ended_connections_leave_no_objects(self) -> None:
         def rss_kib() -> int:
             with open("/proc/self/statm") as file:
                 return int(file.read().split()[1]) * 4

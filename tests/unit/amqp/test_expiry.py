@@ -27,7 +27,7 @@ def message(properties: Any, annotations: Any = None) -> bytes:
 @given(
     st.lists(FIELDS, min_size=8, max_size=8), st.lists(FIELDS, max_size=4), st.sampled_from([None, {Symbol("a"): 1}])
 )
-def test_the_other_fields_stay(before: list[Any], behind: list[Any], annotations: Any) -> None:
+def test_other_fields_are_unchanged(before: list[Any], behind: list[Any], annotations: Any) -> None:
     found = without_expiry(message([*before, Timestamp(5), *behind], annotations))
     assert [each.code for each in s.sections(found)][-2:] == [s.PROPERTIES, s.DATA]
     properties = next(each for each in s.sections(found) if each.code == s.PROPERTIES)
@@ -48,5 +48,5 @@ def test_the_other_fields_stay(before: list[Any], behind: list[Any], annotations
         b"no message",
     ],
 )
-def test_what_has_none_or_cannot_be_read_stays(same: bytes) -> None:
+def test_message_without_expiry_or_unreadable_is_unchanged(same: bytes) -> None:
     assert without_expiry(same) == same

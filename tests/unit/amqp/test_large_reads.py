@@ -27,7 +27,7 @@ def flat(found: list[list[Event]]) -> list[Event]:
     return [event for each in found for event in each]
 
 
-def test_attaches_and_detaches() -> None:
+def test_attaches_and_detaches_come_in_parts() -> None:
     pipe = Pipe()
     links = [pipe.client.attach_sender(f"l{i}", "queue/a") for i in range(COUNT)]
     found = calls(pipe.server, pipe.client.data_to_send())
@@ -72,7 +72,7 @@ def test_messages_are_given_to_proton_at_once() -> None:
     assert not pipe.server.more
 
 
-def test_messages_on_many_links_before_their_end() -> None:
+def test_messages_on_many_links_are_reported_before_their_end() -> None:
     pipe = Pipe()
     for i, (mine, _) in enumerate(attach_links(pipe, COUNT)):
         pipe.client.send(mine, 0, message(b"%d" % i), settled=True)
@@ -82,7 +82,7 @@ def test_messages_on_many_links_before_their_end() -> None:
     assert kinds == [Transfers] * COUNT + [Detached] * COUNT + [SessionEnded]
 
 
-def test_a_close_behind_much() -> None:
+def test_close_behind_many_frames_is_read() -> None:
     pipe = Pipe()
     for mine, _ in attach_links(pipe, COUNT):
         pipe.client.send(mine, 0, message(b"x"), settled=True)
@@ -93,7 +93,7 @@ def test_a_close_behind_much() -> None:
 
 
 @pytest.mark.parametrize("settled", [False, True])
-def test_messages_that_are_work_each(settled: bool) -> None:
+def test_expensive_messages_come_in_parts(settled: bool) -> None:
     pipe = Pipe()
     [(mine, theirs)] = attach_links(pipe, 1)
     theirs.bound_transfers(8)
@@ -108,7 +108,7 @@ def test_messages_that_are_work_each(settled: bool) -> None:
     assert not pipe.client.closed
 
 
-def test_what_comes_meanwhile_is_told_afterwards() -> None:
+def test_bytes_received_meanwhile_are_reported_afterwards() -> None:
     pipe = Pipe()
     links = attach_links(pipe, COUNT)
     for mine, _ in links:
@@ -130,7 +130,7 @@ def test_what_comes_meanwhile_is_told_afterwards() -> None:
 
 
 @pytest.mark.parametrize("end", ["eof", "shed"])
-def test_an_end_tells_what_is_left_and_closed_once(end: str) -> None:
+def test_end_reports_the_rest_and_closed_once(end: str) -> None:
     pipe = Pipe()
     for mine, _ in attach_links(pipe, COUNT):
         pipe.client.send(mine, 0, message(b"x"), settled=True)
@@ -145,7 +145,7 @@ def test_an_end_tells_what_is_left_and_closed_once(end: str) -> None:
     assert not list(pipe.server.receive_data(b"", NOW))
 
 
-def test_garbage_behind_much() -> None:
+def test_garbage_behind_many_frames_closes() -> None:
     """Garbage ends the connection after the events in front of it."""
     pipe = Pipe()
     for i in range(COUNT):
@@ -154,7 +154,7 @@ def test_garbage_behind_much() -> None:
     assert [type(event) for event in found] == [Attached] * COUNT + [Closed]
 
 
-def test_what_is_no_frame_ends_the_connection_whoever_has_proton_read_it() -> None:
+def test_invalid_frame_ends_the_connection_in_either_reader() -> None:
     """A timer that fires between two calls finds the invalid frame too."""
     pipe = Pipe()
     for i in range(COUNT):

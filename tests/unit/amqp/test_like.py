@@ -23,12 +23,12 @@ def plain(pattern: str) -> re.Pattern[str]:
 
 
 @given(st.text(alphabet="ab%_", max_size=12), st.text(alphabet="ab\n", max_size=12))
-def test_as_it_is_defined(pattern: str, text: str) -> None:
+def test_like_matches_its_definition(pattern: str, text: str) -> None:
     assert LikePattern(pattern, "").matches(text) is (plain(pattern).fullmatch(text) is not None)
 
 
 @given(st.text(alphabet="ab%_!", max_size=10), st.text(alphabet="ab%_!", max_size=10))
-def test_with_an_escape_character(pattern: str, text: str) -> None:
+def test_escape_character_is_supported(pattern: str, text: str) -> None:
     try:
         like = LikePattern(pattern, "!")
     except PatternError:
@@ -40,7 +40,7 @@ def test_with_an_escape_character(pattern: str, text: str) -> None:
     assert like.matches(text) is (re.fullmatch(expression, text, re.DOTALL) is not None)
 
 
-def test_what_is_no_text() -> None:
+def test_values_other_than_text_do_not_match() -> None:
     assert LikePattern("%", "").matches(None) is None
     assert LikePattern("%", "").matches(5) is False
     assert LikePattern("%", "").matches("a" * SELECTOR_TEXT_CHARACTERS_MAX) is True
@@ -57,20 +57,20 @@ def test_what_is_no_text() -> None:
         "b LIKE '%" + "a" * (SELECTOR_LENGTH_MAX - 20) + "b%'",
     ],
 )
-def test_the_worst_takes_no_longer_than_its_text(selector: str) -> None:
+def test_worst_case_is_linear_in_the_text(selector: str) -> None:
     parsed = MessageSelector(selector)
     begin = time.process_time()
     assert not parsed.matches({"b": "a" * SELECTOR_TEXT_CHARACTERS_MAX})
     assert time.process_time() - begin < WORST_S_MAX
 
 
-def test_so_many_patterns_are_looked_for_with_wildcards_and_no_more() -> None:
+def test_wildcard_patterns_are_bounded() -> None:
     MessageSelector("b LIKE '" + "%a_b" * SELECTOR_SEARCHES_MAX + "%'")
     with pytest.raises(SelectorError, match="pattern parts with '_'"):
         MessageSelector("b LIKE '" + "%a_b" * (SELECTOR_SEARCHES_MAX + 1) + "%'")
 
 
-def test_numbers_are_read_in_one_go() -> None:
+def test_numbers_are_read_in_linear_time() -> None:
     begin = time.process_time()
     with pytest.raises(SelectorError):
         MessageSelector("a = " + "1" * (SELECTOR_LENGTH_MAX - 5) + "x")

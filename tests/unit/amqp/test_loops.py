@@ -51,7 +51,7 @@ def messages(events: list[Any]) -> list[tuple[bool, int, int, list[bytes]]]:
     return [(e.settled, e.deliveries.start, len(e.deliveries), e.messages) for e in of_kind(events, Transfers)]
 
 
-def test_an_outcome_and_an_attach_in_one_read() -> None:
+def test_outcome_and_attach_may_come_in_one_read() -> None:
     """Proton emits an event of its own between the two, as it settles a delivery that the peer settled."""
     pipe = Pipe()
     theirs, mine = pipe.receiver()[::-1]
@@ -71,7 +71,7 @@ class TestBounds:
     """A batch has bounds; a further call returns the rest."""
 
     @pytest.mark.parametrize("settled", [False, True])
-    def test_more_messages_than_a_batch_holds(self, settled: bool) -> None:
+    def test_messages_of_a_batch_are_bounded(self, settled: bool) -> None:
         count = ROWS_MAX + 5
         pipe = Pipe()
         mine, theirs = pipe.sender(credit=count)
@@ -97,7 +97,7 @@ class TestBounds:
         [100_000] * 7,
     ])  # fmt: skip
     @pytest.mark.parametrize("settled", [False, True])
-    def test_more_bytes_than_a_batch_holds(self, sizes: list[int], settled: bool) -> None:
+    def test_bytes_of_a_batch_are_bounded(self, sizes: list[int], settled: bool) -> None:
         pipe = Pipe()
         mine, theirs = pipe.sender()
         sent = [bytes([65 + i]) * size for i, size in enumerate(sizes)]
@@ -112,7 +112,7 @@ class TestBounds:
         pipe.turn()
         assert sum(len(event.items) for event in of_kind(pipe.at_client, Dispositions)) == (0 if settled else len(sent))
 
-    def test_the_last_tags_there_are(self) -> None:
+    def test_delivery_tags_wrap(self) -> None:
         pipe = Pipe()
         mine, _ = pipe.sender()
         sent = [b"a", b"b", b"c"]
@@ -122,7 +122,7 @@ class TestBounds:
         assert mine.credit == 7
         assert sorted(mine._sent) == [2**64 - 3, 2**64 - 2, 2**64 - 1]
 
-    def test_settled_and_not_by_turns_keep_their_order_and_numbers(self) -> None:
+    def test_alternately_settled_messages_keep_order_and_numbers(self) -> None:
         pipe = Pipe()
         mine, _ = pipe.sender(credit=100)
         for i in range(40):
@@ -143,7 +143,7 @@ class TestAborted:
         pipe.turn()
         lib.pn_delivery_abort(delivery)
 
-    def test_an_aborted_delivery_is_no_message_and_used_its_credit(self) -> None:
+    def test_aborted_delivery_is_not_a_message_and_uses_credit(self) -> None:
         pipe = Pipe(server={"max_frame_size": 4096})
         mine, theirs = pipe.sender()
         self.abort(pipe, mine)
@@ -156,7 +156,7 @@ class TestAborted:
         (told,) = of_kind(pipe.at_client, Dispositions)
         assert [tag for tag, *_ in told.items] == [5, 6]
 
-    def test_nothing_but_aborted(self) -> None:
+    def test_only_aborted_deliveries_make_no_event(self) -> None:
         pipe = Pipe(server={"max_frame_size": 4096})
         mine, theirs = pipe.sender()
         self.abort(pipe, mine)
@@ -165,7 +165,7 @@ class TestAborted:
         assert theirs.credit == 9
         assert lib.pn_link_current(theirs._pn) == ffi.NULL
 
-    def test_of_what_had_come_of_it_nothing_is_left(self) -> None:
+    def test_partial_content_of_an_aborted_delivery_is_dropped(self) -> None:
         pipe = Pipe(server={"max_frame_size": 4096})
         mine, theirs = pipe.sender()
         for tag in (b"\xfe", b"\xff"):
@@ -179,7 +179,7 @@ class TestAborted:
 class TestLarge:
     """The engine takes the bytes of a large incomplete message out of Proton."""
 
-    def test_it_is_held_until_the_rest_comes(self) -> None:
+    def test_large_message_is_buffered_until_it_is_complete(self) -> None:
         pipe = Pipe()
         mine, theirs = pipe.sender()
         before, sent = pipe.server.held_bytes, bytes(range(250)) * 1_000
@@ -195,7 +195,7 @@ class TestLarge:
         assert pipe.server.held_bytes == before
 
     @pytest.mark.parametrize("ends", ["detached here", "detached there", "session ended", "gone"])
-    def test_what_will_not_be_complete_is_held_no_longer(self, ends: str) -> None:
+    def test_buffer_of_a_message_that_cannot_complete_is_freed(self, ends: str) -> None:
         pipe = Pipe()
         mine, theirs = pipe.sender()
         before = pipe.server.held_bytes
@@ -216,7 +216,7 @@ class TestLarge:
     @pytest.mark.parametrize(
         "size", [PARTIAL_BYTES_MIN - 1, PARTIAL_BYTES_MIN, 3 * PARTIAL_BYTES_MIN, 100_000, 100_001]
     )
-    def test_one_that_is_too_large_is_refused_before_it_is_complete(self, size: int) -> None:
+    def test_too_large_message_is_refused_before_it_is_complete(self, size: int) -> None:
         pipe = Pipe(server={"max_message_size": 100_000, "max_frame_size": 4096})
         mine, theirs = pipe.sender()
         pipe.client.send_all(mine, 0, [bytes(size)])
@@ -228,7 +228,7 @@ class TestLarge:
         assert theirs.closed
         assert not theirs._deliveries.partial
 
-    def test_several_links_have_one_each(self) -> None:
+    def test_each_link_has_its_own_buffer(self) -> None:
         pipe = Pipe(server={"max_frame_size": 4096})
         links, theirs = zip(*attach_links(pipe, 3), strict=True)
         sent = {link.name: [bytes([65 + i]) * 70_000, b"then"] for i, link in enumerate(links)}
@@ -251,7 +251,7 @@ class TestLarge:
             found.setdefault(event.link.name, []).extend(event.messages)
         assert found == sent
 
-    def test_its_memory_is_given_back(self) -> None:
+    def test_memory_of_the_buffer_is_released(self) -> None:
         """Proton would keep the buffer of the largest message of each delivery, which is gigabytes for a fleet."""
         held = _in_use()
         pipes = [Pipe(server={"max_frame_size": 32_768}) for _ in range(20)]
@@ -293,7 +293,7 @@ if hasattr(LIBRARY, "mallinfo2"):
 class TestOutcomes:
     """States of deliveries that are unsettled, late, repeated, or for a delivery that has ended."""
 
-    def test_an_outcome_that_is_not_settled_is_told_and_ended_by_us(self) -> None:
+    def test_unsettled_outcome_is_reported_and_settled_by_us(self) -> None:
         pipe = Pipe()
         mine, theirs = pipe.sender()
         pipe.client.send_all(mine, 0, [b"a", b"b", b"c"])
@@ -315,7 +315,7 @@ class TestOutcomes:
         assert told.items == [(1, DeliveryState.REJECTED, True, why), (2, DeliveryState.REJECTED, True, why)]
         assert not pipe.client.closed
 
-    def test_settled_by_us_before_the_peer_answers(self) -> None:
+    def test_delivery_may_be_settled_before_the_peer_answers(self) -> None:
         pipe = Pipe()
         mine, theirs = pipe.sender()
         pipe.client.send_all(mine, 0, [b"a", b"b", b"c"])
@@ -329,7 +329,7 @@ class TestOutcomes:
         assert list(mine._sent) == [1]
         assert not pipe.client.closed
 
-    def test_a_state_that_nobody_knows_is_settled_without_one(self) -> None:
+    def test_unknown_state_is_settled_without_an_outcome(self) -> None:
         pipe = Pipe()
         mine, theirs = pipe.sender()
         pipe.client.send(mine, 3, b"a")
@@ -339,7 +339,7 @@ class TestOutcomes:
         (told,) = of_kind(pipe.at_client, Dispositions)
         assert told.items == [(3, DeliveryState.NONE, True, None)]
 
-    def test_outcomes_for_a_link_that_is_detached_meanwhile_are_nobodys(self) -> None:
+    def test_outcomes_for_a_detached_link_are_dropped(self) -> None:
         pipe = Pipe()
         mine, theirs = pipe.sender()
         other, at_other = pipe.receiver()
@@ -354,7 +354,7 @@ class TestOutcomes:
         pipe.turn()
         assert [len(event.items) for event in of_kind(pipe.at_server, Dispositions)] == [2]
 
-    def test_messages_for_a_link_we_detached_are_dropped_whole_or_not(self) -> None:
+    def test_messages_for_a_link_we_detached_are_dropped(self) -> None:
         pipe = Pipe(server={"max_frame_size": 4096})
         mine, theirs = pipe.sender()
         pipe.client.send_all(mine, 0, [b"a", bytes(50_000), b"b"])
@@ -368,7 +368,7 @@ class TestForeign:
     """A transfer on a link that its sender receives on makes a foreign delivery in Proton."""
 
     @pytest.mark.parametrize("tag", [b"\x00", b"\x01", b"a name longer than ours are"])
-    def test_it_ends_the_connection(self, tag: bytes) -> None:
+    def test_foreign_exception_ends_the_connection(self, tag: bytes) -> None:
         server = Engine(container_id="s", server=True)
         zero = Uint(0)
         attach = ("l", zero, RECEIVER, None, None, terminus(SOURCE, "queue/a"), terminus(TARGET, None))
@@ -389,7 +389,7 @@ class TestForeign:
     lambda engine: engine._loops.write(engine._transport, []),
     lambda engine: engine._loops.read(engine._transport, b"x", {}),
 ])  # fmt: skip
-def test_what_proton_has_freed_is_not_touched(call: Callable[[Engine], Any]) -> None:
+def test_freed_objects_of_proton_are_not_touched(call: Callable[[Engine], Any]) -> None:
     """A call on a freed transport raises. Without the check it would crash the process."""
     engine = Engine(container_id="x", server=True)
     engine.receive_eof(NOW)

@@ -39,7 +39,7 @@ def retyped(site: Site, address: str, kind: AddressType) -> None:
 class TestEndsWhileACommitRuns:
     @pytest.mark.parametrize("end", ["detach", "close", "session", "socket"])
     @pytest.mark.parametrize("fails", [False, True])
-    def test_the_answer_has_nobody_to_go_to(self, end: str, fails: bool) -> None:
+    def test_answer_without_a_connection_is_dropped(self, end: str, fails: bool) -> None:
         site = Site()
         client, other = site.client(), site.client("other")
         link, theirs = client.sender("queue/a"), other.sender("queue/a")
@@ -61,7 +61,7 @@ class TestEndsWhileACommitRuns:
         assert client.outcomes(link) == []
         assert site.router.queues["queue/a"].backlog == (0 if fails else 2)
 
-    def test_a_link_of_the_same_name_is_another_link(self) -> None:
+    def test_new_link_of_the_same_name_gets_no_old_answers(self) -> None:
         """Answers for the first link do not settle deliveries of the second, which counts from the start again."""
         site = Site()
         client = site.client()
@@ -82,8 +82,8 @@ class TestEndsWhileACommitRuns:
         assert client.outcomes(second) == [(0, DeliveryState.ACCEPTED, None)]
 
 
-class TestTypeChangesWhileMessagesAreUnderWay:
-    def test_what_joined_the_commit_is_answered_by_it(self) -> None:
+class TestTypeChangesWhileMessagesAreInFlight:
+    def test_messages_in_the_commit_are_answered_by_it(self) -> None:
         site = Site()
         client = site.client()
         link = client.sender("queue/a")
@@ -95,7 +95,7 @@ class TestTypeChangesWhileMessagesAreUnderWay:
         assert detached.condition.name == "amqp:resource-deleted"
         assert client.ended == []
 
-    def test_what_comes_after_the_detach_is_not_published(self) -> None:
+    def test_messages_after_the_detach_are_not_published(self) -> None:
         site = Site()
         client = site.client()
         link = client.sender("queue/a")
@@ -107,7 +107,7 @@ class TestTypeChangesWhileMessagesAreUnderWay:
         assert client.outcomes(link) == []
         assert client.ended == []
 
-    def test_credit_of_a_direct_address_is_not_that_of_a_stored_one(self) -> None:
+    def test_credit_of_direct_and_stored_addresses_differs(self) -> None:
         site = Site()
         client, worker = site.client(), site.client("worker")
         link = client.sender("anycast/a")
@@ -124,7 +124,7 @@ class TestTypeChangesWhileMessagesAreUnderWay:
 
 
 class TestDrain:
-    def test_a_peer_that_does_not_read_is_not_told_that_nothing_is_left(self) -> None:
+    def test_peer_that_does_not_read_gets_no_drain_answer(self) -> None:
         """A drain ends when the credit is used up or no message is left (section 2.6.7)."""
         site = Site()
         client = site.client()
@@ -140,7 +140,7 @@ class TestDrain:
         assert bodies(client, link) == [b"one", b"two"]
         assert link.credit == 0
 
-    def test_taken_back_while_the_store_is_read(self) -> None:
+    def test_drain_may_be_withdrawn_during_the_read(self) -> None:
         site = Site()
         client = site.client()
         publish(site, "queue/a", "one")
@@ -154,11 +154,11 @@ class TestDrain:
         assert site.router.queues["queue/a"].backlog == 1
 
 
-class TestSettlingLate:
+class TestLateSettlement:
     @pytest.mark.parametrize(
         "state", [DeliveryState.ACCEPTED, DeliveryState.REJECTED, DeliveryState.MODIFIED_UNDELIVERABLE]
     )
-    def test_after_the_link_was_stolen(self, state: DeliveryState) -> None:
+    def test_settlement_after_the_link_was_stolen_is_handled(self, state: DeliveryState) -> None:
         """Deliveries of the older link go to the newer one: an outcome of the older one does not count."""
         site = Site()
         first, second = site.client(), site.client()
@@ -177,7 +177,7 @@ class TestSettlingLate:
         [found] = site.router.durable_subscriptions.values()
         assert sum(part.backlog + part.outstanding for part in found.parts) == 0
 
-    def test_settled_and_detached_in_one_read(self) -> None:
+    def test_settlement_and_detach_may_come_in_one_read(self) -> None:
         site = Site()
         client = site.client()
         link = client.receiver("queue/a")
@@ -187,7 +187,7 @@ class TestSettlingLate:
         site.settle_down()
         assert site.router.queues["queue/a"].backlog == 1
 
-    def test_stolen_in_the_turn_in_which_it_receives(self) -> None:
+    def test_link_may_be_stolen_in_the_turn_in_which_it_receives(self) -> None:
         site = Site()
         first, second = site.client(), site.client()
         durable = source("topic/a", durability=2, expiry="never")
@@ -202,7 +202,7 @@ class TestSettlingLate:
 
 
 class TestAbortedMidway:
-    def test_what_was_sent_of_a_message_is_no_message(self) -> None:
+    def test_aborted_message_is_not_published(self) -> None:
         site = Site()
         client = site.client()
         link = client.sender("queue/a")
@@ -216,7 +216,7 @@ class TestAbortedMidway:
 
 
 class TestTooMuch:
-    def test_what_is_larger_than_was_agreed_on_is_not_published(self) -> None:
+    def test_message_above_the_agreed_size_is_not_published(self) -> None:
         """The sender is notified that its message was too large, so the broker must not deliver a copy."""
         site = Site()
         client = Client(site, "device-1")
@@ -234,7 +234,7 @@ class TestTooMuch:
 
 
 class TestWillOfAClosedConnection:
-    def test_our_close_does_not_withdraw_it(self) -> None:
+    def test_close_by_the_broker_does_not_withdraw_the_will(self) -> None:
         """The will is published when the broker closes for an expired token; the client's answer does not withdraw
         it."""
         site = Site()

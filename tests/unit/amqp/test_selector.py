@@ -67,7 +67,7 @@ VALUES: dict[str, Any] = {"a": 5, "b": "hello", "c": True, "d": 2.5, "raw": b"x"
         ("NOT NOT c", True),
     ],
 )
-def test_meaning(text: str, matches: bool) -> None:
+def test_selector_evaluates_to_its_meaning(text: str, matches: bool) -> None:
     assert MessageSelector(text).matches(VALUES) is matches
 
 
@@ -79,7 +79,7 @@ def test_meaning(text: str, matches: bool) -> None:
         *("08 = 8", "0x = 0", "0xg = 1", "a LIKE 'x!' ESCAPE '!'"),
     ],
 )
-def test_refused(text: str) -> None:
+def test_invalid_selector_is_refused(text: str) -> None:
     with pytest.raises(SelectorError):
         MessageSelector(text)
 
@@ -92,7 +92,7 @@ def test_refused(text: str) -> None:
         lambda over: "(" * (SELECTOR_DEPTH_MAX - 1 + over) + "c" + ")" * (SELECTOR_DEPTH_MAX - 1 + over),
     ],
 )
-def test_limits(text_of: Callable[[int], str]) -> None:
+def test_limits_are_enforced(text_of: Callable[[int], str]) -> None:
     MessageSelector(text_of(0))
     with pytest.raises(SelectorError, match=r"longer than|more than|deeper than"):
         MessageSelector(text_of(1))

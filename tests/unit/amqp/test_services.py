@@ -52,7 +52,7 @@ def selecting(text: Any) -> dict[str, Any]:
 
 
 class TestDeliveryCount:
-    def test_counts_failures_in_the_header(self) -> None:
+    def test_header_counts_failures(self) -> None:
         client = Site().client()
         send(client, "queue/a", section(s.HEADER, [True]) + message("m"))
         link = client.receiver("queue/a")
@@ -84,7 +84,7 @@ class TestDeliveryCount:
         }
 
     @pytest.mark.parametrize("behind", [[], [Timestamp(7), "group", Ulong(3)]])
-    def test_an_expired_dead_letter_expires_no_more(self, behind: list[Any]) -> None:
+    def test_expired_dead_letter_does_not_expire_again(self, behind: list[Any]) -> None:
         """The expiry field is removed, as a JMS client would drop an expired message while a person browses."""
         site = Site()
         site.router.reconfigure(site.router.addresses.table, {"queue/#": AddressPolicy(expiry="deadletter/d")})
@@ -98,7 +98,7 @@ class TestDeliveryCount:
         assert found[s.PROPERTIES] == ["id", *[None] * 8, *behind]
         assert found[s.DATA] == b"late"
 
-    def test_absolute_expiry_is_a_time_to_live(self) -> None:
+    def test_absolute_expiry_time_becomes_a_time_to_live(self) -> None:
         site = Site()
         client = site.client()
         now_ms = site.router.now_ns() // 1_000_000
@@ -113,7 +113,7 @@ class TestDeliveryCount:
 
 
 class TestBrowsing:
-    def test_copies_and_leaves(self) -> None:
+    def test_browsing_copies_and_leaves_messages(self) -> None:
         site = Site()
         client = site.client()
         send(client, "queue/a", *(message(str(i)) for i in range(5)))
@@ -129,7 +129,7 @@ class TestBrowsing:
         site.settle_down()
         assert bodies(client, eater) == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
-    def test_by_credit_and_drained_at_the_end(self) -> None:
+    def test_browsing_follows_credit_and_drains_at_the_end(self) -> None:
         site = Site()
         client = site.client()
         send(client, "queue/a", *(message(str(i)) for i in range(5)))
@@ -140,7 +140,7 @@ class TestBrowsing:
         assert bodies(client, browser) == [b"0", b"1", b"2", b"3", b"4"]
         assert of_kind(client.events, LinkFlow)[-1] == LinkFlow(browser, 0, True)
 
-    def test_selected(self) -> None:
+    def test_browsing_applies_a_selector(self) -> None:
         client = Site().client()
         send(client, "queue/a", *(message(str(i), application={"n": i}) for i in range(6)))
         wanted = source("queue/a", distribution_mode="copy", filters=selecting("n > 3"))
@@ -148,14 +148,14 @@ class TestBrowsing:
 
 
 class TestSelectors:
-    def test_topic_and_confirmation(self) -> None:
+    def test_topic_selector_is_confirmed(self) -> None:
         client = Site().client()
         link = client.receiver(source("topic/a", filters=selecting("kind = 'x' AND JMSPriority = 4")))
         assert set(link.source.filters) == {"selector"}
         send(client, "topic/a", message("1", application={"kind": "x"}), message("2", application={"kind": "y"}))
         assert bodies(client, link) == [b"1"]
 
-    def test_durable_subscription_is_done_with_what_is_not_selected(self) -> None:
+    def test_unselected_messages_of_a_durable_subscription_are_settled(self) -> None:
         site = Site()
         client = site.client()
         client.receiver(source("topic/a", durability=1, filters=selecting("kind = 'x'")))
@@ -174,7 +174,7 @@ class TestSelectors:
         assert bodies(client, link) == [b"kitchen"]
 
     @pytest.mark.parametrize("text", ["n >", 5])
-    def test_refused(self, text: Any) -> None:
+    def test_invalid_selectors_are_refused(self, text: Any) -> None:
         client = Site().client()
         client.receiver(source("topic/a", filters=selecting(text)))
         (detached,) = of_kind(client.events, Detached)
@@ -206,7 +206,7 @@ class TestSelectors:
         ("identifier", "text"),
         [(UUID(int=7), f"ID:AMQP_UUID:{UUID(int=7)}"), (Ulong(7), "ID:AMQP_ULONG:7"), ("7", "7")],
     )
-    def test_identifiers_are_written_as_jms_clients_write_them(self, identifier: Any, text: str) -> None:
+    def test_identifiers_are_accepted_as_jms_clients_write_them(self, identifier: Any, text: str) -> None:
         client = Site().client()
         selector = selecting(f"JMSMessageID = '{text}' AND JMSCorrelationID = '{text}'")
         link = client.receiver(source("queue/a", filters=selector))
@@ -237,7 +237,7 @@ def full_of_retained() -> Site:
 
 
 class TestRetained:
-    def test_both_ways(self) -> None:
+    def test_retained_messages_pass_in_both_directions(self) -> None:
         site = Site()
         client = site.client()
         send(client, "topic/a", message("kept", annotations={Symbol("x-opt-retain-message"): True}))
@@ -250,7 +250,7 @@ class TestRetained:
         assert site.router.retained.matching("topic/a") == []
 
     @pytest.mark.parametrize(("mode", "settled"), [(0, [False, False]), (1, [True, True]), (2, [False, True])])
-    def test_settled_as_the_link_and_the_message_say(self, mode: int, settled: list[bool]) -> None:
+    def test_settlement_follows_link_and_message(self, mode: int, settled: list[bool]) -> None:
         """The sender decides per message in snd-settle-mode mixed (AMQP 1.0 section 2.8.2): a message that was
         published at least once is forwarded at least once."""
         site = Site()
@@ -268,7 +268,7 @@ class TestRetained:
         site.settle_down()
         assert client.ended == []
 
-    def test_not_again_for_a_subscription_that_was_there(self) -> None:
+    def test_renewed_subscription_gets_no_retained_messages(self) -> None:
         site = Site()
         client = site.client()
         site.router.publish(Publication(MqttDevice(), Run("topic/a", "m", 1 | RETAIN, b"", [b"kept"]), ()))
@@ -281,7 +281,7 @@ class TestRetained:
         again = client.receiver(wanted)
         assert bodies(client, again) == []
 
-    def test_a_part_in_each_turn_and_all_in_the_end(self) -> None:
+    def test_each_turn_sends_a_part_until_all_are_sent(self) -> None:
         site = full_of_retained()
         client = site.client()
         link = client.engine.attach_receiver("r", "topic/#")
@@ -294,7 +294,7 @@ class TestRetained:
         assert sorted(bodies(client, link)) == sorted(b"%d" % i for i in range(MANY))
         assert client.session._links.outgoing[0]._retained is None
 
-    def test_no_more_than_the_credit_and_a_drain_waits_for_all(self) -> None:
+    def test_credit_is_respected_and_drain_waits_for_all(self) -> None:
         site = full_of_retained()
         client = site.client()
         link = client.receiver("topic/#", credit=10)
@@ -304,7 +304,7 @@ class TestRetained:
         assert len(bodies(client, link)) == MANY
         assert link.credit == 0
 
-    def test_what_is_replaced_before_its_turn_is_not_sent(self) -> None:
+    def test_replaced_message_is_not_sent(self) -> None:
         site = full_of_retained()
         client = site.client()
         link = client.receiver("topic/#", credit=1)
@@ -317,7 +317,7 @@ class TestRetained:
         assert set(later) == {b"new"}, "none of the old ones but the first"
         assert len(sent) == 1
 
-    def test_nothing_goes_on_behind_a_link_that_ended(self) -> None:
+    def test_ended_link_gets_no_more_retained_messages(self) -> None:
         site = full_of_retained()
         client = site.client()
         link = client.engine.attach_receiver("r", "topic/#")
@@ -349,7 +349,7 @@ class TestWill:
         "retain_message": True,
     }
 
-    def test_published_when_the_connection_breaks(self) -> None:
+    def test_will_is_published_when_the_connection_breaks(self) -> None:
         site = Site()
         client = with_will(site, **self.WILL)
         client.cut()
@@ -357,7 +357,7 @@ class TestWill:
         (kept,) = site.router.retained.matching("topic/gone")
         assert (kept.bodies, kept.device, kept.qos) == ([b"bye"], "device-1", 2)
 
-    def test_withdrawn_by_close(self) -> None:
+    def test_close_withdraws_the_will(self) -> None:
         site = Site()
         client = with_will(site, **self.WILL)
         client.engine.close()
@@ -375,7 +375,7 @@ class TestWill:
             {"mqtt_qos": 3},
         ],
     )
-    def test_one_that_cannot_be_is_refused_at_once(self, change: dict[str, Any]) -> None:
+    def test_invalid_will_is_refused_at_once(self, change: dict[str, Any]) -> None:
         site = Site()
         client = with_will(site, **{**self.WILL, **change})
         client.cut()
@@ -402,7 +402,7 @@ def ask(client: Client, service: str, application: dict[str, Any], body: Any = N
 
 
 class TestManagement:
-    def test_query_and_read(self) -> None:
+    def test_query_and_read_are_answered(self) -> None:
         site = Site()
         client = site.client()
         send(client, "queue/a", message("1"), message("2"))
@@ -428,7 +428,7 @@ class TestManagement:
             ({"operation": "GET-TYPES"}, 200),
         ],
     )
-    def test_status(self, application: dict[str, Any], status: int) -> None:
+    def test_status_is_answered(self, application: dict[str, Any], status: int) -> None:
         assert ask(Site().client(), "$management", application)[0]["statusCode"] == status
 
     def test_answers_are_bounded(self) -> None:
@@ -460,7 +460,7 @@ class TestManagement:
             found += body["results"]
         assert len({row[0] for row in found}) >= 5
 
-    def test_a_closed_connection_is_shown_no_more(self) -> None:
+    def test_closed_connection_is_not_listed(self) -> None:
         site = Site()
         client, other = site.client("one"), site.client("two")
         request = {"operation": "QUERY", "entityType": "org.apache.qpid.dispatch.connection"}
@@ -470,7 +470,7 @@ class TestManagement:
         site.settle_down()
         assert ask(client, "$management", request, wanted)[1]["results"] == [["one"]]
 
-    def test_no_queue_is_opened_for_an_answer(self) -> None:
+    def test_answer_opens_no_queue(self) -> None:
         """An answer about queues opens none of them, as a user may have 100 000."""
         site = Site()
         for i in range(50):
@@ -488,7 +488,7 @@ class TestManagement:
         assert none["results"] == []
         assert not site.router.queues.opened
 
-    def test_a_request_nobody_waits_for_is_rejected(self) -> None:
+    def test_request_without_a_reply_address_is_rejected(self) -> None:
         client = Site().client()
         link = client.sender("$management")
         client.engine.send(link, 0, section(s.APPLICATION_PROPERTIES, {"operation": "QUERY"}) + section(s.VALUE, None))
@@ -497,6 +497,6 @@ class TestManagement:
         assert condition is not None
         assert (state, condition.name) == (DeliveryState.REJECTED, "amqp:invalid-field")
 
-    def test_put_token(self) -> None:
+    def test_put_token_is_answered(self) -> None:
         application, _ = ask(Site().client(), "$cbs", {"operation": "put-token", "type": "jwt"}, "token")
         assert application["status-code"] == 202

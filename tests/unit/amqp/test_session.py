@@ -42,7 +42,7 @@ class TestSendingToAQueue:
         site.turn()
         assert client.outcomes(link) == [(0, DeliveryState.ACCEPTED, None), (1, DeliveryState.ACCEPTED, None)]
 
-    def test_credit_is_topped_up_after_the_commit(self) -> None:
+    def test_credit_is_renewed_after_the_commit(self) -> None:
         site = Site()
         client = site.client()
         link = client.sender("queue/a")
@@ -52,7 +52,7 @@ class TestSendingToAQueue:
         site.settle_down()
         assert link.credit == 1000
 
-    def test_settled_messages_get_their_credit_back_at_once(self) -> None:
+    def test_settled_messages_renew_their_credit_at_once(self) -> None:
         site = Site()
         client = site.client()
         link = client.sender("queue/a")
@@ -60,7 +60,7 @@ class TestSendingToAQueue:
         site.turn()
         assert link.credit == 1000
 
-    def test_no_credit_while_the_store_cannot_commit_and_again_when_it_can(self) -> None:
+    def test_no_credit_is_given_while_commits_fail(self) -> None:
         site = Site()
         client = site.client()
         link = client.sender("queue/a")
@@ -86,7 +86,7 @@ class TestSendingToAQueue:
             site.settle_down()
         assert (link.credit, late.credit) == (1000, 1000)
 
-    def test_a_full_store_rejects_with_the_reason(self) -> None:
+    def test_full_store_rejects_with_the_reason(self) -> None:
         site = Site()
         client = site.client()
         link = client.sender("queue/a")
@@ -98,7 +98,7 @@ class TestSendingToAQueue:
         assert condition is not None
         assert condition.name == "amqp:resource-limit-exceeded"
 
-    def test_what_is_no_message_is_rejected_alone(self) -> None:
+    def test_invalid_message_is_rejected_without_affecting_others(self) -> None:
         site = Site()
         client = site.client()
         link = client.sender("queue/a")
@@ -110,7 +110,7 @@ class TestSendingToAQueue:
         assert received_payloads(client, receiver) == [b"good", b"also good"]
 
     @pytest.mark.parametrize("rest", [b"", b"\x00", b"\x00\x53", b"\x00Ss", b"\x00Ss\xc0", b"\x00Ss\xc0\x03"])
-    def test_what_is_cut_short_is_rejected_alone(self, rest: bytes) -> None:
+    def test_truncated_message_is_rejected_without_affecting_others(self, rest: bytes) -> None:
         site = Site()
         client = site.client()
         link = client.sender("queue/a")
@@ -119,7 +119,7 @@ class TestSendingToAQueue:
         states = [(tag, state) for tag, state, _ in client.outcomes(link)]
         assert states == [(0, DeliveryState.ACCEPTED), (1, DeliveryState.REJECTED), (2, DeliveryState.ACCEPTED)]
 
-    def test_the_bare_message_is_not_touched(self) -> None:
+    def test_bare_message_is_unchanged(self) -> None:
         site = Site()
         client = site.client()
         link = client.sender("queue/a")
@@ -132,7 +132,7 @@ class TestSendingToAQueue:
 
 
 class TestRevoked:
-    def test_not_a_message_more_however_long_the_close_takes(self) -> None:
+    def test_revoked_client_gets_no_message_however_long_its_close_takes(self) -> None:
         site = Site()
         gone, sender = site.client("gone"), site.client("sender")
         gone.receiver("queue/a")
@@ -160,7 +160,7 @@ class TestAddresses:
             (Terminus(kind=TerminusKind.COORDINATOR), "amqp:not-implemented"),
         ],
     )
-    def test_senders_refused(self, wanted: Terminus, condition: str) -> None:
+    def test_invalid_sender_addresses_are_refused(self, wanted: Terminus, condition: str) -> None:
         client = Site().client()
         client.sender(wanted)
         (detached,) = of_kind(client.events, Detached)
@@ -176,14 +176,14 @@ class TestAddresses:
             (source("queue/#", distribution_mode="copy"), "amqp:not-implemented"),
         ],
     )
-    def test_receivers_refused(self, wanted: Terminus, condition: str) -> None:
+    def test_invalid_receiver_addresses_are_refused(self, wanted: Terminus, condition: str) -> None:
         client = Site().client()
         client.receiver(wanted)
         (detached,) = of_kind(client.events, Detached)
         assert detached.condition.name == condition
         assert not client.ended  # the link is refused, the connection stays
 
-    def test_anonymous_relay_sends_where_the_message_says(self) -> None:
+    def test_anonymous_relay_uses_the_address_of_the_message(self) -> None:
         site = Site()
         client = site.client()
         relay = client.sender(target(None))
@@ -213,7 +213,7 @@ class TestAddresses:
 
 
 class TestReceivingFromAQueue:
-    def test_accept_release_reject(self) -> None:
+    def test_accepted_released_and_rejected_messages_are_settled(self) -> None:
         site = Site()
         client = site.client()
         send_texts(client, client.sender("queue/a"), "one", "two", "three")
@@ -229,7 +229,7 @@ class TestReceivingFromAQueue:
         assert received_payloads(client, link) == [b"two"]
         assert site.router.queues["queue/a"].outstanding == 1
 
-    def test_what_was_not_settled_goes_to_the_next(self) -> None:
+    def test_unsettled_messages_go_to_the_next_consumer(self) -> None:
         site = Site()
         first, second = site.client("first"), site.client("second")
         send_texts(first, first.sender("queue/a"), "one", "two")
@@ -241,7 +241,7 @@ class TestReceivingFromAQueue:
         again = second.receiver("queue/a")
         assert received_payloads(second, again) == [b"two"]
 
-    def test_credit_is_kept(self) -> None:
+    def test_credit_is_respected(self) -> None:
         site = Site()
         client = site.client()
         send_texts(client, client.sender("queue/a"), *map(str, range(10)))
@@ -252,7 +252,7 @@ class TestReceivingFromAQueue:
         site.settle_down()
         assert len(client.received(link)) == 6
 
-    def test_drain_takes_what_is_there_and_gives_the_rest_back(self) -> None:
+    def test_drain_delivers_what_is_available_and_returns_the_rest(self) -> None:
         site = Site()
         client = site.client()
         send_texts(client, client.sender("queue/a"), "one", "two")
@@ -264,7 +264,7 @@ class TestReceivingFromAQueue:
         assert received_payloads(client, link) == [b"one", b"two"]
         assert of_kind(client.events, LinkFlow)[-1] == LinkFlow(link, 0, True)
 
-    def test_settled_receiver_is_served_at_most_once(self) -> None:
+    def test_settled_receiver_gets_messages_at_most_once(self) -> None:
         site = Site()
         client = site.client()
         send_texts(client, client.sender("queue/a"), "one")
@@ -274,7 +274,7 @@ class TestReceivingFromAQueue:
         assert received_payloads(client, link) == [b"one"]
         assert site.router.queues["queue/a"].outstanding == 0
 
-    def test_a_peer_that_does_not_read_gets_nothing_more(self) -> None:
+    def test_peer_that_does_not_read_gets_no_more(self) -> None:
         site = Site()
         client = site.client()
         link = client.receiver("queue/a")
@@ -287,7 +287,7 @@ class TestReceivingFromAQueue:
         site.settle_down()
         assert received_payloads(client, link) == [b"one"]
 
-    def test_message_larger_than_the_receiver_takes_goes_elsewhere(self) -> None:
+    def test_message_above_the_maximum_size_of_the_receiver_goes_elsewhere(self) -> None:
         site = Site()
         client = site.client()
         send_texts(client, client.sender("queue/a"), "small", "x" * 2000, "small too")
@@ -298,7 +298,7 @@ class TestReceivingFromAQueue:
         larger = other.receiver("queue/a", max_message_size=4000)
         assert received_payloads(other, larger) == [b"x" * 2000]
 
-    def test_a_message_too_large_for_a_receiver_is_no_attempt_at_delivery(self) -> None:
+    def test_message_too_large_for_a_receiver_is_not_an_attempt(self) -> None:
         """A message that is too large for the receiver does not raise the delivery-count, which counts failed transfers
         (AMQP 1.0 section 3.2.1)."""
         site = Site()
@@ -316,7 +316,7 @@ class TestReceivingFromAQueue:
         assert header_of(found)[4:] == [], "no delivery-count"
         assert site.store.ledger.entries(0, 10) == []
 
-    def test_what_the_only_receiver_there_will_be_cannot_take_is_given_up(self) -> None:
+    def test_message_too_large_for_a_sole_receiver_is_dropped(self) -> None:
         site = Site()
         client = site.client()
         link = client.receiver(source("topic/a", durability=2, expiry="never"), max_message_size=1000)
@@ -352,7 +352,7 @@ class TestDeliveryTime:
             ("x-opt-scheduled-enqueue-time", Timestamp(CLOCK_NS // 1_000_000 + 600_000)),
         ],
     )
-    def test_a_later_delivery_is_refused(self, address: str, name: str, value: object) -> None:
+    def test_future_delivery_time_is_refused(self, address: str, name: str, value: object) -> None:
         site = Site()
         worker = site.client("worker")
         receiver = worker.receiver(address)
@@ -373,15 +373,15 @@ class TestDeliveryTime:
             {"x-opt-why": "x-opt-delivery-delay"},
         ],
     )
-    def test_a_time_that_has_come_is_fine(self, annotations: dict[str, object]) -> None:
+    def test_past_delivery_time_is_accepted(self, annotations: dict[str, object]) -> None:
         assert self.outcome(Site(), "queue/a", self.annotated(annotations)) == [(0, DeliveryState.ACCEPTED, "")]
 
-    def test_just_beyond_what_clocks_differ_by(self) -> None:
+    def test_tolerance_of_clocks_is_exact(self) -> None:
         late = CLOCK_NS // 1_000_000 + DELIVERY_TIME_AHEAD_MS_MAX + 1
         found = self.outcome(Site(), "queue/a", self.annotated({"x-opt-delivery-time": late}))
         assert found == [(0, DeliveryState.REJECTED, "amqp:not-implemented")]
 
-    def test_a_value_that_is_no_number_is_refused(self) -> None:
+    def test_delivery_time_that_is_not_a_number_is_refused(self) -> None:
         found = self.outcome(Site(), "queue/a", self.annotated({"x-opt-delivery-delay": "soon"}))
         assert found == [(0, DeliveryState.REJECTED, "amqp:decode-error")]
 
@@ -421,16 +421,16 @@ class TestLosingAReceiver:
         return header_of(first)[4:]
 
     @pytest.mark.parametrize("end", ["cut", "error", "connection error"])
-    def test_counts(self, end: str) -> None:
+    def test_lost_receiver_counts_as_an_attempt(self, end: str) -> None:
         assert self.count_after(end) == [1]
 
     @pytest.mark.parametrize("end", ["detach", "close", "the broker stops"])
-    def test_a_goodbye_does_not(self, end: str) -> None:
+    def test_normal_detach_does_not_count(self, end: str) -> None:
         assert self.count_after(end) == []
 
 
 class TestAnycast:
-    def test_the_sender_hears_that_it_is_larger_than_the_receiver_takes(self) -> None:
+    def test_sender_learns_that_the_message_is_too_large_for_the_receiver(self) -> None:
         site = Site()
         asker, worker = site.client("asker"), site.client("worker")
         worker.receiver("anycast/a", max_message_size=1000)
@@ -440,7 +440,7 @@ class TestAnycast:
         [(_, state, condition)] = asker.outcomes(sender)
         assert (state, condition.name) == (DeliveryState.REJECTED, "amqp:link:message-size-exceeded")
 
-    def test_what_is_answered_counts(self) -> None:
+    def test_answered_messages_are_counted(self) -> None:
         site = Site()
         asker, worker = site.client("asker"), site.client("worker")
         sender = asker.sender("anycast/a")
@@ -452,7 +452,7 @@ class TestAnycast:
         site.settle_down()
         assert (site.router.figures.acknowledged, site.router.figures.refused) == (2, 1)
 
-    def test_credit_follows_the_consumers_and_outcomes_go_end_to_end(self) -> None:
+    def test_credit_follows_the_consumers_and_outcomes_pass_end_to_end(self) -> None:
         site = Site()
         asker, worker = site.client("asker"), site.client("worker")
         sender = asker.sender("anycast/a")
@@ -467,7 +467,7 @@ class TestAnycast:
         site.settle_down()
         assert [state for _, state, _ in asker.outcomes(sender)] == [DeliveryState.ACCEPTED, DeliveryState.REJECTED]
 
-    def test_what_the_consumer_says_goes_to_the_sender(self) -> None:
+    def test_outcome_of_the_consumer_goes_to_the_sender(self) -> None:
         site = Site()
         asker, worker = site.client("asker"), site.client("worker")
         link = worker.receiver("anycast/a", credit=9)
@@ -491,7 +491,7 @@ class TestAnycast:
         assert (state, decode(said)[0]) == (DeliveryState.MODIFIED_UNDELIVERABLE, {"x-opt-part": "gasket"})
         assert worker.deliveries(link) == [first, second, third, fourth]
 
-    def test_what_one_consumer_cannot_take_is_for_another(self) -> None:
+    def test_message_that_one_consumer_cannot_take_goes_to_another(self) -> None:
         site = Site()
         asker, worker, other = site.client("asker"), site.client("worker"), site.client("other")
         link = worker.receiver("anycast/a", credit=9)
@@ -521,7 +521,7 @@ class TestAnycast:
             DeliveryState.MODIFIED_UNDELIVERABLE,
         ],
     )
-    def test_the_only_consumer_gives_a_message_back_once_and_the_sender_hears_how(
+    def test_sole_consumer_releases_a_message_once_and_the_sender_gets_the_outcome(
         self, state: DeliveryState, annotations: dict[str, str] | None
     ) -> None:
         site = Site()
@@ -555,7 +555,7 @@ class TestAnycast:
             ),
         ],
     )
-    def test_each_consumer_is_asked_once(
+    def test_each_consumer_is_offered_the_message_once(
         self, first: DeliveryState, second: DeliveryState, heard: DeliveryState
     ) -> None:
         site = Site()
@@ -573,7 +573,7 @@ class TestAnycast:
         assert [state for _, state, _ in asker.outcomes(sender)] == [heard]
         assert received_payloads(worker, link) == received_payloads(other, there) == [b"one"]
 
-    def test_what_waits_for_one_without_credit_holds_up_nothing(self) -> None:
+    def test_message_waiting_for_credit_does_not_block_others(self) -> None:
         site = Site()
         asker, worker, other = site.client("asker"), site.client("worker"), site.client("other")
         link = worker.receiver("anycast/a", credit=9)
@@ -590,7 +590,7 @@ class TestAnycast:
         site.settle_down()
         assert received_payloads(other, there) == [b"one"]
 
-    def test_the_one_it_waits_for_leaves(self) -> None:
+    def test_message_continues_when_its_awaited_consumer_leaves(self) -> None:
         site = Site()
         asker, worker, other = site.client("asker"), site.client("worker"), site.client("other")
         link = worker.receiver("anycast/a", credit=9)
@@ -605,7 +605,7 @@ class TestAnycast:
         site.settle_down()
         assert asker.outcomes(sender) == [(0, DeliveryState.RELEASED, None)]
 
-    def test_of_more_than_wait_for_another_the_sender_hears_at_once(self) -> None:
+    def test_messages_beyond_the_waiting_limit_are_answered_at_once(self) -> None:
         site = Site()
         asker, worker, other = site.client("asker"), site.client("worker"), site.client("other")
         link = worker.receiver("anycast/a", credit=ANYCAST_REQUEUED_MAX + 10)
@@ -631,7 +631,7 @@ class TestAnycast:
             (("amqp:accepted:list", "amqp:rejected:list"), [DeliveryState.REJECTED, DeliveryState.NONE]),
         ],
     )
-    def test_a_sender_hears_what_it_lists_and_else_takes_its_default(
+    def test_sender_gets_a_listed_outcome_or_its_default(
         self, listed: tuple[str, ...], states: list[DeliveryState]
     ) -> None:
         """The broker settles without an outcome where the source does not list it; the source then assumes its default
@@ -648,7 +648,7 @@ class TestAnycast:
         site.settle_down()
         assert [state for _, state, _ in asker.outcomes(sender)] == states
 
-    def test_of_many_that_came_together_each_sender_hears_its_own(self) -> None:
+    def test_each_of_many_senders_gets_its_own_outcome(self) -> None:
         heard: list[tuple[str, Sequence[int], object]] = []
 
         class Sender(MqttDevice):
@@ -670,7 +670,7 @@ class TestAnycast:
             ("c", (9,), Refusal.REJECTED),
         ]
 
-    def test_released_when_the_last_consumer_goes(self) -> None:
+    def test_messages_are_released_when_the_last_consumer_leaves(self) -> None:
         site = Site()
         asker, worker = site.client("asker"), site.client("worker")
         worker.receiver("anycast/a", credit=5)
@@ -683,7 +683,7 @@ class TestAnycast:
 
 
 class TestAcrossProtocols:
-    def test_mqtt_to_amqp(self) -> None:
+    def test_mqtt_message_reaches_an_amqp_receiver(self) -> None:
         site = Site()
         client = site.client()
         link = client.receiver("queue/a")
@@ -695,7 +695,7 @@ class TestAcrossProtocols:
         assert received_payloads(client, link) == [b'{"t":1}', b'{"t":2}']
         assert b"application/json" in client.received(link)[0]
 
-    def test_amqp_to_a_consumer_of_the_router(self) -> None:
+    def test_amqp_message_reaches_a_consumer_of_the_router(self) -> None:
         site = Site()
         client, device = site.client(), MqttDevice()
         site.router.subscriptions.subscribe(device, "topic/#", SubscribeOptions())
@@ -708,7 +708,7 @@ class TestAcrossProtocols:
 
 
 class TestLife:
-    def test_every_link_ends_also_when_the_end_of_one_raises(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_every_link_ends_although_one_raises(self, monkeypatch: pytest.MonkeyPatch) -> None:
         site = Site()
         client = site.client("device-1", SOLE_CONNECTION)
         for name in ("r1", "r2", "r3"):
@@ -728,7 +728,7 @@ class TestLife:
         assert site.containers.sole == set()
         assert not site.router.address_listeners
 
-    def test_end_of_the_connection_is_told_once_with_the_reason(self) -> None:
+    def test_end_of_the_connection_is_reported_once_with_the_reason(self) -> None:
         site = Site()
         client = site.client()
         client.receiver("topic/a")
@@ -737,7 +737,7 @@ class TestLife:
         client.cut()
         assert client.ended == [Condition("amqp:connection:forced", "bye")]
 
-    def test_a_container_id_is_for_one_connection_where_that_is_desired(self) -> None:
+    def test_container_id_is_exclusive_where_requested(self) -> None:
         site = Site()
         first, second = site.client("same", SOLE_CONNECTION), site.client("same", SOLE_CONNECTION)
         assert not of_kind(first.events, Closed)
@@ -751,7 +751,7 @@ class TestLife:
         first.cut()
         assert not of_kind(site.client("same", SOLE_CONNECTION).events, Closed)
 
-    def test_a_container_id_that_is_taken_is_named_as_the_field_that_is_wrong(self) -> None:
+    def test_refusal_names_the_container_id_as_the_invalid_field(self) -> None:
         site = Site()
         site.client("same", SOLE_CONNECTION)
         second, sent = Client(site, "same", (SOLE_CONNECTION,)), b""
@@ -762,7 +762,7 @@ class TestLife:
             sent += down
         assert encode(Symbol("invalid-field")) + encode(Symbol("container-id")) in sent
 
-    def test_answers_that_come_after_the_end_are_ignored(self) -> None:
+    def test_answers_after_the_end_are_ignored(self) -> None:
         site = Site()
         client = site.client()
         link = client.sender("queue/a")
@@ -772,7 +772,7 @@ class TestLife:
         site.commit()
         assert site.router.queues["queue/a"].backlog == 1
 
-    def test_detaching_a_sender_with_messages_under_way(self) -> None:
+    def test_sender_with_pending_messages_may_detach(self) -> None:
         site = Site()
         client = site.client()
         link = client.sender("queue/a")

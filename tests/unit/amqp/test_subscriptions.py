@@ -43,7 +43,7 @@ class TestTopics:
         assert client.outcomes(sender) == [(0, DeliveryState.ACCEPTED, None)]
 
     @pytest.mark.parametrize("wanted", [source("topic/a", durability=2, expiry="never"), source("topic/a::mine")])
-    def test_durable_subscription_outlives_the_connection_and_ends_with_close(self, wanted: Terminus) -> None:
+    def test_durable_subscription_survives_the_connection_and_ends_with_close(self, wanted: Terminus) -> None:
         site = Site()
         client, other = site.client("subscriber"), site.client("publisher")
         client.receiver(wanted)
@@ -67,7 +67,7 @@ class TestTopics:
         assert site.router.durable_subscriptions == {}
 
     @pytest.mark.parametrize("failure", [None, StoreError("no")])
-    def test_a_close_is_answered_when_the_deletion_is_on_disk(self, failure: StoreError | None) -> None:
+    def test_close_is_answered_when_the_deletion_is_on_disk(self, failure: StoreError | None) -> None:
         site = Site()
         client = site.client("subscriber")
         link = client.receiver(source("topic/a", durability=2, expiry="never"))
@@ -85,7 +85,7 @@ class TestTopics:
         assert not client.server._links.by_address
 
     @pytest.mark.parametrize("end", ["connection", "session"])
-    def test_an_end_before_the_deletion_is_on_disk(self, end: str) -> None:
+    def test_connection_may_end_before_the_deletion_is_on_disk(self, end: str) -> None:
         site = Site()
         client = site.client("subscriber")
         link = client.receiver(source("topic/a", durability=2, expiry="never"))
@@ -110,7 +110,7 @@ class TestTopics:
         ],
     )
     @pytest.mark.parametrize("address", ["topic/a", "topic/a::mine"])
-    def test_how_long_it_is_kept_is_answered(
+    def test_answer_contains_the_timeout_of_the_subscription(
         self, address: str, wanted: tuple[str, int], answered: tuple[str, int]
     ) -> None:
         site = Site()
@@ -121,7 +121,7 @@ class TestTopics:
         expected = 0 if wanted[0] == "never" else wanted[1]
         assert site.router.durable_subscriptions[name].declaration.timeout_s == expected
 
-    def test_unshared_subscription_is_for_one_receiver(self) -> None:
+    def test_unshared_subscription_has_one_receiver(self) -> None:
         site = Site()
         one, two = site.client("one"), site.client("two")
         wanted = source("topic/a", durability=1, capabilities=("global",))
@@ -131,7 +131,7 @@ class TestTopics:
         assert detached.condition.name == "amqp:unauthorized-access"
         assert not of_kind(one.events, Detached)
 
-    def test_the_same_device_again_steals_its_link(self) -> None:
+    def test_same_device_steals_its_link(self) -> None:
         site = Site()
         one, two = site.client("same"), site.client("same")
         wanted = source("topic/a", durability=1)
@@ -148,7 +148,7 @@ class TestTopics:
         site.settle_down()
         assert received_payloads(two, link) == [b"unsettled", b"more"]
 
-    def test_shared_subscription_takes_turns(self) -> None:
+    def test_shared_subscription_alternates(self) -> None:
         site = Site()
         client, other = site.client("a"), site.client("b")
         links = [client.receiver("topic/a::work"), other.receiver("topic/a::work")]
@@ -162,7 +162,7 @@ class TestTopics:
         ("name", "capabilities", "asked"),
         [("sub", (), "sub"), ("sub|2", ("shared",), "sub"), ("sub|global3", ("shared", "global"), "sub|global")],
     )
-    def test_a_receiver_without_a_source_finds_the_durable_subscription_of_its_name_and_ends_it(
+    def test_receiver_without_a_source_finds_and_ends_the_durable_subscription_of_its_name(
         self, name: str, capabilities: tuple[str, ...], asked: str
     ) -> None:
         site = Site()
@@ -183,7 +183,7 @@ class TestTopics:
         client.receiver(Terminus(), asked)
         assert of_kind(client.events, Detached)[-1].condition.name == "amqp:not-found"
 
-    def test_subscriptions_of_others_are_not_found(self) -> None:
+    def test_subscriptions_of_other_users_are_not_found(self) -> None:
         site = Site()
         one, two = site.client("one"), site.client("two")
         held = one.receiver(source("topic/a", durability=2, expiry="never"), "sub")
@@ -194,7 +194,7 @@ class TestTopics:
         assert detached.condition.name == "amqp:not-found"
 
     @pytest.mark.parametrize("change", [{"address": "topic/b"}, {"filters": selecting("k = 2")}, {"filters": {}}])
-    def test_a_durable_subscription_to_something_else_is_a_new_one(self, change: dict[str, Any]) -> None:
+    def test_durable_subscription_with_another_topic_is_a_new_one(self, change: dict[str, Any]) -> None:
         site = Site()
         client = site.client()
         wanted = source("topic/a", durability=2, filters=selecting("k = 1"))
@@ -210,7 +210,7 @@ class TestTopics:
         site.settle_down()
         assert len(site.router.durable_subscriptions) == 1
 
-    def test_the_same_topic_and_selector_find_what_was_kept(self) -> None:
+    def test_same_topic_and_selector_resume_the_subscription(self) -> None:
         site = Site()
         client = site.client()
         wanted = source("topic/a", durability=2, filters=selecting("k = 1"))
@@ -222,7 +222,7 @@ class TestTopics:
         assert received_payloads(client, client.receiver(wanted, "sub")) == [b"1", b"1"]
 
     @pytest.mark.parametrize("durability", [0, 2])
-    def test_a_shared_subscription_has_one_selector(self, durability: int) -> None:
+    def test_shared_subscription_has_one_selector(self, durability: int) -> None:
         site = Site()
         client = site.client()
 
@@ -242,7 +242,7 @@ class TestTopics:
         (detached,) = of_kind(client.events, Detached)
         assert detached.condition.name == "amqp:invalid-field"
 
-    def test_a_queue_is_no_topic_and_a_topic_no_queue(self) -> None:
+    def test_queue_and_topic_are_distinct(self) -> None:
         client = Site().client()
         for wanted in (source("topic/a", capabilities=("queue",)), source("queue/a", capabilities=("topic",))):
             client.receiver(wanted)
@@ -251,7 +251,7 @@ class TestTopics:
         for address, capability in [*allowed, ("topic/a::sub", "queue"), ("topic/a::sub2", "topic")]:
             assert client.attached(client.receiver(source(address, capabilities=(capability,)), address))
 
-    def test_no_local(self) -> None:
+    def test_no_local_is_supported(self) -> None:
         site = Site()
         client = site.client()
         no_local = {"no-local": DescribedValue(Symbol("apache.org:no-local-filter:list"), [])}
@@ -270,8 +270,8 @@ def temporary_queue(client: Client) -> tuple[Link, str]:
     return made, made.target.address
 
 
-class TestSharedWithoutADisk:
-    def test_what_one_leaves_behind_goes_to_another_in_order(self) -> None:
+class TestSharedWithoutDisk:
+    def test_messages_of_a_departed_receiver_go_to_another_in_order(self) -> None:
         site = Site()
         one, two = site.client("one"), site.client("two")
         wanted = source("topic/a", capabilities=("shared", "global"))
@@ -285,7 +285,7 @@ class TestSharedWithoutADisk:
         site.settle_down()
         assert received_payloads(two, second) == [b"%d" % i for i in range(3, 10)]
 
-    def test_failures_count_and_what_is_rejected_or_undeliverable_is_done_with(self) -> None:
+    def test_failures_count_and_rejected_or_undeliverable_messages_are_settled(self) -> None:
         site = Site()
         client = site.client()
         link = client.receiver(source("topic/a", capabilities=("shared",)), "sub")
@@ -305,7 +305,7 @@ class TestSharedWithoutADisk:
         counts = [decode(m, 3)[0][4:] for m in again]
         assert counts == [[1], []]
 
-    def test_what_waits_and_what_is_not_answered_is_bounded(self) -> None:
+    def test_waiting_and_unanswered_messages_are_bounded(self) -> None:
         site = Site()
         client = site.client()
         link = client.receiver(source("topic/a", capabilities=("shared",)), "sub", credit=1)
@@ -322,7 +322,7 @@ class TestSharedWithoutADisk:
 
 
 class TestTemporaryQueues:
-    def test_keeps_what_comes_before_its_consumers_and_they_compete(self) -> None:
+    def test_queue_stores_messages_before_its_consumers_which_compete(self) -> None:
         site = Site()
         client, other = site.client("one"), site.client("two")
         made, address = temporary_queue(client)
@@ -343,7 +343,7 @@ class TestTemporaryQueues:
         assert not site.router.subscriptions.live.temporary_queues
         assert site.router.pool.waiting_bytes == 0
 
-    def test_each_gets_what_it_selects_and_the_rest_waits(self) -> None:
+    def test_each_receiver_gets_what_it_selects_and_the_rest_waits(self) -> None:
         site = Site()
         client = site.client()
         made, address = temporary_queue(client)
@@ -358,7 +358,7 @@ class TestTemporaryQueues:
         rest = client.receiver(address, "rest")
         assert received_payloads(client, rest) == [b"0", b"1", b"3", b"4", b"5", b"7", b"8", b"9", b"11"]
 
-    def test_what_one_releases_another_gets_first(self) -> None:
+    def test_released_message_goes_to_another_receiver_first(self) -> None:
         site = Site()
         client = site.client()
         made, address = temporary_queue(client)
@@ -379,7 +379,7 @@ class TestTemporaryQueues:
         site.settle_down()
         assert received_payloads(client, first) == [b"m", b"m"]
 
-    def test_what_nobody_selects_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_unselected_messages_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(shared, "UNSELECTED_MAX", 10)
         site = Site()
         client = site.client()
@@ -392,7 +392,7 @@ class TestTemporaryQueues:
         client.engine.detach(link)
         assert received_payloads(client, client.receiver(address, "rest")) == [b"%d" % i for i in range(10)]
 
-    def test_ends_with_the_link_that_made_it(self) -> None:
+    def test_queue_ends_with_the_link_that_created_it(self) -> None:
         site = Site()
         client, other = site.client("one"), site.client("two")
         node, address = temporary_queue(client)

@@ -32,7 +32,7 @@ def publish(site: Site, device: MqttDevice, address: str, flags: int = 1 | DURAB
 
 
 class TestSending:
-    def test_to_a_node_that_is_there_and_to_one_that_is_not(self, site: Site) -> None:
+    def test_messages_to_existing_and_missing_nodes_are_answered(self, site: Site) -> None:
         """A sender gets the same answer whether the node exists or not."""
         address, owner, link = node(site)
         device = MqttDevice()
@@ -41,7 +41,7 @@ class TestSending:
         assert device.answers == [("accepted", 1)] * 2
         assert len(owner.received(link)) == 1
 
-    def test_filters_do_not_reach_it(self, site: Site) -> None:
+    def test_filters_do_not_match_it(self, site: Site) -> None:
         address, owner, link = node(site)
         listener, other = MqttDevice("listener"), MqttDevice()
         for pattern in ("#", "temp/#", "temp/+"):
@@ -50,7 +50,7 @@ class TestSending:
         assert listener.runs == []
         assert len(owner.received(link)) == 1
 
-    def test_nothing_is_stored_or_retained(self, site: Site) -> None:
+    def test_messages_are_neither_stored_nor_retained(self, site: Site) -> None:
         kept = site.router.subscriptions.declare(Declaration(name="forwarder/hub/all", pattern="#", all_qos=True))
         publish(site, MqttDevice(), temporary_address(), flags=1 | DURABLE | RETAIN)
         assert sum(part.backlog for part in kept.parts) == 0
@@ -58,7 +58,7 @@ class TestSending:
 
 
 class TestReceiving:
-    def test_nobody_else(self, site: Site) -> None:
+    def test_other_clients_may_not_receive(self, site: Site) -> None:
         address, _, _ = node(site)
         other = site.client("other")
         other.receiver(address)

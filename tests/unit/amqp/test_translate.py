@@ -84,7 +84,7 @@ class TestValues:
             (DescribedValue(Ulong(0x70), [True]), "005370c0020141"),
         ],
     )
-    def test_encodings_of_the_standard(self, value: object, raw: str) -> None:
+    def test_encodings_match_the_standard(self, value: object, raw: str) -> None:
         assert encode(value).hex() == raw
 
     @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ class TestValues:
             "e0 05 ff 40",
         ],
     )
-    def test_what_is_no_value(self, raw: str) -> None:
+    def test_invalid_values_raise(self, raw: str) -> None:
         with pytest.raises(DecodeError):
             decode(bytes.fromhex(raw.replace(" ", "")))
 
@@ -139,14 +139,14 @@ class TestValues:
 
 
 class TestSections:
-    def test_header_and_delivery_annotations_come_off(self) -> None:
+    def test_header_and_delivery_annotations_are_removed(self) -> None:
         header, annotations = section(s.HEADER, [True]), section(s.DELIVERY_ANNOTATIONS, {Symbol("x"): 1})
         assert bare_message(DATA) == (0, 0)
         assert bare_message(header + DATA) == (len(header), len(header))
         assert bare_message(annotations + DATA) == (0, len(annotations))
         assert bare_message(header + annotations + DATA) == (len(header), len(header) + len(annotations))
 
-    def test_long_and_symbolic_descriptors(self) -> None:
+    def test_long_and_symbolic_descriptors_are_read(self) -> None:
         long = b"\x00\x80" + (s.HEADER).to_bytes(8, "big") + encode([True])
         symbolic = b"\x00" + encode(Symbol("amqp:data:binary")) + encode(b"x")
         assert [found.code for found in sections(long + symbolic)] == [s.HEADER, s.DATA]
@@ -166,7 +166,7 @@ class TestSections:
             DATA[:-1],
         ],
     )
-    def test_what_is_no_message(self, raw: bytes) -> None:
+    def test_invalid_messages_raise(self, raw: bytes) -> None:
         with pytest.raises(DecodeError):
             bare_message(raw)
 
@@ -174,7 +174,7 @@ class TestSections:
         with pytest.raises(DecodeError, match="order"):
             bare_message(section(s.HEADER, []) + section(s.HEADER, []) + DATA)
 
-    def test_section_at_an_offset(self) -> None:
+    def test_section_at_an_offset_is_read(self) -> None:
         assert section_at(b"??" + DATA, 2) == (s.DATA, 2, 5, 2 + len(DATA))
 
 
@@ -192,10 +192,10 @@ class TestPayloadOf:
             (section(s.SEQUENCE, [1, "a"]) + section(s.SEQUENCE, [2]), b'[[1,"a"],[2]]'),
         ],
     )
-    def test_bodies(self, bare: bytes, payload: bytes) -> None:
+    def test_bodies_become_payloads(self, bare: bytes, payload: bytes) -> None:
         assert payload_of(bare) == (None, {}, payload)
 
-    def test_properties(self) -> None:
+    def test_properties_are_read(self) -> None:
         bare = section(s.MESSAGE_ANNOTATIONS, {Symbol("x-opt-a"): 1})
         bare += section(
             s.PROPERTIES,
@@ -219,7 +219,7 @@ class TestPayloadOf:
         json.dumps(properties)
 
     @pytest.mark.parametrize("raw", [b"garbage", DATA[:-1], section(s.PROPERTIES, {"a": 1}) + DATA, DATA + b"\x00"])
-    def test_what_is_no_message(self, raw: bytes) -> None:
+    def test_invalid_messages_raise(self, raw: bytes) -> None:
         with pytest.raises(DecodeError):
             payload_of(raw)
 
@@ -242,30 +242,30 @@ class TestValuesAsJson:
             ("a001ff", '"ff"'), ("a00161", '"a"'), ("8300000000000003e8", "1000"), ("00a3016441", "true"),
         ],
     )  # fmt: skip
-    def test_every_type(self, raw: str, text: str) -> None:
+    def test_every_type_has_a_json_value(self, raw: str, text: str) -> None:
         content = encode("v") + bytes.fromhex(raw)
         bare = b"\0Sw\xc1" + bytes((len(content) + 1, 2)) + content
         payload = payload_of(bare)[2]
         json.loads(payload, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
         assert payload.decode() == f'{{"v":{text}}}'
 
-    def test_a_decimal_alone_is_a_number(self) -> None:
+    def test_single_decimal_is_a_number(self) -> None:
         assert payload_of(b"\0Sw" + bytes.fromhex("843180000000000866"))[2] == b"21.50"
 
     @pytest.mark.parametrize("raw", ["7431800866", "843180000000000866", "94303c0000000000000000000000000866"])
-    def test_a_decimal_is_written_as_it_was_read(self, raw: str) -> None:
+    def test_decimal_keeps_its_digits(self, raw: str) -> None:
         assert encode(decode(bytes.fromhex(raw))[0]).hex() == raw
 
 
 class TestToAmqp:
-    def test_amqp_goes_out_as_it_came(self) -> None:
+    def test_amqp_message_passes_unchanged(self) -> None:
         header = section(s.HEADER, [True])
         run = Run("a", "d", AMQP | DURABLE | 1, header, [DATA, DATA + DATA])
         assert amqp_messages(run) == [header + DATA, header + DATA + DATA]
         assert amqp_messages(Run("a", "d", AMQP, b"", [DATA])) == [DATA]
         assert amqp_from_run(run, 1) == header + DATA + DATA
 
-    def test_time_to_live_runs_down_and_delivery_count_starts_anew(self) -> None:
+    def test_time_to_live_decreases_and_delivery_count_restarts(self) -> None:
         header = section(s.HEADER, [True, Ubyte(7), Uint(5000), True, Uint(3)])
         run = Run("a", "d", AMQP | 1, header, [DATA], received_at=1_000_000_000)
         out = amqp_messages(run, now_ns=3_000_000_000)[0]
@@ -275,7 +275,7 @@ class TestToAmqp:
         late = amqp_messages(run, now_ns=10**12)[0]
         assert read_header(late[: bare_message(late)[0]]) == Header(durable=True, ttl_ms=0, priority=7)
 
-    def test_a_header_of_any_size_is_read_and_only_usual_ones_are_remembered(self) -> None:
+    def test_header_of_any_size_is_read_and_only_usual_ones_are_cached(self) -> None:
         usual = encode(DescribedValue(Ulong(0x70), [True, Ubyte(7), Uint(9)]))
         assert len(usual) <= HEADER_USUAL_BYTES_MAX
         long = encode(DescribedValue(Ulong(0x70), [True, Ubyte(7), Uint(9), False, Uint(0), "x" * 40]))
@@ -288,7 +288,7 @@ class TestToAmqp:
             assert read_header(encode(DescribedValue(Ulong(0x70), [False, None, Uint(ttl)]))).ttl_ms == ttl
         assert _read_usual_header.cache_info().currsize == HEADERS_USUAL_MAX
 
-    def test_mqtt_properties_find_their_places(self) -> None:
+    def test_mqtt_properties_are_translated(self) -> None:
         properties = Properties(
             message_expiry_interval_s=10,
             content_type="application/json",
@@ -332,11 +332,11 @@ class TestTable:
         "priority": (Ubyte(7), "7"),
     }
 
-    def test_it_names_what_the_code_does(self) -> None:
+    def test_documented_table_matches_the_code(self) -> None:
         assert self.NAMES == [*AS_USER_PROPERTIES, PRIORITY] == list(self.VALUES)
 
     @pytest.mark.parametrize("name", VALUES)
-    def test_both_ways(self, name: str) -> None:
+    def test_properties_survive_both_directions(self, name: str) -> None:
         value, text = self.VALUES[name]
         fields = [value if each == name else None for each in PROPERTY_NAMES]
         header = section(s.HEADER, [False, value]) if name == PRIORITY else b""
@@ -349,7 +349,7 @@ class TestTable:
         )
         assert found == value
 
-    def test_repeated_user_properties_come_back(self) -> None:
+    def test_repeated_user_properties_are_preserved(self) -> None:
         pairs = (("a", "1"), ("b", "2"), ("a", "3"), ("a", "1"))
         (message,) = amqp_messages(Run("a", "d", 1, encode_run(Properties(user_property=pairs)), [b"x"]))
         end, start = bare_message(message)
@@ -363,7 +363,7 @@ class TestTable:
         expected = {"u": str(UUID(int=1)), "b": "ff", "t": "text", "n": "1", "l": '[1,"x"]', "none": "null"}
         assert dict(user_properties(run)) == expected
 
-    def test_a_dead_letter_says_why(self) -> None:
+    def test_dead_letter_carries_the_reason(self) -> None:
         body = section(s.PROPERTIES, [None, None, None, "speed"]) + DATA
         (dead,) = dead_letter_runs(
             Stored(0, 7, Run("queue/a", "d", AMQP | 1, b"", [body])), "queue/dead", LossReason.REJECTED
@@ -377,7 +377,7 @@ class TestTable:
         }
 
     @pytest.mark.parametrize("text", ["10", "", "high", "-1", "٣"])
-    def test_a_priority_that_is_none_stays_an_application_property(self, text: str) -> None:
+    def test_invalid_priority_stays_an_application_property(self, text: str) -> None:
         run = Run("a", "d", 1, encode_run(Properties(user_property=((PRIORITY, text),))), [b"x"])
         (message,) = amqp_messages(run)
         end, start = bare_message(message)
@@ -386,7 +386,7 @@ class TestTable:
 
 
 class TestToMqtt:
-    def test_properties_find_their_places(self) -> None:
+    def test_properties_are_translated(self) -> None:
         body = section(s.PROPERTIES, [None, None, None, None, "reply/x", "id-1", Symbol("text/plain")])
         body += section(s.APPLICATION_PROPERTIES, {"s": "x", "n": 2}) + section(s.VALUE, "text")
         run = Run("a", "d", AMQP | DURABLE | 1, section(s.HEADER, [True, None, Uint(1500)]), [body])
@@ -416,7 +416,7 @@ class TestToMqtt:
         ],
     )
     @pytest.mark.parametrize("field", [0, 5])
-    def test_an_answer_refers_to_the_request_as_that_called_itself(
+    def test_answer_refers_to_the_identifier_of_the_request(
         self, identifier: str | bytes | Ulong | UUID, data: bytes, field: int
     ) -> None:
         """An answer repeats the correlation-id of its request, else the message-id, with the type of the original
@@ -430,12 +430,12 @@ class TestToMqtt:
         assert parse_message(out).properties[5] == identifier
         assert encode(identifier) in out
 
-    def test_a_message_nobody_has_to_answer_has_no_correlation(self) -> None:
+    def test_message_without_a_reply_address_has_no_correlation(self) -> None:
         body = section(s.PROPERTIES, ["message-1", None, None, "subject"]) + DATA
         (run,) = mqtt_runs(Run("a", "d", AMQP | 1, b"", [body]))
         assert decode_run(run.properties).correlation_data is None
 
-    def test_runs_of_different_properties(self) -> None:
+    def test_different_properties_make_separate_runs(self) -> None:
         def body(correlation: str) -> bytes:
             properties = [None, None, None, None, "reply", correlation, Symbol("text/plain")]
             return section(s.PROPERTIES, properties) + DATA
@@ -447,7 +447,7 @@ class TestToMqtt:
         assert len(one) == 3
         assert decode_run(one.properties) == Properties(content_type="text/plain", response_topic="reply")
 
-    def test_what_cannot_be_read_or_carried(self) -> None:
+    def test_unreadable_or_untranslatable_messages_are_refused(self) -> None:
         odd = section(s.PROPERTIES, [None, None, None, None, "a/#", "x" * 70_000, Symbol("y" * 70_000)]) + DATA
         out = mqtt_runs(Run("a", "d", AMQP, b"", [b"garbage", odd]))
         assert [body for part in out for body in part.bodies] == [b"garbage", b"payload"]
@@ -455,12 +455,12 @@ class TestToMqtt:
 
 
 class TestIncoming:
-    def test_address_of(self) -> None:
+    def test_address_is_read(self) -> None:
         assert address_of(properties_of(section(s.PROPERTIES, [None, None, "queue/a"]) + DATA)) == "queue/a"
         assert address_of(properties_of(section(s.PROPERTIES, []) + DATA)) is None
         assert address_of(properties_of(DATA)) is None
 
-    def test_flags_of(self) -> None:
+    def test_flags_are_read(self) -> None:
         def annotated(**annotations: object) -> bytes:
             return (
                 section(s.MESSAGE_ANNOTATIONS, {Symbol(k.replace("_", "-")): v for k, v in annotations.items()}) + DATA

@@ -35,13 +35,13 @@ class Machine:
     ("time", "synchronized", "good"),
     [(EARLIEST, True, True), (EARLIEST, False, False), (EARLIEST - 1, True, False), (0.0, True, False)],
 )
-def test_good_means_synchronized_and_possible(time: float, synchronized: bool, good: bool) -> None:
+def test_clock_is_good_when_synchronized_and_plausible(time: float, synchronized: bool, good: bool) -> None:
     machine = Machine()
     machine.time, machine.synchronized = time, synchronized
     assert machine.quality()() is good
 
 
-def test_the_kernel_is_asked_rarely_and_again() -> None:
+def test_kernel_is_queried_at_intervals() -> None:
     machine = Machine()
     quality = machine.quality()
     assert all(quality() for _ in range(1000))
@@ -55,7 +55,7 @@ def test_the_kernel_is_asked_rarely_and_again() -> None:
 
 
 @pytest.mark.parametrize("step_s", [3e8, 1.1, -1.1, -3e8])
-def test_a_clock_that_was_set_is_asked_for_at_once(step_s: float) -> None:
+def test_clock_step_queries_the_kernel_at_once(step_s: float) -> None:
     machine = Machine()
     machine.time += 4e8
     quality = machine.quality()
@@ -70,11 +70,11 @@ def test_a_clock_that_was_set_is_asked_for_at_once(step_s: float) -> None:
     assert machine.asked == 2
 
 
-def test_this_kernel_has_an_answer() -> None:
+def test_this_kernel_answers() -> None:
     assert kernel_synchronized() in (True, False)
 
 
-def test_changes_are_told_with_what_it_would_have_shown() -> None:
+def test_changes_are_reported_with_the_expected_time() -> None:
     machine = Machine()
     machine.time, machine.synchronized = 1000.0, False
     quality = ClockQuality(machine.ask, now=lambda: machine.time, monotonic=lambda: machine.monotonic, boot="b")
@@ -94,5 +94,5 @@ def test_changes_are_told_with_what_it_would_have_shown() -> None:
     assert told[1][0].wall_ns == told[1][1].wall_ns == (int(EARLIEST) + 15) * S
 
 
-def test_the_kernel_names_this_boot() -> None:
+def test_kernel_identifies_this_boot() -> None:
     assert boot_id() == boot_id()

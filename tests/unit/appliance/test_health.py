@@ -103,11 +103,11 @@ def gateway(tmp_path: Path) -> Gateway:
     return Gateway(tmp_path)
 
 
-def test_all_is_well(gateway: Gateway) -> None:
+def test_healthy_gateway_has_no_problems(gateway: Gateway) -> None:
     assert gateway.problems() == []
 
 
-def test_a_hub_that_accepts_nothing(gateway: Gateway) -> None:
+def test_hub_that_accepts_nothing_is_a_problem(gateway: Gateway) -> None:
     gateway.uplink.backlog = 10
     assert gateway.problems() == []
     gateway.now += STALLED_S
@@ -116,7 +116,7 @@ def test_a_hub_that_accepts_nothing(gateway: Gateway) -> None:
     assert gateway.problems() == [], "it moves"
 
 
-def test_another_peer_that_accepts_nothing_is_called_what_it_is(gateway: Gateway) -> None:
+def test_peer_that_accepts_nothing_is_named(gateway: Gateway) -> None:
     gateway.uplink.backlog, gateway.uplink.connector.type = 10, ConnectorType.KAFKA
     gateway.problems()
     gateway.now += STALLED_S
@@ -125,7 +125,7 @@ def test_another_peer_that_accepts_nothing_is_called_what_it_is(gateway: Gateway
     assert "hub" not in problem.what + problem.next_step
 
 
-def test_a_hub_that_is_away_is_a_notice_with_the_room_that_is_left(gateway: Gateway) -> None:
+def test_absent_hub_is_a_notice_with_the_remaining_time(gateway: Gateway) -> None:
     gateway.uplink.backlog, gateway.state.connected = 10, False
     assert gateway.problems() == []
     gateway.now += STALLED_S
@@ -136,13 +136,13 @@ def test_a_hub_that_is_away_is_a_notice_with_the_room_that_is_left(gateway: Gate
     assert gateway.problems() == []
 
 
-def test_a_paused_connector_is_a_notice_that_says_how_to_resume_it(gateway: Gateway) -> None:
+def test_paused_connector_is_a_notice_with_the_command_to_resume(gateway: Gateway) -> None:
     gateway.state.connected, gateway.state.paused = False, True
     notice = gateway.only()
     assert (notice.severity, "bridge resume hub" in notice.next_step) == (Severity.NOTICE, True)
 
 
-def test_a_hub_that_gives_everything_back(gateway: Gateway) -> None:
+def test_hub_that_releases_everything_is_a_problem(gateway: Gateway) -> None:
     """The hub accepts the link and cuts it repeatedly: no message is acknowledged."""
     gateway.uplink.backlog, gateway.state.connected, gateway.state.since = 10, False, time.time()
     gateway.problems()
@@ -151,7 +151,7 @@ def test_a_hub_that_gives_everything_back(gateway: Gateway) -> None:
     assert "accepted none" in gateway.only().what
 
 
-def test_somebody_who_answers_and_does_not_take_the_link(gateway: Gateway) -> None:
+def test_server_that_does_not_accept_the_link_is_a_problem(gateway: Gateway) -> None:
     gateway.state.connected, gateway.state.refused = False, True
     gateway.problems()
     gateway.now += STALLED_S
@@ -160,7 +160,7 @@ def test_somebody_who_answers_and_does_not_take_the_link(gateway: Gateway) -> No
     assert "does not accept the link" in problem.what
 
 
-def test_a_hub_that_does_not_let_this_gateway_in(gateway: Gateway) -> None:
+def test_hub_that_refuses_this_gateway_is_a_problem(gateway: Gateway) -> None:
     gateway.state.connected, gateway.state.refused = False, True
     gateway.state.last_error = "amqps://hub:5671: amqp:unauthorized-access: the certificate was revoked"
     gateway.problems()
@@ -169,7 +169,7 @@ def test_a_hub_that_does_not_let_this_gateway_in(gateway: Gateway) -> None:
     assert "edge enrol" in gateway.only().next_step
 
 
-def test_another_machine_with_the_same_identity(gateway: Gateway) -> None:
+def test_another_machine_with_the_same_identity_is_a_problem(gateway: Gateway) -> None:
     """The problem is reported while the hub displaces one of the two repeatedly, also while this one is connected."""
     gateway.state.ended = f"{IDENTITY_SHARED}: two machines use gateway gw1 (addresses 10.0.0.1, 10.0.0.2)"
     gateway.state.ended_at = time.time() - SHARED_IDENTITY_S / 2
@@ -180,12 +180,12 @@ def test_another_machine_with_the_same_identity(gateway: Gateway) -> None:
     assert gateway.problems() == []
 
 
-def test_what_the_hub_says_of_the_renewal(gateway: Gateway) -> None:
+def test_refused_renewal_is_a_problem(gateway: Gateway) -> None:
     gateway.renewal = "the certificate shown has ended"
     assert "does not renew this gateway's certificate: the certificate shown has ended" in gateway.only().what
 
 
-def test_rejected_by_the_hub(gateway: Gateway) -> None:
+def test_messages_rejected_by_the_hub_are_a_problem(gateway: Gateway) -> None:
     gateway.figures.messages_rejected = 3
     assert "rejected" in gateway.only().what
 
@@ -218,20 +218,20 @@ _ENDED_LIST = SimpleNamespace(trouble="crl.pem has ended", closed=False)
         (lambda gateway: setattr(gateway.clock, "stepped_lately", True), "set within"),
     ],
 )
-def test_what_is_wrong_is_said(gateway: Gateway, change: Any, words: str) -> None:
+def test_faults_are_reported_as_problems(gateway: Gateway, change: Any, words: str) -> None:
     change(gateway)
     assert words in gateway.only().what
     assert gateway.only().next_step
 
 
-def test_a_forwarder_that_takes_nothing_from_its_address(gateway: Gateway) -> None:
+def test_forwarder_without_access_to_its_address_is_a_problem(gateway: Gateway) -> None:
     gateway.uplink.faults["default.jobs/up"] = "'jobs' has 1 consumer, its limit"
     problem = gateway.only()
     assert (problem.name, problem.severity) == ("forwarder default.jobs/up", Severity.ERROR)
     assert "its limit" in problem.what
 
 
-def test_what_waits_for_a_forwarder_that_is_configured_no_more(gateway: Gateway) -> None:
+def test_backlog_of_a_removed_forwarder_is_a_problem(gateway: Gateway) -> None:
     gateway.left |= {"hub/default.plant/old": 3, "hub/default.plant/older": 0}
     problem = gateway.only()
     assert (problem.name, problem.severity) == ("forwarder hub/default.plant/old", Severity.WARNING)

@@ -33,13 +33,13 @@ spec:
         ("anything/else", AddressType.TOPIC),
     ],
 )
-def test_dev_preset(tmp_path: Path, address: str, kind: AddressType) -> None:
+def test_dev_preset_has_its_listeners(tmp_path: Path, address: str, kind: AddressType) -> None:
     configuration = configuration_of(RunOptions(data=tmp_path, dev=True))
     assert AddressTable(configuration.rules, configuration.default_rule).rule(address).type is kind
     assert {configuration.endpoint(name) for name in ("mqtt", "amqp", "http")} == {ListenEndpoint("127.0.0.1", 0)}
 
 
-def test_websocket_listeners(tmp_path: Path) -> None:
+def test_websocket_listeners_are_configured(tmp_path: Path) -> None:
     options = RunOptions(data=tmp_path, dev=True, mqtt_ws="127.0.0.1:0", amqp_ws="[::1]:15673")
     configuration = configuration_of(options)
     assert (configuration.endpoint("mqtt-ws"), configuration.endpoint("amqp-ws")) == (
@@ -52,7 +52,7 @@ def test_websocket_listeners(tmp_path: Path) -> None:
         configuration_of(RunOptions(data=tmp_path, dev=True, amqp_ws="nowhere"))
 
 
-def test_hub_short_form(tmp_path: Path) -> None:
+def test_hub_short_form_is_expanded(tmp_path: Path) -> None:
     options = RunOptions(
         data=tmp_path, dev=True, mqtt="127.0.0.1:1999", hub="amqp://127.0.0.1:5673", gateway="gw1", forward=("load/#",)
     )
@@ -79,7 +79,7 @@ def test_hub_short_form(tmp_path: Path) -> None:
         ({"dev": True, "hub": "amqp://h:1", "gateway": "g", "forward": ("a/#/b",)}, "#"),
     ],
 )
-def test_refused_with_a_reason(tmp_path: Path, options: dict[str, object], says: str) -> None:
+def test_conflicting_options_are_refused(tmp_path: Path, options: dict[str, object], says: str) -> None:
     with pytest.raises(OptionsRefused, match=says):
         configuration_of(RunOptions(data=tmp_path, **options))  # type: ignore[arg-type]
 

@@ -27,11 +27,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_all_of_a_gateways_can_be_loaded() -> None:
+def test_all_modules_of_a_gateway_can_be_loaded() -> None:
     assert not fault_of(LATE)
 
 
-def test_commands_that_run_no_gateway_load_none_of_them() -> None:
+def test_commands_without_a_gateway_load_none_of_them() -> None:
     probe = f"""if True:
         import importlib, sys
         from edge.appliance.commands import COMMANDS
@@ -54,11 +54,11 @@ def test_commands_that_run_no_gateway_load_none_of_them() -> None:
         ("wrong_part", "wrong_part: ValueError: a mistake"),
     ],
 )
-def test_what_is_wrong_is_told(folder: Path, name: str, why: str) -> None:
+def test_import_error_is_reported(folder: Path, name: str, why: str) -> None:
     assert fault_of(["json", name]) == why
 
 
-def test_a_gateway_that_lacks_something_does_not_start(folder: Path) -> None:
+def test_gateway_with_a_missing_module_does_not_start(folder: Path) -> None:
     with (
         mock.patch.object(parts, "fault_of", return_value="bridge.engine: ImportError: no Proton"),
         pytest.raises(CommandError, match="no Proton") as raised,

@@ -36,13 +36,15 @@ def names(
         ([room("a", 10, reserve=20), room("b", 80, reserve=80, when_full="thin")], 100, []),
     ],
 )
-def test_full_is_where_something_is_refused(rooms: list[QuotaUsage], space: int | None, expected: list[str]) -> None:
+def test_full_address_is_a_problem_where_messages_are_refused(
+    rooms: list[QuotaUsage], space: int | None, expected: list[str]
+) -> None:
     assert names(*rooms, space=space) == expected
 
 
-def test_the_floor_is_one_problem_and_not_one_for_each_address() -> None:
+def test_floor_is_one_problem_for_all_addresses() -> None:
     assert names(room("a", 10), room("b", 10), at_floor=True, lately=("a", "b")) == ["free space"]
 
 
-def test_a_message_too_large_for_what_is_left_is_refused_room_or_not() -> None:
+def test_message_larger_than_the_remaining_room_is_refused() -> None:
     assert names(room("a", 10, quota=100), room("b", 10), lately=("a",)) == ["address a"]

@@ -64,7 +64,7 @@ def found_after_a_minute(one: Any) -> list[FoundProblem]:
         (subscription(order=SimpleNamespace(serves=True)), Severity.WARNING, "selects"),
     ],
 )
-def test_what_stands_is_said(one: Any, severity: Severity, words: str) -> None:
+def test_stalled_backlog_is_reported(one: Any, severity: Severity, words: str) -> None:
     [found] = found_after_a_minute(one)
     assert found.name == "queue a"
     assert found.severity is severity
@@ -80,11 +80,11 @@ def test_what_stands_is_said(one: Any, severity: Severity, words: str) -> None:
         subscription(backlog=0, credit=0, outstanding=3),
     ],
 )
-def test_an_empty_or_unwanted_queue_does_not(one: Any) -> None:
+def test_empty_or_unselected_queue_is_not_reported(one: Any) -> None:
     assert not found_after_a_minute(one)
 
 
-def test_it_moves_again() -> None:
+def test_report_ends_when_the_backlog_shrinks() -> None:
     now = [0.0]
     one = subscription()
     logs = looked_at({"a": one}, now)
@@ -96,7 +96,7 @@ def test_it_moves_again() -> None:
     assert not list(logs.problems())
 
 
-def test_one_that_is_gone_is_forgotten() -> None:
+def test_deleted_queue_is_forgotten() -> None:
     now = [0.0]
     queues = {"a": subscription()}
     logs = looked_at(queues, now)
@@ -108,7 +108,7 @@ def test_one_that_is_gone_is_forgotten() -> None:
     assert not list(logs.problems())
 
 
-def test_however_many_there_are_few_are_looked_at_at_a_time() -> None:
+def test_few_queues_are_examined_at_a_time() -> None:
     now = [0.0]
     queues = {str(number): subscription() for number in range(3 * SUBSCRIPTIONS_CHECKED)}
     logs = looked_at(queues, now)

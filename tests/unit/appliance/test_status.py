@@ -17,13 +17,13 @@ def document(*connectors: dict[str, Any]) -> dict[str, Any]:
     return {"uplink": uplink, "bridge": {"connectors": list(connectors)}}
 
 
-def test_one_is_one_line() -> None:
+def test_single_connector_is_one_line() -> None:
     shown = document(connector("hub", "waypost", "connected", "amqps://hub:5671"))
     assert _format_uplinks(shown) == "connected amqps://hub:5671"
     assert _receiver(shown) == "the hub"
 
 
-def test_several_have_a_line_each() -> None:
+def test_several_connectors_have_a_line_each() -> None:
     shown = document(
         connector("hub", "waypost", "connected", "amqps://hub:5671"), connector("lake", "kafka", "connecting", None)
     )
@@ -35,5 +35,5 @@ def test_several_have_a_line_each() -> None:
     assert _receiver(shown) == "their peers"
 
 
-def test_a_gateway_of_an_older_version_says_nothing_of_its_bridge() -> None:
+def test_status_of_an_older_gateway_has_no_bridge() -> None:
     assert _format_uplinks({"uplink": {"state": "off"}}) == "off "

@@ -23,13 +23,13 @@ def at(hours: float, device_bytes: int, process_bytes: int = 1) -> WearTotals:
 
 
 class TestRates:
-    def test_too_short_to_say(self) -> None:
+    def test_short_history_gives_no_rate(self) -> None:
         seen = outlook(WearTotals(RATE_SPAN_S_MIN - 1, 5, 10, 20), [], endurance_bytes=1000)
         assert (seen.bytes_per_day, seen.days_left) == ({}, None)
         seen = outlook(WearTotals(RATE_SPAN_S_MIN, 5, 10, 20), [], endurance_bytes=1000)
         assert seen.bytes_per_day == dict.fromkeys(("hour", "day", "week"), pytest.approx(20 / RATE_SPAN_S_MIN * DAY_S))
 
-    def test_each_window_looks_back_as_far_as_it_says(self) -> None:
+    def test_each_window_covers_its_full_length(self) -> None:
         rows = steady(24 * 8)
         rows.append(WearTotals(rows[-1].seconds + HOUR_S, 0, 0, rows[-1].device_bytes + 100 * GB))
         seen = outlook(rows[-1], rows)
@@ -37,36 +37,36 @@ class TestRates:
         assert seen.bytes_per_day["day"] == pytest.approx(123 * GB)
         assert seen.bytes_per_day["week"] == pytest.approx((167 + 100) / 168 * 24 * GB)
 
-    def test_a_young_store_is_taken_from_its_beginning(self) -> None:
+    def test_young_store_is_measured_from_its_start(self) -> None:
         seen = outlook(at(3, 6 * GB), [at(0.5, GB)])
         assert seen.bytes_per_day["week"] == pytest.approx(48 * GB)
         assert seen.bytes_per_day["hour"] == pytest.approx(48 * GB)
 
-    def test_of_an_old_one_only_what_is_kept(self) -> None:
+    def test_old_store_is_measured_from_its_recorded_hours(self) -> None:
         rows = steady(400, since=300)
         assert outlook(rows[-1], rows).bytes_per_day["week"] == pytest.approx(24 * GB, rel=0.01)
 
-    def test_hours_without_a_row_lengthen_the_window(self) -> None:
+    def test_hours_without_a_row_extend_the_window(self) -> None:
         seen = outlook(at(12, 12 * GB), [at(1, GB), at(2, 2 * GB)])
         assert seen.bytes_per_day["hour"] == pytest.approx(24 * GB)
 
-    def test_where_the_device_is_not_known_the_process_counts(self) -> None:
+    def test_process_counts_where_the_device_is_unknown(self) -> None:
         seen = outlook(at(4, 0, 4 * GB), [at(2, 0, 3 * GB)])
         assert (seen.device_bytes, seen.process_bytes) == (None, 4 * GB)
         assert seen.bytes_per_day["hour"] == pytest.approx(12 * GB)
         assert "by the gateway" in written_line(seen)
 
     @pytest.mark.parametrize("rows", [[at(2, 0, 3 * GB)], [at(2, 5 * GB, 3 * GB)]])
-    def test_where_it_was_not_known_all_along_the_process_counts(self, rows: list[WearTotals]) -> None:
+    def test_process_counts_where_the_device_was_partly_unknown(self, rows: list[WearTotals]) -> None:
         now = at(3, 7 * GB if not rows[0].device_bytes else 0, 4 * GB)
         assert outlook(now, rows).bytes_per_day["hour"] == pytest.approx(24 * GB)
 
-    def test_nothing_known_is_no_rate(self) -> None:
+    def test_unknown_counters_give_no_rate(self) -> None:
         seen = outlook(WearTotals(5 * HOUR_S, 100, 0, 0), [])
         assert (seen.bytes_per_day, seen.device_bytes, seen.process_bytes) == ({}, None, None)
         assert "not known" in written_line(seen)
 
-    def test_nothing_written_is_a_rate_of_nothing(self) -> None:
+    def test_idle_store_has_a_rate_of_zero(self) -> None:
         seen = outlook(at(30, GB), [at(0.9, GB), at(6, GB)], endurance_bytes=10 * GB)
         assert seen.bytes_per_day == {"hour": 0, "day": 0, "week": pytest.approx(0.8 * GB)}
         still = outlook(at(200, GB), [at(1, GB), at(6, GB)], endurance_bytes=10 * GB)
@@ -77,39 +77,39 @@ class TestRates:
 class TestEndurance:
     NOW = at(10, 10 * GB)
 
-    def test_days_at_the_faster_pace_of_day_and_week(self) -> None:
+    def test_days_left_use_the_faster_rate_of_day_and_week(self) -> None:
         rows = steady(24 * 8)
         rows.append(WearTotals(rows[-1].seconds + HOUR_S, 0, 0, rows[-1].device_bytes + 100 * GB))
         seen = outlook(rows[-1], rows, endurance_bytes=1000 * GB)
         assert seen.used == pytest.approx(0.292)
         assert seen.days_left == pytest.approx(708 / 123)
 
-    def test_without_a_rating_only_what_the_device_says(self) -> None:
+    def test_card_without_a_rating_uses_its_own_report(self) -> None:
         assert (outlook(self.NOW, []).used, outlook(self.NOW, []).days_left) == (None, None)
         seen = outlook(self.NOW, [], life_used=0.3)
         assert (seen.used, seen.days_left) == (0.3, None)
         assert "30% of its life used" in lasting_line(seen)
         assert "enduranceTerabytes" in lasting_line(seen)
 
-    def test_an_older_card_than_the_store_says_so_itself(self) -> None:
+    def test_card_older_than_the_store_uses_its_own_report(self) -> None:
         seen = outlook(self.NOW, [], endurance_bytes=100 * GB, life_used=0.5)
         assert seen.used == 0.5
         assert seen.days_left == pytest.approx(50 / 24)
 
     @pytest.mark.parametrize(("written", "used"), [(99, 0.99), (100, 1.0), (250, 2.5)])
-    def test_at_the_end_of_it(self, written: int, used: float) -> None:
+    def test_worn_out_card_has_no_days_left(self, written: int, used: float) -> None:
         seen = outlook(at(10, written * GB), [], endurance_bytes=100 * GB)
         assert seen.used == pytest.approx(used)
         assert seen.days_left is not None
         assert (seen.days_left == 0) == (used >= 1)
         assert ("exceeded" in lasting_line(seen)) == (used >= 1)
 
-    def test_used_up_and_no_longer_written_to(self) -> None:
+    def test_worn_out_idle_card_has_no_days_left(self) -> None:
         seen = outlook(WearTotals(10, 0, 1, 100 * GB), [], endurance_bytes=GB)
         assert (seen.bytes_per_day, seen.days_left) == ({}, 0.0)
 
 
-def test_for_people() -> None:
+def test_text_is_readable() -> None:
     seen = outlook(WearTotals(10 * HOUR_S, GB, 2 * GB, 10 * GB), [], endurance_bytes=60e12, device="mmcblk0")
     assert written_line(seen) == (
         "2.0 GB by the gateway, 2.0 bytes written per byte of messages; "
@@ -131,7 +131,7 @@ def test_for_people() -> None:
         (720, 720 * 100_000, 70, False),
     ],
 )
-def test_batches_are_advised_where_each_small_message_is_synced_alone(
+def test_batching_is_advised_where_each_small_message_is_synced(
     seconds: int, payload: int, factor: int, advised: bool
 ) -> None:
     said = advice(outlook(WearTotals(seconds, payload, payload * factor, 435 * GB), []))

@@ -27,7 +27,7 @@ def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_it_stands_still_in_between_and_runs_again_after_it(busy: subprocess.Popen[bytes]) -> None:
+def test_process_is_paused_at_intervals_and_runs_afterwards(busy: subprocess.Popen[bytes]) -> None:
     cores = os.sched_getaffinity(busy.pid)
     with slow(busy.pid):
         assert len(os.sched_getaffinity(busy.pid)) == 1
@@ -37,11 +37,11 @@ def test_it_stands_still_in_between_and_runs_again_after_it(busy: subprocess.Pop
     assert os.sched_getaffinity(busy.pid) == cores
 
 
-def test_one_that_ends_meanwhile_is_left(busy: subprocess.Popen[bytes]) -> None:
+def test_ended_process_is_ignored(busy: subprocess.Popen[bytes]) -> None:
     with slow(busy.pid):
         busy.kill()
         busy.wait(20)
 
 
-def test_a_medium_takes_its_time(tmp_path: Path) -> None:
+def test_medium_is_delayed(tmp_path: Path) -> None:
     assert medium_us(tmp_path) > 0

@@ -99,7 +99,7 @@ class Peers:
             self.events += take_all(self.connection, back, 0.0) if back else ()
 
 
-def test_a_link_is_up_when_its_links_say_so_and_down_once() -> None:
+def test_connection_is_up_with_its_links_and_down_once() -> None:
     peers = Peers(RecordedLinks(waits_s=3.0))
     assert peers.events == [LinkUp("hub", batching=True)]
     assert peers.connection.deadline == 7.0
@@ -112,7 +112,7 @@ def test_a_link_is_up_when_its_links_say_so_and_down_once() -> None:
     assert [call for call in peers.links.calls if call in ("leave", "end")] == ["end"]
 
 
-def test_the_links_leave_before_the_connection_ends() -> None:
+def test_links_end_before_the_connection() -> None:
     peers = Peers(RecordedLinks())
     peers.connection.close("the configuration changed")
     peers.links.calls.clear()
@@ -127,7 +127,7 @@ def test_the_links_leave_before_the_connection_ends() -> None:
     assert peers.links.calls == ["timeout", "end"]
 
 
-def test_a_peer_that_ends_the_session_ends_the_connection() -> None:
+def test_session_ended_by_the_peer_ends_the_connection() -> None:
     peers = Peers(RecordedLinks())
     take_all(peers.connection, END, 0.0)
     assert peers.links.calls[-2:] == ["detached", "leave"]
@@ -139,7 +139,7 @@ def test_a_peer_that_ends_the_session_ends_the_connection() -> None:
     assert down.reason.startswith("the peer ended the session")
 
 
-def test_messages_on_a_link_of_ours_end_the_connection() -> None:
+def test_messages_on_a_sending_link_end_the_connection() -> None:
     peers = Peers(RecordedLinks())
     theirs = peers.peer.attach_sender("intruder", "a")
     peers.carry()

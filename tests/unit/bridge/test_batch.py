@@ -39,7 +39,7 @@ def resealed(data: bytes, change: Callable[[bytearray], None]) -> bytes:
 
 
 class TestRanges:
-    def test_addresses_are_gathered_and_each_keeps_its_order(self) -> None:
+    def test_addresses_are_grouped_and_keep_their_order(self) -> None:
         result = decode(encoded(stored("a", 5, b"1"), stored("b", 9, b"2"), stored("a", 6, b"3", b"4")))
         assert result.ranges == [AddressRange("a", 0, 5, 3), AddressRange("b", 0, 9, 1)]
         assert [(item.sequence, item.run.bodies) for item in result.stored()] == [
@@ -47,11 +47,11 @@ class TestRanges:
         ]  # fmt: skip
         assert len(result) == 4
 
-    def test_a_hole_in_the_sequence_begins_a_new_range(self) -> None:
+    def test_gap_in_the_sequence_starts_a_new_range(self) -> None:
         result = decode(encoded(stored("a", 5, b"1"), stored("a", 7, b"2")))
         assert result.ranges == [AddressRange("a", 0, 5, 1), AddressRange("a", 0, 7, 1)]
 
-    def test_the_base_is_carried_and_never_above_the_first(self) -> None:
+    def test_base_is_carried_and_never_above_the_first(self) -> None:
         result = decode(encoded(stored("a", 5, b"1"), stored("b", 2, b"2"), bases={"a": 3, "b": 4}))
         assert result.ranges == [AddressRange("a", 3, 5, 1), AddressRange("b", 2, 2, 1)]
 
@@ -59,7 +59,7 @@ class TestRanges:
         result = decode(encoded(stored("a", 0, b""), lane=BatchLane.BACKLOG))
         assert (result.space, result.epoch, result.lane) == ("default", EPOCH, BatchLane.BACKLOG)
 
-    def test_incompressible_batches_are_sent_unpacked(self) -> None:
+    def test_incompressible_batches_are_sent_uncompressed(self) -> None:
         assert encoded(stored("a", 0, Random(1).randbytes(5000)))[8] == Codec.NONE
         assert encoded(stored("a", 0, *[b"x" * 100] * 100))[8] == Codec.ZSTD
 
@@ -71,7 +71,7 @@ class TestExpansion:
         run = Run("a", "pump", 1, bytes(properties), [b""] * messages, RECEIVED)
         return Stored(7, 0, run)
 
-    def test_both_ends_add_up_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_both_ends_compute_the_same_cost(self, monkeypatch: pytest.MonkeyPatch) -> None:
         items = stored("ü" * 50, 5, *[b"x" * 9] * 30, device="pümp", properties=b"p" * 77), stored("b", 0, b"y" * 4000)
         monkeypatch.setattr(batch, "EXPANSION_CHECKED_BYTES", 0)
         size = decode(encoded(*items)).expanded
@@ -86,19 +86,19 @@ class TestExpansion:
         with pytest.raises(BatchError, match="together"):
             decode(data)
 
-    def test_properties_said_once(self) -> None:
+    def test_shared_properties_count_once(self) -> None:
         fitting = (BATCH_EXPANDED_BYTES_MAX - 100_000) // 65_536
         assert len(encoded(self.large(fitting, 65_535))) < 400
         assert decode(encoded(self.large(fitting, 65_535))).expanded <= BATCH_EXPANDED_BYTES_MAX
         with pytest.raises(ValueError, match="together"):
             encoded(self.large(fitting + 2, 65_535))
 
-    def test_as_many_messages_as_allowed(self) -> None:
+    def test_largest_allowed_number_of_messages_is_accepted(self) -> None:
         assert len(decode(encoded(self.large(BATCH_MESSAGES_MAX, 0)))) == BATCH_MESSAGES_MAX
         with pytest.raises(ValueError, match="1 to"):
             encoded(self.large(BATCH_MESSAGES_MAX + 1, 0))
 
-    def test_long_names(self) -> None:
+    def test_long_names_are_bounded(self) -> None:
         def named(length: int) -> bytes:
             return encode([stored("a", 0, b"1")], space="default", epoch="e" * length)
 
@@ -106,33 +106,33 @@ class TestExpansion:
         with pytest.raises(BatchError, match="names"):
             decode(named(BATCH_NAME_BYTES_MAX + 1))
 
-    def test_a_dictionary_of_more_than_there_are_runs(self) -> None:
+    def test_dictionary_larger_than_the_runs_is_refused(self) -> None:
         columns = columns_of([1])
         many = columns[:4] + dictionary([b"d"] * 2) + columns[4 + len(dictionary([b"d"])) :]
         decode(sealed(table_of("a", 0, 1), columns, messages=1, ranges=1))
         with pytest.raises(BatchError, match="dictionary"):
             decode(sealed(table_of("a", 0, 1), many, messages=1, ranges=1))
 
-    def test_the_head_says_what_it_will_cost(self) -> None:
+    def test_head_states_the_cost(self) -> None:
         for items in ((stored("a", 0, b"x" * 500),), tuple(stored(f"a{i}", 0, b"") for i in range(50))):
             assert cost(encoded(*items)) == decode(encoded(*items)).size
         assert cost(b"") == cost(b"short") == 0
 
 
 class TestEncodeRefuses:
-    def test_nothing(self) -> None:
+    def test_empty_batch_is_refused(self) -> None:
         with pytest.raises(ValueError, match="1 to"):
             encoded()
 
-    def test_an_empty_run(self) -> None:
+    def test_empty_run_is_refused(self) -> None:
         with pytest.raises(ValueError, match="without messages"):
             encoded(stored("a", 0, b"1"), stored("a", 1))
 
-    def test_a_negative_sequence(self) -> None:
+    def test_negative_sequence_is_refused(self) -> None:
         with pytest.raises(ValueError, match="negative"):
             encoded(stored("a", -1, b"1"))
 
-    def test_more_than_the_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_batch_above_the_limit_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(batch, "BATCH_COLUMNS_BYTES_MAX", 1000)
         with pytest.raises(ValueError, match="too large"):
             encoded(stored("a", 0, b"x" * 1000))
@@ -142,25 +142,25 @@ class TestDecodeRefuses:
     DATA = encoded(stored("a", 5, *[b"reading"] * 50), stored("b", 0, b"4"))
     PLAIN = encoded(stored("a", 5, b"1", b"2", b"3"), stored("b", 0, b"4"), codec=Codec.NONE)
 
-    def test_every_truncation(self) -> None:
+    def test_every_truncation_is_refused(self) -> None:
         for length in range(len(self.DATA)):
             with pytest.raises(BatchError):
                 decode(self.DATA[:length])
 
-    def test_every_truncation_with_a_right_checksum(self) -> None:
+    def test_every_truncation_with_a_valid_checksum_is_refused(self) -> None:
         for data in (self.DATA, self.PLAIN):
             for length in range(8, len(data)):
                 with pytest.raises(BatchError):
                     decode(resealed(data[:length], lambda _: None))
 
-    def test_every_bit_flip(self) -> None:
+    def test_every_bit_flip_is_refused(self) -> None:
         for bit in range(len(self.DATA) * 8):
             changed = bytearray(self.DATA)
             changed[bit // 8] ^= 1 << bit % 8
             with pytest.raises(BatchError):
                 decode(bytes(changed))
 
-    def test_appended_bytes(self) -> None:
+    def test_appended_bytes_are_refused(self) -> None:
         with pytest.raises(BatchError, match="checksum"):
             decode(self.DATA + b"\0")
         with pytest.raises(BatchError, match="too many"):
@@ -177,18 +177,18 @@ class TestDecodeRefuses:
             (16, 5, "ranges"),
         ],
     )
-    def test_a_wrong_head(self, offset: int, value: int, why: str) -> None:
+    def test_invalid_head_is_refused(self, offset: int, value: int, why: str) -> None:
         with pytest.raises(BatchError, match=why):
             decode(resealed(self.PLAIN, lambda data: data.__setitem__(offset, value)))
 
-    def test_a_bomb_by_its_declared_size(self) -> None:
+    def test_bomb_is_refused_by_its_declared_size(self) -> None:
         def declare(data: bytearray) -> None:
             data[28:32] = struct.pack("<I", batch.BATCH_COLUMNS_BYTES_MAX + 1)
 
         with pytest.raises(BatchError, match="declares"):
             decode(resealed(self.DATA, declare))
 
-    def test_a_bomb_that_lies_about_its_size(self) -> None:
+    def test_bomb_that_understates_its_size_is_refused(self) -> None:
         bomb = zstandard.ZstdCompressor().compress(bytes(1 << 20))
         head = bytearray(self.DATA[:40])
         names = self.DATA[40 : 40 + len("default") + len(EPOCH)]
@@ -198,11 +198,11 @@ class TestDecodeRefuses:
         with pytest.raises(BatchError, match="declared size"):
             decode(resealed(bytes(head) + names + table + bomb, lambda _: None))
 
-    def test_names_that_are_not_text(self) -> None:
+    def test_names_that_are_not_text_are_refused(self) -> None:
         with pytest.raises(BatchError, match="UTF-8"):
             decode(resealed(self.PLAIN, lambda data: data.__setitem__(40, 0xFF)))
 
-    def test_every_changed_byte_behind_a_right_checksum_is_an_error_or_a_batch(self) -> None:
+    def test_changed_byte_with_a_valid_checksum_is_refused_or_decodes(self) -> None:
         """A changed byte behind a valid checksum raises `BatchError` or gives a consistent batch."""
         for offset in range(8, len(self.PLAIN)):
             for value in (0, 1, 0x7F, 0xFF):

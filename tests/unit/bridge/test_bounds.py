@@ -55,19 +55,19 @@ LARGE_LIST = section(s.VALUE, listed(EMPTY, 16 << 20))
 
 
 class TestValues:
-    def test_as_many_as_allowed(self) -> None:
+    def test_largest_allowed_number_of_values_is_accepted(self) -> None:
         value, end = decode(listed(EMPTY, VALUES_MAX))
         assert (len(value), end) == (VALUES_MAX, VALUES_MAX + 9)
         with pytest.raises(TooLarge):
             decode(listed(EMPTY, VALUES_MAX + 1))
 
-    def test_nested_ones_count(self) -> None:
+    def test_nested_values_count(self) -> None:
         inner = listed(EMPTY, 100)
         assert len(decode(listed(inner, 40))[0]) == 40
         with pytest.raises(TooLarge):
             decode(listed(inner, 41))
 
-    def test_one_allowance_for_several(self) -> None:
+    def test_several_values_share_one_allowance(self) -> None:
         allowance = Allowance(10)
         decode(listed(EMPTY, 6), 0, allowance)
         with pytest.raises(TooLarge):
@@ -81,7 +81,7 @@ class TestValues:
         with pytest.raises(DecodeError):
             decode(array(0x82, bytes(8), 10)[:-1])
 
-    def test_a_row_of_values(self) -> None:
+    def test_sequence_of_values_is_bounded(self) -> None:
         assert len(decode_all(EMPTY * VALUES_MAX)) == VALUES_MAX
         with pytest.raises(TooLarge):
             decode_all(EMPTY * (VALUES_MAX + 1))
@@ -92,7 +92,7 @@ class TestValues:
             decode(LARGE_LIST, 3)
         assert time.process_time() - begin < SOON_S
 
-    def test_neighbours_are_not_copied(self) -> None:
+    def test_adjacent_bytes_are_not_copied(self) -> None:
         """Decoding copies nothing behind an item: 4 000 short lists stand in front of 16 MiB."""
         content = b"\xc0\x01\x00" * 4_000 + encode(bytes(16 << 20))
         begin = time.process_time()
@@ -100,7 +100,7 @@ class TestValues:
         assert len(value) == 4_001
         assert time.process_time() - begin < SOON_S
 
-    def test_depth(self) -> None:
+    def test_depth_is_bounded(self) -> None:
         value = EMPTY
         for _ in range(DEPTH_MAX):
             value = listed(value, 1)
@@ -108,7 +108,7 @@ class TestValues:
         with pytest.raises(DecodeError, match="deep"):
             decode(listed(value, 1))
 
-    def test_keys_whose_hashes_a_peer_chooses(self) -> None:
+    def test_colliding_keys_are_bounded(self) -> None:
         keys = {UUID(int=i * ((1 << 61) - 1)): None for i in range(UUID_KEYS_MAX + 1)}
         with pytest.raises(DecodeError, match="UUID"):
             decode(encode(keys))
@@ -116,7 +116,7 @@ class TestValues:
 
 
 class TestSections:
-    def test_as_many_as_allowed(self) -> None:
+    def test_largest_allowed_number_of_sections_is_accepted(self) -> None:
         one = section(s.DATA, encode(b""))
         assert len(list(s.sections(one * SECTIONS_MAX))) == SECTIONS_MAX
         with pytest.raises(TooLarge):
@@ -128,7 +128,7 @@ class TestSections:
         with pytest.raises(TooLarge):
             payload_of(one * 5)
 
-    def test_what_is_looked_at_when_a_message_comes_in(self) -> None:
+    def test_arriving_message_is_bounded(self) -> None:
         many = listed(b"\x40", HEADER_VALUES_MAX + 1)
         assert read_header(section(s.HEADER, many)) == read_header(b"")
         with pytest.raises(TooLarge):
@@ -150,21 +150,21 @@ class TestTranslated:
             section(s.DATA, encode(b"")) * (SECTIONS_MAX + 1),
         ],
     )
-    def test_as_it_came(self, body: bytes) -> None:
+    def test_message_passes_unchanged(self, body: bytes) -> None:
         begin = time.process_time()
         (run,) = mqtt_runs(Run("a", "d", AMQP, b"", [body]))
         assert time.process_time() - begin < SOON_S
         assert run.bodies == [body]
         assert decode_run(run.properties).content_type == AMQP_MESSAGE
 
-    def test_long_text_is_text(self) -> None:
+    def test_long_text_stays_text(self) -> None:
         text = "x" * (4 * JSON_BYTES_MAX)
         (run,) = mqtt_runs(Run("a", "d", AMQP, b"", [section(s.VALUE, encode(text))]))
         assert run.bodies == [text.encode()]
 
 
 class TestAnnotations:
-    def test_a_message_with_more_than_are_looked_through_stays_as_it_is(self) -> None:
+    def test_message_with_too_many_annotations_is_unchanged(self) -> None:
         def body(count: int) -> bytes:
             pairs = b"".join(encode(f"x-{i}") + b"\x40" for i in range(count))
             map32 = struct.pack(">BII", 0xD1, len(pairs) + 4, 2 * count) + pairs
@@ -177,7 +177,7 @@ class TestAnnotations:
         [out] = plain.messages(plain.Hop("gw", "e"), 1, Run("a", "d", AMQP, b"", [many]))
         assert out.endswith(many)
 
-    def test_a_batch_says_the_ends_of_so_many_logs(self) -> None:
+    def test_ends_of_logs_in_a_batch_are_bounded(self) -> None:
         ends = dict.fromkeys(range(BATCH_ENDS_MAX), 1)
         assert plain.ends_of(plain.batch_message(b"x", ends)) == ends
         with pytest.raises(plain.MessageError):
@@ -186,7 +186,7 @@ class TestAnnotations:
             plain.batch_in(plain.batch_message(b"x", {**ends, BATCH_ENDS_MAX: 1}))
 
 
-def test_the_body_of_a_plain_message_is_not_looked_into() -> None:
+def test_body_of_a_plain_message_is_not_parsed() -> None:
     """A plain message lands with any body; the lake reports a body that cannot be decoded."""
     message = section(s.MESSAGE_ANNOTATIONS, encode({"x-opt-other": Uint(1)})) + LARGE_LIST
     begin = time.process_time()

@@ -112,7 +112,7 @@ ENDS: list[Callable[[Site], Any]] = [
 
 
 @pytest.mark.parametrize("end", ENDS, ids=["close", "pause", "renew", "cut"])
-def test_what_was_taken_is_answered_before_the_good_bye(end: Callable[[Site], Any]) -> None:
+def test_received_messages_are_answered_before_the_end(end: Callable[[Site], Any]) -> None:
     @running
     async def run() -> None:
         site = Site()
@@ -130,7 +130,7 @@ def test_what_was_taken_is_answered_before_the_good_bye(end: Callable[[Site], An
 
 
 @running
-async def test_what_is_not_answered_in_time_is_not_waited_for() -> None:
+async def test_wait_for_answers_is_limited() -> None:
     limit_s = client_attempt.LEAVE_TIMEOUT_S
     client_attempt.LEAVE_TIMEOUT_S = 0.05  # type: ignore[misc]
     try:
@@ -143,7 +143,7 @@ async def test_what_is_not_answered_in_time_is_not_waited_for() -> None:
 
 
 @running
-async def test_the_next_of_a_name_dials_after_the_one_before() -> None:
+async def test_successor_of_the_same_name_dials_after_the_end() -> None:
     before, after = Site(), Site()
     await before.take()
     after.dialer.start(before.dialer)
@@ -161,7 +161,7 @@ async def test_the_next_of_a_name_dials_after_the_one_before() -> None:
 
 
 @running
-async def test_a_successor_that_is_closed_first_leaves_nobody_behind() -> None:
+async def test_successor_closed_early_leaves_no_connection() -> None:
     before, after = Site(), Site()
     await before.take()
     after.dialer.start(before.dialer)
@@ -174,7 +174,7 @@ async def test_a_successor_that_is_closed_first_leaves_nobody_behind() -> None:
 
 
 @running
-async def test_of_three_of_a_name_the_last_has_the_connection() -> None:
+async def test_last_of_three_attempts_of_one_name_gets_the_connection() -> None:
     first, second, third = Site(), Site(), Site()
     await first.take()
     second.dialer.start(first.dialer)
@@ -194,7 +194,7 @@ async def test_of_three_of_a_name_the_last_has_the_connection() -> None:
 
 
 @running
-async def test_a_good_bye_without_end_keeps_no_dialer() -> None:
+async def test_endless_close_does_not_block_the_dialer() -> None:
     class Stubborn(Client):
         async def run(self, endpoint: PeerEndpoint, traffic: ConnectorTraffic) -> None:
             traffic.up("somebody")
@@ -222,7 +222,7 @@ async def test_a_good_bye_without_end_keeps_no_dialer() -> None:
 
 
 @running
-async def test_an_attempt_that_is_ended_before_it_is_up() -> None:
+async def test_attempt_may_end_before_it_is_connected() -> None:
     class Silent(Client):
         async def run(self, endpoint: PeerEndpoint, traffic: ConnectorTraffic) -> None:
             self.events.append("asked")
@@ -239,7 +239,7 @@ async def test_an_attempt_that_is_ended_before_it_is_up() -> None:
 
 
 @running
-async def test_one_that_fails_says_so_at_once() -> None:
+async def test_failure_is_reported_at_once() -> None:
     class Failing(Client):
         async def run(self, endpoint: PeerEndpoint, traffic: ConnectorTraffic) -> None:
             traffic.up("somebody")

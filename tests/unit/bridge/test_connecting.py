@@ -25,19 +25,19 @@ def by(interface: str) -> bool:
     return asyncio.run(run())
 
 
-def test_a_connection_leaves_by_the_interface() -> None:
+def test_connection_uses_the_interface() -> None:
     try:
         assert by("lo")
     except AttemptError as error:
         pytest.skip(f"no right to bind to an interface: {error}")
 
 
-def test_there_is_no_such_interface() -> None:
+def test_missing_interface_raises() -> None:
     with pytest.raises(AttemptError, match=r"nosuch0"):
         by("nosuch0")
 
 
-def test_without_the_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_capability_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 

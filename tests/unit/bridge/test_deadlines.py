@@ -44,7 +44,7 @@ async def within(waiting: Waiting) -> None:
         await waiting.done.wait()
 
 
-def test_looks_are_few_and_the_last_is_not_late() -> None:
+def test_checks_are_few_and_none_is_late() -> None:
     async def main() -> None:
         deadlines = deadlines_of(asyncio.get_running_loop())
         assert deadlines is deadlines_of(asyncio.get_running_loop())
@@ -57,7 +57,7 @@ def test_looks_are_few_and_the_last_is_not_late() -> None:
     asyncio.run(main())
 
 
-def test_a_deadline_nearby_has_a_fine_slot_and_one_far_away_shares_one_before_it() -> None:
+def test_near_deadlines_have_fine_slots_and_far_ones_share_coarse_slots() -> None:
     async def main() -> None:
         deadlines = Deadlines()
         near, deadline = slot_after(deadlines, COARSE_S)
@@ -70,7 +70,7 @@ def test_a_deadline_nearby_has_a_fine_slot_and_one_far_away_shares_one_before_it
     asyncio.run(main())
 
 
-def test_slots_are_few_however_many_wait() -> None:
+def test_slots_are_few_for_any_number_of_deadlines() -> None:
     async def main() -> None:
         deadlines = Deadlines()
         slots = {slot_after(deadlines, number * 0.01)[0].at for number in range(20_000)}
@@ -79,7 +79,7 @@ def test_slots_are_few_however_many_wait() -> None:
     asyncio.run(main())
 
 
-def test_who_leaves_is_not_looked_at() -> None:
+def test_closed_connections_are_not_checked() -> None:
     async def main() -> None:
         deadlines = Deadlines()
         left, stayed = Waiting(deadlines, 0.05), Waiting(deadlines, 0.05)
@@ -90,7 +90,7 @@ def test_who_leaves_is_not_looked_at() -> None:
     asyncio.run(main())
 
 
-def test_a_fault_of_one_is_not_in_the_way_of_the_others() -> None:
+def test_exception_of_one_does_not_affect_others() -> None:
     async def main() -> None:
         faults: list[BaseException | None] = []
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: faults.append(context["exception"]))

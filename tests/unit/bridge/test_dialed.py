@@ -127,7 +127,7 @@ def running(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 class TestBytes:
     @pytest.mark.parametrize("version", [None, *VERSIONS])
-    def test_both_ways_in_any_size(self, place: Place, version: ssl.TLSVersion | None) -> None:
+    def test_bytes_of_any_size_pass_both_ways(self, place: Place, version: ssl.TLSVersion | None) -> None:
         async def scenario() -> None:
             context = place.trusting() if version is not None else None
             if context is not None and version is not None:
@@ -163,7 +163,7 @@ class TestBytes:
         asyncio.run(scenario())
 
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_a_stream_cut_anywhere(self, place: Place, version: ssl.TLSVersion) -> None:
+    def test_stream_may_be_split_anywhere(self, place: Place, version: ssl.TLSVersion) -> None:
         """Handshake and records may be cut every few bytes; the first message comes with the end of the handshake."""
 
         async def scenario() -> None:
@@ -192,7 +192,7 @@ class TestBytes:
 
 class TestCuts:
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_a_server_that_goes_after_any_byte(self, place: Place, version: ssl.TLSVersion) -> None:
+    def test_server_may_close_after_any_byte(self, place: Place, version: ssl.TLSVersion) -> None:
         """A server that closes after any byte is reported to the dialler, before or after the handshake, and nothing
         hangs."""
 
@@ -235,9 +235,9 @@ class TestCuts:
         asyncio.run(scenario())
 
 
-class TestWhoItIs:
+class TestServerIdentity:
     @pytest.mark.parametrize(("host", "said"), [("localhost", "localhost"), ("127.0.0.1", None)])
-    def test_its_name_and_protocol_are_asked_for(self, place: Place, host: str, said: str | None) -> None:
+    def test_name_and_protocol_are_requested(self, place: Place, host: str, said: str | None) -> None:
         async def scenario() -> None:
             names: list[str | None] = []
             server, context = place.server(), place.trusting()
@@ -261,7 +261,7 @@ class TestWhoItIs:
             ("localhost", False, True, None, "ALERT_UNKNOWN_CA"),
         ],
     )
-    def test_who_is_not_whom_we_dialed(
+    def test_server_of_another_name_is_refused(
         self,
         place: Place,
         version: ssl.TLSVersion,
@@ -294,7 +294,7 @@ class TestWhoItIs:
         asyncio.run(scenario())
 
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_it_wants_a_certificate_of_ours(self, place: Place, version: ssl.TLSVersion) -> None:
+    def test_client_certificate_is_sent(self, place: Place, version: ssl.TLSVersion) -> None:
         """The dialler's handshake is over before the alert of a TLS 1.3 server comes."""
 
         async def scenario() -> None:
@@ -324,28 +324,28 @@ class TestWhoItIs:
 
 class TestNoTls:
     @running
-    async def test_it_closes_in_the_handshake(self, place: Place) -> None:
+    async def test_server_may_abort_in_the_handshake(self, place: Place) -> None:
         async with line(place.trusting()) as made:
             made.far.close()
             with pytest.raises((NoTlsError, ConnectionResetError)):
                 await made.dialing
 
     @running
-    async def test_it_closes_in_good_order_in_the_handshake(self, place: Place) -> None:
+    async def test_server_may_close_in_the_handshake(self, place: Place) -> None:
         async with line(place.trusting()) as made:
             made.far.shutdown(socket.SHUT_WR)
             with pytest.raises(NoTlsError, match="check that it speaks TLS on this port"):
                 await made.dialing
 
     @running
-    async def test_it_speaks_something_else(self, place: Place) -> None:
+    async def test_server_without_tls_is_reported(self, place: Place) -> None:
         async with line(place.trusting()) as made:
             made.far.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
             with pytest.raises(ssl.SSLError, match="WRONG_VERSION_NUMBER"):
                 await made.dialing
 
     @running
-    async def test_who_dials_waits_no_more(self, place: Place) -> None:
+    async def test_cancelled_dialing_closes(self, place: Place) -> None:
         async with line(place.trusting()) as made:
             loop = asyncio.get_running_loop()
             made.far.setblocking(False)
@@ -359,7 +359,7 @@ class TestNoTls:
             assert not made.heard.told
 
     @running
-    async def test_no_name(self, place: Place) -> None:
+    async def test_missing_server_name_raises(self, place: Place) -> None:
         async with line(place.trusting(), "") as made:
             with pytest.raises(ValueError, match="server_hostname"):
                 await made.dialing
@@ -367,7 +367,7 @@ class TestNoTls:
             assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(made.far, 1), WAIT_S) == b""
 
     @running
-    async def test_whose_maker_raises(self, place: Place) -> None:
+    async def test_exception_of_the_protocol_factory_closes(self, place: Place) -> None:
         def make() -> asyncio.Protocol:
             raise ValueError("no room")
 
@@ -403,7 +403,7 @@ class TestTurns:
 
         return logged
 
-    def test_requests_for_new_keys_are_taken_in_slices(self, place: Place, keys: KeysOf) -> None:
+    def test_key_updates_are_processed_in_slices(self, place: Place, keys: KeysOf) -> None:
         slices: list[bool] = []
         take_slice = TlsTransport.take_slice
 
@@ -427,7 +427,7 @@ class TestTurns:
         with mock.patch.object(tls, "DECRYPT_S", 0.0), mock.patch.object(TlsTransport, "take_slice", noted):
             asyncio.run(scenario())
 
-    def test_who_makes_us_answer_and_does_not_read(self, place: Place, keys: KeysOf) -> None:
+    def test_peer_that_forces_answers_without_reading_is_disconnected(self, place: Place, keys: KeysOf) -> None:
         """Answers to a peer that does not read are bounded; then the connection ends."""
 
         async def scenario() -> None:
@@ -447,7 +447,7 @@ class TestTurns:
 
         asyncio.run(scenario())
 
-    def test_what_is_not_decrypted_is_told(self, place: Place) -> None:
+    def test_undecrypted_bytes_are_reported(self, place: Place) -> None:
         held: list[int] = []
 
         async def scenario() -> None:
@@ -496,7 +496,7 @@ class Metered:
     def ended(self, driver: ConnectionDriver) -> None: ...
 
 
-def test_what_is_not_decrypted_is_in_the_meter(place: Place) -> None:
+def test_undecrypted_bytes_are_counted(place: Place) -> None:
     async def scenario() -> None:
         meter = Metered()
         async with line(place.trusting()) as made:
@@ -518,7 +518,7 @@ def test_what_is_not_decrypted_is_in_the_meter(place: Place) -> None:
     asyncio.run(scenario())
 
 
-def test_what_was_lost_is_freed_at_once(place: Place) -> None:
+def test_lost_connection_is_freed_at_once(place: Place) -> None:
     """A lost connection is freed without the garbage collector, which runs seldom."""
 
     async def scenario() -> None:

@@ -20,13 +20,13 @@ from bridge.dialer import AttemptError, Dialer, PeerEndpoint
         ("amqp://[::1]:1", PeerEndpoint("::1", 1), "amqp://[::1]:1"),
     ],
 )
-def test_endpoint(url: str, endpoint: PeerEndpoint, text: str) -> None:
+def test_endpoint_is_parsed(url: str, endpoint: PeerEndpoint, text: str) -> None:
     assert PeerEndpoint.parse(url) == endpoint
     assert str(endpoint) == text
 
 
 @pytest.mark.parametrize("url", ["hub:5672", "http://hub", "amqp://", "amqp://hub/queue", "amqp://hub:99999", ""])
-def test_what_is_no_endpoint(url: str) -> None:
+def test_invalid_endpoints_raise(url: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         PeerEndpoint.parse(url)
 
@@ -47,7 +47,7 @@ class _Refusing:
     def abort(self) -> None: ...
 
 
-def test_a_peer_that_asks_to_be_left_alone_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_pause_requested_by_the_peer_is_respected(caplog: pytest.LogCaptureFixture) -> None:
     async def dial() -> None:
         backoff = Backoff(BackoffPolicy(first_s=0.01, limit_s=0.02), lambda: 0.5)
         dialer = Dialer([PeerEndpoint("h", 1, scheme="http")], lambda _dialer, _endpoint: _Refusing(), backoff=backoff)
@@ -119,13 +119,13 @@ def dialled(dials: int, *, answering: set[int], resumed: bool = False) -> list[i
     return asyncio.run(dial())
 
 
-def test_a_reconnect_begins_with_the_endpoint_that_gave_the_last_link() -> None:
+def test_reconnect_starts_with_the_last_good_endpoint() -> None:
     assert dialled(6, answering={2}) == [1, 2, 2, 2, 2, 2]
     assert dialled(4, answering={1, 2}) == [1, 1, 1, 1]
     assert dialled(6, answering=set()) == [1, 2, 3, 1, 2, 3]
 
 
-def test_who_resumes_gets_the_preferred_endpoint() -> None:
+def test_resume_starts_with_the_preferred_endpoint() -> None:
     assert dialled(3, answering={3}, resumed=True) == [1, 2, 3, 1]
 
 
@@ -178,7 +178,7 @@ def _waits_long(peer: _Peer, shown: Callable[[], object]) -> Dialer:
     return Dialer([PeerEndpoint("h", 1)], peer.attempt, backoff=backoff, stamps=shown)
 
 
-def test_a_replaced_certificate_ends_the_wait() -> None:
+def test_replaced_certificate_ends_the_wait() -> None:
     async def dial() -> None:
         peer, files = _Peer(), ["old"]
         dialer = _waits_long(peer, lambda: files[0])
@@ -196,7 +196,7 @@ def test_a_replaced_certificate_ends_the_wait() -> None:
     asyncio.run(dial())
 
 
-def test_a_replaced_certificate_leaves_a_connection_and_a_pause_alone() -> None:
+def test_replaced_certificate_does_not_affect_a_connection_or_a_pause() -> None:
     async def dial() -> None:
         peer, files = _Peer(), ["old"]
         peer.takes = True
@@ -227,7 +227,7 @@ def test_a_replaced_certificate_leaves_a_connection_and_a_pause_alone() -> None:
     asyncio.run(dial())
 
 
-def test_who_asked_for_an_attempt_during_one_that_came_up_gets_no_second() -> None:
+def test_request_during_a_successful_attempt_causes_no_second_one() -> None:
     async def dial() -> None:
         peer = _Peer()
         peer.takes = True
@@ -248,7 +248,7 @@ def test_who_asked_for_an_attempt_during_one_that_came_up_gets_no_second() -> No
     asyncio.run(dial())
 
 
-def test_resume_of_a_connected_uplink_leaves_the_wait_after_its_loss() -> None:
+def test_resume_while_connected_does_not_shorten_a_later_wait() -> None:
     async def dial() -> None:
         peer = _Peer()
         peer.takes = True

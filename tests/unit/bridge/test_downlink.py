@@ -114,7 +114,7 @@ class Pair:
         self.settle()
 
 
-def test_a_gateway_gets_as_much_as_it_takes() -> None:
+def test_gateway_gets_messages_up_to_its_credit() -> None:
     pair = Pair()
     (line,) = pair.source.lines
     assert (line.gateway, line.credit, line.open) == (("acme", "gw1"), 2, True)
@@ -129,7 +129,7 @@ def test_a_gateway_gets_as_much_as_it_takes() -> None:
     assert pair.source.lines[-1] is line, "there is room again"
 
 
-def test_what_is_given_back_is_nobody_s() -> None:
+def test_released_message_is_returned() -> None:
     pair = Pair()
     pair.source.lines[0].send(1, data_section(b"one"))
     pair.settle()
@@ -137,7 +137,7 @@ def test_what_is_given_back_is_nobody_s() -> None:
     assert pair.source.settlements == [(1, ForwardOutcome.RELEASED, "")]
 
 
-def test_a_hub_that_knows_no_such_word_refuses_and_the_link_stays() -> None:
+def test_hub_without_the_capability_refuses_and_the_link_remains() -> None:
     pair = Pair(knows=False)
     assert not pair.source.lines
     assert not pair.taker.settle
@@ -145,7 +145,7 @@ def test_a_hub_that_knows_no_such_word_refuses_and_the_link_stays() -> None:
     assert not pair.client.closed
 
 
-def test_who_leaves_waits_so_long_for_answers() -> None:
+def test_closing_gateway_waits_a_limited_time_for_answers() -> None:
     pair = Pair()
     pair.source.lines[0].send(1, data_section(b"one"))
     pair.settle()
@@ -163,7 +163,7 @@ def test_who_leaves_waits_so_long_for_answers() -> None:
     assert len(left) == 1
 
 
-def test_who_leaves_gives_back_what_comes_now_and_answers_what_came() -> None:
+def test_closing_gateway_releases_new_messages_and_answers_earlier_ones() -> None:
     pair = Pair()
     (line,) = pair.source.lines
     line.send(1, data_section(b"one"))
@@ -181,7 +181,7 @@ def test_who_leaves_gives_back_what_comes_now_and_answers_what_came() -> None:
     assert left == [True]
 
 
-def test_a_line_ends_with_its_connection() -> None:
+def test_line_ends_with_its_connection() -> None:
     pair = Pair()
     (line,) = pair.source.lines
     line.send(1, data_section(b"one"))
@@ -194,7 +194,7 @@ def test_a_line_ends_with_its_connection() -> None:
     assert pair.source.over == [line], "once"
 
 
-def test_a_line_ends_when_the_gateway_detaches() -> None:
+def test_line_ends_when_the_gateway_detaches() -> None:
     pair = Pair()
     for link in pair.client.links:
         pair.client.detach(link)
@@ -202,7 +202,7 @@ def test_a_line_ends_when_the_gateway_detaches() -> None:
     assert len(pair.source.over) == 1
 
 
-def test_anybody_else_s_links_are_still_refused() -> None:
+def test_other_receivers_are_refused() -> None:
     pair = Pair()
     pair.client.attach_receiver("other", source("plant/1"))
     pair.settle()
@@ -215,12 +215,12 @@ COMMAND = HubCommand(
 )
 
 
-def test_a_command_is_read_as_it_was_written() -> None:
+def test_command_survives_encoding() -> None:
     assert read(message(COMMAND)) == COMMAND
 
 
 @pytest.mark.parametrize("length", range(0, len(message(COMMAND)), 3))
-def test_half_a_command_is_none(length: int) -> None:
+def test_truncated_command_is_invalid(length: int) -> None:
     with pytest.raises(MessageError):
         read(message(COMMAND)[:length])
 
@@ -240,12 +240,12 @@ def test_half_a_command_is_none(length: int) -> None:
         ("pump7", "on", 0, None, COMMAND_TTL_S_MAX + 1, "time to live"),
     ],
 )
-def test_what_can_be_no_command(
+def test_invalid_commands_raise(
     device: str, name: str, size: int, content_type: str | None, ttl_s: float, words: str
 ) -> None:
     assert words in (fault(device, name, bytes(size), content_type, ttl_s) or "")
 
 
-def test_the_largest_command_there_is() -> None:
+def test_largest_command_is_accepted() -> None:
     largest = ("x" * DEVICE_CHARACTERS_MAX, "x" * COMMAND_NAME_CHARACTERS_MAX, bytes(COMMAND_PAYLOAD_BYTES_MAX))
     assert fault(*largest, "text/plain", COMMAND_TTL_S_MAX) is None

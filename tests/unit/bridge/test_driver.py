@@ -28,7 +28,7 @@ async def until_it_stops(connection: TalkativeConnection) -> int:
 
 
 @pytest.mark.parametrize("bounded", [True, False])
-def test_a_peer_that_does_not_read_its_answers_is_not_read(bounded: bool) -> None:
+def test_peer_that_does_not_read_its_answers_is_not_read(bounded: bool) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         connection = TalkativeConnection()
@@ -75,7 +75,7 @@ def test_a_peer_that_does_not_read_its_answers_is_not_read(bounded: bool) -> Non
     asyncio.run(scenario())
 
 
-def test_a_peer_we_dialed_that_does_not_read_is_left() -> None:
+def test_dialed_peer_that_does_not_read_is_disconnected() -> None:
     """The driver drops a dialled peer that does not read, as both might wait for each other."""
 
     async def scenario() -> None:
@@ -118,7 +118,7 @@ def test_a_peer_we_dialed_that_does_not_read_is_left() -> None:
     asyncio.run(scenario())
 
 
-def test_a_read_without_an_answer_is_not_written_and_deadlines_are_watched_on() -> None:
+def test_read_without_an_answer_writes_nothing_and_keeps_its_deadline() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         connection = LateConnection()
@@ -154,7 +154,7 @@ def test_a_read_without_an_answer_is_not_written_and_deadlines_are_watched_on() 
     asyncio.run(scenario())
 
 
-def test_without_a_deadline_nothing_is_watched_until_there_is_one() -> None:
+def test_connection_without_a_deadline_is_watched_once_it_has_one() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         connection, gone = LateConnection(), asyncio.Event()

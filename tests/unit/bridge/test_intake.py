@@ -73,7 +73,7 @@ class Pair:
         return [(tag, state) for event in self.told(Dispositions) for tag, state, _, _ in event.items]
 
 
-def test_a_second_open_ends_the_connection() -> None:
+def test_second_open_ends_the_connection() -> None:
     pair = Pair()
     pair.attach("telemetry")
     pair.intake.handle(pair.server.receive_data(frame(OPEN, "gw2"), 0.0))
@@ -85,13 +85,13 @@ def test_a_second_open_ends_the_connection() -> None:
 
 
 class TestLinks:
-    def test_batches_are_offered_to_whom_they_are_desired_by(self) -> None:
+    def test_batches_are_offered_to_peers_that_desire_them(self) -> None:
         pair = Pair()
         assert pair.attach("telemetry", batching=True).offered_capabilities == (CAPABILITY,)
         assert pair.attach("status").offered_capabilities == ()
 
     @pytest.mark.parametrize("target", ["elsewhere", None, ""])
-    def test_other_targets_are_not_found(self, target: str | None) -> None:
+    def test_unknown_targets_are_not_found(self, target: str | None) -> None:
         pair = Pair()
         pair.attach(target)
         [detached] = pair.told(Detached)
@@ -107,7 +107,7 @@ class TestLinks:
 
 
 class TestConnection:
-    def test_the_container_id_is_the_gateway(self) -> None:
+    def test_container_id_is_the_gateway(self) -> None:
         pair = Pair()
         assert pair.intake.gateway == "gw1"
         pair.client.close()
@@ -115,18 +115,18 @@ class TestConnection:
         pair.intake.handle(pair.server.receive_eof(0.0))
         assert pair.service.calls == [("connected", "gw1"), ("disconnected", "gw1")]
 
-    def test_nobody_is_no_gateway(self) -> None:
+    def test_empty_container_id_is_refused(self) -> None:
         pair = Pair(container_id="")
         assert [event.condition.name for event in pair.told(Closed)] == ["amqp:invalid-field"]
         assert pair.service.calls == []
 
-    def test_the_service_may_refuse(self) -> None:
+    def test_service_may_refuse(self) -> None:
         pair = Pair(refusing=True)
         assert [event.condition.name for event in pair.told(Closed)] == ["amqp:unauthorized-access"]
 
 
 class TestSettlement:
-    def test_nothing_is_settled_before_the_service_says_so(self) -> None:
+    def test_nothing_is_settled_before_the_service_settles(self) -> None:
         pair = Pair()
         pair.send(pair.attach("telemetry", batching=True), batch_message(), batch_message(1))
         assert pair.outcomes == []
@@ -136,7 +136,7 @@ class TestSettlement:
         assert sorted(pair.outcomes) == [(0, DeliveryState.ACCEPTED), (1, DeliveryState.ACCEPTED)]
         assert pair.intake.unsettled == (0, 0)
 
-    def test_a_batch_says_how_far_the_store_went(self) -> None:
+    def test_batch_carries_the_ends_of_the_store(self) -> None:
         pair = Pair()
         body = plain.body_of(batch_message())
         pair.send(
@@ -144,7 +144,7 @@ class TestSettlement:
         )
         assert [call[1] for call in pair.service.calls if call[0] == "batch"] == [{3: 70, 1 << 40: 1}, {}]
 
-    def test_void_tokens_are_passed_over(self) -> None:
+    def test_void_tokens_are_skipped(self) -> None:
         pair = Pair()
         pair.send(pair.attach("telemetry", batching=True), batch_message())
         pair.intake.accept([*pair.service.tokens, *pair.service.tokens, 99])
@@ -163,7 +163,7 @@ class TestSettlement:
         assert event.items[0][1] is DeliveryState.REJECTED
         assert event.items[0][3] == Condition("amqp:not-allowed", "wrong space")
 
-    def test_release_takes_everything_after_it_along_and_ends_the_connection(self) -> None:
+    def test_release_includes_later_batches_and_ends_the_connection(self) -> None:
         pair = Pair()
         pair.send(pair.attach("telemetry", batching=True), *[batch_message(i) for i in range(4)])
         pair.intake.release([pair.service.tokens[1]])
@@ -172,7 +172,7 @@ class TestSettlement:
         assert [state for _, state in sorted(pair.outcomes)[1:]] == [DeliveryState.RELEASED] * 3
         assert [event.condition.name for event in pair.told(Closed)] == ["amqp:resource-limit-exceeded"]
 
-    def test_what_comes_settled_has_a_token_that_settles_nothing(self) -> None:
+    def test_settled_batch_has_a_token_without_effect(self) -> None:
         pair = Pair()
         link = pair.attach("telemetry", batching=True)
         pair.client.send(link, 0, batch_message(), settled=True)
@@ -188,7 +188,9 @@ class TestMalformed:
 
     @pytest.mark.parametrize(("target", "batching"), [("telemetry", True), ("telemetry", False), ("ledger", False)])
     @pytest.mark.parametrize("message", [b"", b"junk", plain.data_section(b"junk")[:-1], batch_message()[:40]])
-    def test_it_is_the_service_s_to_keep_and_never_rejected(self, target: str, batching: bool, message: bytes) -> None:
+    def test_malformed_batch_goes_to_the_service_and_is_never_rejected(
+        self, target: str, batching: bool, message: bytes
+    ) -> None:
         pair = Pair()
         link = pair.attach(target, batching=batching)
         pair.send(link, message)
@@ -207,14 +209,14 @@ class TestMalformed:
             assert len(pair.service.tokens) == 2
 
     @pytest.mark.parametrize("message", [b"", b"junk", plain.data_section(b"junk")[:-1]])
-    def test_a_status_is_refused(self, message: bytes) -> None:
+    def test_malformed_status_is_refused(self, message: bytes) -> None:
         pair = Pair()
         pair.send(pair.attach("status"), message)
         assert pair.outcomes == [(0, DeliveryState.REJECTED)]
         assert pair.told(Closed) == []
 
     @pytest.mark.parametrize("body", [b"", b"[1]", b'{"a":', b'"\xff"', b"\xff", b'{"a":' + b"[" * 50_000])
-    def test_documents_are_json_objects(self, body: bytes) -> None:
+    def test_documents_must_be_json_objects(self, body: bytes) -> None:
         pair = Pair()
         pair.send(pair.attach("status"), plain.data_section(body))
         assert pair.outcomes == [(0, DeliveryState.REJECTED)]
@@ -222,7 +224,7 @@ class TestMalformed:
 
 class TestDocuments:
     @pytest.mark.parametrize(("target", "bytes_max"), [("status", STATUS_BYTES_MAX), ("ledger", LEDGER_BYTES_MAX)])
-    def test_are_bounded_before_they_are_read(self, target: str, bytes_max: int) -> None:
+    def test_documents_are_bounded_before_they_are_read(self, target: str, bytes_max: int) -> None:
         pair = Pair()
         document = b'{"a":"' + b"x" * (bytes_max - 8) + b'"}'
         pair.send(pair.attach(target), plain.data_section(document), plain.data_section(document + b" "))
@@ -230,7 +232,7 @@ class TestDocuments:
         told = [call[0] for call in pair.service.calls]
         assert told == ["connected", target, *(["unread"] if target == "ledger" else [])]
 
-    def test_status(self) -> None:
+    def test_status_is_passed_on(self) -> None:
         pair = Pair()
         pair.send(pair.attach("status"), plain.data_section(b'{"state": "up"}'))
         assert pair.service.calls[-1] == ("status", "gw1", {"state": "up"})
@@ -247,7 +249,7 @@ class TestDocuments:
 
 
 class TestPlain:
-    def test_messages_of_another_gateway_keep_their_names(self) -> None:
+    def test_relayed_messages_keep_their_names(self) -> None:
         pair = Pair()
         run = Run("plant/7", "pump", 1, b"", [b"22.5", b"22.6"], 123)
         pair.send(pair.attach("telemetry"), *plain.messages(Hop("gw9", "epoch"), 41, run))
@@ -287,7 +289,7 @@ class TestCredit:
             pair.settle()
         assert (len(pair.service.tokens), link.credit) == (8, 6)
 
-    def test_one_larger_than_the_limit_is_decoded_alone(self) -> None:
+    def test_batch_above_the_limit_is_decoded_alone(self) -> None:
         pair = Pair(IntakeLimits(batches_unsettled=8, bytes_unsettled=10))
         pair.send(pair.attach("telemetry", batching=True), batch_message(0), batch_message(1))
         assert len(pair.service.tokens) == 1
@@ -303,7 +305,7 @@ class TestCredit:
         pair.intake.resume_decoding()
         assert len(pair.service.tokens) == 1
 
-    def test_a_turn_has_its_share(self) -> None:
+    def test_turn_has_a_bounded_share(self) -> None:
         """A batch that exceeds the share of this turn is decoded in the next one, and the order stays."""
         pair = Pair(IntakeLimits(bytes_a_turn=SIZE + 1))
         status = pair.attach("status")
@@ -315,7 +317,7 @@ class TestCredit:
             pair.shell.turn()
         assert pair.service.calls[-1] == ("status", "gw1", {})
 
-    def test_a_connection_is_not_read_while_too_much_waits(self) -> None:
+    def test_connection_with_too_many_waiting_bytes_is_not_read(self) -> None:
         pair = Pair(IntakeLimits(bytes_unsettled=SIZE, bytes_unread=SIZE))
         pair.send(pair.attach("telemetry", batching=True), *[batch_message(i, size=4000) for i in range(40)])
         assert pair.shell.paused
@@ -324,7 +326,7 @@ class TestCredit:
             pair.settle()
         assert len(pair.service.tokens) < 40
 
-    def test_what_waits_goes_with_its_link(self) -> None:
+    def test_waiting_batches_end_with_their_link(self) -> None:
         pair = Pair(IntakeLimits(bytes_unsettled=10))
         link = pair.attach("telemetry", batching=True)
         pair.send(link, batch_message(0), batch_message(1))

@@ -188,7 +188,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_connection_ends_and_is_said_once(way: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_connection_ends_and_is_logged_once(way: str, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         side, other = Side(), Side()
 
@@ -212,7 +212,7 @@ def test_the_connection_ends_and_is_said_once(way: str, caplog: pytest.LogCaptur
     assert "192.0.2.1:5672" in error.getMessage()
 
 
-def test_nobody_is_shown_what_customers_send(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_shows_no_payload(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         side = Side()
         by_handle(side)
@@ -224,7 +224,7 @@ def test_nobody_is_shown_what_customers_send(caplog: pytest.LogCaptureFixture) -
     assert "vessel" not in caplog.text
 
 
-def test_an_owner_that_cannot_be_made(caplog: pytest.LogCaptureFixture) -> None:
+def test_owner_that_cannot_be_created_ends_its_connection(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         side = Side(raising_maker)
         await turns()
@@ -237,7 +237,7 @@ def test_an_owner_that_cannot_be_made(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("where", ["machine", "owner"])
-def test_the_end_itself_raises(where: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_exception_at_the_end_is_contained(where: str, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         side = Side()
         side.machine.raise_at = "receive_eof" if where == "machine" else ""
@@ -253,7 +253,7 @@ def test_the_end_itself_raises(where: str, caplog: pytest.LogCaptureFixture) -> 
     assert len(errors(caplog)) == 1
 
 
-def test_who_raises_on_a_timer_leaves_those_of_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_exception_on_a_timer_does_not_affect_other_timers(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         sides = [Side() for _ in range(3)]
         now = asyncio.get_running_loop().time()

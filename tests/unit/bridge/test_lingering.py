@@ -51,7 +51,7 @@ def connected() -> tuple[TcpTransport, Ended, socket.socket]:
 
 
 @running
-async def test_a_peer_that_goes_on_sending_reads_the_last_words() -> None:
+async def test_peer_that_keeps_sending_reads_the_last_bytes() -> None:
     loop = asyncio.get_running_loop()
     transport, protocol, peer = connected()
     with peer:
@@ -68,7 +68,7 @@ async def test_a_peer_that_goes_on_sending_reads_the_last_words() -> None:
 
 
 @running
-async def test_a_peer_that_has_closed_is_not_waited_for() -> None:
+async def test_closed_peer_is_not_awaited() -> None:
     loop = asyncio.get_running_loop()
     transport, protocol, peer = connected()
     peer.close()
@@ -78,7 +78,7 @@ async def test_a_peer_that_has_closed_is_not_waited_for() -> None:
 
 
 @running
-async def test_an_aborted_connection_does_not_linger() -> None:
+async def test_aborted_connection_does_not_linger() -> None:
     transport, protocol, peer = connected()
     with peer:
         transport.abort()
@@ -87,7 +87,7 @@ async def test_an_aborted_connection_does_not_linger() -> None:
 
 
 @pytest.mark.parametrize(("silence_s", "whole_s", "talks"), [(0.2, 60.0, False), (60.0, 0.4, True)])
-def test_silence_and_the_whole_time_are_bounded(
+def test_silence_and_total_time_are_bounded(
     monkeypatch: pytest.MonkeyPatch, silence_s: float, whole_s: float, talks: bool
 ) -> None:
     monkeypatch.setattr(lingering, "LINGER_SILENCE_S", silence_s)
@@ -110,7 +110,7 @@ def test_silence_and_the_whole_time_are_bounded(
 
 
 @running
-async def test_the_oldest_gives_way_at_the_limit() -> None:
+async def test_oldest_socket_is_closed_at_the_limit() -> None:
     loop = asyncio.get_running_loop()
     kept = []
     waiting = lingering_of(loop)
@@ -128,7 +128,7 @@ async def test_the_oldest_gives_way_at_the_limit() -> None:
 
 
 @running
-async def test_a_flood_of_one_host_closes_no_socket_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_flood_of_one_host_closes_no_socket_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lingering, "LINGERING_MAX", 4)
     waiting = lingering_of(asyncio.get_running_loop())
     peers = []

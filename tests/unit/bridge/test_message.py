@@ -11,7 +11,7 @@ SECRET = b"the pressure of vessel 7"
 
 
 class TestRepresentation:
-    def test_a_run_shows_counts_and_sizes_and_no_body(self) -> None:
+    def test_run_shows_counts_and_sizes_without_bodies(self) -> None:
         run = Run("plant/7", "press", 1, b"prop", [SECRET, SECRET])
 
         shown = repr(run)
@@ -20,14 +20,14 @@ class TestRepresentation:
         assert "vessel" not in shown
         assert "prop" not in shown
 
-    def test_what_holds_a_run_shows_none_either(self) -> None:
+    def test_containers_of_a_run_show_no_bodies(self) -> None:
         stored = Stored(7, 9, Run("plant/7", "press", 1, b"", [SECRET]))
 
         assert "vessel" not in repr(stored)
         assert "vessel" not in str([stored])
         assert "vessel" not in repr(ValueError("cannot deliver", stored))
 
-    def test_transfers_and_batches_show_none(self) -> None:
+    def test_transfers_and_batches_show_no_bodies(self) -> None:
         link = Link(None, None, "sender", is_sender=False, ours=False)
         batch = decode(
             encode([Stored(7, 9, Run("a", "d", 1, b"", [SECRET]))], space="s", epoch="e", lane=BatchLane.LIVE)

@@ -35,7 +35,7 @@ def pacer(pace: PaceSettings, clock: Clock | None = None, *, gateway: str = "gw1
 
 
 class TestRate:
-    def test_a_backlog_spends_what_is_there_and_the_live_lane_may_go_into_debt(self) -> None:
+    def test_backlog_spends_the_available_rate_and_the_live_lane_may_overdraw(self) -> None:
         paced = pacer(PaceSettings(rate=1_000))
         assert paced.waits_until(BACKLOG, 600, 100.0) is None
         paced.sent(600, 100.0)
@@ -45,7 +45,7 @@ class TestRate:
         assert paced.waits_until(LIVE, 600, 100.0) == pytest.approx(100.2)
         assert paced.waits_until(LIVE, 600, 100.2) is None
 
-    def test_over_a_while_it_is_kept_to(self) -> None:
+    def test_average_keeps_the_rate(self) -> None:
         paced, now, sent = pacer(PaceSettings(rate=1_000)), 100.0, 0
         while now < 200.0:
             until = paced.waits_until(BACKLOG, 300, now)
@@ -56,7 +56,7 @@ class TestRate:
                 now = until + 1e-6
         assert sent == pytest.approx(100_000, rel=0.02)
 
-    def test_a_batch_larger_than_a_second_of_it_leaves_once_the_second_is_full(self) -> None:
+    def test_batch_larger_than_a_second_leaves_once_the_second_is_full(self) -> None:
         paced = pacer(PaceSettings(rate=1_000))
         assert paced.waits_until(BACKLOG, 50_000, 100.0) is None
         paced.sent(50_000, 100.0)
@@ -64,7 +64,7 @@ class TestRate:
 
 
 class TestBudget:
-    def test_it_ends_with_the_month(self) -> None:
+    def test_budget_ends_with_the_month(self) -> None:
         clock = Clock(NOVEMBER)
         paced = pacer(PaceSettings(monthly_budget=1_000), clock)
         paced.count_bytes(800)
@@ -77,11 +77,11 @@ class TestBudget:
         paced.check_month(clock_good=False)
         assert (paced.spent.month, paced.spent.bytes, paced.is_used_up) == ("2026-12", 0, False)
 
-    def test_it_counts_on_over_a_restart(self) -> None:
+    def test_budget_continues_over_a_restart(self) -> None:
         assert pacer(PaceSettings(monthly_budget=1_000), spent=Spent("2026-11", 900)).used == 0.9
         assert pacer(PaceSettings(monthly_budget=1_000), spent=Spent("2026-10", 900)).used == 0.0
 
-    def test_a_clock_that_may_be_wrong_takes_no_month_back(self) -> None:
+    def test_unsynchronised_clock_does_not_restart_a_month(self) -> None:
         clock = Clock("1970-01-01T00:00")
         paced = pacer(PaceSettings(monthly_budget=1_000), clock, spent=Spent("2026-11", 900))
         assert paced.used == 0.9
@@ -100,19 +100,19 @@ class TestQuietHours:
         ("time", "quiet"),
         [("21:59", False), ("22:00", True), ("23:59", True), ("00:00", True), ("05:59", True), ("06:00", False)],
     )
-    def test_over_midnight(self, time: str, quiet: bool) -> None:
+    def test_quiet_hours_may_span_midnight(self, time: str, quiet: bool) -> None:
         paced = pacer(PaceSettings(quiet_hours="22:00-06:00"), Clock(f"2026-11-22T{time}"))
         assert paced.is_quiet(BACKLOG) is quiet
         assert not paced.is_quiet(LIVE)
         assert (paced.waits_until(BACKLOG, 1, 100.0) is not None) is quiet
 
-    def test_within_a_day_and_for_the_live_lane_too(self) -> None:
+    def test_quiet_hours_within_a_day_apply_to_the_live_lane(self) -> None:
         pace = PaceSettings(quiet_hours="08:00-18:00", quiet_live=True)
         assert pacer(pace).is_quiet(LIVE)
         assert not pacer(pace, Clock("2026-11-22T18:00")).is_quiet(LIVE)
 
 
-def test_each_gateway_begins_with_its_backlog_at_a_time_of_its_own() -> None:
+def test_each_gateway_starts_its_backlog_at_its_own_time() -> None:
     pace = PaceSettings(start_jitter_s=60.0)
     starts = [pacer(pace, gateway=f"gw{number}").waits_until(BACKLOG, 1, 100.0) for number in range(1_000)]
     assert all(start is not None and 100.0 <= start < 160.0 for start in starts)
@@ -123,7 +123,7 @@ def test_each_gateway_begins_with_its_backlog_at_a_time_of_its_own() -> None:
 
 
 class TestUplink:
-    def test_it_keeps_to_the_pace_and_says_when_it_goes_on(self) -> None:
+    def test_uplink_keeps_the_pace_and_states_when_it_resumes(self) -> None:
         bench = LaneBench(pacer=pacer(PaceSettings(rate=1_000)))
         bench.left(b"1")
         assert bench.flush() == [("BACKLOG", [b"1"])]
@@ -134,7 +134,7 @@ class TestUplink:
         bench.now = bench.uplink.due_at
         assert bench.flush() == [("BACKLOG", [b"2"])]
 
-    def test_what_is_used_up_stays_in_the_store(self) -> None:
+    def test_messages_beyond_the_budget_stay_in_the_store(self) -> None:
         paced = pacer(PaceSettings(monthly_budget=10_000))
         bench = LaneBench(pacer=paced)
         bench.uplink.count_bytes(10_000)

@@ -17,10 +17,10 @@ def test_read_values_can_be_written(raw: bytes) -> None:
     assert decode(encode(value))[1] == len(encode(value))
 
 
-def test_a_symbol_that_is_none_loses_what_it_cannot_say() -> None:
+def test_invalid_symbol_loses_its_invalid_characters() -> None:
     assert encode(Symbol("a\ufffd")) == b"\xa3\x02a?"
     assert encode(Symbols(("\ufffd",))) == b"\xa3\x01?"
 
 
-def test_the_largest_ulong() -> None:
+def test_largest_ulong_survives() -> None:
     assert decode(encode((1 << 64) - 1))[0] == (1 << 64) - 1

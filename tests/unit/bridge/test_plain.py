@@ -32,7 +32,7 @@ def prefixed(text: bytes) -> bytes:
 
 
 class TestFromMqtt:
-    def test_names_and_body(self) -> None:
+    def test_name_and_body_are_encoded(self) -> None:
         run = Run("plant/7/temp", "pump", 1 | DURABLE, b"", [b"22.5", b"22.6"], 99)
         first, second = map(proton, plain.messages(HOP, 7, run))
         assert (bytes(first.body), bytes(second.body)) == (b"22.5", b"22.6")
@@ -47,7 +47,7 @@ class TestFromMqtt:
             "x-opt-waypost-hops": ["gw1"],
         }
 
-    def test_properties_find_their_places(self) -> None:
+    def test_properties_are_translated(self) -> None:
         properties = b"".join(
             (
                 b"\x01\x01",
@@ -66,7 +66,7 @@ class TestFromMqtt:
         assert message.properties == {"unit": "°C"}
 
     @pytest.mark.parametrize("hops", [(), (plain.HOPS_PROPERTY, "far")])
-    def test_user_properties_of_one_name_stay_apart(self, hops: tuple[str, ...]) -> None:
+    def test_repeated_user_properties_are_preserved(self, hops: tuple[str, ...]) -> None:
         users = [("k", "1"), ("other", "x"), ("k", "2"), *([hops] if hops else [])]
         properties = b"".join(b"\x26" + prefixed(a.encode()) + prefixed(b.encode()) for a, b in users)
         run = Run("a", "d", 1, properties, [b"first", b"second"])
@@ -79,7 +79,7 @@ class TestFromMqtt:
             came = read(mqtt_from_run(arrived.run).properties).users
             assert came[:3] == (("k", "1"), ("other", "x"), ("k", "2"))
 
-    def test_user_properties_of_names_that_differ_need_no_list(self) -> None:
+    def test_distinct_user_properties_need_no_list(self) -> None:
         run = Run("a", "d", 1, b"\x26" + prefixed(b"k") + prefixed(b"1"), [b""])
         [message] = map(proton, plain.messages(HOP, 0, run))
         assert "x-opt-mqtt-user-properties" not in message.annotations
@@ -88,18 +88,18 @@ class TestFromMqtt:
         [message] = map(proton, plain.messages(HOP, 0, Run("a", "d", 0, b"", [b""])))
         assert not message.durable
 
-    def test_a_forwarder_that_waits_for_the_answer_says_durable(self) -> None:
+    def test_forwarder_that_waits_for_answers_marks_durable(self) -> None:
         [message] = map(proton, plain.messages(HOP, 0, Run("a", "d", 0, b"", [b""]), plain.KEPT))
         assert message.durable
 
-    def test_message_ids_are_short_and_differ(self) -> None:
+    def test_message_ids_are_short_and_distinct(self) -> None:
         ids = {proton(plain.messages(HOP, 0, Run("x" * 200 + end, "d", 0, b"", [b""]))[0]).id for end in "ab"}
         assert len(ids) == 2
         assert all(len(name) <= plain.MESSAGE_ID_LENGTH_MAX for name in ids)
 
     @given(st.binary(max_size=40))
     @settings(max_examples=200, deadline=None)
-    def test_properties_that_cannot_be_read_hold_nothing_back(self, properties: bytes) -> None:
+    def test_unreadable_properties_do_not_block_the_message(self, properties: bytes) -> None:
         [message] = plain.messages(HOP, 0, Run("a", "d", 0, properties, [b"body"]))
         assert plain.body_of(message) == b"body"
 
@@ -112,14 +112,14 @@ class TestFromAmqp:
         [message] = plain.messages(HOP, 7, Run("queue/1", "sensor", 1 | AMQP, self.HEADER, [body], 5))
         return message
 
-    def test_the_bare_message_is_untouched(self) -> None:
+    def test_bare_message_is_unchanged(self) -> None:
         message = self.message(self.BODY)
         assert message.startswith(self.HEADER)
         assert message.endswith(self.BODY)
         assert proton(message).annotations["x-opt-waypost-sequence"] == 7
 
     @pytest.mark.parametrize("pad", [1, 300])
-    def test_its_own_annotations_stay(self, pad: int) -> None:
+    def test_own_annotations_remain(self, pad: int) -> None:
         theirs = {"x-opt-other": "v" * pad, "x-opt-waypost-gateway": "old", "x-opt-waypost-hops": ["gw0", "hub"]}
         annotations = b"\x00\x53\x72" + encode(theirs)
         message = self.message(annotations + self.BODY)
@@ -131,7 +131,7 @@ class TestFromAmqp:
     @pytest.mark.parametrize(
         "header", [b"", b"\x00\x53\x70\x45", plain.section(HEADER_SECTION, [None, Ubyte(7), Uint(60_000)])]
     )
-    def test_a_forwarder_that_waits_for_the_answer_says_durable(self, header: bytes) -> None:
+    def test_forwarder_that_waits_for_answers_marks_durable(self, header: bytes) -> None:
         run = Run("queue/1", "sensor", 1 | AMQP, header, [self.BODY], 5)
         as_it_says, kept = (
             proton(plain.messages(HOP, 7, run, heading)[0]) for heading in (plain.AS_THEY_SAY, plain.KEPT)
@@ -140,7 +140,7 @@ class TestFromAmqp:
         assert (kept.priority, kept.ttl) == (as_it_says.priority, as_it_says.ttl)
 
     @pytest.mark.parametrize(("key", "said"), [("dev", "dev"), ("d" * 200, None)])
-    def test_a_partition_key_takes_the_place_of_the_message_s_own(self, key: str, said: str | None) -> None:
+    def test_partition_key_replaces_the_one_of_the_message(self, key: str, said: str | None) -> None:
         body = b"\x00\x53\x72" + encode({"x-opt-partition-key": "theirs", "x-opt-other": 1}) + self.BODY
         run = Run("queue/1", "sensor", 1 | AMQP, b"", [body], 5)
         [message] = plain.messages(HOP, 7, run, plain.Heading(partition_key=key))
@@ -150,12 +150,12 @@ class TestFromAmqp:
         assert (annotations["x-opt-other"], annotations["x-opt-waypost-sequence"]) == (1, 7)
         assert plain.parse(message).hops == ("gw1",)
 
-    def test_what_is_no_message_is_passed_on(self) -> None:
+    def test_invalid_message_is_passed_on(self) -> None:
         assert self.message(b"junk").endswith(b"junk")
 
 
 class TestParse:
-    def test_round_trip(self) -> None:
+    def test_message_survives_a_round_trip(self) -> None:
         body = TestFromAmqp.BODY
         [message] = plain.messages(HOP, 7, Run("queue/1", "sensor", 1 | AMQP, TestFromAmqp.HEADER, [body], 5))
         read = plain.parse(message)
@@ -166,7 +166,7 @@ class TestParse:
         assert run.properties == TestFromAmqp.HEADER
         assert run.bodies[0].endswith(body)
 
-    def test_a_stranger_s_message(self) -> None:
+    def test_foreign_message_is_parsed(self) -> None:
         message = Message(body="hello", address="plant")
         read = plain.parse(message.encode())
         assert (read.gateway, read.epoch, read.sequence, read.hops) == (None, None, None, ())
@@ -181,7 +181,7 @@ class TestParse:
             except MessageError:
                 continue
 
-    def test_every_truncation(self) -> None:
+    def test_every_truncation_is_an_error_or_a_message(self) -> None:
         [message] = plain.messages(HOP, 7, Run("a", "d", 1, b"", [b"body"], 5))
         boundaries = {section.start for section in sections(message)} | {len(message)}
         for length in range(len(message)):
@@ -191,6 +191,6 @@ class TestParse:
 
     @pytest.mark.parametrize("value", [5, "text", [1], {"a": 1}, None])
     @pytest.mark.parametrize("section", [0x70, 0x72, 0x73])
-    def test_sections_of_the_wrong_type_are_read_past(self, section: int, value: object) -> None:
+    def test_sections_of_the_wrong_type_are_skipped(self, section: int, value: object) -> None:
         message = bytes((0, 0x53, section)) + encode(value) + plain.data_section(b"x")
         assert plain.parse(message).sequence is None

@@ -13,13 +13,13 @@ from bridge.publisher import SEPARATOR, client_of, device_of, is_client, is_rela
     ("device", "client", "name"),
     [("pump7", "pump7", "pump7"), ("pump7", "c1", f"pump7{SEPARATOR}c1"), ("a b", "é", f"a b{SEPARATOR}é")],
 )
-def test_a_name_has_the_client_where_it_differs_from_the_device(device: str, client: str, name: str) -> None:
+def test_name_has_the_client_where_it_differs_from_the_device(device: str, client: str, name: str) -> None:
     assert publisher_name(device, client) == name
     assert (device_of(name), client_of(name)) == (device, client)
 
 
 @given(st.text(min_size=1), st.text(min_size=1))
-def test_every_client_is_found_again_whatever_characters_it_has(device: str, client: str) -> None:
+def test_every_client_name_survives_with_any_characters(device: str, client: str) -> None:
     name = publisher_name(device, client)
     assert (device_of(name), client_of(name)) == tuple(part.replace(SEPARATOR, "_") for part in (device, client))
     assert is_client(name, client)
@@ -31,6 +31,6 @@ def test_every_client_is_found_again_whatever_characters_it_has(device: str, cli
 @pytest.mark.parametrize(
     "client", [f"c{SEPARATOR}relay", f"{SEPARATOR}relay", f"c{SEPARATOR}d{SEPARATOR}relay", "relay"]
 )
-def test_a_client_cannot_mark_itself_as_a_relay(client: str) -> None:
+def test_client_cannot_pose_as_a_relay(client: str) -> None:
     assert not is_relay(publisher_name("pump7", client))
     assert not is_relay(publisher_name(client, client))

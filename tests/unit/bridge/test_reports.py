@@ -58,7 +58,7 @@ class Bench:
         return [document for _, document in self.wire.sent]
 
 
-def test_the_ledger_waits_for_the_hub_s_word() -> None:
+def test_ledger_waits_for_the_answer_of_the_hub() -> None:
     bench = Bench()
     bench.loss()
     assert bench.sent() == []
@@ -72,7 +72,7 @@ def test_the_ledger_waits_for_the_hub_s_word() -> None:
     assert bench.told == [True]
 
 
-def test_an_older_copy_forks_and_tells_its_new_lineage() -> None:
+def test_older_copy_forks_and_reports_its_new_lineage() -> None:
     bench = Bench()
     bench.reports.announce()
     bench.answer(DeliveryState.REJECTED, Condition(OLDER_COPY, "o7"))
@@ -84,7 +84,7 @@ def test_an_older_copy_forks_and_tells_its_new_lineage() -> None:
     assert not bench.reports.stuck
 
 
-def test_a_store_that_cannot_fork() -> None:
+def test_store_that_cannot_fork_reports_so() -> None:
     bench = Bench(forks=False)
     bench.reports.announce()
     bench.answer(DeliveryState.REJECTED, Condition(OLDER_COPY))
@@ -94,7 +94,7 @@ def test_a_store_that_cannot_fork() -> None:
     assert not bench.reports.stuck
 
 
-def test_a_hub_that_compares_no_lineages() -> None:
+def test_hub_that_does_not_compare_lineages_gets_the_ledger() -> None:
     bench = Bench()
     bench.loss()
     bench.reports.announce()
@@ -103,7 +103,7 @@ def test_a_hub_that_compares_no_lineages() -> None:
     assert bench.sent()[1:] == [{"ranges": []}]
 
 
-def test_a_peer_without_a_ledger_is_told_nothing() -> None:
+def test_peer_without_a_ledger_gets_nothing() -> None:
     bench = Bench()
     bench.reports.detached()
     bench.reports.hold()
@@ -112,7 +112,7 @@ def test_a_peer_without_a_ledger_is_told_nothing() -> None:
     assert bench.sent() == []
 
 
-def test_a_connection_that_breaks_before_the_answer() -> None:
+def test_connection_may_break_before_the_answer() -> None:
     bench = Bench()
     bench.reports.announce()
     bench.reports.detached()
@@ -123,7 +123,7 @@ def test_a_connection_that_breaks_before_the_answer() -> None:
     assert not bench.reports.held
 
 
-def test_what_has_not_left_is_made_anew() -> None:
+def test_unsent_reports_are_rebuilt() -> None:
     bench = Bench()
     bench.loss()
     bench.reports.clear()

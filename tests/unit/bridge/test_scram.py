@@ -33,7 +33,7 @@ def server() -> ScramServer:
     return ScramServer(SERVER_NONCE)
 
 
-def test_the_exchange_of_the_rfc() -> None:
+def test_exchange_matches_the_rfc() -> None:
     client, peer = ScramClient("user", "pencil", CLIENT_NONCE), server()
     assert client.first() == CLIENT_FIRST
     peer.first(CLIENT_FIRST)
@@ -66,7 +66,7 @@ def test_names_are_escaped() -> None:
         b"n,,n=\xff,r=x",
     ],
 )
-def test_first_messages_that_are_none(message: bytes) -> None:
+def test_invalid_first_messages_are_refused(message: bytes) -> None:
     with pytest.raises(ScramError):
         server().first(message)
 
@@ -86,7 +86,7 @@ def test_first_messages_that_are_none(message: bytes) -> None:
         b"c=biws,r=" + CLIENT_NONCE.encode() + SERVER_NONCE.encode() + b",p=AAAA",
     ],
 )
-def test_proofs_that_prove_nothing(message: bytes) -> None:
+def test_invalid_proofs_are_refused(message: bytes) -> None:
     peer = server()
     peer.first(CLIENT_FIRST)
     peer.challenge(PENCIL)
@@ -94,7 +94,7 @@ def test_proofs_that_prove_nothing(message: bytes) -> None:
         peer.finish(message)
 
 
-def test_a_user_without_secrets_proves_nothing() -> None:
+def test_user_without_secrets_is_refused() -> None:
     peer = server()
     peer.first(CLIENT_FIRST)
     peer.challenge(ScramVerifier(SALT, 4096, []))
@@ -118,13 +118,13 @@ def test_a_user_without_secrets_proves_nothing() -> None:
         SERVER_FIRST.replace(b"s=W", b"s=!"),
     ],
 )
-def test_challenges_a_client_does_not_take(challenge: bytes) -> None:
+def test_client_refuses_invalid_challenges(challenge: bytes) -> None:
     with pytest.raises(ScramError):
         ScramClient("user", "pencil", CLIENT_NONCE).answer(challenge)
 
 
 @pytest.mark.parametrize("final", [b"", b"e=other-error", SERVER_FINAL.replace(b"v=6", b"v=7")])
-def test_a_server_has_to_prove_itself(final: bytes) -> None:
+def test_server_must_prove_itself(final: bytes) -> None:
     client = ScramClient("user", "pencil", CLIENT_NONCE)
     with pytest.raises(ScramError):
         client.check(SERVER_FINAL)  # before there was an exchange

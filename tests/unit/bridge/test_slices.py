@@ -100,7 +100,7 @@ async def ping_until(noted: list[str], count: int, reader: asyncio.StreamReader,
             await reader.readexactly(100)
 
 
-def test_others_have_their_turn_between_slices() -> None:
+def test_other_connections_have_their_turn_between_slices() -> None:
     async def scenario() -> None:
         served, noted = Served(), list[str]()
         _, busy = await served.connect(Laborious(noted))
@@ -114,7 +114,7 @@ def test_others_have_their_turn_between_slices() -> None:
     asyncio.run(scenario())
 
 
-def test_those_with_much_to_do_take_turns_and_keep_their_order() -> None:
+def test_busy_connections_take_turns_and_keep_their_order() -> None:
     async def scenario() -> None:
         served, noted = Served(), list[str]()
         writers = [(await served.connect(Laborious(noted)))[1] for _ in range(3)]
@@ -136,7 +136,7 @@ def test_those_with_much_to_do_take_turns_and_keep_their_order() -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_raised_or_closed_between_slices_ends_that_connection_alone() -> None:
+def test_exception_or_close_between_slices_ends_that_connection_alone() -> None:
     async def scenario() -> None:
         served, noted, lost = Served(), list[str](), list[str]()
         _, failing = await served.connect(Laborious(lost, raises_after=3))
@@ -158,7 +158,7 @@ def test_what_is_raised_or_closed_between_slices_ends_that_connection_alone() ->
     asyncio.run(scenario())
 
 
-def test_large_reads_beyond_the_turns_share_wait_and_keep_their_order() -> None:
+def test_large_reads_beyond_the_share_of_a_turn_wait_in_order() -> None:
     async def scenario() -> None:
         served, noted = Served(), list[str]()
         connection = Quick(noted)
@@ -198,7 +198,7 @@ class Doorkeeper:
     def ended(self, driver: ConnectionDriver) -> None: ...
 
 
-def test_reads_of_peers_that_have_not_said_who_they_are_wait_however_small() -> None:
+def test_reads_of_unidentified_peers_wait_at_any_size() -> None:
     async def scenario() -> None:
         lane = slow_lane_of(asyncio.get_running_loop())
         connection = Quick([])
@@ -250,7 +250,7 @@ class Leaving(TalkativeConnection):
         return ()
 
 
-def test_connections_that_end_together_are_told_in_turns_each_once() -> None:
+def test_connections_that_end_together_are_reported_once_in_turns() -> None:
     async def scenario() -> None:
         told: list[int] = []
         gone: list[ConnectionDriver] = []

@@ -123,7 +123,7 @@ def reset(peer: socket.socket) -> None:
 
 class TestReading:
     @pytest.mark.parametrize("known", [False, True])
-    def test_all_of_it_in_order(self, known: bool) -> None:
+    def test_all_bytes_arrive_in_order(self, known: bool) -> None:
         async def scenario() -> None:
             async with Site() as site:
                 peer, made = await site.pair()
@@ -142,7 +142,7 @@ class TestReading:
 
         asyncio.run(scenario())
 
-    def test_nothing_while_it_is_paused(self) -> None:
+    def test_paused_connection_is_not_read(self) -> None:
         async def scenario() -> None:
             async with Site() as site:
                 peer, made = await site.pair()
@@ -161,7 +161,7 @@ class TestReading:
 
         asyncio.run(scenario())
 
-    def test_what_is_there_while_it_is_paused(self) -> None:
+    def test_bytes_available_while_paused_are_reported(self) -> None:
         async def scenario() -> None:
             async with Site() as site:
                 peer, made = await site.pair()
@@ -190,7 +190,7 @@ class TestReading:
 
         asyncio.run(scenario())
 
-    def test_the_kernel_looks_for_whoever_says_nothing(self) -> None:
+    def test_kernel_probes_silent_peers(self) -> None:
         async def scenario() -> None:
             async with Site() as site:
                 _, made = await site.pair()
@@ -199,7 +199,7 @@ class TestReading:
 
         asyncio.run(scenario())
 
-    def test_what_came_before_the_end_is_read_and_the_end_is_told(self) -> None:
+    def test_bytes_before_the_end_are_read_and_the_end_is_reported(self) -> None:
         async def scenario() -> None:
             async with Site() as site:
                 peer, made = await site.pair()
@@ -211,7 +211,7 @@ class TestReading:
 
         asyncio.run(scenario())
 
-    def test_a_reset_is_told_with_its_error(self) -> None:
+    def test_reset_is_reported_with_its_error(self) -> None:
         async def scenario() -> None:
             async with Site() as site:
                 peer, made = await site.pair()
@@ -223,7 +223,7 @@ class TestReading:
 
         asyncio.run(scenario())
 
-    def test_what_was_lost_is_freed_at_once(self) -> None:
+    def test_lost_connection_is_freed_at_once(self) -> None:
         """A lost protocol is freed without the garbage collector, which runs seldom: it may hold megabytes."""
 
         async def scenario() -> None:
@@ -244,7 +244,7 @@ class TestReading:
         finally:
             gc.enable()
 
-    def test_a_reset_while_it_is_paused_waits(self) -> None:
+    def test_reset_while_paused_waits(self) -> None:
         """Data in front of the reset is read first."""
 
         async def scenario() -> None:
@@ -261,7 +261,7 @@ class TestReading:
 
         asyncio.run(scenario())
 
-    def test_a_protocol_that_raises_ends_alone(self) -> None:
+    def test_protocol_that_raises_ends_alone(self) -> None:
         class Raising(Noting):
             def data_received(self, data: bytes) -> None:
                 raise ValueError("of the protocol")
@@ -283,7 +283,7 @@ class TestReading:
 
 
 class TestWriting:
-    def test_what_the_socket_does_not_take_is_sent_when_it_does(self) -> None:
+    def test_unsent_bytes_follow_when_the_socket_is_writable(self) -> None:
         async def scenario() -> None:
             async with Site() as site:
                 peer, made = await site.pair(receive_bytes=8192)
@@ -303,7 +303,7 @@ class TestWriting:
 
         asyncio.run(scenario())
 
-    def test_what_waits_is_sent_before_it_closes(self) -> None:
+    def test_waiting_bytes_are_sent_before_the_close(self) -> None:
         async def scenario() -> None:
             async with Site() as site:
                 peer, made = await site.pair(receive_bytes=8192)
@@ -317,7 +317,7 @@ class TestWriting:
         asyncio.run(scenario())
 
     @pytest.mark.parametrize("size", [3, 8 << 20])
-    def test_its_half_is_closed_behind_what_waits_and_the_peer_is_read_on(self, size: int) -> None:
+    def test_half_close_follows_waiting_bytes_and_reading_continues(self, size: int) -> None:
         async def scenario() -> None:
             async with Site() as site:
                 peer, made = await site.pair(receive_bytes=8192)
@@ -332,7 +332,7 @@ class TestWriting:
 
         asyncio.run(scenario())
 
-    def test_a_peer_that_is_gone_ends_it(self) -> None:
+    def test_vanished_peer_ends_the_connection(self) -> None:
         async def scenario() -> None:
             async with Site() as site:
                 peer, made = await site.pair(receive_bytes=8192)
@@ -346,7 +346,7 @@ class TestWriting:
         asyncio.run(scenario())
 
     @pytest.mark.parametrize("half_closed", [False, True])
-    def test_what_nobody_reads_is_dropped_some_time_after_it_closes(self, half_closed: bool) -> None:
+    def test_unread_bytes_are_dropped_some_time_after_the_close(self, half_closed: bool) -> None:
         async def scenario() -> None:
             async with Site() as site:
                 peer, made = await site.pair(receive_bytes=8192)
@@ -364,7 +364,7 @@ class TestWriting:
         with mock.patch.object(tcp, "CLOSING_S", 0.1):
             asyncio.run(scenario())
 
-    def test_abort_drops_what_waits_and_is_told_later(self) -> None:
+    def test_abort_drops_waiting_bytes_and_is_reported_later(self) -> None:
         async def scenario() -> None:
             async with Site() as site:
                 _, made = await site.pair(receive_bytes=8192)
@@ -399,9 +399,7 @@ class TestShares:
     COUNT = 60
 
     @pytest.mark.parametrize(("known", "share_s"), [(False, UNKNOWN_S), (True, KNOWN_S)])
-    def test_those_who_are_ready_have_a_share_of_each_turn_and_all_come_to_it(
-        self, known: bool, share_s: float
-    ) -> None:
+    def test_ready_connections_share_each_turn_and_all_are_served(self, known: bool, share_s: float) -> None:
         async def scenario() -> None:
             async with Site(Slow) as site:
                 for _ in range(self.COUNT):
@@ -435,7 +433,7 @@ class TestShares:
             (KNOWN_S / 3, 4),
         ],
     )
-    def test_what_takes_longer_has_shorter_turns(self, takes_s: float, served: int) -> None:
+    def test_slow_work_gets_shorter_turns(self, takes_s: float, served: int) -> None:
         """Small messages of many connections get longer turns, as each turn has a fixed cost."""
         now = 0.0
 
@@ -495,7 +493,7 @@ class TestShares:
 
         asyncio.run(scenario())
 
-    def test_an_end_that_raises_is_not_in_the_way_of_others(self) -> None:
+    def test_end_that_raises_does_not_block_others(self) -> None:
         class Failing:
             def end(self, error: Exception | None) -> None:
                 raise ValueError("of the ending")
@@ -538,7 +536,7 @@ class TestShares:
 
 
 class TestListening:
-    def test_without_a_descriptor_it_waits_for_one(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_listener_without_descriptors_waits_for_one(self, caplog: pytest.LogCaptureFixture) -> None:
         class Full(socket.socket):
             tries = 0
 
@@ -574,7 +572,7 @@ class TestListening:
         assert "mqtt: cannot accept a connection: Too many open files" in caplog.text
 
     @pytest.mark.parametrize("where", ["make", "connection_made"])
-    def test_what_is_raised_for_one_ends_that_one(self, where: str) -> None:
+    def test_exception_for_one_connection_ends_it_alone(self, where: str) -> None:
         class Faulty(Noting):
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
                 super().connection_made(transport)
@@ -604,7 +602,7 @@ class TestListening:
 
         asyncio.run(scenario())
 
-    def test_every_address_of_a_host(self) -> None:
+    def test_every_address_of_a_host_is_used(self) -> None:
         async def scenario() -> None:
             made = Noting()
             found = await listen("mqtt", lambda: made, "localhost", 0, 5)
@@ -617,7 +615,7 @@ class TestListening:
 
         asyncio.run(scenario())
 
-    def test_an_address_this_machine_has_not_is_left_out(self) -> None:
+    def test_address_of_another_machine_is_skipped(self) -> None:
         """An IPv6 address of `localhost` is skipped on a machine without IPv6."""
 
         async def scenario() -> None:
@@ -643,7 +641,7 @@ class TestListening:
 class TestCarried:
     """Received and sent bytes are counted (`bridge.transport.byte_counter`)."""
 
-    def test_both_ways_whatever_the_socket_takes_at_once(self) -> None:
+    def test_all_bytes_pass_both_ways_with_any_socket_buffer(self) -> None:
         async def scenario() -> None:
             size = 64 * SENT_BYTES_MAX
             async with Site() as site:

@@ -120,7 +120,7 @@ def record(size: int) -> bytes:
 
 class TestRecords:
     @pytest.mark.parametrize("read", [1, 3, 7, 1_000, 20_000, 1 << 20])
-    def test_the_stream_stays_as_it_is(self, read: int) -> None:
+    def test_stream_is_unchanged(self, read: int) -> None:
         stream = b"".join(record(size) for size in (0, 1, 20, 16_401, 5, 65_535, 300, 17)) + b"\x17\x03"
         records, given = TlsRecords(), bytearray()
         for start in range(0, len(stream), read):
@@ -134,7 +134,7 @@ class TestRecords:
         records.clear()
         assert not records
 
-    def test_so_many_at_once(self) -> None:
+    def test_record_batches_are_bounded(self) -> None:
         records = TlsRecords()
         records.add(record(1) * (RECORDS_AT_ONCE + 1))
         assert len(records.next()) == 6 * RECORDS_AT_ONCE
@@ -144,7 +144,7 @@ class TestRecords:
 class TestBytes:
     @pytest.mark.parametrize("version", VERSIONS)
     @pytest.mark.parametrize("known", [False, True])
-    def test_both_ways_in_any_size(self, contexts: Contexts, version: ssl.TLSVersion, known: bool) -> None:
+    def test_bytes_of_any_size_pass_both_ways(self, contexts: Contexts, version: ssl.TLSVersion, known: bool) -> None:
         async def scenario() -> None:
             async with Site(contexts) as site:
                 client, made = await site.pair(version)
@@ -168,7 +168,7 @@ class TestBytes:
         asyncio.run(scenario())
 
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_a_stream_cut_anywhere(self, contexts: Contexts, version: ssl.TLSVersion) -> None:
+    def test_stream_may_be_split_anywhere(self, contexts: Contexts, version: ssl.TLSVersion) -> None:
         """Handshake and records may be cut every few bytes; the first message comes with the end of the handshake."""
 
         async def scenario() -> None:
@@ -198,7 +198,7 @@ class TestBytes:
 class TestTurns:
     """A connection with much input shares the turns of the loop with others."""
 
-    def test_records_of_a_byte_are_taken_in_slices(self, contexts: Contexts) -> None:
+    def test_one_byte_records_are_processed_in_slices(self, contexts: Contexts) -> None:
         class Pausing(RecordingProtocol):
             def data_received(self, data: bytes) -> None:
                 super().data_received(data)
@@ -229,7 +229,7 @@ class TestTurns:
         with mock.patch.object(tls, "DECRYPT_S", 0.0):
             asyncio.run(scenario())
 
-    def test_one_that_ends_between_slices(self, contexts: Contexts) -> None:
+    def test_connection_may_end_between_slices(self, contexts: Contexts) -> None:
         class Ending(RecordingProtocol):
             def data_received(self, data: bytes) -> None:
                 super().data_received(data)
@@ -252,7 +252,7 @@ class TestTurns:
         with mock.patch.object(tls, "DECRYPT_S", 0.0):
             asyncio.run(scenario())
 
-    def test_requests_for_new_keys_are_taken_in_slices(self, contexts: Contexts, tmp_path: Path) -> None:
+    def test_key_updates_are_processed_in_slices(self, contexts: Contexts, tmp_path: Path) -> None:
         """OpenSSL would process all of them in one call."""
         slices: list[bool] = []
         take_slice = TlsTransport.take_slice
@@ -282,7 +282,7 @@ class TestTurns:
         finally:
             contexts.client.keylog_filename = None
 
-    def test_who_makes_us_answer_and_does_not_read(self, contexts: Contexts, tmp_path: Path) -> None:
+    def test_peer_that_forces_answers_without_reading_is_disconnected(self, contexts: Contexts, tmp_path: Path) -> None:
         """Answers to a peer that does not read are bounded; then the connection ends."""
 
         async def scenario() -> None:
@@ -307,7 +307,7 @@ class TestTurns:
 
 
 class TestWriting:
-    def test_what_the_socket_does_not_take_waits_and_counts(self, contexts: Contexts) -> None:
+    def test_unsent_bytes_wait_and_count(self, contexts: Contexts) -> None:
         async def scenario() -> None:
             async with Site(contexts) as site:
                 client, made = await site.pair(receive_bytes=8_192)
@@ -321,7 +321,7 @@ class TestWriting:
 
         asyncio.run(scenario())
 
-    def test_close_sends_what_waits_and_takes_its_leave(self, contexts: Contexts) -> None:
+    def test_close_sends_waiting_bytes_and_close_notify(self, contexts: Contexts) -> None:
         async def scenario() -> None:
             async with Site(contexts) as site:
                 client, made = await site.pair(receive_bytes=8_192)
@@ -336,7 +336,7 @@ class TestWriting:
 
         asyncio.run(scenario())
 
-    def test_who_does_not_read_is_cut_off_when_it_is_closed(self, contexts: Contexts) -> None:
+    def test_peer_that_does_not_read_is_cut_after_close(self, contexts: Contexts) -> None:
         async def scenario() -> None:
             async with Site(contexts) as site:
                 _client, made = await site.pair(receive_bytes=8_192)
@@ -349,7 +349,7 @@ class TestWriting:
             asyncio.run(scenario())
 
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_what_comes_behind_our_end_is_dropped(self, contexts: Contexts, version: ssl.TLSVersion) -> None:
+    def test_bytes_after_our_end_are_dropped(self, contexts: Contexts, version: ssl.TLSVersion) -> None:
         async def scenario() -> None:
             async with Site(contexts) as site:
                 client, made = await site.pair(version)
@@ -370,7 +370,7 @@ class TestWriting:
 
 class TestEnds:
     @pytest.mark.parametrize("said", [False, True])
-    def test_the_peer_goes(self, contexts: Contexts, said: bool) -> None:
+    def test_peer_may_close(self, contexts: Contexts, said: bool) -> None:
         """The peer closes with a close_notify, or without one."""
 
         async def scenario() -> None:
@@ -390,7 +390,7 @@ class TestEnds:
         asyncio.run(scenario())
 
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_bytes_that_are_no_record(self, contexts: Contexts, version: ssl.TLSVersion) -> None:
+    def test_invalid_records_end_the_connection(self, contexts: Contexts, version: ssl.TLSVersion) -> None:
         async def scenario() -> None:
             async with Site(contexts) as site:
                 client, made = await site.pair(version)
@@ -406,7 +406,7 @@ class TestEnds:
 
         asyncio.run(scenario())
 
-    def test_a_protocol_that_raises_ends_alone(self, contexts: Contexts) -> None:
+    def test_protocol_that_raises_ends_alone(self, contexts: Contexts) -> None:
         class Raising(RecordingProtocol):
             def data_received(self, data: bytes) -> None:
                 raise ValueError("of the protocol")
@@ -425,7 +425,7 @@ class TestEnds:
 
         asyncio.run(scenario())
 
-    def test_what_was_lost_is_freed_at_once(self, contexts: Contexts) -> None:
+    def test_lost_connection_is_freed_at_once(self, contexts: Contexts) -> None:
         """A lost connection is freed without the garbage collector, which runs seldom."""
 
         async def scenario() -> None:
@@ -450,7 +450,7 @@ class TestEnds:
 
 class TestHandshake:
     @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01"])
-    def test_it_has_a_time(self, contexts: Contexts, sent: bytes) -> None:
+    def test_handshake_has_a_deadline(self, contexts: Contexts, sent: bytes) -> None:
         async def scenario() -> None:
             async with Site(contexts, handshake_s=0.1) as site:
                 client = await site.connect()
@@ -462,7 +462,7 @@ class TestHandshake:
 
         asyncio.run(scenario())
 
-    def test_a_client_without_tls_reads_the_alert_although_it_goes_on_sending(self, contexts: Contexts) -> None:
+    def test_client_without_tls_reads_the_alert_while_it_keeps_sending(self, contexts: Contexts) -> None:
         async def scenario() -> None:
             async with Site(contexts) as site:
                 client = await site.connect()
@@ -477,7 +477,7 @@ class TestHandshake:
 
         asyncio.run(scenario())
 
-    def test_the_peer_goes_during_it(self, contexts: Contexts) -> None:
+    def test_peer_may_close_during_the_handshake(self, contexts: Contexts) -> None:
         async def scenario() -> None:
             async with Site(contexts) as site:
                 client = await site.connect()
@@ -491,7 +491,7 @@ class TestHandshake:
 
         asyncio.run(scenario())
 
-    def test_no_room_for_it(self, contexts: Contexts) -> None:
+    def test_handshake_without_room_is_refused(self, contexts: Contexts) -> None:
         async def scenario() -> None:
             async with Site(contexts, room=False) as site:
                 client = await site.client()

@@ -10,11 +10,11 @@ from bridge.tls_refusal import reason_of, refusal
 
 
 @pytest.mark.parametrize("error", [ssl.SSLError(), ssl.SSLError(1, "of a library of its own"), OSError(1, "x"), None])
-def test_an_error_that_openssl_has_not_made_says_nothing(error: BaseException | None) -> None:
+def test_unknown_errors_have_no_text(error: BaseException | None) -> None:
     assert refusal(error) is None
 
 
-def test_an_alert_in_words() -> None:
+def test_alert_has_a_text() -> None:
     error = ssl.SSLError(1, "x")
     error.reason = "TLSV1_ALERT_UNKNOWN_CA"
     assert reason_of(error) == "TLSV1_ALERT_UNKNOWN_CA"

@@ -27,7 +27,7 @@ class Writer:
             raise ValueError(SECRET)
 
 
-def test_everybody_writes_at_the_end_of_the_turn(caplog: pytest.LogCaptureFixture) -> None:
+def test_all_writers_write_at_the_end_of_the_turn(caplog: pytest.LogCaptureFixture) -> None:
     async def turn() -> list[str]:
         order: list[str] = []
         found = turn_of(asyncio.get_running_loop())
@@ -44,7 +44,7 @@ def test_everybody_writes_at_the_end_of_the_turn(caplog: pytest.LogCaptureFixtur
     assert SECRET not in caplog.text
 
 
-def test_what_is_written_early_is_written_once() -> None:
+def test_early_write_is_not_repeated() -> None:
     async def turn() -> list[str]:
         order: list[str] = []
         found = turn_of(asyncio.get_running_loop())
@@ -59,7 +59,7 @@ def test_what_is_written_early_is_written_once() -> None:
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_what_there_is_no_time_for_is_written_in_the_next_turns(early: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_beyond_the_time_follow_in_later_turns(early: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few writers use up the time of one turn."""
     monkeypatch.setattr("bridge.transport.turn.WRITE_S", -1.0)
     monkeypatch.setattr("bridge.transport.turn.WRITERS_AT_ONCE", 2)
@@ -83,7 +83,7 @@ def test_what_there_is_no_time_for_is_written_in_the_next_turns(early: bool, mon
     assert asyncio.run(turns()) == [*before, ["0", "1", "2", "3"], ["0", "1", "2", "3", "4"]]
 
 
-def test_a_short_answer_does_not_wait_for_what_goes_to_thousands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_answer_does_not_wait_for_a_broadcast(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few writers use up the time of one turn; those that are late write in each turn too."""
     monkeypatch.setattr("bridge.transport.turn.WRITE_S", -1.0)
     monkeypatch.setattr("bridge.transport.turn.WRITERS_AT_ONCE", 2)
@@ -105,7 +105,7 @@ def test_a_short_answer_does_not_wait_for_what_goes_to_thousands(monkeypatch: py
     assert asyncio.run(turns()) == "ab" + "Xcd" + "uvef" + "wxyz"
 
 
-def test_the_unhurried_write_after_the_others_of_the_turn() -> None:
+def test_low_priority_writes_follow_the_others() -> None:
     async def turn() -> str:
         order: list[str] = []
         found = turn_of(asyncio.get_running_loop())

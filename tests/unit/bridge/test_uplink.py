@@ -51,7 +51,7 @@ class Bench:
         return [decode(plain.body_of(message)).bodies for _, message in self.wire.sent]
 
 
-def test_a_batch_says_how_far_the_store_has_come() -> None:
+def test_batch_carries_the_end_of_the_store() -> None:
     reached = {0: 7}
     bench = Bench(log_of=lambda _: 3, reached=lambda: reached)
     bench.deliver(40, b"1", b"2")
@@ -63,7 +63,7 @@ def test_a_batch_says_how_far_the_store_has_come() -> None:
 
 
 class TestOutcomes:
-    def test_accepted(self) -> None:
+    def test_accepted_batch_is_settled(self) -> None:
         bench = Bench()
         bench.deliver(0, b"1", b"2")
         bench.deliver(2, b"3")
@@ -90,7 +90,7 @@ class TestOutcomes:
         "state", [DeliveryState.RELEASED, DeliveryState.MODIFIED, DeliveryState.MODIFIED_FAILED, DeliveryState.NONE]
     )
     @pytest.mark.parametrize("batching", [True, False])
-    def test_what_is_given_back_is_sent_again_over_a_new_connection(self, state: DeliveryState, batching: bool) -> None:
+    def test_released_batch_is_repeated_over_a_new_connection(self, state: DeliveryState, batching: bool) -> None:
         bench = Bench(batching=batching)
         bench.deliver(0, b"1")
         bench.uplink.flush()
@@ -107,14 +107,14 @@ class TestOutcomes:
         assert bench.batches() == [[b"1", b"2"]]
         assert bench.uplink.figures.messages_resent == 2
 
-    def test_outcomes_that_are_not_settled_are_ended_by_us(self) -> None:
+    def test_unsettled_outcomes_are_settled_by_us(self) -> None:
         bench = Bench()
         bench.deliver(0, b"1")
         bench.uplink.flush()
         bench.answer(DeliveryState.ACCEPTED, settled=False)
         assert bench.wire.settled == [bench.wire.sent[0][0]]
 
-    def test_settled_already_has_no_outcome(self) -> None:
+    def test_settled_delivery_has_no_outcome(self) -> None:
         bench = Bench()
         bench.deliver(-1, b"1", b"2", sequence=5)
         bench.uplink.flush()
@@ -122,14 +122,14 @@ class TestOutcomes:
         assert bench.subscription.outcomes == []
         assert bench.uplink.figures.messages_accepted == 2
 
-    def test_a_message_without_a_sequence_is_counted_and_not_sent(self) -> None:
+    def test_message_without_a_sequence_is_counted_and_not_sent(self) -> None:
         bench = Bench()
         bench.deliver(-1, b"1", sequence=-1)
         bench.uplink.flush()
         assert bench.wire.sent == []
         assert bench.uplink.unnamed == 1
 
-    def test_unknown_tags_are_nothing(self) -> None:
+    def test_unknown_tags_are_ignored(self) -> None:
         bench = Bench()
         bench.answer(DeliveryState.ACCEPTED, tag=77)
         bench.answer(DeliveryState.RELEASED, tag=78)
@@ -137,7 +137,7 @@ class TestOutcomes:
 
 
 class TestCutting:
-    def test_large_runs_are_cut(self) -> None:
+    def test_large_runs_are_split(self) -> None:
         bench = Bench()
         bench.deliver(0, *[b"x" * 31] * 25)
         bench.uplink.flush()
@@ -148,14 +148,14 @@ class TestCutting:
         assert [len(batch) for batch in bench.batches()] == [10, 10, 5]
         assert bench.subscription.outcomes == [(0, 9, "accepted")]
 
-    def test_a_large_message_is_a_batch_of_its_own(self) -> None:
+    def test_large_message_is_a_batch_of_its_own(self) -> None:
         bench = Bench()
         bench.deliver(0, b"x" * 5000)
         bench.deliver(1, b"y")
         bench.uplink.flush()
         assert bench.batches() == [[b"x" * 5000], [b"y"]]
 
-    def test_no_more_than_the_credit(self) -> None:
+    def test_batches_are_limited_by_the_credit(self) -> None:
         for batching in (True, False):
             bench = Bench(batching=batching, credit=3)
             bench.deliver(0, *[b"x" * 936] * 5)
@@ -166,7 +166,7 @@ class TestCutting:
             assert len(bench.wire.sent) == 4
 
     @pytest.mark.parametrize("batching", [True, False])
-    def test_one_message_too_large_does_not_take_the_others_with_it(self, batching: bool) -> None:
+    def test_one_too_large_message_does_not_affect_others(self, batching: bool) -> None:
         bench = Bench(batching=batching, max_message_size=600)
         noise = bytes(range(256)) * 8
         bench.deliver(0, b"1", b"2", noise, b"3", b"4")
@@ -182,7 +182,7 @@ class TestCutting:
             assert positions == {0: "accepted", 1: "accepted", 2: "rejected", 3: "accepted", 4: "accepted"}
         assert bench.uplink.held_bytes == 0
 
-    def test_an_incompressible_message_too_large_is_rejected_alone(self) -> None:
+    def test_incompressible_message_above_the_limit_is_rejected_alone(self) -> None:
         bench = Bench(max_message_size=600)
         bench.deliver(0, b"1", Random(1).randbytes(700), b"2")
         bench.uplink.flush()
@@ -195,13 +195,13 @@ class TestCutting:
 
 
 class TestCredit:
-    def test_none_without_a_link(self) -> None:
+    def test_no_credit_without_a_link(self) -> None:
         bench = Bench()
         assert bench.uplink.live.credit > 0
         bench.uplink.detached()
         assert bench.uplink.live.credit == 0
 
-    def test_it_follows_the_size_of_messages(self) -> None:
+    def test_credit_follows_the_size_of_messages(self) -> None:
         bench = Bench()
         assert bench.uplink.live.credit == 100_000 // 4096, "careful before it has seen any"
         for position in range(50):
@@ -214,7 +214,7 @@ class TestCredit:
             bench.deliver(position, b"x" * 936)
         assert 100_000 <= bench.uplink.held_bytes < 102_000
 
-    def test_subscriptions_are_pumped_in_turns_when_room_comes_back(self) -> None:
+    def test_subscriptions_are_pumped_in_turns_when_there_is_room(self) -> None:
         bench = Bench()
         other = RecordingSubscription()
         bench.uplink.live.add(other)
@@ -244,7 +244,7 @@ class Epochs:
 
 
 @pytest.mark.parametrize("batching", [True, False])
-def test_messages_of_two_epochs(batching: bool) -> None:
+def test_messages_of_two_epochs_are_separate_batches(batching: bool) -> None:
     bench = Bench(batching=batching)
     bench.uplink._epochs = Epochs()
     bench.deliver(0, b"1", b"2")

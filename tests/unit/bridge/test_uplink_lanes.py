@@ -22,7 +22,7 @@ from bridge.uplink import UplinkLimits
 from tests.unit.bridge.lane_bench import LaneBench
 
 
-def test_a_batch_says_its_lane_and_the_live_one_goes_first() -> None:
+def test_batch_states_its_lane_and_the_live_lane_goes_first() -> None:
     bench = LaneBench()
     bench.left(b"1", b"2")
     bench.come(b"3")
@@ -32,7 +32,7 @@ def test_a_batch_says_its_lane_and_the_live_one_goes_first() -> None:
     assert (bench.live.outcomes, bench.old.outcomes) == ([(1_000, 1_000, "accepted")], [(0, 1, "accepted")])
 
 
-def test_a_reading_leaves_at_once_and_those_that_follow_gather() -> None:
+def test_first_reading_leaves_at_once_and_later_ones_gather() -> None:
     bench = LaneBench()
     bench.come(b"1")
     assert bench.flush() == [("LIVE", [b"1"])]
@@ -60,7 +60,7 @@ class TestLastCredit:
         bench.come(b"2", position=1_001)
         return bench
 
-    def test_it_waits_for_more_while_an_answer_is_owed(self) -> None:
+    def test_last_credit_waits_for_more_messages_while_an_answer_is_pending(self) -> None:
         bench = self.two_sent_for(2)
         assert bench.flush() == []
         assert bench.uplink.due_at == pytest.approx(101.0)
@@ -68,27 +68,27 @@ class TestLastCredit:
         bench.now = 101.0
         assert bench.flush() == [("LIVE", [b"2", b"3"])]
 
-    def test_with_more_credit_it_leaves(self) -> None:
+    def test_batch_leaves_when_there_is_more_credit(self) -> None:
         assert self.two_sent_for(3).flush() == [("LIVE", [b"2"])]
 
-    def test_the_answer_sets_it_free(self) -> None:
+    def test_answer_releases_the_waiting_batch(self) -> None:
         bench = self.two_sent_for(2)
         bench.accept()
         assert bench.flush() == [("LIVE", [b"2"])]
 
-    def test_a_full_batch_does_not_wait(self) -> None:
+    def test_full_batch_does_not_wait(self) -> None:
         bench = self.two_sent_for(2)
         bench.come(b"x" * 2_000, position=1_002)
         assert [lane for lane, _ in bench.flush()] == ["LIVE"]
 
-    def test_a_peer_that_never_gives_more_than_one_gets_it_as_usual(self) -> None:
+    def test_peer_with_a_credit_of_one_is_served_as_usual(self) -> None:
         bench = self.two_sent_for(1)
         bench.accept()
         bench.link.credit = 1
         assert bench.flush() == [("LIVE", [b"2"])]
 
 
-def test_a_full_batch_does_not_gather() -> None:
+def test_full_batch_does_not_gather() -> None:
     bench = LaneBench()
     bench.come(b"1")
     bench.flush()
@@ -96,7 +96,7 @@ def test_a_full_batch_does_not_gather() -> None:
     assert len(bench.flush()) == 1
 
 
-def test_a_backlog_waits_while_much_has_not_left_the_socket() -> None:
+def test_backlog_waits_while_the_socket_holds_much() -> None:
     bench = LaneBench()
     bench.shell.path = TcpPath(BACKLOG_UNSENT_BYTES_MIN)
     bench.left(b"1")
@@ -109,7 +109,7 @@ def test_a_backlog_waits_while_much_has_not_left_the_socket() -> None:
     assert bench.flush() == [("BACKLOG", [b"1"])]
 
 
-def test_what_a_flush_has_handed_over_counts_until_the_socket_has_had_a_turn() -> None:
+def test_flushed_bytes_count_until_the_socket_had_a_turn() -> None:
     bench = LaneBench()
     for index in range(40):
         bench.left(bytes([index]) * 900, position=index)
@@ -123,7 +123,7 @@ def test_what_a_flush_has_handed_over_counts_until_the_socket_has_had_a_turn() -
     assert bench.uplink.due_at is None
 
 
-def test_a_backlog_leaves_credit_to_the_live_lane() -> None:
+def test_backlog_leaves_credit_to_the_live_lane() -> None:
     bench = LaneBench(credit=LIVE_CREDIT_KEPT * 4)
     for index in range(100):
         bench.left(b"x" * 950, position=index)
@@ -133,14 +133,14 @@ def test_a_backlog_leaves_credit_to_the_live_lane() -> None:
     assert bench.flush() == [("LIVE", [b"1"])]
 
 
-def test_a_peer_that_gives_one_credit_gets_both_lanes() -> None:
+def test_peer_with_a_credit_of_one_gets_both_lanes() -> None:
     bench = LaneBench(credit=1)
     bench.left(b"1")
     assert bench.flush() == [("BACKLOG", [b"1"])]
 
 
 @pytest.mark.parametrize("credit", [2, 3])
-def test_of_little_credit_one_is_left_to_the_live_lane(credit: int) -> None:
+def test_one_of_few_credits_is_left_to_the_live_lane(credit: int) -> None:
     bench = LaneBench(credit=credit)
     for index in range(10):
         bench.left(b"x" * 950, position=index)
@@ -150,7 +150,7 @@ def test_of_little_credit_one_is_left_to_the_live_lane(credit: int) -> None:
     assert bench.flush() == [("LIVE", [b"1"])]
 
 
-def test_a_slow_link_gets_small_batches_of_a_backlog() -> None:
+def test_slow_link_gets_small_batches_of_the_backlog() -> None:
     bench = LaneBench()
     bench.uplink.limits = UplinkLimits(batch_bytes=100_000, batches_undelayed=100)
     noise = random.Random(1)
@@ -188,7 +188,7 @@ def test_interleaved_lanes_share_the_link(share: float) -> None:
     assert sent["LIVE"] / sum(sent.values()) == pytest.approx(share, abs=0.1)
 
 
-def test_an_interleaved_backlog_alone_has_the_link() -> None:
+def test_interleaved_backlog_alone_has_the_link() -> None:
     bench = LaneBench()
     bench.uplink.set_live_share(0.8)
     bench.left(b"1")
@@ -197,7 +197,7 @@ def test_an_interleaved_backlog_alone_has_the_link() -> None:
     assert bench.flush() == [("LIVE", [b"2"])]
 
 
-def test_each_lane_is_sent_again_in_its_order() -> None:
+def test_each_lane_is_repeated_in_its_order() -> None:
     bench = LaneBench()
     bench.left(b"1")
     bench.come(b"2")
@@ -209,7 +209,7 @@ def test_each_lane_is_sent_again_in_its_order() -> None:
     assert bench.flush() == [("LIVE", [b"2", b"3"]), ("BACKLOG", [b"1"])]
 
 
-def test_a_peer_without_batches_gets_the_live_lane_first_too() -> None:
+def test_peer_without_batches_gets_the_live_lane_first() -> None:
     bench = LaneBench(batching=False)
     bench.left(b"1")
     bench.come(b"2", b"3")
@@ -217,7 +217,7 @@ def test_a_peer_without_batches_gets_the_live_lane_first_too() -> None:
     assert [message[-1:] for _, message in bench.wire.sent] == [b"2", b"3", b"1"]
 
 
-def test_the_windows_are_apart() -> None:
+def test_windows_of_lanes_are_separate() -> None:
     bench = LaneBench()
     while bench.uplink.backlog.credit:
         bench.left(b"x" * 100_000)
@@ -225,7 +225,7 @@ def test_the_windows_are_apart() -> None:
 
 
 class TestSocketRoom:
-    def test_it_doubles_while_what_was_handed_over_leaves_soon(self) -> None:
+    def test_room_doubles_while_bytes_leave_quickly(self) -> None:
         room = SocketRoom()
         for turn in range(30):
             room.record_sent(100_000, turn * 0.01)
@@ -233,7 +233,7 @@ class TestSocketRoom:
             room.update(TcpPath(0), turn * 0.01 + 0.005)
         assert room.bytes == BACKLOG_UNSENT_BYTES_MAX
 
-    def test_it_shrinks_by_as_much_as_that_takes_too_long(self) -> None:
+    def test_room_shrinks_in_proportion_to_the_delay(self) -> None:
         room = SocketRoom()
         room.record_sent(1, 0.0)
         for _ in range(4):
@@ -248,7 +248,7 @@ class TestSocketRoom:
         room.update(TcpPath(0), 100.0)
         assert room.bytes == BACKLOG_UNSENT_BYTES_MIN
 
-    def test_a_long_way_is_no_queue(self) -> None:
+    def test_long_round_trip_is_not_a_queue(self) -> None:
         room = SocketRoom()
         room.record_sent(1, 0.0)
         room.update(TcpPath(0, round_trip_s=0.6), 0.69)
@@ -257,7 +257,7 @@ class TestSocketRoom:
         room.update(TcpPath(0, round_trip_s=0.6), 1.3)
         assert room.bytes == 2 * BACKLOG_UNSENT_BYTES_MIN
 
-    def test_only_what_waited_before_is_timed(self) -> None:
+    def test_only_bytes_that_waited_are_timed(self) -> None:
         room = SocketRoom()
         room.record_sent(1_000, 0.0)
         room.record_sent(9_000, 0.0)
@@ -267,7 +267,7 @@ class TestSocketRoom:
 
 
 class TestLinkRate:
-    def test_it_is_what_was_acknowledged_since_a_delivery_left(self) -> None:
+    def test_rate_counts_bytes_acknowledged_since_a_delivery_left(self) -> None:
         rate = LinkRate()
         assert (rate.bytes_s, rate.answer_s) == (0.0, 0.0)
         first = rate.sent(10.0, idle=True)
@@ -279,14 +279,14 @@ class TestLinkRate:
         rate.acknowledged(third, 3_000, 13.0)
         assert rate.bytes_s == 3_000
 
-    def test_it_forgets(self) -> None:
+    def test_rate_decays(self) -> None:
         rate = LinkRate()
         rate.acknowledged(rate.sent(10.0, idle=True), 1_000_000, 10.5)
         late = 11.0 + REMEMBERED_S
         rate.acknowledged(rate.sent(late, idle=True), 1_000, late + 1.0)
         assert rate.bytes_s == 1_000
 
-    def test_answers_that_come_together_say_what_they_say_together(self) -> None:
+    def test_simultaneous_answers_are_counted_together(self) -> None:
         rate = LinkRate()
         sent = [rate.sent(10.0 + index / 10, idle=index == 0) for index in range(10)]
         for one in sent:

@@ -62,8 +62,8 @@ def position(site: Site, name: str) -> int:
     return record.position
 
 
-class TestAtRest:
-    def test_it_is_owed_what_comes_and_given_it_once(self) -> None:
+class TestAbsentSubscription:
+    def test_each_new_message_is_pending_and_delivered_once(self) -> None:
         site = Site()
         consumer = site.consumer("topic/+", options=options("mqtt/c/topic/+"))
         site.send("topic/a", b"1")
@@ -78,7 +78,9 @@ class TestAtRest:
         assert [name for name, _ in back.got] == ["2", "3"]
         assert opened(site) == {"mqtt/c/topic/+"}
 
-    def test_what_was_committed_as_its_consumer_left_is_not_passed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_message_committed_while_its_consumer_detaches_is_not_skipped(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """A client may disconnect right behind its CONNECT, which is answered before messages are delivered."""
         monkeypatch.setattr(durable_subscriptions, "SUBSCRIPTIONS_OPEN_MAX", 0)
         site = Site()
@@ -101,7 +103,7 @@ class TestAtRest:
             site.settle_down(wait_s=SUBSCRIPTIONS_PASSED_S)
         assert site.consumer("topic/a", options=options("mqtt/c/topic/a")).got == [("1", 0)]
 
-    def test_what_does_not_concern_it_is_passed_and_given_back(self) -> None:
+    def test_messages_that_do_not_match_are_skipped_and_their_space_is_freed(self) -> None:
         site = Site()
         site.router.tick()
         forwarder = site.consumer("topic/#", "up", options=options("forwarder/hub", all_qos=True))
@@ -124,7 +126,7 @@ class TestAtRest:
         assert position(site, "mqtt/c/topic/a") == 10, "what it is owed stays"
         assert site.consumer("topic/a", options=options("mqtt/c/topic/a")).got == [("mine", 0)]
 
-    def test_messages_expire_while_nobody_is_there(self) -> None:
+    def test_messages_expire_without_a_consumer(self) -> None:
         site = Site()
         site.good = True
         away(site, site.consumer("topic/a", options=options("mqtt/c/topic/a")))
@@ -136,7 +138,7 @@ class TestAtRest:
         assert opened(site) == set()
         assert site.consumer("topic/a", options=options("mqtt/c/topic/a")).got == []
 
-    def test_a_lifetime_of_the_address_counts_from_when_it_is_configured(self) -> None:
+    def test_time_to_live_of_the_address_counts_from_its_configuration(self) -> None:
         site = Site()
         site.good = True
         away(site, site.consumer("topic/a", options=options("mqtt/c/topic/a")))
@@ -146,7 +148,7 @@ class TestAtRest:
             site.settle_down(wait_s=SUBSCRIPTIONS_PASSED_S)
         assert [entry.reason for entry in site.lost] == ["expired"]
 
-    def test_what_is_evicted_is_said_for_those_it_concerned(self) -> None:
+    def test_eviction_is_recorded_for_the_subscriptions_it_affects(self) -> None:
         site = Site()
         away(site, site.consumer("topic/a", options=options("mqtt/c/topic/a")))
         away(site, site.consumer("topic/b", options=options("mqtt/c/topic/b")))
@@ -156,7 +158,7 @@ class TestAtRest:
         assert [(entry.subscription, entry.reason) for entry in site.lost] == [("mqtt/c/topic/a", "evicted")]
         assert opened(site) == set()
 
-    def test_one_that_rests_in_one_log_only_is_owed_what_it_wants(self) -> None:
+    def test_subscription_with_a_cursor_in_one_log_receives_what_it_selects(self) -> None:
         site = Site()
         site.consumer("topic/b", "up", options=options("forwarder/hub", all_qos=True))
         consumer = site.consumer("+/a", options=options("mqtt/c/+/a"))
@@ -174,7 +176,7 @@ class TestAtRest:
             site.store.retention.evict(log, 100)
         assert {(entry.subscription, entry.address) for entry in site.lost} == {("forwarder/hub", "topic/b")}
 
-    def test_it_is_deleted_without_being_opened(self) -> None:
+    def test_deletion_does_not_open_it(self) -> None:
         site = Site()
         away(site, site.consumer("topic/a", options=options("mqtt/c/topic/a")))
         site.send("topic/a", b"1")
@@ -186,7 +188,7 @@ class TestAtRest:
         assert site.store.totals().messages == 0
         assert site.consumer("topic/a", options=options("mqtt/c/topic/a")).got == []
 
-    def test_it_reaches_what_becomes_a_topic(self) -> None:
+    def test_address_that_becomes_a_topic_is_delivered_to_it(self) -> None:
         site = Site()
         away(site, site.consumer("topic/a/#", options=options("mqtt/c/topic/a/#")))
         site.send("topic/a/1", b"1")
@@ -200,7 +202,7 @@ class TestAtRest:
         back = site.consumer("topic/a/#", options=options("mqtt/c/topic/a/#"))
         assert sorted(name for name, _ in back.got) == ["1", "2", "3"]
 
-    def test_of_many_none_is_kept_open_that_nobody_holds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_subscriptions_without_a_consumer_are_closed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(durable_subscriptions, "SUBSCRIPTIONS_OPEN_MAX", 5)
         monkeypatch.setattr(durable_subscriptions, "SUBSCRIPTIONS_CLOSED_MAX", 3)
         site = Site()
@@ -217,7 +219,7 @@ class TestAtRest:
             site.settle_down(wait_s=SUBSCRIPTION_LINGER_S)
         assert opened(site) == set()
 
-    def test_a_missed_wake_delays_and_loses_nothing(self) -> None:
+    def test_missed_wake_delays_and_loses_nothing(self) -> None:
         site = Site()
         away(site, site.consumer("topic/a", options=options("mqtt/c/topic/a")))
         site.router.publish(Publication(SilentOrigin(), Run("topic/a", "device", 1, b"", [b"1"]), ()))
@@ -230,7 +232,7 @@ class TestAtRest:
             site.settle_down(wait_s=SUBSCRIPTIONS_PASSED_S)
         assert site.consumer("topic/a", options=options("mqtt/c/topic/a")).got == [("1", 0)]
 
-    def test_amqp_keeps_its_options(self) -> None:
+    def test_amqp_subscription_keeps_its_options(self) -> None:
         site = Site()
         name, more = "amqp/container/link", {"all_qos": True, "no_local": True, "selector": "a = 1"}
         away(site, site.consumer("topic/a", "container", options=options(name, **more)))
@@ -244,7 +246,7 @@ class TestAtRest:
         back = site.consumer("topic/a", "container", options=options(name, **more))
         assert [body for body, _ in back.got] == ["own"]
 
-    def test_the_status_says_it_without_opening_it(self) -> None:
+    def test_status_shows_it_without_opening_it(self) -> None:
         site = Site()
         away(site, site.consumer("topic/a", options=options("mqtt/c/topic/a")))
         site.send("topic/a", b"1", b"2")
@@ -253,7 +255,7 @@ class TestAtRest:
         assert opened(site) == set()
 
 
-def test_a_look_through_all_of_them_finds_all_that_stay() -> None:
+def test_scan_of_all_subscriptions_finds_every_remaining_one() -> None:
     site = Site()
     names = [f"mqtt/c/topic/{i}" for i in range(20)]
     for name in names:
@@ -267,7 +269,7 @@ def test_a_look_through_all_of_them_finds_all_that_stay() -> None:
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_after_a_restart(tmp_path: Path, many: bool) -> None:
+def test_backlog_is_delivered_after_a_restart(tmp_path: Path, many: bool) -> None:
     rig = sqlite_rig(tmp_path, StoreLimits(counted_commits_max=1))
     table = AddressTable([AddressRule("topic/#", AddressType.TOPIC)])
     names = [f"mqtt/c{i}/topic/{i}" for i in range(50 if many else 1)]

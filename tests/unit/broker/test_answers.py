@@ -57,7 +57,7 @@ def bodies(consumer: RecordingConsumer) -> list[str]:
 
 
 class TestIsolation:
-    def test_an_origin_that_raises_is_ended_alone(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_only_the_origin_that_raises_is_ended(self, caplog: pytest.LogCaptureFixture) -> None:
         site = RouterSite()
         consumer = site.consumer("queue/a")
         before, broken, after = Sender(site, "before"), Sender(site, "broken", fails=True), Sender(site, "after")
@@ -72,7 +72,7 @@ class TestIsolation:
         assert sum("its connection ends" in record.getMessage() for record in caplog.records) == 1
         assert SECRET.decode() not in caplog.text
 
-    def test_an_origin_that_raises_when_refused_is_ended_alone(self) -> None:
+    def test_only_the_origin_that_raises_on_refusal_is_ended(self) -> None:
         site = RouterSite()
         broken, after = Sender(site, "broken", fails=True), Sender(site, "after")
         site.store.failure = StoreFull("no space left")
@@ -82,7 +82,7 @@ class TestIsolation:
         assert after.told == [(2, Refusal.FULL)]
         assert broken.aborted == 1
 
-    def test_answers_in_order_are_passed_on_in_isolation(self) -> None:
+    def test_ordered_answers_are_isolated_from_each_other(self) -> None:
         site = RouterSite()
         consumer = site.consumer("anycast/a")
         broken = Sender(site, "broken", fails=True)
@@ -93,7 +93,7 @@ class TestIsolation:
         consumer.answer(DeliveryOutcome.ACCEPTED)
         assert broken.aborted == 1
 
-    def test_the_next_origin_of_an_anycast_address_hears_its_answer(self) -> None:
+    def test_next_origin_of_an_anycast_address_receives_its_answer(self) -> None:
         site = RouterSite()
         consumer = site.consumer("anycast/a")
         broken, after = Sender(site, "broken", fails=True), Sender(site, "after")
@@ -119,7 +119,7 @@ class Careless(Sender):
 
 
 class TestCredit:
-    def test_a_sender_that_raises_keeps_no_other_from_its_credit(self) -> None:
+    def test_sender_that_raises_does_not_block_credit_of_others(self) -> None:
         site = RouterSite()
         senders = [Careless(site, name, fails=name == "broken") for name in ("before", "broken", "after")]
         for sender in senders:
@@ -133,7 +133,7 @@ class TestCredit:
         site.consumer("anycast/#", "other")
         assert len(site.router._watchers) == 0
 
-    def test_only_senders_without_credit_are_told_and_each_once(self) -> None:
+    def test_only_senders_without_credit_are_notified_and_each_once(self) -> None:
         """The cost of a message does not depend on the number of senders to its address."""
         site = RouterSite()
         senders = [Careless(site, name) for name in ("with", "without")]
@@ -150,7 +150,7 @@ class TestCredit:
             subscription.pump()
         assert [sender.told for sender in senders] == [[(1, None)], [(0, None)]]
 
-    def test_a_sender_told_of_credit_may_take_another_away(self) -> None:
+    def test_sender_notified_of_credit_may_remove_another(self) -> None:
         site = RouterSite()
 
         class Ending(Careless):
@@ -166,7 +166,7 @@ class TestCredit:
         assert [len(sender.told) for sender in senders] == [1, 1]
         assert len(site.router._watchers) == 0
 
-    def test_a_sender_that_raises_when_it_may_go_on_holds_up_no_other(self) -> None:
+    def test_sender_that_raises_on_resume_does_not_block_others(self) -> None:
         site = RouterSite()
         slow = Pressed()
         pressure = site.router.pool.pressure
@@ -197,7 +197,7 @@ class TestTickets:
             pytest.param(lambda site: site.router.flush(), id="the router seals it"),
         ],
     )
-    def test_a_commit_that_failed_is_no_acceptance(self, sealed: Callable[[RouterSite], object], flags: int) -> None:
+    def test_failed_commit_accepts_nothing(self, sealed: Callable[[RouterSite], object], flags: int) -> None:
         site = RouterSite()
         sender = Sender(site)
         site.store.failure = StoreFull("no space left")
@@ -209,7 +209,7 @@ class TestTickets:
         site.router.flush()
         assert sender.told == [(1, Refusal.FULL)]
 
-    def test_what_comes_while_a_foreign_commit_runs_waits_for_its_own(self) -> None:
+    def test_message_during_a_foreign_commit_waits_for_its_own_commit(self) -> None:
         site = RouterSite()
         sender = Sender(site)
         sender.publish("queue/a", 1)
@@ -221,7 +221,7 @@ class TestTickets:
         callbacks(site)
         assert sender.told == [(1, None), (2, Refusal.STORE_FAILED)]
 
-    def test_a_foreign_flush_answers_what_it_committed(self) -> None:
+    def test_foreign_flush_answers_what_it_committed(self) -> None:
         site = RouterSite()
         sender = Sender(site)
         sender.publish("queue/a", 1)
@@ -231,7 +231,7 @@ class TestTickets:
         callbacks(site)
         assert sender.told == [(1, None), (2, None)]
 
-    def test_a_closed_store_refuses(self) -> None:
+    def test_closed_store_refuses(self) -> None:
         site = RouterSite()
         sender = Sender(site)
         sender.publish("topic/a", 1, flags=1 | RETAIN)

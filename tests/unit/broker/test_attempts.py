@@ -26,7 +26,7 @@ def restart(site: RouterSite, address: str = "queue/a") -> RecordingConsumer:
     return site.consumer(address)
 
 
-def test_the_last_attempt_comes_though_the_gateway_restarts() -> None:
+def test_last_attempt_comes_after_a_restart() -> None:
     site = RouterSite(queue=attempts(4))
     site.send("queue/a", b"poison", b"fine")
     consumer = site.consumer("queue/a")
@@ -44,7 +44,7 @@ def test_the_last_attempt_comes_though_the_gateway_restarts() -> None:
     assert site.unacknowledged("queue/a") == 1
 
 
-def test_a_subscription_counts_too() -> None:
+def test_attempts_of_a_subscription_count() -> None:
     site = RouterSite(topic=attempts(3))
     options = SubscribeOptions(durable_name="sub")
     site.consumer("topic/a", options=options)
@@ -60,7 +60,7 @@ def test_a_subscription_counts_too() -> None:
     assert site.consumer("deadletter/dead").got == [("0", 0)]
 
 
-def test_accepted_after_all() -> None:
+def test_message_accepted_after_failures_loses_its_count() -> None:
     site = RouterSite(queue=attempts(4))
     site.send("queue/a", b"0", b"1")
     consumer = site.consumer("queue/a")
@@ -74,7 +74,7 @@ def test_accepted_after_all() -> None:
     assert site.unacknowledged("queue/a") == 0
 
 
-def test_what_was_acknowledged_since_counts_for_nobody() -> None:
+def test_count_of_an_acknowledged_message_is_dropped() -> None:
     site = RouterSite(queue=attempts(4))
     site.send("queue/a", b"0", b"1", b"2")
     consumer = site.consumer("queue/a")
@@ -88,7 +88,7 @@ def test_what_was_acknowledged_since_counts_for_nobody() -> None:
     assert key in kept(site), "it is of no account, and goes with the next change"
 
 
-def test_a_deleted_subscription_leaves_nothing() -> None:
+def test_deleted_subscription_leaves_no_counts() -> None:
     site = RouterSite(topic=attempts(9))
     consumer = site.consumer("topic/a", options=SubscribeOptions(durable_name="sub"))
     site.send("topic/a", b"0")
@@ -101,7 +101,7 @@ def test_a_deleted_subscription_leaves_nothing() -> None:
     assert kept(site) == {}
 
 
-def test_where_attempts_have_no_end_nothing_is_written() -> None:
+def test_unlimited_attempts_write_nothing() -> None:
     site = RouterSite()
     site.send("queue/a", b"0")
     consumer = site.consumer("queue/a")
@@ -111,7 +111,7 @@ def test_where_attempts_have_no_end_nothing_is_written() -> None:
     assert consumer.got[-1] == ("0", 5)
 
 
-def test_no_more_than_one_write_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_are_written_at_most_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     site = RouterSite(queue=attempts(1_000))
     written: list[str] = []
     put = site.store.state.put
@@ -130,7 +130,7 @@ def test_no_more_than_one_write_a_second(monkeypatch: pytest.MonkeyPatch) -> Non
     assert 5 <= written.count(ATTEMPTS) <= 6
 
 
-def test_what_cannot_be_read_is_said_and_left(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_counts_are_logged_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
     site = RouterSite(queue=attempts(2))
     site.send("queue/a", b"0")
     consumer = site.consumer("queue/a")
@@ -144,7 +144,7 @@ def test_what_cannot_be_read_is_said_and_left(caplog: pytest.LogCaptureFixture) 
     assert "cannot read the stored counts" in caplog.text
 
 
-def test_those_that_failed_most_are_kept() -> None:
+def test_messages_with_most_failures_keep_their_counts() -> None:
     counts = Attempts()
     for position in range(ATTEMPTS_KEPT_MAX + 10):
         counts.failed(position)
@@ -157,7 +157,7 @@ def test_those_that_failed_most_are_kept() -> None:
     assert {position for position, count in found.items() if count == 2} == set(range(0, 20, 2))
 
 
-def test_consumers_that_a_message_passes_over_are_bounded() -> None:
+def test_consumers_skipped_by_a_message_are_bounded() -> None:
     attempts, site = Attempts(), RouterSite()
     consumers = [site.consumer("queue/a", f"{i}") for i in range(RETURNED_BY_MAX + 1)]
     for i, consumer in enumerate(consumers):
@@ -168,7 +168,7 @@ def test_consumers_that_a_message_passes_over_are_bounded() -> None:
     assert not attempts.is_passed_over(0, consumers[0]), "the oldest may have it again"
 
 
-def test_whom_messages_must_not_go_to_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consumers_excluded_from_a_message_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge.broker.delivery.attempts.EXCLUDED_MAX", 10)
     monkeypatch.setattr("edge.broker.delivery.attempts.ATTEMPTS_TRACKED_MAX", 30)
     attempts = Attempts()

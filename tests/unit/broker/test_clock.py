@@ -29,7 +29,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("good", [True, False])
-def test_a_steady_clock_tells_the_age(good: bool) -> None:
+def test_steady_clock_gives_the_age(good: bool) -> None:
     machine = Machine(good=good)
     run = machine.message()
     machine.passes(60)
@@ -41,7 +41,7 @@ def test_a_steady_clock_tells_the_age(good: bool) -> None:
 
 @pytest.mark.parametrize("step", [YEARS, -YEARS])
 @pytest.mark.parametrize(("before", "after"), [(False, False), (True, False), (False, True)])
-def test_set_it_says_nothing_of_what_came_before(step: int, before: bool, after: bool) -> None:
+def test_clock_that_was_set_gives_no_age_of_earlier_messages(step: int, before: bool, after: bool) -> None:
     machine = Machine(good=before)
     run = machine.message()
     machine.passes(60)
@@ -56,7 +56,7 @@ def test_set_it_says_nothing_of_what_came_before(step: int, before: bool, after:
     assert machine.clock.age_ns(later) == 5 * S
 
 
-def test_kept_right_it_is_believed_whatever_it_was() -> None:
+def test_synchronised_clock_is_trusted() -> None:
     machine = Machine(good=True)
     run = machine.message()
     machine.now += YEARS
@@ -64,14 +64,14 @@ def test_kept_right_it_is_believed_whatever_it_was() -> None:
 
 
 @pytest.mark.parametrize(("beyond_s", "stepped"), [(-0.1, False), (0.1, True)])
-def test_a_step_is_more_than_time_services_turn_it(beyond_s: float, stepped: bool) -> None:
+def test_step_is_larger_than_the_slew_of_time_services(beyond_s: float, stepped: bool) -> None:
     machine = Machine(good=False)
     machine.now += int((CLOCK_STEP_S_MAX + beyond_s) * S)
     machine.clock.read()
     assert machine.clock.stepped is stepped
 
 
-def test_what_a_former_process_found_counts() -> None:
+def test_result_of_an_earlier_process_counts() -> None:
     machine = Machine(good=False)
     run = machine.message()
     again = MessageClock(lambda: machine.now, lambda: machine.good, lambda: machine.monotonic_s)

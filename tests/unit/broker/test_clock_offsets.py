@@ -241,7 +241,7 @@ def outcomes(bench: Bench) -> list[tuple[int, OffsetState, bool]]:
     return [(one.number, one.known, one.whole) for one in bench.told]
 
 
-def test_what_came_before_the_time_was_known_gets_it(bench: Bench) -> None:
+def test_messages_before_synchronisation_get_their_time(bench: Bench) -> None:
     bench.receive(count=3)
     bench.machine.passes(100)
     bench.receive("plant/2")
@@ -257,7 +257,7 @@ def test_what_came_before_the_time_was_known_gets_it(bench: Bench) -> None:
     assert bench.offsets.waiting == 0
 
 
-def test_a_wrong_clock_is_announced_with_what_it_shows(bench: Bench) -> None:
+def test_wrong_clock_is_reported_with_its_reading(bench: Bench) -> None:
     bench.machine.passes(7)
     bench.takes_all()
     assert bench.wire is not None
@@ -266,7 +266,7 @@ def test_a_wrong_clock_is_announced_with_what_it_shows(bench: Bench) -> None:
     assert document.told_at == bench.machine.wall
 
 
-def test_what_waits_for_its_commit_while_the_clock_is_set_is_told_apart_by_stamps(bench: Bench) -> None:
+def test_messages_waiting_for_a_commit_while_the_clock_is_set_are_separated_by_stamps(bench: Bench) -> None:
     bench.receive(count=2)
     bench.look()
     bench.machine.passes(1000)
@@ -285,7 +285,7 @@ def test_what_waits_for_its_commit_while_the_clock_is_set_is_told_apart_by_stamp
     assert {one.number for one in bench.told} == {1, 2, 3}
 
 
-def test_a_clock_set_twice_within_one_commit_leaves_what_waits_without_a_time(bench: Bench) -> None:
+def test_messages_of_a_commit_with_two_clock_steps_have_no_time(bench: Bench) -> None:
     bench.receive()
     bench.look()
     bench.receive()
@@ -301,7 +301,7 @@ def test_a_clock_set_twice_within_one_commit_leaves_what_waits_without_a_time(be
     assert known == [OffsetState.MEASURED, OffsetState.NEVER, OffsetState.NEVER, OffsetState.MEASURED]
 
 
-def test_a_boot_that_ended_before_is_between_what_is_known(bench: Bench) -> None:
+def test_messages_of_an_earlier_boot_get_bounds(bench: Bench) -> None:
     bench.machine.found_right()
     bench.look()
     bench.machine.passes(10)
@@ -322,7 +322,7 @@ def test_a_boot_that_ended_before_is_between_what_is_known(bench: Bench) -> None
     assert {one.known for one in bench.told if one.number == 3} == {OffsetState.MEASURED}
 
 
-def test_a_process_that_starts_anew_goes_on_with_the_stretch(bench: Bench) -> None:
+def test_restarted_process_continues_the_clock_period(bench: Bench) -> None:
     bench.receive()
     bench.machine.passes(10)
     bench.process_restarts()
@@ -334,7 +334,7 @@ def test_a_process_that_starts_anew_goes_on_with_the_stretch(bench: Bench) -> No
     assert {one.number for one in bench.told} == {1}
 
 
-def test_a_clock_set_while_the_process_is_down_ends_the_stretch(bench: Bench) -> None:
+def test_clock_set_while_the_process_is_down_ends_the_clock_period(bench: Bench) -> None:
     bench.receive()
     bench.rig.settle()
     bench.machine.wall += 1_000 * S
@@ -347,7 +347,7 @@ def test_a_clock_set_while_the_process_is_down_ends_the_stretch(bench: Bench) ->
     assert {one.number for one in bench.told} == {1, 2}
 
 
-def test_a_hub_that_does_not_understand_gets_nothing_until_it_does(bench: Bench) -> None:
+def test_hub_without_the_capability_gets_nothing_until_it_has_it(bench: Bench) -> None:
     bench.connect("waypost:something")
     bench.receive()
     bench.look()
@@ -361,7 +361,7 @@ def test_a_hub_that_does_not_understand_gets_nothing_until_it_does(bench: Bench)
     bench.check()
 
 
-def test_a_connection_that_breaks_has_it_told_again(bench: Bench) -> None:
+def test_broken_connection_repeats_the_report(bench: Bench) -> None:
     bench.receive()
     bench.look()
     bench.machine.found_right()
@@ -374,7 +374,7 @@ def test_a_connection_that_breaks_has_it_told_again(bench: Bench) -> None:
     bench.check()
 
 
-def test_a_full_medium_delays_it(bench: Bench) -> None:
+def test_full_medium_delays_the_report(bench: Bench) -> None:
     bench.receive()
     bench.rig.settle()
     fail_commits(bench.rig)
@@ -389,7 +389,9 @@ def test_a_full_medium_delays_it(bench: Bench) -> None:
     bench.check()
 
 
-def test_beyond_what_is_kept_it_is_said_that_nothing_is_known(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_beyond_the_recorded_periods_are_reported_as_unknown(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "CLOCK_RANGES_KEPT_MAX", 6)
     for number in range(10):
         bench.receive()
@@ -413,7 +415,7 @@ def test_beyond_what_is_kept_it_is_said_that_nothing_is_known(bench: Bench, monk
     assert bench.offsets.waiting == 0
 
 
-def test_many_addresses_go_in_pages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_addresses_are_reported_in_pages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CLOCK_RANGES_A_DOCUMENT", 3)
     for number in range(10):
         bench.receive(f"plant/{number}")
@@ -447,7 +449,7 @@ EVENTS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(EVENTS)
-def test_whatever_happens_each_message_has_its_time_or_its_bounds(events: list[tuple[Any, ...]]) -> None:
+def test_each_message_has_its_time_or_its_bounds(events: list[tuple[Any, ...]]) -> None:
     with made() as bench:
         for event in events:
             happens(bench, *event)

@@ -76,7 +76,7 @@ class Sender(SilentOrigin):
         self.refusals += [why] * len(tokens)
 
 
-def test_a_command_is_in_its_queue_before_the_hub_hears_so_and_once() -> None:
+def test_command_is_queued_before_the_hub_is_notified_and_only_once() -> None:
     gateway = Gateway()
     gateway.command()
     assert gateway.answers == [(1, Answer.ACCEPTED, "")]
@@ -91,7 +91,7 @@ def test_a_command_is_in_its_queue_before_the_hub_hears_so_and_once() -> None:
     ("outcome", "receipt"),
     [(DeliveryOutcome.ACCEPTED, Receipt.DELIVERED), (DeliveryOutcome.REJECTED, Receipt.REJECTED)],
 )
-def test_what_its_device_says_is_a_receipt(outcome: DeliveryOutcome, receipt: Receipt) -> None:
+def test_outcome_of_the_device_becomes_a_receipt(outcome: DeliveryOutcome, receipt: Receipt) -> None:
     gateway = Gateway()
     gateway.command()
     device = gateway.consumer("command/pump7")
@@ -102,7 +102,7 @@ def test_what_its_device_says_is_a_receipt(outcome: DeliveryOutcome, receipt: Re
     assert gateway.hub.runs[0].device == "pump7"
 
 
-def test_a_device_that_never_takes_it_has_rejected_it() -> None:
+def test_command_that_its_device_never_takes_is_rejected() -> None:
     gateway = Gateway()
     gateway.command()
     device = gateway.consumer("command/pump7")
@@ -113,7 +113,7 @@ def test_a_device_that_never_takes_it_has_rejected_it() -> None:
     assert gateway.told == [("a1", "rejected")]
 
 
-def test_one_whose_time_is_over_is_given_up_though_nobody_came() -> None:
+def test_expired_command_is_dropped_without_a_consumer() -> None:
     gateway = Gateway()
     gateway.good = True
     gateway.command(ttl_ms=5_000)
@@ -125,7 +125,7 @@ def test_one_whose_time_is_over_is_given_up_though_nobody_came() -> None:
     assert [entry.reason for entry in gateway.lost] == ["expired"]
 
 
-def test_what_an_application_of_the_gateway_sends_has_no_receipt() -> None:
+def test_message_of_a_local_application_has_no_receipt() -> None:
     gateway = Gateway()
     device = gateway.consumer("command/pump7")
     gateway.send("command/pump7", b"hello")
@@ -133,7 +133,7 @@ def test_what_an_application_of_the_gateway_sends_has_no_receipt() -> None:
     assert gateway.told == []
 
 
-def test_what_can_be_no_command_here_is_rejected_with_the_reason() -> None:
+def test_invalid_command_is_rejected_with_the_reason() -> None:
     gateway = Gateway()
     gateway.command(device="stranger")
     gateway.arrive(b"\x00\x53\x75\xa0\x01x")
@@ -145,7 +145,7 @@ def test_what_can_be_no_command_here_is_rejected_with_the_reason() -> None:
     assert gateway.answers[-1][2].startswith("command/pump7 has to be a queue, but is a topic")
 
 
-def test_a_receipt_there_is_no_room_for_is_tried_again() -> None:
+def test_receipt_without_room_is_retried() -> None:
     gateway = Gateway()
     gateway.command()
     device = gateway.consumer("command/pump7")
@@ -159,7 +159,7 @@ def test_a_receipt_there_is_no_room_for_is_tried_again() -> None:
     assert gateway.told[:1] == [("a1", "delivered")]
 
 
-def test_the_oldest_of_too_many_receipts_is_lost_and_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_oldest_of_too_many_receipts_is_dropped_and_recorded(caplog: pytest.LogCaptureFixture) -> None:
     gateway = Gateway()
     receipts = gateway.receipts
     for number in range(RECEIPTS_WAITING_MAX + 1):
@@ -168,7 +168,7 @@ def test_the_oldest_of_too_many_receipts_is_lost_and_said(caplog: pytest.LogCapt
     assert "dropped a receipt of a command, as too many wait: command-receipt/d0" in caplog.text
 
 
-def test_a_resource_that_describes_an_address_counts() -> None:
+def test_resource_of_an_address_applies() -> None:
     own = AddressConfiguration(AddressRule("command/#", AddressType.TOPIC))
     made = with_commands(BrokerConfiguration(connectors=(HUB,), addresses=(own,)), PLAIN)
     assert [rule.pattern for rule in made.rules] == ["command/#", "command-receipt/#", "command-response/#"]
@@ -177,7 +177,7 @@ def test_a_resource_that_describes_an_address_counts() -> None:
     assert [rule.pattern for rule in hono.rules] == ["command-receipt/#", "command_response/ACME/hub"]
 
 
-def test_a_device_of_the_device_api_has_hono_s_queue() -> None:
+def test_device_of_the_device_api_has_a_hono_queue() -> None:
     addresses = HubCommandAddresses("ACME")
     assert addresses.queue("4711") == "command/ACME/4711"
     assert addresses.device("command/ACME/4711") == "4711"
@@ -185,7 +185,7 @@ def test_a_device_of_the_device_api_has_hono_s_queue() -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_nobody_else_makes_receipts(qos: int) -> None:
+def test_other_clients_cannot_make_receipts(qos: int) -> None:
     """A client with the right to send there must not forge receipts for commands of others."""
     gateway = Gateway()
     gateway.command()

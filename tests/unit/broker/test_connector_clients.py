@@ -12,14 +12,14 @@ from tests.integration.forwarders.gateways import eventually, gateways
 from tests.support.feeding import running
 
 
-def test_a_gateway_without_such_connectors_imports_no_library() -> None:
+def test_gateway_without_such_connectors_imports_no_library() -> None:
     code = "import edge.appliance.gateway, sys; print(sorted({'amqtt', 'httpx', 'aiokafka'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "[]\n"
 
 
 @running
-async def test_a_missing_library_is_one_line_that_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_library_is_reported_in_one_line_with_the_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "aiokafka" or "connectors.kafka." in name]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "aiokafka", None)

@@ -41,7 +41,7 @@ def load(data: Path) -> CredentialSnapshot:
 
 
 class TestFile:
-    def test_what_is_put_is_found(self, tmp_path: Path, joe: CredentialUser) -> None:
+    def test_stored_user_is_found(self, tmp_path: Path, joe: CredentialUser) -> None:
         jane = new_user("jane")
         with CredentialFile.open(tmp_path) as file:
             file.put([joe, jane])
@@ -50,7 +50,7 @@ class TestFile:
         assert len(found.decoy_key) == 32
         assert load(tmp_path) == found
 
-    def test_only_the_owner_reads_it_and_no_password_is_in_it(self, tmp_path: Path, joe: CredentialUser) -> None:
+    def test_only_the_owner_can_read_it_and_it_has_no_password(self, tmp_path: Path, joe: CredentialUser) -> None:
         data = tmp_path / "data"
         with CredentialFile.open(data) as file:
             file.put([joe])
@@ -58,7 +58,7 @@ class TestFile:
         assert (data / FILE).stat().st_mode & 0o077 == 0
         assert b"s3cret" not in (data / FILE).read_bytes()
 
-    def test_another_process_s_change_is_seen(self, tmp_path: Path, joe: CredentialUser) -> None:
+    def test_change_of_another_process_is_seen(self, tmp_path: Path, joe: CredentialUser) -> None:
         with CredentialFile.open(tmp_path) as mine, CredentialFile.open(tmp_path) as other:
             assert mine.changed()  # never loaded
             mine.load()
@@ -71,7 +71,9 @@ class TestFile:
             assert mine.changed()
             assert mine.load().users == {}
 
-    def test_new_means_new_and_all_or_nothing(self, tmp_path: Path, joe: CredentialUser) -> None:
+    def test_creation_refuses_existing_users_and_stores_all_or_nothing(
+        self, tmp_path: Path, joe: CredentialUser
+    ) -> None:
         with CredentialFile.open(tmp_path) as file:
             file.put([joe], new=True)
             with pytest.raises(CredentialsError, match="user joe exists already"):
@@ -86,7 +88,7 @@ class TestFile:
                 file.put([new_user("c")])
             assert sorted(file.load().users) == ["a", "b"]
 
-    def test_files_that_cannot_be_used(self, tmp_path: Path) -> None:
+    def test_unusable_file_raises(self, tmp_path: Path) -> None:
         (tmp_path / "newer").mkdir()
         with sqlite3.connect(tmp_path / "newer" / FILE) as database:
             database.execute("PRAGMA user_version = 99")
@@ -104,12 +106,12 @@ class TestFile:
 
 class TestUsers:
     @pytest.mark.parametrize("name", ["", "x" * (USERNAME_CHARACTERS_MAX + 1), "a\nb", "a\x00"])
-    def test_names_that_are_none(self, name: str) -> None:
+    def test_invalid_names_are_refused(self, name: str) -> None:
         with pytest.raises(CredentialsError):
             new_user(name)
 
     @pytest.mark.parametrize("password", ["", "x" * (PASSWORD_BYTES_MAX + 1), "bell\x07", "\ud800"])
-    def test_passwords_that_are_none(self, password: str) -> None:
+    def test_invalid_passwords_are_refused(self, password: str) -> None:
         with pytest.raises(CredentialsError):
             with_secret(new_user("joe"), password, at_s=0.0)
 
@@ -120,7 +122,7 @@ class TestUsers:
         with pytest.raises(CredentialsError):
             new_user("joe", [AccessRule(("a",) * (RULES_PER_USER_MAX + 1), RULE.operations)])
 
-    def test_secrets_are_bounded_and_make_room_when_they_have_ended(self) -> None:
+    def test_secrets_are_bounded_and_expired_ones_make_room(self) -> None:
         user = new_user("joe")
         for i in range(SECRETS_PER_USER_MAX):
             user = with_secret(user, f"p{i}", at_s=0.0)

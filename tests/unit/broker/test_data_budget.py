@@ -25,7 +25,7 @@ def _uplink(site: RouterSite, pace: PaceSettings) -> ConnectorUplink:
     )
 
 
-def test_what_is_spent_of_a_budget_is_kept_over_a_restart_and_shown() -> None:
+def test_spent_budget_survives_a_restart_and_is_shown() -> None:
     site = RouterSite()
     site.now = 1_763_845_200.0
     made = _uplink(site, PaceSettings(monthly_budget=1_000_000))

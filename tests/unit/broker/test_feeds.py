@@ -105,7 +105,7 @@ class TestConfiguredWhileACommitRuns:
             pytest.param([], id="the rule is gone"),
         ],
     )
-    def test_a_durable_subscriber_gets_what_was_stored_by_the_older_rules(self, rules: list[AddressRule]) -> None:
+    def test_durable_subscriber_gets_messages_stored_under_older_rules(self, rules: list[AddressRule]) -> None:
         site = RouterSite()
         site.router.reconfigure(TOPICS)
         consumer = site.consumer("plant/#", options=DURABLE)
@@ -118,7 +118,7 @@ class TestConfiguredWhileACommitRuns:
         consumer.answer(DeliveryOutcome.ACCEPTED, 2)
         assert open_messages(site, "kept") == 1  # the consumer still holds "before"
 
-    def test_a_consumer_of_a_queue_gets_what_was_stored_before_it_was_a_topic(self) -> None:
+    def test_queue_consumer_gets_messages_stored_before_the_queue_became_a_topic(self) -> None:
         site = RouterSite()
         consumer = site.consumer("queue/a")
         origin = sealed(site, "queue/a", b"a")
@@ -127,7 +127,7 @@ class TestConfiguredWhileACommitRuns:
         assert origin.taken == [0]
         assert bodies_of(consumer) == ["a"]
 
-    def test_no_cursor_passes_what_was_stored_while_its_subscriber_is_away(self) -> None:
+    def test_cursor_of_an_absent_subscriber_does_not_skip_messages(self) -> None:
         site = RouterSite()
         site.router.reconfigure(TOPICS)
         consumer = site.consumer("plant/#", options=DURABLE)
@@ -141,7 +141,7 @@ class TestConfiguredWhileACommitRuns:
         again = site.consumer("plant/#", options=DURABLE)
         assert bodies_of(again) == ["a"]
 
-    def test_the_position_in_one_log_is_nothing_to_the_cursor_in_another(self) -> None:
+    def test_position_in_one_log_does_not_affect_the_cursor_in_another(self) -> None:
         site = RouterSite()
         site.router.reconfigure(TOPICS)
         consumer = site.consumer("plant/#", options=DURABLE)
@@ -157,7 +157,7 @@ class TestConfiguredWhileACommitRuns:
         assert bodies_of(consumer)[-2:] == ["late", "x"]
         assert bodies_of(other) == ["x"]
 
-    def test_a_subscription_declared_anew_does_not_follow_the_log_twice(self) -> None:
+    def test_redeclared_subscription_does_not_follow_the_log_twice(self) -> None:
         site = RouterSite()
         consumer = site.consumer("topic/a", options=DURABLE)
         again = SubscribeOptions(durable_name="kept", no_local=True)
@@ -167,7 +167,7 @@ class TestConfiguredWhileACommitRuns:
 
 
 class TestIsolation:
-    def test_a_consumer_that_raises_loses_its_subscription_and_nobody_else_notices(
+    def test_consumer_that_raises_loses_its_subscription_and_others_are_unaffected(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         site = RouterSite()
@@ -184,7 +184,7 @@ class TestIsolation:
         assert "ValueError" in caplog.text
         assert open_messages(site, "failing") == 2
 
-    def test_what_it_could_not_take_is_there_when_it_comes_back(self) -> None:
+    def test_message_it_failed_to_take_is_delivered_when_it_returns(self) -> None:
         site = RouterSite()
         failing = joined(site, Failing(failures=1), "topic/#", DURABLE)
         site.send("topic/a", b"1")
@@ -192,14 +192,14 @@ class TestIsolation:
         joined(site, failing, "topic/#", DURABLE)
         assert bodies_of(failing) == ["1"]
 
-    def test_what_it_could_not_take_goes_to_the_other_consumers_of_a_queue(self) -> None:
+    def test_message_it_failed_to_take_goes_to_another_consumer_of_the_queue(self) -> None:
         site = RouterSite()
         joined(site, Failing(), "queue/a", SubscribeOptions())
         other = site.consumer("queue/a", "other")
         site.send("queue/a", b"1", b"2")
         assert sorted(bodies_of(other)) == ["1", "2"]
 
-    def test_of_a_queue_with_priorities_too(self) -> None:
+    def test_message_of_a_priority_queue_goes_to_another_consumer(self) -> None:
         site = RouterSite()
         header = encode(DescribedValue(Ulong(0x70), [True, Ubyte(9)]))
         site.send("queue/a", b"\x00\x53\x75\xa0\x01a", properties=header, flags=AMQP | 1)
@@ -213,7 +213,7 @@ class TestIsolation:
         assert len(first.got) == 2
 
     @pytest.mark.parametrize("address", ["topic/a", "multicast/a", "anycast/a"])
-    def test_who_publishes_does_not_feel_that_a_live_consumer_raises(self, address: str) -> None:
+    def test_publisher_is_unaffected_by_a_live_consumer_that_raises(self, address: str) -> None:
         site = RouterSite()
         failing = joined(site, Failing(), address, SubscribeOptions())
         other = site.consumer(address, "other")
@@ -222,7 +222,7 @@ class TestIsolation:
         assert sorted(bodies_of(other)) == ["1", "2"]
         assert failing.aborted == 1
 
-    def test_of_a_shared_subscription_too(self) -> None:
+    def test_message_of_a_shared_subscription_goes_to_another_consumer(self) -> None:
         site = RouterSite()
         shared = SubscribeOptions(share_name="s")
         joined(site, Failing(), "topic/a", shared)
@@ -241,7 +241,7 @@ class TestIsolation:
             ("anycast/a", SubscribeOptions()),
         ],
     )
-    def test_a_consumer_that_cannot_say_what_it_takes_is_ended(
+    def test_consumer_with_a_failing_selection_is_ended(
         self, address: str, options: SubscribeOptions, caplog: pytest.LogCaptureFixture
     ) -> None:
         site = RouterSite()
@@ -262,7 +262,7 @@ class TestIsolation:
             joined(site, unknowing, address, options)
             assert bodies_of(unknowing) == ["1", "2"]
 
-    def test_one_of_a_queue_with_priorities_too(self) -> None:
+    def test_consumer_of_a_priority_queue_with_a_failing_selection_is_ended(self) -> None:
         site = RouterSite()
         header = encode(DescribedValue(Ulong(0x70), [True, Ubyte(9)]))
         other = site.consumer("queue/a", "other")
@@ -273,7 +273,7 @@ class TestIsolation:
         assert len(other.got) == 2
         assert unknowing.aborted >= 1
 
-    def test_what_is_being_given_up_is_not_delivered_again_when_its_subscription_begins_anew(self) -> None:
+    def test_message_being_dropped_is_not_delivered_by_a_restarted_subscription(self) -> None:
         site = RouterSite(queue=AddressPolicy(deadletter="deadletter/dead"))
         consumer = site.consumer("queue/a", credit=1)
         site.send("queue/a", b"1")
@@ -288,7 +288,7 @@ class TestIsolation:
         assert site.unacknowledged("queue/a") == 0
 
     @pytest.mark.parametrize("method", ["arrived", "pump", "wants", "handle_next"])
-    def test_a_subscription_that_raises_begins_anew_from_the_store(
+    def test_subscription_that_raises_restarts_from_the_store(
         self, method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         site = RouterSite()
@@ -321,7 +321,7 @@ class TestIsolation:
 
 
 class TestWatermark:
-    def test_a_missed_wake_only_delays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missed_wake_only_delays(self, monkeypatch: pytest.MonkeyPatch) -> None:
         site = RouterSite()
         consumer = site.consumer("topic/#", options=DURABLE)
         queue = site.consumer("queue/a", "queue")
@@ -338,7 +338,7 @@ class TestWatermark:
         site.settle_down()
         assert bodies_of(consumer) == bodies_of(queue) == ["1"]
 
-    def test_what_comes_after_a_missed_wake_comes_after_what_was_missed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_messages_after_a_missed_wake_follow_the_missed_ones(self, monkeypatch: pytest.MonkeyPatch) -> None:
         site = RouterSite()
         consumer = site.consumer("topic/#", options=DURABLE)
         with monkeypatch.context() as patch:
@@ -351,9 +351,7 @@ class TestWatermark:
             site.posted.popleft()()
         assert bodies_of(consumer) == ["1", "2"]
 
-    def test_the_cursor_of_a_subscription_that_is_level_moves_to_the_watermark_and_not_further(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_cursor_without_backlog_moves_exactly_to_the_watermark(self, monkeypatch: pytest.MonkeyPatch) -> None:
         site = RouterSite()
         site.consumer("topic/a", "a", options=SubscribeOptions(durable_name="a"))
         site.consumer("topic/b", "b", options=SubscribeOptions(durable_name="b"))
@@ -365,7 +363,7 @@ class TestWatermark:
             sealed(site, "topic/a", b"2")
             assert open_messages(site, "b") == 1
 
-    def test_every_cursor_moves_however_many_there_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_all_of_many_cursors_move(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("edge.broker.delivery.feeds.CURSORS_MOVED_MAX", 3)
         site = RouterSite()
         for i in range(10):
@@ -374,7 +372,7 @@ class TestWatermark:
         site.send("topic/a", b"1")
         assert [open_messages(site, f"{i}") for i in range(10)] == [0] * 10
 
-    def test_runs_taken_in_memory_are_told_by_the_same_feed_and_in_order(self) -> None:
+    def test_runs_in_memory_are_notified_by_the_same_feed_in_order(self) -> None:
         site = RouterSite(topic=AddressPolicy(durability=Durability(DurabilityMode.MEMORY)))
         consumer = site.consumer("topic/#", options=DURABLE)
         site.send("topic/a", b"0")  # reserves numbers
@@ -387,7 +385,7 @@ class TestWatermark:
         site.settle_down()
         assert bodies_of(consumer) == ["0", "1", "2", "3", "4", "5", "6"]
 
-    def test_a_commit_costs_nothing_for_subscriptions_that_do_not_match(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_commit_costs_nothing_for_subscriptions_that_do_not_match(self, monkeypatch: pytest.MonkeyPatch) -> None:
         site = RouterSite()
         for i in range(50):
             site.consumer(f"topic/{i}", f"{i}", options=SubscribeOptions(durable_name=f"{i}"))
@@ -398,7 +396,7 @@ class TestWatermark:
         site.send("topic/7", b"1")
         assert seen == ["7"]
 
-    def test_who_is_behind_is_told_of_what_may_expire_only_and_misses_nothing(
+    def test_subscription_with_a_backlog_is_notified_only_of_expiry_and_misses_nothing(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         site = RouterSite()
@@ -424,7 +422,7 @@ class TestWatermark:
         assert part.expiry.due_ns is not None
         assert bodies_of(site.consumer("topic/#", options=DURABLE)) == ["1", "2", "3", "4", "5", "6"]
 
-    def test_a_priority_noted_once_and_taken_is_not_waited_for(self) -> None:
+    def test_priority_that_was_consumed_is_not_awaited(self) -> None:
         """A message that was read before its feed announced it leaves no entry behind."""
         site = RouterSite(queue=AddressPolicy(durability=Durability(DurabilityMode.MEMORY)))
         header = encode(DescribedValue(Ulong(0x70), [True, Ubyte(9)]))

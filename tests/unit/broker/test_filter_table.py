@@ -24,7 +24,7 @@ FILTER = st.builds(
 
 
 @given(st.lists(FILTER, max_size=12), st.data(), st.lists(NAME, min_size=1, max_size=4))
-def test_it_finds_what_the_tree_finds(filters: list[str], data: st.DataObject, names: list[str]) -> None:
+def test_table_matches_like_the_tree(filters: list[str], data: st.DataObject, names: list[str]) -> None:
     found, tree = NumberedFilters(filters), FilterTree[int]()
     for number, each in enumerate(filters):
         tree.add(each, number)
@@ -38,7 +38,7 @@ def test_it_finds_what_the_tree_finds(filters: list[str], data: st.DataObject, n
 
 
 @given(st.lists(FILTER, max_size=12), st.lists(NAME, min_size=1, max_size=4))
-def test_the_levels_that_decide_are_those_of_the_tree(filters: list[str], names: list[str]) -> None:
+def test_deciding_levels_match_the_tree(filters: list[str], names: list[str]) -> None:
     found, tree = NumberedFilters(filters), FilterTree[int]()
     for number, each in enumerate(filters):
         tree.add(each, number)
@@ -61,7 +61,7 @@ CROSSED = ["/".join(each) for each in itertools.product("a+", repeat=10)]
         (["/".join([*"+" * depth, "b"]) for depth in range(TOPIC_LEVELS_MAX)], f"{DEEP}/c"),
     ],
 )
-def test_filters_made_to_take_long(filters: list[str], name: str) -> None:
+def test_adversarial_filters_are_fast(filters: list[str], name: str) -> None:
     """Match time does not double with each level: one filter of 128 levels once blocked the loop for ever."""
     found, tree = NumberedFilters(filters), FilterTree[int]()
     for number, each in enumerate(filters):

@@ -38,7 +38,7 @@ class Uplink(RunConsumer):
         self.under_way.append((subscription, stored.position))
 
 
-def test_bases() -> None:
+def test_new_forwarder_starts_at_its_base() -> None:
     posted: deque[Callable[[], None]] = deque()
 
     def settle() -> None:
@@ -63,7 +63,7 @@ def test_bases() -> None:
     assert again.durable_subscriptions.bases == {"plant/1": 2}
 
 
-def test_what_is_under_way_when_the_filter_changes_is_sent_once() -> None:
+def test_messages_in_flight_while_the_filter_changes_are_sent_once() -> None:
     posted: deque[Callable[[], None]] = deque()
     now = 1000.0
     store = MemoryStore(post=posted.append, clock=lambda: now)

@@ -96,7 +96,7 @@ class Forwarders:
 @pytest.mark.parametrize("kinds", [(TOPIC, None), (QUEUE, None), (QUEUE, TOPIC, None)])
 @pytest.mark.parametrize("patterns", [("plant/#",), ("plant/#", "plant/press/#"), ("plant/press/#",)])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_rule_that_comes_and_goes_under_load(
+def test_rule_added_and_removed_under_load_loses_nothing(
     kinds: tuple[AddressType | None, ...], patterns: tuple[str, ...], seed: int
 ) -> None:
     site, chance = RouterSite(), random.Random(seed)
@@ -122,7 +122,7 @@ def test_a_rule_that_comes_and_goes_under_load(
     assert site.lost == []
 
 
-def test_what_a_queue_has_left_when_it_is_one_no_more_is_forwarded_after_a_restart_too() -> None:
+def test_rest_of_a_former_queue_is_forwarded_after_a_restart() -> None:
     site = RouterSite()
     site.router.reconfigure(table(AddressType.QUEUE))
     device = Device(site)
@@ -135,7 +135,7 @@ def test_what_a_queue_has_left_when_it_is_one_no_more_is_forwarded_after_a_resta
     assert forwarders.peer.got == device.accepted_bodies == [b"0"]
 
 
-def test_a_queue_that_is_one_again_is_left_to_its_consumers() -> None:
+def test_queue_configured_again_belongs_to_its_consumers() -> None:
     site = RouterSite()
     site.router.reconfigure(table(AddressType.QUEUE))
     forwarders, device = Forwarders(site, "plant/#"), Device(site)
@@ -148,7 +148,7 @@ def test_a_queue_that_is_one_again_is_left_to_its_consumers() -> None:
     assert [body for body, _ in consumer.got] == ["0"]
 
 
-def test_messages_nobody_forwards_are_said_to_stay(caplog: pytest.LogCaptureFixture) -> None:
+def test_messages_without_a_forwarder_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     site = RouterSite()
     site.router.reconfigure(table(AddressType.QUEUE))
     Device(site).send("plant/press/1")
@@ -161,7 +161,7 @@ def test_messages_nobody_forwards_are_said_to_stay(caplog: pytest.LogCaptureFixt
     assert [body for body, _ in site.consumer("plant/press/1").got] == ["0"]
 
 
-def test_messages_of_topics_that_are_none_any_more_are_said_to_stay(caplog: pytest.LogCaptureFixture) -> None:
+def test_messages_of_former_topics_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     site = RouterSite()
     site.router.reconfigure(table(None))
     options = SubscribeOptions(durable_name="amqp/c/s", all_qos=True)
@@ -176,7 +176,7 @@ def test_messages_of_topics_that_are_none_any_more_are_said_to_stay(caplog: pyte
     assert [body for body, _ in site.consumer("plant/press/1", options=options).got] == ["0"]
 
 
-def test_names_of_the_broker_are_kept_where_the_default_is_no_topic() -> None:
+def test_forwarder_receives_broker_names_where_the_default_is_a_queue() -> None:
     site = RouterSite()
     site.router.reconfigure(AddressTable([], AddressRule("#", QUEUE)))
     forwarders, device = Forwarders(site, "$plant/#"), Device(site)
@@ -185,7 +185,7 @@ def test_names_of_the_broker_are_kept_where_the_default_is_no_topic() -> None:
     assert forwarders.peer.got == device.accepted_bodies == [b"0"]
 
 
-def test_a_forwarder_that_ends_leaves_everything() -> None:
+def test_removed_forwarder_releases_its_messages() -> None:
     site = RouterSite()
     site.router.reconfigure(table(AddressType.QUEUE))
     device = Device(site)
@@ -203,7 +203,7 @@ def test_a_forwarder_that_ends_leaves_everything() -> None:
 
 @pytest.mark.parametrize("narrower", [TOPIC, QUEUE])
 @pytest.mark.parametrize("restarted", [False, True])
-def test_another_filter_goes_on_with_what_the_one_before_was_owed(narrower: AddressType, restarted: bool) -> None:
+def test_changed_filter_continues_with_the_pending_messages(narrower: AddressType, restarted: bool) -> None:
     """The filter of a forwarder changes while its peer is away."""
     site = RouterSite()
     site.router.reconfigure(table(None))
@@ -238,7 +238,7 @@ def test_another_filter_goes_on_with_what_the_one_before_was_owed(narrower: Addr
     assert len(peer.got) == 3, "a start sends nothing again"
 
 
-def test_an_address_that_takes_no_consumer_more_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_address_at_its_limit_of_consumers_is_retried(caplog: pytest.LogCaptureFixture) -> None:
     site = RouterSite()
     site.router.reconfigure(table(QUEUE), {"plant/press/#": AddressPolicy(consumers_max=1)})
     first = site.consumer("plant/press/1", credit=0)

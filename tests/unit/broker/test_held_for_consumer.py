@@ -40,7 +40,7 @@ class Rig(ReplyRig):
 
 
 @pytest.mark.parametrize("address", ["any/2", "any/+", "any/#"])
-def test_waits_for_the_first_consumer(address: str) -> None:
+def test_message_waits_for_the_first_consumer(address: str) -> None:
     rig = Rig()
     rig.publish("any/2", 1, 2)
     rig.publish("topic/nobody", 3)
@@ -55,7 +55,7 @@ def test_waits_for_the_first_consumer(address: str) -> None:
     rig.settled()
 
 
-def test_waits_for_the_next_one_when_all_have_left() -> None:
+def test_message_waits_for_the_next_consumer_when_all_have_left() -> None:
     rig = Rig()
     first = rig.consume(credit=1)
     rig.publish("any/2", 1, 2)
@@ -76,7 +76,7 @@ def test_waits_for_the_next_one_when_all_have_left() -> None:
 @pytest.mark.parametrize(
     "outcome", [DeliveryOutcome.RELEASED, DeliveryOutcome.MODIFIED_FAILED, DeliveryOutcome.MODIFIED_UNDELIVERABLE]
 )
-def test_waits_for_another_one_when_all_have_given_it_back(outcome: DeliveryOutcome) -> None:
+def test_message_waits_for_another_consumer_when_all_have_released_it(outcome: DeliveryOutcome) -> None:
     rig = Rig()
     first = rig.consume()
     rig.publish("any/2", 1)
@@ -89,7 +89,7 @@ def test_waits_for_another_one_when_all_have_given_it_back(outcome: DeliveryOutc
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_its_time_ends(there: bool) -> None:
+def test_wait_is_limited(there: bool) -> None:
     rig = Rig()
     if there:
         consumer = rig.consume()
@@ -130,7 +130,7 @@ def test_bytes_of_all_senders_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert rig.held_bytes <= 2_000
 
 
-def test_addresses_with_waiting_messages_are_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_with_waiting_messages_remain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(competing_consumers, "ANYCAST_GROUPS_MAX", 2)
     rig = Rig()
     rig.publish("any/2", 1)
@@ -142,7 +142,7 @@ def test_addresses_with_waiting_messages_are_not_forgotten(monkeypatch: pytest.M
     assert [body for _, _, body in consumer.got] == [b"1"]
 
 
-def test_other_senders_are_told_at_once() -> None:
+def test_other_senders_are_answered_at_once() -> None:
     rig = Rig()
     rig.sender = Sender()
     rig.publish("any/2", 1)

@@ -7,7 +7,7 @@ import pytest
 from edge.broker.model.housekeeping import Housekeeping
 
 
-def test_a_part_that_raises_starves_no_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_part_that_raises_does_not_starve_others(caplog: pytest.LogCaptureFixture) -> None:
     turns: list[str] = []
     broken = True
 

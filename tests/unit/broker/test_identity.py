@@ -77,7 +77,7 @@ class Rig:
 
 
 class TestVerdicts:
-    def test_right_and_wrong(self, joe: CredentialUser) -> None:
+    def test_right_password_is_accepted_and_wrong_one_is_refused(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         assert rig.verdict("joe", "s3cret") is LoginVerdict.ACCEPTED
         assert rig.verdict("joe", "S3cret") is LoginVerdict.REFUSED
@@ -86,7 +86,7 @@ class TestVerdicts:
         assert rig.verdict("joe", None) is LoginVerdict.REFUSED
         assert rig.gate.refused == 4
 
-    def test_a_right_password_is_remembered_for_a_while(self, joe: CredentialUser) -> None:
+    def test_right_password_is_cached_for_a_limited_time(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         assert rig.ask("joe", "s3cret") == []  # later
         rig.work()
@@ -98,14 +98,14 @@ class TestVerdicts:
         rig.work()
         assert rig.gate.verifications == 3
 
-    def test_a_wrong_user_costs_as_much_as_a_wrong_password(self, joe: CredentialUser) -> None:
+    def test_unknown_user_costs_as_much_as_a_wrong_password(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         rig.ask("jane", "x")
         assert len(rig.waiting) == 1
         rig.work()
         assert rig.gate.verifications == 1
 
-    def test_verdicts_come_as_they_are_ready(self, joe: CredentialUser) -> None:
+    def test_verdicts_are_returned_when_ready(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         order: list[str] = []
         rig.gate.check("joe", b"wrong", lambda verdict, _: order.append(f"first {verdict.name}"))
@@ -114,24 +114,26 @@ class TestVerdicts:
         rig.work()
         assert order == ["second ACCEPTED", "first REFUSED"]
 
-    def test_a_user_removed_while_verified_is_not_let_in(self, joe: CredentialUser) -> None:
+    def test_user_removed_during_verification_is_refused(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         verdicts = rig.ask("joe", "s3cret")
         rig.gate.update(CredentialSnapshot())
         rig.work()
         assert verdicts == [LoginVerdict.REFUSED]
 
-    def test_a_removed_user_is_not_remembered(self, joe: CredentialUser) -> None:
+    def test_removed_user_leaves_the_cache(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         assert rig.verdict("joe", "s3cret") is LoginVerdict.ACCEPTED
         rig.gate.update(CredentialSnapshot())
         assert rig.verdict("joe", "s3cret") is LoginVerdict.REFUSED
 
     @pytest.mark.parametrize("mode", [AuthenticationMode.EXTERNAL, AuthenticationMode.NONE])
-    def test_passwords_count_in_standard_only(self, joe: CredentialUser, mode: AuthenticationMode) -> None:
+    def test_passwords_count_only_with_standard_authentication(
+        self, joe: CredentialUser, mode: AuthenticationMode
+    ) -> None:
         assert Rig(joe, mode=mode).verdict("joe", "s3cret") is LoginVerdict.REFUSED
 
-    def test_nothing_secret_is_logged(self, joe: CredentialUser, caplog: pytest.LogCaptureFixture) -> None:
+    def test_secrets_are_not_logged(self, joe: CredentialUser, caplog: pytest.LogCaptureFixture) -> None:
         rig = Rig(joe)
         with caplog.at_level(logging.DEBUG):
             rig.verdict("joe", "hunter2")
@@ -145,7 +147,7 @@ class TestVerdicts:
 
 
 class TestRotation:
-    def test_secrets_overlap(self, joe: CredentialUser) -> None:
+    def test_overlapping_secrets_are_accepted(self, joe: CredentialUser) -> None:
         rotated = with_secret(end_secrets(joe, NOW + 100), "fresh", at_s=NOW, not_before=NOW + 50)
         rig = Rig(rotated)
         for utc_s, old, new in ((NOW, True, False), (NOW + 50, True, True), (NOW + 100, False, True)):
@@ -153,13 +155,13 @@ class TestRotation:
             assert (rig.verdict("joe", "s3cret") is LoginVerdict.ACCEPTED) is old
             assert (rig.verdict("joe", "fresh") is LoginVerdict.ACCEPTED) is new
 
-    def test_a_remembered_secret_ends_in_time(self, joe: CredentialUser) -> None:
+    def test_cached_secret_ends_in_time(self, joe: CredentialUser) -> None:
         rig = Rig(end_secrets(joe, NOW + 1))
         assert rig.verdict("joe", "s3cret") is LoginVerdict.ACCEPTED
         rig.utc_s = NOW + 1
         assert rig.verdict("joe", "s3cret") is LoginVerdict.REFUSED
 
-    def test_scram_knows_every_valid_secret(self, joe: CredentialUser) -> None:
+    def test_scram_accepts_every_valid_secret(self, joe: CredentialUser) -> None:
         rig = Rig(with_secret(end_secrets(joe, NOW + 100), "fresh", at_s=NOW))
 
         def proves(password: str) -> bool:
@@ -175,7 +177,7 @@ class TestRotation:
         rig.utc_s = NOW + 100
         assert [proves(password) for password in ("s3cret", "fresh")] == [False, True]
 
-    def test_an_unknown_user_looks_like_a_known_one(self, joe: CredentialUser) -> None:
+    def test_unknown_user_is_indistinguishable_from_a_known_one(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         known, unknown = rig.gate.scram("joe"), rig.gate.scram("jane")
         assert (len(unknown.salt), unknown.iterations) == (len(known.salt), known.iterations)
@@ -183,7 +185,7 @@ class TestRotation:
 
 
 class TestBounds:
-    def test_one_user_cannot_keep_everybody_waiting(self, joe: CredentialUser) -> None:
+    def test_one_user_cannot_delay_all_others(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         for _ in range(VERIFICATIONS_PER_USER_MAX):
             assert rig.ask("joe", "wrong") == []
@@ -195,16 +197,14 @@ class TestBounds:
         rig.work()
         assert rig.verdict("joe", "s3cret") is LoginVerdict.ACCEPTED
 
-    def test_all_together_are_bounded(self) -> None:
+    def test_waiting_logins_are_bounded_in_total(self) -> None:
         users = [new_user(f"u{i}") for i in range(VERIFICATIONS_MAX + 1)]
         rig = Rig(*users)
         for user in users[:-1]:
             assert rig.ask(user.name, "x") == []
         assert rig.ask(users[-1].name, "x") == [LoginVerdict.BUSY]
 
-    def test_a_login_that_waits_too_long_is_told_to_come_again_and_then_let_in_at_once(
-        self, joe: CredentialUser
-    ) -> None:
+    def test_login_that_waits_too_long_is_refused_as_busy_and_accepted_on_retry(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         verdicts = rig.ask("joe", "s3cret")
         rig.now = VERIFICATION_WAIT_S_MAX - 0.1
@@ -220,7 +220,7 @@ class TestBounds:
         assert verdicts == [LoginVerdict.BUSY], "once"
         assert rig.ask("joe", "s3cret") == [LoginVerdict.ACCEPTED]
 
-    def test_what_was_given_up_is_not_hashed_and_counts_as_no_failure(self, joe: CredentialUser) -> None:
+    def test_abandoned_login_is_not_hashed_and_not_counted_as_failure(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         for _ in range(VERIFICATIONS_PER_USER_MAX):
             rig.ask("joe", "wrong")
@@ -232,19 +232,19 @@ class TestBounds:
         assert rig.gate.refused == 0
         assert rig.verdict("joe", "s3cret") is LoginVerdict.ACCEPTED
 
-    def test_a_remembered_password_passes_a_storm(self, joe: CredentialUser) -> None:
+    def test_cached_password_is_accepted_during_a_storm(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         assert rig.verdict("joe", "s3cret") is LoginVerdict.ACCEPTED
         while rig.ask("joe", "wrong") != [LoginVerdict.BUSY]:
             pass
         assert rig.ask("joe", "s3cret") == [LoginVerdict.ACCEPTED]
 
-    def test_a_long_password_is_not_hashed(self, joe: CredentialUser) -> None:
+    def test_long_password_is_not_hashed(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         assert rig.ask("joe", "x" * (PASSWORD_BYTES_MAX + 1)) == [LoginVerdict.REFUSED]
         assert not rig.waiting
 
-    def test_remembered_verdicts_are_bounded(self, joe: CredentialUser, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_cached_verdicts_are_bounded(self, joe: CredentialUser, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(identity, "USERS_MAX", 1)
         jane = with_secret(new_user("jane"), "s3cret", at_s=NOW)
         rig = Rig(joe, jane)
@@ -255,7 +255,7 @@ class TestBounds:
 
 
 class TestGrants:
-    def test_a_change_of_rules_cuts_the_connections(self, joe: CredentialUser) -> None:
+    def test_changed_rules_cut_the_connections(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         cut: list[str] = []
         one = rig.gate.grant(VerifiedIdentity("joe"), "c1", lambda _: cut.append("one"))
@@ -290,7 +290,7 @@ class TestSasl:
         server.receive(client.take() + b"early")
         return client, server, woken
 
-    def test_the_outcome_waits_and_what_came_early_is_kept(self, joe: CredentialUser) -> None:
+    def test_outcome_waits_and_early_bytes_are_buffered(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         client, server, woken = self.begin(rig, "s3cret")
         assert server.deciding
@@ -302,7 +302,7 @@ class TestSasl:
         client.receive(server.take())
         assert client.done
 
-    def test_remembered_is_answered_at_once(self, joe: CredentialUser) -> None:
+    def test_cached_password_is_answered_at_once(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         rig.verdict("joe", "s3cret")
         _, server, woken = self.begin(rig, "s3cret")
@@ -310,7 +310,7 @@ class TestSasl:
         assert woken == []  # no nested turn
 
     @pytest.mark.parametrize(("busy", "outcome"), [(False, 1), (True, 4)])
-    def test_refused_and_busy_have_outcomes_of_their_own(self, joe: CredentialUser, busy: bool, outcome: int) -> None:
+    def test_refused_and_busy_have_separate_outcomes(self, joe: CredentialUser, busy: bool, outcome: int) -> None:
         rig = Rig(joe)
         for _ in range(VERIFICATIONS_PER_USER_MAX if busy else 0):
             rig.ask("joe", "wrong")
@@ -320,7 +320,7 @@ class TestSasl:
         assert client.failure == f"the peer refused our credentials (SASL outcome {outcome})"
         assert server.failure is not None
 
-    def test_the_time_a_client_waits_for_us_is_not_its_own(self, joe: CredentialUser) -> None:
+    def test_time_of_verification_does_not_count_against_the_client(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         asked = SaslCredentials(rig.gate)
         client = SaslClient("joe", "s3cret", plain=True)
@@ -338,7 +338,7 @@ class TestSasl:
         assert server.deadline == 10.0 + (19.0 - 4.0), "it has as long as before for the rest"
         assert not server.closed
 
-    def test_a_login_that_waits_too_long_is_a_temporary_failure(self, joe: CredentialUser) -> None:
+    def test_login_that_waits_too_long_is_a_temporary_failure(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         client, server, woken = self.begin(rig, "s3cret")
         rig.now = VERIFICATION_WAIT_S_MAX
@@ -357,7 +357,7 @@ class TestSasl:
         rig.work()  # the verdict is discarded
         assert not server.done
 
-    def test_anonymous_is_no_user_name(self, joe: CredentialUser) -> None:
+    def test_anonymous_is_not_a_user_name(self, joe: CredentialUser) -> None:
         anonymous = with_secret(new_user("anonymous"), "s3cret", at_s=NOW)
         answers: list[str | None] = []
 
@@ -368,6 +368,6 @@ class TestSasl:
         assert answers == [None]
 
 
-def test_the_hash_is_argon2id(joe: CredentialUser) -> None:
+def test_hash_is_argon2id(joe: CredentialUser) -> None:
     assert joe.secrets[0].argon2.startswith("$argon2id$v=19$m=19456,t=2,p=1$")
     assert credentials.verify(joe, b"s3cret", NOW) == joe.secrets[0]

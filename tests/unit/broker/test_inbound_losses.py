@@ -59,7 +59,7 @@ def unreadable(token: int, code: str = "too-large", size: int = 100) -> Incoming
     return Incoming(token, ("a/b",), b"", (), Run("a/b", "", 0, b"", []), fault="too large", code=code, bytes=size)
 
 
-def test_the_peer_is_acknowledged_after_the_commit_of_the_entry() -> None:
+def test_peer_is_acknowledged_after_the_commit_of_the_entry() -> None:
     rig = Rig()
     rig.inbound.receive([unreadable(1), unreadable(2)])
     assert (rig.answers, rig.inbound.credit) == ([], INBOX_WINDOW - 2)
@@ -69,7 +69,7 @@ def test_the_peer_is_acknowledged_after_the_commit_of_the_entry() -> None:
     assert rig.inbound.credit == INBOX_WINDOW
 
 
-def test_a_commit_that_fails_answers_nobody_and_loses_no_entry() -> None:
+def test_failed_commit_answers_no_peer_and_loses_no_entry() -> None:
     rig = Rig()
     rig.inbound.receive([unreadable(1)])
     rig.store.medium.failure = StoreError("full")
@@ -83,7 +83,7 @@ def test_a_commit_that_fails_answers_nobody_and_loses_no_entry() -> None:
     assert [entry[2:5] for entry in rig.entries()] == [(0, 1, 2)]
 
 
-def test_nobody_is_answered_over_another_connection() -> None:
+def test_peer_is_not_answered_over_another_connection() -> None:
     rig = Rig()
     rig.inbound.receive([unreadable(1)])
     rig.inbound.detached()
@@ -93,7 +93,7 @@ def test_nobody_is_answered_over_another_connection() -> None:
     assert len(rig.entries()) == 1
 
 
-def test_a_connection_that_leaves_waits_for_the_entry() -> None:
+def test_disconnection_waits_for_the_entry() -> None:
     rig = Rig()
     left: list[str] = []
     rig.inbound.receive([unreadable(1)])
@@ -119,7 +119,7 @@ def test_every_rejection_has_its_reason(message: Incoming, reason: str) -> None:
     assert [outcome for _, outcome in rig.answers] == [ForwardOutcome.REJECTED]
 
 
-def test_what_the_router_refuses_for_good_is_in_the_ledger() -> None:
+def test_permanent_refusal_of_the_router_is_recorded() -> None:
     rig = Rig()
     rig.inbound.receive([Incoming(1, ("a/b",), b"", (), Run("a/b", "", 1, b"", [b"xyz"]))])
     rig.inbound.refused([0], Refusal.NOT_AUTHORIZED)
@@ -129,7 +129,7 @@ def test_what_the_router_refuses_for_good_is_in_the_ledger() -> None:
     assert rig.answers == [([1], ForwardOutcome.REJECTED)]
 
 
-def test_numbers_go_on_after_a_start_and_reasons_have_their_own() -> None:
+def test_numbers_continue_after_a_restart_separately_for_each_reason() -> None:
     rig = Rig()
     rig.inbound.receive([unreadable(1), unreadable(2, "unreadable"), unreadable(3)])
     rig.commit()
@@ -142,7 +142,7 @@ def test_numbers_go_on_after_a_start_and_reasons_have_their_own() -> None:
     ]
 
 
-def test_a_hub_is_told_with_the_losses_of_its_forwarders() -> None:
+def test_hub_receives_the_losses_of_its_forwarders() -> None:
     rig, reports = Rig(), Reports()
     losses = LossReports(rig.store.state, rig.store.lineage, rig.store.ledger, reports, "hub")
     rig.inbound.receive([unreadable(1)])

@@ -89,7 +89,7 @@ class Crossing:
         return self.site.store.logs.bounds(self.forwarding.parts[0].log)
 
 
-def test_what_comes_does_not_wait_for_what_was_there() -> None:
+def test_new_messages_do_not_wait_for_the_backlog() -> None:
     crossing = Crossing()
     crossing.publish(*range(10))
     crossing.up()
@@ -107,7 +107,7 @@ def test_what_comes_does_not_wait_for_what_was_there() -> None:
     assert crossing.kept == (13, 13)
 
 
-def test_space_is_given_back_as_the_backlog_goes_with_the_live_lane_far_ahead() -> None:
+def test_backlog_frees_space_while_the_live_lane_is_far_ahead() -> None:
     crossing = Crossing()
     for body in range(10):
         crossing.publish(body)
@@ -124,7 +124,7 @@ def test_space_is_given_back_as_the_backlog_goes_with_the_live_lane_far_ahead() 
     assert crossing.kept == (40, 40)
 
 
-def test_each_link_parts_the_lanes_anew_and_a_restart_knows_what_both_have_settled() -> None:
+def test_each_link_splits_the_lanes_again_and_a_restart_keeps_what_both_settled() -> None:
     crossing = Crossing()
     crossing.publish(0, 1, 2)
     crossing.up(backlog=1)
@@ -144,7 +144,7 @@ def test_each_link_parts_the_lanes_anew_and_a_restart_knows_what_both_have_settl
     assert (crossing.live.got, crossing.backlog.got) == ([], [1, 2, 4])
 
 
-def test_the_newest_first_goes_back_in_chunks_that_are_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newest_first_sends_the_backlog_in_ordered_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backlog_module, "BACKLOG_CHUNK_POSITIONS", 4)
     crossing = Crossing()
     crossing.publish(*range(5))
@@ -159,7 +159,7 @@ def test_the_newest_first_goes_back_in_chunks_that_are_in_order(monkeypatch: pyt
     assert crossing.kept == (11, 11)
 
 
-def test_what_the_filter_does_not_match_is_passed_by_both_lanes() -> None:
+def test_both_lanes_skip_messages_that_do_not_match() -> None:
     crossing = Crossing()
     crossing.site.consumer("topic/#", options=SubscribeOptions(durable_name="amqp/c/s"))
     for body in range(6):
@@ -174,7 +174,7 @@ def test_what_the_filter_does_not_match_is_passed_by_both_lanes() -> None:
     assert crossing.site.store.cursors.record(crossing.forwarding.parts[0].cursor).position == 12
 
 
-def test_with_too_many_holes_what_comes_waits(
+def test_new_messages_wait_when_there_are_too_many_gaps(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(backlog_module, "LANE_HOLES_MAX", 2)
@@ -196,7 +196,7 @@ def test_with_too_many_holes_what_comes_waits(
     assert crossing.kept == (8, 8)
 
 
-def test_what_was_evicted_is_passed_and_in_the_ledger() -> None:
+def test_evicted_messages_are_skipped_and_recorded() -> None:
     crossing = Crossing(topic=AddressPolicy(quota_bytes=20, when_full=WhenFull.DROP_OLDEST))
     for body in range(10, 20):
         crossing.publish(body)
@@ -213,7 +213,7 @@ def test_what_was_evicted_is_passed_and_in_the_ledger() -> None:
     assert crossing.kept == (20, 20)
 
 
-def test_a_forwarder_that_ends_gives_everything_back() -> None:
+def test_removed_forwarder_releases_all_messages() -> None:
     crossing = Crossing()
     crossing.publish(*range(6))
     crossing.up(backlog=2)
@@ -227,7 +227,7 @@ def test_a_forwarder_that_ends_gives_everything_back() -> None:
     assert (crossing.live.got, crossing.backlog.got) == ([], [*range(7)])
 
 
-def test_what_the_far_side_rejects_is_given_up_from_either_lane() -> None:
+def test_rejected_messages_of_both_lanes_are_dropped() -> None:
     crossing = Crossing()
     crossing.publish(0, 1, 2)
     crossing.up(backlog=100)
@@ -240,7 +240,7 @@ def test_what_the_far_side_rejects_is_given_up_from_either_lane() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_whatever_happens_each_message_is_taken_once_in_the_order_of_its_lane(seed: int) -> None:
+def test_each_message_is_taken_once_in_the_order_of_its_lane(seed: int) -> None:
     chance, crossing = random.Random(seed), Crossing()
     taken: list[int] = []
     steps = ("publish", "publish", "up", "down", "give", "settle", "settle", "wait", "raise", "boot", "release")

@@ -76,7 +76,7 @@ def rig() -> Rig:
     return Rig()
 
 
-def test_routes_and_rules_cached(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_of_routes_and_rules_is_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remembered_names, "NAMES_REMEMBERED_MAX", 10)
     for number in range(35):
         rig.publish(f"t/{number}", b"x")
@@ -85,7 +85,7 @@ def test_routes_and_rules_cached(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> N
     assert rig.device.answers == ["accepted"] * 35
 
 
-def test_a_name_that_comes_once_has_no_place(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_seen_once_is_not_cached(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remembered_names, "NAMES_REMEMBERED_AT_ONCE", 5)
     monkeypatch.setattr(remembered_names, "NAMES_NOTED_MAX", 300)
     made = rig.router.routes.made
@@ -116,7 +116,7 @@ class ForgettingLanes:
         self.forgotten += 1
 
 
-def test_routes_of_what_begins_alike_are_cached(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_routes_with_a_common_prefix_are_cached(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route_table, "NAMES_REMEMBERED_MAX", 10)
     lanes = ForgettingLanes()
     rig.router.add_source(lanes)
@@ -129,7 +129,7 @@ def test_routes_of_what_begins_alike_are_cached(rig: Rig, monkeypatch: pytest.Mo
     assert not lanes.forgotten  # all cached routes are still valid
 
 
-def test_long_addresses_are_not_remembered(rig: Rig) -> None:
+def test_long_addresses_are_not_cached(rig: Rig) -> None:
     reader = Reader(1000)
     rig.router.subscriptions.subscribe(reader, "t/#", SubscribeOptions(durable_name="d"))
     long = "t/" + "x" * limits.ADDRESS_REMEMBERED_CHARACTERS_MAX
@@ -142,7 +142,7 @@ def test_long_addresses_are_not_remembered(rig: Rig) -> None:
     assert reader.bodies == [b"x"] * 2
 
 
-def test_anycast_addresses_nobody_consumes_from(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_anycast_addresses_without_a_consumer_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(competing_consumers, "ANYCAST_GROUPS_MAX", 10)
     reader = Reader(1000)
     rig.router.subscriptions.subscribe(reader, "any/kept", SubscribeOptions())
@@ -153,7 +153,7 @@ def test_anycast_addresses_nobody_consumes_from(rig: Rig, monkeypatch: pytest.Mo
     assert reader.bodies == [b"y"]
 
 
-def test_addresses_a_subscription_remembers(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_of_a_subscription_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_subscription, "ADDRESSES_CACHED_MAX", 4)
     reader = Reader(1000)
     rig.router.subscriptions.subscribe(reader, "t/#", SubscribeOptions(durable_name="d"))
@@ -165,7 +165,7 @@ def test_addresses_a_subscription_remembers(rig: Rig, monkeypatch: pytest.Monkey
     assert reader.bodies == [b"%d" % number for number in range(20)]
 
 
-def test_a_slow_live_subscriber_holds_no_more_than_its_share(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_live_subscriber_holds_at_most_its_share(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transient, "TRANSIENT_BUFFER_BYTES_MIN", 1_000)
     monkeypatch.setattr(transient, "TRANSIENT_BUFFER_BYTES_MAX", 3_000)
     rig.router.pool.bytes_max = 4_000
@@ -186,7 +186,7 @@ def test_a_slow_live_subscriber_holds_no_more_than_its_share(rig: Rig, monkeypat
     assert rig.router.pool.waiting_bytes == 0
 
 
-def test_all_slow_live_subscribers_hold_no_more_than_the_pool_and_a_quarter(
+def test_all_slow_live_subscribers_hold_at_most_the_pool_and_a_quarter(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow subscriber may hold a little above the full pool, so that others do not cut it off."""
@@ -202,9 +202,7 @@ def test_all_slow_live_subscribers_hold_no_more_than_the_pool_and_a_quarter(
     assert rig.router.pool.waiting_bytes == (50 + 15 * 2) * size
 
 
-def test_a_served_subscription_keeps_a_bounded_buffer_and_loses_nothing(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_served_subscription_has_a_bounded_buffer_and_loses_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_subscription, "SUBSCRIPTION_BUFFER_BYTES_MAX", 500)
     monkeypatch.setattr("edge.broker.delivery.log_reader.READ_BYTES_MAX", 300)
     reader = Reader()
@@ -227,7 +225,7 @@ def test_a_served_subscription_keeps_a_bounded_buffer_and_loses_nothing(
     assert (queue.backlog, queue.outstanding) == (0, 0)
 
 
-def test_anycast_without_room_refuses(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_anycast_address_refuses(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.publish("any/1", b"nobody there")
     assert rig.device.answers == [Refusal.NO_CONSUMER]
     rig.router.subscriptions.subscribe(Reader(), "any/1", SubscribeOptions())

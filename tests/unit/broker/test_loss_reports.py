@@ -13,7 +13,7 @@ from edge.broker.store.records import LedgerEntry, Loss
 from tests.contract.store.rig import memory_rig, run_of
 
 
-def test_what_could_not_be_read_is_told_without_another_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_entry_is_reported_without_another_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     rig, reports = memory_rig(), Reports()
     store, losses = rig.store, LossReports(rig.store.state, rig.store.lineage, rig.store.ledger, reports, "hub")
     log, name = store.logs.open("a"), "forwarder/hub/all"

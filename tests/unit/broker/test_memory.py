@@ -67,13 +67,13 @@ def bodies(consumer: RecordingConsumer) -> list[str]:
     return [body for body, _ in consumer.got]
 
 
-def test_the_answer_does_not_wait(site: RouterSite, sender: Sender) -> None:
+def test_answer_does_not_wait(site: RouterSite, sender: Sender) -> None:
     sender.send("queue/a", b"1", b"2")
     assert sender.answered == [0, 1, 2]
     assert not site.store.commits.committing
 
 
-def test_what_was_taken_is_delivered_at_the_end_of_the_turn_in_order(site: RouterSite, sender: Sender) -> None:
+def test_messages_are_delivered_at_the_end_of_the_turn_in_order(site: RouterSite, sender: Sender) -> None:
     consumer = site.consumer("queue/a")
     sender.send("queue/a", b"1", b"2")
     sender.send("queue/a", b"3")
@@ -81,7 +81,7 @@ def test_what_was_taken_is_delivered_at_the_end_of_the_turn_in_order(site: Route
     assert bodies(consumer) == ["first", "1", "2", "3"]
 
 
-def test_housekeeping_passes_over_nothing_that_was_just_taken(site: RouterSite, sender: Sender) -> None:
+def test_housekeeping_skips_no_new_message(site: RouterSite, sender: Sender) -> None:
     consumer = site.consumer("queue/a")
     consumer.answer(DeliveryOutcome.ACCEPTED)
     for n in range(5):
@@ -91,7 +91,7 @@ def test_housekeeping_passes_over_nothing_that_was_just_taken(site: RouterSite, 
     assert site.unacknowledged("queue/a") == 5
 
 
-def test_a_sender_to_both_kinds_is_answered_in_its_order(site: RouterSite, sender: Sender) -> None:
+def test_sender_to_both_kinds_is_answered_in_its_order(site: RouterSite, sender: Sender) -> None:
     site.policies = {"queue/#": MEMORY}
     site.router.reconfigure(site.table, site.policies)
     site.consumer("topic/t", options=DURABLE)
@@ -104,7 +104,7 @@ def test_a_sender_to_both_kinds_is_answered_in_its_order(site: RouterSite, sende
     assert sender.answered == [0, 1, 2, 3]
 
 
-def test_a_retained_message_is_answered_when_it_is_on_disk(site: RouterSite, sender: Sender) -> None:
+def test_retained_message_is_answered_when_it_is_on_disk(site: RouterSite, sender: Sender) -> None:
     site.consumer("topic/t", options=DURABLE)
     sender.send("topic/t", b"0")
     site.settle_down()
@@ -116,7 +116,7 @@ def test_a_retained_message_is_answered_when_it_is_on_disk(site: RouterSite, sen
     assert sender.answered[-1] == 3
 
 
-def test_a_retained_message_is_answered_when_the_log_has_it_too(
+def test_retained_message_is_answered_when_the_log_has_it_too(
     site: RouterSite, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.consumer("topic/t", options=DURABLE)
@@ -130,7 +130,7 @@ def test_a_retained_message_is_answered_when_the_log_has_it_too(
     assert (sender.answered, sender.why) == ([0, 1], Refusal.FULL)
 
 
-def test_many_addresses_and_turns_arrive_once_and_in_order(site: RouterSite, sender: Sender) -> None:
+def test_messages_of_many_addresses_and_turns_arrive_once_and_in_order(site: RouterSite, sender: Sender) -> None:
     consumer = site.consumer("topic/#", credit=100_000, options=DURABLE)
     for n in range(400):
         sender.send(f"topic/{n % 3}", b"%d" % n)
@@ -143,7 +143,7 @@ def test_many_addresses_and_turns_arrive_once_and_in_order(site: RouterSite, sen
     assert sender.answered == list(range(401))
 
 
-def test_who_comes_back_reads_on_from_memory(site: RouterSite, sender: Sender) -> None:
+def test_returning_consumer_resumes_from_memory(site: RouterSite, sender: Sender) -> None:
     consumer = site.consumer("queue/a", credit=2)
     sender.send("queue/a", b"1", b"2", b"3")
     site.settle_down()
@@ -153,7 +153,7 @@ def test_who_comes_back_reads_on_from_memory(site: RouterSite, sender: Sender) -
     assert bodies(site.consumer("queue/a", "other")) == ["first", "1", "2", "3"]
 
 
-def test_a_dead_letter_goes_to_memory_and_the_ledger_says_so() -> None:
+def test_dead_letter_in_memory_is_recorded_in_the_ledger() -> None:
     buried = AddressPolicy(
         durability=Durability(DurabilityMode.MEMORY), redelivery=Redelivery(attempts_max=1), deadletter="deadletter/x"
     )
@@ -172,7 +172,7 @@ def test_a_dead_letter_goes_to_memory_and_the_ledger_says_so() -> None:
     assert sum(last - first + 1 for _, first, last in site.dead_letters) == 3
 
 
-def test_a_full_medium_refuses_once_the_reserved_numbers_are_used_up(site: RouterSite, sender: Sender) -> None:
+def test_full_medium_refuses_once_the_reserved_numbers_are_used(site: RouterSite, sender: Sender) -> None:
     site.store.failure = StoreFull("the medium is full")
     sent = 0
     while sender.why is None:
@@ -188,7 +188,7 @@ def test_a_full_medium_refuses_once_the_reserved_numbers_are_used_up(site: Route
 
 
 @pytest.mark.parametrize("when_full", [WhenFull.DROP_OLDEST, WhenFull.THIN])
-def test_a_quota_makes_the_oldest_go(when_full: WhenFull) -> None:
+def test_quota_drops_the_oldest(when_full: WhenFull) -> None:
     site = RouterSite(queue=msgspec.structs.replace(MEMORY, quota_bytes=1_000, when_full=when_full))
     sender = Sender(site.router)
     for n in range(20):
@@ -204,7 +204,7 @@ def test_a_quota_makes_the_oldest_go(when_full: WhenFull) -> None:
     assert kept
 
 
-def test_a_quota_that_rejects_loses_nothing() -> None:
+def test_quota_that_rejects_loses_nothing() -> None:
     site = RouterSite(queue=msgspec.structs.replace(MEMORY, quota_bytes=1_000, when_full=WhenFull.REJECT))
     sender = Sender(site.router)
     for n in range(20):
@@ -215,7 +215,7 @@ def test_a_quota_that_rejects_loses_nothing() -> None:
     assert site.store.ledger.entries(0, 10) == []
 
 
-def test_without_a_quota_a_full_ring_drops_its_oldest_whatever_the_address_says() -> None:
+def test_full_ring_without_a_quota_drops_its_oldest() -> None:
     site = RouterSite(queue=msgspec.structs.replace(MEMORY, when_full=WhenFull.REJECT))
     sender = Sender(site.router)
     for n in range(10):
@@ -228,7 +228,7 @@ def test_without_a_quota_a_full_ring_drops_its_oldest_whatever_the_address_says(
     assert {entry.reason for entry in site.store.ledger.entries(0, 10)} == {"evicted"}
 
 
-def test_what_memory_took_is_not_refused_with_what_the_medium_did_not(site: RouterSite, sender: Sender) -> None:
+def test_messages_in_memory_are_accepted_when_the_medium_refuses_others(site: RouterSite, sender: Sender) -> None:
     site.store.failure = StoreFull("the medium is full")
     sender.answered.clear()
     sender.send("other", b"x", flags=1 | RETAIN)
@@ -242,7 +242,7 @@ def test_what_memory_took_is_not_refused_with_what_the_medium_did_not(site: Rout
     assert bodies(site.consumer("queue/a")) == ["first", "taken"]
 
 
-def test_a_backlog_that_cannot_be_read_is_passed_over_by_nobody() -> None:
+def test_unreadable_backlog_is_not_skipped() -> None:
     site = RouterSite()
     site.send("queue/a", b"1", b"2")
     failing = [True]

@@ -102,7 +102,7 @@ class Site:
 
 
 class TestQuotas:
-    def test_queues_of_a_user(self) -> None:
+    def test_queues_of_a_user_are_limited(self) -> None:
         site, greedy, other = Site(), Device("greedy"), Device("other")
         assert [site.send(greedy, f"queue/{i}") for i in range(5)] == ["accepted"] * 3 + [Refusal.NAMES] * 2
         assert site.send(other, "queue/x") == "accepted", "others have their own"
@@ -110,12 +110,12 @@ class TestQuotas:
         assert site.send(greedy, "queue/ours") == "accepted", "the configuration's name is nobody's"
         assert site.count(NameKind.QUEUE) == 4
 
-    def test_queues_of_the_space(self) -> None:
+    def test_queues_of_the_space_are_limited(self) -> None:
         site = Site()
         anybody = Device()
         assert [site.send(anybody, f"queue/{i}") for i in range(8)] == ["accepted"] * 6 + [Refusal.NAMES] * 2
 
-    def test_a_queue_made_by_a_consumer(self) -> None:
+    def test_queue_created_by_a_consumer_counts(self) -> None:
         site, greedy = Site(), Device("greedy")
         for i in range(3):
             site.router.subscriptions.subscribe(greedy, f"queue/{i}", SubscribeOptions())
@@ -124,7 +124,7 @@ class TestQuotas:
         assert raised.value.refusal is Refusal.NAMES
         assert "greedy" in str(raised.value)
 
-    def test_who_made_what_is_known_after_a_restart(self) -> None:
+    def test_creators_are_known_after_a_restart(self) -> None:
         site, greedy = Site(), Device("greedy")
         for i in range(3):
             site.send(greedy, f"queue/{i}")
@@ -140,7 +140,7 @@ class TestQuotas:
         assert site.send(greedy, "t/2", retain=True) == "accepted"
         assert site.send(greedy, "t/3", retain=True) == Refusal.NAMES
 
-    def test_subscriptions(self) -> None:
+    def test_subscriptions_are_limited(self) -> None:
         site, greedy = Site(), Device("greedy")
         durable = [
             site.router.subscriptions.subscribe(greedy, f"t/{i}", SubscribeOptions(durable_name=f"s{i}"))
@@ -157,7 +157,7 @@ class TestQuotas:
             site.router.subscriptions.unsubscribe(greedy, one, forget=True)
         assert site.count(NameKind.SUBSCRIPTION) == site.count(NameKind.FILTER) == 0
 
-    def test_forwarders_are_the_configurations(self) -> None:
+    def test_forwarders_are_not_counted(self) -> None:
         site = Site()
         for i in range(9):
             site.router.subscriptions.subscribe(
@@ -165,7 +165,7 @@ class TestQuotas:
             )
         assert site.count(NameKind.SUBSCRIPTION) == 0
 
-    def test_retained(self) -> None:
+    def test_retained_messages_are_limited(self) -> None:
         site, greedy = Site(), Device("greedy")
         reader = Device()
         site.router.subscriptions.subscribe(reader, "t/#", SubscribeOptions())
@@ -178,7 +178,7 @@ class TestQuotas:
         assert site.send(greedy, "t/0", bytes(NAME_CHARACTERS), retain=True) == Refusal.NAMES, "it would be two"
         assert [run.bodies for run in site.router.retained.matching("t/0")] == [[b"newer"]]
 
-    def test_a_temporary_queue(self) -> None:
+    def test_temporary_queue_counts(self) -> None:
         site = Site()
         for i in range(2):
             site.router.subscriptions.live.make_temporary_queue(f"temp/{i}", "greedy")
@@ -187,14 +187,14 @@ class TestQuotas:
         site.router.subscriptions.end_temporary_queue("temp/0")
         site.router.subscriptions.live.make_temporary_queue("temp/2", "greedy")
 
-    def test_long_names_count_as_several(self) -> None:
+    def test_long_names_count_several_times(self) -> None:
         names = NameQuotas(SMALL)
         assert names.has_room(NameKind.QUEUE, "u", 3 * NAME_CHARACTERS - 1)
         assert not names.has_room(NameKind.QUEUE, "u", 3 * NAME_CHARACTERS)
         assert [one.refused for one in names if one.kind is NameKind.QUEUE] == [1]
 
     @given(st.lists(st.tuples(st.sampled_from(["", "a", "b"]), st.integers(0, 3 * NAME_CHARACTERS)), max_size=30))
-    def test_what_was_made_and_is_gone_leaves_nothing(self, made: list[tuple[str, int]]) -> None:
+    def test_deleted_names_free_their_quota(self, made: list[tuple[str, int]]) -> None:
         names = NameQuotas(SMALL)
         kept = []
         for user, size in made:
@@ -209,14 +209,14 @@ class TestQuotas:
 
 
 class TestQueues:
-    def test_nobody_consumes_so_nothing_is_open(self) -> None:
+    def test_queue_without_a_consumer_is_closed(self) -> None:
         site = Site()
         site.send(Device(), "queue/a")
         assert not site.router.queues.opened
         assert site.router.queues.backlog("queue/a") == 1
         assert site.take("queue/a").got == [b"m"]
 
-    def test_a_name_without_a_log_is_no_queue_after_a_start(self) -> None:
+    def test_name_without_a_log_is_not_a_queue_after_a_restart(self) -> None:
         site = Site()
         site.send(Device("greedy"), "queue/a")
         site.store.state.put(queues.KIND, "queue/b", b"greedy")  # as if there were no room for its log
@@ -232,7 +232,7 @@ class TestQueues:
         assert site.send(Device("greedy"), "queue/b") == "accepted"
         assert site.take("queue/b").got == [b"m"]
 
-    def test_the_log_of_a_forgotten_one_is_another_ones(self) -> None:
+    def test_log_of_a_forgotten_queue_is_reused_by_another(self) -> None:
         site = Site()
         site.send(Device("first"), "queue/a")
         log = site.store.logs.find("queue queue/a")
@@ -248,7 +248,7 @@ class TestQueues:
         assert "queue/a" not in site.router.queues
         assert site.take("queue/b").got == [b"2"]
 
-    def test_closed_when_its_consumers_have_left(self) -> None:
+    def test_queue_is_closed_when_its_consumers_have_left(self) -> None:
         site = Site()
         site.send(Device(), "queue/a")
         site.take("queue/a")
@@ -258,7 +258,7 @@ class TestQueues:
         site.send(Device(), "queue/a", b"2")
         assert site.take("queue/a").got == [b"2"]
 
-    def test_open_while_something_is_outstanding(self) -> None:
+    def test_queue_with_outstanding_messages_is_open(self) -> None:
         site, device = Site(), Device()
         site.send(device, "queue/a")
         held: list[Subscription] = []
@@ -275,7 +275,7 @@ class TestQueues:
         site.settle(QUEUE_LINGER_S)
         assert not site.router.queues.opened
 
-    def test_a_consumer_of_all_a_filter_matches_gets_what_closed_ones_have_and_get(self) -> None:
+    def test_consumer_of_a_filter_gets_backlog_and_new_messages_of_closed_queues(self) -> None:
         site, device = Site(), Device()
         site.send(Device(), "queue/a", b"before")
         joined = site.router.subscriptions.subscribe(device, "queue/+", SubscribeOptions())
@@ -287,7 +287,7 @@ class TestQueues:
         site.send(Device(), "queue/b", b"left")
         assert device.got == [b"before", b"after"]
 
-    def test_priorities_count_where_nobody_consumed_when_they_came(self) -> None:
+    def test_priorities_count_for_messages_without_a_consumer(self) -> None:
         """Priorities count too for several messages of one commit, and for messages from before the queue was
         opened."""
         site, device = Site(), Device()
@@ -305,7 +305,7 @@ class TestQueues:
         site.settle(QUEUE_LINGER_S)
         assert [body[-1:] for body in site.take("queue/a").got] == [b"3", b"6", b"5", b"2", b"1", b"4"]
 
-    def test_forgotten_when_unused(self) -> None:
+    def test_unused_queue_is_forgotten(self) -> None:
         site, device = Site(), Device("u")
         site.send(device, "queue/a")
         site.send(device, "queue/full")
@@ -327,7 +327,7 @@ class TestQueues:
         assert again.sequences == [1], "no number is given twice"
         assert site.router.queues["queue/a"].log == log, "a log that nobody has is used again"
 
-    def test_one_that_is_used_now_and_then_stays(self) -> None:
+    def test_occasionally_used_queue_remains(self) -> None:
         site = Site()
         for _ in range(5):
             site.send(Device(), "queue/a")
@@ -335,7 +335,7 @@ class TestQueues:
             site.settle(SMALL.queue_unused_s * 0.9)
         assert "queue/a" in site.router.queues
 
-    def test_after_a_restart_too(self) -> None:
+    def test_unused_queue_is_forgotten_after_a_restart(self) -> None:
         site = Site()
         site.send(Device(), "queue/a")
         site.take("queue/a")
@@ -346,7 +346,7 @@ class TestQueues:
         site.settle(SMALL.queue_unused_s + 1)
         assert not list(site.router.queues)
 
-    def test_one_that_is_browsed_stays(self) -> None:
+    def test_browsed_queue_remains(self) -> None:
         site, device = Site(), Device()
         site.send(device, "queue/a")
         site.take("queue/a")
@@ -359,7 +359,7 @@ class TestQueues:
         site.settle()
         assert device.got == [b"seen"]
 
-    def test_one_whose_message_was_refused_is_forgotten_as_well(self) -> None:
+    def test_queue_with_a_refused_message_is_forgotten(self) -> None:
         site = Site()
         site.router.publish(Publication(Device(), Run("queue/a", "d", 1, b"", [b"m"]), [1]))
         queues = site.router.queues
@@ -369,7 +369,7 @@ class TestQueues:
         site.settle(SMALL.queue_unused_s + 1)
         assert "queue/a" not in queues
 
-    def test_a_tick_does_bounded_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_tick_does_bounded_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("edge.broker.router.queues.QUEUES_CHECKED_MAX", 2)
         assert QUEUES_CHECKED_MAX > 2
         site = Site()

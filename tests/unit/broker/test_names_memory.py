@@ -103,7 +103,7 @@ def allocated(do: Callable[[], object]) -> int:
         del kept
 
 
-def test_a_queue_nobody_uses(tmp_path: Path) -> None:
+def test_unused_queue_takes_little_memory(tmp_path: Path) -> None:
     limits = StoreLimits(logs_in_use_max=100, counted_commits_max=1)
     rig = sqlite_rig(tmp_path, limits)
     router = router_on(rig)
@@ -178,7 +178,9 @@ def rest(rig: Rig, router: Router) -> None:
         pytest.param(mqtt, 100_000, FILTER_BYTES_MAX, marks=pytest.mark.slow),
     ],
 )
-def test_a_durable_subscription_nobody_holds(tmp_path: Path, kind: Kind, filters: int, most: int) -> None:
+def test_durable_subscription_without_a_consumer_takes_little_memory(
+    tmp_path: Path, kind: Kind, filters: int, most: int
+) -> None:
     limits = StoreLimits(counted_commits_max=1)
     rig = sqlite_rig(tmp_path, limits)
     router = router_on(rig)
@@ -235,7 +237,7 @@ def sessions_away(
     rig.commits.clear()
 
 
-def test_a_session_whose_client_is_away(tmp_path: Path) -> None:
+def test_session_of_an_absent_client_takes_little_memory(tmp_path: Path) -> None:
     limits = StoreLimits(counted_commits_max=1)
     rig = sqlite_rig(tmp_path, limits)
     router = router_on(rig)
@@ -261,7 +263,7 @@ def test_a_session_whose_client_is_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sessions", [False, True])
-def test_what_is_laid_down_does_not_wait_for_the_collector(tmp_path: Path, sessions: bool) -> None:
+def test_closed_names_are_freed_without_the_garbage_collector(tmp_path: Path, sessions: bool) -> None:
     """Memory of closed names is freed by reference counts: until the collector ran, a burst of names held ten times as
     much."""
     rig = sqlite_rig(tmp_path)
@@ -280,7 +282,7 @@ def test_what_is_laid_down_does_not_wait_for_the_collector(tmp_path: Path, sessi
     rig.store.close()
 
 
-def test_subscriptions_that_come_and_go_leave_nothing(tmp_path: Path) -> None:
+def test_deleted_subscriptions_leave_no_memory(tmp_path: Path) -> None:
     rig = sqlite_rig(tmp_path)
     router = router_on(rig)
     sessions = SessionRegistry(router, rig.store, MqttTranslator())

@@ -26,7 +26,7 @@ def test_later_answers_wait_for_the_consumer() -> None:
     rig.settled()
 
 
-def test_the_consumers_answer_waits_for_an_older_commit() -> None:
+def test_answer_of_the_consumer_waits_for_an_older_commit() -> None:
     rig = ReplyRig()
     rig.publish("q/1", 1)
     rig.publish("any/1", 2)
@@ -39,7 +39,7 @@ def test_the_consumers_answer_waits_for_an_older_commit() -> None:
     rig.settled()
 
 
-def test_a_commit_that_failed_keeps_the_order() -> None:
+def test_failed_commit_keeps_the_order() -> None:
     rig = ReplyRig()
     rig.publish("any/1", 1)
     rig.publish("q/1", 2)
@@ -53,7 +53,7 @@ def test_a_commit_that_failed_keeps_the_order() -> None:
     rig.settled()
 
 
-def test_what_needed_no_commit_is_not_refused_with_one_that_failed() -> None:
+def test_message_without_a_commit_is_not_refused_with_a_failed_one() -> None:
     rig = ReplyRig()
     rig.publish("q/1", 1)
     rig.publish("topic/nobody", 2)
@@ -66,7 +66,7 @@ def test_what_needed_no_commit_is_not_refused_with_one_that_failed() -> None:
     rig.settled()
 
 
-def test_messages_of_one_run_settled_backwards() -> None:
+def test_messages_of_one_run_may_be_settled_in_reverse() -> None:
     rig = ReplyRig()
     rig.publish("any/1", 1, 2, 3)
     rig.consumer.settle(b"3")
@@ -77,7 +77,7 @@ def test_messages_of_one_run_settled_backwards() -> None:
     rig.settled()
 
 
-def test_the_consumer_leaves() -> None:
+def test_messages_of_a_departed_consumer_are_refused() -> None:
     rig = ReplyRig()
     rig.publish("any/1", 1, 2)
     rig.publish("q/1", 3)
@@ -88,7 +88,7 @@ def test_the_consumer_leaves() -> None:
 
 
 @pytest.mark.parametrize("credit", [0, 2, 100])
-def test_a_consumer_that_never_answers(credit: int) -> None:
+def test_consumer_that_never_answers_times_out(credit: int) -> None:
     """The time of its messages ends, delivered or waiting, and they are dropped."""
     rig = ReplyRig(credit=credit)
     rig.publish("any/1", 1, 2, 3)
@@ -116,7 +116,7 @@ def test_a_consumer_that_never_answers(credit: int) -> None:
     assert rig.group.credit == rig.consumer.credit  # no message counts as waiting
 
 
-def test_others_hear_of_each_message_at_once() -> None:
+def test_unordered_senders_are_answered_message_by_message() -> None:
     """Each answer is sent at once over AMQP, as a disposition names its deliveries."""
     rig = ReplyRig(in_order=False)
     rig.publish("any/1", 1)

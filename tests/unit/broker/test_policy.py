@@ -32,7 +32,7 @@ class TestSubstitution:
             ("100%/%x", "u", "c", "100%/%x"),
         ],
     )
-    def test_a_name_never_widens_a_filter(self, pattern: str, user: str, client: str, meant: str | None) -> None:
+    def test_name_never_widens_a_filter(self, pattern: str, user: str, client: str, meant: str | None) -> None:
         assert substitute(pattern, user, client) == meant
 
 
@@ -65,10 +65,10 @@ class TestGrant:
             ("plants", False),
         ],
     )
-    def test_a_filter_must_be_within_a_rule(self, pattern: str, allowed: bool) -> None:
+    def test_filter_must_be_within_a_rule(self, pattern: str, allowed: bool) -> None:
         assert grant(("plant/#", RECV)).may_receive(pattern) is allowed
 
-    def test_dollar_names_are_not_meant_by_wildcards(self) -> None:
+    def test_wildcards_do_not_match_dollar_names(self) -> None:
         everything = grant(("#", SEND | RECV))
         assert everything.may_receive("#")
         assert not everything.may_receive("$SYS/#")
@@ -79,12 +79,12 @@ class TestGrant:
         ("rule", "allowed"),
         [("plant/%u/#", True), ("plant/#", True), ("#", True), ("plant/+/+", False), ("up/#", False)],
     )
-    def test_all_that_begins_alike_is_allowed_by_one_rule(self, rule: str, allowed: bool) -> None:
+    def test_one_rule_allows_all_names_of_a_prefix(self, rule: str, allowed: bool) -> None:
         assert grant((rule, SEND)).may_send_below("plant/pump7/") is allowed
         assert not grant((rule, SEND)).may_send_below("$SYS/")
         assert not grant((rule, RECV)).may_send_below("plant/pump7/")
 
-    def test_who_was_told_a_temporary_name_may_answer_there(self) -> None:
+    def test_client_with_a_temporary_reply_address_may_be_answered_there(self) -> None:
         none = grant()
         assert none.may_send(temporary_address())
         for name in ("temp/room1", "temp/" + "0" * 31, "temp/" + "0" * 32 + "/a", "temp/" + "g" * 32):
@@ -92,14 +92,14 @@ class TestGrant:
         assert not none.may_receive("temp/#")
         assert not none.may_receive(temporary_address())
 
-    def test_a_client_may_tell_its_own_state_whatever_the_rules_say(self) -> None:
+    def test_client_may_always_publish_its_own_state(self) -> None:
         none = grant()
         none.allow_own_topic("$SYS/broker/connection/dev/state")
         assert none.may_send("$SYS/broker/connection/dev/state")
         assert not none.may_send("$SYS/broker/connection/other/state")
         assert not none.may_receive("$SYS/broker/connection/dev/state")
 
-    def test_verdicts_are_remembered_and_bounded(self) -> None:
+    def test_decisions_are_cached_and_bounded(self) -> None:
         one = grant(("up/#", SEND))
         for i in range(GRANT_VERDICTS_MAX * 2 + 7):
             assert one.may_send(f"up/{i}") is True
@@ -114,7 +114,7 @@ class TestGrant:
         assert one.may_send(name)
         assert not one.sends
 
-    def test_denials_are_said_once_a_connection(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_denials_are_logged_once_a_connection(self, caplog: pytest.LogCaptureFixture) -> None:
         one = grant()
         with caplog.at_level(logging.INFO):
             for i in range(50):

@@ -82,7 +82,7 @@ class TestPressure:
         while self.turns:
             self.turns.popleft()()
 
-    def test_held_beyond_the_limit_until_it_caught_up(self) -> None:
+    def test_publisher_is_held_until_the_subscriber_catches_up(self) -> None:
         self.publish(RUNS)
         assert not self.is_held()
         self.publish(1)
@@ -92,7 +92,7 @@ class TestPressure:
         assert self.reader.bytes == (RUNS + 1) * SIZE
         assert self.subscription.dropped == 0
 
-    def test_not_for_long(self) -> None:
+    def test_wait_is_limited(self) -> None:
         self.publish(RUNS + 1)
         for _ in range(round(LIVE_HOLD_S_MAX / TICK_S)):
             self.pressure.tick()
@@ -106,17 +106,17 @@ class TestPressure:
         self.read()  # it has read everything: publishers wait for it again
         assert self.pace() is SubscriberPace.KEEPING_UP
 
-    def test_not_for_a_subscriber_that_leaves(self) -> None:
+    def test_wait_ends_when_the_subscriber_leaves(self) -> None:
         self.publish(RUNS + 1)
         self.subscription.leave(self.reader)
         assert not self.is_held()
         assert self.pool.waiting_bytes == 0
 
-    def test_nobody_waits_for_himself(self) -> None:
+    def test_client_does_not_wait_for_itself(self) -> None:
         self.publish(RUNS + 1, device="reader")
         assert not self.is_held()
 
-    def test_delivers_in_portions(self) -> None:
+    def test_delivery_is_in_portions(self) -> None:
         self.publish(RUNS + 1)
         self.reader.credit = 1 << 30
         self.subscription.pump()

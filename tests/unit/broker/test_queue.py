@@ -41,10 +41,10 @@ def values(consumer: RecordingConsumer) -> list[str]:
     return [name[name.rindex("\xa1") + 2 :] for name in bodies_of(consumer)]
 
 
-class TestGivenBack:
+class TestReleasedMessages:
     """Messages that one consumer returned; each continues separately through the queue."""
 
-    def test_goes_first_to_another_that_selects_it(self) -> None:
+    def test_message_goes_first_to_another_consumer_that_selects_it(self) -> None:
         site = RouterSite()
         first = attach(site, SelectingConsumer("a", name="first"))
         site.send("queue/a", b"a")
@@ -60,7 +60,7 @@ class TestGivenBack:
         site.settle_down()
         assert bodies_of(first) == ["a", "a"]
 
-    def test_comes_back_at_once_where_no_other_selects_it(self) -> None:
+    def test_message_returns_at_once_where_no_other_consumer_selects_it(self) -> None:
         site = RouterSite()
         first = attach(site, SelectingConsumer("a", name="first"))
         attach(site, SelectingConsumer("b", name="second"))
@@ -69,7 +69,7 @@ class TestGivenBack:
         site.settle_down()
         assert bodies_of(first) == ["a", "a"]
 
-    def test_comes_back_after_a_while_and_when_the_other_leaves(self) -> None:
+    def test_message_returns_after_a_while_and_when_the_other_consumer_leaves(self) -> None:
         site = RouterSite()
         first = attach(site, SelectingConsumer("a", name="first"))
         second = attach(site, SelectingConsumer("a", name="second", credit=0))
@@ -83,7 +83,7 @@ class TestGivenBack:
         detach(site, second)
         assert len(first.got) == 3
 
-    def test_of_a_group_comes_back_to_the_one_that_has_the_group(self) -> None:
+    def test_message_of_a_group_returns_to_the_consumer_of_the_group(self) -> None:
         site = RouterSite()
         first = attach(site, SelectingConsumer("m", name="first"))
         site.send("queue/a", body("m", "g"), flags=AMQP | GROUPED | 1)
@@ -94,7 +94,7 @@ class TestGivenBack:
 
 
 class TestSelectors:
-    def test_each_gets_what_it_selects_and_others_the_rest(self) -> None:
+    def test_each_consumer_gets_what_it_selects(self) -> None:
         site = RouterSite()
         a, b = attach(site, SelectingConsumer("a")), attach(site, SelectingConsumer("b"))
         site.send("queue/a", b"a1", b"b1", b"c1", b"a2")
@@ -106,7 +106,7 @@ class TestSelectors:
         rest.answer(DeliveryOutcome.ACCEPTED)
         assert site.unacknowledged("queue/a") == 0
 
-    def test_a_backlog_nobody_selects_is_in_nobodys_way_and_looked_at_once(self) -> None:
+    def test_unselected_backlog_blocks_no_consumer_and_is_scanned_once(self) -> None:
         site = RouterSite()
         for i in range(40):
             site.send("queue/a", *[b"x%d" % i] * 500)
@@ -121,7 +121,7 @@ class TestSelectors:
         assert picky.asked <= 20_000 + 50
         assert site.unacknowledged("queue/a") == 20_000
 
-    def test_the_same_selector_attached_again_does_not_scan_again(self) -> None:
+    def test_same_selector_does_not_scan_again(self) -> None:
         site = RouterSite()
         site.send("queue/a", *[b"x"] * 5000)
         for i in range(5):
@@ -134,7 +134,7 @@ class TestSelectors:
         detach(site, held)  # not settled: it returns to the queue
         assert bodies_of(attach(site, SelectingConsumer("a"))) == ["a"]
 
-    def test_released_messages_find_another_taker(self) -> None:
+    def test_released_messages_find_another_consumer(self) -> None:
         site = RouterSite()
         first = attach(site, SelectingConsumer("a"))
         site.send("queue/a", b"a1", b"x", b"a2")
@@ -145,7 +145,7 @@ class TestSelectors:
         site.settle_down()
         assert bodies_of(other) == ["x", "a1", "a2"]
 
-    def test_failures_are_counted_and_not_brought_back_where_undeliverable(self) -> None:
+    def test_failures_are_counted_and_undeliverable_messages_do_not_return(self) -> None:
         site = RouterSite(queue=AddressPolicy(redelivery=Redelivery(attempts_max=3), deadletter="deadletter/d"))
         dead = site.consumer("deadletter/d")
         picky = attach(site, SelectingConsumer("a"))
@@ -162,7 +162,7 @@ class TestSelectors:
         site.settle_down()
         assert [run.flags & AMQP for run in dead.runs] == [0]
 
-    def test_expired_ones_are_given_up_at_their_turn(self) -> None:
+    def test_expired_messages_are_dropped_in_their_order(self) -> None:
         site = RouterSite()
         run = Run("queue/a", "d", AMQP | 1, header(ttl_ms=1000), [body("old")])
         site.router.publish(Publication(SilentOrigin(), run, ()))
@@ -172,7 +172,7 @@ class TestSelectors:
         assert [lost.reason for lost in site.lost] == ["expired"]
         assert site.unacknowledged("queue/a") == 0
 
-    def test_what_was_taken_out_of_turn_stays_taken_after_a_restart(self) -> None:
+    def test_messages_taken_out_of_order_stay_taken_after_a_restart(self) -> None:
         site = RouterSite()
         picky = attach(site, SelectingConsumer("a"))
         site.send("queue/a", b"x1", b"a1", b"x2", b"a2")
@@ -181,7 +181,7 @@ class TestSelectors:
         site.boot()
         assert bodies_of(attach(site, RecordingConsumer())) == ["x1", "x2"]
 
-    def test_when_the_selector_leaves_the_queue_goes_on_as_ever(self) -> None:
+    def test_queue_is_read_in_order_after_the_selector_has_left(self) -> None:
         site = RouterSite()
         picky, plain = attach(site, SelectingConsumer("a")), attach(site, RecordingConsumer(credit=0))
         site.send("queue/a", b"a1", b"x1", b"a2", b"x2")
@@ -197,7 +197,7 @@ class TestSelectors:
         assert not subscription.order.views
         assert subscription.backlog == 0
 
-    def test_a_drain_waits_for_the_walk_and_no_longer(self) -> None:
+    def test_drain_waits_only_for_the_scan(self) -> None:
         site = RouterSite()
         site.send("queue/a", *[b"x"] * 5000, b"a")
         picky = SelectingConsumer("a", credit=2)
@@ -210,7 +210,7 @@ class TestSelectors:
         assert exhausted[-1] == 1
         assert picky.joined.idle_now
 
-    def test_places_open_between_taken_ones_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_gaps_between_taken_messages_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(queue, "TAKEN_RANGES_MAX", 4)
         site = RouterSite()
         picky = attach(site, SelectingConsumer("a"))
@@ -221,7 +221,7 @@ class TestSelectors:
         assert len(rest.got) == 10
         assert len(picky.got) == 10
 
-    def test_selections_remembered_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_cached_selections_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(queue, "SELECTIONS_REMEMBERED_MAX", 2)
         site = RouterSite()
         site.send("queue/a", b"x")
@@ -240,13 +240,13 @@ def send(site: RouterSite, text: str, *, priority: int | None = None, group: str
 
 
 class TestPriorities:
-    def test_what_waits_is_delivered_highest_first_and_in_order_within_one(self) -> None:
+    def test_backlog_is_delivered_by_priority_and_in_order_within_each(self) -> None:
         site = RouterSite()
         for i, priority in enumerate([4, 1, 9, 5, None, 9, 0, 5]):
             send(site, f"{i}", priority=priority)
         assert values(attach(site, RecordingConsumer())) == ["2", "5", "3", "7", "0", "4", "1", "6"]
 
-    def test_an_urgent_one_overtakes_any_backlog(self) -> None:
+    def test_urgent_message_overtakes_any_backlog(self) -> None:
         site = RouterSite()
         consumer = attach(site, RecordingConsumer(credit=0))
         for _ in range(20):
@@ -263,7 +263,7 @@ class TestPriorities:
         site.settle_down()
         assert values(consumer)[5:] == ["u3", "x"]
 
-    def test_nothing_changes_while_consumers_keep_up(self) -> None:
+    def test_order_is_unchanged_while_consumers_keep_up(self) -> None:
         site = RouterSite()
         consumer = attach(site, RecordingConsumer())
         for i, priority in enumerate([0, 9, 4]):
@@ -273,7 +273,7 @@ class TestPriorities:
         assert not subscription.order.views
         assert values(consumer) == ["0", "1", "2"]
 
-    def test_the_views_go_when_the_backlog_has_gone(self) -> None:
+    def test_views_end_with_the_backlog(self) -> None:
         site = RouterSite()
         for i in range(6):
             send(site, f"{i}", priority=i)
@@ -285,14 +285,14 @@ class TestPriorities:
         send(site, "last")
         assert values(consumer)[-1] == "last"
 
-    def test_with_a_selector(self) -> None:
+    def test_priorities_apply_with_a_selector(self) -> None:
         site = RouterSite()
         for i, priority in enumerate([4, 1, 9, 5]):
             send(site, f"a{i}", priority=priority)
             send(site, f"b{i}", priority=priority)
         assert values(attach(site, SelectingConsumer("b"))) == ["b2", "b3", "b0", "b1"]
 
-    def test_what_is_remembered_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_cached_priorities_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(priorities, "PRIORITY_RANGES_MAX", 3)
         site = RouterSite()
         for i in range(8):
@@ -302,7 +302,7 @@ class TestPriorities:
         assert [index.note(9, 2 * i, 2 * i) for i in range(5)] == [True, True, True, False, False]
         assert index.note(9, 5, 6)
 
-    def test_levels(self) -> None:
+    def test_priorities_map_to_levels(self) -> None:
         run = Run("q", "d", AMQP, header(200), [b""])
         assert priorities.priority_of(run) == 9
         assert priorities.priority_of(Run("q", "d", AMQP, b"", [b""])) == 4
@@ -310,7 +310,7 @@ class TestPriorities:
 
 
 class TestGroups:
-    def test_a_group_stays_with_one_consumer(self) -> None:
+    def test_group_stays_with_one_consumer(self) -> None:
         site = RouterSite()
         consumers = [attach(site, RecordingConsumer(f"c{i}", credit=100)) for i in range(3)]
         for i in range(60):
@@ -324,7 +324,7 @@ class TestGroups:
         assert len({id(consumer) for consumer in where.values()}) > 1
 
     @pytest.mark.parametrize("backlog", [False, True])
-    def test_new_groups_go_to_the_consumer_with_the_fewest(self, backlog: bool) -> None:
+    def test_new_group_goes_to_the_consumer_with_the_fewest(self, backlog: bool) -> None:
         site = RouterSite()
         names_of_groups = [f"g{i}" for i in range(20)]
         buckets = {bucket_of(body("m", name)) for name in names_of_groups}
@@ -343,7 +343,7 @@ class TestGroups:
         assert sum(got) == 20
         assert min(got) >= len(buckets) // 2 - (20 - len(buckets))
 
-    def test_one_that_comes_later_gets_the_new_groups(self) -> None:
+    def test_later_consumer_gets_new_groups(self) -> None:
         site = RouterSite()
         first = attach(site, RecordingConsumer("first", credit=1000))
         for i in range(10):
@@ -353,7 +353,7 @@ class TestGroups:
             send(site, "m", group=f"g{i}")
         assert (len(first.got), len(second.got)) == (10, 5)
 
-    def test_one_without_credit_or_interest_gets_no_new_group(self) -> None:
+    def test_consumer_without_credit_or_interest_gets_no_new_group(self) -> None:
         site = RouterSite()
         first = attach(site, RecordingConsumer("first", credit=1000))
         attach(site, RecordingConsumer("without credit", credit=0))
@@ -362,7 +362,7 @@ class TestGroups:
             send(site, "m", group=f"g{i}")
         assert len(first.got) == 6
 
-    def test_a_group_waits_for_its_consumer_and_others_go_on(self) -> None:
+    def test_group_waits_for_its_consumer_without_blocking_others(self) -> None:
         site = RouterSite()
         first, second = attach(site, RecordingConsumer("c1", credit=1)), attach(site, RecordingConsumer("c2", credit=0))
         send(site, "g-1", group="g")
@@ -375,7 +375,7 @@ class TestGroups:
         site.settle_down()
         assert values(first) == ["g-1", "g-2"]
 
-    def test_it_moves_when_its_consumer_leaves(self) -> None:
+    def test_group_moves_when_its_consumer_leaves(self) -> None:
         site = RouterSite()
         first, second = attach(site, RecordingConsumer("c1", credit=1)), attach(site, RecordingConsumer("c2", credit=0))
         send(site, "g-1", group="g")
@@ -386,7 +386,7 @@ class TestGroups:
         detach(site, first)
         assert values(second) == ["g-1", "g-2", "g-3"]
 
-    def test_groups_are_met_again_after_a_restart(self) -> None:
+    def test_groups_are_restored_after_a_restart(self) -> None:
         site = RouterSite()
         for i in range(40):
             send(site, f"{i}", group=f"g{i % 4}")
@@ -412,7 +412,7 @@ class TestGroups:
         assert len(subscription.order._groups._owners) <= 1024
 
 
-def test_a_view_holds_no_more_than_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_view_holds_at_most_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view, "VIEW_READ_BYTES_MAX", 4096)
     site = RouterSite()
     picky = attach(site, SelectingConsumer("a", credit=0))
@@ -430,7 +430,7 @@ def test_a_view_holds_no_more_than_one_reading(monkeypatch: pytest.MonkeyPatch) 
 
 
 class TestRanges:
-    def test_following_free_and_outside(self) -> None:
+    def test_ranges_follow_find_gaps_and_reject_outside_numbers(self) -> None:
         ranges = Ranges()
         ranges.add(2, 4)
         ranges.add(8, 9)
@@ -491,7 +491,7 @@ class Sliced(RouterSite):
 class TestAllQueuesOfAFilter:
     """A consumer joins and is served thousands of queues, a slice in each turn of the loop."""
 
-    def test_no_turn_takes_more_than_a_slice_and_all_are_served(self) -> None:
+    def test_turn_takes_at_most_a_slice_and_all_queues_are_served(self) -> None:
         site, consumer, told = Sliced(40), RecordingConsumer(), list[int]()
         joined = site.consume(consumer)
 
@@ -509,11 +509,11 @@ class TestAllQueuesOfAFilter:
         assert len(consumer.got) == 40
         assert joined.idle_now
 
-    def test_it_is_not_idle_before(self) -> None:
+    def test_consumer_is_not_idle_before_the_end(self) -> None:
         site = Sliced(40)
         assert not site.consume(RecordingConsumer()).idle_now
 
-    def test_each_queue_has_its_turn_when_there_is_little_credit(self) -> None:
+    def test_each_queue_has_its_turn_with_little_credit(self) -> None:
         site, consumer = Sliced(0), RecordingConsumer(credit=0)
         for number in range(5):
             site.send(f"queue/{number}", *[b"%d" % number] * 5)
@@ -525,7 +525,7 @@ class TestAllQueuesOfAFilter:
             site.turn(50)
         assert {name for name, _ in consumer.got} == {"0", "1", "2", "3", "4"}
 
-    def test_one_that_leaves_in_between_is_told_and_gets_no_more(self) -> None:
+    def test_consumer_that_leaves_during_the_walk_is_notified_and_gets_no_more(self) -> None:
         site, consumer, told = Sliced(40), RecordingConsumer(credit=0), list[bool]()
         joined = site.consume(consumer)
         joined.when_joined(lambda: told.append(True))
@@ -540,9 +540,7 @@ class TestAllQueuesOfAFilter:
         site.send("queue/new", b"x")
         assert consumer.got == []
 
-    def test_one_that_leaves_when_it_is_given_something_is_given_no_more(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_consumer_that_leaves_during_a_delivery_gets_no_more(self, caplog: pytest.LogCaptureFixture) -> None:
         class Leaving(RecordingConsumer):
             def take(self, subscription: Subscription, stored: Stored) -> None:
                 super().take(subscription, stored)
@@ -559,7 +557,7 @@ class TestAllQueuesOfAFilter:
         site.turn(50)
         assert len(other.got) == 10
 
-    def test_queues_that_come_and_go_in_between(self) -> None:
+    def test_queues_may_be_created_and_deleted_during_the_walk(self) -> None:
         site, consumer = Sliced(40), RecordingConsumer()
         site.consume(consumer)
         site.router.publish(Publication(SilentOrigin(), Run("queue/new", "d", 1, b"", [b"new"]), ()))
@@ -569,7 +567,7 @@ class TestAllQueuesOfAFilter:
         site.turn(80)
         assert len(consumer.got) == 41
 
-    def test_a_new_type_of_its_addresses_in_between(self) -> None:
+    def test_type_of_an_address_may_change_during_the_walk(self) -> None:
         site, consumer = Sliced(40), RecordingConsumer()
         joined = site.consume(consumer)
         site.turn(2)

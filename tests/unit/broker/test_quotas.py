@@ -122,7 +122,7 @@ DROP, THIN = WhenFull.DROP_OLDEST, WhenFull.THIN
 
 
 class TestStart:
-    def test_what_was_kept_before_counts_before_anybody_sends(self) -> None:
+    def test_stored_messages_count_before_the_first_sender(self) -> None:
         site = Site(queue=quota(1000))
         site.send("queue/a", count=6)
         site.send("queue/b", count=3)
@@ -131,7 +131,7 @@ class TestStart:
         assert site.send("queue/c", count=2) == [Refusal.FULL] * 2
         assert site.send("queue/c", count=1) == [None]
 
-    def test_of_topics_too_and_of_what_is_of_another_type_not(self) -> None:
+    def test_topics_count_and_other_types_do_not(self) -> None:
         site = Site(queue=quota(None))
         site.router.subscriptions.subscribe(Reader(), "topic/#", SubscribeOptions(durable_name="kept"))
         site.send("topic/a", count=2)
@@ -141,7 +141,7 @@ class TestStart:
 
 
 class TestReject:
-    def test_up_to_the_byte_and_not_beyond(self) -> None:
+    def test_limit_is_exact_to_the_byte(self) -> None:
         site = Site(queue=quota(1000))
         assert [site.send("queue/a") for _ in range(10)] == [[None]] * 10
         assert site.send("queue/a", size=1) == [Refusal.FULL]
@@ -151,13 +151,13 @@ class TestReject:
         assert account.refused == 1
         assert site.router.figures.refused == 1
 
-    def test_all_names_of_the_resource_share_it(self) -> None:
+    def test_all_names_of_the_resource_share_the_quota(self) -> None:
         site = Site(queue=quota(1000))
         assert site.send("queue/a", count=6) == [None] * 6
         assert site.send("queue/b", count=6) == [Refusal.FULL] * 6
         assert site.send("queue/b", count=4) == [None] * 4
 
-    def test_room_comes_back_when_messages_are_consumed(self) -> None:
+    def test_consumed_messages_free_their_quota(self) -> None:
         site = Site(queue=quota(1000))
         site.send("queue/a", count=10)
         assert site.send("queue/a") == [Refusal.FULL]
@@ -167,7 +167,7 @@ class TestReject:
         assert site.used("queue/a") == 0
         assert site.send("queue/a", count=10) == [None] * 10
 
-    def test_amqp_senders_get_no_credit_and_hear_when_there_is_room(self) -> None:
+    def test_amqp_senders_without_room_get_no_credit_and_resume(self) -> None:
         site = Site(queue=quota(1000))
         assert site.router.credit.of(site.sender, "queue/a") > 0
         site.send("queue/a", count=10)
@@ -179,7 +179,7 @@ class TestReject:
         assert site.sender.credit == ["queue/a"]
         assert site.router.credit.of(site.sender, "queue/a") > 0
 
-    def test_a_topic_refuses_only_what_it_would_keep(self) -> None:
+    def test_topic_refuses_only_what_it_would_store(self) -> None:
         site = Site(topic=quota(300))
         assert site.send("topic/a", count=100) == [None] * 100
         site.router.subscriptions.subscribe(Reader(), "topic/a", SubscribeOptions(durable_name="reader"))
@@ -188,7 +188,7 @@ class TestReject:
         site.router.publish(Publication(site.sender, Run("topic/a", "device", 0, b"", [b"qos 0"]), ()))
         assert site.used("topic/a") == 300
 
-    def test_a_new_quota_counts_for_what_is_there(self) -> None:
+    def test_new_quota_applies_to_stored_messages(self) -> None:
         site = Site(queue=quota(None))
         assert site.send("queue/a", count=20) == [None] * 20
         site.router.reconfigure(site.router.addresses.table, {"queue/#": quota(1000)})
@@ -198,7 +198,7 @@ class TestReject:
 
 
 class TestDropOldest:
-    def test_the_oldest_make_room_and_the_ledger_says_so(self) -> None:
+    def test_oldest_messages_are_dropped_and_recorded(self) -> None:
         site = Site(queue=quota(1000, WhenFull.DROP_OLDEST))
         for _ in range(25):
             assert site.send("queue/a") == [None]
@@ -209,21 +209,21 @@ class TestDropOldest:
         assert entry.bytes == entry.messages * 100
         assert site.used("queue/a") == kept * 100
 
-    def test_what_could_never_fit_is_refused(self) -> None:
+    def test_message_larger_than_the_quota_is_refused(self) -> None:
         site = Site(queue=quota(1000, WhenFull.DROP_OLDEST))
         site.send("queue/a", count=5)
         assert site.send("queue/a", size=1001) == [Refusal.FULL]
         assert site.used("queue/a") == 500
         assert site.ledger == []
 
-    def test_another_name_of_the_resource_gives_way(self) -> None:
+    def test_other_name_of_the_resource_is_evicted(self) -> None:
         site = Site(queue=quota(1000, WhenFull.DROP_OLDEST))
         site.send("queue/a", count=10)
         assert site.send("queue/b", count=5) == [None] * 5
         assert site.used("queue/a") <= 1000
         assert {entry.address for entry in site.ledger} == {"queue/a"}
 
-    def test_room_made_ahead_is_bounded(self) -> None:
+    def test_eviction_ahead_is_bounded(self) -> None:
         size = EVICT_AHEAD_BYTES_MAX * 200
         site = Site(queue=quota(size, WhenFull.DROP_OLDEST))
         body = EVICT_AHEAD_BYTES_MAX
@@ -235,14 +235,14 @@ class TestDropOldest:
 
 
 class TestSpace:
-    def test_what_is_reserved_nobody_else_takes(self) -> None:
+    def test_reserve_is_not_available_to_others(self) -> None:
         site = Site(space=2000, events=quota(None, reserve=500), telemetry=quota(None))
         assert site.send("telemetry/a", count=15) == [None] * 15
         assert site.send("telemetry/a") == [Refusal.FULL]
         assert site.send("events/a", count=5) == [None] * 5
         assert site.send("events/a") == [Refusal.FULL], "the rest of the space is telemetry's by now"
 
-    def test_telemetry_gives_way_to_itself_and_not_to_events(self) -> None:
+    def test_telemetry_evicts_itself_and_not_events(self) -> None:
         site = Site(space=2000, events=quota(None, reserve=500), telemetry=quota(None, WhenFull.DROP_OLDEST))
         for _ in range(100):
             assert site.send("telemetry/a") == [None]
@@ -250,7 +250,7 @@ class TestSpace:
         assert site.send("events/a", count=5) == [None] * 5
         assert {entry.address for entry in site.ledger} == {"telemetry/a"}
 
-    def test_a_queue_that_another_rule_has_now_counts_once(self) -> None:
+    def test_queue_under_a_new_rule_counts_once(self) -> None:
         site = Site(space=2000, events=quota(None))
         assert site.send("events/a", count=12) == [None] * 12
         rules = [AddressRule("events/#", AddressType.QUEUE), AddressRule("events/a", AddressType.QUEUE)]
@@ -264,9 +264,7 @@ class TestSpace:
             st.tuples(st.sampled_from(["events/a", "telemetry/a", "telemetry/b"]), st.integers(1, 400), st.booleans())
         )
     )
-    def test_never_more_than_the_space_and_never_less_than_the_reserve(
-        self, steps: list[tuple[str, int, bool]]
-    ) -> None:
+    def test_space_is_an_upper_and_the_reserve_a_lower_bound(self, steps: list[tuple[str, int, bool]]) -> None:
         site = Site(space=2000, events=quota(700, reserve=500), telemetry=quota(None, WhenFull.DROP_OLDEST))
         for address, size, consume in steps:
             before = site.used("events/a")
@@ -282,10 +280,10 @@ class TestSpace:
         site.store.close()
 
 
-class TestOrder:
+class TestEvictionOrder:
     """Order in which messages give way when the space or the card is full."""
 
-    def test_events_go_on_while_telemetry_gives_way_down_to_its_reserve(self) -> None:
+    def test_events_continue_while_telemetry_is_evicted_down_to_its_reserve(self) -> None:
         site = Site(space=2000, events=quota(None, reserve=500), telemetry=quota(None, DROP, reserve=330))
         assert site.send("telemetry/a", count=15) == [None] * 15
         sent = 0
@@ -297,7 +295,7 @@ class TestOrder:
         (entry,) = site.ledger
         assert (entry.address, entry.reason, entry.first, entry.last) == ("telemetry/a", "evicted", 0, 10)
 
-    def test_thinning_goes_before_dropping_and_low_priority_before_high(self) -> None:
+    def test_thinning_precedes_dropping_and_low_priority_precedes_high(self) -> None:
         site = Site(
             space=4000,
             alarms=quota(None),
@@ -316,7 +314,7 @@ class TestOrder:
         assert emptied == addresses
         assert site.send("alarms/a") == [Refusal.FULL]
 
-    def test_nobody_gives_way_to_its_own_rank_or_below(self) -> None:
+    def test_own_and_lower_ranks_are_not_evicted(self) -> None:
         site = Site(
             space=2000,
             one=quota(None, DROP),
@@ -332,27 +330,27 @@ class TestOrder:
         assert site.used("one/a") == 1000
         assert {entry.address for entry in site.ledger} == {"two/a"}
 
-    def test_who_rejects_never_gives_way(self) -> None:
+    def test_address_that_rejects_is_never_evicted(self) -> None:
         site = Site(space=1000, low=quota(None, priority=0), high=quota(None, priority=9))
         assert site.send("low/a", count=10) == [None] * 10
         assert site.send("high/a") == [Refusal.FULL]
         assert site.ledger == []
 
-    def test_an_own_quota_is_an_own_matter(self) -> None:
+    def test_own_quota_evicts_only_its_own_messages(self) -> None:
         site = Site(space=5000, events=quota(500), telemetry=quota(None, DROP))
         site.send("telemetry/a", count=10)
         assert site.send("events/a", count=5) == [None] * 5
         assert site.send("events/a") == [Refusal.FULL]
         assert site.used("telemetry/a") == 1000
 
-    def test_a_sender_has_credit_as_long_as_somebody_gives_way(self) -> None:
+    def test_sender_has_credit_while_others_can_be_evicted(self) -> None:
         site = Site(space=2000, events=quota(None), telemetry=quota(None, DROP, reserve=1000))
         assert site.send("telemetry/a", count=20) == [None] * 20
         assert site.router.credit.of(site.sender, "events/a") > 0
         assert site.send("events/a", count=10) == [None] * 10
         assert site.router.credit.of(site.sender, "events/a") == 0
 
-    def test_logs_that_give_way_at_once_are_bounded(self) -> None:
+    def test_logs_evicted_at_once_are_bounded(self) -> None:
         site = Site(space=10_000, events=quota(None), telemetry=quota(None, DROP))
         for number in range(100):
             assert site.send(f"telemetry/{number}") == [None]
@@ -360,7 +358,7 @@ class TestOrder:
         assert site.send("events/a", size=100 * YIELDING_LOGS_MAX) == [None]
         assert len(site.ledger) == YIELDING_LOGS_MAX
 
-    def test_at_the_floor_too_and_no_more_than_comes(self) -> None:
+    def test_eviction_at_the_floor_frees_only_what_is_needed(self) -> None:
         site = Site(events=quota(None), telemetry=quota(None, DROP, reserve=200))
         site.router.quotas.keep_free(10 << 20)
         assert site.send("telemetry/a", count=200) == [None] * 200
@@ -408,7 +406,7 @@ class TestOrder:
 
 
 class TestFloor:
-    def test_at_the_floor_only_reserves_are_written(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_only_reserves_are_written_at_the_floor(self, caplog: pytest.LogCaptureFixture) -> None:
         site = Site(
             events=quota(None, reserve=500), queue=quota(None), telemetry=quota(None, WhenFull.DROP_OLDEST, 1000)
         )
@@ -429,7 +427,7 @@ class TestFloor:
         assert site.send("queue/a") == [None]
         assert "above the floor" in caplog.text
 
-    def test_what_a_failed_commit_was_to_give_up_makes_no_room(self) -> None:
+    def test_eviction_in_a_failed_commit_frees_no_room(self) -> None:
         """A failed commit frees no space. At the floor each new byte replaces an old one."""
         site = Site(telemetry=quota(None, WhenFull.DROP_OLDEST))
         site.router.quotas.keep_free(10 << 20)

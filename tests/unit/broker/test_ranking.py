@@ -13,7 +13,7 @@ ITEMS = st.integers(0, 5)
 
 
 @given(st.lists(st.tuples(ITEMS, st.none() | st.integers(-3, 3), st.booleans())))
-def test_it_is_the_largest_whenever_it_is_asked(steps: list[tuple[int, int | None, bool]]) -> None:
+def test_largest_is_always_correct(steps: list[tuple[int, int | None, bool]]) -> None:
     numbers: dict[int, int] = {0: 0}
     ranking = Ranking[int](lambda item: numbers[item], numbers)
     for item, number, asked in steps:
@@ -31,7 +31,7 @@ def test_it_is_the_largest_whenever_it_is_asked(steps: list[tuple[int, int | Non
     assert largest is None or numbers[largest] == max(numbers.values())
 
 
-def test_what_changes_often_or_has_gone_takes_no_room() -> None:
+def test_frequent_changes_and_removals_take_no_memory() -> None:
     numbers = dict.fromkeys(range(100), 0)
     ranking = Ranking[int](lambda item: numbers[item], numbers)
     for number in range(10_000):
@@ -45,7 +45,7 @@ def test_what_changes_often_or_has_gone_takes_no_room() -> None:
     assert ranking.largest() is None
 
 
-def test_to_ask_costs_what_has_changed_since() -> None:
+def test_reading_costs_only_recent_changes() -> None:
     """A query costs only the items that changed: a scan of 20 000 items takes 0.5 ms."""
     numbers = dict.fromkeys(range(20_000), 0)
     ranking = Ranking[int](lambda item: numbers[item], numbers)

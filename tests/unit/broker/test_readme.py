@@ -17,7 +17,7 @@ def test_every_path_exists() -> None:
     assert not gone
 
 
-def test_every_name_is_one_of_the_code() -> None:
+def test_every_name_is_in_the_code() -> None:
     sources = [path for folder in ("edge/broker", "bridge") for path in (ROOT / folder).rglob("*.py")]
     words = set(re.findall(r"\w+", "\n".join(path.read_text() for path in sources)))
     called = [re.sub(r"\(.*", "", name) for name in NAMED if "/" not in name and not name.endswith(".py")]
@@ -25,6 +25,6 @@ def test_every_name_is_one_of_the_code() -> None:
     assert not unknown
 
 
-def test_every_folder_is_in_it() -> None:
+def test_every_folder_is_mentioned() -> None:
     folders = {f"{path.parent.name}/" for path in BROKER.glob("*/__init__.py")}
     assert folders <= set(NAMED)

@@ -40,7 +40,7 @@ class Loop:
         return list(self.done)
 
 
-def test_work_is_done_in_the_next_turn_in_its_order() -> None:
+def test_work_is_done_in_the_next_turn_in_order() -> None:
     loop = Loop()
     for name in "abc":
         loop.ready.add(loop.work(name))
@@ -49,7 +49,7 @@ def test_work_is_done_in_the_next_turn_in_its_order() -> None:
     assert not loop.turns
 
 
-def test_work_that_is_added_twice_is_done_once() -> None:
+def test_work_added_twice_is_done_once() -> None:
     loop = Loop()
     work = loop.work("a")
     loop.ready.add(work)
@@ -65,14 +65,14 @@ def test_work_that_adds_itself_is_done_once_a_turn() -> None:
     assert [loop.turn() for _ in range(4)] == [["a", "b"], ["a"], ["a"], []]
 
 
-def test_a_turn_ends_when_its_share_is_used() -> None:
+def test_turn_ends_when_its_share_is_used() -> None:
     loop = Loop()
     for name in "abcd":
         loop.ready.add(loop.work(name, took_s=READY_S * 0.6, again=1))
     assert [loop.turn() for _ in range(5)] == [["a", "b"], ["c", "d"], ["a", "b"], ["c", "d"], []]
 
 
-def test_work_of_an_owner_that_is_gone_is_forgotten() -> None:
+def test_work_of_a_removed_owner_is_dropped() -> None:
     loop = Loop()
     gone = loop.work("gone")
     loop.ready.add(gone)
@@ -80,7 +80,7 @@ def test_work_of_an_owner_that_is_gone_is_forgotten() -> None:
     assert loop.turn() == []
 
 
-def test_an_exception_of_one_leaves_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_exception_of_one_owner_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     loop = Loop()
 
     def raises() -> None:
@@ -92,7 +92,7 @@ def test_an_exception_of_one_leaves_the_others(caplog: pytest.LogCaptureFixture)
     assert "LookupError" in caplog.text
 
 
-def test_without_turns_all_is_done_at_once() -> None:
+def test_all_is_done_at_once_without_turns() -> None:
     loop = Loop()
     loop.ready = ReadySet(None, lambda: loop.now_s)
     assert not loop.ready.has_turns

@@ -22,7 +22,7 @@ def parts(every: list[bytes], at_once: int) -> Iterator[list[bytes]]:
 
 
 @pytest.mark.parametrize("at_once", [1, 500])
-def test_all_that_a_killed_broker_sends_again_is_known(at_once: int) -> None:
+def test_all_repeats_of_a_killed_broker_are_recognised(at_once: int) -> None:
     known, kept, every = RecentNames(), dict[int, bytes](), names(5 * INBOX_NAMES_MAX // 4)
     for part in parts(every, at_once):
         known.add(part)
@@ -37,7 +37,7 @@ def test_all_that_a_killed_broker_sends_again_is_known(at_once: int) -> None:
     assert sum(map(len, kept.values())) < DIGEST_BYTES * (INBOX_NAMES_MAX + 2 * (500 + SLOT_NAMES)) + 8 * SLOTS
 
 
-def test_a_restart_goes_on_where_it_was() -> None:
+def test_restart_continues_at_its_position() -> None:
     kept, every = dict[int, bytes](), names(10_000)
     for start in range(0, len(every), 1_000):
         known = RecentNames(kept.values())

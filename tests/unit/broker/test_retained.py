@@ -34,7 +34,7 @@ def run(address: str, body: bytes) -> Run:
     st.lists(st.tuples(NAMES, st.booleans()), max_size=20),
     st.lists(FILTERS | FILTERS.map(widen), min_size=1, max_size=5),
 )
-def test_matching(changes: list[tuple[str, bool]], filters: list[str]) -> None:
+def test_matching_equals_the_definition(changes: list[tuple[str, bool]], filters: list[str]) -> None:
     store = MemoryStore(post=lambda call: call())
     retained = RetainedMessages(store.state, NameQuotas(Limits()))
     model: dict[str, bytes] = {}
@@ -60,7 +60,7 @@ def test_matching(changes: list[tuple[str, bool]], filters: list[str]) -> None:
     assert not retained._tree, "no branch is left"
 
 
-def test_a_message_that_is_deleted_again_waits_for_the_first_deletion() -> None:
+def test_second_deletion_waits_for_the_first() -> None:
     posted: deque[Callable[[], None]] = deque()
     store = MemoryStore(post=posted.append)
     retained = RetainedMessages(store.state, NameQuotas(Limits()))
@@ -88,7 +88,7 @@ def test_a_message_that_is_deleted_again_waits_for_the_first_deletion() -> None:
     assert len(RetainedMessages(store.state, NameQuotas(Limits()))) == 0
 
 
-def test_a_wildcard_looks_at_its_own_branch_only() -> None:
+def test_wildcard_scans_only_its_branch() -> None:
     retained = RetainedMessages(MemoryStore(post=lambda call: call()).state, NameQuotas(Limits()))
     for i in range(20_000):
         retained.put(run(f"plant/{i}/temperature", b"1"), "")
@@ -102,7 +102,7 @@ def test_a_wildcard_looks_at_its_own_branch_only() -> None:
     [lambda i: f"plant/device-{i:05d}/state", lambda i: f"load/{i // 20}/m{i % 20}"],
     ids=["one a device", "twenty a device"],
 )
-def test_what_a_topic_takes_over_its_body(topic: Callable[[int], str]) -> None:
+def test_memory_of_a_topic_above_its_body_is_bounded(topic: Callable[[int], str]) -> None:
     """A retained topic takes at most 300 bytes with its name, as a million of them have to fit a small gateway."""
     count, body = 20_000, bytes(100)
     retained = RetainedMessages(Nowhere(), NameQuotas(Limits()))
@@ -167,7 +167,7 @@ class Shelf:
 
 
 class TestExpiry:
-    def test_what_has_expired_leaves_memory_and_store(self) -> None:
+    def test_expired_message_leaves_memory_and_store(self) -> None:
         shelf = Shelf()
         for i in range(10):
             shelf.put(f"a/{i}", i)  # the first one for ever
@@ -176,7 +176,7 @@ class TestExpiry:
         assert (len(shelf.kept), shelf.kept.expired) == (6, 4)
         assert shelf.judged == {f"a/{i}" for i in range(1, 5)}, "nothing else was looked at"
 
-    def test_after_a_restart_too(self) -> None:
+    def test_expired_message_leaves_after_a_restart(self) -> None:
         shelf = Shelf()
         shelf.put("a", 5)
         shelf.tick(1)
@@ -184,7 +184,7 @@ class TestExpiry:
         again.tick(6)
         assert again.names == again.stored == set()
 
-    def test_a_replaced_message_counts_from_anew(self) -> None:
+    def test_replaced_message_starts_a_new_lifetime(self) -> None:
         shelf = Shelf()
         shelf.put("a", 5)
         shelf.put("b", 5)
@@ -196,7 +196,7 @@ class TestExpiry:
         shelf.tick(9)
         assert shelf.names == {"b"}
 
-    def test_so_many_at_a_time(self) -> None:
+    def test_expiry_is_limited_for_each_turn(self) -> None:
         shelf = Shelf()
         for i in range(RETAINED_PURGED_MAX + 20):
             shelf.put(f"a/{i}", 1)
@@ -205,7 +205,7 @@ class TestExpiry:
         shelf.tick(5)
         assert len(shelf.kept) == 0
 
-    def test_what_is_remembered_of_replaced_ones_is_bounded(self) -> None:
+    def test_memory_of_replaced_messages_is_bounded(self) -> None:
         shelf = Shelf()
         for i in range(3 * RETAINED_STALE_MAX):
             shelf.put("a", 1_000_000 + i)
@@ -215,7 +215,7 @@ class TestExpiry:
         shelf.tick(2_000_000)
         assert shelf.names == set()
 
-    def test_an_age_nobody_knows_is_judged_again_later(self) -> None:
+    def test_message_of_unknown_age_is_judged_later(self) -> None:
         shelf = Shelf()
         shelf.unknown_age.add("a")
         shelf.put("a", 1)

@@ -11,7 +11,7 @@ def message(address: str, body: bytes) -> Run:
     return Run(address, "dev", RETAIN, b"", [body])
 
 
-def test_one_of_each_address_is_left_out_where_it_says_nothing_new() -> None:
+def test_repeated_message_of_each_address_is_dropped_once() -> None:
     here = {"a": message("a", b"1"), "b": message("b", b"1")}
     repeats = RetainedRepeats(here.get)
     assert repeats.is_repeat(message("a", b"1"))
@@ -24,7 +24,7 @@ def test_one_of_each_address_is_left_out_where_it_says_nothing_new() -> None:
     assert repeats.is_repeat(message("a", b"1"))
 
 
-def test_so_many_addresses_are_remembered() -> None:
+def test_remembered_addresses_are_bounded() -> None:
     repeats = RetainedRepeats(lambda address: message(address, b"1"))
     assert all(repeats.is_repeat(message(f"a/{i}", b"1")) for i in range(INBOX_NAMES_MAX))
     assert not repeats.is_repeat(message("beyond", b"1")), "beyond it a repeat is a new reading"

@@ -16,7 +16,7 @@ RULES = (AccessRule(("up/#",), frozenset({Operation.SEND, Operation.RECV})),)
 
 
 @pytest.mark.parametrize("everybody", [False, True], ids=["users changed", "mode changed"])
-def test_one_that_raises(everybody: bool) -> None:
+def test_connection_that_raises_does_not_protect_another(everybody: bool) -> None:
     users = [new_user(name, RULES) for name in ("ann", "bob", "cay")]
     gate = Authenticator(
         AuthenticationMode.STANDARD,

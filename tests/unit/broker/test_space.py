@@ -71,7 +71,7 @@ class CountingSpace(Space):
         super()._flush()
 
 
-def test_what_is_published_in_a_flush_is_in_it(tmp_path: Path) -> None:
+def test_message_published_during_a_flush_is_in_it(tmp_path: Path) -> None:
     asyncio.run(published_in_a_flush(tmp_path))
 
 
@@ -98,7 +98,7 @@ async def published_in_a_flush(tmp_path: Path) -> None:
         store.close()
 
 
-def test_a_flush_follows_one_that_failed(tmp_path: Path) -> None:
+def test_flush_follows_a_failed_one(tmp_path: Path) -> None:
     asyncio.run(failed_flush(tmp_path))
 
 

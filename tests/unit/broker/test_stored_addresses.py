@@ -37,7 +37,9 @@ class TestLinkLoss:
         ("attempts_max", "said", "counts"),
         [(3, None, True), (3, False, False), (3, True, True), (None, None, False), (None, True, True)],
     )
-    def test_counts_where_the_address_says_so(self, attempts_max: int | None, said: bool | None, counts: bool) -> None:
+    def test_attempt_counts_if_the_address_is_configured_so(
+        self, attempts_max: int | None, said: bool | None, counts: bool
+    ) -> None:
         redelivery = Redelivery(attempts_max=attempts_max, count_on_link_loss=said)
         site = RouterSite(queue=AddressPolicy(redelivery=redelivery))
         consumer = site.consumer("queue/a")
@@ -45,7 +47,7 @@ class TestLinkLoss:
         self.lose(site, consumer)
         assert site.consumer("queue/a").got == [("m", 1 if counts else 0)]
 
-    def test_a_poison_message_ends_as_a_dead_letter(self) -> None:
+    def test_poison_message_ends_as_a_dead_letter(self) -> None:
         site = RouterSite(queue=attempts(3))
         site.send("queue/a", b"poison")
         for number in range(3):
@@ -56,7 +58,7 @@ class TestLinkLoss:
         assert site.consumer("deadletter/dead").got == [("poison", 0)]
         assert site.lost == []
 
-    def test_a_consumer_that_said_nothing_delays_nothing(self) -> None:
+    def test_silent_consumer_delays_nothing(self) -> None:
         site = RouterSite(queue=attempts(3, delay_s=10))
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"1", b"2")
@@ -66,7 +68,7 @@ class TestLinkLoss:
         site.settle_down()
         assert other.got == [("1", 0), ("2", 0)]
 
-    def test_it_waits_as_after_any_failed_attempt(self) -> None:
+    def test_message_waits_as_after_any_failed_attempt(self) -> None:
         site = RouterSite(queue=attempts(3, delay_s=10))
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"m")
@@ -78,7 +80,7 @@ class TestLinkLoss:
 
 
 class TestRedelivery:
-    def test_who_comes_next_begins_with_the_oldest_whatever_was_being_read_for_those_who_left(self) -> None:
+    def test_new_consumer_begins_with_the_oldest_message(self) -> None:
         site = RouterSite()
         first = site.consumer("queue/a")
         site.send("queue/a", *[b"%d" % i for i in range(10)])
@@ -120,7 +122,7 @@ class TestRedelivery:
         site.settle_down()
         assert sorted(consumer.got[4:]) == [("1", 0), ("2", 1), ("3", 0), ("4", 0)]
 
-    def test_dead_letter_after_the_last_attempt(self) -> None:
+    def test_message_is_a_dead_letter_after_the_last_attempt(self) -> None:
         site = RouterSite(queue=attempts(3))
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"first")
@@ -146,7 +148,7 @@ class TestRedelivery:
         assert [delay_s(redelivery, n) for n in (1, 2, 3, 4)] == [10, 30, 50, 50]
         assert delay_s(Redelivery(delay_s=1, delay_multiplier=2), 5000) == float("inf")
 
-    def test_delayed_message_waits_and_others_do_not(self) -> None:
+    def test_delayed_message_does_not_delay_others(self) -> None:
         site = RouterSite(queue=AddressPolicy(redelivery=Redelivery(delay_s=10, delay_multiplier=2)))
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"slow")
@@ -166,7 +168,7 @@ class TestRedelivery:
         site.settle_down(wait_s=0.2)
         assert consumer.got[3:] == [("slow", 2)]
 
-    def test_a_released_message_waits_longer_each_time_and_has_not_failed(self) -> None:
+    def test_released_message_waits_longer_each_time_and_has_not_failed(self) -> None:
         site = RouterSite(queue=AddressPolicy(redelivery=Redelivery(attempts_max=2, delay_s=10, delay_multiplier=2)))
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"m")
@@ -184,7 +186,7 @@ class TestRedelivery:
         assert site.lost == []
 
     @pytest.mark.parametrize("outcome", [DeliveryOutcome.RELEASED, DeliveryOutcome.MODIFIED_FAILED])
-    def test_what_one_gives_back_another_gets_first(self, outcome: DeliveryOutcome) -> None:
+    def test_released_message_goes_first_to_another_consumer(self, outcome: DeliveryOutcome) -> None:
         site = RouterSite()
         first = site.consumer("queue/a", "first")
         site.send("queue/a", b"m")
@@ -201,7 +203,7 @@ class TestRedelivery:
         site.settle_down()
         assert [name for name, _ in first.got] == ["m", "n", "m"], "both have given it back"
 
-    def test_after_a_while_the_one_that_gave_it_back_may_have_it_again(self) -> None:
+    def test_released_message_returns_to_the_same_consumer_after_a_while(self) -> None:
         site = RouterSite()
         first = site.consumer("queue/a", "first")
         site.send("queue/a", b"m")
@@ -212,7 +214,7 @@ class TestRedelivery:
         site.settle_down(wait_s=0.2)
         assert len(first.got) == 2
 
-    def test_when_the_others_leave_it_comes_back_at_once(self) -> None:
+    def test_released_message_returns_at_once_when_the_other_consumers_leave(self) -> None:
         site = RouterSite()
         first = site.consumer("queue/a", "first")
         site.send("queue/a", b"m")
@@ -225,7 +227,7 @@ class TestRedelivery:
         site.settle_down()
         assert len(first.got) == 2
 
-    def test_undeliverable_here_goes_to_another_and_never_back(self) -> None:
+    def test_undeliverable_here_message_goes_only_to_other_consumers(self) -> None:
         site = RouterSite()
         first = site.consumer("queue/a", "first")
         site.send("queue/a", b"m")
@@ -243,7 +245,7 @@ class TestRedelivery:
         assert len(first.got) == 2
         assert second.got == [("m", 1), ("m", 1)]
 
-    def test_who_may_have_it_lacks_credit(self) -> None:
+    def test_undeliverable_here_message_waits_for_a_consumer_without_credit(self) -> None:
         site = RouterSite()
         first = site.consumer("queue/a", "first")
         site.send("queue/a", b"m")
@@ -257,7 +259,7 @@ class TestRedelivery:
         site.settle_down()
         assert second.got == [("m", 1)]
 
-    def test_undeliverable_to_the_only_one_there_will_be(self) -> None:
+    def test_undeliverable_here_message_of_a_sole_consumer_is_dropped(self) -> None:
         site = RouterSite()
         consumer = site.consumer("topic/a", options=SubscribeOptions(durable_name="sub"))
         site.send("topic/a", b"m")
@@ -265,7 +267,7 @@ class TestRedelivery:
         (lost,) = site.lost
         assert (lost.address, lost.subscription, lost.reason) == ("topic/a", "sub", "undeliverable")
 
-    def test_undeliverable_to_the_only_one_there_will_be_whatever_rule_the_message_came_under(self) -> None:
+    def test_undeliverable_here_message_of_a_sole_consumer_is_dropped_under_any_rule(self) -> None:
         site = RouterSite()
         consumer = site.consumer("topic/#", options=SubscribeOptions(durable_name="sub"))
         site.table = AddressTable(
@@ -285,7 +287,7 @@ class TestRedelivery:
         (lost,) = site.lost
         assert (lost.subscription, lost.reason, lost.messages) == ("sub", "undeliverable", 2)
 
-    def test_undeliverable_to_one_of_several_who_share(self) -> None:
+    def test_undeliverable_here_message_of_a_shared_subscription_goes_to_another_consumer(self) -> None:
         site = RouterSite()
         shared = SubscribeOptions(durable_name="sub", shared=True)
         first, second = site.consumer("topic/#", "1", options=shared), site.consumer("topic/#", "2", options=shared)
@@ -309,8 +311,8 @@ class TestRedelivery:
         assert book.failed(4) == 2
 
 
-class TestGivenUp:
-    def test_rejected_without_a_dead_letter_address_is_in_the_ledger(self) -> None:
+class TestDropped:
+    def test_rejected_message_without_a_dead_letter_address_is_recorded(self) -> None:
         site = RouterSite()
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"0", b"1", b"2", b"3")
@@ -330,7 +332,7 @@ class TestGivenUp:
         again.answer(DeliveryOutcome.REJECTED)
         assert [(lost.first, lost.last) for lost in site.lost] == [(1, 2), (4, 4)]
 
-    def test_a_rejected_message_costs_no_reading_of_the_backlog(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_rejection_does_not_read_the_backlog(self, monkeypatch: pytest.MonkeyPatch) -> None:
         site = RouterSite()
         for number in range(300):
             site.send("queue/a", b"%0100d" % number)
@@ -348,7 +350,7 @@ class TestGivenUp:
         assert asked
         assert max(asked) == limits.GIVEN_UP_READ_BYTES
 
-    def test_a_full_store_keeps_what_could_not_be_buried(self) -> None:
+    def test_full_store_keeps_messages_that_could_not_become_dead_letters(self) -> None:
         site = RouterSite(queue=attempts(1))
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"poison")
@@ -362,7 +364,7 @@ class TestGivenUp:
         assert site.lost == []
         assert site.dead_letters == [("delivery attempts exceeded", 0, 0)]
 
-    def test_what_a_dead_letter_address_rejects_is_in_the_ledger(self) -> None:
+    def test_message_rejected_at_a_dead_letter_address_is_recorded(self) -> None:
         site = RouterSite(queue=attempts(1), deadletter=AddressPolicy(deadletter="deadletter/dead"))
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"poison")
@@ -373,7 +375,7 @@ class TestGivenUp:
         (lost,) = site.lost
         assert lost.address == "deadletter/dead"
 
-    def test_what_a_dead_letter_address_takes_in_part_is_in_the_ledger_in_part(self) -> None:
+    def test_partial_rejection_at_a_dead_letter_address_is_recorded_in_part(self) -> None:
         """Consumers of an anycast address answer each message separately."""
         site = RouterSite(queue=AddressPolicy(deadletter="anycast/dead"))
         site.send("queue/1", *(b"\x00\x53\x75\xa0\x01%d" % i for i in range(4)), flags=AMQP | 1)
@@ -397,7 +399,7 @@ class TestGivenUp:
         site.settle_down()
         assert [body[-1] for body, _ in taker.got[4:]] == ["0", "2"]
 
-    def test_amqp_messages_keep_what_they_have(self) -> None:
+    def test_dead_letter_keeps_the_sections_of_an_amqp_message(self) -> None:
         header = b"\x00\x53\x70" + encode([True, None, Uint(60_000)])
         body = with_annotations(b"\x00\x53\x75\xa0\x03abc", {"x-opt-mine": "kept"})
         stored = Stored(3, 7, Run("queue/a", "device", AMQP | 1, header, [body]))
@@ -430,12 +432,14 @@ class TestTimeToLive:
             (encode_run(Properties(message_expiry_interval_s=5, content_type="x" * 200)), 1, AddressPolicy(), 5),
         ],
     )
-    def test_own_and_address(self, properties: bytes, flags: int, policy: AddressPolicy, seconds: int | None) -> None:
+    def test_time_to_live_combines_message_and_address(
+        self, properties: bytes, flags: int, policy: AddressPolicy, seconds: int | None
+    ) -> None:
         run = Run("queue/a", "d", flags, properties, [b""])
         assert ttl_ns(run, policy) == (None if seconds is None else seconds * NS_PER_S)
 
     @pytest.mark.parametrize("level", [True, False])
-    def test_expired_goes_to_the_expiry_address(self, level: bool) -> None:
+    def test_expired_message_goes_to_the_expiry_address(self, level: bool) -> None:
         site = RouterSite(queue=AddressPolicy(expiry="deadletter/late"))
         consumer = site.consumer("queue/a", credit=0) if level else None
         site.send("queue/a", b"late", properties=expiry(5))
@@ -455,7 +459,7 @@ class TestTimeToLive:
         assert site.unacknowledged("queue/a") == 0
         assert site.lost == []
 
-    def test_expired_without_an_address_is_in_the_ledger(self) -> None:
+    def test_expired_message_without_an_expiry_address_is_recorded(self) -> None:
         site = RouterSite(topic=AddressPolicy(ttl_max_s=10))
         consumer = site.consumer("topic/a", options=SubscribeOptions(durable_name="sub"))
         assert consumer.joined is not None
@@ -468,7 +472,7 @@ class TestTimeToLive:
         (lost,) = site.lost
         assert (lost.first, lost.last, lost.reason, lost.subscription) == (0, 1, "expired", "sub")
 
-    def test_many_expired_at_once_pass_in_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_many_expired_messages_are_moved_in_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("edge.broker.delivery.dead_lettering.GIVING_UP_MAX", 10)
         monkeypatch.setattr("edge.broker.delivery.log_reader.READ_BYTES_MAX", 100)
         site = RouterSite(queue=AddressPolicy(ttl_max_s=1, expiry="deadletter/late"))
@@ -482,7 +486,7 @@ class TestTimeToLive:
         assert site.router.queues["deadletter/late"].backlog == 200
         assert site.unacknowledged("queue/a") == 0
 
-    def test_a_forwarder_sends_on_what_it_was_given(self) -> None:
+    def test_forwarder_sends_expired_messages(self) -> None:
         site = RouterSite()
         options = SubscribeOptions(durable_name="forwarder/hub/a", all_qos=True)
         uplink = site.consumer("topic/#", options=options, credit=0)
@@ -494,7 +498,7 @@ class TestTimeToLive:
         site.settle_down()
         assert uplink.got == [("old", 0)]
 
-    def test_a_clock_that_was_set_meanwhile_says_nothing(self) -> None:
+    def test_clock_that_was_set_expires_nothing(self) -> None:
         site = RouterSite()
         consumer = site.consumer("queue/a", credit=0)
         site.send("queue/a", b"kept", properties=expiry(5))
@@ -505,7 +509,7 @@ class TestTimeToLive:
         assert consumer.got == [("kept", 0)]
         assert not consumer.runs[0].flags & CLOCK_GOOD
 
-    def test_a_live_subscriber_gets_nothing_stale(self) -> None:
+    def test_live_subscriber_gets_no_expired_message(self) -> None:
         site = RouterSite()
         consumer = site.consumer("topic/a", credit=0)
         site.send("topic/a", b"stale", properties=expiry(5))
@@ -518,7 +522,7 @@ class TestTimeToLive:
 
 
 class TestConsumers:
-    def test_no_more_than_configured(self) -> None:
+    def test_consumers_are_limited(self) -> None:
         site = RouterSite(queue=AddressPolicy(consumers_max=2), anycast=AddressPolicy(consumers_max=1))
         first = site.consumer("queue/a", "first")
         site.consumer("queue/a", "second")
@@ -532,7 +536,7 @@ class TestConsumers:
         with pytest.raises(AddressError):
             site.consumer("anycast/a")
 
-    def test_of_a_named_subscription(self) -> None:
+    def test_consumers_of_a_named_subscription_are_limited(self) -> None:
         site = RouterSite()
         site.router.reconfigure(site.table, {"topic/a::sub": AddressPolicy(consumers_max=1)})
         options = SubscribeOptions(durable_name="topic/a::sub", shared=True)
@@ -540,7 +544,7 @@ class TestConsumers:
         with pytest.raises(AddressError):
             site.consumer("topic/a", "second", options=options)
 
-    def test_a_new_policy_counts_for_what_is_there(self) -> None:
+    def test_new_policy_applies_to_existing_consumers(self) -> None:
         site = RouterSite()
         consumer = site.consumer("queue/a")
         site.router.reconfigure(site.table, {"queue/#": attempts(1)})

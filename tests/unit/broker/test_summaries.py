@@ -52,12 +52,12 @@ def summed(*messages: tuple[Run, bytes]) -> dict[str, object]:
         (b'{"a": 1, "b": "' + b"x" * BODY_BYTES_MAX + b'"}', None),
     ],
 )
-def test_only_readings_are_summed_up(body: bytes, kind: str | None) -> None:
+def test_only_readings_are_summarised(body: bytes, kind: str | None) -> None:
     found = summaries.kind(*run(body))
     assert (found and found.split()[0]) == kind
 
 
-def test_the_last_message_with_what_the_others_were() -> None:
+def test_last_message_carries_statistics_of_the_others() -> None:
     bodies = [b'{"t": 20, "unit": "C"}', b'{"t": 26, "unit": "C"}', b'{"t": 23, "unit": "K", "ok": true}']
     messages = [run(body, at=(n + 1) * S) for n, body in enumerate(bodies)]
     assert summed(*messages) == {
@@ -72,18 +72,18 @@ def test_the_last_message_with_what_the_others_were() -> None:
     assert decode_run(whole.properties).user_property == ((summaries.PROPERTY, "3"),)
 
 
-def test_a_bare_number_has_the_empty_name() -> None:
+def test_bare_number_has_the_empty_name() -> None:
     body = summed(run(b"1", S), run(b"2", 2 * S))
     assert body[""] == 2
     assert body["thinned"] == {"messages": 2, "from": S, "to": 2 * S, "min": {"": 1}, "max": {"": 2}, "mean": {"": 1.5}}
 
 
-def test_what_only_looks_like_a_summary_is_left_alone() -> None:
+def test_lookalike_of_a_summary_is_unchanged() -> None:
     assert summaries.summarise([run(b'{"t": 1, "thinned": "by hand"}'), run(b'{"t": 2}')]) is None
 
 
 @given(st.lists(st.integers(-1000, 1000), min_size=4, max_size=40), st.integers(1, 3))
-def test_summing_up_twice_is_summing_up_once(numbers: list[int], cut: int) -> None:
+def test_summarising_is_associative(numbers: list[int], cut: int) -> None:
     messages = [run(b'{"t": %d}' % number, (n + 1) * S) for n, number in enumerate(numbers)]
     first, rest = summaries.summarise(messages[:-cut]), messages[-cut:]
     assert first is not None
@@ -110,13 +110,13 @@ def test_summing_up_twice_is_summing_up_once(numbers: list[int], cut: int) -> No
         b'{"t": 1, "x": 1' + b"0" * 400 + b"}",
     ],
 )
-def test_nothing_in_a_message_makes_it_fail(last: bytes) -> None:
+def test_no_message_raises(last: bytes) -> None:
     whole = summaries.summarise([run(b'{"t": 2}'), run(last)])
     assert whole is None or json.loads(whole.bodies[0])["thinned"]["messages"] == 2
 
 
 @given(st.lists(st.floats(-NUMBER_MAX, NUMBER_MAX), min_size=2, max_size=50))
-def test_any_number_that_is_one_can_be_added_up(numbers: list[float]) -> None:
+def test_every_valid_number_can_be_added(numbers: list[float]) -> None:
     body = summed(*(run(json.dumps({"t": number}).encode()) for number in numbers))
     assert isinstance(body["thinned"], dict)
     assert math.isfinite(body["thinned"]["mean"]["t"])
@@ -144,7 +144,7 @@ class TestAmqp:
         assert parse_message(body).annotations["x-opt-waypost-thinned"] == len(messages)
         return body
 
-    def test_json_in_a_data_section(self) -> None:
+    def test_json_in_a_data_section_is_summarised(self) -> None:
         body = self.summed(*(self.message(0x75, b'{"t": %d, "unit": "C"}' % number) for number in (1, 4)))
         assert json.loads(parse_message(body).body) == {
             "t": 4,
@@ -152,7 +152,7 @@ class TestAmqp:
             "thinned": {"messages": 2, "from": S, "to": S, "min": {"t": 1}, "max": {"t": 4}, "mean": {"t": 2.5}},
         }
 
-    def test_what_is_around_the_body_stays_byte_for_byte(self) -> None:
+    def test_sections_around_the_body_are_unchanged(self) -> None:
         before = (self.ANNOTATIONS, self.PROPERTIES, self.APPLICATION)
         body = self.summed(*(self.message(0x75, b"%d" % number, *before) for number in (1, 2, 3)))
         assert parse_message(body).annotations["x-opt-mine"] == "kept"
@@ -160,13 +160,13 @@ class TestAmqp:
         assert rest.startswith(self.PROPERTIES + self.APPLICATION + b"\x00\x53\x75")
         assert json.loads(parse_message(body).body)["thinned"]["mean"] == {"": 2.0}
 
-    def test_a_string_of_json_stays_a_string(self) -> None:
+    def test_string_of_json_stays_a_string(self) -> None:
         body = self.summed(*(self.message(0x77, text) for text in ('{"t": 1}', '{"t": 3}')))
         found = parse_message(body)
         assert found.is_text
         assert json.loads(found.body)["thinned"]["max"] == {"t": 3}
 
-    def test_a_map_keeps_its_pairs_as_they_are_encoded(self) -> None:
+    def test_map_keeps_the_encoding_of_its_pairs(self) -> None:
         values = [
             {"t": Uint(20), "deep": {"x": 1.5}, "on": True, "at": Timestamp(5)},
             {"t": Uint(30), "at": Timestamp(9)},
@@ -192,7 +192,7 @@ class TestAmqp:
         assert parse_message(whole.bodies[0]).annotations["x-opt-waypost-thinned"] == 3
         return dict(value["thinned"])
 
-    def test_a_number_becomes_a_map(self) -> None:
+    def test_number_becomes_a_map(self) -> None:
         body = self.summed(self.message(0x77, 20), self.message(0x77, 2.5))
         (section,) = [section for section in sections(body) if section.code == 0x77]
         value, _ = decode(body, section.value)
@@ -222,10 +222,10 @@ class TestAmqp:
             b"no message",
         ],
     )
-    def test_what_means_more_than_its_numbers_stays(self, body: bytes) -> None:
+    def test_message_with_more_meaning_than_its_numbers_is_unchanged(self, body: bytes) -> None:
         assert summaries.kind(*run(body, flags=self.FLAGS)) is None
 
-    def test_only_messages_about_the_same_are_one_kind(self) -> None:
+    def test_only_messages_about_the_same_subject_are_merged(self) -> None:
         others = [
             (),
             (self.PROPERTIES,),
@@ -239,7 +239,7 @@ class TestAmqp:
         assert summaries.kind(*self.message(0x77, 1, same)) in kinds
 
     @given(st.binary(max_size=200))
-    def test_any_bytes(self, body: bytes) -> None:
+    def test_any_bytes_are_accepted(self, body: bytes) -> None:
         one = run(body, flags=self.FLAGS)
         if summaries.kind(*one) is not None:
             summaries.summarise([one, one])

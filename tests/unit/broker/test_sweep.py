@@ -70,8 +70,8 @@ def held(site: RouterSite, log: str) -> int:
     return site.store.retention.log_bytes(site.store.logs.open(log))
 
 
-class TestAbsent:
-    def test_a_hundred_thousand_leave_within_ticks_that_can_be_counted(self) -> None:
+class TestWithoutConsumer:
+    def test_hundred_thousand_messages_expire_within_a_bounded_number_of_ticks(self) -> None:
         site = RouterSite(queue=HOUR)
         fill(site, "queue/a", 100_000)
         assert held(site, "queue queue/a") == 10_000_000
@@ -84,7 +84,7 @@ class TestAbsent:
         assert (lost.messages, lost.bytes, lost.reason) == (100_000, 10_000_000, "expired")
         assert site.consumer("queue/a").got == []
 
-    def test_a_tick_looks_at_no_more_runs_than_it_may(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_tick_examines_a_bounded_number_of_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("edge.broker.delivery.sweep.SWEEP_RUNS_MAX", 10)
         site = RouterSite(queue=HOUR)
         fill(site, "queue/a", 100, size=1, together=1)
@@ -96,7 +96,7 @@ class TestAbsent:
         assert left[:3] == [180, 160, 140]
         assert left[-1] == 0
 
-    def test_every_cursor_of_a_topic_answers_for_itself(self) -> None:
+    def test_every_cursor_of_a_topic_expires_separately(self) -> None:
         site = RouterSite(topic=HOUR)
         absent(site, "one")
         absent(site, "two", "topic/a")
@@ -112,7 +112,7 @@ class TestAbsent:
         ]
         assert held(site, "topic topic/#") == 2000, "a forwarder sends on what it was given"
 
-    def test_what_came_back_from_a_consumer_that_left_expires_too(self) -> None:
+    def test_message_returned_by_a_departed_consumer_expires(self) -> None:
         site = RouterSite(queue=HOUR)
         consumer = site.consumer("queue/a", credit=3)
         fill(site, "queue/a", 10)
@@ -123,7 +123,7 @@ class TestAbsent:
         assert [(lost.first, lost.last) for lost in site.lost] == [(0, 9)]
         assert site.unacknowledged("queue/a") == 0
 
-    def test_what_a_consumer_has_is_its_own(self) -> None:
+    def test_delivered_message_does_not_expire(self) -> None:
         site = RouterSite(queue=HOUR)
         consumer = site.consumer("queue/a", credit=3)
         fill(site, "queue/a", 10)
@@ -132,7 +132,7 @@ class TestAbsent:
         consumer.answer(DeliveryOutcome.ACCEPTED, 3)
         assert site.unacknowledged("queue/a") == 0
 
-    def test_with_selectors_too(self) -> None:
+    def test_queue_with_selectors_expires(self) -> None:
         site = RouterSite(queue=HOUR)
         attach(site, SelectingConsumer("red"))
         fill(site, "queue/a", 10)
@@ -141,7 +141,7 @@ class TestAbsent:
         assert site.unacknowledged("queue/a") == 0
         assert [(lost.first, lost.last) for lost in site.lost] == [(0, 9)]
 
-    def test_after_a_restart(self) -> None:
+    def test_messages_expire_after_a_restart(self) -> None:
         site = RouterSite(queue=AddressPolicy(ttl_max_s=3600, expiry="deadletter/late"))
         fill(site, "queue/a", 30, together=10)
         site.boot()
@@ -151,7 +151,7 @@ class TestAbsent:
         assert len(late.got) == 30
         assert site.dead_letters == [("expired", 0, 29)]
 
-    def test_deleted_meanwhile(self) -> None:
+    def test_message_may_be_deleted_meanwhile(self) -> None:
         site = RouterSite(topic=HOUR)
         absent(site, "one")
         fill(site, "topic/a", 10)
@@ -164,7 +164,7 @@ class TestAbsent:
 
 
 class TestOwnTimes:
-    def test_behind_one_that_lives_longer_they_go_out_of_turn(self) -> None:
+    def test_message_behind_a_longer_lived_one_expires_out_of_order(self) -> None:
         site = RouterSite()
         site.send("queue/a", b"first")
         site.send("queue/a", b"1", b"2", properties=expiry(60))
@@ -179,7 +179,7 @@ class TestOwnTimes:
         consumer.answer(DeliveryOutcome.ACCEPTED)
         assert site.unacknowledged("queue/a") == 0
 
-    def test_behind_many_that_live_longer_they_wait(self) -> None:
+    def test_message_behind_many_longer_lived_ones_waits(self) -> None:
         site = RouterSite()
         fill(site, "queue/a", SWEEP_READ_BYTES_MAX // 100 + 100)
         site.send("queue/a", b"waits", properties=expiry(60))
@@ -190,7 +190,7 @@ class TestOwnTimes:
         site.settle_down(wait_s=3600)
         assert site.unacknowledged("queue/a") == 0
 
-    def test_ranges_out_of_turn_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_ranges_out_of_order_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("edge.broker.delivery.expiry.SWEEP_RANGES_MAX", 3)
         site = RouterSite()
         for number in range(10):
@@ -211,9 +211,7 @@ class TestOwnTimes:
             site.settle_down(wait_s=SWEEP_AGAIN_S)
         assert reads.count == 0
 
-    def test_a_backlog_of_before_is_looked_at_once_and_before_its_time_no_more(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_old_backlog_is_scanned_once_and_not_before_its_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         site = RouterSite()
         site.good = True
         fill(site, "queue/a", 10)
@@ -228,7 +226,7 @@ class TestOwnTimes:
 
 
 class TestClock:
-    def test_set_forward_while_it_is_not_known_good(self) -> None:
+    def test_unsynchronised_clock_set_forward_expires_nothing(self) -> None:
         site = RouterSite(queue=HOUR)
         steady_s = 0.0
         site.steady_s = lambda: steady_s
@@ -243,7 +241,7 @@ class TestClock:
             site.settle_down(wait_s=600)
         assert [(lost.first, lost.last) for lost in site.lost] == [(10, 19)], "those that came after it was set"
 
-    def test_set_while_the_gateway_was_down(self) -> None:
+    def test_clock_set_while_the_gateway_was_down_expires_nothing(self) -> None:
         site = RouterSite(queue=HOUR)
         site.steady_s = lambda: 0.0
         site.boot()
@@ -262,7 +260,7 @@ class TestClock:
         consumer = site.consumer("queue/a")
         assert len(consumer.got) == 10, "nothing is given up by a clock that was set"
 
-    def test_it_is_on_disk_with_the_first_message(self) -> None:
+    def test_clock_state_is_on_disk_with_the_first_message(self) -> None:
         """Messages age although the first process ends before its first tick [MQTT-3.3.2-6]."""
         site = RouterSite(queue=HOUR)
         booted_at_s = site.now - 5_000
@@ -277,7 +275,7 @@ class TestClock:
         site.settle_down(wait_s=3600)
         assert [(lost.first, lost.last) for lost in site.lost] == [(0, 0)]
 
-    def test_good_clocks_judge_what_good_clocks_stamped(self) -> None:
+    def test_synchronised_clock_judges_stamps_of_synchronised_clocks(self) -> None:
         site = RouterSite(queue=HOUR)
         fill(site, "queue/a", 10)
         site.good = True
@@ -290,7 +288,7 @@ class TestClock:
         site.settle_down(wait_s=3600)
         assert site.unacknowledged("queue/b") == 10
 
-    def test_set_back_it_only_takes_longer(self) -> None:
+    def test_clock_set_back_only_delays_expiry(self) -> None:
         site = RouterSite(queue=HOUR)
         site.good = True
         site.now += 10 * 365 * 86_400
@@ -305,7 +303,7 @@ class TestClock:
 
 
 class TestRoom:
-    def test_the_expiry_address_gets_each_once(self) -> None:
+    def test_expiry_address_gets_each_message_once(self) -> None:
         site = RouterSite(queue=AddressPolicy(ttl_max_s=60, expiry="deadletter/late"))
         fill(site, "queue/a", 1000)
         site.settle_down(wait_s=60)
@@ -315,7 +313,7 @@ class TestRoom:
         assert site.dead_letters == [("expired", 0, 999)]
         assert site.lost == []
 
-    def test_a_full_expiry_address_is_tried_a_piece_at_a_tick(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_full_expiry_address_is_retried_one_piece_a_tick(self, monkeypatch: pytest.MonkeyPatch) -> None:
         late = AddressPolicy(quota_bytes=500)
         site = RouterSite(queue=AddressPolicy(ttl_max_s=60, expiry="deadletter/late"), deadletter=late)
         fill(site, "queue/a", 20)
@@ -336,7 +334,7 @@ class TestRoom:
         assert site.unacknowledged("queue/a") == 0
         assert sum(last - first + 1 for _, first, last in site.dead_letters) == 20
 
-    def test_a_store_that_fails_is_left_alone(self) -> None:
+    def test_failing_store_is_not_swept(self) -> None:
         site = RouterSite(queue=HOUR)
         fill(site, "queue/a", 10)
         site.store.failure = StoreFull("no space left")
@@ -349,7 +347,7 @@ class TestRoom:
         (lost,) = site.lost
         assert lost.messages == 10
 
-    def test_expired_messages_make_room_first(self) -> None:
+    def test_expired_messages_are_removed_before_a_refusal(self) -> None:
         site = RouterSite(queue=AddressPolicy(ttl_max_s=60, quota_bytes=1000, when_full=WhenFull.REJECT))
         absent_queues = 5
         for number in range(absent_queues):
@@ -363,7 +361,7 @@ class TestRoom:
         assert {lost.reason for lost in site.lost} == {"expired"}
 
 
-def test_many_subscriptions_take_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_subscriptions_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge.broker.delivery.sweep.SWEEP_VISITS_MAX", 3)
     site = RouterSite(queue=HOUR)
     for number in range(20):
@@ -374,7 +372,7 @@ def test_many_subscriptions_take_their_turn(monkeypatch: pytest.MonkeyPatch) -> 
     assert sum(lost.messages for lost in site.lost) == 20
 
 
-def test_a_consumer_without_credit_is_seen_to_in_memory() -> None:
+def test_consumer_without_credit_is_swept_in_memory() -> None:
     site = RouterSite(queue=HOUR)
     consumer = RecordingConsumer(credit=0)
     site.router.subscriptions.subscribe(consumer, "queue/a", SubscribeOptions()).pump()

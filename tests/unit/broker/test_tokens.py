@@ -51,17 +51,17 @@ def encoded(part: Any) -> str:
     return base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
 
 
-class TestTaken:
+class TestValidTokens:
     @pytest.mark.parametrize("algorithm", KEYS)
-    def test_algorithms(self, algorithm: str) -> None:
+    def test_all_algorithms_are_accepted(self, algorithm: str) -> None:
         proven = checked(KEYS[algorithm].token(claims()))
         assert proven == VerifiedIdentity("ann", (AccessRule(("up/#",), frozenset({Operation.SEND})),), NOW + 60)
 
-    def test_several_audiences_and_no_key_id(self) -> None:
+    def test_several_audiences_without_a_key_id_are_accepted(self) -> None:
         token = jwt.encode(claims(aud=["other", AUDIENCE]), KEYS["ES256"].private, "ES256")
         assert checked(token).user == "ann"
 
-    def test_claims_of_other_names(self) -> None:
+    def test_claims_of_other_names_are_read(self) -> None:
         configuration = TokenIssuer(
             issuer=URL, audience=AUDIENCE, user_claim="preferred_username", rights_claim="realm_access.roles"
         )
@@ -74,7 +74,7 @@ class TestTaken:
         assert rights(7) == rights(None) == rights({"send": "#"}) == ()
 
 
-class TestRefused:
+class TestRefusedTokens:
     @pytest.mark.parametrize(
         "more",
         [
@@ -97,11 +97,11 @@ class TestRefused:
         ],
         ids=str,
     )
-    def test_claims(self, more: dict[str, Any]) -> None:
+    def test_wrong_claims_are_refused(self, more: dict[str, Any]) -> None:
         with pytest.raises(BearerTokenError):
             checked(KEYS["ES256"].token(claims(**more)))
 
-    def test_no_signature(self) -> None:
+    def test_unsigned_token_is_refused(self) -> None:
         token = jwt.encode(claims(), None, "none")
         with pytest.raises(BearerTokenError, match="'none' is not supported"):
             checked(token)
@@ -109,7 +109,7 @@ class TestRefused:
         with pytest.raises(BearerTokenError):
             checked(f"{head}.{encoded(claims())}.")
 
-    def test_a_mac_made_with_the_public_key(self) -> None:
+    def test_mac_with_the_public_key_is_refused(self) -> None:
         public = KEYS["RS256"].private.public_key()
         pem = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
         body = f"{encoded({'alg': 'HS256', 'kid': 'RS256'})}.{encoded(claims())}"
@@ -117,17 +117,17 @@ class TestRefused:
         with pytest.raises(BearerTokenError, match="'HS256' is not supported"):
             checked(f"{body}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}")
 
-    def test_a_key_of_another_kind(self) -> None:
+    def test_key_of_another_kind_is_refused(self) -> None:
         token = jwt.encode(claims(), KEYS["RS256"].private, "RS256", {"kid": "ES256"})
         with pytest.raises(UnknownIssuerKey):
             checked(token)
 
-    def test_a_key_the_token_brings(self) -> None:
+    def test_key_inside_the_token_is_refused(self) -> None:
         stranger = SigningKey("ES256")
         with pytest.raises(BearerTokenError, match="signature"):
             checked(stranger.token(claims(), jwk=stranger.published, jku="https://evil.example"))
 
-    def test_changed_claims(self) -> None:
+    def test_changed_claims_are_refused(self) -> None:
         head, _, signature = KEYS["ES256"].token(claims()).split(".")
         with pytest.raises(BearerTokenError):
             checked(f"{head}.{encoded(claims(sub='root'))}.{signature}")
@@ -135,11 +135,11 @@ class TestRefused:
     @pytest.mark.parametrize(
         "token", ["", "x", "a.b.c", "....", "\xff", f"{encoded([])}.e30.", f"{encoded({'alg': 7})}.e30."]
     )
-    def test_nonsense(self, token: str) -> None:
+    def test_nonsense_is_refused(self, token: str) -> None:
         with pytest.raises(BearerTokenError):
             checked(token)
 
-    def test_a_key_for_something_else(self) -> None:
+    def test_key_for_another_use_is_refused(self) -> None:
         published = KEYS["ES256"].published
         keys = [{**published, "use": "enc"}, {**published, "alg": "ES512"}, {"kty": "oct", "k": "AAAA"}, "x"]
         found = read_keys({"keys": keys})
@@ -148,7 +148,7 @@ class TestRefused:
             verify(KEYS["ES256"].token(claims()).encode(), found, CONFIGURATION, NOW)
 
     @pytest.mark.parametrize("document", [None, [], {}, {"keys": 7}])
-    def test_no_key_set(self, document: object) -> None:
+    def test_invalid_key_set_is_refused(self, document: object) -> None:
         with pytest.raises(BearerTokenError):
             read_keys(document)
 
@@ -177,7 +177,7 @@ def playing(play: Callable[[TestIssuer, Path], Any], path: Path) -> None:
 
 
 class TestIssuerFollowed:
-    def test_rotation(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_rotated_key_is_fetched(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(issuer_module, "ISSUER_ASKED_S_MIN", 0.0)
 
         async def play(server: TestIssuer, path: Path) -> None:
@@ -199,7 +199,7 @@ class TestIssuerFollowed:
 
         playing(play, tmp_path)
 
-    def test_made_up_keys_do_not_make_us_ask(self, tmp_path: Path) -> None:
+    def test_invented_keys_cause_no_fetch(self, tmp_path: Path) -> None:
         async def play(server: TestIssuer, path: Path) -> None:
             rig = Rig(server, path)
             await rig.verdict(server.token())
@@ -212,7 +212,7 @@ class TestIssuerFollowed:
 
         playing(play, tmp_path)
 
-    def test_who_comes_while_the_issuer_is_asked_waits(self, tmp_path: Path) -> None:
+    def test_login_during_a_fetch_waits(self, tmp_path: Path) -> None:
         async def play(server: TestIssuer, path: Path) -> None:
             rig = Rig(server, path)
             while not rig.issuer._requesting:
@@ -222,7 +222,7 @@ class TestIssuerFollowed:
 
         playing(play, tmp_path)
 
-    def test_offline_for_a_grace_and_over_a_restart(self, tmp_path: Path) -> None:
+    def test_keys_are_valid_offline_for_a_grace_period_and_after_a_restart(self, tmp_path: Path) -> None:
         async def play(server: TestIssuer, path: Path) -> None:
             rig = Rig(server, path)
             assert (await rig.verdict(server.token()))[0] is LoginVerdict.ACCEPTED
@@ -239,7 +239,7 @@ class TestIssuerFollowed:
 
         playing(play, tmp_path)
 
-    def test_no_more_than_so_many_wait(self, tmp_path: Path) -> None:
+    def test_waiting_logins_are_bounded(self, tmp_path: Path) -> None:
         async def play(server: TestIssuer, path: Path) -> None:
             server.answering = False
             rig = Rig(server, path)
@@ -252,7 +252,7 @@ class TestIssuerFollowed:
 
         playing(play, tmp_path)
 
-    def test_a_file_that_cannot_be_used(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_unusable_key_file_is_logged(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         (tmp_path / FILE).write_text("{")
 
         async def play(server: TestIssuer, path: Path) -> None:
@@ -275,18 +275,18 @@ class TestFetch:
         ],
         ids=["other", "none", "list", "large"],
     )
-    def test_documents(self, document: Any, why: str) -> None:
+    def test_invalid_documents_raise(self, document: Any, why: str) -> None:
         with TestIssuer() as server:
             server.document = lambda path: document  # type: ignore[method-assign]
             with pytest.raises(IssuerError, match=why):
                 fetch_keys(TokenIssuer(issuer=server.url, audience=AUDIENCE))
 
-    def test_keys_of_another_scheme(self) -> None:
+    def test_keys_of_another_scheme_raise(self) -> None:
         with TestIssuer() as server:
             server.document = lambda path: {"issuer": server.url, "jwks_uri": "file:///etc/passwd"}  # type: ignore[method-assign]
             with pytest.raises(IssuerError, match="scheme"):
                 fetch_keys(TokenIssuer(issuer=server.url, audience=AUDIENCE))
 
-    def test_nobody_there(self) -> None:
+    def test_unreachable_issuer_raises(self) -> None:
         with pytest.raises(IssuerError, match=r"127\.0\.0\.1:1"):
             fetch_keys(TokenIssuer(issuer="http://127.0.0.1:1/x", audience=AUDIENCE))

@@ -41,7 +41,7 @@ class Publisher(Origin):
 
 
 class TestAnswers:
-    def test_a_topic_without_a_subscriber_is_answered_unrouted_at_once(self) -> None:
+    def test_topic_without_a_subscriber_is_answered_unrouted_at_once(self) -> None:
         site = RouterSite()
         publisher = Publisher(site)
         publisher.publish("topic/a", 1, 2)
@@ -49,7 +49,7 @@ class TestAnswers:
         assert (site.router.figures.unrouted, site.router.figures.acknowledged) == (2, 2)
         assert site.router.figures.stored == 0
 
-    def test_a_connected_subscriber_makes_it_routed(self) -> None:
+    def test_message_to_a_connected_subscriber_is_routed(self) -> None:
         site = RouterSite()
         site.consumer("topic/a")
         publisher = Publisher(site)
@@ -57,7 +57,7 @@ class TestAnswers:
         assert publisher.answers == [(1, Acceptance.ACCEPTED)]
         assert site.router.figures.unrouted == 0
 
-    def test_a_durable_subscription_makes_it_stored(self) -> None:
+    def test_message_to_a_durable_subscription_is_stored(self) -> None:
         site = RouterSite()
         consumer = site.consumer("topic/a", options=SubscribeOptions(durable_name="d"))
         assert consumer.joined is not None
@@ -68,7 +68,7 @@ class TestAnswers:
         assert publisher.answers == [(1, Acceptance.ACCEPTED)]
         assert (site.router.figures.unrouted, site.router.figures.stored) == (0, 1)
 
-    def test_a_retained_message_is_kept_and_so_is_not_unrouted(self) -> None:
+    def test_retained_message_is_not_unrouted(self) -> None:
         site = RouterSite()
         publisher = Publisher(site)
         publisher.publish("topic/a", 1, flags=1 | RETAIN)
@@ -77,7 +77,7 @@ class TestAnswers:
         assert site.router.figures.unrouted == 0
 
     @pytest.mark.parametrize("in_order", [False, True])
-    def test_the_answer_waits_behind_older_messages_of_its_sender(self, in_order: bool) -> None:
+    def test_answer_waits_behind_older_messages_of_its_sender(self, in_order: bool) -> None:
         site = RouterSite()
         publisher = Publisher(site, in_order=in_order)
         if in_order:  # an anycast message without a consumer's answer holds all later ones
@@ -94,19 +94,19 @@ class TestAnswers:
         assert [answer for _, answer in publisher.answers][1] is Acceptance.UNROUTED
         assert [token for token, _ in publisher.answers] == [1, 2]
 
-    def test_messages_without_an_answer_count_as_well(self) -> None:
+    def test_messages_without_an_answer_count(self) -> None:
         site = RouterSite()
         site.send("topic/a", b"1", b"2", b"3", flags=0)
         assert site.router.figures.unrouted == 3
 
-    def test_a_queue_stores_without_a_consumer(self) -> None:
+    def test_queue_stores_without_a_consumer(self) -> None:
         site = RouterSite()
         site.send("queue/a", b"1", b"2")
         assert (site.router.figures.unrouted, site.router.figures.stored) == (0, 2)
 
 
 class TestAddresses:
-    def test_an_address_stops_being_unrouted_when_a_client_subscribes(self) -> None:
+    def test_address_with_a_new_subscriber_is_no_longer_unrouted(self) -> None:
         site = RouterSite()
         site.send("topic/a/b", b"1")
         assert [one.address for one in site.router.unrouted] == ["topic/a/b"]
@@ -117,7 +117,7 @@ class TestAddresses:
     def test_only_topics_are_unrouted(self) -> None:
         assert not RouterSite().router.is_unrouted("queue/a")
 
-    def test_an_address_is_reported_for_a_while_after_its_last_message(self) -> None:
+    def test_address_is_reported_for_a_while_after_its_last_message(self) -> None:
         now = [0.0]
         unrouted = UnroutedMessages(MessageCounts(), lambda: now[0])
         unrouted.note("a", 2)
@@ -128,7 +128,7 @@ class TestAddresses:
         now[0] = 2 * UNROUTED_S
         assert list(unrouted) == []
 
-    def test_the_address_of_longest_ago_gives_way_at_the_limit(self) -> None:
+    def test_oldest_address_is_removed_at_the_limit(self) -> None:
         figures = MessageCounts()
         unrouted = UnroutedMessages(figures, lambda: 0.0)
         for number in range(UNROUTED_ADDRESSES_MAX + 1):

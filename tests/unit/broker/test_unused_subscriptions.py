@@ -91,8 +91,8 @@ def left(site: Site, *bodies: bytes, options: SubscribeOptions = OPTIONS) -> Non
         site.send("topic/a", *bodies)
 
 
-class TestItsEnd:
-    def test_it_ends_when_nobody_has_held_it_for_long(self) -> None:
+class TestExpiry:
+    def test_subscription_ends_when_unused_for_long(self) -> None:
         site = Site()
         left(site, b"1", b"2")
         site.wait(UNUSED_S - 100)
@@ -105,14 +105,14 @@ class TestItsEnd:
         assert site.router.names.count(NameKind.SUBSCRIPTION) == 0
         assert site.store.cursor_records() == []
 
-    def test_an_empty_one_ends_as_well(self) -> None:
+    def test_empty_subscription_ends(self) -> None:
         site = Site()
         left(site)
         site.wait(UNUSED_S)
         assert not site.there
         assert site.given_up() == []
 
-    def test_what_others_sent_and_what_it_had_is_no_loss(self) -> None:
+    def test_messages_for_others_and_delivered_ones_are_no_loss(self) -> None:
         site = Site()
         consumer = site.join()
         site.send("topic/a", b"had")
@@ -123,7 +123,7 @@ class TestItsEnd:
         assert not site.there
         assert site.given_up() == []
 
-    def test_its_backlog_is_given_up_however_long(self) -> None:
+    def test_backlog_of_any_length_is_dropped(self) -> None:
         site = Site()
         left(site)
         for _ in range(30):
@@ -134,7 +134,7 @@ class TestItsEnd:
         assert not site.there
         assert sum(messages for _, messages in site.given_up()) == 600
 
-    def test_it_is_counted_from_when_it_was_left_last(self) -> None:
+    def test_time_counts_from_the_last_detach(self) -> None:
         site = Site()
         for _ in range(5):
             left(site)
@@ -143,13 +143,13 @@ class TestItsEnd:
         site.wait(UNUSED_S * 0.3)
         assert not site.there
 
-    def test_who_holds_it_keeps_it(self) -> None:
+    def test_attached_consumer_keeps_it(self) -> None:
         site = Site()
         site.join()
         site.wait(3 * UNUSED_S)
         assert site.there
 
-    def test_a_dead_letter_address_gets_what_it_had(self) -> None:
+    def test_dead_letter_address_gets_its_backlog(self) -> None:
         site = Site(topic=AddressPolicy(deadletter="deadletter/dead"))
         left(site, b"1", b"2")
         site.wait(UNUSED_S)
@@ -165,7 +165,7 @@ class TestItsEnd:
             ("forwarder/hub", SubscribeOptions(durable_name="forwarder/hub", all_qos=True)),
         ],
     )
-    def test_what_a_session_or_the_configuration_ends_stays(self, name: str, options: SubscribeOptions) -> None:
+    def test_subscriptions_of_sessions_and_configuration_remain(self, name: str, options: SubscribeOptions) -> None:
         site = Site()
         left(site, b"1", options=options)
         site.wait(2 * UNUSED_S)
@@ -176,7 +176,7 @@ class TestItsEnd:
         assert kept is not None
         assert kept.left_at is None
 
-    def test_one_the_configuration_names_stays_for_as_long_as_it_does(self) -> None:
+    def test_configured_subscription_remains_while_it_is_configured(self) -> None:
         site = Site()
         site.policies = {"topic/a::mine": AddressPolicy(consumers_max=2)}
         site.boot()
@@ -195,7 +195,7 @@ class TestItsEnd:
 class TestTimeout:
     """The client may set the timeout of its subscription (AMQP 1.0 section 3.5.3)."""
 
-    def test_a_client_may_ask_for_less(self) -> None:
+    def test_client_may_request_a_shorter_timeout(self) -> None:
         site = Site()
         left(site, b"1", options=msgspec.structs.replace(OPTIONS, timeout_s=60))
         site.wait(40)
@@ -204,13 +204,13 @@ class TestTimeout:
         assert not site.there
         assert site.given_up() == [(LossReason.UNUSED.value, 1)]
 
-    def test_but_not_for_more(self) -> None:
+    def test_client_may_not_request_a_longer_timeout(self) -> None:
         site = Site()
         left(site, options=msgspec.structs.replace(OPTIONS, timeout_s=2**32 - 1))
         site.wait(UNUSED_S)
         assert not site.there
 
-    def test_the_last_word_counts_and_is_kept(self) -> None:
+    def test_last_request_counts_and_is_stored(self) -> None:
         site = Site()
         left(site, options=msgspec.structs.replace(OPTIONS, timeout_s=60))
         left(site, options=msgspec.structs.replace(OPTIONS, timeout_s=3_000))
@@ -221,8 +221,8 @@ class TestTimeout:
         assert not site.there
 
 
-class TestWhoComesBack:
-    def test_in_the_last_second(self) -> None:
+class TestReturningConsumer:
+    def test_consumer_in_the_last_second_keeps_the_backlog(self) -> None:
         site = Site()
         left(site, b"1")
         site.wait(UNUSED_S - 10)
@@ -231,7 +231,7 @@ class TestWhoComesBack:
         assert site.there
         assert site.given_up() == []
 
-    def test_while_it_is_given_up(self) -> None:
+    def test_consumer_during_the_drop_gets_the_rest(self) -> None:
         """Messages in the ledger are gone; the others are delivered."""
         site = Site()
         left(site)
@@ -250,7 +250,7 @@ class TestWhoComesBack:
         assert site.there, "somebody holds it"
         assert len(consumer.got) + sum(messages for _, messages in site.given_up()) == 600
 
-    def test_after_its_end(self) -> None:
+    def test_consumer_after_the_end_starts_a_new_subscription(self) -> None:
         site = Site()
         left(site, b"old")
         site.wait(UNUSED_S)
@@ -260,7 +260,7 @@ class TestWhoComesBack:
 
 
 class TestRestart:
-    def test_it_is_not_counted_from_the_start(self) -> None:
+    def test_time_continues_over_a_restart(self) -> None:
         site = Site()
         left(site, b"1")
         site.wait(RUNNING_TIME_KEPT_S)
@@ -272,7 +272,7 @@ class TestRestart:
         assert not site.there, "no more is lost than what was not written of the running time"
         assert site.given_up() == [(LossReason.UNUSED.value, 1)]
 
-    def test_time_to_come_back_after_a_start(self) -> None:
+    def test_consumer_has_time_to_return_after_a_start(self) -> None:
         site = Site()
         left(site, b"1")
         site.wait(UNUSED_S - 20)
@@ -280,7 +280,7 @@ class TestRestart:
         site.wait(SUBSCRIPTION_ENDED_AFTER_START_S - 20)
         assert [name for name, _ in site.join().got] == ["1"]
 
-    def test_one_that_was_held_counts_from_the_start(self) -> None:
+    def test_attached_subscription_counts_from_the_start(self) -> None:
         site = Site()
         left(site)
         site.wait(UNUSED_S * 0.9)
@@ -293,7 +293,7 @@ class TestRestart:
         site.wait(UNUSED_S * 0.1)
         assert not site.there
 
-    def test_one_of_an_older_store_counts_from_the_start(self) -> None:
+    def test_subscription_of_an_older_store_counts_from_the_start(self) -> None:
         site = Site()
         left(site)
         site.wait(UNUSED_S / 2)
@@ -306,7 +306,7 @@ class TestRestart:
         site.wait(UNUSED_S * 0.1)
         assert not site.there
 
-    def test_when_it_was_left_is_written_once_and_late(self) -> None:
+    def test_time_of_detaching_is_written_once_and_late(self) -> None:
         """A client that takes each message over a new link causes no commit for the time of leaving."""
         site = Site()
         written: list[str] = []
@@ -330,7 +330,7 @@ class TestRestart:
         assert written.count(KIND) == 3
         assert site.on_disk.left_at is None
 
-    def test_in_a_file(self, tmp_path: Path) -> None:
+    def test_running_time_continues_after_a_restart(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path)
         running = RunningTime(rig.store.state)
         running.tick(5.0, counts=True)
@@ -344,7 +344,7 @@ class TestRestart:
 
 
 @pytest.mark.parametrize("jump_s", [-50 * 365 * 86_400.0, 174 * 365 * 86_400.0])
-def test_a_clock_that_is_set_ends_nothing_and_keeps_nothing(jump_s: float) -> None:
+def test_clock_step_neither_ends_nor_keeps_a_subscription(jump_s: float) -> None:
     site = Site()
     site.now = 1_600_000_000.0
     site.boot()
@@ -365,7 +365,7 @@ STEPS = st.sampled_from(["join", "leave", "send", "send", "wait", "long", "fail"
 
 
 @given(steps=st.lists(STEPS, min_size=5, max_size=40), timeout_s=st.sampled_from([0, 700]))
-def test_what_was_sent_while_it_was_there_is_had_or_in_the_ledger(steps: list[str], timeout_s: int) -> None:
+def test_messages_of_its_lifetime_are_delivered_or_recorded(steps: list[str], timeout_s: int) -> None:
     site = Site()
     options = msgspec.structs.replace(OPTIONS, timeout_s=timeout_s)
     consumer: RecordingConsumer | None = site.join(options)

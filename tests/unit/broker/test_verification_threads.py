@@ -31,7 +31,7 @@ asyncio.run(main())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="on Linux alone each thread has a priority")
 @pytest.mark.parametrize("further", [0, 5], ids=["as far back as they go", "further back"])
-def test_a_gateway_that_stands_back_itself_verifies_passwords(further: int) -> None:
+def test_gateway_with_lowered_priority_verifies_passwords(further: int) -> None:
     """A thread of higher priority cannot start without root's rights; the gateway still verifies passwords."""
     told = VERIFIED.format(NICE + further)
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=False, timeout=60)
@@ -39,7 +39,7 @@ def test_a_gateway_that_stands_back_itself_verifies_passwords(further: int) -> N
 
 
 @pytest.mark.anyio
-async def test_what_waits_too_long_is_done_by_a_thread_of_normal_priority() -> None:
+async def test_work_that_waits_too_long_is_done_by_a_thread_of_normal_priority() -> None:
     """A thread of normal priority takes over when the threads of low priority get no time. It finishes their started
     work, and the work behind it."""
     threads = VerificationThreads()
@@ -67,7 +67,7 @@ async def test_what_waits_too_long_is_done_by_a_thread_of_normal_priority() -> N
 
 
 @pytest.mark.anyio
-async def test_what_is_done_in_time_is_done_once() -> None:
+async def test_work_in_time_is_done_once() -> None:
     threads, ran = VerificationThreads(), list[str]()
     result = asyncio.get_running_loop().create_future()
 
@@ -84,7 +84,7 @@ async def test_what_is_done_in_time_is_done_once() -> None:
 
 
 @pytest.mark.anyio
-async def test_what_fails_lets_nobody_in() -> None:
+async def test_failed_verification_refuses_the_login() -> None:
     threads = VerificationThreads()
     result = asyncio.get_running_loop().create_future()
 

@@ -126,7 +126,7 @@ def external() -> SaslClient:
 
 
 class TestDevelopment:
-    def test_whoever_comes_is_the_gateway_of_its_container_id(self) -> None:
+    def test_peer_is_the_gateway_of_its_container_id(self) -> None:
         hub = Hub(dev=True)
         for sasl in (None, SaslClient(), SaslClient("anybody", "anything", plain=True)):
             connection = Connection(hub, "gw1", sasl)
@@ -138,7 +138,7 @@ class TestDevelopment:
             assert peer == HubPeer("default", "gw1", PeerKind.GATEWAY)
             assert [type(event) for event in served.events] == [PeerOpened, Attached]
 
-    def test_whose_first_link_is_for_something_else_is_an_application(self) -> None:
+    def test_peer_with_another_first_link_is_an_application(self) -> None:
         hub = Hub(dev=True)
         Connection(hub, "reader").send_to("plant/1")
         receiver = Connection(hub, "other")
@@ -146,21 +146,21 @@ class TestDevelopment:
         receiver.settle()
         assert list(hub.served) == [HubPeer("default", each, PeerKind.APPLICATION) for each in ("reader", "other")]
 
-    def test_a_certificate_of_any_name_will_do(self) -> None:
+    def test_certificate_of_any_name_is_accepted(self) -> None:
         hub = Hub(dev=True)
         shown = {"subject": ((("commonName", "gw-tls"),),), "serialNumber": "1"}
         Connection(hub, "gw1", external(), shown).send_to("status")
         assert list(hub.served) == [HubPeer("default", "gw-tls", PeerKind.GATEWAY)]
 
     @pytest.mark.parametrize("name", ["", "g" * 256, "gw\n1"])
-    def test_what_cannot_be_a_name(self, name: str) -> None:
+    def test_invalid_names_are_refused(self, name: str) -> None:
         hub = Hub(dev=True)
         assert "the name of a gateway" in (Connection(hub, name).refusal or ("", ""))[1]
         assert not hub.served
 
 
 class TestGateways:
-    def test_a_certificate_says_whose_gateway_it_is(self) -> None:
+    def test_certificate_identifies_the_gateway(self) -> None:
         hub = Hub()
         connection = Connection(hub, "gw1", external(), certificate())
         assert connection.refusal is None
@@ -169,7 +169,7 @@ class TestGateways:
         hub.acceptor.remove(cast(ConnectionDriver, connection))
         assert not hub.acceptor.admitted
 
-    def test_the_container_id_is_no_way_to_be_another(self) -> None:
+    def test_container_id_does_not_override_the_certificate(self) -> None:
         hub = Hub()
         condition, words = Connection(hub, "gw2", external(), certificate()).refusal or ("", "")
         assert condition == "amqp:unauthorized-access"
@@ -178,19 +178,19 @@ class TestGateways:
         assert not hub.served
 
     @pytest.mark.parametrize("sasl", [None, SaslClient(), SaslClient("gw1", ""), external()])
-    def test_nobody_comes_without_a_certificate(self, sasl: SaslClient | None) -> None:
+    def test_gateway_without_a_certificate_is_refused(self, sasl: SaslClient | None) -> None:
         hub = Hub()
         connection = Connection(hub, "gw1", sasl)
         assert not hub.served
         assert [event for event in connection.events if isinstance(event, PeerOpened)] == []
 
-    def test_a_certificate_of_no_gateway(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_certificate_without_a_gateway_name_is_refused(self, caplog: pytest.LogCaptureFixture) -> None:
         hub = Hub()
         Connection(hub, "gw1", external(), {"subject": ((("commonName", "gw1"),),), "serialNumber": "1"})
         assert not hub.served
         assert "192.0.2.7:4711: the certificate has 0 URIs" in caplog.text
 
-    def test_no_place(self) -> None:
+    def test_full_hub_refuses(self) -> None:
         hub = Hub()
         hub.has_slot = False
         condition, _ = Connection(hub, "gw1", external(), certificate()).refusal or ("", "")
@@ -216,7 +216,7 @@ class Revoked:
 
 
 class TestAuthority:
-    def test_a_certificate_that_was_revoked(self) -> None:
+    def test_revoked_certificate_is_refused(self) -> None:
         authority = Revoked(7)
         hub = Hub(authority=authority)
         assert Connection(hub, "gw1", external(), certificate()).refusal == (
@@ -227,7 +227,7 @@ class TestAuthority:
         assert Connection(hub, "gw1", external(), certificate(serial=8)).refusal is None
         assert authority.let_in == [8]
 
-    def test_who_is_connected_has_to_leave(self) -> None:
+    def test_connected_gateway_with_a_revoked_certificate_is_disconnected(self) -> None:
         authority = Revoked()
         hub = Hub(authority=authority)
         first = Connection(hub, "gw1", external(), certificate())
@@ -244,7 +244,7 @@ class TestAuthority:
 
 
 class TestApplications:
-    def test_a_password_says_whose_application_it_is(self) -> None:
+    def test_password_identifies_the_tenant(self) -> None:
         hub = Hub()
         assert Connection(hub, "any", SaslClient("reader@acme", "opensesame")).refusal is None
         assert list(hub.served) == [HubPeer("acme", "reader", PeerKind.APPLICATION)]
@@ -252,12 +252,12 @@ class TestApplications:
     @pytest.mark.parametrize(
         ("name", "password"), [("reader@acme", "wrong"), ("reader@other", "opensesame"), ("reader", "opensesame")]
     )
-    def test_no_other_tenant_takes_it(self, name: str, password: str) -> None:
+    def test_other_tenants_refuse_the_application(self, name: str, password: str) -> None:
         hub = Hub()
         Connection(hub, "any", SaslClient(name, password))
         assert not hub.served
 
-    def test_a_certificate_shown_along_makes_no_gateway_of_it(self) -> None:
+    def test_certificate_does_not_make_an_application_a_gateway(self) -> None:
         hub = Hub()
         Connection(hub, "gw1", SaslClient("reader@acme", "opensesame"), certificate())
         assert list(hub.served) == [HubPeer("acme", "reader", PeerKind.APPLICATION)]
@@ -266,7 +266,7 @@ class TestApplications:
 class TestProbe:
     """A program at the gateway tests its login; it never replaces the gateway's connection."""
 
-    def test_it_would(self) -> None:
+    def test_probe_of_an_acceptable_gateway_succeeds(self) -> None:
         hub = Hub()
         looking = Connection(hub, "gw1-doctor", external(), certificate())
         assert any(isinstance(event, PeerOpened) for event in looking.events)
@@ -274,7 +274,7 @@ class TestProbe:
         assert not hub.served
         assert not hub.acceptor.admitted
 
-    def test_it_would_not(self) -> None:
+    def test_probe_of_an_unacceptable_gateway_fails(self) -> None:
         class Never:
             def refusal(self, peer: HubPeer, serial: int) -> str | None:
                 return f"{peer.name} {serial}"
@@ -287,7 +287,7 @@ class TestProbe:
 
 
 class TestQuota:
-    def test_a_tenant_has_so_many_connections(self) -> None:
+    def test_connections_of_a_tenant_are_limited(self) -> None:
         hub = Hub(tenants=Tenants(Quota(connections=2)))
         first = Connection(hub, "gw1", external(), certificate())
         assert Connection(hub, "any", SaslClient("reader@acme", "opensesame")).refusal is None
@@ -301,7 +301,7 @@ class TestQuota:
             hub.acceptor.remove(cast(ConnectionDriver, connection))
         assert Connection(hub, "gw2", external(), certificate(name="gw2")).refusal is None
 
-    def test_its_applications_leave_places_for_gateways(self) -> None:
+    def test_applications_of_a_tenant_leave_places_for_gateways(self) -> None:
         tenants = Tenants(Quota(connections=3), {"acme": Quota(connections=3, applications=1)})
         hub = Hub(tenants=tenants)
         reader = Connection(hub, "any", SaslClient("reader@acme", "opensesame"))

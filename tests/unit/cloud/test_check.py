@@ -25,7 +25,7 @@ def checked(folder: Path, spec: str) -> tuple[int, str]:
     return done.exit_code, done.output.replace(str(folder), "DIR")
 
 
-def test_all_is_well(tmp_path: Path) -> None:
+def test_valid_configuration_passes(tmp_path: Path) -> None:
     issued = Authority(tmp_path / "pki").issue("hub")
     Registry(sqlite_url(tmp_path / "registry.db"), "w1").close()
     code, said = checked(
@@ -39,7 +39,7 @@ def test_all_is_well(tmp_path: Path) -> None:
     assert said.endswith("DIR/hub.yaml: no errors\n")
 
 
-def test_a_registry_that_is_not_there_yet(tmp_path: Path) -> None:
+def test_missing_registry_will_be_created(tmp_path: Path) -> None:
     assert "registry: registry.db of the data directory" in checked(tmp_path, "  http: 127.0.0.1:8081\n")[1]
     code, said = checked(tmp_path, f"  registry: sqlite:///{tmp_path}/new.db\n")
     assert (code, "registry: DIR/new.db will be created at the first start" in said) == (0, True)
@@ -64,13 +64,13 @@ def test_a_registry_that_is_not_there_yet(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong(tmp_path: Path, spec: str, expected: str) -> None:
+def test_invalid_configuration_is_reported(tmp_path: Path, spec: str, expected: str) -> None:
     code, said = checked(tmp_path, spec)
     assert code == 2
     assert expected in said
 
 
-def test_a_database_of_another_program(tmp_path: Path) -> None:
+def test_foreign_database_is_reported(tmp_path: Path) -> None:
     url = sqlite_url(tmp_path / "other.db")
     engine = sa.create_engine(url)
     with engine.begin() as tx:

@@ -86,7 +86,7 @@ def states(registry: Commands) -> list[str]:
     return [each.state for each in reversed(registry.page(CommandFilter(), 1_000))]
 
 
-def test_what_waits_goes_down_when_the_gateway_comes(registry: Commands) -> None:
+def test_waiting_commands_are_sent_when_the_gateway_connects(registry: Commands) -> None:
     hub, first = Hub(registry), add(registry)
     line = hub.line()
     hub.store.run()
@@ -104,7 +104,7 @@ def test_what_waits_goes_down_when_the_gateway_comes(registry: Commands) -> None
     assert states(registry) == ["queued", "rejected"]
 
 
-def test_what_is_given_back_is_sent_again_at_the_next_look(registry: Commands) -> None:
+def test_released_command_is_sent_again_at_the_next_look(registry: Commands) -> None:
     hub, one = Hub(registry), add(registry)
     line = hub.line(credit=1)
     hub.store.run()
@@ -120,7 +120,7 @@ def test_what_is_given_back_is_sent_again_at_the_next_look(registry: Commands) -
     assert list(line.sent.values()) == [one.id]
 
 
-def test_no_more_is_under_way_than_there_may_be(registry: Commands) -> None:
+def test_commands_in_flight_are_bounded(registry: Commands) -> None:
     hub = Hub(registry)
     for _ in range(UNDER_WAY_MAX + 1):
         add(registry)
@@ -133,7 +133,7 @@ def test_no_more_is_under_way_than_there_may_be(registry: Commands) -> None:
     assert states(registry).count("sent") == UNDER_WAY_MAX
 
 
-def test_a_registry_that_fails_only_delays(registry: Commands) -> None:
+def test_failing_registry_only_delays(registry: Commands) -> None:
     hub, one = Hub(registry), add(registry)
     hub.store.failing = True
     line = hub.line()
@@ -146,7 +146,7 @@ def test_a_registry_that_fails_only_delays(registry: Commands) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_gateway_keeps_each_command_once_in_every_order_of_events(registry: Commands, seed: int) -> None:
+def test_gateway_stores_each_command_once_in_every_order_of_events(registry: Commands, seed: int) -> None:
     """Each command is at the gateway once, and the registry records it, although lines end, the hub is killed and the
     registry fails."""
     chance = random.Random(seed)
@@ -197,7 +197,7 @@ def test_a_gateway_keeps_each_command_once_in_every_order_of_events(registry: Co
     assert set(states(registry)) <= {"queued"}
 
 
-def test_bounds_of_a_gateway_and_of_a_tenant(registry: Commands) -> None:
+def test_commands_of_a_gateway_and_of_a_tenant_are_limited(registry: Commands) -> None:
     for _ in range(2):
         add(registry, most=2)
     with pytest.raises(CommandRefused, match="gateway hall has 2 open commands") as refused:
@@ -210,7 +210,7 @@ def test_bounds_of_a_gateway_and_of_a_tenant(registry: Commands) -> None:
     add(registry, DRAFT._replace(tenant="other"), most=2)
 
 
-def test_a_gateway_nobody_knows_is_refused(registry: Commands) -> None:
+def test_command_to_an_unknown_gateway_is_refused(registry: Commands) -> None:
     with pytest.raises(CommandRefused, match="tenant acme has no gateway hall") as refused:
         registry.add(DRAFT.record(0), gateway_max=1, tenant_max=1)
     assert refused.value.why is CommandRefusal.NO_GATEWAY
@@ -220,7 +220,7 @@ def receipt(command: CommandRecord, state: CommandState, **said: object) -> Comm
     return CommandNews(command.id, *command.key, command.device, 5, state)._replace(**said)  # type: ignore[arg-type]
 
 
-def test_the_first_receipt_counts(registry: Commands) -> None:
+def test_first_receipt_counts(registry: Commands) -> None:
     one = add(registry)
     assert [each.state for _, each in registry.effective_news([receipt(one, CommandState.DELIVERED)])] == ["delivered"]
     assert states(registry) == ["waiting"], "nothing is written by looking"
@@ -230,14 +230,14 @@ def test_the_first_receipt_counts(registry: Commands) -> None:
 
 
 @pytest.mark.parametrize("forged", [{"gateway": "north"}, {"tenant": "other"}, {"device": "pump8"}, {"id": "x"}])
-def test_a_gateway_speaks_for_itself_and_a_device_too(registry: Commands, forged: dict[str, str]) -> None:
+def test_receipt_is_accepted_only_from_its_own_gateway_and_device(registry: Commands, forged: dict[str, str]) -> None:
     one = add(registry)
     assert registry.keep([receipt(one, CommandState.DELIVERED, **forged)]) == []
     assert registry.keep([receipt(one, CommandState.DELIVERED, response=b"x", status=200, **forged)]) == []
     assert states(registry) == ["waiting"]
 
 
-def test_what_may_be_at_its_gateway_is_not_given_up_here(registry: Commands) -> None:
+def test_command_that_may_have_arrived_does_not_expire_at_the_hub(registry: Commands) -> None:
     waits, gone = add(registry), add(registry, DRAFT._replace(gateway="north"))
     late = int(61e6)
     assert registry.take(("acme", "north"), (), 10, 0) == [gone]
@@ -250,7 +250,7 @@ def test_what_may_be_at_its_gateway_is_not_given_up_here(registry: Commands) -> 
     assert [each.id for each in registry.take(("acme", "north"), (), 10, late)] == [gone.id], "only the gateway knows"
 
 
-def test_one_response_is_kept_whatever_became_of_the_command(registry: Commands) -> None:
+def test_one_response_is_stored_for_any_state_of_the_command(registry: Commands) -> None:
     one = add(registry, DRAFT._replace(wants_response=True))
     response = CommandNews(one.id, *one.key, "pump7", 5, status=200, content_type="text/plain", response=b"yes")
     (kept,) = registry.keep([response])
@@ -262,7 +262,7 @@ def test_one_response_is_kept_whatever_became_of_the_command(registry: Commands)
     assert (found.state, found.response) == ("delivered", b"yes")
 
 
-def test_old_commands_are_forgotten_a_few_at_a_time(registry: Commands) -> None:
+def test_old_commands_are_deleted_a_few_at_a_time(registry: Commands) -> None:
     for _ in range(3):
         registry.keep([receipt(add(registry), CommandState.DELIVERED)])
     assert registry.forget(int(60e6), 10, 0) == 0, "its time is not over"

@@ -29,7 +29,7 @@ def news(*runs: Run) -> list[CommandNews]:
     return read_news(*WHERE, batch(*runs), 7)
 
 
-def test_a_receipt() -> None:
+def test_receipt_is_read() -> None:
     body = receipt_body("a1", Receipt.EXPIRED, "expired")
     assert news(run("plant/7", b"1"), run("command-receipt/pump7", body)) == [
         CommandNews("a1", *WHERE, "pump7", 7, CommandState.EXPIRED, "expired")
@@ -43,14 +43,14 @@ RESPONSE = run(
 )
 
 
-def test_a_response_over_mqtt_and_over_amqp() -> None:
+def test_response_is_read_over_mqtt_and_amqp() -> None:
     expected = [CommandNews("a1", *WHERE, "pump7", 7, status=204, content_type="text/plain", response=b"yes")]
     assert news(RESPONSE) == expected
     message = amqp_from_run(RESPONSE, 0)
     assert news(Run("command-response/pump7", "pump7", AMQP | 1, b"", [message], 5)) == expected
 
 
-def test_a_response_of_a_device_made_for_hono() -> None:
+def test_response_of_a_hono_device_is_read() -> None:
     answer = messages.response(
         "command_response/ACME/hub", "ACME", "4711", status=200, correlation="a1", content_type=None, body=b"ok",
         now_ns=5,
@@ -73,12 +73,12 @@ def test_a_response_of_a_device_made_for_hono() -> None:
         Run("command-response/pump7", "pump7", AMQP | 1, b"", [b"\x00\x53"], 5),
     ],
 )
-def test_what_is_about_no_command_says_nothing(nothing: Run) -> None:
+def test_messages_without_a_command_are_ignored(nothing: Run) -> None:
     assert has_news(batch(nothing))
     assert news(nothing, RESPONSE)[0].id == "a1", "and what came with it counts"
 
 
-def test_a_content_type_is_what_a_database_takes() -> None:
+def test_content_type_is_valid_for_a_database() -> None:
     answer = amqp_from_run(run("command-response/pump7", b"x", Properties(correlation_data=b"a1")), 0)
     said = amqp_from_run(RESPONSE, 0).replace(b"text/plain", b"text\0\r\nain")
     (found, without) = (
@@ -88,16 +88,16 @@ def test_a_content_type_is_what_a_database_takes() -> None:
 
 
 @pytest.mark.parametrize("status", ["", "-1", "1000", "a", "²"])
-def test_a_status_nobody_could_mean_is_none(status: str) -> None:
+def test_invalid_status_is_dropped(status: str) -> None:
     said = Properties(correlation_data=b"a1", user_property=(("status", status),))
     assert news(run("command-response/pump7", b"x", said))[0].status is None
 
 
-def test_of_a_long_response_the_beginning_is_kept() -> None:
+def test_long_response_is_cut() -> None:
     said = Properties(correlation_data=b"a1")
     (found,) = news(run("command-response/pump7", b"x" * (RESPONSE_BYTES_MAX + 1), said))
     assert len(found.response or b"") == RESPONSE_BYTES_MAX
 
 
-def test_other_messages_are_not_looked_at() -> None:
+def test_other_messages_are_not_parsed() -> None:
     assert not has_news(batch(run("plant/7", b"1"), run("command/pump7", b"1"), run("commands", b"1")))

@@ -51,7 +51,7 @@ def run(folder: Path, work: Callable[[Hub], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_who_waits_hears_what_becomes_of_it(tmp_path: Path) -> None:
+def test_waiting_request_gets_each_change(tmp_path: Path) -> None:
     async def work(hub: Hub) -> None:
         sent = await hub.commands.send(DRAFT)
         waiting = asyncio.ensure_future(hub.commands.wait(sent.id, WAIT_S))
@@ -69,7 +69,7 @@ def test_who_waits_hears_what_becomes_of_it(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
-def test_what_applications_cannot_be_told_is_not_kept(tmp_path: Path) -> None:
+def test_report_that_cannot_be_sent_to_applications_is_not_stored(tmp_path: Path) -> None:
     async def work(hub: Hub) -> None:
         sent = await hub.commands.send(DRAFT)
         hub.deaf = True
@@ -85,7 +85,7 @@ def test_what_applications_cannot_be_told_is_not_kept(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
-def test_what_others_put_into_the_registry_goes_down(tmp_path: Path) -> None:
+def test_commands_added_to_the_registry_elsewhere_are_sent(tmp_path: Path) -> None:
     async def work(hub: Hub) -> None:
         line = StubLine({})
         line.gateway = ("acme", "hall")
@@ -104,7 +104,7 @@ def added_beside(hub: Hub) -> str:
         opened.close()
 
 
-def test_what_no_gateway_comes_for_expires_here(tmp_path: Path) -> None:
+def test_command_without_a_gateway_expires_at_the_hub(tmp_path: Path) -> None:
     async def work(hub: Hub) -> None:
         sent = await hub.commands.send(DRAFT._replace(ttl_s=0.01))
         await until(lambda: hub.told == [(sent.id, "expired")])
@@ -112,7 +112,7 @@ def test_what_no_gateway_comes_for_expires_here(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
-def test_what_is_cancelled_goes_nowhere_and_who_waits_hears_it(tmp_path: Path) -> None:
+def test_cancelled_command_is_not_sent_and_its_request_is_answered(tmp_path: Path) -> None:
     async def work(hub: Hub) -> None:
         sent = await hub.commands.send(DRAFT)
         waits = asyncio.ensure_future(hub.commands.wait(sent.id, WAIT_S))
@@ -133,7 +133,7 @@ def test_what_is_cancelled_goes_nowhere_and_who_waits_hears_it(tmp_path: Path) -
     run(tmp_path, work)
 
 
-def test_what_others_cancel_is_told(tmp_path: Path) -> None:
+def test_cancellation_elsewhere_is_reported(tmp_path: Path) -> None:
     """A cancellation by another process, as `waypost fleet command cancel`, is reported."""
 
     async def work(hub: Hub) -> None:
@@ -148,7 +148,7 @@ def test_what_others_cancel_is_told(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
-def test_so_much_is_asked_at_once(tmp_path: Path) -> None:
+def test_concurrent_requests_are_bounded(tmp_path: Path) -> None:
     async def work(hub: Hub) -> None:
         asked = [asyncio.ensure_future(hub.commands.get("x")) for _ in range(REQUESTS_MAX + 1)]
         done = await asyncio.gather(*asked, return_exceptions=True)
@@ -165,7 +165,7 @@ def test_so_much_is_asked_at_once(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
-def test_a_hub_that_stops_says_so(tmp_path: Path) -> None:
+def test_stopping_hub_refuses(tmp_path: Path) -> None:
     async def main() -> None:
         hub = Hub(tmp_path)
         with pytest.raises(CommandsBusy, match="starting or stopping"):
@@ -194,7 +194,7 @@ GOOD = CommandDocument(gateway="hall", device="pump7", name="on")
         ),
     ],
 )
-def test_what_is_written_wrong_is_said(document: CommandDocument, words: str) -> None:
+def test_invalid_commands_are_refused(document: CommandDocument, words: str) -> None:
     with pytest.raises(InvalidCommand, match=words):
         check_command(document, "acme", "")
     assert check_command(GOOD, "acme", "").payload == b""
@@ -203,6 +203,6 @@ def test_what_is_written_wrong_is_said(document: CommandDocument, words: str) ->
 @pytest.mark.parametrize(
     ("payload", "body", "content_type"), [("on", b"on", None), ({"a": 1}, b'{"a":1}', "application/json")]
 )
-def test_a_payload_is_text_or_json(payload: object, body: bytes, content_type: str | None) -> None:
+def test_payload_is_text_or_json(payload: object, body: bytes, content_type: str | None) -> None:
     made = check_command(CommandDocument(gateway="hall", device="pump7", name="on", payload=payload), "acme", "")
     assert (made.payload, made.content_type) == (body, content_type)

@@ -150,7 +150,7 @@ def another_hub_has_it(tmp_path: Path, gateway: tuple[str, str]) -> None:
     other.close()
 
 
-def test_a_batch_is_answered_once_it_is_in_the_lake(tmp_path: Path) -> None:
+def test_batch_is_answered_once_it_is_in_the_lake(tmp_path: Path) -> None:
     async def scenario(bench: Bench) -> None:
         session = bench.session()
         bench.send(session, "first")
@@ -167,7 +167,7 @@ def test_a_batch_is_answered_once_it_is_in_the_lake(tmp_path: Path) -> None:
     assert sum(report.landed.duplicates for report in bench.reports) == 3
 
 
-def test_what_comes_together_lands_together(tmp_path: Path) -> None:
+def test_simultaneous_batches_land_together(tmp_path: Path) -> None:
     async def scenario(bench: Bench) -> None:
         sessions = [bench.session(f"gw{i}") for i in range(10)]
         for session in sessions:
@@ -178,7 +178,7 @@ def test_what_comes_together_lands_together(tmp_path: Path) -> None:
     assert run(tmp_path, scenario).rows == 30
 
 
-def test_a_trickle_lands_once_in_twice_the_gather_time(tmp_path: Path) -> None:
+def test_trickle_lands_once_in_twice_the_gather_time(tmp_path: Path) -> None:
     """Messages after a landing wait for the next one, so there is one file a second, not two."""
 
     async def scenario(bench: Bench) -> None:
@@ -192,7 +192,7 @@ def test_a_trickle_lands_once_in_twice_the_gather_time(tmp_path: Path) -> None:
     run(tmp_path, scenario, gather_ms=100)
 
 
-def test_the_end_of_a_backlog_does_not_wait_for_company(tmp_path: Path) -> None:
+def test_end_of_a_backlog_does_not_wait_for_more(tmp_path: Path) -> None:
     async def scenario(bench: Bench) -> None:
         session = bench.session()
         bench.send(session, "bulk", body=b"x" * QUIET_BYTES_MIN, lane=BatchLane.BACKLOG)
@@ -203,7 +203,7 @@ def test_the_end_of_a_backlog_does_not_wait_for_company(tmp_path: Path) -> None:
     run(tmp_path, scenario, gather_ms=600_000)
 
 
-def test_however_much_is_live_it_lands_once_in_twice_the_gather_time(tmp_path: Path) -> None:
+def test_live_messages_land_once_in_twice_the_gather_time_at_any_rate(tmp_path: Path) -> None:
     """Live messages wait for the next landing even though no gateway waits for an answer. Else each pause between
     batches would make a file."""
 
@@ -219,9 +219,7 @@ def test_however_much_is_live_it_lands_once_in_twice_the_gather_time(tmp_path: P
     run(tmp_path, scenario, gather_ms=100)
 
 
-def test_what_gateways_say_of_themselves_does_not_cut_the_gathering_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_reports_do_not_shorten_the_gathering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Status rows do not start a landing. A fleet reports all the time, and each row would make a file."""
     for name in ("STATUS_EVERY_S", "SEEN_EVERY_S", "PRESENCE_EVERY_S"):
         monkeypatch.setattr(f"cloud.hub.committer.{name}", 0.0)
@@ -243,7 +241,7 @@ def test_what_gateways_say_of_themselves_does_not_cut_the_gathering_off(
 class TestConnections:
     """Landing goes on while connections come and go."""
 
-    def test_what_a_connection_left_behind_lands(self, tmp_path: Path) -> None:
+    def test_batches_of_an_ended_connection_land(self, tmp_path: Path) -> None:
         async def scenario(bench: Bench) -> None:
             for number in range(20):  # each of them ends before its landing
                 session = bench.session()
@@ -254,7 +252,7 @@ class TestConnections:
         bench = run(tmp_path, scenario)
         assert bench.landed() == Counter({("gw1", "a", sequence): 1 for sequence in range(60)})
 
-    def test_a_later_connection_does_not_undo_what_the_one_before_sent(self, tmp_path: Path) -> None:
+    def test_later_connection_does_not_undo_earlier_batches(self, tmp_path: Path) -> None:
         async def scenario(bench: Bench) -> None:
             old = bench.session()
             bench.send(old, "old")
@@ -267,7 +265,7 @@ class TestConnections:
         assert dict(bench.answers) == {"old": LandingOutcome.LANDED, "new": LandingOutcome.LANDED}
         assert bench.rows == 3
 
-    def test_a_landing_that_outlasts_the_wait_for_it_ends_without_a_fault(self, tmp_path: Path) -> None:
+    def test_landing_that_outlasts_its_wait_ends_without_a_fault(self, tmp_path: Path) -> None:
         """The registry answers only after the hub has stopped waiting for it."""
         faults: list[dict[str, Any]] = []
         answering = threading.Event()
@@ -292,7 +290,7 @@ class TestConnections:
         asyncio.run(main())
         assert faults == []
 
-    def test_thousands_that_come_and_go_cost_one_transaction(self, tmp_path: Path) -> None:
+    def test_thousands_of_short_connections_cost_one_transaction(self, tmp_path: Path) -> None:
         async def scenario(bench: Bench) -> None:
             session = bench.session()
             bench.send(session, "first")
@@ -311,7 +309,7 @@ class TestConnections:
         assert (known["comes and goes"].generation, known["comes and goes"].connected) == (5_000, False)
         assert bench.rows == 6
 
-    def test_a_gateway_that_went_to_another_hub_is_given_its_batches_back(self, tmp_path: Path) -> None:
+    def test_gateway_that_moved_to_another_hub_gets_its_batches_released(self, tmp_path: Path) -> None:
         async def scenario(bench: Bench) -> None:
             session = bench.session()
             bench.send(session, "before")
@@ -324,7 +322,7 @@ class TestConnections:
         assert bench.answers == [("before", LandingOutcome.LANDED), ("after", LandingOutcome.RELEASED)]
         assert bench.rows == 3
 
-    def test_a_store_is_compared_after_all_that_was_sent_before_has_landed(
+    def test_store_is_compared_after_all_earlier_batches_have_landed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("cloud.hub.queue.LANDING_ROWS_MAX", 6)
@@ -342,9 +340,7 @@ class TestConnections:
 class TestShares:
     """A landing takes a share of every gateway's batches."""
 
-    def test_who_sends_little_does_not_wait_for_who_sends_much(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_small_sender_is_not_starved_by_large_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("cloud.hub.queue.LANDING_ROWS_MAX", 6)
 
         async def scenario(bench: Bench) -> None:
@@ -360,7 +356,7 @@ class TestShares:
         assert names.index("small") <= 6, "behind the landing under way, and in the next"
         assert [name for name in names if name != "small"] == [str(number) for number in range(14)]
 
-    def test_a_batch_in_parts_has_one_answer(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_batch_in_parts_has_one_answer(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("cloud.lake.parts.PART_ROWS_MAX", 2)
         monkeypatch.setattr("cloud.hub.queue.LANDING_ROWS_MAX", 3)
 
@@ -381,7 +377,7 @@ class TestShares:
         assert bench.landed() == Counter({("gw1", "a", sequence): 1 for sequence in range(9)})
         assert bench.landing.versions["telemetry"] > 3
 
-    def test_a_batch_in_parts_is_released_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_batch_in_parts_is_released_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("cloud.lake.parts.PART_ROWS_MAX", 2)
 
         async def scenario(bench: Bench) -> None:
@@ -397,7 +393,7 @@ class TestShares:
             ("large", LandingOutcome.RELEASED),
         ]
 
-    def test_what_there_was_no_time_for_lands_next(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_batches_beyond_the_time_land_next(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("cloud.hub.lander.LANDING_S_MAX", 0.0)
         monkeypatch.setattr("cloud.lake.landing.SLICE_BYTES_MAX", 1)
 
@@ -415,9 +411,7 @@ class TestShares:
         assert max(report.landed.rows for report in bench.reports) == 3
         assert all(report.landed.spent_s for report in bench.reports if report.landed.rows)
 
-    def test_of_what_a_connection_left_behind_much_is_forgotten(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_much_of_an_ended_connection_is_dropped(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("cloud.hub.committer.LEFT_BEHIND_BYTES_MAX", 3_000)
 
         async def scenario(bench: Bench) -> None:
@@ -449,9 +443,9 @@ FAULTS = [
 ]
 
 
-class TestWhatTheHubCannotDo:
+class TestFailedLandings:
     @pytest.mark.parametrize("step", ["prepared", "written", "committed", "synced", "confirmed"])
-    def test_nothing_is_answered_while_the_lake_refuses_and_all_lands_once_after(
+    def test_nothing_is_answered_while_the_lake_refuses_and_all_lands_once_afterwards(
         self, tmp_path: Path, step: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.INFO, logger="cloud.hub.committer")
@@ -487,7 +481,7 @@ class TestWhatTheHubCannotDo:
         assert words.count("landing works again") == 1
 
     @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
-    def test_it_is_held_whatever_it_is_and_lands_when_it_is_over(self, tmp_path: Path, fault: Exception) -> None:
+    def test_batches_are_held_for_any_fault_and_land_afterwards(self, tmp_path: Path, fault: Exception) -> None:
         async def scenario(bench: Bench) -> None:
             tries: list[str] = []
 
@@ -507,7 +501,7 @@ class TestWhatTheHubCannotDo:
         assert bench.landed() == Counter({("gw1", "a", sequence): 1 for sequence in range(3)})
 
     @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
-    def test_one_batch_that_cannot_be_landed_does_not_stop_the_others(self, tmp_path: Path, fault: Exception) -> None:
+    def test_one_batch_that_cannot_land_does_not_block_others(self, tmp_path: Path, fault: Exception) -> None:
         async def scenario(bench: Bench) -> None:
             good, bad = bench.session("good"), bench.session("bad")
             land = bench.landing.land
@@ -540,7 +534,7 @@ class TestWhatTheHubCannotDo:
         assert order.index("bad") < order.index("bad, behind it")
         assert set(bench.landed().values()) == {1}
 
-    def test_what_is_held_goes_with_its_connection(self, tmp_path: Path) -> None:
+    def test_held_batches_end_with_their_connection(self, tmp_path: Path) -> None:
         async def scenario(bench: Bench) -> None:
             def fail(done: str) -> None:
                 raise LakeError("no space left on device")
@@ -555,7 +549,7 @@ class TestWhatTheHubCannotDo:
 
         assert run(tmp_path, scenario).answers == []
 
-    def test_what_is_behind_something_held_goes_with_it(self, tmp_path: Path) -> None:
+    def test_batches_behind_a_held_one_end_with_it(self, tmp_path: Path) -> None:
         """The gateway sends both again, in order. If the later batch landed now, it would land out of order."""
 
         async def scenario(bench: Bench) -> None:
@@ -592,7 +586,7 @@ class TestWhatTheHubCannotDo:
 
         assert dict(run(tmp_path, scenario).answers) == {"good": LandingOutcome.LANDED, "bad": LandingOutcome.RELEASED}
 
-    def test_a_table_that_refuses_holds_nothing_but_what_belongs_into_it(self, tmp_path: Path) -> None:
+    def test_table_that_refuses_holds_only_its_own_batches(self, tmp_path: Path) -> None:
         async def scenario(bench: Bench) -> None:
             land_ledger = bench.landing.land_ledger
 
@@ -610,7 +604,7 @@ class TestWhatTheHubCannotDo:
 
         assert run(tmp_path, scenario).answers[-1] == ("ledger", LandingOutcome.LANDED)
 
-    def test_a_table_in_which_nothing_can_be_settled_holds_nothing_else(
+    def test_table_that_cannot_settle_does_not_hold_others(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Writes of data files and of log entries fail for table `ledger` alone."""
@@ -645,7 +639,7 @@ class TestWhatTheHubCannotDo:
         ]
         assert len(rows(tmp_path / "lake", "ledger")) == 1
 
-    def test_what_one_gateway_says_keeps_nothing_back_that_others_say(self, tmp_path: Path) -> None:
+    def test_failing_report_of_one_gateway_does_not_block_others(self, tmp_path: Path) -> None:
         """A time at the end of the calendar cannot become a row: a fault that the check of documents missed."""
         end_us = 253_402_300_799_999_999
 
@@ -671,7 +665,7 @@ class TestWhatTheHubCannotDo:
             found = sorted(row["gateway"] for row in rows(tmp_path / "lake", table))
             assert found == ["gw1", "gw2", "gw3"], table
 
-    def test_landing_that_does_not_end_is_told_from_the_age_of_what_waits(
+    def test_endless_landing_is_detected_by_the_age_of_waiting_batches(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("cloud.hub.committer.STALLED_S", 0.02)
@@ -691,8 +685,8 @@ class TestWhatTheHubCannotDo:
         run(tmp_path, scenario)
 
 
-class TestWhatCannotBeRead:
-    def test_bytes_are_kept_and_accepted(self, tmp_path: Path) -> None:
+class TestUnreadable:
+    def test_unreadable_bytes_are_stored_and_accepted(self, tmp_path: Path) -> None:
         async def scenario(bench: Bench) -> None:
             unreadable = UnreadableContent(
                 "default", "gw1", "telemetry", 7, "checksum does not match", b"\x00bytes", 1_000
@@ -705,7 +699,7 @@ class TestWhatCannotBeRead:
         assert (row["gateway"], row["link"], row["delivery"], row["content"]) == ("gw1", "telemetry", 7, b"\x00bytes")
         assert row["reason"] == "checksum does not match"
 
-    def test_a_batch_no_rows_can_be_made_of_is_kept_and_in_the_ledger(
+    def test_batch_that_cannot_become_rows_is_stored_and_recorded(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def faulty(slices: Any, now_us: int) -> pa.Table:
@@ -732,7 +726,7 @@ class TestWhatCannotBeRead:
         assert entry["reason"] == QUARANTINED
 
 
-def test_closing_lands_what_was_gathered(tmp_path: Path) -> None:
+def test_closing_lands_gathered_batches(tmp_path: Path) -> None:
     async def scenario(bench: Bench) -> None:
         session = bench.session()
         bench.send(session, "last")
@@ -756,7 +750,7 @@ class TestLargeLedger:
         names = ((sequence, sequence) for sequence in range(0, 2 * self.RANGES, 2))
         return LedgerDocument([LedgerRange("default", gateway, "e", "a", *name, 1, "expired", 1) for name in names])
 
-    def test_each_range_is_there_once_and_its_document_has_one_answer(self, tmp_path: Path) -> None:
+    def test_each_range_lands_once_and_its_document_has_one_answer(self, tmp_path: Path) -> None:
         async def scenario(bench: Bench) -> None:
             session = bench.session()
             for name in ("first", "again"):
@@ -774,7 +768,7 @@ class TestLargeLedger:
         found = [row["first_sequence"] for row in rows(tmp_path / "lake", "ledger")]
         assert sorted(found) == list(range(0, 2 * self.RANGES, 2))
 
-    def test_a_landing_takes_as_many_as_it_has_time_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_landing_takes_documents_within_its_time(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A batch of another gateway does not wait for all ranges, and all ranges land."""
         monkeypatch.setattr("cloud.hub.lander.LANDING_S_MAX", 0.0)
 
@@ -788,7 +782,7 @@ class TestLargeLedger:
         assert [report.ledger_ranges for report in bench.reports if report.ledger_ranges] == [1_000] * 10
 
 
-def test_memory_is_given_back_in_time_whatever_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_released_in_time_in_any_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large landing postpones the release of memory, but not for ever."""
     given_back: list[float] = []
     for name, value in (("BYTES_MIN", 1), ("AFTER_S", 60.0), ("WITHIN_S", 0.2)):
@@ -807,7 +801,7 @@ def test_memory_is_given_back_in_time_whatever_follows(tmp_path: Path, monkeypat
     assert given_back[1] - given_back[0] > 0.1, "and not after each landing"
 
 
-def test_memory_is_given_back_after_files_were_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_released_after_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is released after a compaction, as small files may hold megabytes of repeated rows."""
     given_back: list[int] = []
     for module in ("tables", "compaction"):
@@ -829,7 +823,7 @@ def test_memory_is_given_back_after_files_were_put_together(tmp_path: Path, monk
     run(tmp_path, scenario)
 
 
-def test_a_landing_takes_no_more_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_landing_has_a_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloud.hub.queue.LANDING_ROWS_MAX", 10)
 
     async def scenario(bench: Bench) -> None:

@@ -76,7 +76,7 @@ async def rig(limits: Limits = LIMITS, resident: Callable[[], int] = lambda: 0) 
         await connections.stop()
 
 
-def test_who_has_not_said_who_it_is_takes_no_place_of_others() -> None:
+def test_unidentified_peers_take_no_place_of_others() -> None:
     async def scenario() -> None:
         async with rig() as hub:
             known = await hub.connect()
@@ -91,7 +91,7 @@ def test_who_has_not_said_who_it_is_takes_no_place_of_others() -> None:
     asyncio.run(scenario())
 
 
-def test_nobody_is_let_in_beyond_what_the_process_may_take() -> None:
+def test_connections_beyond_the_limit_of_the_process_are_refused() -> None:
     taken = 0
 
     async def scenario() -> None:
@@ -111,7 +111,7 @@ def test_nobody_is_let_in_beyond_what_the_process_may_take() -> None:
     asyncio.run(scenario())
 
 
-def test_sockets_that_linger_count_among_the_connections_that_may_be_open() -> None:
+def test_lingering_sockets_count_as_open_connections() -> None:
     most = 8
 
     async def scenario() -> None:
@@ -132,7 +132,7 @@ def test_sockets_that_linger_count_among_the_connections_that_may_be_open() -> N
     asyncio.run(scenario())
 
 
-def test_one_gateway_can_have_two_of_the_largest_messages_under_way() -> None:
+def test_one_gateway_may_have_two_largest_messages_in_flight() -> None:
     assert LIMITS.packet_bytes_max == MESSAGE_BYTES_MAX
     assert LIMITS.connections_max == CONNECTIONS_MAX
     assert 2 * MESSAGE_BYTES_MAX <= HELD_HALF_SENT_BYTES_MAX // 2

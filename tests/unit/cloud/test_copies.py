@@ -70,14 +70,14 @@ class SpacesStub(dict[str, Any]):
         return iter(self.values())
 
 
-def test_nothing_is_made_where_nobody_receives() -> None:
+def test_nothing_is_copied_without_a_receiver() -> None:
     rig = Rig()
     rig.copies.take("acme", "gw1", cast(Batch, SimpleNamespace(lane=BatchLane.LIVE)))
     rig.copies.take("nobody", "gw1", cast(Batch, None))
     assert not rig.calls
 
 
-def test_what_is_wanted_is_copied() -> None:
+def test_messages_with_a_receiver_are_copied() -> None:
     rig = Rig("plant/1")
     rig.copies.take("acme", "gw1", batch())
     rig.copies.take("acme", "gw1", batch("plant/2"))
@@ -89,7 +89,7 @@ def test_what_is_wanted_is_copied() -> None:
     assert not rig.calls
 
 
-def test_what_waits_is_bounded() -> None:
+def test_waiting_copies_are_bounded() -> None:
     size = batch().stored()[0].run.size + RUN_BYTES
     rig = Rig("plant/1", bytes_max=3 * size)
     for _ in range(5):
@@ -103,7 +103,7 @@ def test_what_waits_is_bounded() -> None:
     assert rig.copies.figures("acme").missed == 2, "there is room again"
 
 
-def test_the_loop_is_for_others_most_of_the_time() -> None:
+def test_copies_leave_most_of_the_loop_to_others() -> None:
     rig = Rig("plant/1")
     rig.copies.take("acme", "gw1", batch(messages=6 * COPIED_AT_ONCE))
     assert rig.turn() == 0.0
@@ -121,7 +121,7 @@ def test_tenants_take_turns() -> None:
 
 
 class TestSpaces:
-    def test_memory_is_shared_and_their_number_bounded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_memory_is_shared_and_spaces_are_bounded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert SPACES_MAX > 2
         monkeypatch.setattr("cloud.hub.spaces.SPACES_MAX", 2)
 
@@ -136,7 +136,7 @@ class TestSpaces:
 
         asyncio.run(scenario())
 
-    def test_a_store_that_cannot_be_opened_is_said(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_space_that_cannot_be_opened_is_logged(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         (tmp_path / "spaces").mkdir()
         (tmp_path / "spaces" / "acme").write_text("no directory")
 

@@ -47,12 +47,12 @@ class Rig:
         self.land()
 
 
-def test_one_alone_has_what_its_window_holds() -> None:
+def test_single_gateway_gets_its_whole_window() -> None:
     rig = Rig(1)
     assert rig.gateways[0].batches == BATCHES_MAX == UPLINK_WINDOW_BYTES // UPLINK_BATCH_BYTES
 
 
-def test_a_fleet_that_comes_at_once_shares_from_the_first_on() -> None:
+def test_simultaneous_fleet_shares_from_the_start() -> None:
     rig = Rig(1_000)
     given = [each.batches for each in rig.gateways]
     assert given == sorted(given, reverse=True)
@@ -64,7 +64,7 @@ def test_a_fleet_that_comes_at_once_shares_from_the_first_on() -> None:
     assert {each.batches for each in rig.gateways} == {BATCHES_MIN}
 
 
-def test_those_that_send_as_they_measure_take_no_share() -> None:
+def test_live_gateways_take_no_share() -> None:
     rig = Rig(1_000)
     rig.settle()
     for each in rig.gateways:
@@ -75,7 +75,7 @@ def test_those_that_send_as_they_measure_take_no_share() -> None:
     assert behind.batches == BATCHES_MAX
 
 
-def test_what_waits_already_leaves_less_and_what_has_landed_more() -> None:
+def test_waiting_bytes_reduce_credit_and_landed_ones_restore_it() -> None:
     rig = Rig(4)
     rig.settle()
     for each in rig.gateways:
@@ -88,7 +88,7 @@ def test_what_waits_already_leaves_less_and_what_has_landed_more() -> None:
     assert {each.batches for each in rig.gateways} == {BATCHES_MAX}
 
 
-def test_who_is_gone_has_no_share() -> None:
+def test_departed_gateway_has_no_share() -> None:
     rig = Rig(100)
     rig.land()
     few = rig.gateways[0].batches
@@ -120,15 +120,15 @@ def fleet(sending: int, silent: int = 0) -> Rig:
         (10_000, SMALL_BATCHES_MIN),
     ],
 )
-def test_the_more_send_as_they_measure_the_longer_each_gathers(sending: int, batches: int) -> None:
+def test_gathering_time_grows_with_the_number_of_live_gateways(sending: int, batches: int) -> None:
     assert {each.batches for each in fleet(sending).gateways} == {batches}
 
 
-def test_who_says_nothing_makes_nobody_gather() -> None:
+def test_silent_gateways_do_not_extend_the_gathering() -> None:
     assert fleet(40, silent=5_000).gateways[0].batches == BATCHES_MAX
 
 
-def test_thousands_that_begin_at_once_do_not_storm() -> None:
+def test_thousands_of_simultaneous_starts_are_spread() -> None:
     """Granted credit cannot be withdrawn, so a silent gateway gets little, however few gateways send."""
     rig = fleet(1, silent=5_000)
     assert rig.gateways[0].batches == BATCHES_MAX
@@ -136,7 +136,7 @@ def test_thousands_that_begin_at_once_do_not_storm() -> None:
     assert {each.batches for each in fleet(1, silent=50).gateways} == {BATCHES_MAX}, "a small fleet may"
 
 
-def test_a_backlog_on_a_slow_link_is_not_taken_for_live_readings() -> None:
+def test_backlog_on_a_slow_link_is_not_taken_for_live_readings() -> None:
     """A slow link needs several small batches at once for its backlog."""
     rig = fleet(2_000)
     rig.gateways[7].has_backlog = True
@@ -148,7 +148,7 @@ def test_a_backlog_on_a_slow_link_is_not_taken_for_live_readings() -> None:
     assert rig.gateways[7].batches == SMALL_BATCHES_MIN
 
 
-def test_credit_comes_back_when_the_others_are_silent() -> None:
+def test_credit_returns_when_others_are_silent() -> None:
     rig = fleet(2_000)
     for each in rig.gateways[1:]:
         each.waiting_bytes = 0

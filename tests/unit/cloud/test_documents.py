@@ -21,7 +21,7 @@ NOW_US = 1_795_250_665_237_123
 SESSION = GatewaySession("default", "gw1", "-")
 
 
-def test_a_status_of_an_edge_becomes_a_row() -> None:
+def test_status_of_a_gateway_becomes_a_row() -> None:
     document = {
         "state": "running",
         "epoch": "e",
@@ -41,7 +41,7 @@ def test_a_status_of_an_edge_becomes_a_row() -> None:
     "document",
     [{"state": 5}, {"backlog_messages": -1}, {"backlog_messages": 1 << 63}, {"epoch": "e" * 256}],
 )
-def test_a_status_that_lies_about_its_types_is_refused(document: dict[str, object]) -> None:
+def test_status_with_wrong_types_is_refused(document: dict[str, object]) -> None:
     with pytest.raises(DocumentError, match=r"\$"):
         status_row(SESSION, document, NOW_US)
 
@@ -49,7 +49,7 @@ def test_a_status_that_lies_about_its_types_is_refused(document: dict[str, objec
 RANGE = {"epoch": "e", "address": "a", "first_sequence": 3, "last_sequence": 9, "reason": "expired", "bytes": 70}
 
 
-def test_ledger_documents_have_one_range_or_several() -> None:
+def test_ledger_document_has_one_or_several_ranges() -> None:
     expected = LedgerRange("default", "gw1", "e", "a", 3, 9, 70, "expired", NOW_US)
     assert list(ledger_ranges(SESSION, RANGE, NOW_US)) == [expected]
     assert list(ledger_ranges(SESSION, {"ranges": [RANGE, RANGE]}, NOW_US)) == [expected, expected]
@@ -66,7 +66,7 @@ def test_ledger_documents_have_one_range_or_several() -> None:
         -1,
     ],
 )
-def test_a_time_at_an_end_of_the_calendar_is_none(time: object) -> None:
+def test_time_at_an_end_of_the_calendar_is_dropped(time: object) -> None:
     """A row with such a time could not be landed, nor other rows of the same landing."""
     document = msgspec.json.decode(msgspec.json.encode({**RANGE, "decided_at": time}))
     [entry] = ledger_ranges(SESSION, document, NOW_US)
@@ -74,7 +74,7 @@ def test_a_time_at_an_end_of_the_calendar_is_none(time: object) -> None:
     assert (entry.decided_at, status["reported_at"], status["backlog_oldest_at"]) == (NOW_US, NOW_US, NOW_US)
 
 
-def test_the_last_time_there_is_can_be_landed() -> None:
+def test_latest_representable_time_lands() -> None:
     """The last time is in 2262, the limit of nanoseconds."""
     row = status_row(SESSION, {"reported_at": (1 << 63) - 1}, NOW_US)
     latest = statistics(record_rows("gateway_status", [row], NOW_US))["maxValues"]
@@ -91,7 +91,7 @@ def test_the_last_time_there_is_can_be_landed() -> None:
         {"epoch": 1},
     ],
 )
-def test_a_ledger_document_that_cannot_be_right_is_refused(change: dict[str, object]) -> None:
+def test_implausible_ledger_document_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(DocumentError):
         ledger_ranges(SESSION, {**RANGE, **change}, NOW_US)
 
@@ -100,7 +100,7 @@ STRETCH = {"boot": "b", "number": 2, "began": 5_000_000, "known": "measured", "l
 CLOCK = {"told_at": 9_000, "stretches": [{**STRETCH, "messages": [["e", "a", 3, 9, None, 4_000]]}, STRETCH]}
 
 
-def test_a_clock_document_has_a_row_for_each_range_and_one_for_a_stretch_without() -> None:
+def test_clock_document_has_a_row_for_each_range_and_for_a_period_without_ranges() -> None:
     ranged, bare = clock_offset_rows(SESSION, CLOCK, NOW_US)
     assert (ranged["gateway"], ranged["boot"], ranged["stretch"], ranged["began"]) == ("gw1", "b", 2, 5_000)
     assert (ranged["known"], ranged["offset_low_us"], ranged["offset_high_us"]) == ("measured", 7, 7)
@@ -123,18 +123,18 @@ def test_a_clock_document_has_a_row_for_each_range_and_one_for_a_stretch_without
         {"messages": [["e", "a", -1, 3]]},
     ],
 )
-def test_a_clock_document_that_cannot_be_right_is_refused(change: dict[str, object]) -> None:
+def test_implausible_clock_document_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(DocumentError):
         clock_offset_rows(SESSION, {"told_at": 0, "stretches": [{**STRETCH, **change}]}, NOW_US)
 
 
-def test_a_clock_document_has_a_bound() -> None:
+def test_clock_document_is_bounded() -> None:
     many = {**STRETCH, "messages": [["e", "a", 0, 0]] * (STATEMENTS_MAX + 1)}
     with pytest.raises(DocumentError, match="more than"):
         clock_offset_rows(SESSION, {"told_at": 0, "stretches": [many]}, NOW_US)
 
 
-def test_a_configuration_is_read(tmp_path: Path) -> None:
+def test_configuration_is_read(tmp_path: Path) -> None:
     file = tmp_path / "hub.yaml"
     file.write_text("apiVersion: waypost/v1\nkind: Hub\nspec:\n  amqp: 127.0.0.1:0\n  gatherMilliseconds: 50\n")
     assert load(file) == HubSettings(amqp=ListenEndpoint("127.0.0.1", 0), gather_milliseconds=50)
@@ -158,7 +158,7 @@ def test_a_configuration_is_read(tmp_path: Path) -> None:
         ("kind: &kind Hub\nspec: *kind\n", ":1: spec: YAML aliases"),
     ],
 )
-def test_a_bad_configuration_names_file_line_and_path(tmp_path: Path, text: str, place: str) -> None:
+def test_invalid_configuration_is_reported_with_file_line_and_path(tmp_path: Path, text: str, place: str) -> None:
     file = tmp_path / "hub.yaml"
     file.write_text(text)
     with pytest.raises(ConfigurationRejected) as caught:

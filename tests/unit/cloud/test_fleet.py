@@ -14,7 +14,7 @@ from cloud.hub.tenants import Quota, Tenants
 
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(1, 9))), st.integers(0, 100))
-def test_a_rate_is_what_came_in_each_of_the_last_seconds(events: list[tuple[int, int]], later: int) -> None:
+def test_rate_counts_the_last_seconds(events: list[tuple[int, int]], later: int) -> None:
     rate, now, model = Rate(), 0, dict[int, int]()
     for after, messages in events:
         now += after
@@ -25,7 +25,7 @@ def test_a_rate_is_what_came_in_each_of_the_last_seconds(events: list[tuple[int,
     assert rate.history(now + 0.9) == wanted
 
 
-def test_a_replaced_connection_does_not_take_the_gateway_offline() -> None:
+def test_replaced_connection_does_not_set_the_gateway_offline() -> None:
     fleet = FleetState()
     old, new = GatewaySession("default", "gw1", "a"), GatewaySession("default", "gw1", "b")
     assert fleet.connect(old, 1) is None
@@ -37,7 +37,7 @@ def test_a_replaced_connection_does_not_take_the_gateway_offline() -> None:
     assert (fleet.connected, fleet.gateways["default", "gw1"].last_seen) == (0, 4)
 
 
-def test_a_tenant_has_so_many_gateways() -> None:
+def test_pages_follow_each_other() -> None:
     fleet = FleetState(quotas=Tenants(own={"acme": Quota(gateways=2)}))
     fleet.load([GatewayRecord("acme", "gone", 1, 1, False, "-", 1, 0)])
     fleet.connect(GatewaySession("acme", "gw1", "a"), 1)
@@ -48,7 +48,7 @@ def test_a_tenant_has_so_many_gateways() -> None:
     assert fleet.tenant("acme").known == 2
 
 
-def test_what_has_landed_of_a_forgotten_gateway_counts_when_it_comes_back() -> None:
+def test_landed_messages_of_a_forgotten_gateway_count_when_it_returns() -> None:
     fleet = FleetState()
     fleet.load([GatewayRecord("acme", "gw1", 1, 1, False, "-", 1, 3)], {("acme", "gw2"): 4})
     fleet.forget(("acme", "gw1"), 5)
@@ -57,7 +57,7 @@ def test_what_has_landed_of_a_forgotten_gateway_counts_when_it_comes_back() -> N
     assert sorted((each.name, each.landed) for each in fleet.gateways.values()) == [("gw1", 3), ("gw2", 4), ("gw3", 0)]
 
 
-def test_a_forgotten_gateway_gives_its_place_back() -> None:
+def test_forgotten_gateway_frees_its_place() -> None:
     fleet = FleetState(quotas=Tenants(own={"acme": Quota(gateways=1)}))
     first = GatewaySession("acme", "gw1", "a")
     fleet.connect(first, 1)

@@ -38,26 +38,26 @@ def across(takes: str, gives: str, *hosts: str) -> Documents:
 
 
 class TestRings:
-    def test_two_gateways_over_one_peer(self) -> None:
+    def test_ring_of_two_gateways_over_one_peer_is_refused(self) -> None:
         with pytest.raises(FleetLoop) as found:
             require_no_ring({"b": across(Y, X, "rabbit")}, {"a": across(X, Y, "rabbit")})
         words = str(found.value)
         assert all(each in words for each in ("gateway a", "gateway b", '"f" (in/# from', '"g" (in/# to'))
         assert "nothing was sent" in words
 
-    def test_connectors_that_share_one_endpoint_lead_to_the_same_addresses(self) -> None:
+    def test_connectors_with_a_shared_endpoint_reach_the_same_addresses(self) -> None:
         others = {"a": across(X, Y, "rabbit1", "rabbit2")}
         with pytest.raises(FleetLoop):
             require_no_ring({"b": across(Y, X, "rabbit2")}, others)
         require_no_ring({"b": across(Y, X, "rabbit3")}, others)
 
-    def test_over_three(self) -> None:
+    def test_ring_of_three_gateways_is_refused(self) -> None:
         others = {"a": across(X, Y, "rabbit"), "b": across(Y, "z/#", "rabbit")}
         require_no_ring({"c": across("w/#", X, "rabbit")}, others)
         with pytest.raises(FleetLoop, match=r"gateway a.*gateway [bc].*gateway [bc]"):
             require_no_ring({"c": across("z/1", X, "rabbit")}, others)
 
-    def test_over_the_hub(self) -> None:
+    def test_ring_over_the_hub_is_refused(self) -> None:
         """One gateway sends to its hub; another receives the live copies and sends them again."""
         sends = [hub("amqps://hub.example:5671"), forwards(X, X, "out", "hub")]
         takes = [space("rabbit"), forwards(X, Y, "out", name="g")]
@@ -71,21 +71,21 @@ class TestRings:
         with pytest.raises(FleetLoop):
             require_no_ring({"b": ring}, {"a": sends})
 
-    def test_gateways_alike_are_one(self) -> None:
+    def test_identical_gateways_count_as_one(self) -> None:
         alike = across(X, Y, "rabbit")
         require_no_ring({f"store-{i}": alike for i in range(2_000)}, {})
         with pytest.raises(FleetLoop):
             require_no_ring({f"store-{i}": alike for i in range(2_000)}, {"center": across(Y, X, "rabbit")})
 
-    def test_a_ring_that_is_there_hinders_nobody_else(self) -> None:
+    def test_existing_ring_does_not_block_other_gateways(self) -> None:
         others = {"a": across(X, Y, "rabbit"), "b": across(Y, X, "rabbit")}
         require_no_ring({"c": across("v/#", "w/#", "rabbit")}, others)
 
-    def test_no_ring_where_names_do_not_meet(self) -> None:
+    def test_gateways_without_common_names_are_no_ring(self) -> None:
         require_no_ring({"b": across("y/1", X, "rabbit")}, {"a": across(X, "y/2", "rabbit")})
 
 
-def test_what_comes_round_over_hubs_says_where_it_has_been() -> None:
+def test_messages_that_return_over_hubs_carry_their_hops() -> None:
     """Live copies of a hub carry the list of hops, so a gateway recognises its own messages."""
     run = Run("plant/1", "pump", 1, b"", [b"x"], 5)
     for gateway, hops in (("g1", ("g1",)), ("g2", ("g1", "g2")), ("g1", ("g1", "g2", "g1"))):

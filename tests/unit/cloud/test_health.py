@@ -94,7 +94,7 @@ def holds(hub: Hub) -> None:
         (lambda hub: setattr(hub, "trouble", "no PEM"), "certificate", "no PEM", Severity.ERROR),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_faults_are_reported_as_problems(
     hub: Hub, change: Callable[[Hub], None], name: str, words: str, severity: Severity
 ) -> None:
     assert hub.problems() == []
@@ -105,7 +105,7 @@ def test_what_is_wrong_is_said(
     assert problem.next_step
 
 
-def test_an_older_copy_of_the_registry_is_a_problem_until_the_notice_is_removed(hub: Hub, tmp_path: Path) -> None:
+def test_older_copy_of_the_registry_is_a_problem_until_the_notice_is_removed(hub: Hub, tmp_path: Path) -> None:
     notice = OlderCopyNotice(tmp_path)
     notice.add(OlderCopySign.LAKE)
     notice.add(OlderCopySign.REVOCATIONS)
@@ -118,7 +118,7 @@ def test_an_older_copy_of_the_registry_is_a_problem_until_the_notice_is_removed(
     assert hub.problems() == []
 
 
-def test_two_machines_with_one_identity(hub: Hub) -> None:
+def test_two_machines_with_one_identity_are_a_problem(hub: Hub) -> None:
     machines = [RemoteProgram("first", "10.0.0.1"), RemoteProgram("second", "10.0.0.2")] * 2
     for displaced, arrived in pairwise(machines):
         hub.takeovers.add(("acme", "gw1"), displaced, arrived)

@@ -33,7 +33,7 @@ def batch(*ranges: tuple[str, int]) -> ReceivedBatch:
     )
 
 
-def test_what_is_behind_a_batch_that_waits_waits_too() -> None:
+def test_batches_behind_a_waiting_one_wait() -> None:
     """The second batch shares a stream with the first, which fails, and the third one with the second only."""
     failing, behind, further = batch(("a", 0)), batch(("a", 1), ("b", 0)), batch(("b", 1))
     landed: list[ReceivedBatch] = []

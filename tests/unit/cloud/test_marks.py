@@ -84,7 +84,7 @@ def flips(value: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("column", ["spans", "mark", "checksum", "address", "epoch"])
-def test_every_flipped_bit_of_a_row(tmp_path: Path, column: str) -> None:
+def test_every_flipped_bit_of_a_row_is_detected(tmp_path: Path, column: str) -> None:
     """A flipped bit makes no new message a duplicate, lands no message twice, and affects no other stream."""
     (tmp_path / "whole").mkdir()
     whole = Hub(tmp_path / "whole")
@@ -109,7 +109,7 @@ def test_every_flipped_bit_of_a_row(tmp_path: Path, column: str) -> None:
         shutil.rmtree(hub.directory)
 
 
-def test_an_unrelated_topic_of_the_gateway_lands_meanwhile(hub: Hub) -> None:
+def test_unrelated_topic_of_the_gateway_lands_meanwhile(hub: Hub) -> None:
     hub.close()
     hub.execute("UPDATE marks SET spans = x'00' WHERE gateway = 'gw1' AND address = 'a'")
     hub.open()
@@ -121,12 +121,12 @@ def test_an_unrelated_topic_of_the_gateway_lands_meanwhile(hub: Hub) -> None:
     assert hub.names()["gw1", "a", 31] == 1
 
 
-def test_the_names_on_disk_stay(hub: Hub) -> None:
+def test_names_on_disk_are_stable(hub: Hub) -> None:
     columns = [row[1] for row in hub.execute("PRAGMA table_info(commits)")]
     assert columns == ["writer", "table_name", "id", "state", "rows", "version", "moves"]
 
 
-def test_damage_found_when_a_commit_is_confirmed(hub: Hub) -> None:
+def test_damage_found_at_confirmation_is_handled(hub: Hub) -> None:
     """The hub died between the lake and the registry, and then the row was damaged."""
     confirm = hub.registry.commits.confirm
     hub.registry.commits.confirm = lambda prepared, version: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign]

@@ -17,6 +17,6 @@ print(len({}), "pandas" in sys.modules)
 
 
 @pytest.mark.parametrize("made", ["pa.table({'a': [1]})", "pa.array([1])", "pa.record_batch({'a': [1]})"])
-def test_the_first_thing_arrow_makes_does_not_look_for_pandas(made: str) -> None:
+def test_first_use_of_arrow_does_not_import_pandas(made: str) -> None:
     done = subprocess.run([sys.executable, "-c", FIRST.format(made)], capture_output=True, text=True, check=False)
     assert done.stdout == "1 False\n", done.stderr

@@ -37,7 +37,7 @@ def rows_of(batches: Sequence[ReceivedBatch]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("bytes_max", [1, 200, 400, 1_500, 10_000])
 @pytest.mark.parametrize("rows_max", [1, 3, 1_000])
-def test_everything_once_and_in_order(monkeypatch: pytest.MonkeyPatch, bytes_max: int, rows_max: int) -> None:
+def test_all_messages_land_once_in_order(monkeypatch: pytest.MonkeyPatch, bytes_max: int, rows_max: int) -> None:
     whole = rows_of(several())
     monkeypatch.setattr(parts, "PART_BYTES_MAX", bytes_max)
     monkeypatch.setattr(parts, "SLICE_BYTES_MAX", bytes_max)
@@ -54,12 +54,12 @@ def test_everything_once_and_in_order(monkeypatch: pytest.MonkeyPatch, bytes_max
         assert part.batch.size > 0
 
 
-def test_one_that_is_small_is_its_own_part() -> None:
+def test_small_batch_is_a_single_part() -> None:
     for batch in several():
         assert parts_of(batch) == [batch]
 
 
-def test_a_part_is_a_batch() -> None:
+def test_part_is_a_valid_batch() -> None:
     """A part can be stored in quarantine and read again."""
     for part in (part for batch in several() for part in parts_of(batch)):
         batch = part.batch

@@ -33,7 +33,7 @@ def shown(*uris: str) -> dict[str, Any]:
 
 
 class TestCertificates:
-    def test_the_uri_names_the_gateway(self) -> None:
+    def test_uri_identifies_the_gateway(self) -> None:
         found = read_certificate(shown("https://elsewhere/", "waypost://acme/gw1"))
         assert found == CertifiedGateway(HubPeer("acme", "gw1", PeerKind.GATEWAY), 0x0A1B)
 
@@ -66,18 +66,18 @@ class TestCertificates:
             ("waypost://acme/" + "g" * (GATEWAY_NAME_CHARACTERS_MAX + 1),),
         ],
     )
-    def test_others_name_nobody(self, uris: tuple[str, ...]) -> None:
+    def test_other_uris_identify_no_gateway(self, uris: tuple[str, ...]) -> None:
         with pytest.raises(InvalidPeer):
             read_certificate(shown(*uris))
 
-    def test_a_common_name_names_nobody(self) -> None:
+    def test_common_name_identifies_no_gateway(self) -> None:
         """A certificate without the URI of a gateway is refused, although the authority issued it."""
         with pytest.raises(InvalidPeer, match="0 URIs"):
             read_certificate({"subject": ((("commonName", "gw1"),),), "serialNumber": "01"})
 
 
 class TestUsers:
-    def test_a_user_is_of_one_tenant(self) -> None:
+    def test_user_belongs_to_one_tenant(self) -> None:
         assert parse_user("reader@acme", PeerKind.APPLICATION) == HubPeer("acme", "reader", PeerKind.APPLICATION)
         assert parse_user("reader@acme", PeerKind.PERSON).identity == "reader@acme"
 
@@ -85,15 +85,15 @@ class TestUsers:
         "identity",
         ["", "reader", "@acme", "reader@", "reader@Acme", "a@b@acme", "a/b@acme", "reader@acme.org", "r" * 65 + "@a"],
     )
-    def test_others_are_nobody(self, identity: str) -> None:
+    def test_invalid_user_names_are_refused(self, identity: str) -> None:
         with pytest.raises(InvalidPeer):
             parse_user(identity, PeerKind.PERSON)
 
-    def test_their_tenants(self) -> None:
+    def test_tenants_of_users_are_listed(self) -> None:
         """Invalid names are left out, as the name of a tenant becomes the name of a folder."""
         assert tenants_of(["a@acme", "b@acme", "c@other", "d@../up", "nobody"]) == ["acme", "other"]
 
-    def test_nobody_has_the_identity_of_another(self) -> None:
+    def test_identities_are_distinct(self) -> None:
         assert (
             HubPeer("acme", "gw1", PeerKind.GATEWAY).identity != HubPeer("acme", "gw1", PeerKind.APPLICATION).identity
         )
@@ -102,10 +102,10 @@ class TestUsers:
 
 @pytest.mark.parametrize(("name", "good"), [("a", True), ("a-1", True), ("-a", False), ("a-", False), ("", False)])
 @pytest.mark.parametrize("end", ["", "\n"])
-def test_tenants(name: str, good: bool, end: str) -> None:
+def test_invalid_tenants_are_refused(name: str, good: bool, end: str) -> None:
     assert (tenant_fault(name + end) is None) is (good and not end)
 
 
-def test_a_tenant_has_63_characters_at_most() -> None:
+def test_tenant_has_63_characters_at_most() -> None:
     assert tenant_fault("t" * 63) is None
     assert tenant_fault("t" * 64) is not None

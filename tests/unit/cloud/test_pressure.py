@@ -70,7 +70,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloud.hub.pressure.PENDING_BYTES_LAST", 200)
 
 
-def test_those_of_which_most_waits_are_held_back_until_half_of_it_has_landed() -> None:
+def test_connections_with_most_waiting_bytes_pause_until_half_has_landed() -> None:
     rig = Rig()
     small, greedy, other = (rig.connect() for _ in range(3))
     rig.wait(small, 10)
@@ -91,7 +91,7 @@ def test_those_of_which_most_waits_are_held_back_until_half_of_it_has_landed() -
     assert [one.went_on for one in rig.connections] == [1] * 3
 
 
-def test_who_was_read_least_lately_is_read_on_first() -> None:
+def test_longest_paused_connection_resumes_first() -> None:
     """Reading resumes with the connection that was read least recently; in order of arrival the last would starve."""
     rig = Rig()
     every = [rig.connect() for _ in range(4)]
@@ -106,7 +106,7 @@ def test_who_was_read_least_lately_is_read_on_first() -> None:
     assert order == [every[1], every[3], every[0], every[2]]
 
 
-def test_beyond_the_last_bytes_nobody_is_read() -> None:
+def test_no_connection_is_read_beyond_the_reserve() -> None:
     rig = Rig()
     greedy = rig.connect()
     rig.wait(greedy, 1_100)
@@ -123,7 +123,7 @@ def test_beyond_the_last_bytes_nobody_is_read() -> None:
     assert all(one.is_read for one in rig.connections)
 
 
-def test_there_is_room_while_nothing_is_decoded() -> None:
+def test_room_exists_while_nothing_is_decoded() -> None:
     rig = Rig()
     both = [rig.connect(), rig.connect()]
     for one in both:
@@ -133,7 +133,7 @@ def test_there_is_room_while_nothing_is_decoded() -> None:
     assert all(rig.pressure.has_room(as_intake(one)) for one in both)
 
 
-def test_who_is_gone_is_not_asked() -> None:
+def test_departed_connection_is_skipped() -> None:
     rig = Rig()
     greedy = rig.connect()
     rig.wait(greedy, 2_000)
@@ -160,7 +160,7 @@ class Held:
 
 
 class TestTenant:
-    def test_its_gateways_wait_until_half_has_landed(self) -> None:
+    def test_gateways_of_a_tenant_pause_until_half_has_landed(self) -> None:
         first, second, late = Held(60), Held(30), Held()
         total = [90]
         tenant = TenantPressure(100, lambda: total[0])
@@ -179,7 +179,7 @@ class TestTenant:
         tenant.update()
         assert [each.reasons for each in (first, second, late)] == [set()] * 3
 
-    def test_one_of_which_nothing_is_decoded_goes_on(self) -> None:
+    def test_gateway_without_decoded_bytes_continues(self) -> None:
         held = Held(101)
         tenant = TenantPressure(100, lambda: 101)
         tenant.add(cast(Intake, held))
@@ -211,7 +211,7 @@ class TestRate:
         self.now, call = self.due.pop(0)
         call()
 
-    def test_who_owes_is_not_read_until_it_does_not(self) -> None:
+    def test_tenant_above_its_rate_pauses_until_it_is_below(self) -> None:
         first, late = Held(), Held()
         self.rate.add(cast(Intake, first))
         self.rate.count_received(1_000)
@@ -228,7 +228,7 @@ class TestRate:
         assert not first.reasons | late.reasons
         assert not self.due
 
-    def test_over_a_long_time_it_is_the_rate(self) -> None:
+    def test_average_keeps_the_rate(self) -> None:
         gateway, took = Held(), 0
         self.rate.add(cast(Intake, gateway))
         while self.now < 1_000:
@@ -238,7 +238,7 @@ class TestRate:
             self._wait()
         assert took <= 100 * (self.now + 10) + 70
 
-    def test_who_comes_anew_owes_what_it_did(self) -> None:
+    def test_reconnecting_gateway_keeps_its_debt(self) -> None:
         gateway, again = Held(), Held()
         self.rate.add(cast(Intake, gateway))
         self.rate.count_received(2_000)

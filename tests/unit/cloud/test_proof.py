@@ -57,7 +57,7 @@ def _made() -> Path:
     return lake.path
 
 
-def test_a_whole_lake_is_proved(tmp_path: Path) -> None:
+def test_complete_lake_passes(tmp_path: Path) -> None:
     proof = prove(whole(tmp_path).path, every_hour=True)
     assert proof.complete
     assert found(proof) == []
@@ -142,7 +142,7 @@ def test_damage_is_named(tmp_path: Path, name: str) -> None:
     assert not proof.complete
 
 
-def test_a_statement_signed_with_another_key_is_forged(tmp_path: Path) -> None:
+def test_statement_signed_with_another_key_is_forged(tmp_path: Path) -> None:
     lake = StatedLake(tmp_path / "lake")
     gateway = lake.gateway()
     for hour, key in ((0, None), (1, Ed25519PrivateKey.generate())):
@@ -153,7 +153,7 @@ def test_a_statement_signed_with_another_key_is_forged(tmp_path: Path) -> None:
     assert "a different key" in proof.findings[0].words
 
 
-def test_a_statement_that_says_less_is_one_that_overlaps(tmp_path: Path) -> None:
+def test_statement_with_fewer_messages_overlaps(tmp_path: Path) -> None:
     """The owner of the key could sign a smaller statement again: the chain then forks."""
     lake = StatedLake(tmp_path / "lake")
     gateway = lake.gateway()
@@ -164,7 +164,7 @@ def test_a_statement_that_says_less_is_one_that_overlaps(tmp_path: Path) -> None
     assert ("statements overlap", "plant/1", 0, 4) in found(prove(lake.path))
 
 
-def test_a_gateway_put_back_from_an_older_copy_is_no_fault_when_nothing_is_lost(tmp_path: Path) -> None:
+def test_gateway_restored_from_an_older_copy_is_no_fault_without_loss(tmp_path: Path) -> None:
     lake = StatedLake(tmp_path / "lake")
     gateway = lake.gateway()
     gateway.land("plant/1", gateway.accept("plant/1", 10))
@@ -189,7 +189,7 @@ def test_a_gateway_put_back_from_an_older_copy_is_no_fault_when_nothing_is_lost(
     assert [(t.stream.epoch, t.accepted, t.landed) for t in proof.totals] == [("e1", 18, 18), ("e2", 6, 6)]
 
 
-def test_what_the_older_copy_never_sent_is_named(tmp_path: Path) -> None:
+def test_messages_that_the_older_copy_never_sent_are_named(tmp_path: Path) -> None:
     """The older copy stated messages that were lost with its card."""
     lake = StatedLake(tmp_path / "lake")
     gateway = lake.gateway()
@@ -205,7 +205,7 @@ def test_what_the_older_copy_never_sent_is_named(tmp_path: Path) -> None:
 # --- waiting messages -------------------------------------------------------------------------------------------------
 
 
-def test_what_is_above_the_highest_landed_waits_until_the_gateway_says_that_nothing_does(tmp_path: Path) -> None:
+def test_messages_above_the_highest_landed_wait_until_the_gateway_has_no_backlog(tmp_path: Path) -> None:
     lake = StatedLake(tmp_path / "lake")
     gateway = lake.gateway()
     gateway.land("plant/1", gateway.accept("plant/1", 10)[:6])
@@ -220,7 +220,7 @@ def test_what_is_above_the_highest_landed_waits_until_the_gateway_says_that_noth
     assert found(prove(lake.path)) == [("hole", "plant/1", 6, 9)]
 
 
-def test_a_backlog_in_a_lane_of_its_own_may_be_behind_what_is_live(tmp_path: Path) -> None:
+def test_separate_backlog_lane_may_be_behind_the_live_lane(tmp_path: Path) -> None:
     lake = StatedLake(tmp_path / "lake")
     gateway = lake.gateway()
     sequences = gateway.accept("plant/1", 20)
@@ -234,7 +234,7 @@ def test_a_backlog_in_a_lane_of_its_own_may_be_behind_what_is_live(tmp_path: Pat
     assert found(prove(lake.path)) == [("hole", "plant/1", 5, 14)]
 
 
-def test_an_hour_that_is_not_over_is_held_against_what_follows(tmp_path: Path) -> None:
+def test_unfinished_hour_is_compared_with_later_statements(tmp_path: Path) -> None:
     lake = whole(tmp_path)
     gateway = lake.gateway("gw1", "epoch-of-gw1")
     gateway.land("plant/1", [40, 41, 43], hour=5)
@@ -243,7 +243,7 @@ def test_an_hour_that_is_not_over_is_held_against_what_follows(tmp_path: Path) -
     assert proof.totals[0].unstated == 4
 
 
-def test_addresses_that_are_not_stated_are_not_judged_but_what_is_twice_is(tmp_path: Path) -> None:
+def test_unstated_addresses_are_checked_for_duplicates_only(tmp_path: Path) -> None:
     lake = whole(tmp_path)
     gateway = lake.gateway("gw1", "epoch-of-gw1")
     gateway.land("queue/jobs", [0, 2, 5])
@@ -252,7 +252,7 @@ def test_addresses_that_are_not_stated_are_not_judged_but_what_is_twice_is(tmp_p
     assert found(prove(lake.path)) == [("twice", "queue/jobs", 5, 5)]
 
 
-def test_a_statement_that_landed_twice_is_one(tmp_path: Path) -> None:
+def test_statement_that_landed_twice_counts_once(tmp_path: Path) -> None:
     lake = StatedLake(tmp_path / "lake")
     gateway = lake.gateway()
     gateway.land("plant/1", gateway.accept("plant/1", 5))
@@ -264,7 +264,7 @@ def test_a_statement_that_landed_twice_is_one(tmp_path: Path) -> None:
 # --- size -------------------------------------------------------------------------------------------------------------
 
 
-def test_gateways_are_looked_at_in_parts_where_there_are_many(tmp_path: Path) -> None:
+def test_many_gateways_are_read_in_parts(tmp_path: Path) -> None:
     lake = StatedLake(tmp_path / "lake")
     for number in range(30):
         gateway = lake.gateway(f"gw{number}")
@@ -279,7 +279,7 @@ def test_gateways_are_looked_at_in_parts_where_there_are_many(tmp_path: Path) ->
         prove(lake.path, gateway="gw1", held_max=1)
 
 
-def test_since_reads_no_older_partition_unless_something_seems_to_be_missing(tmp_path: Path) -> None:
+def test_since_reads_older_partitions_only_if_messages_seem_missing(tmp_path: Path) -> None:
     lake = StatedLake(tmp_path / "lake")
     gateway = lake.gateway()
     for hour in range(0, 240, 12):
@@ -297,7 +297,7 @@ def test_since_reads_no_older_partition_unless_something_seems_to_be_missing(tmp
     assert ("hole", "plant/1", 1_000, 1_004) not in found(prove(lake.path, since=day(239))), "it had landed long before"
 
 
-def test_any_holes_and_doubles_are_found_exactly(tmp_path: Path) -> None:
+def test_gaps_and_duplicates_are_found_exactly(tmp_path: Path) -> None:
     chance = random.Random(chosen_seed())
     lake = StatedLake(tmp_path / "lake")
     gateway = lake.gateway()
@@ -333,7 +333,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_the_command_fits_a_terminal_and_says_what_is_wrong(tmp_path: Path) -> None:
+def test_command_output_fits_a_terminal_and_names_damage(tmp_path: Path) -> None:
     lake = whole(tmp_path)
     code, said = run("--lake", str(lake.path))
     assert code == 0
@@ -347,7 +347,7 @@ def test_the_command_fits_a_terminal_and_says_what_is_wrong(tmp_path: Path) -> N
     assert max(map(len, said.splitlines()[:18])) <= 80
 
 
-def test_the_command_as_json(tmp_path: Path) -> None:
+def test_command_prints_json(tmp_path: Path) -> None:
     lake = whole(tmp_path)
     code, said = run("--lake", str(lake.path), "--json", "--gateway", "gw2")
     document: dict[str, Any] = json.loads(said)
@@ -366,6 +366,6 @@ def test_the_command_as_json(tmp_path: Path) -> None:
         ((), 2, "Missing option '--lake'"),
     ],
 )
-def test_mistakes_are_answered(arguments: tuple[str, ...], code: int, words: str) -> None:
+def test_invalid_arguments_are_reported(arguments: tuple[str, ...], code: int, words: str) -> None:
     found_code, said = run(*arguments)
     assert (found_code, words in said) == (code, True), said

@@ -67,7 +67,7 @@ def lake(tmp_path: Path) -> StatedLake:
     return StatedLake(tmp_path / "lake")
 
 
-def test_all_that_was_accepted_is_there(lake: StatedLake) -> None:
+def test_all_accepted_messages_are_found(lake: StatedLake) -> None:
     relay(lake, range(10))
     relay(lake, range(5), epoch="another store")
     report(lake, 0)
@@ -89,7 +89,7 @@ def test_missing_and_repeated_messages_are_named(lake: StatedLake) -> None:
     assert (proof.totals[0].unexplained, proof.totals[0].twice) == (4, 1)
 
 
-def test_what_was_given_up_or_waits_at_the_lower_gateway_is_explained(lake: StatedLake) -> None:
+def test_messages_dropped_or_waiting_at_the_lower_gateway_are_explained(lake: StatedLake) -> None:
     relay(lake, [0, 1, 4, 5])
     report(lake, 0)
     said = account(given_up=(AccountLoss(2, 3, "evicted"),), waiting=(AccountRange(6, 9),))
@@ -100,7 +100,7 @@ def test_what_was_given_up_or_waits_at_the_lower_gateway_is_explained(lake: Stat
 
 
 @pytest.mark.parametrize(("backlog", "at_us"), [(3, LATER_US), (0, EARLIER_US), (None, 0)])
-def test_what_may_be_at_the_upper_gateway_waits(lake: StatedLake, backlog: int | None, at_us: int) -> None:
+def test_messages_that_may_be_at_the_upper_gateway_wait(lake: StatedLake, backlog: int | None, at_us: int) -> None:
     relay(lake, [0, 1, 3])
     if backlog is not None:
         report(lake, backlog, at_us)
@@ -109,13 +109,13 @@ def test_what_may_be_at_the_upper_gateway_waits(lake: StatedLake, backlog: int |
     assert proof.totals[0].waiting == 6
 
 
-def test_a_lake_of_an_older_program_has_nothing_of_it(lake: StatedLake) -> None:
+def test_lake_of_an_older_program_has_no_origins(lake: StatedLake) -> None:
     gateway = lake.gateway()
     gateway.land("a", gateway.accept("a", 3))
     assert prove_account(lake.path, account()).totals[0].landed == 0
 
 
-def test_the_command_says_so_and_ends_with_4(lake: StatedLake, tmp_path: Path) -> None:
+def test_command_reports_damage_and_exits_with_4(lake: StatedLake, tmp_path: Path) -> None:
     relay(lake, [0, 1, 3, 4, 5, 6, 7, 8, 9])
     report(lake, 0)
     file = tmp_path / "lower.json"
@@ -137,7 +137,7 @@ def test_the_command_says_so_and_ends_with_4(lake: StatedLake, tmp_path: Path) -
     assert ran().exit_code == 1
 
 
-def test_a_lake_made_before_there_were_origins_goes_on(tmp_path: Path) -> None:
+def test_lake_created_without_origins_gets_them(tmp_path: Path) -> None:
     """Rows of an older lake have no origin; new rows do, and both are read."""
     schema = contract().tables["telemetry"].arrow_schema
     origins = [name for name in schema.names if name.startswith("origin_") or name == "relayed_by"]

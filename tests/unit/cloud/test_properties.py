@@ -49,7 +49,7 @@ def test_every_publish_property_has_its_name() -> None:
     }
 
 
-def test_no_properties_are_nothing() -> None:
+def test_missing_properties_are_null() -> None:
     assert describe_mqtt(b"") is NOTHING
     assert describe_amqp(None, {}) == NOTHING
 
@@ -59,7 +59,7 @@ WHOLE = {len(b"".join(PARTS[:n])) for n in range(len(PARTS) + 1)}
 
 
 @pytest.mark.parametrize("length", [n for n in range(1, len(FULL)) if n not in WHOLE])
-def test_every_truncation_lands_raw_and_says_so(length: int) -> None:
+def test_every_truncation_lands_raw_and_is_marked(length: int) -> None:
     described = describe_mqtt(FULL[:length])
     assert described.content_type is None
     assert described.properties is not None
@@ -75,11 +75,11 @@ def test_any_bytes_are_described_without_raising(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", [0, -5, EVENT_TIME_MS_MAX + 1, True, "soon", "1" * 40, None, 1.5, b"12"])
-def test_a_time_no_calendar_knows_is_no_event_time(value: object) -> None:
+def test_time_outside_the_calendar_is_no_event_time(value: object) -> None:
     assert describe_amqp(None, {"creation-time": value}).event_time_ms is None
 
 
-def test_amqp_properties_are_kept() -> None:
+def test_amqp_properties_are_stored() -> None:
     described = describe_amqp("text/plain", {"subject": "s", "creation-time": 5, "application-properties": {"a": 1}})
     assert described.content_type == "text/plain"
     assert described.event_time_ms == 5

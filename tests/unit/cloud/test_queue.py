@@ -39,7 +39,7 @@ class Rig:
         return [entry.session.gateway for entry in taken]
 
 
-def test_two_that_have_much_have_half_each() -> None:
+def test_two_busy_gateways_share_equally() -> None:
     rig = Rig()
     rig.put("a", 30)
     rig.put("b", 30)
@@ -48,7 +48,7 @@ def test_two_that_have_much_have_half_each() -> None:
     assert sum(found.values()) >= A_LANDING
 
 
-def test_who_has_little_is_first() -> None:
+def test_gateway_with_little_data_is_first() -> None:
     rig = Rig()
     for gateway in "abc":
         rig.put(gateway, 30)
@@ -57,7 +57,7 @@ def test_who_has_little_is_first() -> None:
     assert "small" in rig.take()[:4]
 
 
-def test_time_is_not_saved_up() -> None:
+def test_unused_time_is_not_saved() -> None:
     rig = Rig()
     rig.put("b", 1, 10)
     rig.take()
@@ -69,7 +69,7 @@ def test_time_is_not_saved_up() -> None:
     assert abs(found["a"] - found["b"]) <= 2, "though a alone had all of it before"
 
 
-def test_whose_rows_take_long_has_fewer() -> None:
+def test_gateway_with_expensive_rows_gets_fewer() -> None:
     rig = Rig()
     rig.put("a", 30)
     rig.put("b", 30)
@@ -78,7 +78,7 @@ def test_whose_rows_take_long_has_fewer() -> None:
     assert 4 <= found["b"] - found["a"] <= 8
 
 
-def test_nothing_is_kept_of_who_has_nothing() -> None:
+def test_idle_gateways_leave_no_state() -> None:
     rig = Rig()
     for number in range(50):
         rig.put(str(number), 1, 10)
@@ -90,7 +90,7 @@ def test_nothing_is_kept_of_who_has_nothing() -> None:
     assert len(rig.queue._used_s) <= 1
 
 
-def test_what_there_was_no_time_for_comes_first() -> None:
+def test_gateway_that_ran_out_of_time_is_first() -> None:
     rig = Rig()
     rig.put("a", 3)
     taken = rig.queue.take(1e9, everything=False)

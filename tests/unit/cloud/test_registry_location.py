@@ -30,7 +30,7 @@ SECRET = "h0nk"
         ("postgresql://hub:h0nk%40%2F:@[::1]:5432/fleet", "postgresql://hub@::1:5432/fleet"),
     ],
 )
-def test_what_is_taken(text: str, what: str) -> None:
+def test_valid_urls_are_accepted(text: str, what: str) -> None:
     assert redact_url(parse(text)) == what
 
 
@@ -51,7 +51,7 @@ def test_what_is_taken(text: str, what: str) -> None:
         ("sqlite:///registry.db", "absolute path"),
     ],
 )
-def test_what_is_refused(text: str, said: str) -> None:
+def test_invalid_urls_are_refused(text: str, said: str) -> None:
     """Each error is one line with the file, the line and the path of the value."""
     with pytest.raises(RegistryUrlError, match=re.escape(said)) as caught:
         parse(text)
@@ -63,7 +63,7 @@ def test_what_is_refused(text: str, said: str) -> None:
     assert "\n" not in str(told.value)
 
 
-def test_the_driver_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_driver_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(RegistryUrlError, match=re.escape("pip install 'waypost[postgresql]'")):
         parse("postgresql://hub@db/fleet")
@@ -71,10 +71,10 @@ def test_the_driver_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(st.text())
-def test_whatever_it_is(text: str) -> None:
+def test_any_text_is_a_url_or_refused(text: str) -> None:
     with contextlib.suppress(RegistryUrlError):
         redact_url(parse(text))
 
 
-def test_a_representation_shows_no_password() -> None:
+def test_representation_shows_no_password() -> None:
     assert SECRET not in repr(HubSettings(registry="postgresql://hub:h0nk@db/fleet"))

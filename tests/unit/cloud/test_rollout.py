@@ -75,21 +75,21 @@ class TestWaves:
             ("10%,5%", 100, [10, 90]),
         ],
     )
-    def test_sizes(self, text: str, total: int, sizes: list[int]) -> None:
+    def test_wave_sizes_are_computed(self, text: str, total: int, sizes: list[int]) -> None:
         assert [len(each.gateways) for each in parse_waves(text, named(total), {})] == sizes
 
     @pytest.mark.parametrize("text", ["", "0", "ten", "101%", "1;2", "-1"])
-    def test_what_is_none(self, text: str) -> None:
+    def test_invalid_waves_raise(self, text: str) -> None:
         with pytest.raises(WavesError, match="is not a wave"):
             parse_waves(text, named(10), {})
 
     @given(st.lists(st.integers(1, 100)), st.integers(1, 500))
-    def test_everybody_is_in_one(self, shares: list[int], total: int) -> None:
+    def test_every_gateway_is_in_one_wave(self, shares: list[int], total: int) -> None:
         found = parse_waves(",".join(f"{share}%" for share in shares) or "100%", named(total), {})
         assert [name for each in found for name in each.gateways] == named(total)
         assert all(each.gateways for each in found)
 
-    def test_labels_before_shares(self) -> None:
+    def test_labels_are_assigned_before_shares(self) -> None:
         labels = {name: {"ring": "canary", "site": "b" if name == "g8" else "a"} for name in ("g3", "g8")}
         labels |= {name: {"ring": "early"} for name in ("g0", "g1", "g2")}
         found = parse_waves("site=b+ring=canary, ring=canary ,30%,ring=early", named(10), labels)
@@ -101,13 +101,13 @@ class TestWaves:
             ("", ["g4", "g5", "g6", "g7", "g9"]),
         ]
 
-    def test_a_label_that_nobody_is_left_for_is_a_mistake(self) -> None:
+    def test_label_without_remaining_gateways_is_refused(self) -> None:
         with pytest.raises(WavesError, match='wave "ring=canary": it selects no gateway'):
             parse_waves("50%,ring=canary,100%", named(4), {"g0": {"ring": "canary"}})
 
 
 class TestLook:
-    def test_the_next_wave_waits_for_the_soak(self) -> None:
+    def test_next_wave_waits_for_the_soak(self) -> None:
         fleet = Fleet("abc", [1, 2])
         assert sent(fleet.look()) == ["a"]
         assert sent(fleet.look()) == []
@@ -121,7 +121,7 @@ class TestLook:
         fleet.look(11.0)
         assert (fleet.state, set(fleet.phases().values())) == (RolloutState.DONE, {"done"})
 
-    def test_nobody_loses_patience_with_who_changes_its_system(self) -> None:
+    def test_gateway_that_changes_its_system_is_awaited(self) -> None:
         fleet = Fleet("ab", [1, 1])
         fleet.look()
         fleet.seen["a"] = fleet.seen["a"]._replace(updating=True)
@@ -132,7 +132,7 @@ class TestLook:
         fleet.look()
         assert (fleet.state, fleet.phases()["a"]) == (RolloutState.HALTED, "failed"), "it says nothing any more"
 
-    def test_a_failure_halts_it(self) -> None:
+    def test_failure_halts_the_rollout(self) -> None:
         fleet = Fleet("ab", [1, 1])
         fleet.look()
         fleet.seen["a"] = ObservedGateway(connected=True, wanted=7, version=0, failed=7, why="rolled-back: no hub")
@@ -141,7 +141,7 @@ class TestLook:
         assert fleet.why == "gateway a: rolled-back: no hub"
         assert fleet.phases() == {"a": "failed", "b": "waiting"}
 
-    def test_so_many_may_fail(self) -> None:
+    def test_tolerated_failures_do_not_halt(self) -> None:
         fleet = Fleet("abc", [2, 1], PACE._replace(failures_max=1))
         fleet.look()
         fleet.seen["a"] = ObservedGateway(connected=True, wanted=7, version=0, failed=7, why="refused")
@@ -149,7 +149,7 @@ class TestLook:
         fleet.look()
         assert sent(fleet.look(11.0)) == ["c"]
 
-    def test_who_is_not_there_is_not_waited_for_and_gets_it_later(self) -> None:
+    def test_absent_gateway_is_not_awaited_and_follows_later(self) -> None:
         fleet = Fleet("abc", [2, 1])
         fleet.seen["a"] = fleet.seen["a"]._replace(connected=False)
         fleet.look()
@@ -162,7 +162,7 @@ class TestLook:
         fleet.look()
         assert fleet.state is RolloutState.HALTED
 
-    def test_a_wave_of_which_nobody_is_there_halts_it(self) -> None:
+    def test_wave_without_connected_gateways_halts(self) -> None:
         fleet = Fleet("ab", [1, 1])
         fleet.seen["a"] = fleet.seen["a"]._replace(connected=False)
         fleet.look()
@@ -172,7 +172,7 @@ class TestLook:
             "no gateway of wave 1 accepted the version: 1 away",
         )
 
-    def test_who_goes_with_it_and_stays_away_has_failed(self) -> None:
+    def test_gateway_that_does_not_return_has_failed(self) -> None:
         fleet = Fleet("ab", [1, 1])
         fleet.look()
         fleet.takes("a")
@@ -184,21 +184,21 @@ class TestLook:
         assert fleet.state is RolloutState.HALTED
         assert "did not come back" in fleet.why
 
-    def test_who_is_there_and_says_nothing_has_failed(self) -> None:
+    def test_connected_gateway_without_a_report_has_failed(self) -> None:
         fleet = Fleet("ab", [1, 1])
         fleet.look()
         fleet.look(101.0)
         assert fleet.state is RolloutState.HALTED
         assert "has not reported on the version" in fleet.why
 
-    def test_another_version_takes_its_place(self) -> None:
+    def test_newer_version_replaces_the_rollout(self) -> None:
         fleet = Fleet("ab", [1, 1])
         fleet.look()
         fleet.seen["a"] = fleet.seen["a"]._replace(wanted=8)
         assert sent(fleet.look()) == ["b"]
         assert fleet.phases() == {"a": "superseded", "b": "sent"}
 
-    def test_it_goes_on_without_who_failed(self) -> None:
+    def test_rollout_continues_without_failed_gateways(self) -> None:
         fleet = Fleet("abc", [2, 1])
         fleet.look()
         fleet.takes("b")
@@ -210,7 +210,7 @@ class TestLook:
         assert fleet.phases() == {"a": "left-out", "b": "done", "c": "sent"}
 
     @given(st.data())
-    def test_no_wave_begins_before_the_one_before_is_settled(self, data: st.DataObject) -> None:
+    def test_wave_begins_when_the_previous_one_is_settled(self, data: st.DataObject) -> None:
         fleet = Fleet("abcdef", [1, 2, 3], PACE._replace(failures_max=2))
         for _ in range(30):
             name = data.draw(st.sampled_from("abcdef"))
@@ -229,7 +229,7 @@ class TestLook:
             assert [each.phase for each in fleet.known.values()].count(MemberPhase.FAILED) <= 2
 
 
-def test_a_member_that_has_no_version_is_waited_for() -> None:
+def test_member_without_a_version_is_awaited() -> None:
     member = RolloutMember("a", 0, MemberPhase.SENT, 0)
     step = plan_step(0, PACE, [member], {"a": ObservedGateway(connected=True, wanted=0, version=0)}, 5.0, 500 * SECOND)
     assert step.members == []

@@ -34,7 +34,7 @@ def at(microseconds: int) -> datetime.datetime:
     return datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(microseconds=microseconds)
 
 
-def test_a_run_becomes_rows() -> None:
+def test_run_becomes_rows() -> None:
     run = Run("plant/1/temp", "device-1", 1 | CLOCK_GOOD, b"", [b"20.5", b""], RECEIVED_NS)
     first, second = rows(received(Stored(-1, 7, run), lane=BatchLane.BACKLOG))
     assert first == {
@@ -64,7 +64,7 @@ def test_a_run_becomes_rows() -> None:
     assert second == {**first, "sequence": 8, "body": b""}
 
 
-def test_several_batches_addresses_and_runs_keep_their_own() -> None:
+def test_batches_addresses_and_runs_keep_their_values() -> None:
     stored = [
         Stored(-1, 0, Run("a", "d1", 0, b"", [b"0", b"1"], RECEIVED_NS)),
         Stored(-1, 5, Run("b", "d2", CLOCK_GOOD, b"", [b"5"], RECEIVED_NS + 1_000)),
@@ -85,7 +85,7 @@ def test_several_batches_addresses_and_runs_keep_their_own() -> None:
     }
 
 
-def test_device_and_client_of_a_publisher_have_columns_of_their_own() -> None:
+def test_device_and_client_of_a_publisher_have_their_own_columns() -> None:
     one = Stored(-1, 0, Run("a", "pump7\x1fclient-1", 0, b"", [b"x"], RECEIVED_NS))
     other = Stored(-1, 1, Run("a", "pump7", 0, b"", [b"x", b"y"], RECEIVED_NS))
     anonymous = Stored(-1, 9, Run("a", "anonymous\x1fauto-1", 0, b"", [b"x", b"y"], RECEIVED_NS))
@@ -95,13 +95,13 @@ def test_device_and_client_of_a_publisher_have_columns_of_their_own() -> None:
     ]  # fmt: skip
 
 
-def test_what_has_landed_is_trimmed_wherever_it_is() -> None:
+def test_landed_messages_are_trimmed_at_any_position() -> None:
     run = Run("a", "d", 0, b"", [b"%d" % i for i in range(10)], RECEIVED_NS)
     found = rows(received(Stored(-1, 0, run)), landed=SequenceSet([(0, 1), (4, 6), (9, 12)]))
     assert [(row["sequence"], row["body"]) for row in found] == [(2, b"2"), (3, b"3"), (7, b"7"), (8, b"8")]
 
 
-def test_a_gap_is_counted_and_what_is_owed_only_from_its_base_is_none() -> None:
+def test_gap_is_counted_from_the_base() -> None:
     late = received(Stored(-1, 5, Run("a", "d", 0, b"", [b"5"], RECEIVED_NS)))
     assert plan([late], LandedSets(lambda place: SequenceSet())).landed.gaps == 1
     owed = decode(
@@ -124,7 +124,7 @@ def test_mqtt_properties_are_translated() -> None:
     assert json.loads(str(described["properties"])) == {"user-properties": {"k": "v"}}
 
 
-def test_an_amqp_message_is_unwrapped_and_carries_its_own_time() -> None:
+def test_amqp_message_is_unwrapped_with_its_own_time() -> None:
     fields = [None, None, None, "subject", None, None, Symbol("text/plain"), None, None, Timestamp(1_795_249_000_000)]
     message = b"\x00\x53\x73" + encode(fields) + b"\x00\x53\x75" + encode(b"payload")
     (row,) = rows(received(Stored(-1, 0, Run("a", "d", AMQP | 1, b"", [message], RECEIVED_NS))))
@@ -135,7 +135,7 @@ def test_an_amqp_message_is_unwrapped_and_carries_its_own_time() -> None:
     assert json.loads(str(row["properties"]))["subject"] == "subject"
 
 
-def test_an_amqp_message_that_is_none_lands_raw() -> None:
+def test_invalid_amqp_message_lands_raw() -> None:
     (row,) = rows(received(Stored(-1, 0, Run("a", "d", AMQP | 1, b"", [b"\x00\x53\xff garbage"], RECEIVED_NS))))
     assert row["body"] == b"\x00\x53\xff garbage"
     assert row["content_type"] is None
@@ -159,7 +159,7 @@ def relayed(publisher: str, **changed: object) -> dict[str, object]:
     return rows(received(Stored(-1, 0, Run("plant/7", publisher, 1 | AMQP, b"", [body], RECEIVED_NS))))[0]
 
 
-def test_the_origin_of_a_relay_is_believed_and_that_of_others_is_not() -> None:
+def test_origin_is_accepted_only_from_a_relay() -> None:
     row = relayed(RELAY)
     assert (row["gateway"], row["sequence"], row["relayed_by"]) == ("gw1", 0, "hall-3")
     assert (row["origin_gateway"], row["origin_epoch"], row["origin_address"]) == ("lower", "f" * 32, "line/7")
@@ -171,7 +171,7 @@ def test_the_origin_of_a_relay_is_believed_and_that_of_others_is_not() -> None:
         assert row["event_time"] == row["received_at"]
 
 
-def test_an_origin_with_a_part_that_is_none_is_none() -> None:
+def test_origin_with_an_invalid_part_is_dropped() -> None:
     for changed in (
         {"sequence": -1},
         {"sequence": True},
@@ -185,13 +185,13 @@ def test_an_origin_with_a_part_that_is_none_is_none() -> None:
     assert relayed(RELAY, device=None)["device"] == "hall-3"
 
 
-def test_the_clock_of_an_origin_is_believed_within_reason() -> None:
+def test_clock_of_an_origin_is_accepted_within_limits() -> None:
     for at_ns in (0, 86_400_000_000_000, RECEIVED_NS + 1_000_000_000, "then", None):
         row = relayed(RELAY, received_at=at_ns)
         assert row["event_time"] == row["received_at"]
 
 
-def test_relayed_and_other_messages_of_one_batch_keep_their_own() -> None:
+def test_relayed_and_own_messages_of_one_batch_keep_their_values() -> None:
     named = b"\x00\x53\x72" + encode(ORIGIN) + b"\x00\x53\x75" + encode(b"x")
     user = b"".join(
         b"\x26" + len(name).to_bytes(2) + name.encode() + len(value).to_bytes(2) + value.encode()

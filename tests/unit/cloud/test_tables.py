@@ -39,7 +39,7 @@ def gateways(lake: Path) -> list[str]:
     return sorted(name for file in files for name in file.column("gateway").to_pylist())
 
 
-def test_what_is_appended_is_read_by_any_reader(tmp_path: Path) -> None:
+def test_appended_rows_are_read_by_any_reader(tmp_path: Path) -> None:
     table = LakeTable.open(tmp_path, "gateway_status")
     assert table.append(state(1), TransactionId("app", 1)) == 1
     assert table.append(state(2), TransactionId("app", 2)) == 2
@@ -51,7 +51,7 @@ def test_what_is_appended_is_read_by_any_reader(tmp_path: Path) -> None:
     assert delta.metadata().configuration == {"delta.logRetentionDuration": f"interval {LOG_KEPT_DAYS} days"}
 
 
-def test_a_torn_last_entry_is_taken_away(tmp_path: Path) -> None:
+def test_torn_last_entry_is_removed(tmp_path: Path) -> None:
     table = LakeTable.open(tmp_path, "gateway_status")
     table.append(state(1), TransactionId("app", 1))
     table.append(state(2), TransactionId("app", 2))
@@ -64,7 +64,7 @@ def test_a_torn_last_entry_is_taken_away(tmp_path: Path) -> None:
         assert gateways(tmp_path) == ["gw1", "gw3"]
 
 
-def test_a_durable_entry_is_never_taken_away(tmp_path: Path) -> None:
+def test_durable_entry_is_never_removed(tmp_path: Path) -> None:
     table = LakeTable.open(tmp_path, "gateway_status")
     table.append(state(1), TransactionId("app", 1))
     entry = tmp_path / "gateway_status" / "_delta_log" / f"{1:020}.json"
@@ -74,7 +74,7 @@ def test_a_durable_entry_is_never_taken_away(tmp_path: Path) -> None:
     assert entry.exists()
 
 
-def test_a_torn_checkpoint_is_taken_away(tmp_path: Path) -> None:
+def test_torn_checkpoint_is_removed(tmp_path: Path) -> None:
     table = LakeTable.open(tmp_path, "gateway_status")
     table.append(state(1), TransactionId("app", 1))
     DeltaTable(tmp_path / "gateway_status").create_checkpoint()
@@ -92,13 +92,13 @@ def test_other_columns_are_refused(tmp_path: Path) -> None:
         LakeTable.open(tmp_path, "ledger")
 
 
-def test_a_lake_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+def test_read_only_lake_is_reported(tmp_path: Path) -> None:
     (tmp_path / "lake").write_text("a file")
     with pytest.raises(LakeError, match="ledger"):
         LakeTable.open(tmp_path / "lake", "ledger")
 
 
-def test_statistics_never_prune_a_row_that_is_there() -> None:
+def test_statistics_never_prune_an_existing_row() -> None:
     rows = state(1).drop_columns(["ingest_date"])
     found = statistics(rows)
     assert found["numRecords"] == 1
@@ -111,12 +111,12 @@ def test_statistics_never_prune_a_row_that_is_there() -> None:
     assert json.loads(json.dumps(found)) == found
 
 
-def test_a_long_text_is_left_out_of_the_statistics() -> None:
+def test_long_text_is_left_out_of_the_statistics() -> None:
     rows = pa.table({"a": ["x" * 33, "y"], "b": ["k", "l"]})
     assert statistics(rows)["minValues"] == {"b": "k"}
 
 
-def test_a_table_of_an_older_program_gets_the_columns_that_came_later(tmp_path: Path) -> None:
+def test_table_of_an_older_program_gets_later_columns(tmp_path: Path) -> None:
     """The manifests table of an older program had twelve columns and no row."""
     schema = contract().tables["manifests"].arrow_schema
     older = pa.schema([schema.field(number) for number in range(12)])
@@ -131,7 +131,7 @@ def test_a_table_of_an_older_program_gets_the_columns_that_came_later(tmp_path: 
     assert (found["public_key"], found["closing"], found["previous"]) == ("x", 1, None)
 
 
-def test_a_table_with_a_column_of_another_type_is_refused(tmp_path: Path) -> None:
+def test_column_of_another_type_is_refused(tmp_path: Path) -> None:
     schema = contract().tables["manifests"].arrow_schema
     other = pa.schema([schema.field(number) for number in range(11)])
     DeltaTable.create(tmp_path / "manifests", other.append(pa.field("ingest_date", pa.string())))
@@ -148,7 +148,7 @@ class TestSettled:
         marker = {"txn": {"appId": "app", "version": number}}
         return b"".join(json.dumps(action).encode() + b"\n" for action in (rows, marker))
 
-    def test_what_is_on_its_way_comes_too_late(self, tmp_path: Path) -> None:
+    def test_commit_after_settling_is_refused(self, tmp_path: Path) -> None:
         place, table = Folder(tmp_path / "gateway_status"), LakeTable.open(tmp_path, "gateway_status")
         assert not table.settled(TransactionId("app", 1)), "also where there has been none"
         table.append(state(2), TransactionId("app", 2))
@@ -160,7 +160,7 @@ class TestSettled:
         assert (table.committed("app"), gateways(tmp_path)) == (4, ["gw2", "gw4"])
         assert data_changes(tmp_path / "gateway_status", before + 1) == []
 
-    def test_what_has_come_meanwhile_is_in(self, tmp_path: Path) -> None:
+    def test_commit_before_settling_is_included(self, tmp_path: Path) -> None:
         table, other = (LakeTable.open(tmp_path, "gateway_status") for _ in range(2))
         committed, found = table.committed, list[int | None]()
 
@@ -175,7 +175,7 @@ class TestSettled:
         assert (found, gateways(tmp_path)) == ([None, 1], ["gw1"])
 
     @pytest.mark.parametrize("moment", ["before it looks at the log", "before it commits"])
-    def test_who_is_held_up_and_goes_on_commits_nothing(self, tmp_path: Path, moment: str) -> None:
+    def test_delayed_writer_commits_nothing(self, tmp_path: Path, moment: str) -> None:
         """Another hub has started from a copy of the data directory, with the same lake."""
         another = LakeTable.open(tmp_path, "gateway_status")
         held_up = LakeTable.open(tmp_path, "gateway_status")
@@ -207,7 +207,7 @@ class TestCompaction:
     def names(self, count: int) -> list[str]:
         return sorted(f"gw{number}" for number in range(count))
 
-    def test_what_is_too_much_for_once_is_gone_on_with(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_compaction_above_the_limit_continues_later(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A busy hub has large small files: 13 of 64 may be merged at once, then the next 13, until few are left."""
         monkeypatch.setattr("cloud.lake.compaction.COMPACTED_ROWS_MAX", 13)
         monkeypatch.setattr("cloud.lake.compaction.SMALL_FILE_ROWS_MAX", 12)
@@ -218,7 +218,7 @@ class TestCompaction:
         assert files == 2 * COMPACTED_FILES_MIN - 5 * 12
         assert gateways(tmp_path) == self.names(2 * COMPACTED_FILES_MIN)
 
-    def test_as_many_as_the_limit_become_one(self, tmp_path: Path) -> None:
+    def test_files_up_to_the_limit_become_one(self, tmp_path: Path) -> None:
         table = self.filled(tmp_path, COMPACTED_FILES_MIN - 1)
         assert table.compact() == 0
         table.append(state(COMPACTED_FILES_MIN - 1), TransactionId("app", COMPACTED_FILES_MIN))
@@ -234,7 +234,7 @@ class TestCompaction:
         assert table.append(state(64), TransactionId("app", 65)) == found.version() + 1
         assert gateways(tmp_path) == self.names(65)
 
-    def test_an_entry_that_is_there_although_its_put_was_refused_is_kept(self, tmp_path: Path) -> None:
+    def test_existing_entry_with_a_refused_put_is_kept(self, tmp_path: Path) -> None:
         """A store has written the entry, answered with an error, and refuses the next request."""
         table, put_new = self.filled(tmp_path, COMPACTED_FILES_MIN), Folder.put_new
 
@@ -247,7 +247,7 @@ class TestCompaction:
         assert len(DeltaTable(tmp_path / "gateway_status").file_uris()) == 1
         assert gateways(tmp_path) == self.names(COMPACTED_FILES_MIN)
 
-    def test_who_dies_on_the_way_leaves_the_table_as_it_was(self, tmp_path: Path) -> None:
+    def test_kill_during_compaction_leaves_the_table_unchanged(self, tmp_path: Path) -> None:
         self.filled(tmp_path, COMPACTED_FILES_MIN)
 
         def dies(point: str) -> None:
@@ -261,7 +261,7 @@ class TestCompaction:
         assert LakeTable.open(tmp_path, "gateway_status").compact() == COMPACTED_FILES_MIN
         assert gateways(tmp_path) == self.names(COMPACTED_FILES_MIN)
 
-    def test_what_others_commit_meanwhile_stays(self, tmp_path: Path) -> None:
+    def test_concurrent_commits_remain(self, tmp_path: Path) -> None:
         self.filled(tmp_path, COMPACTED_FILES_MIN)
 
         def another(point: str) -> None:
@@ -273,7 +273,7 @@ class TestCompaction:
         assert gateways(tmp_path) == [name for name in self.names(COMPACTED_FILES_MIN) if name != "gw7"]
         assert table.append(state(64)) == DeltaTable(tmp_path / "gateway_status").version()
 
-    def test_a_damaged_file_is_left_where_it_is(self, tmp_path: Path) -> None:
+    def test_damaged_file_remains(self, tmp_path: Path) -> None:
         table = self.filled(tmp_path, COMPACTED_FILES_MIN)
         damaged = next((tmp_path / "gateway_status").rglob("*.parquet"))
         content = bytearray(damaged.read_bytes())
@@ -287,9 +287,7 @@ class TestCompaction:
             table.append(state(number))
         assert table.compact() == 2 * COMPACTED_FILES_MIN - 1, "the others have not to wait for it"
 
-    def test_files_of_many_rows_are_put_together_in_parts(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_files_of_many_rows_are_compacted_in_parts(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Small files may hold many repeated rows, so a merge bounds its memory by rows, and works by row group."""
         monkeypatch.setattr(compaction, "COMPACTED_ROWS_MAX", 10)
         monkeypatch.setattr(compaction, "ROW_GROUP_BYTES", 3 * state(0).nbytes)
@@ -301,7 +299,7 @@ class TestCompaction:
         groups = [pa.parquet.ParquetFile(file).num_row_groups for file in found.file_uris()]
         assert max(groups) > 1
 
-    def test_a_file_of_many_rows_is_not_small(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_file_of_many_rows_is_not_small(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(compaction, "SMALL_FILE_ROWS_MAX", 0)
         assert self.filled(tmp_path, COMPACTED_FILES_MIN).compact() == 0
 
@@ -312,9 +310,7 @@ _rows = st.lists(st.tuples(_values, _texts), min_size=1, max_size=6)
 
 
 @given(_rows, _rows)
-def test_statistics_of_parts_add_up_to_those_of_the_whole(
-    one: list[tuple[Any, Any]], other: list[tuple[Any, Any]]
-) -> None:
+def test_statistics_of_parts_add_up(one: list[tuple[Any, Any]], other: list[tuple[Any, Any]]) -> None:
     def table(rows: list[tuple[Any, Any]]) -> pa.Table:
         moments = [None if number is None else number * 1_001 for number, _ in rows]
         return pa.table(

@@ -32,18 +32,18 @@ def rig() -> Rig:
     return Rig()
 
 
-def test_the_third_takeover_in_turns_says_both_addresses(rig: Rig) -> None:
+def test_third_alternating_takeover_reports_both_addresses(rig: Rig) -> None:
     said = rig.connect([FIRST, SECOND, FIRST, SECOND, FIRST])
     assert said == [None] * (TAKEOVERS_SHARED - 1) + ["10.0.0.1, 10.0.0.2"] * 2
     assert list(rig.takeovers.shared()) == [(KEY, "10.0.0.1, 10.0.0.2")]
 
 
-def test_two_machines_behind_one_address(rig: Rig) -> None:
+def test_two_machines_behind_one_address_are_detected(rig: Rig) -> None:
     behind = SECOND._replace(address=FIRST.address)
     assert rig.connect([FIRST, behind, FIRST, behind])[-1] == "10.0.0.1"
 
 
-def test_it_is_over_when_no_more_takeovers_come(rig: Rig) -> None:
+def test_report_ends_when_takeovers_stop(rig: Rig) -> None:
     rig.connect([FIRST, SECOND, FIRST, SECOND])
     rig.now += TAKEOVERS_WITHIN_S - 25.0
     assert len(list(rig.takeovers.shared())) == 1
@@ -60,14 +60,14 @@ def test_it_is_over_when_no_more_takeovers_come(rig: Rig) -> None:
     ],
     ids=["a broken link", "a cellular link with changing addresses", "a gateway that is started again and again"],
 )
-def test_one_machine_is_not_taken_for_two(rig: Rig, machines: list[RemoteProgram]) -> None:
+def test_single_machine_is_not_reported(rig: Rig, machines: list[RemoteProgram]) -> None:
     assert rig.connect(machines) == [None] * 5
 
 
-def test_takeovers_that_are_far_apart_say_nothing(rig: Rig) -> None:
+def test_distant_takeovers_are_not_reported(rig: Rig) -> None:
     assert rig.connect([FIRST, SECOND] * 3, every_s=TAKEOVERS_WITHIN_S) == [None] * 5
 
 
-def test_gateways_are_told_apart(rig: Rig) -> None:
+def test_gateways_are_distinguished(rig: Rig) -> None:
     rig.connect([FIRST, SECOND, FIRST])
     assert rig.takeovers.add(("acme", "gw2"), FIRST, SECOND) is None

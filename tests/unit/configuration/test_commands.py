@@ -66,7 +66,7 @@ def data(tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> Path
     return tmp_path / "data"
 
 
-def test_apply_says_what_it_did(tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_apply_lists_its_changes(tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["apply", "-f", str(file), "--data", str(tmp_path / "data")]
     assert run(arguments) == 0
     out, err = capsys.readouterr()
@@ -85,7 +85,7 @@ def test_apply_says_what_it_did(tmp_path: Path, file: Path, capsys: pytest.Captu
     assert {change["change"] for change in json.loads(capsys.readouterr().out)["changes"]} == {"unchanged"}
 
 
-def test_errors_are_one_line_each_and_nothing_is_applied(
+def test_errors_have_a_line_each_and_nothing_is_applied(
     tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_text(GOOD.replace("listeners", "listners").replace("7d", "7 days"))
@@ -132,7 +132,7 @@ def test_get_prints_tables_json_and_yaml_that_can_be_applied(
     assert "configuration version 1" in capsys.readouterr().out
 
 
-def test_describe_hides_secrets_and_says_what_is_not_acted_on(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_describe_hides_secrets_and_names_fields_without_effect(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["describe", "mu", "default.alice", "--data", str(data)]) == 0
     out = capsys.readouterr().out
     assert "Zmlyc3Qtc2VjcmV0" not in out
@@ -142,7 +142,7 @@ def test_describe_hides_secrets_and_says_what_is_not_acted_on(data: Path, capsys
     assert described["notes"] == [LOSS]
 
 
-def test_diff_shows_changes_but_no_secret(data: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_shows_changes_without_secrets(data: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["diff", "-f", str(file), "--data", str(data), "--exit-code"]
     assert run(arguments) == 0
     assert capsys.readouterr().out == ""
@@ -158,7 +158,7 @@ def test_diff_shows_changes_but_no_secret(data: Path, file: Path, capsys: pytest
     assert "7d" in capsys.readouterr().out
 
 
-def test_delete(data: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_delete_removes_resources(data: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["delete", "gateway", "gw1", "--data", str(data)]) == 2
     assert 'connector "hub"' in capsys.readouterr().err
     assert run(["delete", "address", "laod", "--data", str(data)]) == 1
@@ -180,31 +180,33 @@ def test_delete(data: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> N
         (["describe", "address"], "Missing argument 'NAME'"),
     ],
 )
-def test_wrong_usage(tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors_are_reported(
+    tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run([*arguments, "--data", str(tmp_path)]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_the_data_directory_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_directory_is_required(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["get"]) == 2
     assert "--data" in capsys.readouterr().err
 
 
-def test_a_damaged_repository_is_an_error_of_one_line(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_repository_is_an_error_of_one_line(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (data / "config" / "resources.json").write_text("{")
     assert run(["get", "--data", str(data)]) == 1
     [line] = capsys.readouterr().err.splitlines()
     assert "is damaged" in line
 
 
-def test_nothing_to_apply_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_input_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     empty = tmp_path / "empty.yaml"
     empty.write_text("---\n# nothing\n")
     assert run(["apply", "--data", str(tmp_path / "gw"), "-f", str(empty)]) == 2
     assert "no resource found" in capsys.readouterr().err
 
 
-def test_a_data_directory_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_data_directory_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["get"], ["describe", "Address", "a"], ["delete", "Address", "a"]):
         assert run([*words, "--data", str(tmp_path / "typo")]) == 2
         assert "data directory" in capsys.readouterr().err

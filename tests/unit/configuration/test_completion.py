@@ -52,14 +52,14 @@ def faults(checked: Draft7Validator, document: Any) -> list[str]:
     return [error.message for error in checked.iter_errors(document)]
 
 
-def test_what_the_readme_shows(gateway: Draft7Validator) -> None:
+def test_schema_accepts_the_readme_example(gateway: Draft7Validator) -> None:
     texts = re.findall(r"```yaml\n(.*?)```", README.read_text(), flags=re.DOTALL)
     documents = [document for text in texts for document in yaml.safe_load_all(text)]
     assert documents
     assert [faults(gateway, document) for document in documents] == [[] for _ in documents]
 
 
-def test_every_value_of_the_walk_through_all_fields(gateway: Draft7Validator) -> None:
+def test_schema_accepts_every_value_of_every_field(gateway: Draft7Validator) -> None:
     for base in (whole(Path("pki")), external(Path("pki"))):
         for document in documents_of(base):
             assert faults(gateway, document) == []
@@ -69,7 +69,7 @@ def test_every_value_of_the_walk_through_all_fields(gateway: Draft7Validator) ->
             assert faults(gateway, document) == [], place.text
 
 
-def test_a_hub() -> None:
+def test_schema_accepts_a_hub() -> None:
     checked = validator(HUB_KINDS)
     assert faults(checked, yaml.safe_load(HUB)) == []
     assert faults(checked, yaml.safe_load(HUB.replace("amqp:", "ampq:")))
@@ -102,14 +102,14 @@ def test_a_hub() -> None:
         GATEWAY % "mqtt: {legacyDollarTopics: 'no'}",
     ],
 )
-def test_what_both_refuse(gateway: Draft7Validator, text: str) -> None:
+def test_schema_and_parser_refuse_the_same_values(gateway: Draft7Validator, text: str) -> None:
     with pytest.raises(ConfigurationRejected):
         parse(KINDS, text, "a.yaml")
     assert faults(gateway, yaml.safe_load(text))
 
 
 @pytest.mark.parametrize("kinds", [KINDS, HUB_KINDS])
-def test_each_field_says_what_it_is_for(kinds: ResourceKinds) -> None:
+def test_each_field_has_a_description(kinds: ResourceKinds) -> None:
     silent = [place for place, said in _described(json_schema(kinds)["definitions"]) if not said]
     assert silent == []
 
@@ -129,5 +129,5 @@ def _fields(place: str, part: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("command", "kinds"), [(schema, KINDS), (hub.commands["schema"], HUB_KINDS)])
-def test_the_commands_print_it(command: Any, kinds: ResourceKinds) -> None:
+def test_commands_print_the_schema(command: Any, kinds: ResourceKinds) -> None:
     assert json.loads(CliRunner().invoke(command, []).output) == json_schema(kinds)

@@ -43,7 +43,7 @@ def made(rest: str) -> Connector:
         ("localhost", "credentials: {username: u, password: p}", False),
     ],
 )
-def test_a_password_is_shown_without_tls_only_where_that_was_asked_for(host: str, rest: str, sent: bool) -> None:
+def test_password_without_tls_requires_consent(host: str, rest: str, sent: bool) -> None:
     text = space(f"{{connectors: [{{name: c, type: amqp, endpointHosts: [{{host: {host}}}], {rest}}}]}}")
     assert not errors_of(text)
     client = credentials_of(build_configuration(parse.parse(KINDS, text, "a.yaml")).connector("c"))
@@ -57,7 +57,7 @@ def test_a_password_is_shown_without_tls_only_where_that_was_asked_for(host: str
     assert (client.failure is None) is sent
 
 
-def test_azure() -> None:
+def test_azure_connector_is_configured() -> None:
     rest = "token: sharedAccess, tokenLifetime: 20m, partitionKey: device"
     found = made(f"type: amqp, tls: {{}}, credentials: {{username: Send, password: k}}, amqp: {{{rest}}}")
     assert found.endpoints == (ListenEndpoint("h", 5671),)
@@ -66,14 +66,14 @@ def test_azure() -> None:
     )
 
 
-def test_mqtt() -> None:
+def test_mqtt_connector_is_configured() -> None:
     found = made("type: mqtt, mqtt: {keepAlive: 10s, maxInFlight: 100}")
     assert (found.type, found.endpoints) == (ConnectorType.MQTT, (ListenEndpoint("h", 1883),))
     assert found.mqtt == MqttSettings(keep_alive_s=10.0, in_flight_max=100)
     assert made("type: mqtt, tls: {}").endpoints == (ListenEndpoint("h", 8883),)
 
 
-def test_http() -> None:
+def test_http_connector_is_configured() -> None:
     rest = f"path: '/in?a=1', format: cloudevents, signingSecret: {SECRET}, maxMessages: 10, maxBytes: 1Ki, maxAge: 1s"
     found = made(f"type: http, tls: {{}}, http: {{{rest}}}")
     assert found.endpoints == (ListenEndpoint("h", 443),)
@@ -84,7 +84,7 @@ def test_http() -> None:
     assert SECRET not in repr(found)
 
 
-def test_kafka() -> None:
+def test_kafka_connector_is_configured() -> None:
     found = made(
         "type: kafka, tls: {}, kafka: {key: address, mechanism: SCRAM-SHA-512, maxMessageBytes: 64Ki, group: g}"
     )
@@ -116,7 +116,7 @@ def test_kafka() -> None:
         ("type: kafka, kafka: {mechanism: GSSAPI}", "mechanism"),
     ],
 )
-def test_what_is_wrong_is_said(rest: str, said: str) -> None:
+def test_invalid_connectors_are_reported(rest: str, said: str) -> None:
     (error,) = errors_of(connector(rest))
     assert said in str(error)
 
@@ -129,7 +129,7 @@ def taking(kind: str, *remotes: str) -> str:
     return connector(f"type: {kind}") + address(f"address: x, type: queue, forwarders: [{forwarders}]")
 
 
-def test_over_http_nothing_comes_in_and_people_read_what_does() -> None:
+def test_incoming_forwarders_over_http_are_refused() -> None:
     (error,) = errors_of(taking("http", "c"))
     assert "sends them to its own listener, POST /t/<address>" in str(error)
 
@@ -144,7 +144,7 @@ def test_over_http_nothing_comes_in_and_people_read_what_does() -> None:
         (("c/a", "c/b"), ""),
     ],
 )
-def test_from_kafka_each_forwarder_takes_a_topic(remotes: tuple[str, ...], said: str) -> None:
+def test_each_incoming_forwarder_of_kafka_has_its_own_topic(remotes: tuple[str, ...], said: str) -> None:
     errors = [str(error) for error in errors_of(taking("kafka", *remotes))]
     assert len(errors) == bool(said)
     assert all(said in error for error in errors)
@@ -154,7 +154,7 @@ def test_from_kafka_each_forwarder_takes_a_topic(remotes: tuple[str, ...], said:
     ("here", "there", "faults"),
     [("plant/#", "go", 1), ("plant/#", "go/#", 0), ("plant/7", "go", 0), ("plant/#", "", 0)],
 )
-def test_what_comes_of_one_topic_goes_to_one_address(here: str, there: str, faults: int) -> None:
+def test_messages_of_one_topic_go_to_one_address(here: str, there: str, faults: int) -> None:
     """An MQTT message has no name but its topic."""
     remote = f"c/{there}" if there else "c"
     text = connector("type: mqtt") + address(

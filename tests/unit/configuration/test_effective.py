@@ -71,7 +71,7 @@ spec:
 """
 
 
-def test_everything_arrives() -> None:
+def test_every_resource_reaches_the_broker() -> None:
     configuration = build_configuration(parse.parse(KINDS, WHOLE, "a.yaml"))
     assert (configuration.space, configuration.gateway) == ("plant", "north")
     assert configuration.authentication is AuthenticationMode.STANDARD
@@ -114,11 +114,11 @@ def test_everything_arrives() -> None:
         configuration.connector("other")
 
 
-def test_nothing_applied_serves_nothing() -> None:
+def test_empty_configuration_serves_nothing() -> None:
     assert build_configuration([]) == BrokerConfiguration()
 
 
-def test_development_preset_is_the_documented_one() -> None:
+def test_development_preset_matches_its_documentation() -> None:
     configuration = development_preset()
     table = AddressTable(configuration.rules, configuration.default_rule)
     for name in ("queue", "topic", "anycast", "multicast"):
@@ -129,7 +129,7 @@ def test_development_preset_is_the_documented_one() -> None:
     assert configuration.authentication is AuthenticationMode.NONE
 
 
-def test_short_form_of_a_hub() -> None:
+def test_short_form_of_a_hub_is_expanded() -> None:
     configuration = with_hub(development_preset(), "amqp://127.0.0.1:7", "gw1", ["load/#", "alarm", "load/#"])
     assert configuration.gateway == "gw1"
     assert configuration.connectors == (
@@ -146,11 +146,11 @@ def test_short_form_of_a_hub() -> None:
         with_hub(development_preset(), "http://h", "gw1", [])
 
 
-def test_passwords_do_not_show() -> None:
+def test_passwords_are_not_shown() -> None:
     assert "secret-word" not in repr(build_configuration(parse.parse(KINDS, WHOLE, "a.yaml")))
 
 
-def test_what_is_not_acted_on_is_said() -> None:
+def test_fields_without_effect_are_reported() -> None:
     said = notices(parse.parse(KINDS, WHOLE, "a.yaml"))
     assert [note for note in said if note.startswith("Address ")] == [
         'Address jobs: forwarder "aside" has no effect: a connector of type waypost receives no messages; '
@@ -159,7 +159,7 @@ def test_what_is_not_acted_on_is_said() -> None:
     ]
 
 
-def test_users_arrive_with_their_rules() -> None:
+def test_users_have_their_rules() -> None:
     text = """
 apiVersion: user.enmasse.io/v1beta1
 kind: MessagingUser

@@ -58,14 +58,14 @@ from tests.unit.configuration.every_field import (
 
 
 @pytest.mark.parametrize("kinds", [KINDS, HUB_KINDS])
-def test_every_field_says_when_a_change_counts(kinds: ResourceKinds) -> None:
+def test_every_field_declares_when_a_change_takes_effect(kinds: ResourceKinds) -> None:
     silent = [place.text for place in places(kinds) if not isinstance(place.field.effect, Effect)]
     silent += [f"metadata {field.attribute}" for field in fields_of(Metadata) if field.effect is None]
     assert silent == []
 
 
 @pytest.mark.parametrize("kinds", [KINDS, HUB_KINDS])
-def test_only_kinds_there_is_one_of_need_restarts(kinds: ResourceKinds) -> None:
+def test_only_single_kinds_require_restarts(kinds: ResourceKinds) -> None:
     """A resource that keeps its old value is found by its kind, which fails for one of many addresses. A hub reads its
     file only at the start."""
     single = {kind.name for kind in kinds if kind.single}
@@ -75,7 +75,7 @@ def test_only_kinds_there_is_one_of_need_restarts(kinds: ResourceKinds) -> None:
     assert kinds is HUB_KINDS or inside == []
 
 
-def test_what_a_part_hides_nobody_is_shown(pki: Path) -> None:
+def test_fields_hidden_by_a_part_are_not_shown(pki: Path) -> None:
     """`describe` and `diff` hide the same fields as the `repr` of a part."""
     secrets = [place for place in EVERY if place.field.secret]
     assert "MessagingUser authentication.password" in [place.text for place in secrets]
@@ -89,7 +89,7 @@ def test_what_a_part_hides_nobody_is_shown(pki: Path) -> None:
         assert shown == document
 
 
-def test_a_hub_reads_its_file_once() -> None:
+def test_hub_reads_its_file_once() -> None:
     own = [place for place in places(HUB_KINDS) if place.steps[0] != "oidc" or len(place.steps) == 1]
     assert {place.field.effect for place in own} == {Effect.RESTART}  # a gateway has `oidc` too
 
@@ -195,7 +195,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("tokens", [False, True], ids=["passwords", "tokens"])
-def test_what_is_live_counts_at_once(tmp_path: Path, pki: Path, *, tokens: bool) -> None:
+def test_live_fields_take_effect_at_once(tmp_path: Path, pki: Path, *, tokens: bool) -> None:
     """Each field alone changes the gateway and changes it back; all together equal a start with them."""
     base = external(pki) if tokens else whole(pki)
     chosen = [place for place in EVERY if place.text.startswith(EXTERNAL) is tokens]
@@ -226,7 +226,7 @@ def test_what_is_live_counts_at_once(tmp_path: Path, pki: Path, *, tokens: bool)
     assert not faults, "\n".join(faults)
 
 
-def test_what_needs_a_restart_is_as_it_was_and_is_said(pki: Path, tmp_path: Path) -> None:
+def test_restart_fields_are_unchanged_and_reported(pki: Path, tmp_path: Path) -> None:
     base, options = whole(pki), RunOptions(data=tmp_path)
     before = resources_in(base)
     for place in [place for place in EVERY if place.field.effect is Effect.RESTART]:
@@ -245,7 +245,9 @@ def test_what_needs_a_restart_is_as_it_was_and_is_said(pki: Path, tmp_path: Path
         assert configuration_of(options, after) != configuration_of(options, before), f"{place.text} never counts"
 
 
-def test_apply_and_log_say_what_needs_a_restart(tmp_path: Path, pki: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_apply_and_log_name_fields_that_require_a_restart(
+    tmp_path: Path, pki: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     base, file, data = whole(pki), tmp_path / "resources.yaml", tmp_path / "gw"
     restarting = [place for place in EVERY if place.field.effect is Effect.RESTART]
     changed = of_leaves(restarting, base)

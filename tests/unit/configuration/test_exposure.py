@@ -46,7 +46,7 @@ spec: {{type: standard, authenticationService: {{name: {service}}}}}
         ("127.0.0.1", "standard", AuthenticationMode.STANDARD, ()),
     ],
 )
-def test_who_is_let_in(
+def test_access_follows_resources_and_exposure(
     host: str, service: str | None, authentication: AuthenticationMode, said: tuple[str, ...]
 ) -> None:
     text = GATEWAY.format(host=host) + ("" if service is None else SPACE.format(service=service))
@@ -57,7 +57,7 @@ def test_who_is_let_in(
     assert all(words in notice for words, notice in zip(said, notices, strict=True))
 
 
-def test_a_listener_given_on_the_command_line_counts(tmp_path: Path) -> None:
+def test_listener_of_the_command_line_counts(tmp_path: Path) -> None:
     config = tmp_path / "gateway.yaml"
     config.write_text(GATEWAY.format(host="127.0.0.1"))
     local = configuration_of(RunOptions(data=tmp_path, config=config))
@@ -66,7 +66,7 @@ def test_a_listener_given_on_the_command_line_counts(tmp_path: Path) -> None:
     assert opened.authentication is AuthenticationMode.STANDARD
 
 
-def test_apply_says_what_the_whole_opens(tmp_path: Path) -> None:
+def test_apply_reports_open_listeners_of_the_whole_configuration(tmp_path: Path) -> None:
     def applied(text: str) -> str:
         return CliRunner().invoke(apply, ["--data", str(tmp_path / "gw"), "-f", "-"], input=text).output
 

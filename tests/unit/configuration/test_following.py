@@ -54,7 +54,7 @@ def applied(data: Path, text: str) -> None:
     assert done.exit_code == 0, done.output
 
 
-def test_what_is_applied_between_the_reading_and_the_watch_is_taken_over(tmp_path: Path) -> None:
+def test_change_between_reading_and_watching_is_followed(tmp_path: Path) -> None:
     async def scenario() -> BrokerConfiguration | None:
         options = RunOptions(data=tmp_path)
         applied(tmp_path, GATEWAY)
@@ -75,7 +75,7 @@ def test_what_is_applied_between_the_reading_and_the_watch_is_taken_over(tmp_pat
     assert "late" in repr(configuration.addresses)
 
 
-def test_what_raises_is_said_and_what_is_applied_next_is_followed(
+def test_failing_change_is_logged_and_the_next_one_is_followed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> BrokerConfiguration | None:

@@ -66,13 +66,13 @@ def given(*documents: dict[str, Any]) -> list[Any]:
 
 
 class TestInForce:
-    def test_a_resource_takes_the_place_of_the_own_one(self, repository: Repository) -> None:
+    def test_resource_of_the_hub_replaces_the_local_one(self, repository: Repository) -> None:
         follow(repository, desired(1, QUEUE))
         assert spec(repository, "Address", "plant")["type"] == "queue"
         follow(repository, desired(2))
         assert spec(repository, "Address", "plant")["type"] == "topic", "as it was"
 
-    def test_of_the_one_gateway_the_fields_given_count(self, repository: Repository) -> None:
+    def test_given_fields_of_the_hub_override_the_gateway(self, repository: Repository) -> None:
         follow(repository, desired(1, resource("Gateway", "any", limits={"connectionsMax": 99})))
         [gateway] = [each for each in repository.load().resources if each.kind == "Gateway"]
         assert gateway.name == "hall"
@@ -80,7 +80,7 @@ class TestInForce:
         assert gateway.document["spec"]["limits"] == {"connectionsMax": 99, "packetBytesMax": 1048576}
         assert gateway.document["spec"]["listeners"] == {"mqtt": "127.0.0.1:1883"}
 
-    def test_what_does_not_fit_is_refused_with_its_path(self, repository: Repository) -> None:
+    def test_conflicting_part_is_refused_with_its_path(self, repository: Repository) -> None:
         forwarder = {"name": "up", "remoteAddress": "nowhere"}
         wanted = desired(1, resource("Address", "x", address="x/#", type="topic", forwarders=[forwarder]))
         failure = repository.take(wanted, "aa", lambda _whole: None).failure
@@ -88,7 +88,7 @@ class TestInForce:
         assert "version 1: Address x: spec.forwarders[0]" in failure.why
         assert repository.take(desired(2, {"kind": "Adress"}), "aa", lambda _whole: None).trial is None
 
-    def test_numbers_of_another_authority_begin_anew_and_what_is_in_force_stays(self, repository: Repository) -> None:
+    def test_new_authority_restarts_numbering_and_keeps_the_active_part(self, repository: Repository) -> None:
         follow(repository, desired(7, QUEUE))
         failure = repository.take(desired(1), "bb", lambda _whole: "no").failure
         assert failure is not None
@@ -96,15 +96,15 @@ class TestInForce:
         assert spec(repository, "Address", "plant")["type"] == "queue"
 
 
-class TestChangesHere:
-    def test_what_the_hub_decides_about_is_refused(self, repository: Repository) -> None:
+class TestLocalChanges:
+    def test_change_of_a_hub_resource_is_refused(self, repository: Repository) -> None:
         follow(repository, desired(1, QUEUE))
         with pytest.raises(ConfigurationRejected, match=r"given.yaml:\d: Address plant: is managed by the hub"):
             repository.apply(given(resource("Address", "plant", address="plant/#", type="topic", plan="x")))
         version, [change] = repository.apply(given(QUEUE))
         assert (version, change.verb) == (1, "unchanged")
 
-    def test_local_counts_until_the_next_version(self, repository: Repository) -> None:
+    def test_local_override_lasts_until_the_next_version(self, repository: Repository) -> None:
         follow(repository, desired(1, QUEUE))
         mine = resource("Address", "plant", address="plant/#", type="topic", plan="mine")
         repository.apply(given(mine), keep=True)
@@ -116,7 +116,7 @@ class TestChangesHere:
         repository.step(lambda versions: versions.rolled_back("no hub"))
         assert spec(repository, "Address", "plant")["plan"] == "mine", "as it was before the trial"
 
-    def test_a_change_is_valid_with_what_may_return(self, repository: Repository) -> None:
+    def test_change_must_be_valid_with_the_hub_resource_that_may_return(self, repository: Repository) -> None:
         """A change must be valid with the version on trial and with the version before, which may return."""
         connector = {"name": "far", "type": "amqp", "endpointHosts": [{"host": "localhost"}]}
         repository.take(desired(1, resource("AddressSpace", "default", connectors=[connector])), "aa", lambda _: None)
@@ -130,13 +130,13 @@ class TestChangesHere:
         assert failure is not None
         assert "far" in failure.why
 
-    def test_deleting_leaves_the_hub_s(self, repository: Repository) -> None:
+    def test_deletion_leaves_the_hub_resource(self, repository: Repository) -> None:
         follow(repository, desired(1, QUEUE))
         repository.delete([("Address", "plant")])
         assert spec(repository, "Address", "plant")["type"] == "queue"
 
 
-def test_a_newer_program_s_file_is_refused(repository: Repository) -> None:
+def test_file_of_a_newer_program_is_refused(repository: Repository) -> None:
     follow(repository, desired(1, QUEUE))
     file = repository.folder / "hub.json"
     file.write_text(file.read_text().replace('"format": 1', '"format": 9'))
@@ -158,7 +158,7 @@ def test_a_newer_program_s_file_is_refused(repository: Repository) -> None:
         (resource("Gateway", "g", hub={"url": "amqps://a:1", "tls": {}}), "spec.hub.tls: the gateway's identity"),
     ],
 )
-def test_what_a_hub_may_not_decide(repository: Repository, document: dict[str, Any], words: str) -> None:
+def test_fields_outside_the_hub_part_are_refused(repository: Repository, document: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationRejected, match=words):
         check_resources(given(document))
     failure = repository.take(desired(1, document), "aa", lambda _whole: None).failure
@@ -166,6 +166,6 @@ def test_what_a_hub_may_not_decide(repository: Repository, document: dict[str, A
     assert words in failure.why
 
 
-def test_the_hub_names_what_is_there_twice() -> None:
+def test_hub_part_with_duplicates_is_refused() -> None:
     with pytest.raises(ConfigurationRejected, match=r"given.yaml:\d+: .* is defined twice"):
         check_resources(given(QUEUE, QUEUE))

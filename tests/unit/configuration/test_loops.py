@@ -33,7 +33,7 @@ def forwarders(name: str, *each: tuple[str, str]) -> str:
         forwarders("x/1", ("out", "one/y"), ("in", "other/z")) + forwarders("v", ("in", "one/y"), ("out", "other/z")),
     ],
 )
-def test_a_ring_is_refused_once(text: str) -> None:
+def test_ring_is_refused_once(text: str) -> None:
     found = errors_of(PEERS + text)
     assert len(found) == 1
     assert "forwarding loop: its messages come back through" in str(found[0])
@@ -49,11 +49,11 @@ def test_a_ring_is_refused_once(text: str) -> None:
         forwarders("x/1", ("out", "one/y")) + forwarders("v", ("in", "one/y"), ("out", "other/z")),
     ],
 )
-def test_what_is_no_ring(text: str) -> None:
+def test_other_forwarders_are_accepted(text: str) -> None:
     assert errors_of(PEERS + text) == []
 
 
-def test_the_error_says_the_way_round() -> None:
+def test_error_names_the_path_of_the_ring() -> None:
     text = forwarders("x/1", ("out", "one/y"), ("in", "other/z")) + forwarders("v", ("in", "one/y"), ("out", "other/z"))
     (found,) = errors_of(PEERS + text)
     assert 'its messages come back through "in0" (in), then "out1" (out), then "in1" (in)' in str(found)

@@ -34,7 +34,9 @@ def specs(repository: Repository) -> dict[str, AddressSpec]:
     return {r.name: r.spec for r in repository.load().resources if isinstance(r.spec, AddressSpec)}
 
 
-def test_create_update_delete(administration: AddressAdministration, repository: Repository) -> None:
+def test_resources_are_created_updated_and_deleted(
+    administration: AddressAdministration, repository: Repository
+) -> None:
     made = administration.changed("CREATE", "orders/eu", {"addressType": "queue", "maxConsumers": 2})
     assert (made.status, made.body) == (201, {"address": "orders/eu", "type": "queue", "maxConsumers": 2})
     assert specs(repository)["orders-eu"].type is AddressType.QUEUE
@@ -60,7 +62,7 @@ def test_create_update_delete(administration: AddressAdministration, repository:
         ("DELETE", "a", {}, 404, "'a'"),
     ],
 )
-def test_what_is_wrong_is_named_and_nothing_changes(
+def test_invalid_request_is_reported_and_changes_nothing(
     administration: AddressAdministration,
     repository: Repository,
     operation: str,
@@ -77,7 +79,7 @@ def test_what_is_wrong_is_named_and_nothing_changes(
     assert repository.version == version
 
 
-def test_addresses_whose_names_come_out_alike_are_told_apart(
+def test_addresses_with_equal_resource_names_are_distinguished(
     administration: AddressAdministration, repository: Repository
 ) -> None:
     for address in ("a/b", "a b", "#"):
@@ -85,7 +87,7 @@ def test_addresses_whose_names_come_out_alike_are_told_apart(
     assert {spec.address for spec in specs(repository).values()} == {"a/b", "a b", "#"}
 
 
-def test_an_answer_comes_when_it_is_in_force_or_says_why_not(repository: Repository) -> None:
+def test_answer_follows_the_effect_or_gives_the_reason(repository: Repository) -> None:
     order: list[str] = []
     answers: list[ManagementResponse] = []
 

@@ -25,7 +25,7 @@ def errors(folder: Path, issuer: str, name: str = "external", more: str = "") ->
     return [str(error) for error in KINDS.validate(read(KINDS, [str(file)]))]
 
 
-def test_everything(tmp_path: Path) -> None:
+def test_every_field_is_read(tmp_path: Path) -> None:
     more = ", userClaim: preferred_username, rightsClaim: realm_access.roles, caCert: ca.pem, offlineGrace: 2h"
     assert errors(tmp_path, "https://id.example/realms/plant", more=more) == []
     configuration = build_configuration(read(KINDS, [str(tmp_path / "space.yaml")]))
@@ -41,7 +41,7 @@ def test_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("issuer", ["http://127.0.0.1:8080/realms/x", "http://localhost/x", "https://id.example"])
-def test_issuers(tmp_path: Path, issuer: str) -> None:
+def test_valid_issuers_are_accepted(tmp_path: Path, issuer: str) -> None:
     assert errors(tmp_path, issuer) == []
 
 
@@ -57,12 +57,12 @@ def test_issuers(tmp_path: Path, issuer: str) -> None:
         ("https://[::1", "is not an issuer"),
     ],
 )
-def test_no_issuers(tmp_path: Path, issuer: str, why: str) -> None:
+def test_invalid_issuers_are_refused(tmp_path: Path, issuer: str, why: str) -> None:
     (error,) = errors(tmp_path, issuer)
     assert "space.yaml:5" in error
     assert why in error
 
 
-def test_with_external_only(tmp_path: Path) -> None:
+def test_oidc_with_external_authentication_only(tmp_path: Path) -> None:
     (error,) = errors(tmp_path, "https://id.example", "standard")
     assert "name: external" in error

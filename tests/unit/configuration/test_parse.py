@@ -72,7 +72,7 @@ def test_every_field_of_an_address_is_read() -> None:
     assert [(f.name, f.remote_address, f.priority) for f in spec.forwarders] == [("up", "hub/load/#", 9)]
 
 
-def test_several_documents_of_several_kinds() -> None:
+def test_several_documents_of_several_kinds_are_read() -> None:
     text = (
         "---\n"
         + ADDRESS
@@ -118,7 +118,7 @@ spec:
     assert space == AddressSpaceSpec()
 
 
-def test_unknown_key_names_file_line_path_and_what_was_meant() -> None:
+def test_unknown_key_is_reported_with_file_line_path_and_suggestion() -> None:
     text = (
         "# a comment\napiVersion: waypost/v1\nkind: Gateway\nmetadata: {name: g}\nspec:\n  listners:\n    mqtt: a:1\n"
     )
@@ -239,12 +239,12 @@ def test_unknown_key_names_file_line_path_and_what_was_meant() -> None:
         ),
     ],
 )
-def test_bad_values_are_named_with_their_line(old: str, new: str, expected: str) -> None:
+def test_invalid_values_are_reported_with_their_line(old: str, new: str, expected: str) -> None:
     assert old in ADDRESS
     assert errors_of(ADDRESS.replace(old, new)) == [f"gateway.yaml:{expected}"]
 
 
-def test_all_errors_of_all_documents_are_found_at_once() -> None:
+def test_all_errors_of_all_documents_are_reported() -> None:
     text = ADDRESS.replace("queue", "queu") + "  quta: 1\n---\nkind: Nonsense\n---\n- a list\n---\n" + ADDRESS
     found = errors_of(text)
     assert [error.split(": ")[0] for error in found] == [
@@ -260,13 +260,13 @@ def test_all_errors_of_all_documents_are_found_at_once() -> None:
     ("text", "line"),
     [("a: [1, 2\nb: 3\n", 2), ("a: b: c\n", 1), ("kind: 'x\n", 2), ("\tkind: x\n", 1), ("a: @x\n", 1)],
 )
-def test_what_is_not_yaml_says_where(text: str, line: int) -> None:
+def test_invalid_yaml_is_reported_with_its_position(text: str, line: int) -> None:
     [error] = errors_of(text)
     assert error.startswith(f"gateway.yaml:{line}: not YAML: ")
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"\x00\x01\x02", b"a: \x80\n", b"\x1b[31m"])
-def test_bytes_that_are_no_text(data: bytes) -> None:
+def test_bytes_that_are_not_text_are_refused(data: bytes) -> None:
     [error] = errors_of(data)
     assert error.startswith("gateway.yaml: not YAML: ")
     assert "\n" not in error
@@ -277,7 +277,7 @@ def test_deep_nesting_is_an_error_and_not_a_crash() -> None:
     assert "nested too deeply" in error or "not YAML" in error
 
 
-def test_a_file_too_large_is_not_parsed() -> None:
+def test_too_large_file_is_not_parsed() -> None:
     [error] = errors_of("#" * (parse.SOURCE_BYTES_MAX + 1))
     assert error == f"gateway.yaml: larger than {parse.SOURCE_BYTES_MAX} bytes"
 
@@ -285,18 +285,18 @@ def test_a_file_too_large_is_not_parsed() -> None:
 class TestRead:
     """Files, folders and standard input."""
 
-    def test_a_folder_is_its_yaml_files_in_order(self, tmp_path: Path) -> None:
+    def test_folder_is_read_as_its_yaml_files_in_order(self, tmp_path: Path) -> None:
         (tmp_path / "b.yaml").write_text(ADDRESS)
         (tmp_path / "a.yml").write_text(ADDRESS.replace("default.load", "first"))
         (tmp_path / "notes.txt").write_text("not: [yaml")
         assert [resource.name for resource in parse.read(KINDS, [str(tmp_path)])] == ["first", "default.load"]
 
-    def test_standard_input(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_standard_input_is_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(ADDRESS.encode())))
         [resource] = parse.read(KINDS, ["-"])
         assert resource.origin.source == "stdin"
 
-    def test_errors_of_all_files_come_together(self, tmp_path: Path) -> None:
+    def test_errors_of_all_files_are_reported_together(self, tmp_path: Path) -> None:
         (tmp_path / "a.yaml").write_text("kind: X\n")
         (tmp_path / "b.yaml").write_text("kind: Y\n")
         (tmp_path / "empty").mkdir()
@@ -328,7 +328,7 @@ class TestRead:
         ("2026-11-28", "2026-11-28"),
     ],
 )
-def test_scalars_are_those_of_yaml_1_2(text: str, value: object) -> None:
+def test_scalars_follow_yaml_1_2(text: str, value: object) -> None:
     [document] = documents(f"key: {text}\n", "gateway.yaml")
     assert isinstance(document, Document)
     assert document.value == {"key": value}

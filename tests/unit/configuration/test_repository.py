@@ -50,7 +50,7 @@ def test_apply_adds_replaces_and_counts(tmp_path: Path) -> None:
     }
 
 
-def test_applying_the_same_again_writes_nothing(tmp_path: Path) -> None:
+def test_repeated_apply_writes_nothing(tmp_path: Path) -> None:
     store = Repository(tmp_path)
     store.apply(address("a"))
     before = store.path.stat()
@@ -62,7 +62,7 @@ def test_applying_the_same_again_writes_nothing(tmp_path: Path) -> None:
     assert store.path.stat().st_ino == before.st_ino
 
 
-def test_an_invalid_whole_leaves_everything_as_it_was(tmp_path: Path) -> None:
+def test_invalid_whole_changes_nothing(tmp_path: Path) -> None:
     store = Repository(tmp_path)
     store.apply(address("dead", "deadletter") + address("a", more=", deadletter: dead"))
     content = store.path.read_bytes()
@@ -74,7 +74,7 @@ def test_an_invalid_whole_leaves_everything_as_it_was(tmp_path: Path) -> None:
     assert store.version == 1
 
 
-def test_delete(tmp_path: Path) -> None:
+def test_delete_removes_resources(tmp_path: Path) -> None:
     store = Repository(tmp_path)
     store.apply(address("a") + address("b"))
     version, changes = store.delete([("Address", "a"), ("Address", "nowhere")])
@@ -87,14 +87,14 @@ def test_plan_writes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_process_s_change_shows_in_version(tmp_path: Path) -> None:
+def test_change_of_another_process_changes_the_version(tmp_path: Path) -> None:
     reader, writer = Repository(tmp_path), Repository(tmp_path)
     for expected in range(1, 4):
         writer.apply(address(f"a{expected}"))
         assert reader.version == expected
 
 
-def test_two_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_simultaneous_changes_lose_nothing(tmp_path: Path) -> None:
     def work(start: int) -> None:
         for i in range(start, start + 10):
             Repository(tmp_path).apply(address(f"a{i}"))
@@ -108,7 +108,7 @@ def test_two_at_once_lose_nothing(tmp_path: Path) -> None:
     assert len(Repository(tmp_path).load().resources) == 30
 
 
-def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
+def test_files_are_private(tmp_path: Path) -> None:
     store = Repository(tmp_path / "data")
     store.apply(address("a"))
     assert store.folder.stat().st_mode & 0o077 == 0
@@ -116,7 +116,7 @@ def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
     assert store.folder.parent.stat().st_mode & 0o077 == 0, "a data directory made by this"
 
 
-def test_a_write_that_fails_keeps_the_old_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_the_old_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Repository(tmp_path)
     store.apply(address("a"))
     content = store.path.read_bytes()
@@ -132,9 +132,7 @@ def test_a_write_that_fails_keeps_the_old_configuration(tmp_path: Path, monkeypa
     assert store.apply(address("b"))[0] == 2
 
 
-def test_the_new_file_is_synced_before_it_takes_the_old_one_s_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_file_is_synced_before_it_replaces_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     fsync, replace = os.fsync, Path.replace
 
@@ -153,7 +151,7 @@ def test_the_new_file_is_synced_before_it_takes_the_old_one_s_place(
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": 1}', b"\xff"])
-def test_a_damaged_file_says_so(tmp_path: Path, content: bytes) -> None:
+def test_damaged_file_is_reported(tmp_path: Path, content: bytes) -> None:
     store = Repository(tmp_path)
     store.folder.mkdir()
     store.path.write_bytes(content)
@@ -163,7 +161,7 @@ def test_a_damaged_file_says_so(tmp_path: Path, content: bytes) -> None:
     assert store.path.read_bytes() == content
 
 
-def test_a_newer_program_s_file_is_left_alone(tmp_path: Path) -> None:
+def test_file_of_a_newer_program_is_refused(tmp_path: Path) -> None:
     store = Repository(tmp_path)
     store.folder.mkdir()
     store.path.write_bytes(msgspec.json.encode({"format": 2, "version": 9, "resources": {"a": 1}}))
@@ -171,7 +169,7 @@ def test_a_newer_program_s_file_is_left_alone(tmp_path: Path) -> None:
         store.load()
 
 
-def test_nonsense_edited_in_by_hand_is_found_when_loading(tmp_path: Path) -> None:
+def test_invalid_edit_is_found_when_loading(tmp_path: Path) -> None:
     store = Repository(tmp_path)
     store.apply(address("a"))
     store.path.write_text(store.path.read_text().replace("queue", "qeue"))
@@ -179,7 +177,7 @@ def test_nonsense_edited_in_by_hand_is_found_when_loading(tmp_path: Path) -> Non
         store.load()
 
 
-def test_a_data_directory_that_is_a_file(tmp_path: Path) -> None:
+def test_data_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     with pytest.raises(RepositoryError, match="cannot"):
         Repository(tmp_path / "data").apply(address("a"))

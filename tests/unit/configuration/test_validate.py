@@ -47,7 +47,7 @@ DEAD = address("address: dead, type: deadletter", "dead")
         device("{}", "d1") + device("{via: [d1]}", "d2"),
     ],
 )  # fmt: skip
-def test_good_wholes(text: str) -> None:
+def test_valid_configurations_are_accepted(text: str) -> None:
     assert KINDS.validate(parse.parse(KINDS, text, "a.yaml")) == []
 
 
@@ -200,13 +200,13 @@ def test_good_wholes(text: str) -> None:
         (device("{via: [d1]}", "d1"), "there is no other device"),
     ],
 )  # fmt: skip
-def test_bad_wholes(text: str, expected: str) -> None:
+def test_invalid_configurations_are_refused(text: str, expected: str) -> None:
     [error] = errors_of(text)
     assert expected in str(error)
     assert error.line > 0
 
 
-def test_several_errors_are_all_found() -> None:
+def test_several_errors_are_all_reported() -> None:
     text = gateway("{hub: {url: 'amqps://h', tls: {clientCert: c}}, limits: {packetBytesMax: 100000000}}")
     assert [error.message.split(" (")[0] for error in errors_of(text)] == [
         "set both clientCert and clientKey, or neither",

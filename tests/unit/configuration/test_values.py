@@ -16,14 +16,14 @@ from edge.broker.model.address_policy import Durability, DurabilityMode
     ("value", "seconds"),
     [(0, 0.0), (1500, 1.5), (0.5, 0.0005), ("250ms", 0.25), ("90s", 90.0), ("1.5h", 5400.0), (" 7 d ", 604800.0)],
 )
-def test_durations(value: str | float, seconds: float) -> None:
+def test_durations_are_read_and_printed(value: str | float, seconds: float) -> None:
     assert values.duration(value) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
     ("value", "bytes_"), [(10, 10), ("10", 10), ("1k", 1000), ("1Ki", 1024), ("1.5Gi", 1610612736), ("2 T", 2 * 10**12)]
 )
-def test_sizes(value: str | int, bytes_: int) -> None:
+def test_sizes_are_read_and_printed(value: str | int, bytes_: int) -> None:
     assert values.size(value) == bytes_
 
 
@@ -37,7 +37,7 @@ def test_sizes(value: str | int, bytes_: int) -> None:
         ("[::1]:5672", ListenEndpoint("::1", 5672), True),
     ],
 )
-def test_endpoints_read_and_print_alike(value: str, expected: ListenEndpoint, loopback: bool) -> None:
+def test_endpoints_survive_a_round_trip(value: str, expected: ListenEndpoint, loopback: bool) -> None:
     assert ListenEndpoint.parse(value) == expected
     assert expected.loopback is loopback
     assert str(expected) == value
@@ -56,11 +56,11 @@ def test_endpoints_read_and_print_alike(value: str, expected: ListenEndpoint, lo
         ("ws://[::1]/", (False, ListenEndpoint("::1", 80), "/")),
     ],
 )
-def test_urls_of_hubs(url: str, expected: tuple[bool, ListenEndpoint, str | None]) -> None:
+def test_urls_of_hubs_are_read(url: str, expected: tuple[bool, ListenEndpoint, str | None]) -> None:
     assert values.HubUrl.parse(url) == expected
 
 
-def test_durabilities() -> None:
+def test_durabilities_are_read() -> None:
     assert Durability.parse("fsync") == Durability()
     assert Durability.parse("memory") == Durability(DurabilityMode.MEMORY)
     assert Durability.parse("batch:20") == Durability(DurabilityMode.BATCH, 0.02)
@@ -101,7 +101,7 @@ def test_durabilities() -> None:
         (values.HubUrl.parse, "wss://hub/a path"),
     ],
 )
-def test_nonsense_is_refused_with_the_value_in_the_message(read: Callable[[Any], Any], value: Any) -> None:
+def test_invalid_value_is_named_in_the_error(read: Callable[[Any], Any], value: Any) -> None:
     with pytest.raises(ValueError, match=r"is no|out of range") as caught:
         read(value)
     assert str(value) in str(caught.value) or "host" in str(caught.value) or "port" in str(caught.value)

@@ -50,7 +50,7 @@ def exposed() -> set[str]:
     return names | set(re.findall(r'"(waypost_hub_\w+)"', hub))
 
 
-def test_a_connector_s_figures_are_metrics() -> None:
+def test_connector_figures_are_metrics() -> None:
     text = exposition(lambda: {**STATUS, "bridge": BRIDGE}).decode()
     found = {
         sample.name: sample.value
@@ -69,7 +69,7 @@ def test_a_connector_s_figures_are_metrics() -> None:
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: str(rule["alert"]))
-def test_a_rule_asks_for_what_there_is_and_says_what_to_do(rule: dict[str, Any]) -> None:
+def test_rule_uses_existing_metrics_and_has_a_next_step(rule: dict[str, Any]) -> None:
     asked = set(re.findall(r"\bwaypost_\w+\b", rule["expr"].replace("waypost_(hub_)?problem", "waypost_problem")))
     assert asked
     assert asked <= exposed(), asked - exposed()
@@ -78,7 +78,7 @@ def test_a_rule_asks_for_what_there_is_and_says_what_to_do(rule: dict[str, Any])
     assert re.fullmatch(r"[0-9]+[smh]", rule.get("for", "0s"))
 
 
-def test_names_are_there_once() -> None:
+def test_names_are_unique() -> None:
     names = [rule["alert"] for rule in rules()]
     assert len(set(names)) == len(names)
 
@@ -86,6 +86,6 @@ def test_names_are_there_once() -> None:
 @pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool is not there: Debian's package prometheus has it"
 )
-def test_promtool_reads_them() -> None:
+def test_promtool_accepts_the_rules() -> None:
     found = subprocess.run(["promtool", "check", "rules", str(RULES)], capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout + found.stderr

@@ -56,7 +56,7 @@ def client_of(
     return Client(status, control, host)
 
 
-def test_page_loads_only_files_of_this_server() -> None:
+def test_page_loads_no_external_resources() -> None:
     answer = client_of().get("/")
     assert answer.status_code == 200
     loaded = re.findall(r"""(?:src|href)="([^"]*)\"""", answer.text)
@@ -70,13 +70,13 @@ def test_page_loads_only_files_of_this_server() -> None:
     assert "require-trusted-types-for 'script'" in policy
 
 
-def test_the_status_is_passed_on_as_it_is() -> None:
+def test_status_is_passed_on_unchanged() -> None:
     answer = client_of().get("/api/v1/status")
     assert answer.json() == STATUS
     assert answer.headers["cache-control"] == "no-store"
 
 
-def test_metrics_name_what_the_status_says() -> None:
+def test_metrics_name_what_the_status_contains() -> None:
     text = client_of().get("/metrics").text
     assert 'waypost_gateway_info{epoch="5f0e",gateway="gw1",version="0.1.0"} 1.0' in text
     assert 'waypost_clients{protocol="mqtt"} 2.0' in text
@@ -97,7 +97,7 @@ def test_metrics_name_what_the_status_says() -> None:
     assert 'waypost_device_days_left{device="mmcblk0"} 1000.5' in text
 
 
-def test_metrics_of_a_gateway_that_says_little() -> None:
+def test_metrics_of_a_minimal_status_are_valid() -> None:
     text = client_of({}).get("/metrics").text
     assert "waypost_store_messages 0.0" in text
     assert "waypost_uplink" not in text
@@ -117,7 +117,7 @@ def test_health_follows_the_problems() -> None:
     assert 'waypost_problems{severity="error"} 0.0' in client_of().get("/metrics").text
 
 
-def test_strangers_hear_whether_it_serves_and_no_more() -> None:
+def test_remote_client_gets_only_the_state() -> None:
     class Closed(HttpAccess):
         async def require_view(self, request: Request) -> None:
             raise RequestRefused(401, "who are you?")
@@ -128,7 +128,7 @@ def test_strangers_hear_whether_it_serves_and_no_more() -> None:
     assert stranger.get("/healthz").json() == {"ok": False}
 
 
-def test_a_warning_is_said_and_does_not_keep_it_from_serving() -> None:
+def test_warning_is_reported_and_the_gateway_serves() -> None:
     warned = client_of({**STATUS, "problems": [SOON]})
     assert warned.get("/healthz").status_code == 200
     assert warned.get("/healthz").json() == {"ok": True, "problems": [SOON]}
@@ -136,7 +136,7 @@ def test_a_warning_is_said_and_does_not_keep_it_from_serving() -> None:
 
 
 class TestUplinkControl:
-    def test_pause_and_resume_from_this_machine(self) -> None:
+    def test_local_client_may_pause_and_resume(self) -> None:
         control = RecordingControl()
         client = client_of(control=control)
         assert client.post("/api/v1/uplink/pause").json() == STATUS
@@ -146,26 +146,26 @@ class TestUplinkControl:
     @pytest.mark.parametrize(
         ("host", "origin"), [("10.0.0.7", None), ("127.0.0.1", "http://elsewhere"), ("nonsense", None)]
     )
-    def test_others_are_refused(self, host: str, origin: str | None) -> None:
+    def test_other_clients_are_refused(self, host: str, origin: str | None) -> None:
         control = RecordingControl()
         headers = {"origin": origin} if origin else {}
         answer = client_of(control=control, host=host).post("/api/v1/uplink/pause", headers=headers)
         assert answer.status_code == 403
         assert control.calls == []
 
-    def test_without_an_uplink_there_is_nothing_to_steer(self) -> None:
+    def test_control_without_an_uplink_is_refused(self) -> None:
         assert client_of().post("/api/v1/uplink/pause").status_code == 404
 
-    def test_reading_does_not_steer(self) -> None:
+    def test_reading_does_not_control(self) -> None:
         assert client_of(control=RecordingControl()).get("/api/v1/uplink/pause").status_code == 405
 
 
-class TestSeries:
-    def test_points_of_a_span(self) -> None:
+class TestHistory:
+    def test_console_shows_the_samples(self) -> None:
         answer = client_of().get("/api/v1/series?span=24h")
         assert answer.status_code == 200
         assert answer.json()["step_s"] == 60
         assert len(answer.json()["waiting"]) == 1_440
 
-    def test_unknown_span_is_refused(self) -> None:
+    def test_history_is_bounded(self) -> None:
         assert client_of().get("/api/v1/series?span=1y").status_code == 400

@@ -57,7 +57,7 @@ def with_connector(**fields: Any) -> BridgeStatus:
     return msgspec.structs.replace(BRIDGE, connectors=[msgspec.structs.replace(CONNECTOR, **fields)])
 
 
-def test_rates_are_those_of_the_last_minute() -> None:
+def test_rates_cover_the_last_minute() -> None:
     rates = LinkRates()
     assert rates.per_second("hub") == (0.0, 0.0)
     for second in range(2 * RATE_S):
@@ -69,7 +69,9 @@ def test_rates_are_those_of_the_last_minute() -> None:
     assert rates.per_second("hub") == (0.0, 0.0)
 
 
-def test_the_terminal_says_all_of_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_contains_the_complete_status(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     show(BRIDGE, NOW_S)
     said = capsys.readouterr().out
@@ -99,7 +101,7 @@ def test_the_terminal_says_all_of_it(capsys: pytest.CaptureFixture[str], monkeyp
     assert "not before the link is back" in said
 
 
-def test_the_terminal_says_what_came_since_what_the_month_has_cost_and_that_hours_are_quiet(
+def test_output_shows_recent_messages_the_cost_of_the_month_and_quiet_hours(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
@@ -145,20 +147,20 @@ def test_draining_ends_when_nothing_waits_and_it_is_stated() -> None:
     assert (left.drained, left.waiting, draining.asked) == (True, 0, True)
 
 
-def test_draining_says_what_still_waits_after_the_time() -> None:
+def test_draining_reports_what_still_waits_at_the_timeout() -> None:
     left = Draining([30, 20], [0]).wait(5)
     assert (left.drained, left.waiting) == (False, 20)
     assert "20 messages still wait after 5 s: hub (connected)" in left.why
 
 
-def test_draining_says_that_the_hub_does_not_take_the_manifest() -> None:
+def test_draining_reports_a_hub_that_does_not_take_the_manifest() -> None:
     draining = Draining([0], [4])
     left = draining.wait(60)
     assert (left.drained, left.why) == (False, "no message waits, but the hub has not confirmed the manifest")
     assert draining.now_s >= MANIFEST_S
 
 
-def test_draining_says_what_waits_for_forwarders_that_are_configured_no_more() -> None:
+def test_draining_reports_the_backlog_of_removed_forwarders() -> None:
     draining = Draining([3, 0], [0])
     draining.left = {"hub/old": 7, "hub/older": 0}
     left = draining.wait(60)
@@ -178,7 +180,7 @@ PLANT = "hub/default.plant/plant"
 
 
 @pytest.mark.parametrize("folder", ["gw", "h#sh?x=%31 y"])
-def test_a_plan_says_what_comes_changes_and_goes(tmp_path: Path, folder: str) -> None:
+def test_plan_shows_additions_changes_and_removals(tmp_path: Path, folder: str) -> None:
     data, file = tmp_path / folder, tmp_path / "gateway.yaml"
     made = make(data)
     assert change(made.path, f"UPDATE cursor SET name = 'forwarder/{PLANT}' WHERE name = ?", FORWARDER)
@@ -211,20 +213,20 @@ def test_a_plan_says_what_comes_changes_and_goes(tmp_path: Path, folder: str) ->
     assert sorted(one.name for one in tmp_path.iterdir()) == sorted([folder, "gateway.yaml"]), "nothing else is made"
 
 
-def test_a_plan_of_nonsense_is_refused(tmp_path: Path) -> None:
+def test_invalid_plan_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "gateway.yaml"
     file.write_text(BASE.replace("forwarders", "forwarder"))
     with pytest.raises(CommandError, match="forwarder"):
         planned(tmp_path, [str(file)])
 
 
-def test_no_gateway_is_an_unreachable_peer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_gateway_is_an_unreachable_peer(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["status"], ["pause"], ["drain"], ["test"]):
         assert run(["bridge", *words, "--http", "127.0.0.1:9"]) == 3
         assert "no gateway answers" in capsys.readouterr().err
 
 
-def test_a_gateway_that_is_busy_is_not_said_to_be_stopped() -> None:
+def test_busy_gateway_is_not_reported_as_stopped() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/api/v1/status"
         with pytest.raises(CommandError, match="timed out") as raised:

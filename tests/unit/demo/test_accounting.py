@@ -19,43 +19,43 @@ def deliveries(sends: dict[int, int], **more: int) -> Deliveries:
     return Deliveries("d1", "gw1", sends, **more)
 
 
-def test_all_there_once_adds_up() -> None:
+def test_complete_history_adds_up() -> None:
     found = account("gw1", [deliveries({0: 1, 1: 1, 2: 1})], [row(0, 0), row(1, 1), row(2, 2)], [])
     assert (found.acknowledged, found.landed, found.rows) == (3, 3, 3)
     assert found.adds_up
 
 
-def test_nothing_at_all_does_not_add_up() -> None:
+def test_empty_history_does_not_add_up() -> None:
     assert not account("gw1", [], [], []).adds_up
 
 
-def test_an_acknowledged_reading_that_is_not_there_is_named() -> None:
+def test_missing_acknowledged_reading_is_named() -> None:
     found = account("gw1", [deliveries({0: 1, 1: 1})], [row(0, 0)], [])
     assert found.missing == [("d1", 1)]
     assert found.landed == 1
     assert not found.adds_up
 
 
-def test_a_reading_sent_again_may_be_there_twice() -> None:
+def test_repeated_reading_may_be_stored_twice() -> None:
     found = account("gw1", [deliveries({0: 2})], [row(0, 0), row(1, 0)], [])
     assert (found.resent, found.twice, found.unconfessed, found.duplicates) == (1, 1, 0, 0)
     assert found.adds_up
 
 
-def test_but_not_more_often_than_it_was_sent() -> None:
+def test_reading_stored_more_often_than_sent_is_a_duplicate() -> None:
     found = account("gw1", [deliveries({0: 1})], [row(0, 0), row(1, 0)], [])
     assert found.unconfessed == 1
     assert not found.adds_up
 
 
-def test_one_name_twice_is_a_duplicate_whatever_the_body() -> None:
+def test_repeated_name_is_a_duplicate_with_any_body() -> None:
     found = account("gw1", [deliveries({0: 5})], [row(0, 0), row(0, 0)], [])
     assert found.duplicates == 1
     assert found.twice == 0
     assert not found.adds_up
 
 
-def test_a_hole_is_a_gap_unless_the_ledger_explains_it() -> None:
+def test_gap_is_a_fault_unless_the_ledger_explains_it() -> None:
     sends = [deliveries({0: 1, 3: 1})]
     rows = [row(0, 0), row(3, 3)]
     assert account("gw1", sends, rows, []).unexplained_gaps == 2
@@ -66,7 +66,7 @@ def test_a_hole_is_a_gap_unless_the_ledger_explains_it() -> None:
     assert explained.adds_up
 
 
-def test_what_is_missing_before_the_first_is_a_gap_too() -> None:
+def test_missing_start_is_a_gap() -> None:
     assert account("gw1", [deliveries({0: 1})], [row(2, 0)], []).unexplained_gaps == 2
 
 
@@ -76,7 +76,7 @@ def test_every_epoch_counts_from_zero() -> None:
     assert found.adds_up
 
 
-def test_other_gateways_and_other_senders_are_kept_apart() -> None:
+def test_other_gateways_and_senders_are_counted_separately() -> None:
     rows = [row(0, 0), row(0, 0, gateway="gw2"), row(1, 7, device="stranger"), row(2, None)]
     found = account("gw1", [deliveries({0: 1})], rows, [Given("gw2", "e1", ADDRESS, 9, 9)])
     assert found.rows == 3
@@ -85,18 +85,18 @@ def test_other_gateways_and_other_senders_are_kept_apart() -> None:
     assert found.adds_up
 
 
-def test_a_reading_whose_acknowledgement_was_lost_is_told_apart() -> None:
+def test_reading_with_a_lost_acknowledgement_is_distinguished() -> None:
     found = account("gw1", [deliveries({0: 1}, unacknowledged=1)], [row(0, 0), row(1, 1)], [])
     assert found.unacknowledged_landed == 1
     assert not found.adds_up, "a device was left with a reading"
 
 
 @pytest.mark.parametrize("fault", ["unacknowledged", "dropped"])
-def test_what_devices_kept_or_gave_up_counts(fault: str) -> None:
+def test_readings_stored_or_dropped_by_devices_count(fault: str) -> None:
     assert not account("gw1", [deliveries({0: 1}, **{fault: 1})], [row(0, 0)], []).adds_up
 
 
-def test_the_total_is_the_sum() -> None:
+def test_total_is_the_sum() -> None:
     one = account("gw1", [deliveries({0: 1, 1: 1})], [row(0, 0)], [])
     assert total([one, one]) == Account(gateway="all", acknowledged=4, landed=2, rows=2, missing=[("d1", 1), ("d1", 1)])
 
@@ -107,7 +107,7 @@ def test_the_total_is_the_sum() -> None:
     again=st.sets(st.integers(0, 29)),
     copied=st.sets(st.integers(0, 29)),
 )
-def test_exactly_the_faults_put_in_are_found(
+def test_exactly_the_injected_faults_are_found(
     sends: list[int], lost: set[int], again: set[int], copied: set[int]
 ) -> None:
     """Readings arrive in order; those in `again` are stored for every send, then rows are lost and copied."""

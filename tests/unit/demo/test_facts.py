@@ -30,23 +30,23 @@ def verdict(
     return passed(facts_of([one], total([one]), trial, drained_s, proved))
 
 
-def test_a_good_run_passes() -> None:
+def test_good_run_passes() -> None:
     assert verdict()
     assert verdict(trial=replace(TRIAL, epoch_kept=None)), "a gateway that does not tell its epoch"
 
 
 @pytest.mark.parametrize("fault", ["duplicates", "unexplained_gaps", "unconfessed", "unacknowledged", "dropped"])
-def test_any_fault_fails_it(fault: str) -> None:
+def test_any_fault_fails(fault: str) -> None:
     assert not verdict(replace(GOOD, **{fault: 1}))
 
 
-def test_losing_or_doing_nothing_fails_it() -> None:
+def test_loss_or_inactivity_fails() -> None:
     assert not verdict(replace(GOOD, landed=9))
     assert not verdict(replace(GOOD, acknowledged=0, landed=0))
     assert not passed([])
 
 
-def test_a_trial_that_did_not_bite_fails_it() -> None:
+def test_ineffective_trial_fails() -> None:
     assert not verdict(trial=replace(TRIAL, backlog_messages=500)), "the cut leaked"
     assert not verdict(trial=replace(TRIAL, acknowledged_meanwhile=0, backlog_messages=0)), "the devices were stopped"
     assert not verdict(trial=replace(TRIAL, epoch_kept=False)), "the gateway came back with another store"
@@ -54,12 +54,12 @@ def test_a_trial_that_did_not_bite_fails_it() -> None:
     assert not verdict(proved=None)
 
 
-def test_a_lake_that_is_not_what_was_stated_fails_it() -> None:
+def test_lake_that_differs_from_the_statements_fails() -> None:
     for fault in ({"landed": 11}, {"unstated": 1}, {"accepted": 0, "landed": 0}):
         assert not verdict(proved=replace(PROVED, **fault))
 
 
-def test_the_document_is_what_the_report_reads() -> None:
+def test_report_reads_the_document() -> None:
     facts = facts_of([GOOD], total([GOOD]), TRIAL, 3.0, PROVED)
     found = document(facts, ["a note"], [Event(0.5, "cut", 20.25), Event(60.0, "stopped")])
     assert found["verdict"] == "ok"
@@ -73,7 +73,7 @@ def test_the_document_is_what_the_report_reads() -> None:
     assert document([], [], [])["verdict"] == "failed"
 
 
-def test_notes_say_what_was_sent_again_and_name_what_is_missing() -> None:
+def test_notes_name_repeats_and_missing_readings() -> None:
     bad = replace(GOOD, given_up=3, missing=[("d1", seq) for seq in range(12)])
     notes = notes_of(bad, "firmware: none")
     assert "firmware: none" in notes
@@ -82,11 +82,11 @@ def test_notes_say_what_was_sent_again_and_name_what_is_missing() -> None:
     assert any("d1 #9, ..." in note for note in notes)
 
 
-def test_the_notes_say_that_anomalies_are_expected() -> None:
+def test_notes_state_that_anomalies_are_expected() -> None:
     assert ANOMALIES in notes_of(GOOD, "no firmware")
 
 
-def test_numbers_are_written_alike() -> None:
+def test_numbers_have_one_format() -> None:
     """The title of the table, the expected backlog and the found one use the same format."""
     trial = replace(TRIAL, acknowledged_meanwhile=13_719, backlog_messages=13_719)
     proved = replace(PROVED, accepted=13_719, landed=13_719, unstated=0, statements=1)

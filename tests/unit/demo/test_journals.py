@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.demo.journals import Journal
 
 
-def test_it_follows_a_growing_file_and_waits_for_the_end_of_a_line(tmp_path: Path) -> None:
+def test_reader_follows_a_growing_file_and_waits_for_line_ends(tmp_path: Path) -> None:
     path = tmp_path / "d1.jsonl"
     journal = Journal(path, "d1", "gw1")
     journal.follow()
@@ -27,7 +27,7 @@ def test_it_follows_a_growing_file_and_waits_for_the_end_of_a_line(tmp_path: Pat
     assert not journal.deliveries().ended
 
 
-def test_the_end_says_what_became_of_the_rest(tmp_path: Path) -> None:
+def test_end_reports_the_state_of_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "d1.jsonl"
     end = {"published": 3, "acknowledged": 1, "unacknowledged": 1, "dropped": 1, "resent": 0}
     events = [{"event": "disconnected", "at": 7.5, "detail": "reset"}, {"acked": 0, "sends": 1}, {"end": end}]

@@ -26,14 +26,14 @@ def telemetry(sequences: list[int]) -> pa.Table:
     )
 
 
-def test_no_lake_yet_is_an_empty_one(tmp_path: Path) -> None:
+def test_missing_lake_is_empty(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     assert lake.landed() == Landed()
     assert lake.rows() == []
     assert lake.ledger() == []
 
 
-def test_it_counts_rows_and_commits_as_they_come(tmp_path: Path) -> None:
+def test_rows_and_commits_are_counted_as_they_arrive(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     write_deltalake(tmp_path / "telemetry", telemetry([0, 1]))
     first = lake.landed()
@@ -44,12 +44,12 @@ def test_it_counts_rows_and_commits_as_they_come(tmp_path: Path) -> None:
     assert sorted(lake.rows())[2] == Row("gw1", "e", "a", 2, ("d1", 2))
 
 
-def test_it_reads_the_ledger(tmp_path: Path) -> None:
+def test_ledger_is_read(tmp_path: Path) -> None:
     given = {"gateway": ["gw1"], "epoch": ["e"], "address": ["a"], "first_sequence": [3], "last_sequence": [5]}
     write_deltalake(tmp_path / "ledger", pa.table(given))
     assert Lake(tmp_path).ledger() == [Given("gw1", "e", "a", 3, 5)]
 
 
 @pytest.mark.parametrize("body", [b"", b"21.5", b"\xff\x00", b"[]", b'{"device": 1, "seq": 2}', b'{"device": "d"}'])
-def test_other_bodies_are_no_readings(body: bytes) -> None:
+def test_other_bodies_are_not_readings(body: bytes) -> None:
     assert reading_of(body) is None

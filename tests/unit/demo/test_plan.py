@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.demo.plan import GATEWAYS, Timeline, devices
 
 
-def test_eight_devices_of_three_kinds_over_both_protocols_on_both_gateways() -> None:
+def test_eight_devices_of_three_kinds_use_both_protocols_on_both_gateways() -> None:
     plans = devices(sensors=False)
     assert len(plans) >= 8
     assert len({plan.kind for plan in plans}) >= 3
@@ -17,13 +17,13 @@ def test_eight_devices_of_three_kinds_over_both_protocols_on_both_gateways() -> 
     assert len({plan.name for plan in devices(sensors=True)}) == len(devices(sensors=True)) == len(plans) + 1
 
 
-def test_the_outage_of_a_minute_is_twenty_seconds_from_the_twelfth() -> None:
+def test_outage_starts_after_twelve_seconds_and_lasts_twenty() -> None:
     timeline = Timeline.of(60)
     assert timeline.cut == 12
     assert timeline.restore - timeline.cut == 20
 
 
 @given(st.floats(20, 3600))
-def test_the_gateway_is_killed_and_back_within_the_outage(seconds: float) -> None:
+def test_gateway_is_killed_and_restarted_within_the_outage(seconds: float) -> None:
     timeline = Timeline.of(seconds)
     assert 0 < timeline.cut < timeline.kill < timeline.restart < timeline.restore < timeline.stop

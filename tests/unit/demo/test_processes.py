@@ -32,7 +32,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_the_ready_line_tells_the_endpoints(tmp_path: Path) -> None:
+def test_ready_line_contains_the_endpoints(tmp_path: Path) -> None:
     async def main() -> None:
         async with Children(tmp_path) as children:
             child = await children.start("gw", python(READY))
@@ -44,7 +44,7 @@ def test_the_ready_line_tells_the_endpoints(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_process_that_fails_is_named_with_the_last_it_logged(tmp_path: Path) -> None:
+def test_failed_process_is_named_with_its_last_log_lines(tmp_path: Path) -> None:
     async def main() -> DemoError:
         async with Children(tmp_path) as children:
             child = await children.start("gw", python("import sys; sys.exit('port 1883 is taken')"))
@@ -57,7 +57,7 @@ def test_a_process_that_fails_is_named_with_the_last_it_logged(tmp_path: Path) -
     assert why.detail == "port 1883 is taken"
 
 
-def test_one_that_is_never_ready_is_given_up(tmp_path: Path) -> None:
+def test_process_that_is_never_ready_times_out(tmp_path: Path) -> None:
     async def main() -> None:
         async with Children(tmp_path) as children:
             child = await children.start("gw", ["sleep", "60"])
@@ -69,7 +69,7 @@ def test_one_that_is_never_ready_is_given_up(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_log_is_kept_over_restarts(tmp_path: Path) -> None:
+def test_log_is_kept_over_restarts(tmp_path: Path) -> None:
     async def main() -> None:
         async with Children(tmp_path) as children:
             for word in ("first", "second"):
@@ -81,7 +81,7 @@ def test_a_log_is_kept_over_restarts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["error", "cancelled"])
-def test_nothing_is_left_behind(tmp_path: Path, how: str) -> None:
+def test_no_process_is_left(tmp_path: Path, how: str) -> None:
     pids: list[int] = []
 
     async def play() -> None:

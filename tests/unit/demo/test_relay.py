@@ -23,7 +23,7 @@ async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, d
     return await reader.readexactly(len(data))
 
 
-def test_it_carries_is_cut_and_carries_again() -> None:
+def test_relay_carries_is_cut_and_carries_again() -> None:
     async def main() -> None:
         async with asyncio.timeout(20), serving(echo) as target:
             relay = Relay(free_ports(1)[0], target)
@@ -51,7 +51,7 @@ def test_it_carries_is_cut_and_carries_again() -> None:
     asyncio.run(main())
 
 
-def test_a_target_that_is_away_ends_the_connection() -> None:
+def test_unreachable_target_ends_the_connection() -> None:
     async def main() -> None:
         async with asyncio.timeout(20):
             port, nobody = free_ports(2)
@@ -66,7 +66,7 @@ def test_a_target_that_is_away_ends_the_connection() -> None:
     asyncio.run(main())
 
 
-def test_ports_are_different_free_and_out_of_the_way_of_outgoing_connections() -> None:
+def test_ports_are_distinct_free_and_outside_the_ephemeral_range() -> None:
     ports = free_ports(8)
     assert len(set(ports)) == 8
     assert all(FROM <= port < TO for port in ports)

@@ -52,17 +52,17 @@ def drawn(board: Board, width: int, height: int) -> list[str]:
 class TestPicture:
     @pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (120, 40), (200, 60)])
     @pytest.mark.parametrize("board", [Board("/tmp/demo"), board_in_trouble()], ids=["start", "trouble"])
-    def test_it_fits_the_terminal(self, board: Board, width: int, height: int) -> None:
+    def test_picture_fits_the_terminal(self, board: Board, width: int, height: int) -> None:
         lines = drawn(board, width, height)
         assert len(lines) <= height
         assert all(len(line) <= width for line in lines)
 
-    def test_it_says_where_things_stand(self) -> None:
+    def test_picture_shows_the_progress(self) -> None:
         text = "\n".join(drawn(board_in_trouble(), 120, 40))
         for words in ("devices keep their readings", "● kill", "cut", "killed", "1,234", "gw1-cpu", "gw2 killed", "16"):
             assert words in text
 
-    def test_without_room_the_devices_are_left_out(self) -> None:
+    def test_devices_are_left_out_without_room(self) -> None:
         assert "gw1-cpu" not in "\n".join(drawn(board_in_trouble(), 80, 24))
 
     @pytest.mark.parametrize("phase", PHASES)
@@ -73,14 +73,14 @@ class TestPicture:
 
 
 class TestSparkline:
-    def test_it_scales_from_zero_to_the_peak(self) -> None:
+    def test_sparkline_scales_from_zero_to_the_peak(self) -> None:
         assert sparkline([0, 4, 8], 5) == "  ▁▄█"
         assert sparkline([4], 1, peak=8) == "▄"
         assert sparkline([0, 0], 3) == " ▁▁"
         assert sparkline([], 3) == "   "
 
     @given(st.lists(st.floats(0, 1e9), max_size=50), st.integers(1, 30))
-    def test_it_is_as_wide_as_asked(self, values: list[float], width: int) -> None:
+    def test_sparkline_has_the_requested_width(self, values: list[float], width: int) -> None:
         line = sparkline(values, width)
         assert len(line) == width
         assert set(line) <= set(BARS) | {" "}
@@ -90,7 +90,7 @@ class TestSparkline:
 
 
 class TestGatewayBoard:
-    def test_rates_are_differences_and_start_again_with_the_gateway(self) -> None:
+    def test_rates_are_differences_and_restart_with_the_gateway(self) -> None:
         gateway = GatewayBoard("gw", "http://h/")
         gateway.take({"messages": {"received": 100}}, 1.0)
         gateway.take({"messages": {"received": 150}}, 2.0)
@@ -101,13 +101,13 @@ class TestGatewayBoard:
         assert gateway.rate == 0
         assert gateway.backlog is None
 
-    def test_one_that_never_answered_is_starting_and_not_down(self) -> None:
+    def test_gateway_that_never_answered_is_starting(self) -> None:
         gateway = GatewayBoard("gw", "http://h/")
         gateway.lost()
         assert gateway.state == "starting"
 
 
-def test_elsewhere_the_log_comes_as_plain_lines() -> None:
+def test_output_without_a_terminal_is_plain_lines() -> None:
     board, out = board_in_trouble(), io.StringIO()
     console = Console(file=out, width=80)
     view = make_view(board, console)
@@ -125,7 +125,7 @@ def test_elsewhere_the_log_comes_as_plain_lines() -> None:
     assert "\x1b" not in out.getvalue()
 
 
-def test_the_closing_table_says_what_does_not_add_up() -> None:
+def test_closing_table_shows_what_does_not_add_up() -> None:
     good = Account("gw1", acknowledged=5, landed=5)
     bad = Account("gw2", acknowledged=1234, landed=1233)
     outcome = Outcome([Fact("x", 1, 2, ok=False)], ["a note"], [good, bad], total([good, bad]), Path("/r/report.html"))
@@ -138,7 +138,7 @@ def test_the_closing_table_says_what_does_not_add_up() -> None:
     assert "/r/report.html" in text
 
 
-def test_a_failure_shows_what_was_logged_last() -> None:
+def test_failure_shows_the_last_log_lines() -> None:
     console = Console(file=(out := io.StringIO()), width=100)
     closing.show_failure(DemoError("gw1 ended unexpectedly", "port [1883] is taken"), console)
     assert out.getvalue() == "error: gw1 ended unexpectedly\nport [1883] is taken\n"

@@ -46,7 +46,7 @@ class TestCommands:
     page = commands.page()
 
     @pytest.mark.parametrize("name", COMMANDS)
-    def test_every_command_and_option_is_there(self, name: str) -> None:
+    def test_every_command_and_option_is_described(self, name: str) -> None:
         for words, command in every_command((name,), load(name, COMMANDS[name])):
             if command.hidden:
                 continue
@@ -58,14 +58,14 @@ class TestCommands:
                     assert all(f"`{option}`" in section for option in parameter.opts), (words, parameter.opts)
                     assert parameter.help, f"waypost {' '.join(words)}: {parameter.opts} has no help"
 
-    def test_the_launcher_has_its_own(self) -> None:
+    def test_launcher_has_its_own_page(self) -> None:
         for name in IN_CHECKOUT:
             assert f"`./waypost {name}" in self.page, name
 
 
 class TestResources:
     @pytest.mark.parametrize(("kinds", "prefix"), [(KINDS, "gateway"), (HUB_KINDS, "hub")], ids=["gateway", "hub"])
-    def test_every_field_is_there_with_its_meaning(self, kinds: resources.ResourceKinds, prefix: str) -> None:
+    def test_every_field_has_a_meaning(self, kinds: resources.ResourceKinds, prefix: str) -> None:
         shown = {part.__name__: list(resources.rows_of(part, prefix)) for part in resources.parts_of(kinds)}
         schema = json_schema(kinds)["definitions"]
         assert set(shown) == set(schema)
@@ -84,13 +84,13 @@ def leaves(schema: resources.Any, *before: str) -> Iterator[str]:
 
 class TestLimits:
     @pytest.mark.parametrize("path", limits.modules())
-    def test_every_limit_is_there_with_its_reason(self, path: str) -> None:
+    def test_every_limit_has_its_reason(self, path: str) -> None:
         without = [each.name for each in limits.limits(path) if not each.about and each.name not in ("KIB", "MIB")]
         assert not without
 
 
 class TestProblems:
-    def test_every_problem_is_there(self) -> None:
+    def test_every_problem_is_described(self) -> None:
         made = sum(
             isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == problems.PROBLEM
             for path in source.sources("bridge", "edge", "cloud", "images")
@@ -99,14 +99,14 @@ class TestProblems:
         shown = [each for folders in problems.FOLDERS.values() for each in problems.problems(*folders)]
         assert len(shown) == made > 60
 
-    def test_each_has_a_next_step(self) -> None:
+    def test_each_problem_has_a_next_step(self) -> None:
         every = [*problems.findings(), *problems.problems("edge", "cloud")]
         assert not [each.place for each in every if not all(each.next_steps)]
 
 
 class TestMetrics:
     @pytest.mark.parametrize("path", metrics.COLLECTORS.values())
-    def test_every_metric_is_there(self, path: str) -> None:
+    def test_every_metric_is_described(self, path: str) -> None:
         named = set(re.findall(r'"(waypost_\w+)"', (source.ROOT / path).read_text()))
         known = metrics.metrics(path)
         suffixes = ("", *metrics.SUFFIXES.values())
@@ -120,7 +120,7 @@ class TestReasons:
     def test_every_refusal_has_a_code_in_each_protocol(self) -> None:
         assert not [each for each in reasons.refusals() if not all(each[name] for name in reasons.ANSWERS)]
 
-    def test_every_word_is_there(self) -> None:
+    def test_every_reason_code_is_described(self) -> None:
         page = reasons.page()
         for vocabulary in reasons.VOCABULARIES:
             assert source.enumeration(vocabulary.path, vocabulary.word).members
@@ -135,10 +135,10 @@ class TestTables:
         undescribed = [table.name for table in shown if not table.about]
         assert not undescribed, f"describe these tables in {tables.MEANINGS}: about = ..."
 
-    def test_links_of_meanings_are_links(self) -> None:
+    def test_links_in_meanings_are_links(self) -> None:
         assert "[reason codes](reason-codes.md)" in tables.page()
 
-    def test_every_meaning_is_of_a_column(self) -> None:
+    def test_every_meaning_belongs_to_a_column(self) -> None:
         columns = {table.name: {each.name for each in table.columns} for table in [*tables.landed(), *tables.derived()]}
         every = set().union(*columns.values())
         for table, meanings in tables.meanings().items():
@@ -147,11 +147,11 @@ class TestTables:
 
 class TestHttp:
     @pytest.mark.parametrize("path", http_api.CODE)
-    def test_every_route_is_described_and_no_other(self, path: str) -> None:
+    def test_exactly_the_existing_routes_are_described(self, path: str) -> None:
         assert http_api.described(path) == http_api.routes(*http_api.CODE[path])
 
     @pytest.mark.parametrize("path", http_api.CODE)
-    def test_descriptions_are_whole(self, path: str) -> None:
+    def test_descriptions_are_complete(self, path: str) -> None:
         api = http_api.document(path)
         tags = {tag["name"] for tag in api["tags"]}
         for place, item in api["paths"].items():
@@ -178,9 +178,9 @@ def test_pages_have_one_title(path: Path) -> None:
 
 class TestDrawings:
     @pytest.mark.parametrize(("name", "text"), drawings.texts().items(), ids=drawings.texts())
-    def test_pictures_are_of_their_text(self, name: str, text: str) -> None:
+    def test_drawings_match_their_text(self, name: str, text: str) -> None:
         assert drawings.is_current(name, text), "draw it: python -m docs.generate.drawings"
 
-    def test_every_picture_is_used_and_has_a_text(self) -> None:
+    def test_every_drawing_is_used_and_has_a_text(self) -> None:
         used = {name for path in DOCS.rglob("*.md") for name in drawings.PLACE.findall(path.read_text())}
         assert {path.stem for path in drawings.FOLDER.glob("*.svg")} == set(drawings.texts()) >= used

@@ -92,7 +92,7 @@ def unpacked(path: Path) -> dict[str, bytes]:
         return files
 
 
-def test_no_secret_is_in_it(around: CheckContext, tmp_path: Path) -> None:
+def test_archive_contains_no_secret(around: CheckContext, tmp_path: Path) -> None:
     results = [fail("x", f"refused: password {CONNECTOR}", f"use token={TOKEN}")]
     target = tmp_path / "bundle.tar.gz"
     write_bundle(target, around, results)
@@ -111,7 +111,7 @@ def test_no_secret_is_in_it(around: CheckContext, tmp_path: Path) -> None:
     assert everything.count(REDACTED.encode()) > 10
 
 
-def test_what_helps_is_in_it(around: CheckContext, tmp_path: Path) -> None:
+def test_archive_contains_useful_files(around: CheckContext, tmp_path: Path) -> None:
     target = tmp_path / "bundle.tar.gz"
     names = write_bundle(target, around, [fail("store", "seen", "step")])
     assert target.stat().st_mode & 0o077 == 0
@@ -126,7 +126,7 @@ def test_what_helps_is_in_it(around: CheckContext, tmp_path: Path) -> None:
     assert b"queue/jobs is full" in files["logs/gateway.log"]
 
 
-def test_a_long_log_keeps_its_end(tmp_path: Path) -> None:
+def test_long_log_keeps_its_end(tmp_path: Path) -> None:
     log = tmp_path / "long.log"
     log.write_text("early\n" + "x" * (LOG_BYTES_MAX // 2) + "a=b:c" * (LOG_BYTES_MAX // 10) + "\nlate\n")
     write_bundle(tmp_path / "b.tar.gz", CheckContext(), [], [log])
@@ -136,23 +136,23 @@ def test_a_long_log_keeps_its_end(tmp_path: Path) -> None:
     assert len(content) <= LOG_BYTES_MAX
 
 
-def test_a_broken_store_does_not_stop_it(tmp_path: Path) -> None:
+def test_broken_store_does_not_stop_the_archive(tmp_path: Path) -> None:
     (tmp_path / "store.sqlite").write_bytes(b"x" * 9000)
     write_bundle(tmp_path / "b.tar.gz", CheckContext(data=tmp_path), [])
     assert "error" in json.loads(unpacked(tmp_path / "b.tar.gz")["store/info.json"])
 
 
-def test_a_target_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_write_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         write_bundle(tmp_path / "none" / "b.tar.gz", CheckContext(), [])
 
 
 @pytest.mark.parametrize("line", ["Cookie: session=k3pt", "passcode=k3pt", "assertion: 'k3pt'"])
-def test_names_of_secrets_in_a_log(line: str) -> None:
+def test_secrets_by_name_are_removed_from_logs(line: str) -> None:
     assert "k3pt" not in Redactor().text(line)
 
 
-def test_short_and_common_words_stay() -> None:
+def test_short_and_common_words_remain() -> None:
     redactor = Redactor({"on", "x"})
     assert redactor.text("on the next example") == "on the next example"
     assert redactor.document({"passwordSecret": "abc", "key": "/etc/key.pem", "n": 5}) == {

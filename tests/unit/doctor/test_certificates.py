@@ -46,48 +46,48 @@ def revocations(authority: Authority, path: Path, due: datetime.datetime) -> str
 
 
 class TestTimes:
-    def test_soon_over(self, issued: Issued, authority: Authority) -> None:
+    def test_certificate_close_to_its_end_is_a_warning(self, issued: Issued, authority: Authority) -> None:
         [(level, seen)] = said(Files("listeners", issued.certificate, issued.key, None, None))
         assert level == "warn"
         assert "CN=gateway" in seen
         assert "expires in 1 day" in seen
 
-    def test_over(self, issued: Issued) -> None:
+    def test_expired_certificate_is_a_failure(self, issued: Issued) -> None:
         [(level, seen)] = said(Files("listeners", issued.certificate, issued.key, None, None), TODAY + 10 * DAY)
         assert (level, "expired on" in seen) == ("fail", True)
 
-    def test_not_yet(self, issued: Issued) -> None:
+    def test_certificate_of_the_future_is_reported(self, issued: Issued) -> None:
         results = said(Files("listeners", issued.certificate, issued.key, None, None), TODAY - 400 * DAY)
         assert [level for level, _ in results] == ["fail"]
         assert "not valid before" in results[0][1]
 
-    def test_the_authority_s_too(self, authority: Authority) -> None:
+    def test_authority_is_checked(self, authority: Authority) -> None:
         assert [level for level, _ in said(Files("x", None, None, authority.certificate, None), TODAY + 9 * DAY)] == [
             "fail"
         ]
 
 
 class TestFiles:
-    def test_none_there(self, tmp_path: Path) -> None:
+    def test_missing_file_is_a_failure(self, tmp_path: Path) -> None:
         [(level, seen)] = said(Files("x", str(tmp_path / "none.pem"), None, None, None))
         assert (level, "No such file" in seen) == ("fail", True)
 
-    def test_no_certificate(self, tmp_path: Path) -> None:
+    def test_file_without_a_certificate_is_a_failure(self, tmp_path: Path) -> None:
         (tmp_path / "a.pem").write_text("hello")
         [(level, seen)] = said(Files("x", str(tmp_path / "a.pem"), None, None, None))
         assert (level, "not contain a PEM certificate" in seen) == ("fail", True)
 
-    def test_another_s_key(self, issued: Issued, authority: Authority) -> None:
+    def test_key_of_another_certificate_is_a_failure(self, issued: Issued, authority: Authority) -> None:
         other = authority.issue("other")
         results = said(Files("x", issued.certificate, other.key, None, None))
         assert any("does not belong" in seen for _, seen in results)
 
-    def test_a_key_that_is_none(self, issued: Issued, tmp_path: Path) -> None:
+    def test_invalid_key_is_a_failure(self, issued: Issued, tmp_path: Path) -> None:
         (tmp_path / "key.pem").write_text("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
         results = said(Files("x", issued.certificate, str(tmp_path / "key.pem"), None, None))
         assert any("not a PEM key" in seen for _, seen in results)
 
-    def test_a_chain_in_order_and_in_disorder(self, issued: Issued, authority: Authority, tmp_path: Path) -> None:
+    def test_chain_is_accepted_only_in_order(self, issued: Issued, authority: Authority, tmp_path: Path) -> None:
         own, upper = Path(issued.certificate).read_text(), Path(authority.certificate).read_text()
         (tmp_path / "good.pem").write_text(own + upper)
         (tmp_path / "bad.pem").write_text(upper + own)
@@ -95,13 +95,13 @@ class TestFiles:
         assert any("did not sign" in seen for _, seen in said(Files("x", str(tmp_path / "bad.pem"), None, None, None)))
 
     @pytest.mark.parametrize(("days", "late"), [(1, False), (-1, True)])
-    def test_revocations(self, authority: Authority, tmp_path: Path, days: int, late: bool) -> None:
+    def test_revocation_list_must_be_current(self, authority: Authority, tmp_path: Path, days: int, late: bool) -> None:
         path = revocations(authority, tmp_path / "crl.pem", TODAY + days * DAY)
         results = said(Files("x", None, None, None, path))
         assert any("should have been replaced" in seen for _, seen in results) is late
 
 
-def test_the_list_of_revoked_client_certificates(tmp_path: Path) -> None:
+def test_list_of_revoked_client_certificates_is_checked(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ca")
     issued, file = authority.issue("gw1"), tmp_path / "revoked.crl"
     tls = DeviceTls(
@@ -120,7 +120,7 @@ def test_the_list_of_revoked_client_certificates(tmp_path: Path) -> None:
     assert "ended at 2020-01-02T00:00:00Z" in looked()[1]
 
 
-def test_listeners_and_connectors_are_looked_at(issued: Issued, authority: Authority, tmp_path: Path) -> None:
+def test_listeners_and_connectors_are_checked(issued: Issued, authority: Authority, tmp_path: Path) -> None:
     configuration = BrokerConfiguration(
         tls=DeviceTls(certificate=issued.certificate, key=issued.key, client_ca=authority.certificate),
         connectors=(

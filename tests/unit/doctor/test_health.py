@@ -52,7 +52,7 @@ def results(folder: Path, port: int, *, running: bool = True) -> list[CheckResul
 
 
 @pytest.mark.parametrize("port", [()], indirect=True)
-def test_no_problem(tmp_path: Path, port: int) -> None:
+def test_healthy_gateway_has_no_findings(tmp_path: Path, port: int) -> None:
     assert [result.level for result in results(tmp_path, port)] == [Level.OK]
 
 
@@ -66,6 +66,6 @@ def test_each_problem_is_a_finding(tmp_path: Path, port: int) -> None:
     assert "the medium failed" in found[1].seen
 
 
-def test_one_that_does_not_answer(tmp_path: Path) -> None:
+def test_silent_gateway_is_a_finding(tmp_path: Path) -> None:
     assert [result.level for result in bad(results(tmp_path, free_port()))] == [Level.WARN]
     assert results(tmp_path, free_port(), running=False) == []

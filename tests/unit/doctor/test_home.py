@@ -38,26 +38,26 @@ def made(tmp_path: Path) -> Made:
 
 
 class TestDirectory:
-    def test_modes(self, tmp_path: Path) -> None:
+    def test_modes_are_checked(self, tmp_path: Path) -> None:
         tmp_path.chmod(0o700)
         assert levels(home.directory(machine(tmp_path / "root", data=tmp_path))) == [("data directory", "ok")]
         tmp_path.chmod(0o755)
         [result] = bad(home.directory(machine(tmp_path / "root", data=tmp_path)))
         assert (result.level, result.next_step) == (Level.WARN, f"chmod 700 {tmp_path}")
 
-    def test_somebody_elses(self, tmp_path: Path) -> None:
+    def test_directory_of_another_user_is_a_finding(self, tmp_path: Path) -> None:
         [result] = bad(home.directory(machine(tmp_path / "root", data=tmp_path, uid=4242)))
         assert result.level is Level.FAIL
         assert "chown" in result.next_step
 
-    def test_none_and_no_directory(self, tmp_path: Path) -> None:
+    def test_missing_path_and_file_are_findings(self, tmp_path: Path) -> None:
         [result] = bad(home.directory(machine(tmp_path / "root", data=tmp_path / "new")))
         assert result.level is Level.WARN
         (tmp_path / "file").write_text("")
         [result] = bad(home.directory(machine(tmp_path / "root", data=tmp_path / "file")))
         assert result.level is Level.FAIL
 
-    def test_one_that_may_not_be_read_is_a_finding(
+    def test_unreadable_directory_is_a_finding(
         self, made: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setattr("os.access", lambda *_args, **_options: False)
@@ -68,7 +68,7 @@ class TestDirectory:
         [result] = [result for result in results if result["name"] == "data directory"]
         assert result["level"] == "fail"
 
-    def test_what_may_not_be_read_says_who_may(self, tmp_path: Path) -> None:
+    def test_unreadable_file_names_the_user_who_can_read_it(self, tmp_path: Path) -> None:
         def forbidden(_: CheckContext) -> Iterator[CheckResult]:
             raise PermissionError(errno.EACCES, "Permission denied", "/data/store.sqlite")
 
@@ -78,7 +78,7 @@ class TestDirectory:
 
 
 class TestSecrets:
-    def test_what_others_may_read(self, made: Made) -> None:
+    def test_files_readable_by_others_are_findings(self, made: Made) -> None:
         around = machine(made.path.parent / "root", data=made.path.parent)
         assert bad(home.secrets(around)) == []
         (made.path.parent / "credentials.db").write_bytes(b"")
@@ -90,7 +90,7 @@ class TestSecrets:
         }  # fmt: skip
         assert all(result.level is Level.FAIL for result in results)
 
-    def test_applied_resources_and_copies_of_the_store(self, made: Made) -> None:
+    def test_resources_and_copies_of_the_store_are_checked(self, made: Made) -> None:
         around = machine(made.path.parent / "root", data=made.path.parent)
         repository = Repository(made.path.parent)
         repository.apply(parse(KINDS, GATEWAY, "x"))
@@ -105,17 +105,17 @@ class TestSecrets:
 
 
 class TestConfiguration:
-    def test_nothing_applied(self, tmp_path: Path) -> None:
+    def test_empty_configuration_is_reported(self, tmp_path: Path) -> None:
         around = context_of(tmp_path, running=False, environment={}, timeout_s=1)
         assert [result.level for result in bad(home.configuration(around))] == [Level.WARN]
 
-    def test_applied(self, tmp_path: Path) -> None:
+    def test_applied_configuration_is_reported(self, tmp_path: Path) -> None:
         Repository(tmp_path).apply(parse(KINDS, GATEWAY, "x"))
         around = context_of(tmp_path, running=False, environment={}, timeout_s=1)
         assert bad(home.configuration(around)) == []
         assert around.configuration.gateway == "north"
 
-    def test_given_and_not_applied(self, tmp_path: Path) -> None:
+    def test_configuration_given_and_not_applied_is_reported(self, tmp_path: Path) -> None:
         (tmp_path / "gateway.yaml").write_text(GATEWAY)
         config = tmp_path / "gateway.yaml"
         around = context_of(tmp_path, running=False, environment={}, timeout_s=1, config=config)
@@ -125,7 +125,7 @@ class TestConfiguration:
         around = context_of(tmp_path, running=False, environment={}, timeout_s=1, config=config)
         assert [result.level for result in bad(home.configuration(around))][:1] == [Level.FAIL]
 
-    def test_damaged(self, tmp_path: Path) -> None:
+    def test_damaged_configuration_is_a_failure(self, tmp_path: Path) -> None:
         repository = Repository(tmp_path)
         repository.apply(parse(KINDS, GATEWAY, "x"))
         repository.path.write_bytes(b"{")
@@ -136,7 +136,7 @@ class TestConfiguration:
 
 
 class TestStore:
-    def test_copies_that_were_kept_are_named(self, made: Made) -> None:
+    def test_kept_copies_are_named(self, made: Made) -> None:
         around = machine(made.path.parent / "root", data=made.path.parent)
         assert "store copies" not in [result.name for result in home.store(around)]
         made.path.with_name(f"{made.path.name}.damaged-20260101T000000Z").write_bytes(b"kept")
@@ -144,22 +144,22 @@ class TestStore:
         assert named.level is Level.OK
         assert "store.sqlite.damaged-20260101T000000Z" in named.seen
 
-    def test_sound(self, made: Made) -> None:
+    def test_sound_store_passes(self, made: Made) -> None:
         results = found(home.store, machine(made.path.parent / "root", data=made.path.parent))
         assert results["store"].level is Level.OK
         assert "354 messages wait for 2 consumers" in results["backlog"].seen
 
-    def test_damaged(self, made: Made) -> None:
+    def test_damaged_store_is_a_failure(self, made: Made) -> None:
         change(made.path, "UPDATE cursor SET position = 900 WHERE name = 'queue'")
         results = bad(home.store(machine(made.path.parent / "root", data=made.path.parent)))
         assert results[0].level is Level.FAIL
         assert "store repair" in results[0].next_step
 
-    def test_not_a_store(self, tmp_path: Path) -> None:
+    def test_file_that_is_no_store_is_a_failure(self, tmp_path: Path) -> None:
         (tmp_path / "store.sqlite").write_bytes(b"x" * 10_000)
         assert any(r.level is Level.FAIL for r in bad(home.store(machine(tmp_path / "root", data=tmp_path))))
 
-    def test_too_large_to_walk(self, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_too_large_store_is_not_checked_completely(self, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(home, "WALK_BYTES_MAX", 1000)
         result = found(home.store, machine(made.path.parent / "root", data=made.path.parent))["store"]
         assert "too large for a full check here" in result.seen
@@ -168,7 +168,7 @@ class TestStore:
         ("written_mb", "level", "words"),
         [(100, "ok", "days left"), (900_000, "warn", "days left"), (1_000_000, "fail", "endurance is exceeded")],
     )
-    def test_worn_card(self, made: Made, written_mb: int, level: str, words: str) -> None:
+    def test_worn_card_is_reported(self, made: Made, written_mb: int, level: str, words: str) -> None:
         change(made.path, "DELETE FROM wear")
         change(made.path, f"INSERT INTO wear VALUES (0, 3500, 10, 20, {written_mb * 10**6})")
         configuration = BrokerConfiguration(endurance_bytes=1e12)
@@ -178,7 +178,7 @@ class TestStore:
         assert words in result.seen
         assert bool(result.next_step) == (level != "ok")
 
-    def test_without_a_rating_it_says_where_to_put_it(self, made: Made) -> None:
+    def test_card_without_a_rating_names_the_setting(self, made: Made) -> None:
         change(made.path, "DELETE FROM wear")
         change(made.path, "INSERT INTO wear VALUES (0, 3500, 10, 20, 30000000000)")
         result = found(home.store, machine(made.path.parent / "root", data=made.path.parent))["card wear"]
@@ -186,7 +186,7 @@ class TestStore:
         assert result.seen.startswith("20 B by the gateway, 2.0 bytes written per byte of messages; 30.0 GB to the")
         assert "spec.storage.enduranceTerabytes" in result.seen
 
-    def test_no_room_is_told_before_devices_tell(self, made: Made) -> None:
+    def test_missing_room_is_reported_before_devices_are_refused(self, made: Made) -> None:
         def told(configuration: BrokerConfiguration) -> list[tuple[str, str]]:
             around = machine(made.path.parent / "root", data=made.path.parent, configuration=configuration)
             return levels(result for result in bad(home.store(around)) if result.name == "room")
@@ -199,7 +199,9 @@ class TestStore:
         assert told(BrokerConfiguration(addresses=(full,))) == [("room", "warn")]
 
     @pytest.mark.parametrize(("hours", "level"), [(1.0, "fail"), (40.0, "warn"), (1000.0, "ok")])
-    def test_soon_full(self, made: Made, monkeypatch: pytest.MonkeyPatch, hours: float, level: str) -> None:
+    def test_store_close_to_full_is_reported(
+        self, made: Made, monkeypatch: pytest.MonkeyPatch, hours: float, level: str
+    ) -> None:
         figures = home.figures_of(made.path)
         figures.room.hours_to_full = hours
         monkeypatch.setattr(home, "figures_of", lambda *_args, **_kw: figures)

@@ -41,30 +41,30 @@ class TestPorts:
             )
         )
 
-    def test_free(self, tmp_path: Path) -> None:
+    def test_free_port_passes(self, tmp_path: Path) -> None:
         [result] = self.results(tmp_path, ListenEndpoint("127.0.0.1", free_port()))
         assert (result.level, "is free" in result.seen) == (Level.OK, True)
 
-    def test_any(self, tmp_path: Path) -> None:
+    def test_any_port_passes(self, tmp_path: Path) -> None:
         [result] = self.results(tmp_path, ListenEndpoint("127.0.0.1", 0))
         assert result.level is Level.OK
 
-    def test_taken_by_another_program(self, tmp_path: Path, listener: socket.socket) -> None:
+    def test_port_of_another_program_is_a_failure(self, tmp_path: Path, listener: socket.socket) -> None:
         [result] = bad(self.results(tmp_path, ListenEndpoint("127.0.0.1", port_of(listener))))
         assert result.level is Level.FAIL
         assert f"(process {os.getpid()})" in result.seen
 
-    def test_held_by_the_gateway(self, tmp_path: Path, listener: socket.socket) -> None:
+    def test_port_of_the_gateway_passes(self, tmp_path: Path, listener: socket.socket) -> None:
         (tmp_path / "store.lock").write_text(f"{os.getpid()}\n")
         [result] = self.results(tmp_path, ListenEndpoint("127.0.0.1", port_of(listener)), data=tmp_path, running=True)
         assert (result.level, "held by the gateway" in result.seen) == (Level.OK, True)
 
-    def test_the_gateway_runs_and_does_not_listen(self, tmp_path: Path) -> None:
+    def test_running_gateway_that_does_not_listen_is_a_failure(self, tmp_path: Path) -> None:
         [result] = bad(self.results(tmp_path, ListenEndpoint("127.0.0.1", free_port()), data=tmp_path, running=True))
         assert result.level is Level.WARN
 
     @pytest.mark.parametrize("host", ["203.0.113.7", "2001:db8::7", "no host"])
-    def test_not_of_this_machine(self, tmp_path: Path, host: str) -> None:
+    def test_address_of_another_machine_is_a_failure(self, tmp_path: Path, host: str) -> None:
         [result] = bad(self.results(tmp_path, ListenEndpoint(host, 1883)))
         assert result.level is Level.FAIL
 
@@ -81,25 +81,25 @@ def dialled(
 
 
 class TestUplinks:
-    def test_nobody_there(self, tmp_path: Path) -> None:
+    def test_unreachable_hub_is_a_failure(self, tmp_path: Path) -> None:
         [result] = dialled(tmp_path, ListenEndpoint("127.0.0.1", free_port()))
         assert (result.level, "cannot be reached" in result.seen) == (Level.FAIL, True)
 
-    def test_no_such_name(self, tmp_path: Path) -> None:
+    def test_unknown_name_is_a_failure(self, tmp_path: Path) -> None:
         [result] = dialled(tmp_path, ListenEndpoint("nowhere.invalid", 5672))
         assert "cannot be resolved" in result.seen
 
-    def test_each_endpoint(self, tmp_path: Path) -> None:
+    def test_each_endpoint_is_checked(self, tmp_path: Path) -> None:
         assert (
             len(dialled(tmp_path, ListenEndpoint("127.0.0.1", free_port()), ListenEndpoint("127.0.0.1", free_port())))
             == 2
         )
 
-    def test_somebody_silent(self, tmp_path: Path, listener: socket.socket) -> None:
+    def test_silent_server_is_a_failure(self, tmp_path: Path, listener: socket.socket) -> None:
         [result] = dialled(tmp_path, ListenEndpoint("127.0.0.1", port_of(listener)))
         assert "no AMQP connection: no answer in 1 s" in result.seen
 
-    def test_somebody_who_speaks_something_else(self, tmp_path: Path, listener: socket.socket) -> None:
+    def test_server_of_another_protocol_is_a_failure(self, tmp_path: Path, listener: socket.socket) -> None:
         def answer() -> None:
             peer, _ = listener.accept()
             with peer:
@@ -112,7 +112,7 @@ class TestUplinks:
         thread.join(5)
         assert result.level is Level.FAIL
 
-    def test_tls_with_somebody_who_has_none(self, tmp_path: Path, listener: socket.socket) -> None:
+    def test_server_without_tls_is_a_failure(self, tmp_path: Path, listener: socket.socket) -> None:
         def answer() -> None:
             peer, _ = listener.accept()
             with peer:
@@ -128,11 +128,11 @@ class TestUplinks:
         thread.join(5)
         assert "TLS failed" in result.seen
 
-    def test_an_authority_that_is_not_there(self, tmp_path: Path) -> None:
+    def test_missing_authority_is_a_failure(self, tmp_path: Path) -> None:
         [result] = dialled(tmp_path, ListenEndpoint("127.0.0.1", 1), tls=TlsFiles(ca=str(tmp_path / "none.pem")))
         assert "none.pem" in result.seen
 
-    def test_a_proxy_is_told(self, tmp_path: Path) -> None:
+    def test_proxy_is_named(self, tmp_path: Path) -> None:
         results = dialled(
             tmp_path, ListenEndpoint("127.0.0.1", free_port()), environment={"https_proxy": "http://user:pw@proxy:3128"}
         )

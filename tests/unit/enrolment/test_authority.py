@@ -35,13 +35,13 @@ def request(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed2551
 
 
 class TestRequests:
-    def test_keys(self) -> None:
+    def test_supported_keys_are_signed(self) -> None:
         assert read_request(signing_request(new_key()))
         assert read_request(request(ec.generate_private_key(ec.SECP384R1())))
         assert read_request(request(rsa.generate_private_key(65537, 2048)))
 
     @pytest.mark.parametrize("kind", ["curve", "short", "edwards"])
-    def test_keys_of_other_kinds(self, kind: str) -> None:
+    def test_keys_of_other_kinds_are_refused(self, kind: str) -> None:
         made = {
             "curve": lambda: ec.generate_private_key(ec.SECP224R1()),
             "short": lambda: rsa.generate_private_key(65537, 1024),
@@ -50,13 +50,13 @@ class TestRequests:
         with pytest.raises(RequestError):
             read_request(request(made))
 
-    def test_a_version_there_is_none_of(self) -> None:
+    def test_unknown_version_is_refused(self) -> None:
         der = x509.load_pem_x509_csr(signing_request(new_key()).encode()).public_bytes(Encoding.DER)
         other = ssl.DER_cert_to_PEM_cert(der.replace(b"\x02\x01\x00", b"\x02\x01\x02", 1))
         with pytest.raises(RequestError, match="cannot be read"):
             read_request(other.replace("CERTIFICATE", "CERTIFICATE REQUEST"))
 
-    def test_a_key_its_sender_does_not_hold(self) -> None:
+    def test_request_without_proof_of_its_key_is_refused(self) -> None:
         """A request with the public key of another one is refused; any reader of a certificate could send it."""
         keys = [new_key(), new_key()]
         mine, theirs = (each.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint) for each in keys)
@@ -66,13 +66,13 @@ class TestRequests:
             read_request(forged)
 
     @pytest.mark.parametrize("text", ["", "hello", "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n", "\udcff"])
-    def test_what_is_none(self, text: str) -> None:
+    def test_invalid_requests_are_refused(self, text: str) -> None:
         with pytest.raises(RequestError):
             read_request(text)
 
 
 class TestCertificates:
-    def test_of_a_gateway(self) -> None:
+    def test_certificate_of_a_gateway_has_its_fields(self) -> None:
         authority = OwnAuthority.make("a hub", NOW)
         made = authority.gateway_certificate(new_key().public_key(), "acme", "hall " + "x" * 200, NOW, 90 * DAY)
         own = x509.load_pem_x509_certificate(made.pem.encode())
@@ -88,7 +88,7 @@ class TestCertificates:
         ("hall", "hall.local"), ("hub", None), ("hub.example", None), ("Hall", None), ("hall.local", None),
         ("-x", None),
     ])  # fmt: skip
-    def test_a_gateway_is_a_server_under_its_own_local_name_and_never_the_hub(
+    def test_gateway_is_a_server_under_its_own_local_name_and_never_the_hub(
         self, gateway: str, name: str | None
     ) -> None:
         """Gateways recognise the hub by its names, and devices a gateway by NAME.local."""
@@ -104,11 +104,11 @@ class TestCertificates:
         assert (ExtendedKeyUsageOID.SERVER_AUTH in usage) == (name is not None)
         assert ExtendedKeyUsageOID.CLIENT_AUTH in usage
 
-    def test_a_short_life_is_not_over_when_it_begins(self) -> None:
+    def test_short_lived_certificate_is_valid_at_its_start(self) -> None:
         made = OwnAuthority.make("a hub", NOW).gateway_certificate(new_key().public_key(), "acme", "hall", NOW, 60.0)
         assert made.begins_at == NOW - 6
 
-    def test_the_list_of_revoked_ones(self) -> None:
+    def test_list_of_revoked_certificates_is_signed(self) -> None:
         authority = OwnAuthority.make("a hub", NOW)
         listed = x509.load_der_x509_crl(authority.revocations([RevokedCertificate("beef", NOW - 5)], 7, NOW))
         assert listed.is_signature_valid(authority.certificate.public_key())  # type: ignore[arg-type]
@@ -118,13 +118,13 @@ class TestCertificates:
 
 
 class TestFiles:
-    def test_made_once(self, tmp_path: Path) -> None:
+    def test_authority_is_created_once(self, tmp_path: Path) -> None:
         first = load_own_authority(tmp_path, NOW, "hub")
         assert load_own_authority(tmp_path, NOW + DAY, "another").fingerprint == first.fingerprint
         assert {path.stat().st_mode & 0o777 for path in (tmp_path / "authority").iterdir()} == {0o600}
         assert (tmp_path / "authority").stat().st_mode & 0o777 == 0o700
 
-    def test_a_command_and_the_hub_at_once(self, tmp_path: Path) -> None:
+    def test_command_and_hub_create_it_simultaneously(self, tmp_path: Path) -> None:
         found: list[bytes] = []
         threads = [
             threading.Thread(target=lambda: found.append(load_own_authority(tmp_path, NOW, "hub").fingerprint))
@@ -137,14 +137,14 @@ class TestFiles:
         assert len(found) == 8
         assert len(set(found)) == 1
 
-    def test_one_that_is_damaged_is_not_replaced(self, tmp_path: Path) -> None:
+    def test_damaged_authority_is_not_replaced(self, tmp_path: Path) -> None:
         load_own_authority(tmp_path, NOW, "hub")
         file = tmp_path / "authority" / OWN
         file.write_text(file.read_text()[:300])
         with pytest.raises(AuthorityFileError, match="restore a copy"):
             load_own_authority(tmp_path, NOW, "hub")
 
-    def test_one_that_is_given(self, tmp_path: Path) -> None:
+    def test_given_authority_is_used(self, tmp_path: Path) -> None:
         theirs = OwnAuthority.make("theirs", NOW)
         certificate, key = tmp_path / "ca.pem", tmp_path / "ca.key"
         certificate.write_text(theirs.pem)
@@ -159,7 +159,7 @@ class TestFiles:
         with pytest.raises(AuthorityFileError, match="not an authority"):
             read_authority(certificate, key)
 
-    def test_the_hubs_own_certificate_is_renewed(self, tmp_path: Path) -> None:
+    def test_certificate_of_the_hub_is_renewed(self, tmp_path: Path) -> None:
         authority = load_own_authority(tmp_path, NOW, "hub")
         kept = ServerCertificate(tmp_path, authority, ["hub.example", "127.0.0.1", "::1"])
         assert kept.keep(NOW)

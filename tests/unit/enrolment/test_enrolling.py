@@ -43,7 +43,7 @@ def good(data: Path) -> bool:
     return True
 
 
-def test_files_are_for_the_gateway_alone(hub: Hub, tmp_path: Path) -> None:
+def test_files_are_private(hub: Hub, tmp_path: Path) -> None:
     data = gateway(tmp_path)
     enrolled = come(hub, data, hub.token())
     assert good(data)
@@ -58,13 +58,13 @@ def test_files_are_for_the_gateway_alone(hub: Hub, tmp_path: Path) -> None:
     assert GatewayIdentity(data).authority() == hub.own.pem
 
 
-def test_the_answer_is_lost_and_asked_for_again(hub: Hub, tmp_path: Path) -> None:
+def test_lost_answer_is_requested_again(hub: Hub, tmp_path: Path) -> None:
     hub.lost = 2
     assert good(come(hub, gateway(tmp_path), hub.token()).file.parents[1])
     assert hub.asked == 3
 
 
-def test_every_answer_is_lost_and_the_command_is_run_again(hub: Hub, tmp_path: Path) -> None:
+def test_command_may_be_repeated_after_lost_answers(hub: Hub, tmp_path: Path) -> None:
     data, token = gateway(tmp_path), hub.token()
     hub.lost = 4
     with pytest.raises(AnswerLost):
@@ -83,7 +83,7 @@ def test_every_answer_is_lost_and_the_command_is_run_again(hub: Hub, tmp_path: P
     assert not GatewayIdentity(data).key_was_sent
 
 
-def test_the_hub_goes_between_a_lost_answer_and_the_next_try(hub: Hub, tmp_path: Path) -> None:
+def test_hub_may_restart_between_a_lost_answer_and_the_retry(hub: Hub, tmp_path: Path) -> None:
     data, token = gateway(tmp_path), hub.token()
     hub.lost = 1
 
@@ -96,7 +96,9 @@ def test_the_hub_goes_between_a_lost_answer_and_the_next_try(hub: Hub, tmp_path:
     assert good(come(hub, data, token).file.parents[1])
 
 
-def test_killed_between_the_answer_and_the_file(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enrolment_continues_after_a_kill_between_answer_and_file(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Killed(BaseException):
         pass
 
@@ -122,14 +124,14 @@ def come_again(hub: Hub, data: Path, token: EnrolmentToken) -> str:
 
 
 class TestRefused:
-    def test_nobody_answers(self, hub: Hub, tmp_path: Path) -> None:
+    def test_unreachable_hub_is_reported(self, hub: Hub, tmp_path: Path) -> None:
         hub.gone, data = True, gateway(tmp_path)
         with pytest.raises(HubUnreachable) as error:
             come(hub, data, hub.token())
         assert not isinstance(error.value, AnswerLost)
         assert not list(data.iterdir())
 
-    def test_another_hub(self, hub: Hub, tmp_path: Path) -> None:
+    def test_another_hub_is_refused(self, hub: Hub, tmp_path: Path) -> None:
         data, token = gateway(tmp_path), hub.token()
         hub.shown = OwnAuthority.make("hub", NOW).pem
         with pytest.raises(WrongHub):
@@ -140,7 +142,7 @@ class TestRefused:
         assert hub.asked == 0, "it has not seen the token"
         assert not list(data.iterdir())
 
-    def test_another_authority_behind_the_one_of_the_token(self, hub: Hub, tmp_path: Path) -> None:
+    def test_another_authority_behind_the_one_of_the_token_is_refused(self, hub: Hub, tmp_path: Path) -> None:
         """An attacker in between shows the public certificate of the hub, and one of his own behind it."""
         data, token = gateway(tmp_path), hub.token()
         hub.shown = hub.own.pem + OwnAuthority.make("hub", NOW).pem
@@ -152,7 +154,7 @@ class TestRefused:
         with pytest.raises(WrongHub):
             come(hub, gateway(tmp_path, "other"), hub.token())
 
-    def test_expired(self, hub: Hub, tmp_path: Path) -> None:
+    def test_expired_token_is_refused(self, hub: Hub, tmp_path: Path) -> None:
         data, token = gateway(tmp_path), hub.token(life_s=DAY)
         hub.now += DAY
         with pytest.raises(NotIssued) as refused:
@@ -161,12 +163,14 @@ class TestRefused:
         assert not list(data.iterdir())
 
     @pytest.mark.parametrize("name", ["", "a\nb", "x" * 256])
-    def test_names_that_are_none(self, hub: Hub, tmp_path: Path, name: str) -> None:
+    def test_invalid_names_are_refused(self, hub: Hub, tmp_path: Path, name: str) -> None:
         with pytest.raises(NotIssued) as refused:
             come(hub, gateway(tmp_path), hub.token(), name)
         assert refused.value.reason == RefusalReason.MALFORMED.value
 
-    def test_a_certificate_for_somebody_else(self, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_certificate_of_another_gateway_is_refused(
+        self, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         theirs = come(hub, gateway(tmp_path, "theirs"), hub.token(), "theirs").issued
         data, token = gateway(tmp_path), hub.token()
 
@@ -179,18 +183,18 @@ class TestRefused:
 
 
 class TestClock:
-    def test_1970(self, hub: Hub, tmp_path: Path) -> None:
+    def test_clock_of_1970_does_not_prevent_enrolment(self, hub: Hub, tmp_path: Path) -> None:
         """A Raspberry Pi has no battery for its clock, so the gateway ignores its own time and uses the hub's."""
         enrolled = come(hub, gateway(tmp_path), hub.token(), clock=3_600.0)
         assert enrolled.clock_off_s == 3_600.0 - NOW
         assert hub.contexts[0].verify_flags & NO_CHECK_TIME
         assert hub.contexts[0].check_hostname
 
-    def test_a_clock_that_may_be_right_judges(self, hub: Hub, tmp_path: Path) -> None:
+    def test_plausible_clock_judges_validity(self, hub: Hub, tmp_path: Path) -> None:
         come(hub, gateway(tmp_path), hub.token(), clock=NOW + 40 * DAY)
         assert not hub.contexts[0].verify_flags & NO_CHECK_TIME
 
-    def test_a_certificate_that_is_not_good_by_the_hubs_own_clock(
+    def test_certificate_invalid_by_the_clock_of_the_hub_is_refused(
         self, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         ask = hub.ask

@@ -82,7 +82,7 @@ def _unnamed(est: EstStub) -> None:
 
 
 class TestGateways:
-    def test_enrolled_and_renewed(self, tmp_path: Path, est: EstStub) -> None:
+    def test_gateway_is_enrolled_and_renewed(self, tmp_path: Path, est: EstStub) -> None:
         """The hub answers with the name that the request must have, and the token stays valid."""
         hub, data = Behind(tmp_path, est), tmp_path / "gw"
         data.mkdir()
@@ -95,7 +95,7 @@ class TestGateways:
         assert own.authority() == hub.own.pem, "the hub itself is known by its own authority, as the token says"
         assert (done.issued.tenant, est.asked, hub.asked) == ("acme", 1, 2)
 
-    def test_none_is_let_in_by_a_certificate_that_its_hub_did_not_ask_for(self, tmp_path: Path, est: EstStub) -> None:
+    def test_certificate_that_the_hub_did_not_request_is_refused(self, tmp_path: Path, est: EstStub) -> None:
         """The authority issues certificates for others as well, and the request chooses their name."""
         hub, data = Behind(tmp_path, est), tmp_path / "gw"
         data.mkdir()
@@ -123,7 +123,7 @@ class TestGateways:
 
         asyncio.run(main())
 
-    def test_what_another_hub_had_made_is_known_soon(
+    def test_certificate_requested_by_another_hub_is_accepted_soon(
         self, tmp_path: Path, est: EstStub, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(service, "REVOCATIONS_CHECK_INTERVAL_S", 0.01)
@@ -145,7 +145,9 @@ class TestGateways:
 
         asyncio.run(main())
 
-    def test_what_has_ended_is_forgotten(self, tmp_path: Path, est: EstStub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_expired_certificate_is_forgotten(
+        self, tmp_path: Path, est: EstStub, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """A hub that runs for years must not remember every certificate it ever requested."""
         monkeypatch.setattr(service, "REVOCATIONS_CHECK_INTERVAL_S", 0.01)
         hub, gateway = Behind(tmp_path, est), HubPeer("acme", NAME, PeerKind.GATEWAY)
@@ -166,14 +168,14 @@ class TestGateways:
 
         asyncio.run(main())
 
-    def test_an_answer_that_was_lost(self, tmp_path: Path, est: EstStub) -> None:
+    def test_lost_answer_is_repeated(self, tmp_path: Path, est: EstStub) -> None:
         hub, data = Behind(tmp_path, est), tmp_path / "gw"
         data.mkdir()
         hub.lost = 1
         enrol(data, hub, hub.token(), NAME, now=time.time, pause=lambda _s: None)
         assert est.asked == 1, "the registry has it: nobody makes another"
 
-    def test_an_authority_that_is_away_spends_no_token(self, tmp_path: Path, est: EstStub) -> None:
+    def test_unreachable_authority_uses_no_token(self, tmp_path: Path, est: EstStub) -> None:
         hub, data = Behind(tmp_path, est), tmp_path / "gw"
         data.mkdir()
         hub.enrolment()  # the hub knows the authority from before
@@ -201,7 +203,7 @@ class TestRequests:
     @pytest.mark.parametrize(
         "kind", ["no name", "another", "another tenant's", "two", "a host", "an authority", "subject"]
     )
-    def test_what_names_anything_else_is_not_handed_on(self, tmp_path: Path, est: EstStub, kind: str) -> None:
+    def test_request_with_other_names_is_not_forwarded(self, tmp_path: Path, est: EstStub, kind: str) -> None:
         uri = x509.UniformResourceIdentifier
         subject, names, more = "", [uri(URI)], []
         match kind:
@@ -245,7 +247,9 @@ class TestCertificates:
         ],
         ids=["name", "purpose", "authority", "time", "key", "issuer"],
     )
-    def test_of_no_use(self, tmp_path: Path, est: EstStub, spoilt: Callable[[EstStub], None], words: str) -> None:
+    def test_unusable_certificates_are_refused(
+        self, tmp_path: Path, est: EstStub, spoilt: Callable[[EstStub], None], words: str
+    ) -> None:
         spoilt(est)
         registration = registered(tmp_path, est)
         with pytest.raises(EnrolmentRefused, match=words) as refused:
@@ -253,7 +257,7 @@ class TestCertificates:
         assert refused.value.reason is RefusalReason.UNAVAILABLE
         assert words in (registration.trouble or "")
 
-    def test_an_authority_that_has_changed_its_key(self, tmp_path: Path, est: EstStub) -> None:
+    def test_changed_key_of_the_authority_is_refused(self, tmp_path: Path, est: EstStub) -> None:
         registration = registered(tmp_path, est)
         before = (tmp_path / "authority" / CLIENTS).read_text()
         est.new_authority(tmp_path / "next")
@@ -273,7 +277,7 @@ class TestUrls:
             ("https://pki.example:65535", "pki.example", 65535, ""),
         ],
     )
-    def test_parts(self, text: str, host: str, port: int, path: str) -> None:
+    def test_url_is_parsed(self, text: str, host: str, port: int, path: str) -> None:
         assert EstUrl.parse(text) == (ListenEndpoint(host, port), path)
 
     @pytest.mark.parametrize(
@@ -289,18 +293,18 @@ class TestUrls:
             "https://[a/",
         ],
     )
-    def test_none(self, text: str) -> None:
+    def test_invalid_urls_are_refused(self, text: str) -> None:
         """A port out of range raised a traceback in the hub and in its check."""
         with pytest.raises(ValueError, match=f'^"{re.escape(text)}"'):
             EstUrl.parse(text)
 
 
 class TestServers:
-    def test_by_name_and_password(self, est: EstStub) -> None:
+    def test_name_and_password_are_sent(self, est: EstStub) -> None:
         csr = x509.load_pem_x509_csr(request().encode())
         assert EstClient(est.server(certificate=False)).enrol(csr).public_key() == csr.public_key()
 
-    def test_strangers(self, est: EstStub) -> None:
+    def test_unknown_server_is_refused(self, est: EstStub) -> None:
         with pytest.raises(EstError, match="HTTP status 401: who are you") as refused:
             EstClient(est.server(certificate=False)._replace(password="guessed")).enrol(
                 x509.load_pem_x509_csr(request().encode())
@@ -328,14 +332,14 @@ class TestServers:
             (Answer(200, b"A" * (EST_ANSWER_BYTES_MAX + 1)), False, "more than"),
         ],
     )
-    def test_other_answers(self, est: EstStub, answer: Answer, later: bool, words: str) -> None:
+    def test_other_answers_are_errors(self, est: EstStub, answer: Answer, later: bool, words: str) -> None:
         est.refuses = answer
         with pytest.raises(EstError, match=words) as refused:
             EstClient(est.server()).authorities()
         assert isinstance(refused.value, EstUnavailable) is later
         assert str(refused.value).isprintable()
 
-    def test_nobody(self, tmp_path: Path, est: EstStub) -> None:
+    def test_unreachable_server_is_reported(self, tmp_path: Path, est: EstStub) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = EstUrl.parse(f"https://localhost:{silent.getsockname()[1]}/.well-known/est")
             with pytest.raises(EstUnavailable, match="no answer in time"):
@@ -346,7 +350,7 @@ class TestServers:
         with pytest.raises(AuthorityFileError, match="once before it starts"):
             connect_registration(tmp_path, own, away)
 
-    def test_somebody_else(self, tmp_path: Path, est: EstStub) -> None:
+    def test_server_of_another_authority_is_refused(self, tmp_path: Path, est: EstStub) -> None:
         with EstStub(tmp_path / "other") as other:
             stranger = est.server()._replace(tls=other.server().tls)
             with pytest.raises(EstUnavailable, match="its certificate is not valid"):

@@ -100,7 +100,7 @@ def hub(tmp_path: Path) -> Hub:
     return Hub(tmp_path)
 
 
-def test_good_revoked_and_unknown(hub: Hub) -> None:
+def test_good_revoked_and_unknown_certificates_are_answered(hub: Hub) -> None:
     async def work() -> None:
         asked = ("-cert", hub.own)
         assert f"{hub.own}: unknown" in await hub.said(*asked)
@@ -116,7 +116,7 @@ def test_good_revoked_and_unknown(hub: Hub) -> None:
     hub.run(work)
 
 
-def test_what_is_no_question_about_its_certificates(hub: Hub) -> None:
+def test_invalid_requests_are_answered_as_malformed(hub: Hub) -> None:
     other = hub.folder / "other.pem"
     other.write_text(OwnAuthority.make("Waypost hub", time.time()).pem)  # of the same name
 
@@ -135,7 +135,7 @@ def test_what_is_no_question_about_its_certificates(hub: Hub) -> None:
     hub.run(work)
 
 
-def test_get_and_how_long_it_counts(hub: Hub) -> None:
+def test_get_request_is_answered_with_a_lifetime(hub: Hub) -> None:
     """GET requests work, and answers state their validity (RFC 6960 appendix A.1, RFC 5019 section 6)."""
 
     async def work() -> None:
@@ -159,7 +159,7 @@ def test_get_and_how_long_it_counts(hub: Hub) -> None:
 @pytest.mark.parametrize(
     ("size", "repeated"), [(16, True), (OCSP_NONCE_BYTES_MAX, True), (OCSP_NONCE_BYTES_MAX + 1, False)]
 )
-def test_a_nonce_is_repeated(hub: Hub, size: int, repeated: bool) -> None:
+def test_nonce_is_repeated(hub: Hub, size: int, repeated: bool) -> None:
     certificate = x509.load_pem_x509_certificate(hub.made.pem.encode())
     builder = ocsp.OCSPRequestBuilder().add_certificate(certificate, hub.authority.certificate, hashes.SHA1())
     question = builder.add_extension(x509.OCSPNonce(b"n" * size), critical=False).build()
@@ -172,7 +172,7 @@ def test_a_nonce_is_repeated(hub: Hub, size: int, repeated: bool) -> None:
     hub.run(work)
 
 
-def test_where_to_ask_is_in_the_certificate(hub: Hub) -> None:
+def test_certificate_contains_the_url(hub: Hub) -> None:
     found = x509.load_pem_x509_certificate(hub.made.pem.encode()).extensions
     access = found.get_extension_for_class(x509.AuthorityInformationAccess).value
     assert [each.access_location.value for each in access] == [PUBLIC]

@@ -65,7 +65,7 @@ def renewal(gateway: Enrolled, *, draw: float = 0.5, endpoints: int = 1) -> Rene
     )
 
 
-def test_at_two_thirds_and_not_before(gateway: Enrolled) -> None:
+def test_renewal_starts_at_two_thirds_of_the_life(gateway: Enrolled) -> None:
     async def run() -> None:
         running, first = renewal(gateway), gateway.serial
         begins, ends = validity_of(gateway.file)
@@ -84,7 +84,7 @@ def test_at_two_thirds_and_not_before(gateway: Enrolled) -> None:
 
 
 @pytest.mark.parametrize(("draw", "share"), [(0.0, 2 / 3 - 1 / 20), (0.999999, 2 / 3 + 1 / 20)])
-def test_a_fleet_that_enrolled_together_does_not_renew_together(gateway: Enrolled, draw: float, share: float) -> None:
+def test_gateways_enrolled_together_renew_at_different_times(gateway: Enrolled, draw: float, share: float) -> None:
     async def run() -> None:
         running, first = renewal(gateway, draw=draw), gateway.serial
         begins, ends = validity_of(gateway.file)
@@ -98,7 +98,7 @@ def test_a_fleet_that_enrolled_together_does_not_renew_together(gateway: Enrolle
     asyncio.run(run())
 
 
-def test_a_clock_that_is_months_ahead_asks_no_more_often_than_it_has_to(gateway: Enrolled) -> None:
+def test_clock_months_ahead_causes_no_extra_requests(gateway: Enrolled) -> None:
     async def run() -> None:
         running = renewal(gateway)
         gateway.now += 80 * DAY
@@ -111,13 +111,13 @@ def test_a_clock_that_is_months_ahead_asks_no_more_often_than_it_has_to(gateway:
     asyncio.run(run())
 
 
-def test_nothing_is_renewed_that_is_shown_to_nobody(gateway: Enrolled) -> None:
+def test_certificate_that_no_connector_uses_is_not_renewed(gateway: Enrolled) -> None:
     gateway.now += 89 * DAY
     assert asyncio.run(renewal(gateway, endpoints=0).check()) == CHECK_INTERVAL_S_MAX
     assert gateway.hub.asked == 1
 
 
-def test_a_hub_that_is_away_is_no_trouble_and_asked_again(gateway: Enrolled) -> None:
+def test_unreachable_hub_is_no_problem_and_is_asked_again(gateway: Enrolled) -> None:
     async def run() -> None:
         running, first = renewal(gateway), gateway.serial
         gateway.now += 61 * DAY
@@ -135,7 +135,7 @@ def test_a_hub_that_is_away_is_no_trouble_and_asked_again(gateway: Enrolled) -> 
     asyncio.run(run())
 
 
-def test_a_hub_that_refuses_is_trouble_until_it_does_not(gateway: Enrolled) -> None:
+def test_hub_that_refuses_is_a_problem_until_it_accepts(gateway: Enrolled) -> None:
     async def run() -> None:
         running = renewal(gateway)
         gateway.now += 61 * DAY
@@ -150,7 +150,7 @@ def test_a_hub_that_refuses_is_trouble_until_it_does_not(gateway: Enrolled) -> N
     asyncio.run(run())
 
 
-def test_the_answer_is_lost(gateway: Enrolled) -> None:
+def test_lost_answer_is_requested_again(gateway: Enrolled) -> None:
     """The next try gets the lost certificate, as the key was kept."""
     first, gateway.now = gateway.serial, NOW + 61 * DAY
     gateway.hub.lost = 1
@@ -165,7 +165,7 @@ def test_the_answer_is_lost(gateway: Enrolled) -> None:
     assert validity_of(gateway.file)[1] == NOW + 61 * DAY + 90 * DAY
 
 
-def test_killed_at_any_line_between_key_and_file(gateway: Enrolled, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_renewal_survives_a_kill_at_any_line(gateway: Enrolled, monkeypatch: pytest.MonkeyPatch) -> None:
     """Key and certificate match after a kill at any line, and the next try continues."""
 
     class Killed(BaseException):
@@ -185,11 +185,11 @@ def test_killed_at_any_line_between_key_and_file(gateway: Enrolled, monkeypatch:
         assert gateway.good(), place
 
 
-def test_what_the_file_cannot_say_is_left_to_who_looks_at_files(gateway: Enrolled) -> None:
+def test_unreadable_file_is_left_to_other_checks(gateway: Enrolled) -> None:
     gateway.file.write_text("nothing")
     assert asyncio.run(renewal(gateway).check()) == CHECK_INTERVAL_S_MAX
 
 
-def test_errors_of_an_exchange_are_told_apart() -> None:
+def test_errors_of_an_exchange_are_distinguished() -> None:
     assert issubclass(AnswerLost, HubUnreachable)
     assert not issubclass(NotIssued, HubUnreachable)

@@ -27,9 +27,7 @@ NOW = 1_800_000_000.0
 DEADLINE_S = 60.0
 
 
-def test_what_cannot_be_kept_of_one_gateway_keeps_back_nobody_else(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_invalid_report_of_one_gateway_does_not_block_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The report has a number above the range of the database, which the check of documents usually refuses."""
     reports = {name: DesiredReport(newest=1) for name in ("a", "b", "c")} | {"bad": DesiredReport(version=1 << 70)}
 
@@ -52,12 +50,12 @@ def test_what_cannot_be_kept_of_one_gateway_keeps_back_nobody_else(
 
 
 @pytest.mark.parametrize("report", [{"version": 1 << 63}, {"newest": 1 << 63}, {"trying": -1}])
-def test_a_number_no_version_has_is_refused(report: dict[str, int]) -> None:
+def test_invalid_version_number_is_refused(report: dict[str, int]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(report, DesiredReport)
 
 
-def test_a_roll_out_that_cannot_go_on_keeps_back_no_other(
+def test_failing_rollout_does_not_block_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A fault in one roll-out comes again with each look."""

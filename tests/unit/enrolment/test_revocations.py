@@ -55,7 +55,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     assert not made.answers
 
 
-def test_it_is_fetched_when_there_is_none_and_when_it_is_old(rig: Rig) -> None:
+def test_list_is_fetched_when_missing_or_old(rig: Rig) -> None:
     assert [rig.check() for _ in range(3)] == [CHECK_INTERVAL_S] * 3
     assert rig.asked == 1
     rig.now += FETCH_INTERVAL_S - 1
@@ -66,7 +66,7 @@ def test_it_is_fetched_when_there_is_none_and_when_it_is_old(rig: Rig) -> None:
     assert rig.asked == 2
 
 
-def test_a_clock_that_is_behind_the_file_fetches_once(rig: Rig) -> None:
+def test_clock_behind_the_file_fetches_once(rig: Rig) -> None:
     rig.list.touch()
     os.utime(rig.list, (rig.now + 1_000, rig.now + 1_000))
     rig.check()
@@ -75,7 +75,7 @@ def test_a_clock_that_is_behind_the_file_fetches_once(rig: Rig) -> None:
     assert rig.asked == 1
 
 
-def test_a_hub_that_is_away_is_no_trouble_and_one_that_refuses_is(rig: Rig) -> None:
+def test_unreachable_hub_is_no_problem_and_one_that_refuses_is(rig: Rig) -> None:
     rig.answers = [HubRequestFailure("nobody answers", away=True), HubRequestFailure("no list", away=False), None]
     first_s = rig.check()
     assert (first_s <= RETRY.first_s, rig.kept.trouble) == (True, None)
@@ -102,7 +102,7 @@ class Lists(Hub):
             raise WrongHub(self.refused)
 
 
-class TestWhatCounts:
+class TestValidLists:
     @pytest.fixture
     def data(self, tmp_path: Path) -> Path:
         file = identity_file(tmp_path / "gw")
@@ -118,7 +118,7 @@ class TestWhatCounts:
         assert [each.name for each in sorted(data.glob("identity/*"))] == ["identity.pem", REVOKED]
         return identity_file(data).with_name(REVOKED).read_text()
 
-    def test_a_list_by_which_a_handshake_is_done(self, data: Path, tmp_path: Path) -> None:
+    def test_list_is_used_in_a_handshake(self, data: Path, tmp_path: Path) -> None:
         hub = Lists(tmp_path, self.sent)
         fetch(data, hub)
         assert self.kept(data).startswith("-----BEGIN X509 CRL-----\n")
@@ -126,19 +126,19 @@ class TestWhatCounts:
         assert context.verify_flags & ssl.VERIFY_CRL_CHECK_LEAF
         assert context.cert_store_stats()["crl"] == 1
 
-    def test_a_list_with_the_hub_on_it(self, data: Path, tmp_path: Path) -> None:
+    def test_list_that_revokes_the_hub_is_used(self, data: Path, tmp_path: Path) -> None:
         hub = Lists(tmp_path, self.sent)
         hub.refused = "hub:5671 does not show the certificate of this hub: certificate revoked"
         fetch(data, hub)
         assert self.kept(data) != "the one before"
 
     @pytest.mark.parametrize("sent", [b"", b"hello", b"<html>"])
-    def test_what_is_none(self, data: Path, tmp_path: Path, sent: bytes) -> None:
+    def test_invalid_answers_are_refused(self, data: Path, tmp_path: Path, sent: bytes) -> None:
         with pytest.raises(ListUnusable, match="sent no list of revoked certificates"):
             fetch(data, Lists(tmp_path, sent))
         assert self.kept(data) == "the one before"
 
-    def test_another_authority_s(self, data: Path, tmp_path: Path) -> None:
+    def test_list_of_another_authority_is_refused(self, data: Path, tmp_path: Path) -> None:
         hub = Lists(tmp_path, self.sent)
         hub.refused = "hub:5671 does not show the certificate of this hub: CRL signature failure"
         with pytest.raises(ListUnusable, match="CRL signature failure"):

@@ -65,7 +65,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
     return Watched(tmp_path)
 
 
-def test_what_a_command_revokes_is_noticed_once(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_revocation_by_a_command_is_noticed_once(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     enrolment, looks = watched.enrolment, 0
     revoked = Enrolments.revoked
 
@@ -91,7 +91,7 @@ def test_what_a_command_revokes_is_noticed_once(watched: Watched, monkeypatch: p
     watched.run(work)
 
 
-def test_a_start_knows_what_was_revoked_before(watched: Watched) -> None:
+def test_earlier_revocations_are_known_at_the_start(watched: Watched) -> None:
     watched.hub.revoke("hall")
 
     async def work() -> None:
@@ -101,7 +101,7 @@ def test_a_start_knows_what_was_revoked_before(watched: Watched) -> None:
     watched.run(work)
 
 
-def test_a_registry_that_cannot_be_asked_is_said_and_what_was_known_counts(
+def test_unreachable_registry_is_a_problem_and_known_revocations_apply(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched.hub.revoke("hall")
@@ -120,7 +120,7 @@ def test_a_registry_that_cannot_be_asked_is_said_and_what_was_known_counts(
     watched.run(work)
 
 
-def test_more_than_the_hub_can_answer_are_told_to_come_again(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_beyond_the_capacity_are_asked_to_retry(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "REQUESTS_MAX", 1)
     certificate = shown(f"{watched.serial:X}")
 
@@ -136,7 +136,7 @@ def test_more_than_the_hub_can_answer_are_told_to_come_again(watched: Watched, m
     watched.run(work)
 
 
-def test_a_registry_that_is_none(tmp_path: Path) -> None:
+def test_unusable_registry_is_reported(tmp_path: Path) -> None:
     (tmp_path / "registry.db").write_text("nothing of ours" * 1_000)
     own = OwnAuthority.make("hub", NOW)
     enrolment = Enrolment(own, sa.make_url(f"sqlite:///{tmp_path}/registry.db"), life_s=60.0, revoked=lambda: None)
@@ -149,7 +149,7 @@ def test_a_registry_that_is_none(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_who_shows_the_same_number_for_another_gateway_gets_and_tells_nothing(watched: Watched) -> None:
+def test_same_serial_of_another_gateway_gets_no_information(watched: Watched) -> None:
     """Certificates of another trusted authority may have the same serial numbers."""
     serial = f"{watched.serial:X}"
     others = (shown(serial, "other"), shown(serial, tenant="other"), {"serialNumber": serial}, {}, None)
@@ -168,7 +168,7 @@ def test_who_shows_the_same_number_for_another_gateway_gets_and_tells_nothing(wa
     watched.run(work)
 
 
-def test_a_name_that_no_token_has_is_told_so_before_the_registry_is_asked(watched: Watched) -> None:
+def test_unknown_token_name_is_answered_without_the_registry(watched: Watched) -> None:
     """PostgreSQL refuses a NUL in a text, which once gave the client an error about the registry."""
     asked = EnrolmentRequest("a\0b", "c2VjcmV0", "hall", signing_request(new_key()))
 
@@ -186,7 +186,7 @@ class TestOlderCopy:
     def enrolment(self, watched: Watched, folder: Path, signs: list[OlderCopySign]) -> Enrolment:
         return watched.hub.enrolment(record=RevocationRecord(folder / "authority"), older=signs.append)
 
-    def test_a_gateway_it_does_not_know_is_listed_and_can_be_revoked(self, watched: Watched, tmp_path: Path) -> None:
+    def test_unknown_gateway_is_listed_and_can_be_revoked(self, watched: Watched, tmp_path: Path) -> None:
         signs: list[OlderCopySign] = []
         watched.enrolment = enrolment = self.enrolment(watched, tmp_path, signs)
         yard = read_certificate(shown("AB12", "yard"))
@@ -202,7 +202,7 @@ class TestOlderCopy:
 
         watched.run(work)
 
-    def test_a_gateway_it_does_not_know_renews(self, watched: Watched, tmp_path: Path) -> None:
+    def test_unknown_gateway_can_renew(self, watched: Watched, tmp_path: Path) -> None:
         signs: list[OlderCopySign] = []
         watched.enrolment = enrolment = self.enrolment(watched, tmp_path, signs)
 
@@ -213,7 +213,7 @@ class TestOlderCopy:
 
         watched.run(work)
 
-    def test_a_revocation_it_lost_is_in_force_again(self, watched: Watched, tmp_path: Path) -> None:
+    def test_lost_revocation_applies_again(self, watched: Watched, tmp_path: Path) -> None:
         signs: list[OlderCopySign] = []
         registry = tmp_path / "registry.db"
         with sqlite3.connect(registry) as before, sqlite3.connect(tmp_path / "copy.db") as copy:
@@ -233,7 +233,7 @@ class TestOlderCopy:
         watched.run(revoked)
         assert signs == [OlderCopySign.REVOCATIONS]
 
-    def test_no_more_certificates_wait_than_the_limit(
+    def test_waiting_certificates_are_bounded(
         self, watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(service, "ADMITTED_UNCHECKED_MAX", 1)
@@ -250,7 +250,7 @@ class TestOlderCopy:
         watched.run(work)
 
     @pytest.mark.parametrize("step", ["serials", "add_certificates"])
-    def test_a_failure_to_list_it_holds_back_no_revocation(
+    def test_failure_to_list_does_not_block_revocation(
         self, watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
     ) -> None:
         signs: list[OlderCopySign] = []

@@ -51,14 +51,14 @@ def enrol(data: Path, authority: OwnAuthority) -> None:
     GatewayIdentity(data).replace(key, issued.pem, authority.pem)
 
 
-def test_its_own_is_taken_whatever_the_clock_says(data: Path, authority: OwnAuthority) -> None:
+def test_own_configuration_is_accepted_at_any_clock_time(data: Path, authority: OwnAuthority) -> None:
     """The certificate was valid for a minute, years from the test's clock."""
     found = verify(signed(authority, desired()), data)
     assert found.desired == desired()
     assert found.authority == authority.fingerprint.hex()
 
 
-def test_one_with_an_authority_of_rsa(tmp_path: Path) -> None:
+def test_configuration_signed_with_rsa_is_accepted(tmp_path: Path) -> None:
     key = rsa.generate_private_key(65537, 2048)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "theirs")])
     made = OwnAuthority.make("ours", NOW).certificate
@@ -70,12 +70,12 @@ def test_one_with_an_authority_of_rsa(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("document", [desired("other"), desired(tenant="umbrella")])
-def test_anothers_is_refused(data: Path, authority: OwnAuthority, document: Desired) -> None:
+def test_configuration_of_another_gateway_is_refused(data: Path, authority: OwnAuthority, document: Desired) -> None:
     with pytest.raises(DesiredError, match="for another gateway"):
         verify(signed(authority, document), data)
 
 
-def test_what_was_changed_or_signed_by_another_is_refused(data: Path, authority: OwnAuthority) -> None:
+def test_changed_or_foreign_signature_is_refused(data: Path, authority: OwnAuthority) -> None:
     good = signed(authority, desired())
     changed = SignedDesired(good.content.replace('"version":3', '"version":4'), good.signature)
     other = signed(OwnAuthority.make("hub", NOW), desired())
@@ -91,7 +91,7 @@ def test_what_was_changed_or_signed_by_another_is_refused(data: Path, authority:
         verify(SignedDesired(good.content, "%"), data)
 
 
-def test_a_signature_over_the_content_alone_is_none(data: Path, authority: OwnAuthority) -> None:
+def test_signature_over_the_content_alone_is_refused(data: Path, authority: OwnAuthority) -> None:
     """A document needs its own kind of signature, so that no other signed text counts as one."""
     content = written(desired())
     with pytest.raises(DesiredError, match="not from the authority"):
@@ -108,14 +108,14 @@ def test_a_signature_over_the_content_alone_is_none(data: Path, authority: OwnAu
         (desired(confirm_s=0.0), "must be above 0"),
     ],
 )
-def test_what_this_program_cannot_follow_is_refused(
+def test_unsupported_configuration_is_refused(
     data: Path, authority: OwnAuthority, document: Desired, words: str
 ) -> None:
     with pytest.raises(DesiredError, match=words):
         verify(signed(authority, document), data)
 
 
-def test_one_that_is_too_large_is_refused_at_both_ends(data: Path, authority: OwnAuthority) -> None:
+def test_too_large_configuration_is_refused_at_both_ends(data: Path, authority: OwnAuthority) -> None:
     large = desired(resources=[{"kind": "x" * DESIRED_BYTES_MAX}])
     with pytest.raises(DesiredError, match="accepts up to"):
         written(large)
@@ -124,6 +124,6 @@ def test_one_that_is_too_large_is_refused_at_both_ends(data: Path, authority: Ow
         verify(SignedDesired(content, make_signer(authority)(content)), data)
 
 
-def test_a_gateway_that_has_not_enrolled_takes_none(tmp_path: Path, authority: OwnAuthority) -> None:
+def test_gateway_without_enrolment_accepts_none(tmp_path: Path, authority: OwnAuthority) -> None:
     with pytest.raises(DesiredError, match="identity cannot be read"):
         verify(signed(authority, desired()), tmp_path)

@@ -9,7 +9,7 @@ from bridge.enrolment import EnrolmentToken, EnrolmentTokenError
 AUTHORITY = b"\xfb" * 32
 
 
-def test_it_is_read_as_it_was_written() -> None:
+def test_token_survives_a_round_trip() -> None:
     made = EnrolmentToken.make(AUTHORITY)
     assert EnrolmentToken.parse(f" {made.text}\n") == made
     assert made != EnrolmentToken.make(AUTHORITY)
@@ -18,7 +18,7 @@ def test_it_is_read_as_it_was_written() -> None:
     )
 
 
-def test_what_it_says_of_itself_is_no_secret() -> None:
+def test_token_shows_no_secret() -> None:
     made = EnrolmentToken.make(AUTHORITY)
     assert made.text.split(".")[2] not in repr(made)
     assert made.digest != made.secret
@@ -33,7 +33,7 @@ def test_what_it_says_of_itself_is_no_secret() -> None:
         "wpt1.{id}.{secret}.{authority}.more", "wpt1.{id}.!!!!.{authority}",
     ],
 )  # fmt: skip
-def test_what_was_not_copied_whole(broken: str) -> None:
+def test_incomplete_token_is_refused(broken: str) -> None:
     _, name, secret, authority = EnrolmentToken.make(AUTHORITY).text.split(".")
     with pytest.raises(EnrolmentTokenError) as error:
         EnrolmentToken.parse(broken.format(id=name, secret=secret, authority=authority))

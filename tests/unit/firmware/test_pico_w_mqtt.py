@@ -36,11 +36,11 @@ class TestPackets:
         fields = b"\x00\x04MQTT\x04\xec\x00\x1e\x00\x02d1\x00\x09status/d1\x00\x07offline\x00\x04user\x00\x06secret"
         assert packet == bytes([0x10, len(fields)]) + fields
 
-    def test_connect_without_credentials_says_so(self, firmware: Firmware) -> None:
+    def test_connect_without_credentials_has_no_flags(self, firmware: Firmware) -> None:
         assert firmware.mqtt_client.connect_packet("d", 30)[9] == 0
 
     @given(payload=st.binary(max_size=300), packet_id=st.integers(1, 65535), dup=st.booleans(), retain=st.booleans())
-    def test_publish_is_what_the_parser_cuts_out_again(
+    def test_publish_survives_a_round_trip(
         self, firmware: Firmware, payload: bytes, packet_id: int, dup: bool, retain: bool
     ) -> None:
         packet = firmware.mqtt_client.publish_packet("a/b", payload, packet_id, dup, retain)
@@ -49,9 +49,7 @@ class TestPackets:
         assert body == b"\x00\x03a/b" + struct.pack("!H", packet_id) + payload
 
     @given(payloads=st.lists(st.binary(max_size=200), max_size=5), cuts=st.lists(st.integers(0, 1200), max_size=8))
-    def test_how_the_stream_is_cut_does_not_matter(
-        self, firmware: Firmware, payloads: list[bytes], cuts: list[int]
-    ) -> None:
+    def test_stream_may_be_split_anywhere(self, firmware: Firmware, payloads: list[bytes], cuts: list[int]) -> None:
         stream = b"".join(firmware.mqtt_client.publish_packet("a", payload, 1) for payload in payloads)
         edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
         parser, found = firmware.mqtt_client.PacketParser(), []
@@ -60,12 +58,12 @@ class TestPackets:
         assert [body[5:] for _, body in found] == payloads
 
     @pytest.mark.parametrize("stream", [b"\x30\xff\xff\xff\xff\x01", b"\x30\xff\xff\xff\x7f"])
-    def test_what_cannot_be_a_packet_for_us_breaks_the_connection(self, firmware: Firmware, stream: bytes) -> None:
+    def test_invalid_packets_break_the_connection(self, firmware: Firmware, stream: bytes) -> None:
         with pytest.raises(OSError, match=r"malformed|too large"):
             firmware.mqtt_client.PacketParser().feed(stream)
 
 
-def test_the_ring_keeps_order_and_forgets_only_what_was_acknowledged_or_overflowed(firmware: Firmware) -> None:
+def test_ring_keeps_order_and_drops_only_acknowledged_or_overflowed_readings(firmware: Firmware) -> None:
     class RingMachine(RuleBasedStateMachine):
         @initialize(capacity=st.integers(1, 8), window=st.integers(1, 8))
         def begin(self, capacity: int, window: int) -> None:
@@ -116,7 +114,7 @@ def test_the_ring_keeps_order_and_forgets_only_what_was_acknowledged_or_overflow
     run_state_machine_as_test(RingMachine, settings=settings(max_examples=40, stateful_step_count=30))
 
 
-def test_settings_come_from_the_command_line_with_their_types(firmware: Firmware) -> None:
+def test_settings_of_the_command_line_have_their_types(firmware: Firmware) -> None:
     found = firmware.main.settings_from(["PORT=1884", "DEVICE=d9", "JOURNAL=a=b"])
     assert (found["PORT"], found["DEVICE"], found["JOURNAL"]) == (1884, "d9", "a=b")
     assert found["INTERVAL_MS"] == 1000
@@ -155,7 +153,7 @@ def test_every_reading_is_acknowledged_over_broken_connections(
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_a_command_stops_it_once_everything_is_delivered(firmware: Firmware, tmp_path: Path, python: list[str]) -> None:
+def test_command_stops_it_once_everything_is_delivered(firmware: Firmware, tmp_path: Path, python: list[str]) -> None:
     with Gateway() as gateway:
         records = run(python, firmware.folder, gateway, tmp_path / "journal")
     assert gateway.command_acknowledged
@@ -167,14 +165,14 @@ def test_a_command_stops_it_once_everything_is_delivered(firmware: Firmware, tmp
 
 
 @pytest.mark.parametrize("command", [b"nonsense", b"[1]", b'{"interval_ms": "fast"}', b"\xff"])
-def test_what_is_no_command_is_ignored(firmware: Firmware, tmp_path: Path, command: bytes) -> None:
+def test_invalid_commands_are_ignored(firmware: Firmware, tmp_path: Path, command: bytes) -> None:
     with Gateway(command=command) as gateway:
         records = run([sys.executable, "-B"], firmware.folder, gateway, tmp_path / "journal", "COUNT=20")
     assert gateway.command_acknowledged
     assert records[-1]["end"]["acknowledged"] == 20
 
 
-def test_a_reading_says_who_which_and_since_when(firmware: Firmware) -> None:
+def test_reading_has_device_number_and_time(firmware: Firmware) -> None:
     settings = firmware.main.settings_from([])
     device = firmware.main.PicoDevice(settings)
     device.measure()

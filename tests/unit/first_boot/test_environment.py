@@ -23,7 +23,7 @@ def refused(**variables: str) -> str:
     return "\n".join(map(str, caught.value.errors))
 
 
-def test_they_say_what_a_gateway_is_to_be(tmp_path: Path) -> None:
+def test_variables_describe_a_gateway(tmp_path: Path) -> None:
     card = card_of({**VARIABLES, "WAYPOST_FORWARD": "plant/# alarm/#", "WAYPOST_KEEP_FREE": "1Gi", "PATH": "/bin"})
     assert card is not None
     write_gateway_settings(tmp_path, card)
@@ -34,7 +34,7 @@ def test_they_say_what_a_gateway_is_to_be(tmp_path: Path) -> None:
     assert (tmp_path / "first-boot/wanted.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_several_urls_and_a_proxy(tmp_path: Path) -> None:
+def test_several_urls_and_a_proxy_are_read(tmp_path: Path) -> None:
     urls = "amqps://hub.example:5671  wss://hub.example:443"
     card = card_of({**VARIABLES, "WAYPOST_HUB": urls, "WAYPOST_PROXY": "http://gw:pass%20word@proxy.example"})
     assert card is not None
@@ -45,7 +45,7 @@ def test_several_urls_and_a_proxy(tmp_path: Path) -> None:
     assert wanted.proxy == Proxy(host="proxy.example", username="gw", password="pass word")
 
 
-def test_the_same_variables_are_the_same_settings() -> None:
+def test_equal_variables_give_equal_settings() -> None:
     first, again, other = (card_of({**VARIABLES, "WAYPOST_FORWARD": each}) for each in ("#", "#", "a/#"))
     assert first is not None
     assert again is not None
@@ -53,17 +53,17 @@ def test_the_same_variables_are_the_same_settings() -> None:
     assert digest(first) == digest(again) != digest(other)
 
 
-def test_without_a_hub_it_keeps_its_messages() -> None:
+def test_gateway_without_a_hub_stores_its_messages() -> None:
     card = card_of({"WAYPOST_NAME": "hall", "WAYPOST_HUB": "", "WAYPOST_TOKEN": ""})
     assert card is not None
     assert card.spec.hub is None
 
 
-def test_nothing_is_said_without_a_name() -> None:
+def test_no_settings_are_written_without_a_name() -> None:
     assert card_of({**VARIABLES, "WAYPOST_NAME": ""}) is None
 
 
-def test_what_cannot_be_is_refused_without_its_secret() -> None:
+def test_invalid_value_is_refused_without_showing_its_secret() -> None:
     assert "token" in refused(WAYPOST_TOKEN="")
     assert "url" in refused(WAYPOST_HUB="hub.example")
     said = refused(WAYPOST_TOKEN=TOKEN[:-3])

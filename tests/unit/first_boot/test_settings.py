@@ -57,8 +57,8 @@ def tree(root: Path) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-class TestTakingUp:
-    def test_what_is_where(self, tmp_path: Path) -> None:
+class TestApplying:
+    def test_settings_are_written_to_their_files(self, tmp_path: Path) -> None:
         places = card(tmp_path)
         found = apply_settings(places)
         assert found.card is not None
@@ -81,7 +81,7 @@ class TestTakingUp:
         secret = [rendering.WIFI, rendering.LTE, "data/settings/waypost.yaml", "var/lib/waypost/first-boot/wanted.json"]
         assert {name: (tmp_path / name).stat().st_mode & 0o777 for name in secret} == dict.fromkeys(secret, 0o600)
 
-    def test_a_name_that_looks_like_a_time_is_the_same_in_the_copy_that_stays(self, tmp_path: Path) -> None:
+    def test_name_that_looks_like_a_time_is_unchanged_in_the_remaining_copy(self, tmp_path: Path) -> None:
         name = "2001-12-14 21:59:43.10"
         places = card(tmp_path, text_of(document("hall", SPEC)).replace('ssid: a"b', f"ssid: {name}"))
         apply_settings(places)
@@ -95,7 +95,7 @@ class TestTakingUp:
         assert not [each for each in (TOKEN, "hidden-wifi", "hidden", "0123") if each in applied]
         assert "hub.example" in applied
 
-    def test_once(self, tmp_path: Path) -> None:
+    def test_settings_are_applied_once(self, tmp_path: Path) -> None:
         places = card(tmp_path)
         apply_settings(places)
         for name in rendering.ALL:  # they are in memory: a start finds none of them
@@ -110,7 +110,7 @@ class TestTakingUp:
         assert (changed.new, changed.card.hostname) == (True, "other")
         assert not set(rendering.ALL) & tree(tmp_path).keys(), "what nobody asks for any more is gone"
 
-    def test_a_link_of_the_gateways_user_is_not_followed(self, tmp_path: Path) -> None:
+    def test_symbolic_link_of_the_gateway_user_is_not_followed(self, tmp_path: Path) -> None:
         """The program would change the owner of the target or overwrite it, such as root's keys."""
         places = card(tmp_path)
         places.data.mkdir(parents=True)
@@ -121,7 +121,7 @@ class TestTakingUp:
             apply_settings(places)
         assert [path.name for path in roots.iterdir()] == ["authorized_keys"]
 
-    def test_what_an_older_program_took_up_stays_in_force(self, tmp_path: Path) -> None:
+    def test_settings_applied_by_an_older_program_remain(self, tmp_path: Path) -> None:
         """An update keeps a filter that new files may not have; otherwise the address and the logins would go with
         it."""
         hub = {**SPEC["hub"], "forward": ["plant/*"]}  # type: ignore[dict-item]
@@ -139,11 +139,11 @@ class TestTakingUp:
         assert (found.card.hostname, found.new, found.trouble) == ("hall-1", False, None)
         assert (tmp_path / rendering.CABLE).exists()
 
-    def test_nothing_is_said(self, tmp_path: Path) -> None:
+    def test_empty_file_changes_nothing(self, tmp_path: Path) -> None:
         for text in (text_of(None), "", "\n\n"):
             assert apply_settings(card(tmp_path, text)) == AppliedSettings(None, False, None)
 
-    def test_a_first_partition_that_cannot_be_read_leaves_what_was_before_in_force(
+    def test_unreadable_first_partition_keeps_the_previous_settings(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         places = card(tmp_path)
@@ -165,7 +165,7 @@ class TestTakingUp:
     @pytest.mark.parametrize(
         "text", ["{", "kind: Card", "\0" * 100, "apiVersion: waypost/v1\nkind: Hub\n", "é" * 40_000]
     )
-    def test_what_is_wrong_is_said_on_the_card_and_what_was_before_stays(self, tmp_path: Path, text: str) -> None:
+    def test_errors_are_written_to_the_card_and_previous_settings_remain(self, tmp_path: Path, text: str) -> None:
         places = card(tmp_path)
         apply_settings(places)
         found = apply_settings(card(tmp_path, text))
@@ -210,7 +210,7 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return after
 
 
-def test_cut_off_before_any_change_of_a_file_it_ends_the_same(tmp_path: Path, cut: Callable[[int], None]) -> None:
+def test_power_cut_before_any_file_change_has_the_same_result(tmp_path: Path, cut: Callable[[int], None]) -> None:
     whole = card(tmp_path / "whole")
     apply_settings(whole)
     wanted = tree(whole.root)
@@ -234,9 +234,7 @@ def test_cut_off_before_any_change_of_a_file_it_ends_the_same(tmp_path: Path, cu
     assert cuts > 20
 
 
-def test_a_file_that_was_cut_off_anywhere_is_mended_by_the_whole_one(
-    tmp_path: Path, cut: Callable[[int], None]
-) -> None:
+def test_truncated_file_is_replaced_by_the_complete_one(tmp_path: Path, cut: Callable[[int], None]) -> None:
     """The card was pulled during the write: the file is refused, or has fewer settings."""
     whole = card(tmp_path / "whole")
     apply_settings(whole)
@@ -254,7 +252,7 @@ def test_a_file_that_was_cut_off_anywhere_is_mended_by_the_whole_one(
     assert refused > 5
 
 
-def test_a_state_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
+def test_unreadable_state_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "first-boot").mkdir()
     assert state_of(tmp_path) == FirstBootState()
     (tmp_path / "first-boot/state.json").write_bytes(b"{")
@@ -269,7 +267,7 @@ def wifi(**settings: str) -> str:
     return rendering.files(found)[rendering.WIFI].text
 
 
-def test_an_open_network() -> None:
+def test_open_network_is_configured() -> None:
     told = wifi(ssid="x")
     assert "key_mgmt=NONE" in told
     assert "sae_password" not in told
@@ -294,7 +292,7 @@ class TestWirelessNetworks:
         assert "SSID - hexdump_ascii(len=3):" in said or "ssid - hexdump_ascii(len=3):" in said
         assert not [line for line in said if "Line " in line and "error" in line.lower()]
 
-    def test_a_country_that_was_taken_up_stays_in_force(self, tmp_path: Path) -> None:
+    def test_applied_country_remains(self, tmp_path: Path) -> None:
         """An older program accepted UK: its network survives an update. A new file with it is refused."""
         places = card(tmp_path)
         places.kept.parent.mkdir(parents=True)

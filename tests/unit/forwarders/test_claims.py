@@ -100,7 +100,7 @@ class Pair:
             self._peer.send(self._answers, len(self.put), answer, settled=True)
 
 
-def test_each_address_gets_its_token_once_and_anew_before_it_ends() -> None:
+def test_each_address_gets_its_token_once_and_a_new_one_before_expiry() -> None:
     pair = Pair()
     assert pair.granted("readings")
     assert pair.granted("/alarms")
@@ -113,7 +113,7 @@ def test_each_address_gets_its_token_once_and_anew_before_it_ends() -> None:
     assert pair.granted("readings")
 
 
-def test_what_is_refused_is_tried_again_and_a_right_that_is_there_stays() -> None:
+def test_refused_token_is_retried_and_an_existing_right_remains() -> None:
     pair = Pair()
     pair.status = 401
     assert not pair.granted("readings")
@@ -128,7 +128,7 @@ def test_what_is_refused_is_tried_again_and_a_right_that_is_there_stays() -> Non
     assert len(pair.put) == 3
 
 
-def test_without_an_answer_there_is_no_right() -> None:
+def test_no_answer_gives_no_right() -> None:
     pair = Pair()
     pair.status = None
     assert not pair.granted("readings")
@@ -136,7 +136,7 @@ def test_without_an_answer_there_is_no_right() -> None:
     assert len(pair.put) == 1
 
 
-def test_a_peer_that_answers_nothing_is_left() -> None:
+def test_silent_peer_is_disconnected() -> None:
     pair = Pair()
     pair.later(ANSWER_TIMEOUT_S * 2)
     assert pair.granted("readings"), "nothing was asked: there is nothing to answer"
@@ -151,7 +151,7 @@ def test_a_peer_that_answers_nothing_is_left() -> None:
     assert down.reason == "the peer did not answer a token request ($cbs) within 30 s"
 
 
-def test_a_peer_without_credit_for_tokens_is_left_too() -> None:
+def test_peer_without_credit_for_tokens_is_disconnected() -> None:
     pair = Pair(credit=0)
     assert not pair.granted("readings")
     pair.later(ANSWER_TIMEOUT_S)
@@ -161,7 +161,7 @@ def test_a_peer_without_credit_for_tokens_is_left_too() -> None:
     assert pair.put == []
 
 
-def test_a_peer_that_refuses_for_long_answers() -> None:
+def test_peer_that_keeps_refusing_is_not_silent() -> None:
     pair = Pair()
     pair.status = 401
     assert not pair.granted("readings")
@@ -171,20 +171,20 @@ def test_a_peer_that_refuses_for_long_answers() -> None:
     assert len(pair.put) == 21
 
 
-def test_a_peer_that_takes_no_tokens_is_no_peer_for_them() -> None:
+def test_peer_without_support_for_tokens_ends_the_attempt() -> None:
     down = Pair(refuses=True).told[-1]
     assert isinstance(down, LinkDown)
     assert down.reason == "the peer detached the link for tokens ($cbs): amqp:not-found: no such node"
 
 
 @pytest.mark.parametrize("policy", [Policy("Other", KEY), Policy(POLICY, "other key")])
-def test_a_signature_of_another_policy_or_key_is_none(policy: Policy) -> None:
+def test_signature_of_another_policy_or_key_is_invalid(policy: Policy) -> None:
     assert signed_until(token(Policy(POLICY, KEY), "sb://ns/a b", 1), "sb://ns/a b") == 1
     assert signed_until(token(policy, "sb://ns/a", 1), "sb://ns/a") is None
     assert policy.key not in repr(policy)
 
 
-def test_errors_that_speak_of_the_peer_are_no_fault_of_the_message() -> None:
+def test_errors_about_the_peer_are_not_errors_of_the_message() -> None:
     assert is_temporary(Condition("com.microsoft:server-busy"))
     assert wait_s(Condition("com.microsoft:server-busy")) == BUSY_S
     assert is_temporary(Condition("amqp:unauthorized-access"))

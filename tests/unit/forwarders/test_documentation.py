@@ -12,7 +12,7 @@ from edge.configuration.kinds import KINDS
 PAGE = Path(__file__).parents[3] / "docs/how-to/bridge-to-other-systems.md"
 
 
-def test_the_example_is_taken_as_it_stands() -> None:
+def test_documented_example_is_valid() -> None:
     text, *_ = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     resources = parse.parse(KINDS, text, PAGE.name)
     assert KINDS.validate(resources) == []

@@ -27,7 +27,7 @@ def amqp(address: str = "plant/7") -> Run:
     return Run(address, "dev", AMQP | 1, b"", bodies)
 
 
-def test_without_a_filter_everything_goes() -> None:
+def test_all_messages_pass_without_a_filter() -> None:
     assert wanted_by(None)(mqtt()) is None
 
 
@@ -44,14 +44,14 @@ def test_without_a_filter_everything_goes() -> None:
         (Only(address="plant/#", properties="site = 'north'", body="$.t < 2"), [False, True, False]),
     ],
 )
-def test_all_that_is_given_has_to_hold(run: Run, only: Only, expected: list[bool] | None) -> None:
+def test_all_conditions_must_hold(run: Run, only: Only, expected: list[bool] | None) -> None:
     assert wanted_by(only)(run) == expected
 
 
-def test_each_amqp_message_is_looked_at() -> None:
+def test_each_amqp_message_is_checked() -> None:
     assert wanted_by(Only(properties="severity >= 6"))(amqp()) == [False, True, True]
 
 
-def test_a_message_that_cannot_be_read_is_left_out() -> None:
+def test_unreadable_message_does_not_pass() -> None:
     run = Run("plant/7", "dev", AMQP | 1, b"", [b"\x00\x53\x75"])
     assert wanted_by(Only(body="!$.x"))(run) == [False]

@@ -22,7 +22,7 @@ from bridge.forwarders.mapping import Mapping, MappingError, as_pattern
         ("one", "two", "one", "two"),
     ],
 )
-def test_an_address_over_there(pattern: str, mapped: str, address: str, expected: str) -> None:
+def test_address_is_mapped_to_the_remote_name(pattern: str, mapped: str, address: str, expected: str) -> None:
     assert Mapping(pattern, mapped, "gw1")(address, "d/1") == expected
 
 
@@ -37,7 +37,9 @@ def test_an_address_over_there(pattern: str, mapped: str, address: str, expected
         ("plant/+", "{address}", "plant/7/temp", "plant/7/temp"),
     ],
 )
-def test_what_the_filter_before_matched(pattern: str, mapped: str, address: str, expected: str | None) -> None:
+def test_messages_of_the_previous_filter_are_mapped(
+    pattern: str, mapped: str, address: str, expected: str | None
+) -> None:
     assert Mapping(pattern, mapped, "gw1")(address, "d") == expected
 
 
@@ -52,17 +54,17 @@ def test_what_the_filter_before_matched(pattern: str, mapped: str, address: str,
         ("plant/#", "{device}/#", "one or the other"),
     ],
 )
-def test_what_is_no_mapping(pattern: str, mapped: str, says: str) -> None:
+def test_invalid_mappings_raise(pattern: str, mapped: str, says: str) -> None:
     with pytest.raises(MappingError, match=says):
         Mapping(pattern, mapped)
 
 
-def test_a_device_adds_no_level() -> None:
+def test_device_adds_no_level() -> None:
     """A client chooses its own name, and must not choose among the addresses of the peer."""
     assert Mapping("a", "t/{device}")("a", "../x/y") == "t/.._x_y"
 
 
-def test_what_a_mapping_may_give() -> None:
+def test_mapping_results_are_limited() -> None:
     assert as_pattern("t/{device}/x") == "t/+/x"
     assert as_pattern("t/{address}") == "t/#"
     assert as_pattern("t/{device}/{address}/x") == "t/+/#"

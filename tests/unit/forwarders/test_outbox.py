@@ -81,7 +81,7 @@ def rule(name: str = "f", remote: str = "cloud/#", **fields: object) -> ForwardR
     return ForwardRule(name, Mapping("plant/#", remote, "gw1"), **fields)  # type: ignore[arg-type]
 
 
-def test_what_is_taken_has_its_name_and_its_address_over_there() -> None:
+def test_message_has_its_name_and_remote_address() -> None:
     bench = Bench(rule())
     bench.logs[0].publish(b"a", b"b")
     (outgoing,) = bench.take()
@@ -90,7 +90,7 @@ def test_what_is_taken_has_its_name_and_its_address_over_there() -> None:
     assert bench.logs[0].settled == {0: "accepted", 1: "accepted"}
 
 
-def test_part_of_a_run_is_settled_alone() -> None:
+def test_part_of_a_run_is_settled_separately() -> None:
     bench = Bench(rule())
     bench.logs[0].publish(b"a", b"b", b"c")
     (outgoing,) = bench.take()
@@ -103,7 +103,7 @@ def test_part_of_a_run_is_settled_alone() -> None:
     assert bench.logs[0].settled == {0: "accepted", 1: "rejected"}
 
 
-def test_all_unsettled_goes_again_in_order() -> None:
+def test_unsettled_messages_are_repeated_in_order() -> None:
     bench = Bench(rule())
     for body in (b"a", b"b", b"c"):
         bench.logs[0].publish(body)
@@ -117,7 +117,7 @@ def test_all_unsettled_goes_again_in_order() -> None:
     assert bench.logs[0].settled == {1: "accepted"}
 
 
-def test_what_is_released_ends_the_connection_and_settles_nothing() -> None:
+def test_released_message_ends_the_connection_and_settles_nothing() -> None:
     bench = Bench(rule())
     bench.logs[0].publish(b"a")
     (outgoing,) = bench.take()
@@ -136,7 +136,7 @@ def test_nothing_is_taken_from_the_router_without_a_connection() -> None:
     assert bodies(bench.take()) == [b"a"]
 
 
-def test_the_window_bounds_what_is_held() -> None:
+def test_window_bounds_the_buffered_messages() -> None:
     size = limits.OUTLET_WINDOW_BYTES_MIN
     bench = Bench(rule(), window_bytes=size)
     for _ in range(100):
@@ -149,7 +149,7 @@ def test_the_window_bounds_what_is_held() -> None:
     assert bench.outbox.waiting, "room was asked to be filled again"
 
 
-def test_forwarders_share_the_connectors_window() -> None:
+def test_forwarders_share_the_window_of_the_connector() -> None:
     many = 16 * limits.OUTBOX_WINDOW_BYTES // limits.OUTLET_WINDOW_BYTES_MIN
     bench = Bench(*(rule(f"f{i}") for i in range(4)), window_bytes=limits.OUTBOX_WINDOW_BYTES)
     assert bench.outbox.window_bytes == limits.OUTBOX_WINDOW_BYTES // 4
@@ -157,7 +157,7 @@ def test_forwarders_share_the_connectors_window() -> None:
     assert crowd.outbox.window_bytes == limits.OUTLET_WINDOW_BYTES_MIN
 
 
-def test_higher_priority_first_and_equals_take_turns() -> None:
+def test_higher_priority_goes_first_and_equal_ones_alternate() -> None:
     bench = Bench(rule("low"), rule("one", priority=5), rule("other", priority=5))
     low, one, other = bench.logs
     for i in range(2):
@@ -167,7 +167,7 @@ def test_higher_priority_first_and_equals_take_turns() -> None:
     assert bodies(bench.take()) == [b"one 0", b"other 0", b"one 1", b"other 1", b"low 0", b"low 1"]
 
 
-def test_what_a_filter_leaves_out_is_settled_and_counted() -> None:
+def test_filtered_messages_are_settled_and_counted() -> None:
     bench = Bench(rule(wanted=lambda run: [body != b"no" for body in run.bodies]))
     bench.logs[0].publish(b"no", b"yes", b"no", b"no", b"yes")
     taken = bench.take()
@@ -177,7 +177,7 @@ def test_what_a_filter_leaves_out_is_settled_and_counted() -> None:
     assert bench.logs[0].outlet.figures.filtered == 3
 
 
-def test_what_is_too_old_stays_here() -> None:
+def test_too_old_messages_are_not_sent() -> None:
     bench = Bench(rule(sending=SendOptions(ttl_s=60)))
     bench.logs[0].publish(b"old", received_at=NOW_NS - HOUR_NS)
     bench.logs[0].publish(b"new")
@@ -187,7 +187,7 @@ def test_what_is_too_old_stays_here() -> None:
 
 
 @pytest.mark.parametrize("settle_first", [True, False])
-def test_a_forwarder_that_ends_has_no_say_any_more(settle_first: bool) -> None:
+def test_removed_forwarder_has_no_effect(settle_first: bool) -> None:
     bench = Bench(rule("ends"), rule("stays"))
     gone, stays = bench.logs
     gone.publish(b"a")
@@ -207,7 +207,7 @@ def test_a_forwarder_that_ends_has_no_say_any_more(settle_first: bool) -> None:
     assert outlet.flow.held_bytes == 0
 
 
-def test_what_has_no_name_there_since_the_filter_was_changed_is_rejected() -> None:
+def test_message_without_a_remote_name_after_a_filter_change_is_rejected() -> None:
     bench = Bench(ForwardRule("f", Mapping("plant/+", "cloud/+", "gw1")))
     bench.logs[0].publish(b"a", b"b", address="plant/7/temp")
     bench.logs[0].publish(b"c")

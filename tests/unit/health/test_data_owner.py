@@ -16,13 +16,13 @@ from edge.broker.store.sqlite import make_directory
 from edge.health.data_owner import directory_fault
 
 
-def test_a_directory_of_ones_own(tmp_path: Path) -> None:
+def test_own_directory_is_accepted(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     assert directory_fault(tmp_path) is None
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777, 0o702])
-def test_a_directory_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
+def test_directory_writable_by_others_is_refused(tmp_path: Path, mode: int) -> None:
     tmp_path.chmod(mode)
     assert "chmod 0700" in (directory_fault(tmp_path) or "")
     with pytest.raises(StoreInaccessible):
@@ -36,18 +36,18 @@ def test_a_directory_that_others_can_write_is_refused(tmp_path: Path, mode: int)
     assert list(tmp_path.iterdir()) == [], "nothing is made in it"
 
 
-def test_a_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
     assert "chown" in (directory_fault(tmp_path) or "")
 
 
-def test_the_root_of_a_volume_is_left_to_who_mounts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_of_a_volume_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o777)
     monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path)
     assert directory_fault(tmp_path) is None
 
 
-def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+def test_lock_that_is_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
     victim, data = tmp_path / "victim", tmp_path / "data"
     data.mkdir(0o700)
     victim.write_text("kept")
@@ -65,7 +65,7 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     assert victim.read_text() == "kept"
 
 
-def test_no_core_dump_holds_what_the_process_knows() -> None:
+def test_core_dump_contains_no_memory_of_the_process() -> None:
     told = subprocess.run(
         [
             sys.executable,

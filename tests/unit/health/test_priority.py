@@ -19,7 +19,7 @@ def usual() -> Iterator[float]:
     sys.setswitchinterval(interval)
 
 
-def test_the_interval_is_set_once_and_no_commit_changes_it(usual: float, tmp_path: Path) -> None:
+def test_switch_interval_is_set_once_and_not_changed_by_commits(usual: float, tmp_path: Path) -> None:
     shorten_thread_switches()
     assert usual > SWITCH_S
     assert sys.getswitchinterval() == pytest.approx(SWITCH_S)

@@ -20,7 +20,7 @@ from edge.health.stall_detector import STALLED_S, StallDetector
 from tests.support.certificates import Authority
 
 
-def test_a_counter_that_rose_did_so_lately_for_a_minute() -> None:
+def test_counter_increase_is_recent_for_a_minute() -> None:
     now = [0.0]
     rising = CounterRise(lambda: now[0])
     assert rising.lately({}) == frozenset()
@@ -34,7 +34,7 @@ def test_a_counter_that_rose_did_so_lately_for_a_minute() -> None:
     assert rising.lately({"a": 2}) == frozenset()
 
 
-def test_since_is_when_it_was_first_seen_and_again_after_it_was_over() -> None:
+def test_start_is_the_first_sighting_and_restarts_after_the_end() -> None:
     now = [1_780_000_000.0]
     problems = ProblemList(lambda: now[0])
     first, second = FoundProblem("store", "full", "free space"), FoundProblem("space", "full", "raise it")
@@ -56,13 +56,13 @@ def test_problems_are_listed_by_severity_and_only_errors_stop_serving() -> None:
     assert not serving(everything)
 
 
-def test_a_notice_is_logged_as_information(caplog: pytest.LogCaptureFixture) -> None:
+def test_notice_is_logged_as_information(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "edge.health"):
         ProblemList().update([FoundProblem("uplink", "the hub is away", "nothing is lost", Severity.NOTICE)])
     assert [record.levelname for record in caplog.records] == ["INFO"]
 
 
-def test_what_is_new_or_over_is_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_start_and_end_of_a_problem_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     listed, found = ProblemList(), FoundProblem("store", "full", "free space")
     with caplog.at_level("INFO", "edge.health"):
         for _ in range(3):
@@ -71,7 +71,7 @@ def test_what_is_new_or_over_is_a_line_in_the_log(caplog: pytest.LogCaptureFixtu
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
 
 
-def test_a_source_that_raises_is_a_problem_and_hides_no_other() -> None:
+def test_source_that_raises_is_a_problem_and_hides_no_other() -> None:
     def broken() -> Iterator[FoundProblem]:
         raise KeyError("secret")
 
@@ -81,14 +81,14 @@ def test_a_source_that_raises_is_a_problem_and_hides_no_other() -> None:
     assert "secret" not in str(found)
 
 
-def test_no_flood_of_problems() -> None:
+def test_problems_are_bounded() -> None:
     found = HealthChecks(
         (lambda: [FoundProblem(str(number), "", "") for number in range(PROBLEMS_MAX * 2)],)
     ).problems()
     assert len(found) == PROBLEMS_MAX
 
 
-def test_what_is_busy_and_does_not_move_stands() -> None:
+def test_busy_work_without_progress_is_a_problem() -> None:
     now = [0.0]
     standing = StallDetector(lambda: now[0])
     assert not standing.is_stalled("a", 1, busy=True)
@@ -104,7 +104,7 @@ def test_what_is_busy_and_does_not_move_stands() -> None:
     assert not standing.is_stalled("a", 2, busy=True)
 
 
-def test_a_loop_that_is_held_up_says_so() -> None:
+def test_blocked_loop_is_a_problem() -> None:
     async def held_up() -> LoopLag:
         lag = LoopLag()
         lag.start()
@@ -128,7 +128,7 @@ def test_a_loop_that_is_held_up_says_so() -> None:
 class TestCertificates:
     """Ends of certificates, read from PEM files."""
 
-    def test_of_every_kind_of_file(self, tmp_path: Path) -> None:
+    def test_certificates_in_every_kind_of_file_are_read(self, tmp_path: Path) -> None:
         now = datetime.datetime.now(datetime.UTC)
         authority = Authority(tmp_path)
         for days, expected in ((-1, Severity.ERROR), (5, Severity.WARNING), (60, None)):
@@ -136,21 +136,21 @@ class TestCertificates:
             found = list(certificate_problems([path], now))
             assert [one.severity for one in found] == ([] if expected is None else [expected]), days
 
-    def test_what_is_no_certificate_is_said(self, tmp_path: Path) -> None:
+    def test_invalid_certificate_is_reported(self, tmp_path: Path) -> None:
         (tmp_path / "a.pem").write_text("nothing")
         now = datetime.datetime.now(datetime.UTC)
         found = list(certificate_problems([str(tmp_path / "a.pem"), str(tmp_path / "b.pem")], now))
         assert ["cannot be read" in one.what for one in found] == [True, True]
 
     @pytest.mark.parametrize("data", [b"", b"0", b"\x30\x80", b"\x30\x05\x30\x03\x02\x01\x01", bytes(range(64, 128))])
-    def test_any_bytes(self, data: bytes) -> None:
+    def test_any_bytes_are_accepted(self, data: bytes) -> None:
         with pytest.raises(CertificateError):
             certificates_in(ssl.DER_cert_to_PEM_cert(data).encode())
         with pytest.raises(CertificateError):
             certificates_in(data)
 
 
-def test_a_directory_others_may_read_is_said(tmp_path: Path) -> None:
+def test_directory_readable_by_others_is_reported(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     [found] = directory_problems(tmp_path)
     assert "0755" in found.what
@@ -160,11 +160,11 @@ def test_a_directory_others_may_read_is_said(tmp_path: Path) -> None:
     assert gone.severity is Severity.ERROR
 
 
-def test_descriptors_that_run_out_are_said() -> None:
+def test_exhausted_descriptors_are_reported() -> None:
     assert not list(descriptor_problems(10, 1024))
     [found] = descriptor_problems(1020, 1024)
     assert "1024" in found.what
 
 
-def test_a_log_that_is_read_is_no_problem() -> None:
+def test_log_with_a_reader_is_no_problem() -> None:
     assert not list(log_problems())

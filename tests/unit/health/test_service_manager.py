@@ -44,7 +44,7 @@ def words(heard: socket.socket) -> list[str]:
         return found
 
 
-def test_a_loop_that_turns_is_heard_of(heard: socket.socket) -> None:
+def test_running_loop_sends_keep_alives(heard: socket.socket) -> None:
     async def serve() -> None:
         manager = ServiceManager(environment(heard))
         manager.notify_ready(lambda: True)
@@ -56,7 +56,7 @@ def test_a_loop_that_turns_is_heard_of(heard: socket.socket) -> None:
     assert words(heard)[-1] == "STOPPING=1"
 
 
-def test_one_that_stands_still_is_not(heard: socket.socket) -> None:
+def test_blocked_loop_sends_none(heard: socket.socket) -> None:
     async def serve() -> list[str]:
         manager = ServiceManager(environment(heard))
         manager.notify_ready(lambda: True)
@@ -67,7 +67,7 @@ def test_one_that_stands_still_is_not(heard: socket.socket) -> None:
     assert asyncio.run(serve()) == []
 
 
-def test_one_that_does_not_work_says_nothing_until_it_does(heard: socket.socket) -> None:
+def test_service_without_progress_sends_none_until_it_recovers(heard: socket.socket) -> None:
     works = False
 
     async def serve() -> str:
@@ -84,15 +84,15 @@ def test_one_that_does_not_work_says_nothing_until_it_does(heard: socket.socket)
 
 
 @pytest.mark.parametrize("more", [{"WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "soon"}])
-def test_no_watchdog_waits_for_us(heard: socket.socket, more: dict[str, str]) -> None:
+def test_missing_watchdog_sends_none(heard: socket.socket, more: dict[str, str]) -> None:
     assert ServiceManager(environment(heard, **more), pid=2).interval_s is None
 
 
-def test_without_a_service_manager_nothing_is_told() -> None:
+def test_nothing_is_sent_without_a_service_manager() -> None:
     manager = ServiceManager({"WATCHDOG_USEC": "1000000"})
     assert manager.interval_s is None
     manager.stop()
 
 
-def test_nobody_who_listens_is_no_error(tmp_path: Path) -> None:
+def test_absent_listener_is_no_error(tmp_path: Path) -> None:
     ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")}).stop()

@@ -15,11 +15,11 @@ def types(configuration: BrokerConfiguration) -> list[AddressType]:
     return [table.rule(name).type for name in names]
 
 
-def test_without_the_device_api_nothing_is_added() -> None:
+def test_no_addresses_are_added_without_the_device_api() -> None:
     assert with_addresses(BrokerConfiguration()) == BrokerConfiguration()
 
 
-def test_defaults() -> None:
+def test_default_addresses_are_added() -> None:
     configuration = with_addresses(BrokerConfiguration(device_api=API))
     assert types(configuration) == [AddressType.TOPIC, AddressType.QUEUE, AddressType.QUEUE, AddressType.ANYCAST]
     assert configuration.policies["command/T/+"].ttl_max_s == 60
@@ -32,7 +32,7 @@ def test_forwarded_addresses_are_topics() -> None:
     assert types(configuration) == [AddressType.TOPIC, AddressType.TOPIC, AddressType.QUEUE, AddressType.TOPIC]
 
 
-def test_what_is_described_counts() -> None:
+def test_configured_addresses_take_precedence() -> None:
     described = AddressConfiguration(AddressRule("event/#", AddressType.TOPIC))
     everything = AddressConfiguration(AddressRule("#", AddressType.MULTICAST))
     configuration = BrokerConfiguration(device_api=API, addresses=(described, everything))

@@ -34,7 +34,7 @@ def command_of(**fields: Any) -> Any:
 class TestIntake:
     """Immediate answers to an application."""
 
-    def test_well_formed(self) -> None:
+    def test_well_formed_command_is_accepted(self) -> None:
         to = "command/T/4711"
         assert find_queue(message(to=to, subject="on"), ADDRESSES) == to
         reply = {"reply_to": "command_response/T/app", "message_id": 7}
@@ -62,12 +62,12 @@ class TestIntake:
             },
         ],
     )
-    def test_malformed(self, fields: dict[str, Any]) -> None:
+    def test_malformed_command_is_refused(self, fields: dict[str, Any]) -> None:
         with pytest.raises(DeviceError) as caught:
             find_queue(message(**fields), ADDRESSES)
         assert caught.value.status == 400
 
-    def test_no_message_at_all(self) -> None:
+    def test_invalid_message_is_refused(self) -> None:
         with pytest.raises(DeviceError):
             find_queue(b"\x00\x53\x73\xc0", ADDRESSES)
 
@@ -75,14 +75,14 @@ class TestIntake:
 class TestDelivery:
     """Commands in the form that a device gets."""
 
-    def test_one_way_over_mqtt(self) -> None:
+    def test_one_way_command_is_delivered_over_mqtt(self) -> None:
         command = command_of(subject="on", content_type="text/plain")
         assert topic_rest(command, REQUESTS) == "/on"
         run = mqtt_run(command, "c///q//on", 5, AMQP | 1)
         assert (run.address, run.bodies, run.flags & AMQP, run.qos, run.received_at) == ("c///q//on", [b"{}"], 0, 1, 5)
         assert decode_run(run.properties).content_type == "text/plain"
 
-    def test_request_over_mqtt_and_amqp(self) -> None:
+    def test_request_is_delivered_over_mqtt_and_amqp(self) -> None:
         command = command_of(subject="ask", reply_to="command_response/T/app/1", correlation_id="c/1")
         identifier, name = topic_rest(command, REQUESTS).split("/")
         assert name == "ask"
@@ -92,7 +92,7 @@ class TestDelivery:
         assert list(found.properties) == [None, None, None, "ask", "command_response/T/4711/id", "id"]
         assert (found.application, found.body) == ({"device_id": "4711"}, b"{}")
 
-    def test_command_sent_over_mqtt(self) -> None:
+    def test_command_sent_over_mqtt_is_delivered(self) -> None:
         properties = Properties(
             user_property=(("subject", "on"),), response_topic="command_response/T/app", correlation_data=b"\x01"
         )
@@ -106,7 +106,7 @@ class TestDelivery:
 class TestRequests:
     """Identifiers that devices return."""
 
-    def test_not_for_another_device_nor_by_another_key(self) -> None:
+    def test_identifier_is_bound_to_device_and_key(self) -> None:
         identifier = REQUESTS.identifier("4711", CommandRequest("app", 1))
         assert REQUESTS.read("4711", identifier) == CommandRequest("app", 1)
         for requests, device in ((REQUESTS, "4712"), (CommandRequests(b"other" * 7), "4711")):
@@ -115,7 +115,7 @@ class TestRequests:
             assert caught.value.status == 400
 
     @pytest.mark.parametrize("text", ["", "a", "äöü", "....", "AAAA", "=" * 8])
-    def test_no_identifier(self, text: str) -> None:
+    def test_invalid_identifier_is_refused(self, text: str) -> None:
         with pytest.raises(DeviceError) as caught:
             REQUESTS.read("4711", text)
         assert caught.value.status == 400

@@ -31,7 +31,7 @@ def device(name: str, spec: str) -> str:
 SPACE = space("{deviceApi: {type: hono, tenant: T, commandTtl: 2m}}")
 
 
-def test_effective() -> None:
+def test_effective_configuration_has_the_device_api() -> None:
     text = (
         SPACE
         + user("gw@T", "{id: gw-1, actsFor: [a, '*']}")
@@ -57,7 +57,7 @@ def test_effective() -> None:
     assert not [text for text in notices(resources) if "Device" in text]
 
 
-def test_off_unless_asked_for() -> None:
+def test_device_api_is_off_by_default() -> None:
     assert development_preset().device_api is None
     resources = parse.parse(KINDS, space("{}") + user("gw@T", "{id: gw-1}") + device("lamp", "{}"), "a.yaml")
     assert build_configuration(resources).device_api is None
@@ -78,7 +78,7 @@ def test_off_unless_asked_for() -> None:
         (SPACE + user("gw@T", f"{{actsFor: [{', '.join(['d'] * (ACTS_FOR_MAX + 1))}]}}"), '"*" means all'),
     ],
 )
-def test_wrong_between_resources(text: str, expected: str) -> None:
+def test_conflicts_between_resources_are_errors(text: str, expected: str) -> None:
     [error] = KINDS.validate(parse.parse(KINDS, text, "a.yaml"))
     assert expected in str(error)
     assert error.line > 0
@@ -94,7 +94,7 @@ def test_wrong_between_resources(text: str, expected: str) -> None:
         ("{deviceAPI: {type: hono, tenant: T}}", 'did you mean "deviceApi"?'),
     ],
 )
-def test_wrong_values(spec: str, expected: str) -> None:
+def test_invalid_values_are_errors(spec: str, expected: str) -> None:
     with pytest.raises(ConfigurationRejected) as caught:
         parse.parse(KINDS, space(spec), "a.yaml")
     assert expected in str(caught.value)

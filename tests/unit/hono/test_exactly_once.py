@@ -55,7 +55,7 @@ def refused(site: Devices, peer: SessionPeer, topic: str) -> None:
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("bag", ["", "/?on-error=skip-ack", "/?on-error=disconnect"])
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_refused_message_is_taken_when_it_comes_again(version: int, bag: str, *, restarted: bool) -> None:
+def test_refused_message_is_accepted_when_repeated(version: int, bag: str, *, restarted: bool) -> None:
     site = Devices()
     peer = SessionPeer(site, version=version)
     refused(site, peer, TOPIC + bag)
@@ -73,7 +73,7 @@ def test_a_refused_message_is_taken_when_it_comes_again(version: int, bag: str, 
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_the_identifier_of_a_message_that_was_refused_is_free(*, restarted: bool) -> None:
+def test_identifier_of_a_refused_message_is_free(*, restarted: bool) -> None:
     """A PUBREC with an error ends the exchange [MQTT-4.3.3-9]."""
     site = Devices()
     peer = SessionPeer(site)
@@ -92,7 +92,7 @@ def test_the_identifier_of_a_message_that_was_refused_is_free(*, restarted: bool
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_message_that_was_never_published_comes_again(version: int) -> None:
+def test_message_that_was_never_published_may_be_repeated(version: int) -> None:
     """A message with an invalid topic is dropped; a client before MQTT 5 gets no error."""
     site = Devices()
     peer = SessionPeer(site, version=version)
@@ -105,7 +105,7 @@ def test_a_message_that_was_never_published_comes_again(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_message_that_came_again_before_it_was_refused(version: int) -> None:
+def test_message_repeated_before_its_refusal_is_refused(version: int) -> None:
     """The connection that took over gets the error, or is closed when its version has no error."""
     site = Handed()
     application = SessionPeer(site, "application")

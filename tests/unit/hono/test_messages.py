@@ -29,14 +29,14 @@ def codes(message: bytes) -> list[int]:
 @pytest.mark.parametrize(
     ("body", "payload"), [("text", b"text"), (7, b"7"), ({"a": 1}, b'{"a":1}'), (b"data", b"data"), ("", b"")]
 )
-def test_one_data_section(body: Any, payload: bytes) -> None:
+def test_single_data_section_is_accepted(body: Any, payload: bytes) -> None:
     found = complete_message(bare(body, "text/plain"), "telemetry/T", SOURCE, 0)
     assert [code for code in codes(found) if code in (s.DATA, s.SEQUENCE, s.VALUE)] == [s.DATA]
     assert parse_message(found).body == payload
     assert parse_message(found).application["device_id"] == "4711"
 
 
-def test_several_data_sections_become_one() -> None:
+def test_several_data_sections_are_joined() -> None:
     two = bare(b"x", "text/plain", data=True) + b"\x00\x53\x75\xa0\x01y"
     found = complete_message(two, "telemetry/T", SOURCE, 0)
     assert codes(found).count(s.DATA) == 1
@@ -46,11 +46,11 @@ def test_several_data_sections_become_one() -> None:
 @pytest.mark.parametrize(
     ("body", "content_type"), [(b"not empty", EMPTY_NOTIFICATION), ("not empty", EMPTY_NOTIFICATION), (b"", None)]
 )
-def test_what_is_refused(body: Any, content_type: str | None) -> None:
+def test_invalid_messages_are_refused(body: Any, content_type: str | None) -> None:
     with pytest.raises(DeviceError) as caught:
         complete_message(bare(body, content_type), "event/T", SOURCE, 0)
     assert caught.value.status == 400
 
 
-def test_an_empty_notification() -> None:
+def test_empty_notification_is_accepted() -> None:
     assert parse_message(complete_message(bare(b"", EMPTY_NOTIFICATION), "event/T", SOURCE, 0)).body == b""

@@ -40,7 +40,7 @@ def test_user_is_a_device(tenant: DeviceTenant) -> None:
     assert tenant.principal(None) is None
 
 
-def test_whom_it_may_speak_for(tenant: DeviceTenant) -> None:
+def test_gateway_may_act_for_its_devices(tenant: DeviceTenant) -> None:
     for user, named, device, meant in (
         ("sensor1@T", "", "", "4711"),
         ("sensor1@T", "T", "4711", "4711"),
@@ -52,7 +52,7 @@ def test_whom_it_may_speak_for(tenant: DeviceTenant) -> None:
         assert tenant.device(tenant.principal(user), named, device) == meant
 
 
-def test_whom_it_may_not(tenant: DeviceTenant) -> None:
+def test_gateway_may_not_act_for_others(tenant: DeviceTenant) -> None:
     assert status_of(tenant, "sensor1@T", "", "4712") == 403
     assert status_of(tenant, "gw@T", "", "4711") == 403
     assert status_of(tenant, "hub@T", "OTHER", "4711") == 403
@@ -64,7 +64,7 @@ def test_whom_it_may_not(tenant: DeviceTenant) -> None:
     assert status_of(tenant, None, "T", "") == 401
 
 
-def test_a_gateway_does_not_learn_which_devices_exist() -> None:
+def test_gateway_does_not_learn_which_devices_exist() -> None:
     """The answer is the same for an unknown device and for a device of another gateway."""
     described = DeviceTenant(
         msgspec.structs.replace(API, devices=frozenset(("4712", "4713")), disabled=frozenset(("broken", "4714")))
@@ -79,14 +79,14 @@ def test_a_gateway_does_not_learn_which_devices_exist() -> None:
     assert described.device(described.principal("hub@T"), "T", "9999") == "9999", "it acts for whatever there is"
 
 
-def test_disabled_device_and_impossible_name(tenant: DeviceTenant) -> None:
+def test_disabled_device_and_impossible_name_are_refused(tenant: DeviceTenant) -> None:
     for user, status in (("broken@T", 404), ("+@T", 400), ("@T", 400)):
         with pytest.raises(DeviceError) as caught:
             tenant.principal(user)
         assert caught.value.status == status
 
 
-def test_new_configuration_counts_for_who_comes_next(tenant: DeviceTenant) -> None:
+def test_new_configuration_applies_to_later_connections(tenant: DeviceTenant) -> None:
     before = tenant.principal("gw@T")
     tenant.update(DeviceApiConfiguration(tenant="T", disabled=frozenset(("4711",))))
     assert tenant.principal("gw@T") == DevicePrincipal("gw")

@@ -33,17 +33,17 @@ class TestUpload:
             ("command/T/4711/res/id/599", Upload(DeviceEndpoint.RESPONSE, False, "T", "4711", "id", 599)),
         ],
     )
-    def test_read(self, name: str, expected: Upload) -> None:
+    def test_topic_is_read(self, name: str, expected: Upload) -> None:
         assert read_upload(name) == expected
 
     @pytest.mark.parametrize("name", ["plant/7", "tt", "T", "error///x", "", "temp/t"])
-    def test_none_of_ours(self, name: str) -> None:
+    def test_other_topics_are_not_uploads(self, name: str) -> None:
         assert read_upload(name) is None
 
     @pytest.mark.parametrize(
         "name", ["t/", "t/T", "event/T/4711/more", "c", "c///q/id/on", "c///s/id/99", "c///s/id/600", "c///s/id/2e2"]
     )
-    def test_malformed(self, name: str) -> None:
+    def test_malformed_topic_is_refused(self, name: str) -> None:
         with pytest.raises(DeviceError) as caught:
             read_upload(name)
         assert caught.value.status == 400
@@ -52,12 +52,12 @@ class TestUpload:
 class TestBag:
     """Property bag at the end of a topic."""
 
-    def test_split_at_the_last_mark(self) -> None:
+    def test_bag_is_split_at_the_last_mark(self) -> None:
         assert split_bag("t/?a=b") == ("t", "a=b")
         assert split_bag("t//4711") == ("t//4711", "")
         assert split_bag("t/?x/?content-type=a") == ("t/?x", "content-type=a")
 
-    def test_read(self) -> None:
+    def test_bag_is_read(self) -> None:
         text = "content-type=application%2Fjson&hono-ttl=30&on-error=skip-ack&correlation-id=7&else=ignored"
         assert read_bag(text) == PropertyBag("application/json", 30, OnError.SKIP_ACK, "7")
         assert read_bag("") == PropertyBag()
@@ -77,7 +77,7 @@ class TestBag:
             "&".join(f"k{i}=v" for i in range(BAG_FIELDS_MAX + 1)),
         ],
     )
-    def test_refused(self, text: str) -> None:
+    def test_invalid_bag_is_refused(self, text: str) -> None:
         with pytest.raises(DeviceError) as caught:
             read_bag(text)
         assert caught.value.status == 400
@@ -102,7 +102,7 @@ class TestWish:
             ("e/T/+/#", "other", "e/T/other/rest"),
         ],
     )
-    def test_topic_of_a_message(self, pattern: str, device: str, topic: str) -> None:
+    def test_topic_of_a_message_is_formed(self, pattern: str, device: str, topic: str) -> None:
         device_filter = read_filter(pattern)
         assert device_filter is not None
         assert device_filter.topic(device, "own", "rest") == topic
@@ -110,5 +110,5 @@ class TestWish:
     @pytest.mark.parametrize(
         "pattern", ["#", "c/#", "c///s/#", "c/+/+/q/#", "c///q/x", "e", "e///+", "e/+//#", "plant/7/a/q/#", "error/#"]
     )
-    def test_none_of_ours(self, pattern: str) -> None:
+    def test_other_filters_are_not_command_subscriptions(self, pattern: str) -> None:
         assert read_filter(pattern) is None

@@ -68,7 +68,7 @@ def run(test: Callable[[Rig], Coroutine[Any, Any, None]], gate: Callable[[], Aut
 
 
 @pytest.mark.parametrize(("failure", "status"), [(StoreFull("no space"), 507), (StoreError("broken"), 503)])
-def test_store_that_cannot_write(failure: StoreError, status: int) -> None:
+def test_failing_store_is_answered(failure: StoreError, status: int) -> None:
     async def test(rig: Rig) -> None:
         rig.store.failure = failure
         answer = await rig.client.post("/t/queue/a", content=b"x")
@@ -101,7 +101,7 @@ class GivingBack(RunConsumer):
 @pytest.mark.parametrize(
     "outcome", [DeliveryOutcome.RELEASED, DeliveryOutcome.MODIFIED_FAILED, DeliveryOutcome.MODIFIED_UNDELIVERABLE]
 )
-def test_what_the_only_consumer_gives_back_nobody_has_taken(outcome: DeliveryOutcome) -> None:
+def test_message_released_by_the_only_consumer_was_not_consumed(outcome: DeliveryOutcome) -> None:
     async def test(rig: Rig) -> None:
         consumer = GivingBack(outcome)
         rig.router.subscriptions.subscribe(consumer, "anycast/a", SubscribeOptions())
@@ -157,7 +157,7 @@ def test_gzip_is_decompressed_within_the_bound() -> None:
     run(test)
 
 
-def test_bounds_of_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_in_progress_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(rig: Rig) -> None:
         monkeypatch.setattr(module, "HTTP_REQUESTS_MAX", 0)
         answer = await rig.client.post("/t/a", content=b"x")
@@ -204,7 +204,7 @@ def test_settled_locks_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPa
     run(test)
 
 
-def test_a_settlement_that_is_not_on_disk_is_not_confirmed() -> None:
+def test_settlement_is_confirmed_only_when_on_disk() -> None:
     async def test(rig: Rig) -> None:
         assert (await rig.client.post("/t/queue/a", content=b"x")).status_code == 202
         fetched = await rig.client.get("/c/queue/a")
@@ -217,7 +217,7 @@ def test_a_settlement_that_is_not_on_disk_is_not_confirmed() -> None:
     run(test)
 
 
-def test_a_lock_is_of_the_user_who_fetched() -> None:
+def test_lock_belongs_to_the_user_that_fetched() -> None:
     async def test(rig: Rig) -> None:
         alice, carol = httpx.BasicAuth("alice", "secret"), httpx.BasicAuth("carol", "secret")
         rig.router.publish(
@@ -266,7 +266,7 @@ def test_batches_are_bounded() -> None:
         parse_batch(b"\n" * (2 * HTTP_BATCH_MAX + 1), NDJSON["Content-Type"])
 
 
-def test_an_array_of_anything_else_is_not_made() -> None:
+def test_array_of_other_values_is_not_parsed() -> None:
     """2 million numbers in 4 MiB would become 2 million objects."""
     begin = time.process_time()
     with pytest.raises(BadRequest, match="item 0"):
@@ -288,25 +288,25 @@ def test_an_array_of_anything_else_is_not_made() -> None:
         (b"[", "not a JSON array"),
     ],
 )
-def test_bad_batches(body: bytes, words: str) -> None:
+def test_invalid_batches_are_refused(body: bytes, words: str) -> None:
     with pytest.raises(BadRequest) as caught:
         parse_batch(body, "application/json; charset=utf-8")
     assert words in str(caught.value)
 
 
-def test_as_long_as_an_address_may_be() -> None:
+def test_longest_address_is_accepted() -> None:
     parse_single("a" * ADDRESS_BYTES_MAX, b"", {}, {})
     with pytest.raises(BadRequest, match="1024 bytes"):
         parse_single("a" * (ADDRESS_BYTES_MAX + 1), b"", {}, {})
 
 
-def test_batch_of_another_type() -> None:
+def test_batch_of_another_type_is_refused() -> None:
     with pytest.raises(BadRequest, match="not text/plain") as caught:
         parse_batch(b"[]", "text/plain")
     assert caught.value.status == 415
 
 
-def test_query_goes_before_headers() -> None:
+def test_query_overrides_headers() -> None:
     headers = {"content-type": "text/plain", "qos-level": "0", "hono-ttl": "5"}
     assert parse_single("a", b"", {}, headers).content_type == "text/plain"
     assert (parse_single("a", b"", {}, headers).qos, parse_single("a", b"", {}, headers).ttl_s) == (0, 5)
@@ -314,7 +314,7 @@ def test_query_goes_before_headers() -> None:
     assert (message.qos, message.ttl_s, message.content_type) == (2, 9, "x/y")
 
 
-def test_a_response_to_a_command() -> None:
+def test_response_to_a_command_is_accepted() -> None:
     message = parse_single("a", b"", {}, {"waypost-correlation-data": "YzE=", "waypost-status": "204"})
     own = decode_run(message.properties)
     assert (own.correlation_data, own.user_property) == (b"c1", (("status", "204"),))
@@ -344,7 +344,7 @@ def gate() -> Authenticator:
     )
 
 
-def test_a_request_whose_password_waits_too_long_is_answered_503() -> None:
+def test_login_that_waits_too_long_is_answered_503() -> None:
     now, works = 0.0, list[Work]()
     users = {"alice": with_secret(new_user("alice"), "secret", at_s=0.0)}
     waiting = Authenticator(
@@ -368,7 +368,7 @@ def test_a_request_whose_password_waits_too_long_is_answered_503() -> None:
     run(test, lambda: waiting)
 
 
-def test_who_may_do_what() -> None:
+def test_permissions_are_checked() -> None:
     async def test(rig: Rig) -> None:
         alice = httpx.BasicAuth("alice", "secret")
         assert (await rig.client.post("/t/plant/1", content=b"x", auth=alice)).status_code == 202

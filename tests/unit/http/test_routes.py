@@ -53,7 +53,7 @@ def hub() -> list[Route]:
 
 
 @pytest.mark.parametrize("routes", [gateway, hub])
-def test_every_route_has_the_methods_it_names(routes: Any) -> None:
+def test_every_route_has_its_declared_methods(routes: Any) -> None:
     found = routes()
     assert len(found) > 10
     for route in found:
@@ -70,7 +70,7 @@ def modules() -> Iterator[Path]:
         yield from (ROOT / package).rglob("*.py")
 
 
-def test_no_module_makes_a_route_of_starlette() -> None:
+def test_modules_use_the_common_route_class() -> None:
     """Such a route would accept HEAD wherever it accepts GET."""
     for path in modules():
         if path.name == "route.py" and path.parent.name == "http":
@@ -81,13 +81,13 @@ def test_no_module_makes_a_route_of_starlette() -> None:
                 assert not (node.module == "starlette.routing" and "Route" in names), path
 
 
-def test_allowed_methods_are_those_of_all_routes_of_a_path() -> None:
+def test_allowed_methods_include_all_routes_of_a_path() -> None:
     found = [each for each in command_routes(ANY, HttpAccess()) if isinstance(each, HttpRoute)]
     assert allowed_methods(found, "/api/v1/commands") == "GET, HEAD, POST"
     assert allowed_methods(found, "/api/v1/commands/7") == "DELETE, GET, HEAD"
 
 
-def test_device_api_without_hono() -> None:
+def test_device_api_is_absent_without_hono() -> None:
     async def main() -> None:
         router: Any = None
         assert {route.path for route in HttpDeviceApi(router, Limits()).routes} >= {"/c/{address:path}"}

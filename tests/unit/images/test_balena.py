@@ -85,7 +85,7 @@ def fail(done: Done, *words: str) -> None:
 
 
 class TestLogin:
-    def test_the_token_is_kept_for_its_owner_alone_and_nowhere_else(self, logged_in: Run, tmp_path: Path) -> None:
+    def test_token_is_stored_for_its_owner_only(self, logged_in: Run, tmp_path: Path) -> None:
         files = [path for path in tmp_path.rglob("*") if path.is_file() and TOKEN in path.read_text(errors="ignore")]
         assert files == [tmp_path / ".config" / "waypost" / "balena.json"]
         assert stat.S_IMODE(files[0].stat().st_mode) == 0o600
@@ -94,15 +94,15 @@ class TestLogin:
         fail(logged_in("devices", FLEET), "not logged in", "waypost balena login")
         assert TOKEN not in repr(BalenaLogin("https://x/", TOKEN))
 
-    def test_a_token_that_is_not_taken_is_not_kept(self, run: Run, api: Cloud, tmp_path: Path) -> None:
+    def test_refused_token_is_not_stored(self, run: Run, api: Cloud, tmp_path: Path) -> None:
         fail(run("login", "--host", api.url, "--token", "another"), "refuses the token", "Access tokens")
         assert not (tmp_path / ".config").exists()
 
-    def test_nobody_is_there_to_type_it(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_terminal_is_reported(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.stdin", io.StringIO(""))
         fail(run("login"), "Access token: without a terminal it cannot be typed", "BALENA_API_KEY")
 
-    def test_nobody_answers(self, run: Run) -> None:
+    def test_unreachable_server_is_reported(self, run: Run) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             host = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -119,17 +119,17 @@ class TestLogin:
             ("", "neither"),
         ],
     )
-    def test_a_host_that_is_none(self, run: Run, host: str, said: str) -> None:
+    def test_invalid_host_is_refused(self, run: Run, host: str, said: str) -> None:
         fail(run("login", "--host", host, "--token", "t"), said)
 
     @pytest.mark.parametrize(
         ("host", "url"), [("x.example", "https://api.x.example/"), ("https://a:1/b", "https://a:1/")]
     )
-    def test_a_host_is_an_address(self, host: str, url: str) -> None:
+    def test_host_may_be_an_address(self, host: str, url: str) -> None:
         assert parse_endpoint(host) == url
 
     @pytest.mark.parametrize("answer", ["<html>", [], {"id": 1}])
-    def test_something_else_answers(
+    def test_answer_of_another_server_is_reported(
         self, run: Run, api: Cloud, monkeypatch: pytest.MonkeyPatch, answer: object
     ) -> None:
         monkeypatch.setitem(ROUTES, "GET /actor/v1/whoami", lambda *_: answer)
@@ -146,7 +146,7 @@ class TestRegister:
         )
         return file
 
-    def test_a_list_becomes_devices_with_tenants_and_variables(
+    def test_list_becomes_devices_with_tenants_and_variables(
         self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path
     ) -> None:
         out = tmp_path / "out.csv"
@@ -168,9 +168,7 @@ class TestRegister:
         assert table[0].split()[:2] == ["NAME", "TENANT"]
         assert table[1].split()[:2] == ["hall-1", "acme"]
 
-    def test_a_list_that_was_broken_off_is_given_again(
-        self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path
-    ) -> None:
+    def test_interrupted_list_can_be_repeated(self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path) -> None:
         out = str(tmp_path / "out.csv")
         api.fails["POST /v7/device_environment_variable"] = 503
         fail(logged_in("register", FLEET, str(gateways), "--out", out), "answers 503")
@@ -183,7 +181,7 @@ class TestRegister:
         "POST /v7/device_environment_variable", "POST /v7/device_tag", "POST /device/register", "PATCH /v7/device",
         "POST /api-key/v1/", "GET /v7/device",
     ])  # fmt: skip
-    def test_a_connection_that_breaks_is_said_and_the_list_is_given_again(
+    def test_broken_connection_is_reported_and_the_list_can_be_repeated(
         self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path, broken: str
     ) -> None:
         """The SDK handles such errors in several ways; one reads an attribute that the error does not have."""
@@ -198,7 +196,7 @@ class TestRegister:
         named = [each["device_name"] for each in api.devices]
         assert {"hall-1", "hall-2"} <= set(named)
 
-    def test_an_answer_of_a_server_that_fails_has_its_name_and_no_page(
+    def test_server_error_is_reported_without_its_page(
         self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path
     ) -> None:
         for says, said in (("", ""), ("<html>oops</html>", ""), ("busy", ": busy")):
@@ -208,7 +206,9 @@ class TestRegister:
             fail(done, f"answers 500 (Internal Server Error){said}\n", "try again")
             assert done.stdout == ""
 
-    def test_what_the_sdk_does_not_look_at(self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path) -> None:
+    def test_responses_of_unknown_form_are_reported(
+        self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path
+    ) -> None:
         """The SDK accepts an answer of any status for a device."""
         api.fails["POST /device/register"] = 409
         fail(logged_in("register", FLEET, str(gateways), "--out", str(tmp_path / "o")), "hall-1 was not registered")
@@ -218,7 +218,7 @@ class TestRegister:
             "registered without its name, hall-1",
         )
 
-    def test_what_is_registered_is_written_to_a_file_of_its_own(
+    def test_registered_devices_are_written_to_a_separate_file(
         self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path
     ) -> None:
         """The list contains the tokens, and would be overwritten."""
@@ -228,7 +228,7 @@ class TestRegister:
         fail(logged_in("register", FLEET, str(gateways), "--out", str(tmp_path / "no" / "o")), "another --out")
         assert not api.devices
 
-    def test_a_token_of_a_fleet_registers_nobody(
+    def test_token_of_a_fleet_registers_no_device(
         self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path
     ) -> None:
         api.actor = "application"
@@ -253,13 +253,13 @@ class TestRegister:
             ("name,WAYPOST_NAME\nHall 1,hall\nHall 2,hall\n", "listed twice: hall"),
         ],
     )
-    def test_a_list_that_is_none(self, tmp_path: Path, text: str, said: str) -> None:
+    def test_invalid_list_is_refused(self, tmp_path: Path, text: str, said: str) -> None:
         file = tmp_path / "x.csv"
         file.write_text(text)
         with pytest.raises(ImageError, match=said):
             read_device_list(file)
 
-    def test_a_device_of_any_name_whose_gateway_has_one_of_its_own(self, tmp_path: Path) -> None:
+    def test_device_name_may_differ_from_its_gateway(self, tmp_path: Path) -> None:
         file = tmp_path / "x.csv"
         file.write_text("name,WAYPOST_NAME\nHall 1 (Über),hall-1\n")
         [device] = read_device_list(file)
@@ -275,7 +275,7 @@ class TestRegister:
             "name,A,,\nhall-1,x,,\n,,,\n",
         ],
     )
-    def test_a_list_as_a_spreadsheet_saves_it(self, tmp_path: Path, text: str) -> None:
+    def test_list_of_a_spreadsheet_is_read(self, tmp_path: Path, text: str) -> None:
         file = tmp_path / "x.csv"
         file.write_bytes(text.encode())
         assert read_device_list(file) == [NewDevice("hall-1", "", {"A": "x"})]
@@ -284,7 +284,7 @@ class TestRegister:
 
 
 class TestVariables:
-    def test_of_the_fleet_and_of_one_device(self, logged_in: Run, api: Cloud) -> None:
+    def test_variables_of_fleet_and_device_are_set(self, logged_in: Run, api: Cloud) -> None:
         succeed(logged_in("preload", FLEET, "A=1", "B=x=y"))
         api.devices.append({"id": 100, "uuid": "ab" * 31, "device_name": "hall-1"})
         succeed(logged_in("preload", FLEET, "A=2", "--device", "hall-1"))
@@ -294,7 +294,7 @@ class TestVariables:
             ("device", 100, "A"): "2",
         }
 
-    def test_out_of_a_file(self, logged_in: Run, api: Cloud, tmp_path: Path) -> None:
+    def test_variables_are_read_from_a_file(self, logged_in: Run, api: Cloud, tmp_path: Path) -> None:
         (tmp_path / "token").write_text(f"{FOR_THE_HUB}\n")
         token = f"WAYPOST_TOKEN=@{tmp_path / 'token'}"
         fail(logged_in("preload", FLEET, token), "admits one gateway", "--device NAME")
@@ -317,7 +317,7 @@ class TestVariables:
             ("WAYPOST_KEEP_FREE=much", "is not a size"),
         ],
     )
-    def test_what_no_gateway_would_take(self, tmp_path: Path, word: str, said: str) -> None:
+    def test_values_that_gateways_refuse_are_refused(self, tmp_path: Path, word: str, said: str) -> None:
         """The command refuses the value, so the error does not first appear at the gateway."""
         with pytest.raises(ImageError) as refused:
             parse_variables([word])
@@ -331,18 +331,18 @@ class TestVariables:
         right = ["A=anything", "WAYPOST_NAME=Hall_1", "WAYPOST_KEEP_FREE=1Gi"]
         assert parse_variables(right) == dict(each.split("=") for each in right)
 
-    def test_a_token_for_two(self, tmp_path: Path) -> None:
+    def test_shared_token_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "x.csv").write_text(f"name,WAYPOST_TOKEN\nhall-1,{FOR_THE_HUB}\nhall-2,{FOR_THE_HUB}\n")
         with pytest.raises(ImageError, match="hall-2 has the token of hall-1"):
             read_device_list(tmp_path / "x.csv")
 
-    def test_none_is_set_when_one_is_wrong(self, logged_in: Run, api: Cloud) -> None:
+    def test_no_variable_is_set_when_one_is_invalid(self, logged_in: Run, api: Cloud) -> None:
         fail(logged_in("preload", FLEET, "A=1", "B"), "B: not NAME=VALUE")
         assert not api.variables
         with pytest.raises(ImageError, match="letters"):
             parse_variables(["1=2"])
 
-    def test_a_fleet_and_a_device_that_are_not_there(self, logged_in: Run) -> None:
+    def test_missing_fleet_and_device_are_reported(self, logged_in: Run) -> None:
         fail(logged_in("preload", "acme/other", "A=1"), "acme/other")
         fail(logged_in("preload", FLEET, "A=1", "--device", "hall-9"), "no such device", "balena devices")
 
@@ -357,13 +357,13 @@ class TestReleases:
         return api
 
     @pytest.mark.parametrize("release", ["1.4.0", "abc", "abc" + "0" * 29])
-    def test_a_fleet_is_held_and_let_go(self, logged_in: Run, built: Cloud, release: str) -> None:
+    def test_fleet_is_pinned_and_released(self, logged_in: Run, built: Cloud, release: str) -> None:
         assert "abc" in succeed(logged_in("pin", FLEET, release))
         assert built.fleet == {"should_be_running__release": 3, "should_track_latest_release": False}
         succeed(logged_in("pin", FLEET, "--newest"))
         assert built.fleet["should_track_latest_release"] is True
 
-    def test_one_device_is_held_and_let_go(self, logged_in: Run, built: Cloud) -> None:
+    def test_device_is_pinned_and_released(self, logged_in: Run, built: Cloud) -> None:
         built.devices.append({"id": 100, "uuid": "ab" * 31, "device_name": "hall-1"})
         succeed(logged_in("pin", FLEET, "1.3.0", "--device", "abab"))
         assert built.devices[0]["is_pinned_on__release"] == 2
@@ -372,15 +372,15 @@ class TestReleases:
         assert built.devices[0]["is_pinned_on__release"] is None
 
     @pytest.mark.parametrize(("release", "said"), [("ab", "more than one"), ("2.0", "no such release")])
-    def test_a_release_that_is_not_one(self, logged_in: Run, built: Cloud, release: str, said: str) -> None:
+    def test_unknown_release_is_refused(self, logged_in: Run, built: Cloud, release: str, said: str) -> None:
         fail(logged_in("pin", FLEET, release), said, "1.4.0 (abc0000)")
         assert not built.fleet
 
-    def test_neither_or_both(self, logged_in: Run) -> None:
+    def test_exactly_one_option_is_required(self, logged_in: Run) -> None:
         fail(logged_in("pin", FLEET), "--newest")
         fail(logged_in("pin", FLEET, "1.4.0", "--newest"), "--newest")
 
-    def test_are_listed(self, logged_in: Run, built: Cloud) -> None:
+    def test_releases_are_listed(self, logged_in: Run, built: Cloud) -> None:
         assert built.releases[0]["commit"] in succeed(logged_in("releases", FLEET))
         assert json.loads(succeed(logged_in("releases", FLEET, "--json"))) == built.releases
 
@@ -414,7 +414,7 @@ class TestImage:
         image.write_bytes(partitioned(request.param, fat))
         return image
 
-    def test_a_card_becomes_a_device(self, logged_in: Run, api: Cloud, image: Path) -> None:
+    def test_card_becomes_a_device(self, logged_in: Run, api: Cloud, image: Path) -> None:
         api.devices.append({"id": 100, "uuid": "ab" * 31, "device_name": "hall-1"})
         arguments = ("os", "configure", str(image), FLEET, "--version", "6.1.0", "--device", "hall-1", "--wifi", "net")
         succeed(logged_in(*arguments, WAYPOST_WIFI_PASSWORD="secret"))
@@ -423,7 +423,7 @@ class TestImage:
         assert (made["wifiSsid"], made["wifiKey"], made["network"]) == ("net", "secret", "wifi")
         assert "apiKey" not in made, "whoever has the card registers nobody"
 
-    def test_a_card_registers_itself(self, logged_in: Run, image: Path) -> None:
+    def test_card_registers_itself(self, logged_in: Run, image: Path) -> None:
         for _ in range(2):
             succeed(logged_in("os", "configure", str(image), FLEET, "--version", "6.1.0"))
         made = read_configuration(image)
@@ -432,13 +432,13 @@ class TestImage:
 
 
 class TestDownload:
-    def test_an_image_is_there_whole(self, logged_in: Run, tmp_path: Path) -> None:
+    def test_image_is_downloaded_completely(self, logged_in: Run, tmp_path: Path) -> None:
         out = tmp_path / "new" / "balena.img"
         succeed(logged_in("os", "download", DEVICE_TYPE, "--out", str(out)))
         assert out.read_bytes() == IMAGE
         assert succeed(logged_in("os", "versions", DEVICE_TYPE)).split() == ["6.1.0", "6.0.10"]
 
-    def test_an_image_that_came_in_part_is_not_there(self, logged_in: Run, api: Cloud, tmp_path: Path) -> None:
+    def test_partial_download_leaves_no_image(self, logged_in: Run, api: Cloud, tmp_path: Path) -> None:
         api.short_of = 1_000
         out = tmp_path / "balena.img"
         done = logged_in("os", "download", DEVICE_TYPE, "--out", str(out))
@@ -446,19 +446,19 @@ class TestDownload:
         assert not [word for word in ("IncompleteRead", "(", "Error") if word in done.stderr.replace("Error:", "")]
         assert not list(tmp_path.glob("balena*"))
 
-    def test_a_place_that_cannot_be_written(self, logged_in: Run, tmp_path: Path) -> None:
+    def test_unwritable_folder_is_reported(self, logged_in: Run, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         fail(logged_in("os", "download", DEVICE_TYPE, "--out", str(tmp_path / "file" / "x.img")), "x.img: File exists")
 
     @pytest.mark.parametrize("content", [b"", b"PK\x03\x04" + bytes(2_000), bytes(510) + b"\x55\xaa" + bytes(600)])
-    def test_no_image(self, tmp_path: Path, content: bytes) -> None:
+    def test_missing_image_is_reported(self, tmp_path: Path, content: bytes) -> None:
         file = tmp_path / "x.img"
         file.write_bytes(content)
         with pytest.raises(ImageError, match="no FAT partition"):
             find_boot_partition(file)
 
     @given(table=st.binary(max_size=1_200), tail=st.sampled_from([b"", bytes(4_096)]))
-    def test_whatever_is_in_it(self, tmp_path_factory: pytest.TempPathFactory, table: bytes, tail: bytes) -> None:
+    def test_any_content_is_stored(self, tmp_path_factory: pytest.TempPathFactory, table: bytes, tail: bytes) -> None:
         file = tmp_path_factory.getbasetemp() / "any.img"
         for head in (table, table[:510].ljust(510) + b"\x55\xaaEFI PART" + table[510:]):
             file.write_bytes(head + tail)

@@ -45,7 +45,7 @@ def words(**_: str) -> list[str]:
     return [f"{name}={value}" for name, value in EVERYTHING.items()]
 
 
-class TestTheFile:
+class TestSettingsFile:
     def test_every_setting_has_a_name_and_is_kept(self) -> None:
         assert set(EVERYTHING) == set(NAMES) >= set(LISTS)
         made = apply_arguments(words(), None)
@@ -65,13 +65,13 @@ class TestTheFile:
         assert again is not None
         assert (again.card.spec, again.document) == (spec, made.document)
 
-    def test_what_is_to_be_filled_in_says_nothing_and_shows_everything(self) -> None:
+    def test_template_is_empty_and_lists_every_setting(self) -> None:
         text = text_of(None)
         assert parse_settings(text.encode(), FILE) is None
         assert all(name.partition(".")[0] in text for name in NAMES)
 
     @pytest.mark.parametrize("change", [lambda text: b"\xef\xbb\xbf" + text, lambda text: text.replace(b"\n", b"\r\n")])
-    def test_as_editors_elsewhere_write_it(self, change) -> None:  # type: ignore[no-untyped-def]
+    def test_file_of_any_editor_is_read(self, change) -> None:  # type: ignore[no-untyped-def]
         made = apply_arguments(words(), None)
         found = parse_settings(change(made.card.text), FILE)
         assert found is not None
@@ -105,7 +105,7 @@ class TestTheFile:
         (f"wifi.password={PLACEHOLDER}", "write the secret itself"), ("wifi.pasword=x", "did you mean wifi.password?"),
         ("name", "expected NAME=VALUE"), ("sshKeys=@nowhere", "sshKeys=@nowhere: No such file"),
     ])  # fmt: skip
-    def test_what_is_wrong_is_said(self, word: str, said: str) -> None:
+    def test_invalid_values_are_reported(self, word: str, said: str) -> None:
         with pytest.raises(ImageError) as refused:
             apply_arguments(
                 [*(each for each in words() if not each.startswith(f"{word.partition('=')[0]}=")), word], None
@@ -114,7 +114,7 @@ class TestTheFile:
         assert "hidden" not in refused.value.message
         assert refused.value.exit_code == 2
 
-    def test_a_private_key_out_of_a_file_is_one_problem_and_not_shown(self, tmp_path: Path) -> None:
+    def test_private_key_is_one_error_and_is_not_shown(self, tmp_path: Path) -> None:
         (tmp_path / "key").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1\n-----END\n")
         with pytest.raises(ImageError, match="this is a private key") as refused:
             apply_arguments(["name=hall", f"sshKeys=@{tmp_path / 'key'}"], None)
@@ -122,13 +122,13 @@ class TestTheFile:
         assert "b3BlbnNzaC1" not in refused.value.message
         assert refused.value.hint.endswith("ends in .pub")
 
-    def test_a_router_of_ipv6_has_a_link_local_address(self) -> None:
+    def test_ipv6_router_may_have_a_link_local_address(self) -> None:
         made = apply_arguments(["name=hall", "cable.address=2001:db8::5/64", "cable.gateway=fe80::1"], None)
         assert made.card.spec.cable is not None
         assert made.card.spec.cable.gateway == "fe80::1"
 
     @pytest.mark.parametrize("value", ["1985-03-12", "2001-12-14t21:59:43.10-05:00"])
-    def test_what_looks_like_a_date_is_text_in_each_file(self, tmp_path: Path, value: str) -> None:
+    def test_values_that_look_like_dates_are_text(self, tmp_path: Path, value: str) -> None:
         """Dates stay text in the base file of a CSV too, and when only another setting is given."""
         base = tmp_path / "base.yaml"
         spec = f"spec:\n  wifi:\n    ssid: {value}\n    password: {value}\n    country: DE\n"
@@ -144,7 +144,7 @@ class TestTheFile:
             assert again.card.spec.wifi is not None
             assert (again.card.spec.wifi.ssid, again.card.spec.wifi.password) == (value, value)
 
-    def test_out_of_a_file_as_it_is_written(self, tmp_path: Path) -> None:
+    def test_value_is_read_from_a_file_unchanged(self, tmp_path: Path) -> None:
         wifi = ("name=hall", "wifi.country=DE")
         for name, content, read in (
             ("ssid", "\ufeffplänt ".encode() + b"\r\n", "plänt "), ("password", b" se\"cr'et \n", " se\"cr'et "),
@@ -156,7 +156,7 @@ class TestTheFile:
             assert again is not None
             assert getattr(again.card.spec.wifi, name) == read
 
-    def test_out_of_a_file_that_is_none(self, tmp_path: Path) -> None:
+    def test_unreadable_value_file_is_reported(self, tmp_path: Path) -> None:
         (tmp_path / "latin").write_bytes(b"pl\xe4nt")
         with pytest.raises(ImageError, match="is not in UTF-8"):
             apply_arguments(["name=hall", f"wifi.ssid=@{tmp_path / 'latin'}"], None)
@@ -164,7 +164,7 @@ class TestTheFile:
             apply_arguments(["name=@/dev/zero"], None)
         assert len(refused.value.message) < 100
 
-    def test_a_terminal_of_another_encoding(self) -> None:
+    def test_terminal_of_another_encoding_is_reported(self) -> None:
         with pytest.raises(ImageError, match="not UTF-8") as refused:
             apply_arguments(["name=hall", "wifi.ssid=pl\udce4nt"], None)
         assert "wifi.ssid=@FILE" in refused.value.hint
@@ -172,23 +172,23 @@ class TestTheFile:
     @pytest.mark.parametrize(("name", "said"), [
         ("hub.url", "give it once"), ("hub.forward", "hub.forward='A B'"), ("sshKeys", "sshKeys=@keys"),
     ])  # fmt: skip
-    def test_one_that_is_given_twice(self, name: str, said: str) -> None:
+    def test_repeated_setting_is_refused(self, name: str, said: str) -> None:
         """The first of two SSH keys would be lost without an error."""
         with pytest.raises(ImageError, match="is given twice") as refused:
             apply_arguments(["name=hall", f"{name}=a", f"{name}=b"], None)
         assert said in refused.value.hint
 
-    def test_keys_of_ssh_as_a_file_has_them(self, tmp_path: Path) -> None:
+    def test_ssh_keys_are_read_from_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "keys").write_bytes(f"# of the night shift\r\n{SSH}\r\n\r\n{SSH}\r\n".encode())
         made = apply_arguments(["name=hall", f"sshKeys=@{tmp_path / 'keys'}"], None)
         assert made.card.spec.ssh_keys == (SSH, SSH)
 
-    def test_a_token_that_is_not_there_says_where_one_comes_from(self) -> None:
+    def test_missing_token_is_reported_with_its_source(self) -> None:
         with pytest.raises(ImageError, match=r"hub\.token=@nowhere: No such file") as refused:
             apply_arguments(["name=hall", "hub.token=@nowhere"], None)
         assert "waypost fleet token create" in refused.value.hint
 
-    def test_name_and_password_for_a_proxy_go_together(self) -> None:
+    def test_proxy_requires_name_and_password_together(self) -> None:
         hub = ("name=hall", "hub.url=amqps://hub.example", f"hub.token={TOKEN}", "hub.proxy.host=proxy.example")
         spec = apply_arguments(hub, None).card.spec
         assert spec.hub is not None
@@ -199,7 +199,7 @@ class TestTheFile:
             assert "hidden" not in refused.value.message
 
     @pytest.mark.parametrize("spec", ["", " {hub: }", " {hub: , wifi: }"])
-    def test_over_a_file_with_nothing_below_a_name(self, spec: str) -> None:
+    def test_empty_section_is_accepted(self, spec: str) -> None:
         found = parse_draft(
             f"apiVersion: waypost/v1\nkind: Card\nmetadata: {{name: hall}}\nspec:{spec}\n".encode(), FILE
         )
@@ -213,7 +213,7 @@ class TestTheFile:
         ("{name: hall}", "{wifi: plant}", "wifi.ssid=plant wifi.country=DE"), ("{name: -x}", "{}", "name=hall"),
         ("hall", "{}", "name=hall"), ("{name: hall}", "{sshKeys: [ssh-rsa]}", "sshKeys="),
     ], ids=["url", "token", "wifi", "name", "metadata", "keys"])  # fmt: skip
-    def test_what_is_wrong_in_a_file_can_be_set_right(
+    def test_invalid_value_of_a_file_can_be_overridden(
         self, tmp_path: Path, metadata: str, spec: str, mending: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
         file = tmp_path / "hall.yaml"
@@ -233,7 +233,7 @@ class TestTheFile:
         ("apiVersion: waypost/v1\nkind: Card\nspec: [hostname]\n", "other.yaml:3: spec: a mapping is expected"),
         ("a: 1\na: 2\n", "duplicate key"), ("a: [\n", "not YAML"), ("kind: Store\n", 'unknown kind "Store"'),
     ])  # fmt: skip
-    def test_a_file_of_something_else_is_not_written_over(
+    def test_file_of_another_kind_is_not_overwritten(
         self, tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
         file = tmp_path / "other.yaml"
@@ -242,7 +242,7 @@ class TestTheFile:
         assert said in capsys.readouterr().err
         assert file.read_text() == text
 
-    def test_text_that_yaml_takes_for_something_else(self) -> None:
+    def test_text_that_yaml_reads_otherwise_is_reported(self) -> None:
         wifi = "{ssid: 4711, password: 47114711, country: false}"
         text = f"apiVersion: waypost/v1\nkind: Card\nmetadata: {{name: hall}}\nspec:\n  wifi: {wifi}\n"
         with pytest.raises(ImageError) as refused:
@@ -252,7 +252,7 @@ class TestTheFile:
         for name, found in (("ssid", "a number"), ("password", "a number"), ("country", "false")):
             assert f"wifi.{name}: expected text, not {found}; put it in quotes if text is meant" in said
 
-    def test_a_large_file_is_none(self) -> None:
+    def test_too_large_file_is_refused(self) -> None:
         with pytest.raises(ImageError, match="larger than"):
             parse_settings(b"#" * (FILE_BYTES_MAX + 1), FILE)
 
@@ -270,19 +270,19 @@ class TestAdvice:
     def said(self, *more: str) -> list[str]:
         return list(list_notes([apply_arguments([*self.HUB, *more], None).card]))
 
-    def test_nobody_can_log_in(self) -> None:
+    def test_missing_login_is_noted(self) -> None:
         [line] = list_notes([apply_arguments(["name=hall"], None).card])
         assert line.startswith("hall: without sshKeys login is impossible")
         assert self.said() == []
 
-    def test_nothing_is_found_by_name(self) -> None:
+    def test_missing_host_name_is_noted(self) -> None:
         static = ("cable.address=10.0.0.2/24", "cable.gateway=10.0.0.1")
         assert self.said(*static) == ["hall: without cable.dns it cannot resolve host names: hub.example"]
         assert self.said(*static, "cable.dns=10.0.0.1") == []
         assert self.said(*static, "wifi.ssid=x", "wifi.country=DE") == [], "that network may have a server"
         assert self.said(*static, "hub.proxy.host=10.0.0.9") == [], "the proxy knows names"
 
-    def test_nothing_is_reached(self) -> None:
+    def test_missing_network_is_noted(self) -> None:
         static = ("cable.address=10.0.0.2/24", "cable.dns=10.0.0.3")
         assert self.said(*static) == [
             "hall: without cable.gateway it reaches only 10.0.0.0/24, and perhaps not hub.example"
@@ -290,7 +290,7 @@ class TestAdvice:
         near = [word.replace("hub.example", "10.0.0.7") for word in self.HUB]
         assert list(list_notes([apply_arguments([*near, *static], None).card])) == []
 
-    def test_of_a_fleet_it_is_said_once(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_note_about_a_fleet_is_printed_once(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / "fleet.csv").write_text("name\n" + "".join(f"n{number}\n" for number in range(5)))
         for words in (
             ["--check", str(tmp_path / "fleet.csv")],
@@ -308,7 +308,7 @@ def mistaken(folder: Path, text: str, encoding: str = "utf-8") -> str:
 
 
 class TestFleets:
-    def test_a_row_a_gateway_over_what_all_have(self, tmp_path: Path) -> None:
+    def test_each_row_is_a_gateway_over_common_settings(self, tmp_path: Path) -> None:
         base = apply_arguments(["name=site", "hub.url=amqps://hub.example", f"hub.token={TOKEN}"], None).document
         other = EnrolmentToken.make(bytes(32)).text
         (tmp_path / "fleet.csv").write_text(f"\ufeffname;hub.token;hostname\nnorth;{other};\n\nsouth;;s1\n")
@@ -318,7 +318,7 @@ class TestFleets:
         assert (north.card.name, north.card.spec.hub.token, north.card.hostname) == ("north", other, "north")
         assert (south.card.name, south.card.spec.hub.token, south.card.hostname) == ("south", TOKEN, "s1")
 
-    def test_errors_name_row_and_column_all_at_once(self, tmp_path: Path) -> None:
+    def test_all_errors_name_row_and_column(self, tmp_path: Path) -> None:
         said = mistaken(
             tmp_path, "name,hub.url,cable.address\nnorth,amqp://x,10.0.0.1\nnorth,,\n,,10.0.0.2/8\na,b,c,d\n"
         )
@@ -333,7 +333,7 @@ class TestFleets:
         assert f"{file}:3: name: " not in mistaken(tmp_path, "name\nnorth\nsouth\nx y\n")
         assert f"{file}:3: name: north is in row 2 already" in mistaken(tmp_path, "name\nnorth\nnorth\n")
 
-    def test_a_token_for_two_is_said(self, tmp_path: Path) -> None:
+    def test_shared_token_is_reported(self, tmp_path: Path) -> None:
         """The second card would never be admitted."""
         base = apply_arguments(["name=site", "hub.url=amqps://hub.example", f"hub.token={TOKEN}"], None).document
         other = EnrolmentToken.make(bytes(32)).text
@@ -344,7 +344,7 @@ class TestFleets:
         assert refused.value.message.startswith(said)
         assert "\n" not in refused.value.message
 
-    def test_a_row_without_a_name_is_not_called_as_its_base(self, tmp_path: Path) -> None:
+    def test_row_without_a_name_does_not_inherit_one(self, tmp_path: Path) -> None:
         base = apply_arguments(["name=site"], None).document
         (tmp_path / "fleet.csv").write_text("name,hostname\n,north\n")
         with pytest.raises(ImageError, match=r"fleet\.csv:2: name: is missing"):
@@ -356,14 +356,14 @@ class TestFleets:
         ("name,wifi\nx,y\n", "is not a setting"), ("name,\nnorth,x\n", "a cell is in a column without a name"),
         (f'name,hostname\nnorth,"n\n{"x" * csv.field_size_limit()}', "row 2: field larger"),
     ])  # fmt: skip
-    def test_a_table_that_is_none(self, tmp_path: Path, text: str, said: str) -> None:
+    def test_invalid_table_is_refused(self, tmp_path: Path, text: str, said: str) -> None:
         assert said in mistaken(tmp_path, text)
 
     @pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
-    def test_a_table_of_another_encoding(self, tmp_path: Path, encoding: str) -> None:
+    def test_table_of_another_encoding_is_refused(self, tmp_path: Path, encoding: str) -> None:
         assert 'save it as "CSV UTF-8"' in mistaken(tmp_path, "name\nn\xf6rd\n", encoding)
 
-    def test_columns_that_a_spreadsheet_adds(self, tmp_path: Path) -> None:
+    def test_extra_columns_of_a_spreadsheet_are_ignored(self, tmp_path: Path) -> None:
         (tmp_path / "fleet.csv").write_text(",,\nname,,\nnorth,,\n,,\n")
         [north] = load_fleet(tmp_path / "fleet.csv", None)
         assert north.card.name == "north"
@@ -372,17 +372,17 @@ class TestFleets:
         "name\thostname\r\nnorth\tn1\r\n", "sep=;\r\nname;hostname\r\nnorth;n1\r\n",
         '\ufeff"name";"hostname"\n"north";"n1"\n', "name,hostname\rnorth,n1\r",
     ])  # fmt: skip
-    def test_as_spreadsheets_save_it(self, tmp_path: Path, text: str) -> None:
+    def test_spreadsheet_formats_are_read(self, tmp_path: Path, text: str) -> None:
         (tmp_path / "fleet.CSV").write_bytes(text.encode())
         [north] = load_fleet(tmp_path / "fleet.CSV", None)
         assert (north.card.name, north.card.hostname) == ("north", "n1")
         assert run(["image", "configure", "--check", str(tmp_path / "fleet.CSV")]) == 0
 
-    def test_errors_name_the_row_behind_a_line_for_excel(self, tmp_path: Path) -> None:
+    def test_errors_name_the_row_behind_the_separator_line(self, tmp_path: Path) -> None:
         assert f"{tmp_path / 'fleet.csv'}:3: hostname" in mistaken(tmp_path, "sep=;\nname;hostname\na;B\n")
         assert "an unclosed quotation mark" in mistaken(tmp_path, 'name;hostname\na;"b\nc;d\n')
 
-    def test_spaces_of_a_password_are_not_guessed(self, tmp_path: Path) -> None:
+    def test_password_with_outer_spaces_is_refused(self, tmp_path: Path) -> None:
         """A space behind a comma may be a habit or part of the password, so the file is refused."""
         head = "name,wifi.country,wifi.ssid,wifi.password\n"
         assert "2: wifi.password: begins or ends with a space" in mistaken(tmp_path, f"{head}a,DE,plant, secret-1\n")
@@ -394,9 +394,11 @@ class TestFleets:
         assert (one.card.name, one.card.spec.wifi.country) == ("a", "DE")
 
 
-class TestTheCommand:
+class TestConfigureCommand:
     @mtools
-    def test_on_the_first_partition(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_settings_are_written_to_the_first_partition(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         image = str(card(tmp_path))
         assert run(["image", "configure", "--check", image]) == 0
         assert "has no settings" in capsys.readouterr().out
@@ -414,7 +416,7 @@ class TestTheCommand:
         assert run(["image", "configure", image, "hub.url=x"]) == 2
         assert Path(image).read_bytes() == before, "what is wrong is not written"
 
-    def test_what_is_no_image(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_file_that_is_no_image_is_refused(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / "x.img").write_bytes(bytes(4096))
         assert run(["image", "configure", str(tmp_path / "x.img"), "name=hall"]) == 4
         assert run(["image", "configure", str(tmp_path / "x.img.zst"), "name=hall"]) == 2
@@ -424,11 +426,11 @@ class TestTheCommand:
         ("name=hall", "FILE is missing"), ("hub.url=amqps://hub.example", "FILE is missing"),
         ("hall.txt", "ends with .yaml"),
     ])  # fmt: skip
-    def test_what_is_no_file(self, file: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_invalid_settings_file_is_refused(self, file: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["image", "configure", file, "hostname=hall"]) == 2
         assert said in capsys.readouterr().err
 
-    def test_a_file_to_fill_in_and_one_for_its_owner_alone(self, tmp_path: Path) -> None:
+    def test_written_files_are_private(self, tmp_path: Path) -> None:
         file = tmp_path / "hall.yaml"
         assert run(["image", "configure", str(file)]) == 0
         assert file.read_text() == text_of(None)
@@ -439,7 +441,7 @@ class TestTheCommand:
         assert file.stat().st_mode & 0o777 == 0o600
         assert run(["image", "configure", str(file)]) == 0, "without a change it stays as it is"
 
-    def test_a_fleet(self, tmp_path: Path) -> None:
+    def test_fleet_is_written(self, tmp_path: Path) -> None:
         (tmp_path / "fleet.csv").write_text("name\nnorth\nsouth\n")
         out = tmp_path / "out"
         assert run(["image", "configure", str(out), "--from", str(tmp_path / "fleet.csv")]) == 0
@@ -452,7 +454,7 @@ class TestTheCommand:
         (["fleet.csv"], "configure ./fleet --from fleet.csv"), (["fleet.csv", "name=x"], "--from fleet.csv"),
         (["nowhere/hall.yaml", "name=x"], "the folder nowhere does not exist"),
     ])  # fmt: skip
-    def test_a_fleet_and_one_gateway_mixed_up(
+    def test_fleet_and_single_gateway_are_exclusive(
         self, words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:  # fmt: skip
@@ -462,7 +464,7 @@ class TestTheCommand:
         assert run(["image", "configure", *words]) == 2
         assert said in capsys.readouterr().err
 
-    def test_the_schema_names_every_part(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_schema_names_every_part(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["image", "configure", "--schema"]) == 0
         text = json.dumps(json.loads(capsys.readouterr().out))
         assert all(f'"{name.rpartition(".")[2]}"' in text for name in NAMES)

@@ -28,7 +28,7 @@ ROLES = {"gateway": building.GATEWAY, "hub": building.HUB}
 
 
 @pytest.mark.parametrize("folder", ROLES.values(), ids=ROLES)
-def test_it_runs_as_nobody_in_particular_with_one_volume(folder: Path) -> None:
+def test_container_runs_unprivileged_with_one_volume(folder: Path) -> None:
     recipe = (folder / "Dockerfile").read_text()
     [service] = yaml.safe_load((folder / "docker-compose.yml").read_text())["services"].values()
     assert re.search(r"(?m)^USER 1883:1883$", recipe)
@@ -40,26 +40,26 @@ def test_it_runs_as_nobody_in_particular_with_one_volume(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", [*ROLES.values(), building.ANALYTICS], ids=[*ROLES, "analytics"])
-def test_building_it_downloads_nothing(folder: Path) -> None:
+def test_build_downloads_nothing(folder: Path) -> None:
     recipe = (folder / "Dockerfile").read_text()
     assert not re.search(r"apt|curl|wget|http", recipe)
     assert "pip install" not in recipe or "--no-index" in recipe
 
 
-def test_the_gateway_is_given_every_variable_it_knows() -> None:
+def test_gateway_gets_every_known_variable() -> None:
     service = yaml.safe_load((building.GATEWAY / "docker-compose.yml").read_text())["services"]["gateway"]
     known = [environment.NAME, environment.HUB, environment.TOKEN, environment.FORWARD]
     known += [environment.PROXY, environment.KEEP_FREE]
     assert service["environment"] == known
 
 
-def test_scripts_are_what_they_say() -> None:
+def test_scripts_are_valid() -> None:
     subprocess.run(["/bin/sh", "-n", str(building.GATEWAY / "start")], check=True)
     assert (building.GATEWAY / "start").stat().st_mode & 0o111
     ast.parse((building.HUB / "health").read_text())
 
 
-def test_a_gateways_folder_has_its_packages(tmp_path: Path) -> None:
+def test_folder_of_a_gateway_contains_its_packages(tmp_path: Path) -> None:
     made = tmp_path / "package-x86_64-0" / "waypost_1_amd64.deb"
     made.parent.mkdir()
     made.write_bytes(b"a package")
@@ -71,7 +71,7 @@ def test_a_gateways_folder_has_its_packages(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("machine", "said"), [
     ("x86_64", "sudo apt install buildah mmdebstrap"), ("aarch64", "does not run programs for arm64"),
 ])  # fmt: skip
-def test_what_is_missing_for_an_archive_is_said_before_the_first_step(
+def test_missing_tools_for_an_archive_are_reported_before_the_first_step(
     machine: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -94,7 +94,7 @@ class TestAnalytics:
         found: dict[str, Any] = described["spec"]
         return found
 
-    def test_the_program_is_there_and_takes_its_arguments(self, specification: dict[str, Any]) -> None:
+    def test_program_exists_and_accepts_its_arguments(self, specification: dict[str, Any]) -> None:
         program = specification["mainApplicationFile"].rpartition("/site-packages/")[2]
         assert (source.ROOT / program).is_file()
         command, *arguments = specification["arguments"]
@@ -102,14 +102,14 @@ class TestAnalytics:
         assert job.make_parser(click.Context(job)).parse_args(arguments)[0] == {"lake": "s3://fleet/lake"}
         assert specification["sparkVersion"] == version("pyspark")
 
-    def test_it_runs_as_the_user_of_the_image(self, specification: dict[str, Any]) -> None:
+    def test_container_runs_as_the_user_of_the_image(self, specification: dict[str, Any]) -> None:
         recipe = (building.ANALYTICS / "Dockerfile").read_text()
         for part in ("driver", "executor"):
             allowed = specification[part]["securityContext"]
             assert f"USER {allowed['runAsUser']}:{allowed['runAsGroup']}\n" in recipe
             assert (allowed["runAsNonRoot"], allowed["capabilities"]) == (True, {"drop": ["ALL"]})
 
-    def test_the_key_comes_from_a_secret_and_goes_to_executors_that_have_shown_themselves(
+    def test_key_comes_from_a_secret_and_goes_only_to_authenticated_executors(
         self, specification: dict[str, Any]
     ) -> None:
         assert set(specification["driver"]["envSecretKeyRefs"]) == {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
@@ -118,12 +118,12 @@ class TestAnalytics:
         assert (settings["spark.authenticate"], settings["spark.network.crypto.enabled"]) == ("true", "true")
         assert "AWS_SECRET" not in str(settings)
 
-    def test_a_full_heap_leaves_room_for_python(self, specification: dict[str, Any]) -> None:
+    def test_full_heap_leaves_room_for_python(self, specification: dict[str, Any]) -> None:
         """A driver with a heap of 1 GB, all of it in use, was killed at 1 433 MiB, before its first job."""
         for part in ("driver", "executor"):
             assert (specification[part]["memory"], specification[part]["memoryOverhead"]) == ("1g", "1g")
 
-    def test_driver_and_executors_prove_themselves_by_a_secret_that_no_pod_shows(
+    def test_driver_and_executors_authenticate_with_a_secret_that_no_pod_shows(
         self, specification: dict[str, Any]
     ) -> None:
         """Without the file Spark writes a secret of its own into a variable of each executor's pod."""
@@ -151,10 +151,10 @@ class TestAnalytics:
             (["run", "--lake", "s3://b"], "bin/waypost analytics run --lake s3://b"),
         ],
     )
-    def test_what_is_started(self, tmp_path: Path, arguments: list[str], started: str) -> None:
+    def test_role_starts_its_program(self, tmp_path: Path, arguments: list[str], started: str) -> None:
         assert self.started(tmp_path, arguments) == started
 
-    def test_an_executor_reads_hadoops_settings_and_has_the_jars_it_is_told_to(self, tmp_path: Path) -> None:
+    def test_executor_reads_hadoop_settings_and_has_the_configured_jars(self, tmp_path: Path) -> None:
         told = {"SPARK_CLASSPATH": "/more/*", "HADOOP_CONF_DIR": "/opt/hadoop/conf"}
         assert " -cp HERE/conf:/opt/hadoop/conf:/more/*:HERE/jars/* " in self.started(tmp_path, ["executor"], told)
 

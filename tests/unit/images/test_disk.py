@@ -50,7 +50,7 @@ def needs(*programs: str) -> pytest.MarkDecorator:
 
 class TestFileSystems:
     @needs("mke2fs", "debugfs")
-    def test_the_same_tree_makes_the_same_bytes(self, tmp_path: Path) -> None:
+    def test_same_tree_makes_the_same_bytes(self, tmp_path: Path) -> None:
         made = set()
         for turn in range(2):
             tree = tmp_path / str(turn)
@@ -74,7 +74,7 @@ class TestFileSystems:
 
     @needs("mke2fs", "debugfs")
     @pytest.mark.parametrize(("journal", "kept"), [(True, True), (False, False)])
-    def test_of_the_data_partition_roots_part_is_kept_for_it(self, tmp_path: Path, journal: bool, kept: bool) -> None:
+    def test_reserve_of_the_data_partition_is_for_root(self, tmp_path: Path, journal: bool, kept: bool) -> None:
         """Root can write the settings of the card and the record of an update when the gateway's user filled the
         partition."""
         tree, image = tmp_path / "tree", tmp_path / "image"
@@ -87,7 +87,7 @@ class TestFileSystems:
 
 
 class TestMaps:
-    def test_what_is_mapped_is_what_is_there(self, tmp_path: Path) -> None:
+    def test_mapped_ranges_match_the_content(self, tmp_path: Path) -> None:
         image = tmp_path / "image"
         with image.open("wb") as out:
             out.truncate(1 << 20)
@@ -109,7 +109,7 @@ class TestMaps:
         assert hashlib.sha256(text.replace(said[1], "0" * 64).encode()).hexdigest() == said[1]
 
     @needs("bmaptool")
-    def test_bmaptool_takes_it(self, tmp_path: Path) -> None:
+    def test_bmaptool_accepts_the_map(self, tmp_path: Path) -> None:
         image, copy = tmp_path / "image", tmp_path / "copy"
         image.write_bytes(os.urandom(3 * bmap.BLOCK))
         (tmp_path / "image.bmap").write_text(bmap.make_map(image))
@@ -117,7 +117,7 @@ class TestMaps:
         subprocess.run(words, check=True, capture_output=True, timeout=60)
         assert copy.read_bytes() == image.read_bytes()
 
-    def test_an_empty_image_has_an_empty_map(self, tmp_path: Path) -> None:
+    def test_empty_image_has_an_empty_map(self, tmp_path: Path) -> None:
         with (tmp_path / "image").open("wb") as out:
             out.truncate(1 << 20)
         assert "<Range" not in bmap.make_map(tmp_path / "image")
@@ -125,7 +125,7 @@ class TestMaps:
 
 class TestSignatures:
     @needs("openssl")
-    def test_a_changed_file_and_another_key_are_refused(self, tmp_path: Path) -> None:
+    def test_changed_file_and_another_key_are_refused(self, tmp_path: Path) -> None:
         log, file = tmp_path / "log", tmp_path / "sums"
         file.write_text("1  a\n")
         pair = signing.load_keys(tmp_path / "one", None, None)
@@ -139,12 +139,12 @@ class TestSignatures:
         with pytest.raises(ImageError):
             signing.verify(file, pair.certificate, log)
 
-    def test_half_a_pair_is_none(self, tmp_path: Path) -> None:
+    def test_key_without_certificate_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ImageError, match="go together"):
             signing.load_keys(tmp_path, tmp_path / "key.pem", None)
 
     @needs("openssl")
-    def test_a_key_and_the_certificate_of_another_are_no_pair(self, tmp_path: Path) -> None:
+    def test_key_and_certificate_must_match(self, tmp_path: Path) -> None:
         one, other = (signing.load_keys(tmp_path / name, None, None) for name in ("one", "other"))
         assert signing.load_keys(tmp_path, one.key, one.certificate) == one
         with pytest.raises(ImageError, match="is not the certificate of"):
@@ -156,7 +156,7 @@ class TestSignatures:
             signing.load_keys(tmp_path, one.key, one.key)
 
     @needs("openssl")
-    def test_two_builds_at_once_have_one_pair(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_simultaneous_builds_create_one_key(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         both, begun = threading.Barrier(2), []
 
         def slow(*words: str | Path, log: Path) -> None:
@@ -177,7 +177,7 @@ class TestSignatures:
     lambda steps, cache: build_image(steps, cache, "pi4", Mirror(), (None, None)),
     lambda steps, cache: build_bundle(steps, cache, Mirror(), (None, None)),
 ], ids=["image", "bundle"])  # fmt: skip
-def test_all_that_is_missing_is_said_before_the_first_step(
+def test_all_missing_tools_are_reported_before_the_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[[BuildSteps, Path], object]
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
@@ -211,7 +211,7 @@ Version: 3.134
 """
 
 
-def test_the_bill_of_materials_names_what_is_installed_and_what_is_in_the_gateway() -> None:
+def test_bill_of_materials_names_the_packages_of_system_and_gateway() -> None:
     ours = "\nPackage: waypost\nStatus: install ok installed\nArchitecture: arm64\nVersion: 0.1.0\n"
     ours += "Built-Using: openssl (= 3.0.22-1~deb12u2), python3.11 (= 3.11.2-6+deb12u6), xz-utils (= 5.4.1-1)\n"
     found = sbom.parse_packages(STATUS + ours)
@@ -276,7 +276,7 @@ class ImagerReader:
 
 
 @pytest.mark.parametrize("board", sorted(imager.DEVICES))
-def test_raspberry_pi_imager_gets_from_its_first_page_to_the_image(tmp_path: Path, board: str) -> None:
+def test_raspberry_pi_imager_finds_the_image_from_its_first_page(tmp_path: Path, board: str) -> None:
     image, compressed = tmp_path / "x.img", tmp_path / "x.img.xz"
     image.write_bytes(b"image")
     compressed.write_bytes(b"packed")
@@ -295,7 +295,7 @@ def test_raspberry_pi_imager_gets_from_its_first_page_to_the_image(tmp_path: Pat
     assert not [each for each in others if reader.systems(each)], "it starts on no other board"
 
 
-def test_examples_put_nothing_among_the_sources() -> None:
+def test_examples_add_nothing_to_the_sources() -> None:
     """Examples run in a checkout, and output in a folder of its sources would be packaged."""
     texts = [*(source.ROOT / "images").rglob("*.md"), *(source.ROOT / "images").rglob("cli.py")]
     named = {place for text in texts for place in re.findall(r"--out (?:\./)?([\w-]+)", text.read_text())}
@@ -304,7 +304,7 @@ def test_examples_put_nothing_among_the_sources() -> None:
 
 
 @needs("openssl", "sha256sum")
-def test_what_the_readme_says_checks_what_was_handed_out(tmp_path: Path) -> None:
+def test_documented_command_checks_the_published_files(tmp_path: Path) -> None:
     """Run both commands of the guide; each fails when a file has changed."""
     readme = (source.ROOT / "docs" / "how-to" / "build-images.md").read_text()
     [commands] = re.findall(r"```sh\n(openssl cms -verify .*?)```", readme, re.DOTALL)
@@ -326,8 +326,8 @@ def test_what_the_readme_says_checks_what_was_handed_out(tmp_path: Path) -> None
     assert not right()
 
 
-class TestLists:
-    def test_units_that_are_ours_are_there(self) -> None:
+class TestPackageLists:
+    def test_own_units_exist(self) -> None:
         units = rootfs.OVERLAY / "etc/systemd/system"
         ours = {path.name for path in units.glob("*.service")}
         watching = {path.name for end in ("path", "timer") for path in units.glob(f"*.{end}")}
@@ -343,11 +343,11 @@ class TestLists:
             if program.startswith("/usr/lib/waypost-system/"):
                 assert (rootfs.OVERLAY / program.lstrip("/")).stat().st_mode & 0o100
 
-    def test_the_country_of_a_wireless_network_has_rules(self) -> None:
+    def test_regulatory_rules_are_included(self) -> None:
         """`iw` only recommends the package; without it the kernel allows only the channels of the world domain."""
         assert "wireless-regdb" in rootfs.read_list(rootfs.PACKAGES)
 
-    def test_what_is_left_out_is_a_pattern_of_dpkg(self) -> None:
+    def test_exclusions_are_patterns_of_dpkg(self) -> None:
         for line in rootfs.read_list(rootfs.EXCLUDES):
             assert line.removeprefix("!").startswith("/")
             assert "{" not in line
@@ -356,7 +356,7 @@ class TestLists:
         for path in (rootfs.OVERLAY / "usr/lib/waypost-system").iterdir():
             subprocess.run(["/bin/sh", "-n", str(path)], check=True)
 
-    def test_nothing_finds_partitions_by_an_id_that_two_cards_may_have(self) -> None:
+    def test_partitions_are_not_found_by_ids_that_two_cards_may_share(self) -> None:
         """Only U-Boot names the id, that of its own disk; all other parts use the disk of the root."""
         signature = re.search(r"disk-signature = 0x(\w+)", (building.HERE / "genimage.cfg").read_text())
         assert signature is not None
@@ -365,7 +365,7 @@ class TestLists:
         assert not [path for path in rootfs.OVERLAY.rglob("*") if path.is_file() and "PARTUUID" in path.read_text()]
         assert "part uuid ${devtype} ${devnum}:${part}" in (building.HERE / "boot.cmd").read_text()
 
-    def test_sizes_of_partitions_are_those_of_their_file_systems_and_aligned(self) -> None:
+    def test_partition_sizes_match_their_file_systems_and_are_aligned(self) -> None:
         sizes = [int(each) for each in re.findall(r"size = (\d+)M", (building.HERE / "genimage.cfg").read_text())]
         assert sizes[1:] == [building.ROOT_MIB] * 2 + [building.DATA_MIB]
         assert not [size for size in sizes if size % 4]
@@ -385,7 +385,7 @@ class TestLists:
     "xz",
     "sfdisk",
 )
-def test_an_image_of_a_stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_of_a_stub_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Build an image with stub content twice: layout, boot partition, output files, and identical bytes."""
     monkeypatch.setenv("SOURCE_DATE_EPOCH", str(DATE))
     monkeypatch.setattr(building, "LEVEL", "-1")
@@ -451,7 +451,7 @@ def test_an_image_of_a_stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class TestEmulator:
-    def test_ports(self) -> None:
+    def test_ports_are_forwarded(self) -> None:
         assert machine.parse_ports(["1:2", "3:4"]) == {1: 2, 3: 4}
         assert machine.parse_ports([])[21883] == 1883
         with pytest.raises(ImageError, match="is used twice"):
@@ -460,18 +460,18 @@ class TestEmulator:
             with pytest.raises(ImageError, match="two ports"):
                 machine.parse_ports([wrong])
 
-    def test_a_comma_in_the_name_of_a_disk_is_none_of_qemu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_comma_in_a_file_name_is_escaped(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(machine, "require", lambda *_, **__: None)
         assert "file=/a,,b.qcow2,if=none" in " ".join(machine.build_command(Path("/a,b.qcow2"), {}))
 
-    def test_ports_that_are_suggested_are_some(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_suggested_ports_are_valid(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(machine, "require", lambda *_, **__: None)
         monkeypatch.setattr(machine, "_is_free", lambda _: False)
         with pytest.raises(ImageError) as refused:
             machine.check_prerequisites({65000: 1883})
         assert "--port 64000:1883" in refused.value.hint
 
-    def test_all_that_is_missing_is_said_at_once(
+    def test_all_missing_tools_are_reported_at_once(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setattr(programs, "find", lambda _: None)
@@ -480,7 +480,7 @@ class TestEmulator:
         assert run(["image", "run", str(tmp_path / "x.img.zst")]) == 2
         assert "sudo apt install qemu-system-arm qemu-utils u-boot-qemu zstd\n" in capsys.readouterr().err
 
-    def test_ports_that_are_taken(
+    def test_occupied_ports_are_reported(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setattr(machine, "require", lambda *_, **__: None)
@@ -494,7 +494,7 @@ class TestEmulator:
         assert f"in use on this machine: port {port}" in said
         assert f"--port {port + 1000}:1883" in said
 
-    def test_an_image_that_is_not_there_is_said_first(
+    def test_missing_image_is_reported_first(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """The missing image is reported before the ports that are in use."""
@@ -507,9 +507,7 @@ class TestEmulator:
         assert "x.img is not a folder" in capsys.readouterr().err, "and not when it has served"
 
     @needs("zstd")
-    def test_what_the_disk_says_names_no_log_that_is_gone(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_disk_error_does_not_name_a_deleted_log(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(machine, "require", lambda *_: None)
         (tmp_path / "x.img.zst").write_bytes(b"torn")
         with pytest.raises(ImageError, match="zstd ended with 1") as failed:
@@ -517,14 +515,14 @@ class TestEmulator:
         assert "log" not in failed.value.hint
         assert "TMPDIR" in failed.value.hint
 
-    def test_an_image_that_is_not_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_image_is_reported(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(machine, "require", lambda *_: None)
         with pytest.raises(ImageError, match="does not exist") as caught:
             machine.make_disk(tmp_path / "none.img", tmp_path, tmp_path / "log")
         assert "waypost image build" in caught.value.hint
 
     @needs("qemu-img", "zstd", "mkfs.vfat", "mcopy")
-    def test_a_card_that_is_kept_is_there_whole(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_kept_card_is_complete(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         plain, kept, log = published_image.card(tmp_path), tmp_path / "kept.qcow2", tmp_path / "log"
 
         def cut_off(*words: str | Path, log: Path) -> None:
@@ -546,7 +544,7 @@ class TestEmulator:
         kept.write_bytes(b"written to since")
         assert machine.make_disk(plain, tmp_path, log, kept=kept).read_bytes() == b"written to since"
 
-    def test_what_is_no_image(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_file_that_is_no_image_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(machine, "require", lambda *_: None)
         file = tmp_path / "hall.yaml"
         file.write_text("name: hall\n")
@@ -559,7 +557,7 @@ class TestEmulator:
     (("build", "--board", "pi4"), "images.building.build_image"), (("bundle",), "images.building.build_bundle"),
     (("container", "hub"), "images.container.building.build_hub"),
 ])  # fmt: skip
-def test_a_place_where_nothing_can_be_is_said_before_the_first_step(
+def test_unusable_folder_is_reported_before_the_first_step(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -580,12 +578,12 @@ def test_a_place_where_nothing_can_be_is_said_before_the_first_step(
     assert "begun" in capsys.readouterr().err
 
 
-def test_a_folder_that_nobody_fetches_from_is_said_before_the_first_step(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_bundle_folder_is_reported_before_the_first_step(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["image", "bundle", "--url", "files.example/waypost"]) == 2
     assert "--url files.example/waypost: expected https://host/path" in capsys.readouterr().err
 
 
-def test_what_a_hub_is_told_of_a_bundle_is_a_resource(tmp_path: Path) -> None:
+def test_published_bundle_is_described_by_a_resource(tmp_path: Path) -> None:
     file = tmp_path / "waypost-2-arm64.raucb"
     file.write_bytes(b"bundle")
     told = bundle.make_resource(bundle.UpdateBundle(file, "2", "b" * 64), "https://files.example/waypost/")

@@ -60,12 +60,12 @@ SIZE = 2_000_000_000
 CRYPT = part("dm-0", kind="crypt", children=(part("dm-1", "/home", kind="lvm"),))
 
 
-class TestWhichDisksAreCards:
+class TestDisks:
     @pytest.mark.parametrize("card", [
         entry("sdb"), entry("mmcblk0", rm=False, tran=None, hotplug=True), entry("sdc", rm=False, hotplug=False),
         entry("mmcblk1", rm=False, hotplug=False, tran="mmc"), entry("sdb", children=[part("sdb1")]),
     ])  # fmt: skip
-    def test_cards(self, card: dict[str, Any]) -> None:
+    def test_cards_are_listed(self, card: dict[str, Any]) -> None:
         found = seen(card, entry("nvme0n1", **FIXED, tran="nvme", children=[part("nvme0n1p2", "/")]))
         assert [each.path for each in devices.candidates(found, SIZE)] == [card["path"]]
 
@@ -87,13 +87,13 @@ class TestWhichDisksAreCards:
         (entry("sr0", type="rom"), "is not a card: lsblk calls it rom"),
         (entry("loop7", type="loop", **FIXED, tran=None), "calls it loop"),
     ])  # fmt: skip
-    def test_what_is_refused_says_why(self, disk: dict[str, Any], said: str) -> None:
+    def test_refused_disks_have_a_reason(self, disk: dict[str, Any], said: str) -> None:
         refused = devices.find_refusal(seen(disk)[0], SIZE)
         assert refused is not None
         assert said in refused[0]
         assert refused[1]
 
-    def test_memory_that_is_part_of_the_machine_is_no_card(self, tmp_path: Path) -> None:
+    def test_built_in_memory_is_not_a_card(self, tmp_path: Path) -> None:
         """lsblk describes eMMC like a card in a slot; it may hold another system of the machine."""
         for name, kind in (("mmcblk0", "MMC"), ("mmcblk1", "SD")):
             (tmp_path / name / "device").mkdir(parents=True)
@@ -108,7 +108,9 @@ class TestWhichDisksAreCards:
         assert refused is not None
         assert "built into this machine" in refused[0]
 
-    def test_a_list_for_programs(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_list_is_available_as_json(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         disks = seen(entry("sdb", children=[part("sdb1")]), entry("nvme0n1", **FIXED, tran="nvme"))
         monkeypatch.setattr(devices, "list_disks", lambda: disks)
         assert run(["flash", "--list", "--json"]) == 0
@@ -118,7 +120,7 @@ class TestWhichDisksAreCards:
         assert run(["flash", "--json"]) == 2
 
     @pytest.mark.parametrize("words", [("--list",), ("--list", "--json")])
-    def test_what_is_no_piece_of_hardware_is_in_no_list(
+    def test_virtual_devices_are_not_listed(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
     ) -> None:
         """lsblk calls compressed memory a disk."""
@@ -132,13 +134,13 @@ class TestWhichDisksAreCards:
         assert "/dev/nvme0n1" in listed
         assert not re.search(r"/dev/(zram|ram|nbd|loop)", listed)
 
-    def test_where_it_is_mounted_can_be_pasted(self) -> None:
+    def test_unmount_command_can_be_pasted(self) -> None:
         disk = seen(entry("sdb", children=[part("sdb1", "/media/ann/WAYPOST"), part("sdb2", "/media/ann/MY CARD")]))[0]
         refused = devices.find_refusal(disk, SIZE)
         assert refused is not None
         assert refused[1].endswith("sudo umount /media/ann/WAYPOST '/media/ann/MY CARD'")
 
-    def test_a_part_of_a_disk(self) -> None:
+    def test_partition_is_refused(self) -> None:
         found = seen(entry("sdb", children=[part("sdb1")]))
         refused = devices.find_refusal(devices.find_disk(Path("/dev/sdb1"), found), SIZE)
         assert refused is not None
@@ -147,7 +149,7 @@ class TestWhichDisksAreCards:
             devices.find_disk(Path("/dev/nothing"), found)
 
     @pytest.mark.skipif(shutil.which("lsblk") is None, reason="lsblk is not installed")
-    def test_the_disks_of_this_machine_can_be_read(self) -> None:
+    def test_disks_of_this_machine_can_be_read(self) -> None:
         assert not [
             each for each in devices.candidates(devices.list_disks(), 0) if set(each.mounts) & set(devices.SYSTEM)
         ]
@@ -182,7 +184,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().err
 
 
-class TestWhichImagesAreWritten:
+class TestImageChecks:
     """The target is opened only after the image has been verified."""
 
     def refused(self, file: Path, whole: Made, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str]:
@@ -191,7 +193,7 @@ class TestWhichImagesAreWritten:
         assert not target.exists()
         return code, said(capsys)
 
-    def test_a_torn_download(self, copy: Path, whole: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_incomplete_download_is_refused(self, copy: Path, whole: Made, capsys: pytest.CaptureFixture[str]) -> None:
         os.truncate(copy, copy.stat().st_size - 1000)
         code, words = self.refused(copy, whole, capsys)
         assert code == 4
@@ -199,14 +201,16 @@ class TestWhichImagesAreWritten:
         assert "download it" in words
 
     @pytest.mark.parametrize("name", ["img.zst", "img.bmap"])
-    def test_a_wrong_checksum(self, copy: Path, whole: Made, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    def test_wrong_checksum_is_refused(
+        self, copy: Path, whole: Made, capsys: pytest.CaptureFixture[str], name: str
+    ) -> None:
         file = copy.with_name(f"waypost-1-pi4.{name}")
         content = bytearray(file.read_bytes())
         content[len(content) // 2] ^= 1
         file.write_bytes(content)
         assert self.refused(copy, whole, capsys)[0] == 4
 
-    def test_a_bad_signature(self, copy: Path, whole: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_invalid_signature_is_refused(self, copy: Path, whole: Made, capsys: pytest.CaptureFixture[str]) -> None:
         sums = copy.with_name("waypost-1-pi4.sha256")
         sums.write_text(sums.read_text() + "\n")
         code, words = self.refused(copy, whole, capsys)
@@ -215,7 +219,7 @@ class TestWhichImagesAreWritten:
         signing.sign(sums, other, copy.with_name("log"))
         assert self.refused(copy, whole, capsys)[0] == 4
 
-    def test_whose_certificate_was_taken_is_said(
+    def test_missing_certificate_is_reported(
         self, copy: Path, whole: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """A foreign image without a known certificate gets an error that names the certificate, not the image."""
@@ -235,14 +239,14 @@ class TestWhichImagesAreWritten:
         assert not copy.with_name("target").exists()
 
     @pytest.mark.parametrize("name", ["sha256", "sha256.p7s", "img.bmap", "img.zst"])
-    def test_what_is_missing_is_named(
+    def test_missing_files_are_named(
         self, copy: Path, whole: Made, capsys: pytest.CaptureFixture[str], name: str
     ) -> None:
         copy.with_name(f"waypost-1-pi4.{name}").unlink()
         code, words = self.refused(copy, whole, capsys)
         assert (code, f"{name} does not exist" in words) == (2, True), words
 
-    def test_unsigned(self, copy: Path, whole: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_unsigned_image_is_refused(self, copy: Path, whole: Made, capsys: pytest.CaptureFixture[str]) -> None:
         copy.with_name("waypost-1-pi4.sha256.p7s").unlink()
         assert run(["flash", str(copy), str(copy.parent / "target"), "--unsigned", "--yes"]) == 0
 
@@ -252,7 +256,7 @@ class TestWhichImagesAreWritten:
         b"<bmap><ImageSize>8192</ImageSize><BlockSize>4096</BlockSize><ChecksumType>sha256</ChecksumType><BlockMap>"
         b'<Range chksum="' + b"0" * 64 + b'">1</Range></BlockMap></bmap>',
     ])  # fmt: skip
-    def test_maps_that_are_none(self, tmp_path: Path, text: bytes) -> None:
+    def test_invalid_maps_are_refused(self, tmp_path: Path, text: bytes) -> None:
         (tmp_path / "map").write_bytes(text)
         with pytest.raises(ImageError, match=r"is not (a block|the) map"):
             image.read_layout(tmp_path / "map")
@@ -261,7 +265,7 @@ class TestWhichImagesAreWritten:
         '<!DOCTYPE bmap [<!ENTITY a "b">]>', '<!DOCTYPE bmap SYSTEM "file:///etc/passwd">',
     ])  # fmt: skip
     @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le", "utf-16-be"])
-    def test_a_map_with_declarations_is_refused(self, whole: Made, tmp_path: Path, text: str, encoding: str) -> None:
+    def test_map_with_declarations_is_refused(self, whole: Made, tmp_path: Path, text: str, encoding: str) -> None:
         right = bmap.make_map(whole.plain)
         head, line, rest = right.partition("\n")
         head = head.replace("?>", f'encoding="{encoding}"?>')
@@ -270,7 +274,7 @@ class TestWhichImagesAreWritten:
             image.read_layout(tmp_path / "map")
 
     @pytest.mark.skipif(find("bmaptool") is None, reason="bmap-tools is not installed")
-    def test_a_map_of_bmaptool_is_read(self, whole: Made, tmp_path: Path) -> None:
+    def test_map_of_bmaptool_is_read(self, whole: Made, tmp_path: Path) -> None:
         """bmaptool writes a comment at its beginning."""
         mapping = tmp_path / "card.img.bmap"
         subprocess.run(
@@ -279,12 +283,12 @@ class TestWhichImagesAreWritten:
         assert "<!--" in mapping.read_text()
         assert image.read_layout(mapping) == whole.handed.layout
 
-    def test_a_map_with_a_comment_is_read(self, whole: Made, tmp_path: Path) -> None:
+    def test_map_with_a_comment_is_read(self, whole: Made, tmp_path: Path) -> None:
         head, line, rest = bmap.make_map(whole.plain).partition("\n")
         (tmp_path / "map").write_text(f"{head}{line}<!-- This file contains the block map. -->{line}{rest}")
         assert image.read_layout(tmp_path / "map") == whole.handed.layout
 
-    def test_a_map_is_read_as_it_was_written(self, whole: Made, tmp_path: Path) -> None:
+    def test_map_survives_a_round_trip(self, whole: Made, tmp_path: Path) -> None:
         layout = whole.handed.layout
         assert layout.size == whole.plain.stat().st_size
         assert layout.mapped < layout.size / 2
@@ -292,7 +296,7 @@ class TestWhichImagesAreWritten:
 
 
 class TestWriting:
-    def test_what_is_mapped_is_there_and_the_rest_is_as_it_was(self, whole: Made, tmp_path: Path) -> None:
+    def test_mapped_ranges_are_written_and_the_rest_is_unchanged(self, whole: Made, tmp_path: Path) -> None:
         """The target holds other data, and its file is not replaced."""
         target = tmp_path / "card"
         size = whole.handed.layout.size + (1 << 20)
@@ -313,7 +317,7 @@ class TestWriting:
             at = each.end
         assert is_[at:] == b"\xaa" * (size - at - len(mark)) + mark, "with a mark at its end: so large it is"
 
-    def test_settings_are_on_its_first_partition(self, whole: Made, tmp_path: Path) -> None:
+    def test_settings_are_on_the_first_partition(self, whole: Made, tmp_path: Path) -> None:
         target = tmp_path / "card"
         (tmp_path / "hall.yaml").write_bytes(
             apply_arguments(["name=hall", "wifi.ssid=x", "wifi.country=DE"], None).card.text
@@ -326,7 +330,7 @@ class TestWriting:
         behind = made.BEGIN + (made.FAT << 20)
         assert target.read_bytes()[behind:] == whole.plain.read_bytes()[behind:]
 
-    def test_an_image_in_xz(self, whole: Made, copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_xz_image_is_written(self, whole: Made, copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """The xz file for Etcher and Imager is flashed like the other one."""
         packed, sums = copy.with_suffix(".xz"), copy.with_name("waypost-1-pi4.sha256")
         packed.write_bytes(lzma.compress(whole.plain.read_bytes(), preset=0))
@@ -343,7 +347,7 @@ class TestWriting:
         assert run(words) == 4
         assert "the image cannot be read" in said(capsys)
 
-    def test_an_unpacked_image(self, whole: Made, copy: Path) -> None:
+    def test_uncompressed_image_is_written(self, whole: Made, copy: Path) -> None:
         plain = copy.with_suffix("")
         shutil.copy(whole.plain, plain)
         words = ["flash", str(plain), str(copy.parent / "card"), "--certificate", str(whole.certificate), "--yes"]
@@ -353,9 +357,7 @@ class TestWriting:
             file.write(b"changed")
         assert run(words) == 4
 
-    def test_one_that_settings_were_written_into(
-        self, whole: Made, copy: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_configured_image_is_written(self, whole: Made, copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """The error is not about a damaged download, as a new download would not help."""
         plain = copy.with_suffix("")
         shutil.copy(whole.plain, plain)
@@ -368,7 +370,7 @@ class TestWriting:
         assert "does not start now" in words
         assert not target.read_bytes()[: writing.FIRST].strip(b"\0")
 
-    def test_several_at_once_with_labels_and_one_that_fails(
+    def test_several_cards_are_written_with_labels_although_one_fails(
         self, whole: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "fleet.csv").write_text("name,hostname\nnorth,n1\nsouth,\nwest,\n")
@@ -391,7 +393,7 @@ class TestWriting:
             assert text is not None
             assert f"name: {name}".encode() in text
 
-    def test_rows_and_cards_have_to_be_as_many(
+    def test_rows_and_cards_must_be_equal_in_number(
         self, whole: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "fleet.csv").write_text("name\nnorth\nsouth\n")
@@ -407,13 +409,13 @@ class TestWriting:
         assert not (tmp_path / "b").exists()
         assert len(cards.assign_jobs([(tmp_path, None)], [], [])) == 1
 
-    def test_the_name_is_typed(self, whole: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_confirmation_requires_the_name(self, whole: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "there").write_bytes(b"mine")
         monkeypatch.setattr("click.prompt", lambda *_, **__: "y")
         assert run(whole.words(str(tmp_path / "there"))[:-1]) == 2
         assert (tmp_path / "there").read_bytes() == b"mine"
 
-    def test_nobody_is_there_to_type_it(
+    def test_missing_terminal_is_reported(
         self, whole: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "there").write_bytes(b"mine")
@@ -422,7 +424,7 @@ class TestWriting:
         assert "--yes skips this question" in said(capsys)
         assert (tmp_path / "there").read_bytes() == b"mine"
 
-    def test_labels_that_cannot_be_written_are_no_success(
+    def test_missing_labels_are_a_failure(
         self, whole: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "labels.html").symlink_to("/dev/full")
@@ -432,11 +434,11 @@ class TestWriting:
         assert "no labels were written" in err
 
 
-class TestWhatWasForgotten:
+class TestMissingArguments:
     """No card is written, and the error names the missing argument."""
 
     @pytest.mark.parametrize("more", [["--yes"], ["--config", "fleet.csv"], ["--only", "north"]])
-    def test_the_card(
+    def test_missing_card_is_reported(
         self,
         whole: Made,
         more: list[str],
@@ -450,7 +452,7 @@ class TestWhatWasForgotten:
         assert run(["flash", str(whole.file), *more]) == 2
         assert "no card is named, and none was written" in said(capsys)
 
-    def test_a_look_at_what_is_there_is_no_mistake(self, whole: Made) -> None:
+    def test_listing_is_no_error(self, whole: Made) -> None:
         assert run(["flash", str(whole.file)]) == run(["flash", "--list", "--yes"]) == run(["flash"]) == 0
 
     @pytest.mark.parametrize(("words", "what"), [
@@ -458,7 +460,7 @@ class TestWhatWasForgotten:
         (["none.img.zst"], "none.img.zst does not exist"), (["none.img.zst", "card"], "none.img.zst does not exist"),
         (["/"], "/ is a folder"),
     ])  # fmt: skip
-    def test_the_image(self, words: list[str], what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_missing_image_is_reported(self, words: list[str], what: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["flash", *words]) == 2
         shown = said(capsys)
         assert what in shown
@@ -520,8 +522,8 @@ sys.exit(run(["flash", image, target, "--certificate", certificate, "--yes"]))
 """Simulate Ctrl-C while the data behind the first partition is being written."""
 
 
-class TestWhatGoesWrong:
-    def test_a_card_that_does_not_keep_what_is_written(self, whole: Made, tmp_path: Path) -> None:
+class TestFailures:
+    def test_card_that_does_not_keep_data_is_reported(self, whole: Made, tmp_path: Path) -> None:
         target = tmp_path / "card"
         target.touch()
         descriptor = os.open(target, os.O_RDWR)
@@ -537,7 +539,7 @@ class TestWhatGoesWrong:
         ((173 << 20) + (1 << 19), 96 << 20),  # its end lies within data of the image
     ])  # fmt: skip
     @pytest.mark.parametrize("begins_anew", [True, False])
-    def test_a_card_that_is_smaller_than_it_says(
+    def test_card_smaller_than_claimed_is_reported(
         self, whole: Made, tmp_path: Path, claimed: int, real: int, begins_anew: bool
     ) -> None:
         assert whole.handed.layout.size <= real
@@ -553,7 +555,7 @@ class TestWhatGoesWrong:
         with card.open("rb") as file:
             assert file.read(partition.SECTOR)[-2:] != b"\x55\xaa", "it starts nothing"
 
-    def test_a_larger_card_is_no_smaller_one(self, whole: Made, tmp_path: Path) -> None:
+    def test_larger_card_passes(self, whole: Made, tmp_path: Path) -> None:
         card = tmp_path / "card"
         for size in (whole.handed.layout.size + 4096, (300 << 20) + 512, 64 << 30):
             with card.open("wb") as file:
@@ -566,7 +568,7 @@ class TestWhatGoesWrong:
         (errno.ENODEV, "removed"), (errno.ENOMEDIUM, "removed"), (errno.EIO, "removed"),
         (errno.EROFS, "write-protect switch"), (errno.ENOSPC, "free some space"), (errno.EUCLEAN, "another card"),
     ])  # fmt: skip
-    def test_what_the_system_says_has_a_next_step(
+    def test_errors_of_the_system_have_a_next_step(
         self, whole: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, said: str
     ) -> None:
         """The error comes in the middle of writing."""
@@ -590,7 +592,7 @@ class TestWhatGoesWrong:
         with card.open("rb") as file:
             assert not file.read(writing.FIRST).strip(b"\0"), "it starts nothing"
 
-    def test_cut_off_anywhere_it_starts_nothing(self, whole: Made, tmp_path: Path) -> None:
+    def test_interrupted_card_does_not_start(self, whole: Made, tmp_path: Path) -> None:
         drawn = random.Random(5)
         for turn in range(4):
             target = tmp_path / str(turn)
@@ -610,7 +612,7 @@ class TestWhatGoesWrong:
             with target.open("rb") as file:
                 assert not file.read(writing.FIRST).strip(b"\0")
 
-    def test_stopped_by_a_person_it_ends_at_once_and_says_what_the_card_is(self, whole: Made, tmp_path: Path) -> None:
+    def test_interrupt_ends_at_once_and_reports_the_state_of_the_card(self, whole: Made, tmp_path: Path) -> None:
         """The test sends Ctrl-C to a process, as threads do not get it."""
         target = tmp_path / "card"
         words = [sys.executable, "-c", STOPPED, str(whole.file), str(whole.certificate), str(target)]
@@ -620,7 +622,7 @@ class TestWhatGoesWrong:
         assert "written and read back" not in done.stdout
         assert not target.read_bytes()[: writing.FIRST].strip(b"\0")
 
-    def test_a_disk_that_is_full(self, whole: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_full_disk_is_reported(self, whole: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         place = tmp_path / "small"
         place.mkdir()
         words = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
@@ -632,9 +634,7 @@ class TestWhatGoesWrong:
             subprocess.run(["umount", str(place)], check=True)
         assert "free some space" in said(capsys)
 
-    def test_what_is_read_is_not_written_over(
-        self, whole: Made, copy: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_input_is_not_overwritten(self, whole: Made, copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
         plain, settings = copy.with_suffix(""), copy.with_name("hall.yaml")
         shutil.copy(whole.plain, plain)
         assert run(["image", "configure", str(settings), "name=hall"]) == 0
@@ -646,17 +646,17 @@ class TestWhatGoesWrong:
             assert target.read_bytes() == before
 
     @pytest.mark.parametrize("labels", ["", "missing/labels.html"])
-    def test_where_no_labels_can_be(self, whole: Made, tmp_path: Path, labels: str) -> None:
+    def test_unwritable_labels_are_reported_first(self, whole: Made, tmp_path: Path, labels: str) -> None:
         assert run(whole.words(str(tmp_path / "card"), "--labels", str(tmp_path / labels))) == 2
         assert not (tmp_path / "card").exists()
 
     @pytest.mark.parametrize("target", ["/dev/no-such-disk", "/dev/disk/by-id/no-such-disk", "/", "/missing/card"])
-    def test_what_is_no_card(self, whole: Made, target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_unsuitable_targets_are_refused(self, whole: Made, target: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(whole.words(target)) == 2
         assert target in said(capsys)
         assert not Path(target).is_file()
 
-    def test_one_that_is_pulled_out_before_it_is_opened(self, whole: Made, tmp_path: Path) -> None:
+    def test_card_removed_before_opening_is_reported(self, whole: Made, tmp_path: Path) -> None:
         """The program creates no file in the place of the device: that would be in memory, and pass for the card."""
         card, disk = tmp_path / "sdb", seen(entry("sdb"))[0]
         for found in (None, b"a file by then"):
@@ -688,7 +688,9 @@ def looped(file: Path, size: int, *options: str) -> Iterator[str]:
 
 @pytest.mark.skipif(shutil.which("lsblk") is None, reason="lsblk is not installed")
 class TestLoopDevices:
-    def test_as_a_card(self, whole: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_loop_device_is_written_like_a_card(
+        self, whole: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         layout, file = whole.handed.layout, tmp_path / "behind"
         with looped(file, layout.size + (4 << 20)) as device:
             assert run(whole.words(device)) == 2
@@ -710,7 +712,7 @@ class TestLoopDevices:
     @pytest.mark.parametrize(("mebibytes", "options", "what"), [
         (8, (), "the image needs"), (200, ("--read-only",), "write-protected"),
     ])  # fmt: skip
-    def test_refused(
+    def test_loop_device_is_refused_by_default(
         self, whole: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str],
         mebibytes: int, options: tuple[str, ...], what: str,
     ) -> None:  # fmt: skip
@@ -733,7 +735,7 @@ class Paced(writing.CardTarget):
 
 
 @pytest.mark.slow
-def test_sparse_writing_takes_less_than_a_plain_copy(tmp_path: Path) -> None:
+def test_sparse_writing_takes_less_time_than_a_plain_copy(tmp_path: Path) -> None:
     """A quarter of the image is data, as in real ones; both copies run at the pace of a card and are read back
     completely."""
     plain = made.card(tmp_path, data=120, hole=400)

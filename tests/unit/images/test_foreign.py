@@ -15,7 +15,7 @@ from images.frozen.lock_file import DISTRIBUTION, find_required, select_entries
 from images.steps import BuildSteps
 
 
-def test_it_takes_what_a_gateway_imports_and_nothing_of_a_hub() -> None:
+def test_gateway_gets_its_imports_and_nothing_of_a_hub() -> None:
     names = find_required(f"{DISTRIBUTION}[edge,kafka]", cross.ENVIRONMENT)
     assert {"python-qpid-proton", "uvloop", "aiokafka", "cffi"} <= names
     assert not names & {"waypost", "pyspark", "deltalake", "pyarrow", "numpy"}
@@ -24,7 +24,7 @@ def test_it_takes_what_a_gateway_imports_and_nothing_of_a_hub() -> None:
     assert lock.count("--hash=sha256:") >= len(names)
 
 
-def test_a_newer_openssl_of_this_machine_makes_another_gateway() -> None:
+def test_newer_openssl_of_this_machine_causes_a_rebuild() -> None:
     place = "7f0a-7f0b r--p 00000000 fe:00 12 "
     files = ("/usr/lib/x/libcrypto.so.3", "/usr/lib/x/libsqlite3.so.0.8.6", "/usr/lib/x/libm.so.6", "/opt/libssl/a.py")
     maps = "".join(f"{place}{file}\n" for file in (*files, files[0], "[heap]"))
@@ -32,18 +32,18 @@ def test_a_newer_openssl_of_this_machine_makes_another_gateway() -> None:
     assert all(path.is_file() for path in freezing.find_system_libraries(Path("/proc/self/maps").read_text()))
 
 
-def test_what_the_lock_lacks_is_named() -> None:
+def test_missing_lock_entry_is_named() -> None:
     with pytest.raises(ImageError, match="has no b") as caught:
         select_entries("a==1 \\\n    --hash=sha256:0\n", ["a", "b"])
     assert caught.value.hint == "make lock"
 
 
-def test_what_is_not_installed_is_named() -> None:
+def test_missing_package_is_named() -> None:
     with pytest.raises(ImageError, match="no-such-package is not installed"):
         find_required("no-such-package", cross.ENVIRONMENT)
 
 
-def test_a_kernel_without_the_emulator_is_named(tmp_path: Path) -> None:
+def test_kernel_without_the_emulator_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="does not run programs for arm64") as caught:
         cross.require_emulation(tmp_path)
     assert "systemd-binfmt" in caught.value.hint
@@ -51,7 +51,7 @@ def test_a_kernel_without_the_emulator_is_named(tmp_path: Path) -> None:
     cross.require_emulation(tmp_path)
 
 
-def test_a_mirror_without_security_updates_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mirror_without_security_updates_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> None:
         said = "E: The repository 'http://mirror.example/debian-security bookworm-security Release' does not have a …"
         raise ImageError(said, hint="the whole log: log")
@@ -65,7 +65,7 @@ def test_a_mirror_without_security_updates_is_said(tmp_path: Path, monkeypatch: 
         assert ("--security-mirror" in caught.value.hint) == said
 
 
-def test_debians_newest_packages_and_another_mirror_make_the_gateways_python_anew(
+def test_newest_debian_packages_or_another_mirror_cause_a_rebuild(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = list[str]()
@@ -90,7 +90,7 @@ def changed_last(root: Path, package: str, said: str) -> None:
     (folder / "changelog.Debian.gz").write_bytes(gzip.compress(f"{said}\n\n  * Something.\n".encode()))
 
 
-def test_what_of_debian_is_in_a_gateway_is_said_by_its_libraries(tmp_path: Path) -> None:
+def test_debian_packages_are_found_by_their_libraries(tmp_path: Path) -> None:
     program = tmp_path / "waypost"
     (program / "_internal" / "uvloop").mkdir(parents=True)
     for name in ("libssl.so.3", "libcrypto.so.3", "libpython3.11.so.1.0", "cproton_ffi.abi3.so", "uvloop/libuv.so"):
@@ -109,7 +109,7 @@ def test_what_of_debian_is_in_a_gateway_is_said_by_its_libraries(tmp_path: Path)
             libraries.find_sources(tmp_path, [why])
 
 
-def test_packages_come_from_where_it_is_said_or_where_apt_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_come_from_the_given_mirror_or_that_of_apt(monkeypatch: pytest.MonkeyPatch) -> None:
     said = Mirror("http://mirror.example/debian").sources("main")
     here, security = "deb http://mirror.example/debian", "deb http://mirror.example/debian-security"
     updates = [f"{here} bookworm-updates main", f"{security} bookworm-security main"]

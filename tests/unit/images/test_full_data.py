@@ -61,7 +61,7 @@ def started(root: Path) -> None:
     UpdateRecord(root).write(Update(slot="B", version="0.2.0", build="0" * 64, before="0.1.0", state="trial"))
 
 
-def test_root_has_room_for_what_it_writes(tmp_path: Path) -> None:
+def test_root_has_room_for_its_files(tmp_path: Path) -> None:
     with filled(tmp_path, journal=True):
         started(tmp_path)
         assert "ann" in (tmp_path / "data/ssh/authorized_keys").read_text()
@@ -70,7 +70,7 @@ def test_root_has_room_for_what_it_writes(tmp_path: Path) -> None:
         assert last.version == "0.2.0"
 
 
-def test_without_that_room_it_would_fail(tmp_path: Path) -> None:
+def test_write_fails_without_the_reserve(tmp_path: Path) -> None:
     with filled(tmp_path, journal=False), pytest.raises(OSError) as failed:  # noqa: PT011 - its number is looked at
         started(tmp_path)
     assert failed.value.errno == errno.ENOSPC

@@ -31,12 +31,12 @@ def said(folder: Path, *words: str, whole: bool) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_whole_slot_is_started(tmp_path: Path) -> None:
+def test_complete_slot_is_started(tmp_path: Path) -> None:
     assert said(tmp_path, whole=True) == []
     assert said(tmp_path, "prereqs", whole=True) == []
 
 
-def test_one_without_an_init_says_so_and_the_machine_starts_anew(tmp_path: Path) -> None:
+def test_slot_without_init_is_reported_and_the_machine_restarts(tmp_path: Path) -> None:
     told = said(tmp_path, whole=False)
     assert "slot B holds no /sbin/init" in told[0]
     assert told[1:] == ["slept 10", "reboot -f"]

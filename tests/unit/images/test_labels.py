@@ -63,7 +63,7 @@ def expected(text: str) -> tuple[segno.QRCode, Modules]:
     return code, [[module == 1 for module in row] for row in code.matrix_iter(border=QUIET_MODULES)]
 
 
-def test_the_code_holds_what_the_label_says() -> None:
+def test_code_contains_the_text_of_the_label() -> None:
     ((width, modules),) = drawn(render_page([HALL], NOW))
     code, matrix = expected(
         "name: hall\nhostname: hall-1\nhub: amqps://hub.example:5671\naddress: 10.1.2.20/24\n"
@@ -75,7 +75,7 @@ def test_the_code_holds_what_the_label_says() -> None:
     assert width <= 26, "a usual label keeps its height"
 
 
-def test_a_quiet_zone_is_around_it() -> None:
+def test_code_has_a_quiet_zone() -> None:
     ((_, modules),) = drawn(render_page([HALL], NOW))
     inner = [row[QUIET_MODULES:-QUIET_MODULES] for row in modules[QUIET_MODULES:-QUIET_MODULES]]
     assert sum(map(sum, modules)) == sum(map(sum, inner))
@@ -83,20 +83,20 @@ def test_a_quiet_zone_is_around_it() -> None:
         assert all(corner), "the finder patterns touch the edge"
 
 
-def test_each_label_has_its_own() -> None:
+def test_each_card_has_a_label() -> None:
     west = HALL._replace(name="west", hostname="west", address="DHCP")
     assert [modules for _, modules in drawn(render_page([HALL, west], NOW))] == [
         expected(HALL.code_text(DATE))[1], expected(west.code_text(DATE))[1],
     ]  # fmt: skip
 
 
-def test_a_card_without_settings_has_no_empty_lines() -> None:
+def test_card_without_settings_has_no_empty_lines() -> None:
     plain = Label("Waypost", "", "", "", "waypost.img.zst", "sdb")
     assert plain.code_text(DATE) == f"name: Waypost\nimage: waypost.img.zst\ncard: sdb\ndate: {DATE}"
     assert len(drawn(render_page([plain], NOW))) == 1
 
 
-def test_names_are_text_on_the_page_and_in_the_code() -> None:
+def test_names_are_escaped_on_the_page_and_in_the_code() -> None:
     odd = HALL._replace(name="<b>Höhe & 高</b>")
     shown = render_page([odd], NOW)
     assert "&lt;b&gt;Höhe &amp; 高&lt;/b&gt;" in shown
@@ -104,7 +104,7 @@ def test_names_are_text_on_the_page_and_in_the_code() -> None:
     assert modules == expected(odd.code_text(DATE))[1]
 
 
-def test_a_text_that_no_code_of_the_label_holds() -> None:
+def test_text_too_long_for_a_code_is_reported() -> None:
     room = CODE_BYTES_MAX - len(HALL._replace(name="").code_text(DATE)) - len("name: \n")
     ((width, _),) = drawn(render_page([HALL._replace(name="n" * room)], NOW))
     assert width < 36
@@ -113,7 +113,7 @@ def test_a_text_that_no_code_of_the_label_holds() -> None:
     assert "too long for a code" in longer
 
 
-def test_no_secret_of_the_card_is_on_it() -> None:
+def test_label_shows_no_secret() -> None:
     secrets = {"hub.token": TOKEN, "wifi.password": "not for everybody", "lte.password": "apn-word", "lte.pin": "4711"}
     others = {"name": "hall", "hub.url": "amqps://hub.example:5671", "wifi.ssid": "plant", "wifi.country": "DE",
               "lte.apn": "web", "lte.user": "u"}  # fmt: skip
@@ -125,7 +125,7 @@ def test_no_secret_of_the_card_is_on_it() -> None:
         assert secret not in label.code_text(DATE)
 
 
-def test_what_is_missing_is_said_before_a_card_is_written(
+def test_missing_library_is_reported_before_a_card_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "segno", None)

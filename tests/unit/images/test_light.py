@@ -17,7 +17,7 @@ SCRIPT = OVERLAY / "usr/lib/waypost-system/light"
 @pytest.mark.parametrize(("word", "trigger", "delay"), [
     ("working", "timer", "100"), ("waiting", "timer", "1000"), ("done", "default-on", ""),
 ])  # fmt: skip
-def test_what_makes_it_blink_is_a_module_of_debians_kernel(
+def test_blinking_needs_a_module_of_the_debian_kernel(
     tmp_path: Path, called: str, word: str, trigger: str, delay: str
 ) -> None:
     """The kernel ignores the name of the trigger until its module is loaded (CONFIG_LEDS_TRIGGER_TIMER=m)."""
@@ -40,5 +40,5 @@ def test_what_makes_it_blink_is_a_module_of_debians_kernel(
         assert (light / "delay_on").read_text() == (light / "delay_off").read_text() == f"{delay}\n"
 
 
-def test_a_machine_without_one(tmp_path: Path) -> None:
+def test_machine_without_a_light_is_supported(tmp_path: Path) -> None:
     subprocess.run([str(SCRIPT), str(tmp_path)], check=True, timeout=60)

@@ -53,7 +53,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_it_starts_anew_a_few_times_and_then_waits(machine: Machine) -> None:
+def test_machine_restarts_a_few_times_and_then_waits(machine: Machine) -> None:
     for _ in range(3):
         said = machine.start()
         assert said[-2:] == ["slept 600", "systemctl reboot"]
@@ -66,7 +66,7 @@ def test_it_starts_anew_a_few_times_and_then_waits(machine: Machine) -> None:
     assert machine.count.read_text() == "3\n"
 
 
-def test_starts_that_cannot_be_counted_are_none(machine: Machine) -> None:
+def test_starts_that_cannot_be_counted_are_not_repeated(machine: Machine) -> None:
     machine.count.with_name("waypost.no-data.new").mkdir()
     said = machine.start()
     assert said[-1] == "slept infinity"
@@ -74,7 +74,7 @@ def test_starts_that_cannot_be_counted_are_none(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("torn", ["", "x", "1 2"])
-def test_a_count_that_was_torn_begins_anew(machine: Machine, torn: str) -> None:
+def test_torn_count_restarts_at_zero(machine: Machine, torn: str) -> None:
     machine.count.write_text(torn)
     assert machine.start()[-1] == "systemctl reboot"
     assert machine.count.read_text() == "1\n"

@@ -30,7 +30,7 @@ def stubs(folder: Path, bodies: Mapping[str, str]) -> dict[str, str]:
     return {"PATH": f"{place}:{os.environ['PATH']}"}
 
 
-class TestNamesOfPartitions:
+class TestPartitionNames:
     @pytest.fixture
     def machine(self, tmp_path: Path) -> Path:
         """Return a root folder where mmcblk0p2 is mounted as /, and sda is another card."""
@@ -44,7 +44,7 @@ class TestNamesOfPartitions:
                     path.symlink_to(device)
         return tmp_path
 
-    def test_those_of_the_disk_of_the_root_have_names_and_no_others(self, machine: Path) -> None:
+    def test_only_partitions_of_the_root_disk_have_names(self, machine: Path) -> None:
         environment = stubs(machine, {"mountpoint": '[ "$*" = "-d /" ] && echo 179:12'})
         found = {}
         for disk in ("mmcblk0p", "sda"):
@@ -55,7 +55,7 @@ class TestNamesOfPartitions:
                     found[f"{disk}{number}"] = done.stdout.strip()
         assert found == {"mmcblk0p1": "boot", "mmcblk0p2": "root-a", "mmcblk0p3": "root-b", "mmcblk0p4": "data"}
 
-    def test_all_that_mounts_or_writes_them_uses_these_names(self) -> None:
+    def test_all_users_of_partitions_use_these_names(self) -> None:
         given = set(re.findall(r"echo (\S+) ;;", (LIBRARY / "own-partition").read_text()))
         for file, wanted in (("etc/fstab", {"boot", "data"}), ("etc/rauc/system.conf", {"root-a", "root-b"})):
             used = set(re.findall(r"/dev/waypost/(\S+)", (OVERLAY / file).read_text()))
@@ -63,7 +63,7 @@ class TestNamesOfPartitions:
 
 
 @pytest.mark.skipif(find("sfdisk") is None, reason="fdisk is not installed")
-class TestIdOfACard:
+class TestCardId:
     TABLE = f"label: dos\nlabel-id: 0x{IMAGE_ID}\nstart=8192, size=8192, type=c, bootable\nstart=16384, type=83\n"
 
     @pytest.fixture
@@ -89,7 +89,7 @@ class TestIdOfACard:
             self.environment = stubs(top, bodies)
         subprocess.run([str(LIBRARY / "disk-id"), str(top)], check=True, env=self.environment, timeout=60)
 
-    def test_it_gets_one_at_its_first_start_and_keeps_it(self, card: Path) -> None:
+    def test_card_gets_its_id_at_the_first_start_and_keeps_it(self, card: Path) -> None:
         before = card.read_bytes()
         self._start(card, U_BOOT % "mmc")
         after = card.read_bytes()
@@ -99,7 +99,7 @@ class TestIdOfACard:
         assert card.read_bytes() == after
         assert "bootable" in self._sfdisk(card, "-d")
 
-    def test_two_cards_get_two(self, card: Path) -> None:
+    def test_two_cards_get_different_ids(self, card: Path) -> None:
         found = set()
         for _ in range(2):
             self._sfdisk(card, given=self.TABLE)
@@ -107,18 +107,18 @@ class TestIdOfACard:
             found.add(card.read_bytes()[440:444])
         assert len(found) == 2
 
-    def test_an_older_script_of_u_boot_goes_on_finding_its_root(self, card: Path) -> None:
+    def test_older_u_boot_script_still_finds_its_root(self, card: Path) -> None:
         """The script is on the first partition, which updates do not write, and looks for the image's id."""
         before = card.read_bytes()
         self._start(card, f"root=PARTUUID={IMAGE_ID}-02 rootfstype=ext4")
         assert card.read_bytes() == before
 
-    def test_the_id_it_replaces_is_the_images(self) -> None:
+    def test_replaced_id_is_that_of_the_image(self) -> None:
         assert f"disk-signature = 0x{IMAGE_ID}" in (HERE / "genimage.cfg").read_text()
         assert f"image_id=0x{IMAGE_ID}" in (LIBRARY / "disk-id").read_text()
 
 
-class TestRootAtTheStart:
+class TestRootDisk:
     def _said(self, folder: Path, cmdline: str, partitions: Mapping[str, str], *words: str) -> tuple[str, str]:
         """Return (output, root it names) for partitions with these ids."""
         for name in ("proc", "dev", "conf"):
@@ -138,21 +138,19 @@ class TestRootAtTheStart:
     @pytest.mark.parametrize(
         ("kind", "root"), [("mmc", "/dev/mmcblk1p2"), ("usb", "/dev/sda2"), ("virtio", "/dev/vdb2")]
     )
-    def test_of_disks_with_one_id_it_takes_the_kind_that_u_boot_started_from(
-        self, tmp_path: Path, kind: str, root: str
-    ) -> None:
+    def test_disk_of_the_kind_that_u_boot_started_from_is_chosen(self, tmp_path: Path, kind: str, root: str) -> None:
         same = f"{IMAGE_ID}-02"
         partitions = {"mmcblk0p2": "1-02", "mmcblk1p2": same, "sda2": same, "vda2": "2-02", "vdb2": same}
         assert self._said(tmp_path, U_BOOT % kind, partitions) == ("", f"ROOT={root}")
 
-    def test_where_none_of_the_kind_has_it_the_kernels_choice_stays(self, tmp_path: Path) -> None:
+    def test_choice_of_the_kernel_remains_where_no_disk_of_the_kind_matches(self, tmp_path: Path) -> None:
         said, root = self._said(tmp_path, U_BOOT % "mmc", {"sda2": f"{IMAGE_ID}-02"})
         assert "no mmc disk has the partition" in said
         assert root == ""
 
     @pytest.mark.parametrize("cmdline", [f"root=PARTUUID={IMAGE_ID}-02", U_BOOT % "scsi", "quiet"])
-    def test_an_older_script_of_u_boot_says_nothing_of_it(self, tmp_path: Path, cmdline: str) -> None:
+    def test_older_u_boot_script_gives_no_hint(self, tmp_path: Path, cmdline: str) -> None:
         assert self._said(tmp_path, cmdline, {"mmcblk0p2": f"{IMAGE_ID}-02"}) == ("", "")
 
-    def test_it_needs_no_other_script_before_it(self, tmp_path: Path) -> None:
+    def test_script_depends_on_no_earlier_script(self, tmp_path: Path) -> None:
         assert self._said(tmp_path, "", {}, "prereqs") == ("", "")

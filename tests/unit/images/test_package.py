@@ -29,13 +29,13 @@ def service(text: str) -> list[str]:
     return sorted(line for line in lines if line and not line.startswith("#") and line.split("=")[0] not in OTHERWISE)
 
 
-def test_it_is_the_unit_of_a_checkout() -> None:
+def test_package_has_the_unit_of_a_checkout() -> None:
     assert "\nProtectHome=yes\n" in UNIT.read_text()
     assert service(UNIT.read_text()) == service(unit("gw", Path("/var/lib/waypost"), files=1, ports=[1883]))
 
 
 @needs_systemd
-def test_it_gives_few_rights() -> None:
+def test_unit_grants_few_rights() -> None:
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--no-pager", str(UNIT)],
         capture_output=True, text=True, timeout=60, check=True,
@@ -46,7 +46,7 @@ def test_it_gives_few_rights() -> None:
 
 
 @needs_systemd
-def test_systemd_takes_it(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     program = shutil.which("true") or "/bin/true"
     text = re.sub(r"(?m)^(ExecStart(?:Pre)?)=\S+", rf"\1={program}", UNIT.read_text())
     (tmp_path / UNIT_NAME).write_text(text.replace("file:/usr/share", "https://usr.share.invalid"))
@@ -57,7 +57,7 @@ def test_systemd_takes_it(tmp_path: Path) -> None:
     assert not [line for line in done.stderr.splitlines() if UNIT_NAME in line], done.stderr
 
 
-def test_no_file_of_it_is_below_a_link_of_the_system(tmp_path: Path) -> None:
+def test_no_file_is_below_a_symbolic_link_of_the_system(tmp_path: Path) -> None:
     """Debian's /lib, /bin and /sbin are links into /usr; its release 13 warns of packages with files below them."""
     frozen = tmp_path / "frozen"
     frozen.mkdir()
@@ -72,7 +72,7 @@ def test_scripts_are_posix(name: str) -> None:
     subprocess.run(["/bin/sh", "-n", str(deb.HERE / name)], check=True)
 
 
-def test_the_c_library_it_needs_is_read_from_what_is_in_it(tmp_path: Path) -> None:
+def test_required_c_library_is_read_from_the_binaries(tmp_path: Path) -> None:
     (tmp_path / "a.so").write_bytes(b"\x7fELF\0GLIBC_2.4\0GLIBC_2.34\0")
     (tmp_path / "b").write_bytes(b"\x7fELF..\0GLIBC_2.9\0GLIBC_2.3.4\0")
     (tmp_path / "c.txt").write_bytes(b"\0GLIBC_2.99\0")
@@ -82,9 +82,7 @@ def test_the_c_library_it_needs_is_read_from_what_is_in_it(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("serves", "said"), [(True, ""), (False, "waypost does not serve yet")])
-def test_where_another_broker_has_the_ports_the_package_is_installed_all_the_same(
-    tmp_path: Path, serves: bool, said: str
-) -> None:
+def test_package_installs_where_another_broker_uses_the_ports(tmp_path: Path, serves: bool, said: str) -> None:
     """Many a Raspberry Pi runs Mosquitto, and a package that is half installed stops every later `apt`."""
     (tmp_path / "systemd").mkdir()
     text = (deb.HERE / "postinst").read_text()

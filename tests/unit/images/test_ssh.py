@@ -31,7 +31,7 @@ def start(data: Path) -> str:
     {}, {"host_ed25519": b""}, {"host_ed25519": b"", "host_ed25519.pub": b""},
     {"fresh": b"-----BEGIN OPENSSH PRIV", "fresh.pub": b""},
 ])  # fmt: skip
-def test_what_a_power_cut_leaves_is_made_anew(tmp_path: Path, left: dict[str, bytes]) -> None:
+def test_host_key_torn_by_a_power_cut_is_recreated(tmp_path: Path, left: dict[str, bytes]) -> None:
     (tmp_path / "ssh").mkdir()
     for name, content in left.items():
         (tmp_path / "ssh" / name).write_bytes(content)

@@ -31,19 +31,19 @@ def steps(tmp_path: Path) -> BuildSteps:
 
 
 class TestResults:
-    def test_the_same_inputs_are_worked_on_once(self, steps: BuildSteps) -> None:
+    def test_equal_inputs_run_a_step_once(self, steps: BuildSteps) -> None:
         make = Counted()
         first = steps.result("part", "a part", ["one"], make)
         assert steps.result("part", "a part", ["one"], make) == first
         assert (make.done, steps.seconds["part"]) == (1, 0.0)
 
-    def test_other_inputs_and_a_wish_are_worked_on(self, steps: BuildSteps) -> None:
+    def test_changed_inputs_or_force_run_the_step(self, steps: BuildSteps) -> None:
         make = Counted()
         steps.result("part", "a part", ["one"], make)
         steps.result("part", "a part", ["two"], make)
         assert (steps.result("part", "a part", ["two"], make, again=True) / "file").read_text() == "3"
 
-    def test_a_failure_leaves_no_result(self, steps: BuildSteps, tmp_path: Path) -> None:
+    def test_failure_leaves_no_result(self, steps: BuildSteps, tmp_path: Path) -> None:
         def fail(folder: Path, _log: Path) -> None:
             (folder / "half").touch()
             raise ImageError("no")
@@ -54,7 +54,7 @@ class TestResults:
         assert [path.name for path in made.iterdir()] == ["file"]
 
     @pytest.mark.parametrize(("number", "hint"), [(errno.ENOSPC, "free some space"), (errno.EIO, "")])
-    def test_what_the_disk_says_is_said(self, steps: BuildSteps, number: int, hint: str) -> None:
+    def test_disk_error_is_reported(self, steps: BuildSteps, number: int, hint: str) -> None:
         def full(folder: Path, _log: Path) -> None:
             raise OSError(number, os.strerror(number), str(folder / "file"))
 
@@ -63,14 +63,14 @@ class TestResults:
         assert failed.value.hint.startswith(hint)
         assert steps.result("part", "a part", ["one"], Counted())
 
-    def test_old_results_go(self, steps: BuildSteps, tmp_path: Path) -> None:
+    def test_old_results_are_removed(self, steps: BuildSteps, tmp_path: Path) -> None:
         for number in range(OLD_KEPT + 2):
             newest = steps.result("part", "a part", [str(number)], Counted())
         left = [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
         assert len(left) == OLD_KEPT
         assert newest in left
 
-    def test_what_was_cut_off_goes(self, steps: BuildSteps, tmp_path: Path) -> None:
+    def test_interrupted_results_are_removed(self, steps: BuildSteps, tmp_path: Path) -> None:
         def cut(_folder: Path, _log: Path) -> None:
             raise KeyboardInterrupt
 
@@ -81,14 +81,14 @@ class TestResults:
         [left] = (tmp_path / "cache").glob("*.part")
         assert left.name.startswith("part-other-")
 
-    def test_where_nothing_can_be_kept(self, tmp_path: Path) -> None:
+    def test_unwritable_cache_is_reported(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(ImageError, match=r"Not a directory|File exists"):
             BuildSteps(tmp_path / "file").result("part", "a part", [], Counted())
 
 
 class TestKeys:
-    def test_a_file_and_a_folder_count_by_content_and_name(self, tmp_path: Path) -> None:
+    def test_files_and_folders_count_by_content_and_name(self, tmp_path: Path) -> None:
         folder = tmp_path / "folder"
         folder.mkdir()
         file = folder / "a"
@@ -106,7 +106,7 @@ class TestKeys:
         inputs: list[list[Input]] = [[folder], [folder / "b"], ["b"], [b"b", "c"], ["bc"]]
         assert len({make_key(each) for each in inputs}) == 5
 
-    def test_what_is_made_of_sources_does_not_count(self, tmp_path: Path) -> None:
+    def test_generated_files_do_not_count(self, tmp_path: Path) -> None:
         before = hash_tree(tmp_path)
         (tmp_path / "__pycache__").mkdir()
         (tmp_path / "__pycache__" / "a.pyc").touch()
@@ -115,18 +115,18 @@ class TestKeys:
 
 
 class TestPrograms:
-    def test_what_is_missing_is_named_with_its_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_program_is_named_with_its_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("images.programs.find", lambda _: None)
         with pytest.raises(ImageError, match="missing on this machine: genimage, mcopy") as caught:
             require("genimage", "mcopy")
         assert caught.value.hint == "sudo apt install genimage mtools"
 
-    def test_a_missing_file_too(self) -> None:
+    def test_missing_file_is_named(self) -> None:
         with pytest.raises(ImageError) as caught:
             require("sh", files={"/nonexistent/u-boot.bin": "u-boot-qemu"})
         assert caught.value.hint == "sudo apt install u-boot-qemu"
 
-    def test_one_that_fails_shows_what_it_said(self, tmp_path: Path) -> None:
+    def test_failing_program_shows_its_output(self, tmp_path: Path) -> None:
         with pytest.raises(ImageError, match=r"sh ended with 3:\n(?s:.*)no room"):
             run("sh", "-c", "echo no room; exit 3", log=tmp_path / "log")
         with pytest.raises(ImageError, match="cannot be started"):
@@ -134,13 +134,13 @@ class TestPrograms:
         with pytest.raises(ImageError, match="no such thing"):
             run_for_output("sh", "-c", "echo no such thing >&2; exit 1")
 
-    def test_it_is_given_input_and_its_words_are_kept(self, tmp_path: Path) -> None:
+    def test_program_gets_input_and_its_output_is_returned(self, tmp_path: Path) -> None:
         run("cat", log=tmp_path / "log", given="hello")
         assert (tmp_path / "log").read_text() == f"$ {find('cat')}\nhello"
 
 
 class TestCopies:
-    def test_a_copy_takes_the_place_of_an_earlier_one_only(self, tmp_path: Path) -> None:
+    def test_copy_replaces_only_its_own_earlier_result(self, tmp_path: Path) -> None:
         made, out = tmp_path / "made", tmp_path / "out"
         made.mkdir()
         (made / "program").write_text("1")

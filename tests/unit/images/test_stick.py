@@ -96,32 +96,32 @@ def name(version: str) -> str:
     return f"waypost-{version}-arm64.raucb"
 
 
-def test_of_two_the_newer_one_is_installed(gateway: Gateway) -> None:
+def test_newer_of_two_bundles_is_installed(gateway: Gateway) -> None:
     bundles = {name(each): f"signed {each}" for each in ("0.9.0", "0.10.0", "0.2.0")}
     assert gateway.put_in(bundles) == [f"installs {name('0.10.0')}", "reboot"]
 
 
-def test_a_stick_without_a_bundle_is_none(gateway: Gateway) -> None:
+def test_stick_without_a_bundle_is_ignored(gateway: Gateway) -> None:
     (gateway.stick / name("8")).symlink_to("/etc/passwd")
     (gateway.stick / name("9")).mkdir()
     assert gateway.put_in({"holiday.jpg": "", "waypost-0.2.0-amd64.raucb": "signed 0.2.0"}) == []
 
 
 @pytest.mark.parametrize("older", ["0.1.0", "0.2.0", "0.3.0~rc1", "0.3.0"])
-def test_one_that_is_no_newer_is_left_whatever_it_is_called(gateway: Gateway, older: str) -> None:
+def test_bundle_that_is_not_newer_is_ignored_under_any_name(gateway: Gateway, older: str) -> None:
     gateway.runs("0.3.0")
     [said] = gateway.put_in({name("7.0.0"): f"signed {older}"})
     assert f"{name('7.0.0')} on the stick is not installed: it holds {older}, and 0.3.0 runs" in said
 
 
-def test_of_two_of_which_one_is_torn_or_of_another_maker_the_other_is_installed(gateway: Gateway) -> None:
+def test_valid_bundle_is_installed_next_to_a_torn_or_foreign_one(gateway: Gateway) -> None:
     told, *done = gateway.put_in({name("0.3.0"): "by somebody", name("0.2.0"): "signed 0.2.0"})
     assert f"{name('0.3.0')} on the stick is not installed: signature verification failed" in told
     assert done == [f"installs {name('0.2.0')}", "reboot"]
 
 
 @pytest.mark.parametrize("file_system", ["ntfs", "BitLocker", "hfsplus"])
-def test_a_stick_that_cannot_be_read_says_so_and_what_helps(gateway: Gateway, file_system: str) -> None:
+def test_unreadable_stick_is_reported_with_a_remedy(gateway: Gateway, file_system: str) -> None:
     done = gateway.read(file_system, {name("9"): "signed 9"})
     assert done.returncode == 0
     [said] = done.stdout.splitlines()
@@ -129,13 +129,13 @@ def test_a_stick_that_cannot_be_read_says_so_and_what_helps(gateway: Gateway, fi
     assert "FAT32 or exFAT" in said
 
 
-def test_a_stick_that_is_damaged_says_so(gateway: Gateway) -> None:
+def test_damaged_stick_is_reported(gateway: Gateway) -> None:
     done = gateway.read("ext4", {})
     assert done.returncode == 1
     assert "sda1 (ext4) cannot be read: bad superblock" in done.stdout
 
 
-def test_one_that_was_given_up_is_left_for_the_next(gateway: Gateway) -> None:
+def test_rolled_back_bundle_is_skipped(gateway: Gateway) -> None:
     said = gateway.put_in({name("0.3.0"): "signed 0.3.0\ngiven up", name("0.2.0"): "signed 0.2.0"})
     assert said == [f"installs {name('0.3.0')}", f"installs {name('0.2.0')}", "reboot"]
     for each in gateway.stick.iterdir():
@@ -143,12 +143,12 @@ def test_one_that_was_given_up_is_left_for_the_next(gateway: Gateway) -> None:
     assert gateway.put_in({name("0.3.0"): "signed 0.3.0\ngiven up"}) == [f"installs {name('0.3.0')}"], "no restart"
 
 
-def test_names_draw_nothing_on_the_console(gateway: Gateway) -> None:
+def test_names_cannot_control_the_console(gateway: Gateway) -> None:
     [said] = gateway.put_in({name("1\x1b[2J\x07"): "by somebody"})
     assert said.startswith("Waypost: waypost-1[2J-arm64.raucb on the stick is not installed")
 
 
-def test_names_of_two_lines_and_patterns_are_no_files(gateway: Gateway) -> None:
+def test_names_with_newlines_and_patterns_are_ignored(gateway: Gateway) -> None:
     said = gateway.put_in({name("1\n2"): "signed 3", name("[4]"): "signed 4", name("4"): "by somebody"})
     assert said[-2:] == [f"installs {name('[4]')}", "reboot"]
     assert not [line for line in said[:-2] if "is not installed" not in line]

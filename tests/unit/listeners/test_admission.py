@@ -96,7 +96,7 @@ async def settled(rig: Rig) -> None:
             await asyncio.sleep(0)
 
 
-def test_one_connection_holds_two_messages_at_most() -> None:
+def test_one_connection_holds_at_most_two_messages() -> None:
     def case(rig: Rig) -> None:
         connection, other = rig.known(), rig.known("192.0.2.2", held=4 * MIB)
         connection.hold(8 * MIB)
@@ -108,7 +108,7 @@ def test_one_connection_holds_two_messages_at_most() -> None:
     run(case)
 
 
-def test_one_address_holds_half_and_its_greediest_gives_way() -> None:
+def test_one_address_holds_at_most_half_and_its_largest_holder_is_closed() -> None:
     def case(rig: Rig) -> None:
         other = rig.known("192.0.2.2", held=8 * MIB)
         small = rig.known(held=MIB)
@@ -121,7 +121,7 @@ def test_one_address_holds_half_and_its_greediest_gives_way() -> None:
     run(case)
 
 
-def test_of_the_pool_the_greediest_address_gives_way() -> None:
+def test_largest_address_of_the_pool_is_closed() -> None:
     """Many small connections of one address hold more than the large connection of another."""
 
     async def case(rig: Rig) -> None:
@@ -138,7 +138,7 @@ def test_of_the_pool_the_greediest_address_gives_way() -> None:
     run(case)
 
 
-def test_many_that_make_room_are_closed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_closings_are_spread_over_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission_module, "SHED_S", 0.0)
 
     async def case(rig: Rig) -> None:
@@ -157,7 +157,7 @@ def test_many_that_make_room_are_closed_in_turns(monkeypatch: pytest.MonkeyPatch
     run(case)
 
 
-def test_what_an_end_brings_about_is_counted_and_nobody_is_closed_in_between() -> None:
+def test_effects_of_a_close_are_counted_before_another_is_closed() -> None:
     """The end of one connection raises the bytes of another, as its will does."""
 
     class Leaving(Connection):
@@ -180,7 +180,7 @@ def test_what_an_end_brings_about_is_counted_and_nobody_is_closed_in_between() -
     run(case)
 
 
-def test_a_user_holds_half_from_wherever() -> None:
+def test_user_holds_at_most_half_from_all_addresses() -> None:
     def case(rig: Rig) -> None:
         joe = [rig.known(f"192.0.2.{number}", "joe", 4 * MIB) for number in range(4)]
         ann = rig.known("192.0.2.1", "ann", 6 * MIB)
@@ -191,7 +191,7 @@ def test_a_user_holds_half_from_wherever() -> None:
     run(case)
 
 
-def test_strained_only_the_greediest_of_the_greediest_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_pressure_only_the_largest_holder_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection is read again when the strain ends, and closed when the strain stays."""
     monkeypatch.setattr(admission_module, "STRAINED_S_MAX", 0.05)
 
@@ -214,7 +214,7 @@ def test_strained_only_the_greediest_of_the_greediest_is_read(monkeypatch: pytes
     run(case)
 
 
-def test_thousands_of_holders_are_looked_at_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thousands_of_holders_are_examined_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Admission pauses one connection a turn until only the greediest are read."""
     monkeypatch.setattr(admission_module, "ADMISSION_CHECK_S", 0.0)
 
@@ -241,7 +241,7 @@ def test_thousands_of_holders_are_looked_at_in_turns(monkeypatch: pytest.MonkeyP
     run(case)
 
 
-def test_the_oldest_unknown_of_the_address_with_most_makes_room() -> None:
+def test_oldest_unidentified_connection_of_the_largest_address_is_closed() -> None:
     def case(rig: Rig) -> None:
         lone = Connection(rig.counted, "192.0.2.9")
         assert not rig.admission.make_room(), "nobody gives way for his equal"
@@ -257,7 +257,7 @@ def test_the_oldest_unknown_of_the_address_with_most_makes_room() -> None:
     run(case)
 
 
-def test_unknown_peers_share_a_pool_of_their_own() -> None:
+def test_unidentified_peers_share_a_separate_pool() -> None:
     """Their cost counts, and the connection with the largest share is closed first."""
 
     def case(rig: Rig) -> None:
@@ -275,7 +275,7 @@ def test_unknown_peers_share_a_pool_of_their_own() -> None:
     run(case)
 
 
-def test_the_last_places_are_for_those_with_few() -> None:
+def test_last_places_are_for_addresses_with_few_connections() -> None:
     def case(rig: Rig) -> None:
         for _ in range(90):
             rig.known(user="greedy")
@@ -287,7 +287,7 @@ def test_the_last_places_are_for_those_with_few() -> None:
     run(case)
 
 
-def test_who_is_displaced_is_not_let_in_afterwards() -> None:
+def test_displaced_connection_is_not_admitted_afterwards() -> None:
     def case(rig: Rig) -> None:
         first, second = Connection(rig.counted), Connection(rig.counted)
         rig.admission.make_room()
@@ -297,7 +297,7 @@ def test_who_is_displaced_is_not_let_in_afterwards() -> None:
     run(case)
 
 
-def test_nobody_new_while_the_process_takes_too_much() -> None:
+def test_no_new_connection_is_admitted_while_the_process_uses_too_much() -> None:
     async def case(rig: Rig) -> None:
         taken = [MEMORY + 1]
         rig.admission.resident = ResidentMemory(MEMORY, read=lambda: taken[0], trim=lambda: None)
@@ -314,7 +314,7 @@ def test_nobody_new_while_the_process_takes_too_much() -> None:
     run(case)
 
 
-def test_the_allocator_is_asked_seldom_while_it_has_nothing() -> None:
+def test_allocator_is_rarely_queried_while_it_has_nothing_to_return() -> None:
     asked: list[float] = []
     now = 0.0
     resident = ResidentMemory(100 * MIB, read=lambda: 60 * MIB, trim=lambda: asked.append(now))
@@ -329,7 +329,7 @@ def test_the_allocator_is_asked_seldom_while_it_has_nothing() -> None:
     assert resident.update(now + 6, freed=False), "and what was given up meanwhile is not forgotten"
 
 
-def test_what_peers_had_is_given_back_when_they_leave_by_themselves() -> None:
+def test_memory_of_departed_peers_is_returned() -> None:
     taken, asked = [40 * MIB], list[float]()
     resident = ResidentMemory(256 * MIB, read=lambda: taken[0], trim=lambda: asked.append(taken[0]))
     assert not resident.update(0.0, freed=False, left=True), "others may leave too"
@@ -342,7 +342,7 @@ def test_what_peers_had_is_given_back_when_they_leave_by_themselves() -> None:
     assert not resident.update(20.0 + TRIM_CALM_S, freed=False)
 
 
-def test_what_a_burst_took_in_passing_is_given_back_when_it_is_over() -> None:
+def test_memory_of_a_burst_is_returned_afterwards() -> None:
     """No connection has closed."""
     taken, asked = [40 * MIB], list[float]()
     resident = ResidentMemory(256 * MIB, read=lambda: taken[0], trim=lambda: asked.append(taken[0]))
@@ -357,7 +357,7 @@ def test_what_a_burst_took_in_passing_is_given_back_when_it_is_over() -> None:
 
 
 @pytest.mark.parametrize("share", [4, 2])
-def test_while_peers_leave_the_allocator_is_asked_seldom(share: int) -> None:
+def test_allocator_is_rarely_queried_while_peers_leave(share: int) -> None:
     """Each trim stops the loop for milliseconds. A process with much memory trims without waiting."""
     bytes_max, now = 1_024 * MIB, 0.0
     taken, asked = [bytes_max // share], list[float]()
@@ -374,7 +374,7 @@ def test_while_peers_leave_the_allocator_is_asked_seldom(share: int) -> None:
     assert TRIM_LATEST_S <= 10, "what was given up is given back within 10 s"
 
 
-def test_what_is_left_of_an_attack_is_given_back_soon() -> None:
+def test_memory_of_an_attack_is_returned_soon() -> None:
     asked: list[float] = []
     now = 0.0
     resident = ResidentMemory(1_024 * MIB, read=lambda: 100 * MIB, trim=lambda: asked.append(now))
@@ -385,7 +385,7 @@ def test_what_is_left_of_an_attack_is_given_back_soon() -> None:
     assert asked[0] - 5 <= TRIM_CALM_S + 0.25
 
 
-def test_connections_that_end_by_themselves_are_told_to_who_looks_at_memory() -> None:
+def test_ended_connections_are_reported_to_the_memory_check() -> None:
     def case(rig: Rig) -> None:
         asked: list[int] = []
         rig.admission.resident = ResidentMemory(
@@ -414,5 +414,5 @@ def test_connections_that_end_by_themselves_are_told_to_who_looks_at_memory() ->
         ("", ""),
     ],
 )
-def test_remote_addresses(host: str, remote: str) -> None:
+def test_remote_addresses_are_normalised(host: str, remote: str) -> None:
     assert remote_of(host) == remote

@@ -95,19 +95,19 @@ Run = Callable[[Coroutine[None, None, str | None]], str | None]
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("why", ["unknown ca", "certificate expired", "certificate revoked"])
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
-def test_what_is_wrong_with_our_certificate(pki: Pki, run: Run, why: str, version: ssl.TLSVersion) -> None:
+def test_faults_of_our_certificate_are_reported(pki: Pki, run: Run, why: str, version: ssl.TLSVersion) -> None:
     words = run(refused(pki, pki.shown[why], version)) or ""
     assert words.startswith(f"the peer refuses TLS with us ({why}): ")
     assert "waypost edge enrol" in words
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def test_the_peer_wants_a_certificate(pki: Pki, run: Run) -> None:
+def test_required_client_certificate_is_reported(pki: Pki, run: Run) -> None:
     words = run(refused(pki, None, ssl.TLSVersion.TLSv1_3)) or ""
     assert words.startswith("the peer refuses TLS with us (certificate required): it requires a client certificate")
 
 
-def test_what_is_no_alert() -> None:
+def test_other_errors_are_not_alerts() -> None:
     assert refusal(None) is None
     assert refusal(OSError(111, "refused")) is None
     error = ssl.SSLError(1, "x")

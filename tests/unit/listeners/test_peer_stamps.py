@@ -11,7 +11,7 @@ from edge.broker.security.peer_tls import peer_stamps
 
 
 @pytest.mark.parametrize(("name", "counts"), [("ca", True), ("certificate", True), ("key", True), ("crl", False)])
-def test_a_replaced_file_has_another_stamp(tmp_path: Path, name: str, *, counts: bool) -> None:
+def test_replaced_file_has_another_stamp(tmp_path: Path, name: str, *, counts: bool) -> None:
     paths = {each: tmp_path / each for each in ("ca", "certificate", "key", "crl")}
     for path in paths.values():
         path.write_text("old")
@@ -23,7 +23,7 @@ def test_a_replaced_file_has_another_stamp(tmp_path: Path, name: str, *, counts:
     assert (peer_stamps(files) != before) is counts
 
 
-def test_a_file_that_was_missing_has_a_stamp_when_it_is_there(tmp_path: Path) -> None:
+def test_file_that_appears_has_a_stamp(tmp_path: Path) -> None:
     assert peer_stamps(None) == ()
     files = TlsFiles(ca=str(tmp_path / "ca"))
     before = peer_stamps(files)

@@ -40,7 +40,7 @@ class Socket(asyncio.Transport):
 
 
 @pytest.mark.parametrize("put_off", [False, True])
-def test_half_connects_of_one_turn(put_off: bool) -> None:
+def test_partial_connects_of_one_turn_are_released(put_off: bool) -> None:
     """Connections may wait for their turn behind many large reads (`put_off`)."""
 
     async def scenario() -> None:

@@ -55,14 +55,14 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.mark.parametrize("binary", [False, True], ids=["PEM", "DER"])
-def test_who_is_on_it_is_refused(world: World, binary: bool) -> None:
+def test_revoked_client_is_refused(world: World, binary: bool) -> None:
     world.write(world.authority.revocations(der=binary, **TIMES))
     known = world.opened()
     assert (known.refusal(der(world.good)), known.refusal(der(world.bad))) == (GOOD, REVOKED)
     assert (known.trouble, known.closed, known.check()) == (None, False, False)
 
 
-def test_it_is_read_again_when_it_changes(world: World) -> None:
+def test_list_is_read_again_when_it_changes(world: World) -> None:
     known = world.opened()
     world.authority.revoke(world.good)
     world.write(world.authority.revocations(**TIMES))
@@ -73,7 +73,7 @@ def test_it_is_read_again_when_it_changes(world: World) -> None:
 
 
 @pytest.mark.parametrize("ruin", [b"", b"half a list", None, "torn", "another authority", "large"])
-def test_one_that_cannot_be_used_leaves_the_one_before(world: World, tmp_path: Path, ruin: bytes | str | None) -> None:
+def test_unusable_list_leaves_the_previous_one(world: World, tmp_path: Path, ruin: bytes | str | None) -> None:
     known, content = world.opened(), world.file.read_bytes()
     if ruin is None:
         world.file.unlink()
@@ -95,14 +95,14 @@ def test_one_that_cannot_be_used_leaves_the_one_before(world: World, tmp_path: P
     assert known.trouble is None
 
 
-def test_as_large_as_it_may_be(world: World) -> None:
+def test_largest_allowed_list_is_read(world: World) -> None:
     content = world.file.read_bytes()
     world.write(content + b"\n" * (CRL_BYTES_MAX - len(content)))
     assert world.opened().trouble is None
 
 
 @pytest.mark.parametrize("content", [None, b"torn"])
-def test_without_one_from_the_start_nobody_is_let_in(world: World, content: bytes | None) -> None:
+def test_missing_list_refuses_all_clients(world: World, content: bytes | None) -> None:
     world.write(content or b"")
     if content is None:
         world.file.unlink()
@@ -112,7 +112,7 @@ def test_without_one_from_the_start_nobody_is_let_in(world: World, content: byte
     assert "client certificates are refused" in (known.trouble or "")
 
 
-def test_it_counts_for_a_day_behind_its_end_and_then_lets_nobody_in(world: World) -> None:
+def test_list_applies_for_a_day_after_its_end_and_then_refuses_all_clients(world: World) -> None:
     known = world.opened()
     world.now = ENDS
     assert "ended at 2027-03-02T00:00:00Z: it applies until 2027-03-03T00:00:00Z" in (known.trouble or "")
@@ -127,7 +127,7 @@ def test_it_counts_for_a_day_behind_its_end_and_then_lets_nobody_in(world: World
     assert (known.refusal(der(world.good)), known.trouble) == (GOOD, None)
 
 
-def test_each_authority_has_its_own(world: World, tmp_path: Path) -> None:
+def test_each_authority_has_its_own_list(world: World, tmp_path: Path) -> None:
     other = Authority(tmp_path / "other", "other authority")
     device = other.issue("device")
     both = tmp_path / "both.pem"
@@ -139,7 +139,7 @@ def test_each_authority_has_its_own(world: World, tmp_path: Path) -> None:
     assert (known.refusal(der(world.bad)), known.refusal(der(device))) == (REVOKED, GOOD)
 
 
-def test_a_list_with_a_forged_signature_is_none(world: World, tmp_path: Path) -> None:
+def test_list_with_a_forged_signature_is_refused(world: World, tmp_path: Path) -> None:
     """The forging authority has the same name."""
     world.write(Authority(tmp_path / "forger").revocations(**TIMES))
     known = world.opened()
@@ -147,7 +147,7 @@ def test_a_list_with_a_forged_signature_is_none(world: World, tmp_path: Path) ->
     assert known.closed
 
 
-def test_another_file_counts_at_once(world: World, tmp_path: Path) -> None:
+def test_another_file_applies_at_once(world: World, tmp_path: Path) -> None:
     known = ClientRevocations(None, world.authority.certificate, lambda: world.now)
     assert (known.refusal(der(world.bad)), known.trouble, known.check()) == (GOOD, None, False)
     assert known.follow(str(world.file))

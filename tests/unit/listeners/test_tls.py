@@ -46,13 +46,13 @@ def other(authority: Authority) -> Issued:
 class TestFiles:
     """Files through `Certificates` and `peer_context`."""
 
-    def test_good_files(self, authority: Authority, server: Issued) -> None:
+    def test_valid_files_are_accepted(self, authority: Authority, server: Issued) -> None:
         files = TlsListener(certificate=server.certificate, key=server.key, client_ca=authority.certificate)
         context = Certificates(files).context
         assert context.minimum_version is ssl.TLSVersion.TLSv1_2
         assert context.verify_mode is ssl.CERT_OPTIONAL
 
-    def test_what_is_asked_for(self, authority: Authority, server: Issued) -> None:
+    def test_client_certificates_are_requested_as_configured(self, authority: Authority, server: Issued) -> None:
         files = TlsListener(
             certificate=server.certificate,
             key=server.key,
@@ -64,7 +64,9 @@ class TestFiles:
         assert context.minimum_version is ssl.TLSVersion.TLSv1_3
         assert context.verify_mode is ssl.CERT_REQUIRED
 
-    def test_bad_files(self, authority: Authority, server: Issued, other: Issued, tmp_path: Path) -> None:
+    def test_invalid_files_are_refused(
+        self, authority: Authority, server: Issued, other: Issued, tmp_path: Path
+    ) -> None:
         nonsense = tmp_path / "nonsense.pem"
         nonsense.write_text("no certificate")
         missing = str(tmp_path / "missing.pem")
@@ -78,7 +80,7 @@ class TestFiles:
             with pytest.raises(TlsError, match=words):
                 Certificates(TlsListener(certificate=certificate, key=key, client_ca=authority_file))
 
-    def test_peer(self, authority: Authority, server: Issued, other: Issued, tmp_path: Path) -> None:
+    def test_peer_context_is_created(self, authority: Authority, server: Issued, other: Issued, tmp_path: Path) -> None:
         context = peer_context(TlsFiles(ca=authority.certificate, certificate=server.certificate, key=server.key))
         assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
         assert context.minimum_version is ssl.TLSVersion.TLSv1_2
@@ -88,7 +90,9 @@ class TestFiles:
         with pytest.raises(PeerTlsError, match="does not belong"):
             peer_context(TlsFiles(certificate=server.certificate, key=other.key))
 
-    def test_change(self, authority: Authority, other: Issued, caplog: pytest.LogCaptureFixture) -> None:
+    def test_changed_files_are_reloaded(
+        self, authority: Authority, other: Issued, caplog: pytest.LogCaptureFixture
+    ) -> None:
         issued = authority.issue("changing")
         certificates = Certificates(TlsListener(certificate=issued.certificate, key=issued.key))
         first = certificates.context
@@ -117,7 +121,7 @@ class TestFiles:
         ({"subject": ((("commonName", ""),),)}, None),
     ],
 )
-def test_subject_name(certificate: dict[str, Any] | None, name: str | None) -> None:
+def test_subject_name_is_read(certificate: dict[str, Any] | None, name: str | None) -> None:
     assert subject_name(certificate) == name
 
 
@@ -207,7 +211,7 @@ async def closed(writer: asyncio.StreamWriter) -> None:
 class TestListener:
     """Handshakes."""
 
-    def test_identity_and_bytes(self, authority: Authority, server: Issued, other: Issued) -> None:
+    def test_identity_and_bytes_reach_the_driver(self, authority: Authority, server: Issued, other: Issued) -> None:
         async def main() -> None:
             async with Rig(server, client_ca=authority.certificate) as rig:
                 for issued, name in ((other, "other"), (None, None)):
@@ -222,7 +226,7 @@ class TestListener:
 
         asyncio.run(main())
 
-    def test_strangers_and_silence_cost_no_driver(
+    def test_strangers_and_silent_peers_get_no_driver(
         self, authority: Authority, server: Issued, other: Issued, tmp_path: Path
     ) -> None:
         stranger = Authority(tmp_path, "somebody else").issue("other")
@@ -247,7 +251,7 @@ class TestListener:
 
         asyncio.run(main())
 
-    def test_no_room(self, authority: Authority, server: Issued) -> None:
+    def test_full_listener_refuses(self, authority: Authority, server: Issued) -> None:
         async def main() -> None:
             async with Rig(server) as rig:
                 rig.room = False
@@ -288,7 +292,7 @@ class TestListener:
 
         asyncio.run(main())
 
-    def test_so_many_wait_and_no_more(
+    def test_waiting_handshakes_are_bounded(
         self, authority: Authority, server: Issued, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Above the bound the newest connection of the busiest address is closed, and stalled ones end sooner while
@@ -321,7 +325,7 @@ class TestListener:
 
         asyncio.run(main())
 
-    def test_port_in_use(self, server: Issued) -> None:
+    def test_occupied_port_is_reported(self, server: Issued) -> None:
         async def main() -> None:
             async with Rig(server) as rig:
                 again = TcpListener("amqps", rig._driver)

@@ -45,7 +45,7 @@ def opened(inner: EchoMachine | None = None, *, message_bytes_max: int = 1000) -
 class TestHandshake:
     """Opening handshake (section 4.2)."""
 
-    def test_accepted(self) -> None:
+    def test_handshake_is_accepted(self) -> None:
         found = connection()
         found.receive_data(UPGRADE, 0.0)
         head = found.data_to_send().lower()
@@ -54,7 +54,7 @@ class TestHandshake:
         assert not found.closed
         assert found.path == "/mqtt"
 
-    def test_byte_by_byte(self) -> None:
+    def test_handshake_is_read_byte_by_byte(self) -> None:
         found = connection()
         for i in range(len(UPGRADE)):
             found.receive_data(UPGRADE[i : i + 1], 0.0)
@@ -80,7 +80,7 @@ class TestHandshake:
             (b"Host: gw:1", b"Host: elsewhere.example", 403),
         ],
     )
-    def test_refused(self, old: bytes, new: bytes, status: int) -> None:
+    def test_invalid_handshakes_are_refused(self, old: bytes, new: bytes, status: int) -> None:
         assert old in UPGRADE
         inner = EchoMachine()
         found = connection(inner)
@@ -95,29 +95,29 @@ class TestHandshake:
         assert found.receive_data(b"more", 0.0) == ()
 
     @pytest.mark.parametrize("origin", [b"http://gw", b"https://gw:8443", b"http://localhost:3000", b"http://[::1]"])
-    def test_origins_that_may(self, origin: bytes) -> None:
+    def test_allowed_origins_are_accepted(self, origin: bytes) -> None:
         found = connection()
         found.receive_data(UPGRADE.replace(b"Host: gw:1", b"Host: gw:1\r\nOrigin: " + origin), 0.0)
         assert found.data_to_send().startswith(b"HTTP/1.1 101 ")
 
-    def test_a_certificate_is_no_word_of_the_page_that_connects(self) -> None:
+    def test_certificate_does_not_replace_the_origin(self) -> None:
         found = connection(guarded=True, identity="pump7")
         found.receive_data(UPGRADE.replace(b"Host: gw:1", b"Host: gw:1\r\nOrigin: https://elsewhere.example"), 0.0)
         assert found.data_to_send().startswith(b"HTTP/1.1 403 ")
 
-    def test_any_origin_where_everybody_says_who_he_is(self) -> None:
+    def test_any_origin_is_accepted_where_clients_authenticate(self) -> None:
         found = connection(guarded=True)
         found.receive_data(UPGRADE.replace(b"Host: gw:1", b"Host: gw:1\r\nOrigin: https://elsewhere.example"), 0.0)
         assert found.data_to_send().startswith(b"HTTP/1.1 101 ")
 
-    def test_endless_request(self) -> None:
+    def test_endless_request_closes(self) -> None:
         found = connection()
         for _ in range(HANDSHAKE_BYTES_MAX // 64 + 1):
             found.receive_data(b"x" * 64, 0.0)
         assert found.data_to_send()[:12] in (b"HTTP/1.1 431", b"HTTP/1.1 400")
         assert found.closed
 
-    def test_no_request_in_time(self) -> None:
+    def test_missing_request_times_out(self) -> None:
         found = connection(EchoMachine(deadline=10.0))
         assert found.deadline == 10.0
         assert found.handle_timeout(9.0) == ["timeout"]
@@ -131,13 +131,13 @@ class TestHandshake:
 class TestFrames:
     """Frames and closing (sections 5 and 7)."""
 
-    def test_a_read_is_one_call_of_the_machine_inside(self) -> None:
+    def test_read_is_one_call_of_the_inner_machine(self) -> None:
         found = opened()
         data = frame(2, b"one") + frame(2, b"two", final=False) + frame(9, b"a") + frame(9, b"b") + frame(0, b"three")
         assert found.receive_data(data, 1.0) == [b"onetwothree"]
         assert found.data_to_send() == frame(10, b"b", masked=False) + frame(2, b"onetwothree", masked=False)
 
-    def test_large_output_in_several_messages(self) -> None:
+    def test_large_output_is_sent_in_several_messages(self) -> None:
         inner = EchoMachine()
         found = opened(inner)
         inner.out = bytes(SEND_BYTES_MAX + 5)
@@ -173,7 +173,7 @@ class TestFrames:
             (frame(1, b"\xff"), 1007),
         ],
     )
-    def test_closed_with(self, data: bytes, code: int) -> None:
+    def test_violations_close_with_their_code(self, data: bytes, code: int) -> None:
         inner = EchoMachine()
         found = opened(inner)
         told = found.receive_data(frame(2, b"before") + data, 1.0)
@@ -186,26 +186,26 @@ class TestFrames:
         assert int.from_bytes(answer[2:4], "big") == code
         assert found.receive_data(frame(2, b"after"), 1.0) == ()
 
-    def test_a_claimed_size_takes_no_memory(self) -> None:
+    def test_claimed_size_takes_no_memory(self) -> None:
         found = opened()
         found.receive_data(frame(2, b"", size=1 << 40), 1.0)
         assert found.receive_data(b"x" * 1001, 1.0)[-1] == "eof"
         assert int.from_bytes(found.data_to_send()[2:4], "big") == 1009
 
-    def test_end_from_inside(self) -> None:
+    def test_inner_machine_may_end_the_connection(self) -> None:
         found = opened()
         found.receive_data(frame(2, b"quit"), 1.0)
         assert not found.closed
         assert found.data_to_send() == frame(2, b"quit", masked=False) + frame(8, b"\x03\xe8", masked=False)
         assert found.closed
 
-    def test_eof(self) -> None:
+    def test_eof_closes(self) -> None:
         found = opened()
         assert found.receive_eof(1.0) == ["eof"]
         assert found.closed
         assert found.data_to_send() == b""
 
-    def test_deadline_is_the_one_inside(self) -> None:
+    def test_deadline_is_that_of_the_inner_machine(self) -> None:
         inner = EchoMachine(deadline=7.0)
         found = opened(inner)
         assert found.deadline == 7.0
@@ -242,7 +242,7 @@ def calls(found: WebSocketConnection, data: bytes) -> list[Sequence[Any]]:
     return told
 
 
-def test_many_frames_are_taken_in_parts() -> None:
+def test_many_frames_are_processed_in_parts() -> None:
     found = opened()
     told = calls(found, frame(9, b"") * (5 * FRAMES_AT_ONCE) + frame(2, b"last"))
     assert len(told) >= 5
@@ -252,7 +252,7 @@ def test_many_frames_are_taken_in_parts() -> None:
 
 
 @pytest.mark.parametrize("end", [frame(8, b"\x03\xe8"), frame(1, b"text")], ids=["close", "text"])
-def test_an_end_waits_for_what_came_before(end: bytes) -> None:
+def test_end_waits_for_earlier_frames(end: bytes) -> None:
     inner = Parts()
     found = opened(inner)
     told = calls(found, frame(2, b"abc") + frame(2, b"def") + end + frame(2, b"never"))
@@ -262,20 +262,20 @@ def test_an_end_waits_for_what_came_before(end: bytes) -> None:
     assert inner.ended == 1
 
 
-def test_frames_behind_what_the_machine_inside_has_left() -> None:
+def test_frames_after_the_inner_machine_ended_are_dropped() -> None:
     found = opened(Parts())
     first = frame(2, b"ab") * FRAMES_AT_ONCE
     told = calls(found, first + frame(2, b"cd"))
     assert b"".join(event for each in told for event in each) == b"ab" * FRAMES_AT_ONCE + b"cd"
 
 
-def test_a_turn_without_bytes_goes_to_the_machine_inside() -> None:
+def test_turn_without_bytes_goes_to_the_inner_machine() -> None:
     """`Driver.wake` continues SASL after the verdict on a password (`bridge.transport.connection`)."""
     assert opened().receive_data(b"", 0.0) == [b""]
     assert connection().receive_data(b"", 0.0) == [], "before it is open there is nothing to wait for"
 
 
-class TestConnectingEnd:
+class TestClient:
     """The client's end against the server's end (section 4.1)."""
 
     @staticmethod
@@ -288,7 +288,7 @@ class TestConnectingEnd:
         server.receive_data(client.data_to_send(), 0.0)
         return list(client.receive_data(server.data_to_send(), 0.0))
 
-    def test_bytes_cross_both_ways(self) -> None:
+    def test_bytes_pass_both_ways(self) -> None:
         client, server = self.pair()
         inside = client.inner
         assert isinstance(inside, EchoMachine)
@@ -301,7 +301,7 @@ class TestConnectingEnd:
         client_bytes = client.data_to_send()
         assert client_bytes.count(bytes(range(256))) == 0  # masked (section 5.3)
 
-    def test_answer_byte_by_byte(self) -> None:
+    def test_answer_is_read_byte_by_byte(self) -> None:
         client, server = self.pair()
         server.receive_data(client.data_to_send(), 0.0)
         for byte in server.data_to_send():
@@ -309,7 +309,7 @@ class TestConnectingEnd:
             client.receive_data(bytes((byte,)), 0.0)
         assert client.opened
 
-    def test_another_protocol_there(self) -> None:
+    def test_other_subprotocol_is_refused(self) -> None:
         client, server = self.pair("amqp")
         assert self.exchange(client, server) == ["eof"]
         assert client.closed
@@ -325,20 +325,20 @@ class TestConnectingEnd:
             (b"HTTP/1.1 200 OK\r\nX: " + b"x" * HANDSHAKE_BYTES_MAX, "larger than"),
         ],
     )
-    def test_no_websocket_there(self, answer: bytes, why: str) -> None:
+    def test_server_without_websocket_is_refused(self, answer: bytes, why: str) -> None:
         client, _ = self.pair()
         assert client.receive_data(answer, 0.0) == ["eof"]
         assert client.closed
         assert why in client.refused
 
-    def test_a_server_that_names_no_subprotocol(self) -> None:
+    def test_server_without_a_subprotocol_is_refused(self) -> None:
         client, server = self.pair()
         server.receive_data(client.data_to_send(), 0.0)
         answer = server.data_to_send().replace(b"Sec-WebSocket-Protocol: mqtt\r\n", b"")
         assert client.receive_data(answer, 0.0) == ["eof"]
         assert "does not speak mqtt" in client.refused
 
-    def test_given_up(self) -> None:
+    def test_abort_closes(self) -> None:
         client, server = self.pair()
         client.fail("paused")
         assert client.closed
@@ -346,7 +346,7 @@ class TestConnectingEnd:
         assert client.receive_data(server.data_to_send(), 0.0) == ()
         assert client.refused == "paused"
 
-    def test_the_peer_closes(self) -> None:
+    def test_peer_may_close(self) -> None:
         client, server = self.pair()
         self.exchange(client, server)
         client.data_to_send()

@@ -54,12 +54,12 @@ READING = json.dumps(
         ("$.temp > 100 || $.ok && $.unit == 'C'", True),
     ],
 )
-def test_what_a_condition_says(condition: str, holds: bool) -> None:
+def test_condition_evaluates_to_its_meaning(condition: str, holds: bool) -> None:
     assert JsonCondition(condition).holds(READING) is holds
 
 
 @pytest.mark.parametrize("body", [b"", b"no json", b"\xff", b'{"temp":', b"[" * 5_000])
-def test_no_condition_is_true_of_what_is_no_json(body: bytes) -> None:
+def test_conditions_are_false_for_bodies_that_are_not_json(body: bytes) -> None:
     assert not JsonCondition("!$.x").holds(body)
 
 
@@ -81,12 +81,12 @@ def test_no_condition_is_true_of_what_is_no_json(body: bytes) -> None:
         ("$.a == 1 == 2", "&&"),
     ],
 )
-def test_what_is_no_condition(condition: str, says: str) -> None:
+def test_invalid_conditions_raise(condition: str, says: str) -> None:
     with pytest.raises(JsonConditionError, match=says):
         JsonCondition(condition)
 
 
-def test_bounds() -> None:
+def test_bounds_are_enforced() -> None:
     JsonCondition("$." + "a" * (JSON_CONDITION_LENGTH_MAX - 2))
     with pytest.raises(JsonConditionError, match="characters"):
         JsonCondition("$." + "a" * (JSON_CONDITION_LENGTH_MAX - 1))
@@ -101,7 +101,7 @@ def test_bounds() -> None:
     assert not JsonCondition("$.a").holds(fits + b" ")
 
 
-def test_no_body_takes_long() -> None:
+def test_evaluation_time_is_bounded_for_any_body() -> None:
     condition = JsonCondition("$.a == 1 || $['b'] == 2")
     worst = [
         b"[" * JSON_CONDITION_BODY_BYTES_MAX,

@@ -25,7 +25,7 @@ class TestAbsentConsumer:
         wanted = address.removesuffix("x") + pattern
         return MqttClient(site, "subscriber", wanted, session_expiry_interval_s=100)
 
-    def test_an_mqtt_publisher_is_told_so(self, address: str, pattern: str) -> None:
+    def test_mqtt_publisher_gets_an_error(self, address: str, pattern: str) -> None:
         site = MixedSite()
         subscriber = self.subscriber(site, address, pattern)
         publisher = MqttClient(site, "publisher")
@@ -38,7 +38,7 @@ class TestAbsentConsumer:
         back.lose()
         assert reasons(publisher.publish(address, b"nobody")) == [R.NO_MATCHING_SUBSCRIBERS]
 
-    def test_an_amqp_sender_gets_no_credit(self, address: str, pattern: str) -> None:
+    def test_amqp_sender_gets_no_credit(self, address: str, pattern: str) -> None:
         site = MixedSite()
         subscriber = self.subscriber(site, address, pattern)
         subscriber.lose()
@@ -53,7 +53,7 @@ class TestAbsentConsumer:
         assert back.take() == [b"there"]
         assert [state for _, state, _ in client.outcomes(sender)] == [DeliveryState.ACCEPTED]
 
-    def test_a_sender_with_credit_gets_its_message_back(self, address: str, pattern: str) -> None:
+    def test_message_of_a_sender_with_credit_is_released(self, address: str, pattern: str) -> None:
         site = MixedSite()
         subscriber = self.subscriber(site, address, pattern)
         client = site.client()
@@ -64,7 +64,7 @@ class TestAbsentConsumer:
         site.settle_down()
         assert [state for _, state, _ in client.outcomes(sender)] == [DeliveryState.RELEASED]
 
-    def test_the_session_ends_once(self, address: str, pattern: str) -> None:
+    def test_session_ends_once(self, address: str, pattern: str) -> None:
         site = MixedSite()
         subscriber = self.subscriber(site, address, pattern)
         subscriber.lose()

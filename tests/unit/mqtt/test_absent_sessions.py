@@ -36,7 +36,7 @@ def subscribed(
     return peer
 
 
-def test_it_is_found_as_it_was_left() -> None:
+def test_session_is_restored_unchanged() -> None:
     site = SessionSite()
     request = SubscriptionRequest("topic/+", 1, retain_as_published=True, retain_handling=2)
     subscribed(site, request, identifier=7).lose()
@@ -55,7 +55,7 @@ def test_it_is_found_as_it_was_left() -> None:
     assert (message.topic, message.properties.subscription_identifier) == ("topic/1", (7,))
 
 
-def test_packet_identifiers_of_qos_2_are_known_again() -> None:
+def test_packet_identifiers_of_qos_2_are_restored() -> None:
     site = SessionSite()
     peer = SessionPeer(site)
     peer.publish(7)
@@ -74,7 +74,7 @@ def test_packet_identifiers_of_qos_2_are_known_again() -> None:
     assert site.incoming() == []
 
 
-def test_a_message_a_consumer_has_is_not_published_again() -> None:
+def test_message_held_by_a_consumer_is_not_published_again() -> None:
     """The identifier of an anycast message is on disk with the session: its consumer has the message."""
     site = SessionSite()
     consumer, peer = SessionPeer(site, "consumer"), SessionPeer(site)
@@ -96,7 +96,7 @@ def test_a_message_a_consumer_has_is_not_published_again() -> None:
     assert consumer.sent() == []
 
 
-def test_a_session_that_cannot_be_read_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_session_is_read_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     site = SessionSite()
     subscribed(site, SubscriptionRequest("topic/1", 1), expiry_s=10).lose()
     age_sessions(site)
@@ -112,7 +112,7 @@ def test_a_session_that_cannot_be_read_is_looked_at_again(monkeypatch: pytest.Mo
     assert len(site.sessions) == 0
 
 
-def test_a_session_another_program_has_deleted() -> None:
+def test_session_deleted_by_another_program_starts_empty() -> None:
     site = SessionSite()
     subscribed(site, SubscriptionRequest("topic/1", 1)).lose()
     age_sessions(site)
@@ -120,7 +120,7 @@ def test_a_session_another_program_has_deleted() -> None:
     assert not SessionPeer(site).connack.session_present
 
 
-def test_what_is_in_flight_keeps_the_object_and_it_goes_later() -> None:
+def test_session_with_messages_in_flight_stays_in_memory_for_a_while() -> None:
     site = SessionSite()
     peer = subscribed(site, SubscriptionRequest("topic/1", 2))
     SessionPeer(site, "other", expiry_s=0).publish(1, "topic/1", qos=2)
@@ -143,7 +143,7 @@ def test_what_is_in_flight_keeps_the_object_and_it_goes_later() -> None:
     assert dict(site.store.state.items("outgoing")).get("c", b"") == b""
 
 
-def test_it_ends_when_its_time_has_come() -> None:
+def test_session_ends_at_its_expiry() -> None:
     site = SessionSite()
     subscribed(site, SubscriptionRequest("topic/1", 1), expiry_s=10).lose()
     age_sessions(site)
@@ -158,7 +158,7 @@ def test_it_ends_when_its_time_has_come() -> None:
     assert not SessionPeer(site).connack.session_present
 
 
-def test_a_will_that_waits_is_published() -> None:
+def test_delayed_will_is_published() -> None:
     site = SessionSite()
     reader = subscribed(site, SubscriptionRequest("will", 0))
     peer = SessionPeer(site, "other")
@@ -173,7 +173,7 @@ def test_a_will_that_waits_is_published() -> None:
     assert "other" not in site.sessions._table.opened
 
 
-def test_of_many_none_is_kept_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_absent_sessions_are_all_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_table, "SESSIONS_AWAY_MAX", 3)
     site = SessionSite()
     peers = [SessionPeer(site, f"c{i}") for i in range(5)]
@@ -187,7 +187,7 @@ def test_of_many_none_is_kept_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None
     assert list(site.sessions._table.opened) == ["c"]
 
 
-def test_one_of_many_subscriptions_counts_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_with_many_subscriptions_counts_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_table, "SESSIONS_AWAY_MAX", 3)
     site = SessionSite()
     few, many = SessionPeer(site, "few"), subscribed(site, *(SubscriptionRequest(f"topic/{i}", 1) for i in range(3)))
@@ -219,7 +219,7 @@ def test_packet_identifiers_count_for_the_user() -> None:
     assert site.incoming("many") == []
 
 
-def test_after_a_restart() -> None:
+def test_sessions_are_restored_after_a_restart() -> None:
     site = SessionSite()
     peer = subscribed(site, SubscriptionRequest("topic/1", 1), SubscriptionRequest("$share/g/topic/2", 1), expiry_s=50)
     peer.publish(5)
@@ -236,7 +236,7 @@ def test_after_a_restart() -> None:
     assert len(site.sessions) == len(site.router.durable_subscriptions) == 0
 
 
-def test_a_subscription_of_amqp_that_is_called_like_a_shared_one_outlives_a_restart() -> None:
+def test_amqp_subscription_named_like_a_shared_one_survives_a_restart() -> None:
     """No client ended ``share/news::mine``; the shared subscription without a session did end."""
     site = SessionSite()
     for name, all_qos in (("share/news::mine", True), ("share/g/news", False)):
@@ -246,7 +246,7 @@ def test_a_subscription_of_amqp_that_is_called_like_a_shared_one_outlives_a_rest
     assert list(site.router.durable_subscriptions) == ["share/news::mine"]
 
 
-def test_a_takeover_of_a_session_in_rows() -> None:
+def test_session_in_rows_can_be_taken_over() -> None:
     site = SessionSite()
     subscribed(site, SubscriptionRequest("topic/1", 1)).lose()
     age_sessions(site)

@@ -25,7 +25,7 @@ def told(opened: Opened) -> list[tuple[str, int | None, bytes]]:
     return [(each.topic, each.properties.topic_alias, each.payload) for each in opened.sent()]  # type: ignore[attr-defined]
 
 
-def test_the_first_message_sets_the_alias_and_others_use_it() -> None:
+def test_first_message_sets_the_alias_and_later_ones_use_it() -> None:
     opened = Opened(5, connect(2))
     for qos in (0, 1, 2):
         opened.connection.deliver(delivery(f"topic/{qos}", b"1", b"2", qos=qos, identifiers=(7,)))
@@ -38,7 +38,7 @@ def test_the_first_message_sets_the_alias_and_others_use_it() -> None:
     assert [each.packet_id for each in sent] == [0, 0, 1, 2, 3, 4]  # type: ignore[attr-defined]
 
 
-def test_without_a_maximum_there_are_none() -> None:
+def test_no_aliases_are_used_without_a_maximum() -> None:
     for opened in (Opened(5), Opened(4)):
         opened.connection.deliver(delivery("topic/a", b"1", b"2"))
         assert all(topic == "topic/a" and alias is None for topic, alias, _ in told(opened))
@@ -52,7 +52,7 @@ def test_short_topics_are_sent_in_full() -> None:
     assert told(opened) == [(short, None, b"1"), (long, 1, b"1"), ("", 1, b"2")]
 
 
-def test_no_packet_outgrows_what_the_client_takes() -> None:
+def test_alias_does_not_exceed_the_maximum_packet_size() -> None:
     """A packet that fits without an alias is sent, with one or without [MQTT-3.1.2-24]."""
     for size in range(20, 100):
         opened = Opened(5, connect(9, maximum_packet_size=100))
@@ -64,7 +64,7 @@ def test_no_packet_outgrows_what_the_client_takes() -> None:
         assert all(len(packet.encode(5)) <= 100 for packet in packets)
 
 
-def test_a_new_connection_knows_no_alias() -> None:
+def test_new_connection_has_no_aliases() -> None:
     state = SessionState()
     first = Opened(5, connect(9), state)
     first.connection.deliver(delivery("topic/a", b"1", qos=1))
@@ -74,7 +74,7 @@ def test_a_new_connection_knows_no_alias() -> None:
     assert [(each.topic, each.properties.topic_alias) for each in second.first[1:]] == [("topic/a", None)]  # type: ignore[attr-defined]
 
 
-def test_the_most_used_topics_have_them_in_the_end() -> None:
+def test_most_used_topics_get_the_aliases() -> None:
     aliases = TopicAliases(2)
     assert aliases.find("rare", 1) == (1, True)
     assert aliases.find("common", 5) == (2, True)
@@ -84,7 +84,7 @@ def test_the_most_used_topics_have_them_in_the_end() -> None:
     assert aliases.find("common", 1) == (2, False)
 
 
-def test_bounds() -> None:
+def test_candidates_are_bounded() -> None:
     aliases = TopicAliases(65_535)
     found = {aliases.find(f"topic/{i}", 1)[0] for i in range(ALIASES_SENT_MAX + 10)}
     assert max(found) == ALIASES_SENT_MAX

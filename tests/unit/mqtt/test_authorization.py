@@ -21,7 +21,7 @@ from tests.unit.mqtt.gated_sessions import GatedPeer, GatedSite, admitted
 
 class TestVerdict:
     @pytest.mark.parametrize("version", [4, 5])
-    def test_connack_waits_and_so_does_what_follows(self, version: int) -> None:
+    def test_connack_and_later_packets_wait_for_the_verdict(self, version: int) -> None:
         site = GatedSite()
         peer = GatedPeer(site, version, username="joe", password=b"x")
         peer.send(packets.Subscribe(7, (SubscriptionRequest("up/1", 1),)))
@@ -39,7 +39,7 @@ class TestVerdict:
             (5, LoginVerdict.BUSY, 0x89),
         ],
     )
-    def test_refused(self, version: int, verdict: LoginVerdict, reason: int) -> None:
+    def test_refusal_has_the_code_of_its_version(self, version: int, verdict: LoginVerdict, reason: int) -> None:
         site = GatedSite()
         peer = GatedPeer(site, version, username="joe", password=b"x")
         site.gate.asked.pop()(verdict)
@@ -48,14 +48,14 @@ class TestVerdict:
         assert peer.connection.closed
         assert len(site.sessions) == 0
 
-    def test_a_client_that_did_not_wait_gets_no_session(self) -> None:
+    def test_client_that_left_early_gets_no_session(self) -> None:
         site = GatedSite()
         peer = GatedPeer(site, 5, username="joe", password=b"x")
         peer.session.handle(peer.connection.receive_eof(1.0))
         site.gate.asked.pop()(LoginVerdict.ACCEPTED)
         assert len(site.sessions) == 0
 
-    def test_a_certificate_is_enough(self) -> None:
+    def test_certificate_is_sufficient(self) -> None:
         site = GatedSite()
         assert GatedPeer(site, 5, identity="joe").sent()[0].reason == 0
         assert GatedPeer(site, 5, identity="stranger", client_id="d").sent()[0].reason == 0x87
@@ -66,7 +66,7 @@ class TestVerdict:
 
 
 class TestDenied:
-    def test_mqtt_5_is_told_and_goes_on(self) -> None:
+    def test_mqtt_5_client_gets_a_reason_and_continues(self) -> None:
         peer = admitted(GatedSite(), 5)
         peer.send(packets.Publish("no", b"x", 1, packet_id=1))
         (answer,) = peer.sent()
@@ -89,7 +89,7 @@ class TestDenied:
         assert peer.site.router.figures.refused == 3
 
     @pytest.mark.parametrize("qos", [1, 2])
-    def test_before_mqtt_5_the_connection_closes(self, qos: int) -> None:
+    def test_older_client_is_disconnected(self, qos: int) -> None:
         peer = admitted(GatedSite(), 4)
         peer.send(packets.Publish("no", b"x", qos, packet_id=1))
         assert peer.sent() == []
@@ -106,7 +106,7 @@ class TestDenied:
 
 
 class TestSessions:
-    def test_a_session_belongs_to_its_user(self) -> None:
+    def test_session_belongs_to_its_user(self) -> None:
         site = GatedSite()
         first = admitted(site, 4, clean_start=False)
         thief = GatedPeer(site, 4, username="jane", password=b"x")
@@ -115,7 +115,7 @@ class TestSessions:
         assert not first.connection.closed
         assert SessionRegistry(site.router, site.store, MqttTranslator()).owner("c") == "joe"  # after a restart too
 
-    def test_changed_rules_cut_the_connection_and_what_is_kept(self) -> None:
+    def test_changed_rules_cut_the_connection_and_the_stored_session(self) -> None:
         site = GatedSite()
         peer = admitted(site, 5, clean_start=True, properties=Properties(session_expiry_interval_s=100))
         peer.send(

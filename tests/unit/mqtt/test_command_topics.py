@@ -17,11 +17,11 @@ def command(name: str) -> Run:
 @pytest.mark.parametrize(
     ("name", "level"), [("speed", "speed"), ("a b", "a b"), ("a/b", "a%2Fb"), ("50%", "50%25"), ("ö", "%C3%B6")]
 )
-def test_the_name_is_one_level(name: str, level: str) -> None:
+def test_name_is_one_level(name: str, level: str) -> None:
     assert topic_of(command(name), 0) == f"command/pump7/{level}"
 
 
-def test_what_has_no_name_keeps_its_topic() -> None:
+def test_command_without_a_name_keeps_its_topic() -> None:
     assert topic_of(Run("command/pump7", "", 1, b"", [b"x"]), 0) == "command/pump7"
     assert topic_of(Run("command/pump7/x", "", command("speed").flags, b"", command("speed").bodies), 0) == (
         "command/pump7/x"
@@ -31,6 +31,6 @@ def test_what_has_no_name_keeps_its_topic() -> None:
 @pytest.mark.parametrize(
     ("pattern", "wanted"), [("command/pump7/+", True), ("command/pump7/speed", True), ("command/pump7/stop", False)]
 )
-def test_a_filter_chooses_by_name(pattern: str, wanted: bool) -> None:
+def test_filter_selects_by_name(pattern: str, wanted: bool) -> None:
     assert list(CommandSelection(pattern).wanted(command("speed"))) == [wanted]
     assert list(CommandSelection(pattern).wanted(Run("command/pump7", "", 1, b"", [b"x"]))) == [False]

@@ -18,7 +18,7 @@ from tests.support.mqtt_sessions import RaisingRouter, SessionPeer, SessionSite
 class TestIncoming:
     """A packet identifier on disk promises that the message is stored, and the promise must hold."""
 
-    def test_an_ended_session_does_not_write_over_its_successor(self) -> None:
+    def test_ended_session_does_not_overwrite_its_successor(self) -> None:
         site = SessionSite()
         old = SessionPeer(site)
         site.settle()
@@ -32,7 +32,7 @@ class TestIncoming:
         site.settle()
         assert site.incoming() == [2]
 
-    def test_what_is_refused_in_its_turn(self) -> None:
+    def test_identifier_of_a_message_refused_at_once_is_free(self) -> None:
         site = SessionSite()
         peer = SessionPeer(site)
         site.settle()
@@ -47,7 +47,7 @@ class TestIncoming:
             (p.PubRec, 2, True),
         ]
 
-    def test_what_a_failed_commit_refuses_later(self) -> None:
+    def test_identifier_of_a_message_refused_by_a_failed_commit_is_free(self) -> None:
         site = SessionSite()
         peer, consumer = SessionPeer(site), SessionPeer(site, "consumer")
         consumer.send(p.Subscribe(1, (SubscriptionRequest("anycast/1", 1),)))
@@ -71,7 +71,7 @@ class TestIncoming:
         ]
 
     @pytest.mark.parametrize(("before", "now"), [(4, 4), (5, 4), (4, 5)])
-    def test_what_is_refused_is_new_over_another_connection(self, before: int, now: int) -> None:
+    def test_refused_message_is_new_over_another_connection(self, before: int, now: int) -> None:
         """The CONNACK and the packets behind its CONNECT wait for a later commit."""
         site = SessionSite()
         old = SessionPeer(site, version=before)
@@ -92,7 +92,7 @@ class TestIncoming:
         assert answer == p.PubRec(1)
         assert site.incoming() == [1]
 
-    def test_what_the_router_raises_on_can_be_sent_again(self) -> None:
+    def test_message_that_made_the_router_raise_can_be_repeated(self) -> None:
         site = SessionSite()
         peer = SessionPeer(site)
         site.settle()
@@ -107,7 +107,7 @@ class TestIncoming:
         assert [(type(each), each.packet_id) for each in again.sent()] == [(p.PubRec, 1)]
         assert site.incoming() == [1]
 
-    def test_a_packet_identifier_that_was_refused_is_kept_when_it_is_used_again(self) -> None:
+    def test_reused_identifier_of_a_refused_message_is_stored(self) -> None:
         site = SessionSite()
         peer = SessionPeer(site)
         peer.publish(1, "$SYS/mine")
@@ -126,7 +126,7 @@ class TestPubcomp:
         peer.send(p.PubRel(1))
         return site, peer
 
-    def test_waits_for_a_commit_somebody_else_starts(self) -> None:
+    def test_pubcomp_waits_for_a_foreign_commit(self) -> None:
         site, peer = self.start()
         assert site.store.commits.flush()
         assert peer.sent() == []
@@ -134,7 +134,7 @@ class TestPubcomp:
         assert peer.sent() == [p.PubComp(1)]
         assert site.incoming() == []
 
-    def test_is_not_released_by_the_commit_before(self) -> None:
+    def test_earlier_commit_does_not_release_pubcomp(self) -> None:
         site = SessionSite()
         peer = SessionPeer(site)
         peer.publish(1)
@@ -148,7 +148,7 @@ class TestPubcomp:
         site.settle()
         assert peer.sent() == [p.PubComp(1)]
 
-    def test_waits_for_the_next_commit_when_its_own_fails(self) -> None:
+    def test_pubcomp_waits_for_the_next_commit_when_its_own_fails(self) -> None:
         site, peer = self.start()
         site.store.failure = StoreError("no")
         site.router.flush()
@@ -173,7 +173,7 @@ class TestOutgoing:
         site.settle()
         return site, peer
 
-    def test_publish_and_pubrel_wait_for_a_commit_that_succeeds(self) -> None:
+    def test_publish_and_pubrel_wait_for_a_successful_commit(self) -> None:
         site = SessionSite()
         peer = SessionPeer(site)
         peer.send(p.Subscribe(1, (SubscriptionRequest("queue/1", 2),)))
@@ -193,7 +193,7 @@ class TestOutgoing:
 
     @pytest.mark.parametrize("again", [SubscriptionRequest("topic/1", 1), SubscriptionRequest("topic/1", 2, True)])
     @pytest.mark.parametrize("received", [False, True])
-    def test_what_is_in_flight_is_not_sent_once_more_to_who_subscribes_again(
+    def test_message_in_flight_is_not_repeated_for_a_renewed_subscription(
         self, again: SubscriptionRequest, received: bool
     ) -> None:
         """The client may have forwarded the message, with its PUBREC on the way, when it subscribes with another QoS or
@@ -225,7 +225,7 @@ class TestOutgoing:
         backlog = [each.backlog + each.outstanding for each in site.router.durable_subscriptions.figures()]
         assert backlog == [1]
 
-    def test_takeover_while_the_pubrel_waits(self) -> None:
+    def test_session_may_be_taken_over_while_pubrel_waits(self) -> None:
         site, peer = self.start()
         assert [type(each) for each in peer.sent()][-1] is p.Publish
         peer.send(p.PubRec(1))
@@ -243,7 +243,7 @@ class TestOutgoing:
 
 
 class TestErrors:
-    def test_events_behind_the_one_that_raised(self) -> None:
+    def test_events_behind_an_exception_are_dropped(self) -> None:
         """The last event may be the end of the connection, which is reported only once."""
         site = SessionSite()
         peer = SessionPeer(site)
@@ -251,7 +251,7 @@ class TestErrors:
             peer.send(p.Publish(RaisingRouter.raises, b"x"), p.Disconnect())
         assert site.sessions.connected == 0
 
-    def test_an_older_connection_that_raises_is_taken_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_connection_that_raises_can_be_taken_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
         site = SessionSite()
         old = SessionPeer(site)
         monkeypatch.setattr(ConnectionHandler, "_release", _raise_once(old.handler, ConnectionHandler._release))
@@ -275,7 +275,7 @@ def _raise_once(
     return raising
 
 
-def test_the_expiry_a_client_leaves_with_counts_after_a_restart() -> None:
+def test_session_expiry_of_disconnect_applies_after_a_restart() -> None:
     site = SessionSite()
     peer = SessionPeer(site, expiry_s=10)
     site.settle()
@@ -292,7 +292,7 @@ def test_the_expiry_a_client_leaves_with_counts_after_a_restart() -> None:
 class TestConnack:
     """CONNACK names the owner of the session, and confirms that a clean start has deleted the old one."""
 
-    def test_waits_for_the_commit_of_a_new_session(self) -> None:
+    def test_connack_waits_for_the_commit_of_a_new_session(self) -> None:
         site = SessionSite()
         peer = SessionPeer(site, waits=True)
         assert peer.sent() == []
@@ -303,7 +303,7 @@ class TestConnack:
         assert site.sessions.connected == 1
 
     @pytest.mark.parametrize("version", [4, 5])
-    def test_waits_for_the_end_of_the_session_before(self, version: int) -> None:
+    def test_connack_waits_for_the_end_of_the_previous_session(self, version: int) -> None:
         site = SessionSite()
         SessionPeer(site, version=version).lose()
         site.settle()
@@ -315,12 +315,12 @@ class TestConnack:
         assert not connack.session_present
         assert not list(site.store.state.items("session"))
 
-    def test_of_a_session_that_leaves_no_trace_waits_for_nothing(self) -> None:
+    def test_connack_of_a_session_that_is_not_stored_waits_for_nothing(self) -> None:
         peer = SessionPeer(SessionSite(), clean_start=True, expiry_s=0, waits=True)
         [connack] = peer.sent()
         assert connack.reason is R.SUCCESS
 
-    def test_says_that_the_commit_has_failed_until_one_succeeds(self) -> None:
+    def test_connack_reports_failure_until_a_commit_succeeds(self) -> None:
         site = SessionSite()
         SessionPeer(site).lose()
         site.settle()
@@ -340,7 +340,7 @@ class TestConnack:
         [connack] = peer.sent()
         assert connack.reason is R.SUCCESS
 
-    def test_who_does_not_wait_gives_the_session_back(self) -> None:
+    def test_client_that_leaves_before_connack_releases_the_session(self) -> None:
         site = SessionSite()
         peer = SessionPeer(site, waits=True)
         peer.lose()
@@ -349,7 +349,7 @@ class TestConnack:
         assert not site.sessions.attached()
         assert SessionPeer(site).connack.session_present
 
-    def test_of_two_that_wait_the_later_has_the_session(self) -> None:
+    def test_later_of_two_waiting_clients_gets_the_session(self) -> None:
         site = SessionSite()
         first = SessionPeer(site, waits=True)
         second = SessionPeer(site, waits=True)
@@ -361,7 +361,7 @@ class TestConnack:
         assert connack.session_present, "the first made it"
         assert site.sessions.connected == 1
 
-    def test_nothing_is_delivered_before_it(self) -> None:
+    def test_nothing_is_delivered_before_connack(self) -> None:
         site = SessionSite()
         SessionPeer(site).send(p.Subscribe(1, (SubscriptionRequest("queue/1", 0),)))
         site.settle()
@@ -389,7 +389,7 @@ class TestSubscribed:
         site.start()
         assert site.router.durable_subscriptions, "after a kill it is there"
 
-    def test_when_the_commit_fails_suback_waits_for_the_next(self) -> None:
+    def test_suback_waits_for_the_next_commit_when_its_own_fails(self) -> None:
         site = SessionSite()
         peer = SessionPeer(site)
         site.settle()
@@ -404,7 +404,7 @@ class TestSubscribed:
         site.settle()
         assert p.SubAck(1, (R.GRANTED_QOS_1,)) in peer.sent()
 
-    def test_unsuback_waits_too(self) -> None:
+    def test_unsuback_waits_for_its_commit(self) -> None:
         site = SessionSite()
         peer = SessionPeer(site)
         peer.send(self.SUBSCRIBE)
@@ -415,12 +415,12 @@ class TestSubscribed:
         site.settle()
         assert peer.sent() == [p.UnsubAck(2, (R.SUCCESS,))]
 
-    def test_a_session_that_ends_with_its_connection_is_answered_at_once(self) -> None:
+    def test_session_that_ends_with_its_connection_is_answered_at_once(self) -> None:
         peer = SessionPeer(SessionSite(), clean_start=True, expiry_s=0)
         peer.send(self.SUBSCRIBE)
         assert peer.sent() == [p.SubAck(1, (R.GRANTED_QOS_1,))]
 
-    def test_a_connection_that_took_the_session_over_is_not_answered_for_the_old_one(self) -> None:
+    def test_connection_that_took_over_gets_no_answers_of_the_old_one(self) -> None:
         site = SessionSite()
         old = SessionPeer(site)
         site.settle()

@@ -14,7 +14,7 @@ from tests.support.mqtt_connection import VERSIONS, Opened
 
 class TestSubscribe:
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_event_and_answer(self, version: int) -> None:
+    def test_subscribe_becomes_an_event_and_is_answered(self, version: int) -> None:
         opened = Opened(version)
         requests = [Request("a/+", 1), Request("#", 2), Request("$share/g/a/#", 0)]
         (event,) = opened.send(p.Subscribe(10, tuple(requests)))
@@ -23,7 +23,7 @@ class TestSubscribe:
         failure = {3: 0, 4: 0x80, 5: 0x87}[version]
         assert opened.sent() == [p.SubAck(10, (1, failure, 0))]
 
-    def test_options_of_mqtt_5(self) -> None:
+    def test_options_of_mqtt_5_are_read(self) -> None:
         opened = Opened(5)
         request = Request("a", 1, no_local=True, retain_as_published=True, retain_handling=2)
         block = Properties(subscription_identifier=(268_435_455,), user_property=(("a", "b"),))
@@ -34,7 +34,7 @@ class TestSubscribe:
     @pytest.mark.parametrize(
         "topic_filter", ["", "a#", "a/#/b", "+a", "a/b+/c", "#/", "$share/g", "$share//a", "$share/+/a", "$share/g/"]
     )
-    def test_filters_that_are_none(self, version: int, topic_filter: str) -> None:
+    def test_invalid_filters_are_refused(self, version: int, topic_filter: str) -> None:
         for packet in (p.Subscribe(1, (Request(topic_filter, 0),)), p.Unsubscribe(1, ("ok", topic_filter))):
             opened = Opened(version)
             assert [type(event) for event in opened.send(packet)] == [events.DisconnectedEvent]
@@ -42,17 +42,17 @@ class TestSubscribe:
             assert told == ([R.TOPIC_FILTER_INVALID] if version == 5 else [])
 
     @pytest.mark.parametrize("topic_filter", ["+", "#", "/", "+/+", "/+", "a/+/#", "a b", "$SYS/#", "+/a/", "$shared"])
-    def test_filters_that_are_some(self, topic_filter: str) -> None:
+    def test_valid_filters_are_accepted(self, topic_filter: str) -> None:
         (event,) = Opened(4).send(p.Subscribe(1, (Request(topic_filter, 0),)))
         assert event.requests[0].filter == topic_filter
 
-    def test_no_local_on_a_shared_subscription(self) -> None:
+    def test_no_local_on_a_shared_subscription_is_refused(self) -> None:
         opened = Opened(5)
         found = opened.send(p.Subscribe(1, (Request("$share/g/a", 0, no_local=True),)))
         assert isinstance(found[0], events.DisconnectedEvent)
         assert opened.sent()[-1].reason is R.PROTOCOL_ERROR  # type: ignore[attr-defined]
 
-    def test_answer_larger_than_the_client_takes(self) -> None:
+    def test_suback_above_the_maximum_packet_size_closes(self) -> None:
         opened = Opened(5, p.Connect("c", 5, properties=Properties(maximum_packet_size=60)))
         opened.connection.subscribed(1, [0] * 60)
         assert opened.connection.closed
@@ -61,7 +61,7 @@ class TestSubscribe:
 
 class TestUnsubscribe:
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_event_and_answer(self, version: int) -> None:
+    def test_unsubscribe_becomes_an_event_and_is_answered(self, version: int) -> None:
         opened = Opened(version)
         (event,) = opened.send(p.Unsubscribe(3, ("a", "b/#")))
         assert event == events.UnsubscribeEvent(3, ["a", "b/#"])
@@ -70,7 +70,7 @@ class TestUnsubscribe:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_ping(version: int) -> None:
+def test_ping_is_answered(version: int) -> None:
     opened = Opened(version)
     assert opened.send(p.PingReq(), p.PingReq()) == []
     assert opened.sent() == [p.PingResp(), p.PingResp()]
@@ -84,7 +84,7 @@ def with_will(version: int, expiry_s: int | None = None) -> Opened:
 
 class TestDisconnect:
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_normal_one_drops_the_will_and_what_follows(self, version: int) -> None:
+    def test_normal_disconnect_drops_the_will_and_later_packets(self, version: int) -> None:
         opened = with_will(version)
         found = opened.send(p.Publish("t", b"1"), p.Disconnect(), p.Publish("t", b"2"))
         assert [type(event) for event in found] == [events.PublishEvent, events.DisconnectedEvent]
@@ -95,31 +95,31 @@ class TestDisconnect:
         assert not opened.send(p.PingReq())
 
     @pytest.mark.parametrize("reason", [R.DISCONNECT_WITH_WILL_MESSAGE, R.UNSPECIFIED_ERROR])
-    def test_with_the_will(self, reason: R) -> None:
+    def test_disconnect_with_the_will_publishes_it(self, reason: R) -> None:
         (event,) = with_will(5).send(p.Disconnect(reason))
         assert event.publish_will
 
-    def test_session_expiry(self) -> None:
+    def test_session_expiry_of_disconnect_is_read(self) -> None:
         (event,) = with_will(5, 10).send(p.Disconnect(properties=Properties(session_expiry_interval_s=0)))
         assert event.session_expiry_s == 0
         (event,) = with_will(5, 10).send(p.Disconnect(properties=Properties(session_expiry_interval_s=99)))
         assert event.session_expiry_s == 99
         assert not event.publish_will
 
-    def test_session_expiry_cannot_begin_here(self) -> None:
+    def test_disconnect_cannot_start_a_session_expiry(self) -> None:
         opened = with_will(5)
         (event,) = opened.send(p.Disconnect(properties=Properties(session_expiry_interval_s=5)))
         assert event.publish_will
         assert event.session_expiry_s is None
         assert opened.sent()[-1].reason is R.PROTOCOL_ERROR  # type: ignore[attr-defined]
 
-    def test_reason_only_servers_have(self) -> None:
+    def test_reason_reserved_for_servers_is_refused(self) -> None:
         opened = with_will(5)
         opened.send(p.Disconnect(R.SESSION_TAKEN_OVER))
         assert opened.sent()[-1].reason is R.PROTOCOL_ERROR  # type: ignore[attr-defined]
 
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_ours(self, version: int) -> None:
+    def test_server_disconnect_is_sent(self, version: int) -> None:
         opened = with_will(version)
         opened.connection.acknowledge(1, [4])
         opened.connection.disconnect(R.SESSION_TAKEN_OVER)
@@ -133,7 +133,7 @@ class TestDisconnect:
         (event,) = opened.connection.receive_eof(opened.now)
         assert event.publish_will
 
-    def test_says_less_to_a_client_that_takes_little(self) -> None:
+    def test_server_disconnect_respects_a_small_maximum_packet_size(self) -> None:
         opened = Opened(5, p.Connect("c", 5, properties=Properties(maximum_packet_size=37)))
         opened.send(b"\xf0\x00")
         (told,) = opened.sent()
@@ -156,7 +156,7 @@ class TestViolations:
             b"\x32\x02\x00\x00",
         ],
     )
-    def test_close_with_the_will(self, version: int, packet: p.Packet | bytes) -> None:
+    def test_violations_close_with_the_will(self, version: int, packet: p.Packet | bytes) -> None:
         opened = with_will(version)
         found = opened.send(p.Publish("t"), packet, p.Publish("t"))
         assert [type(event) for event in found] == [events.PublishEvent, events.DisconnectedEvent]
@@ -169,7 +169,7 @@ class TestViolations:
         else:
             assert told == []
 
-    def test_remaining_length_longer_than_need_be(self) -> None:
+    def test_overlong_remaining_length_is_malformed(self) -> None:
         assert Opened(4).send(b"\xc0\x80\x00") == []
         opened = Opened(5)
         assert [type(event) for event in opened.send(b"\xc0\x80\x00")] == [events.DisconnectedEvent]
@@ -183,7 +183,7 @@ class TestViolations:
         assert opened.sent() == [p.PubComp(9)]
 
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_eof(self, version: int) -> None:
+    def test_eof_closes(self, version: int) -> None:
         opened = with_will(version)
         opened.send(p.Publish("t", b"x" * 10).encode(version)[:5])
         (event,) = opened.connection.receive_eof(opened.now)

@@ -29,7 +29,7 @@ def publish(body: bytes, packet_id: int = 0, qos: int = 1, **fields: object) -> 
 
 class TestEncoding:
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_each_qos(self, version: int) -> None:
+    def test_each_qos_is_encoded(self, version: int) -> None:
         opened = Opened(version)
         bodies = [b"x" * n for n in (0, 3, 3, 117, 118, 119, 120, 130, 17_000)]
         for qos in (0, 1, 2):
@@ -40,7 +40,7 @@ class TestEncoding:
         assert all(not packet.dup and not packet.retain for packet in sent)  # type: ignore[attr-defined]
 
     @pytest.mark.parametrize("qos", [0, 1])
-    def test_properties_and_subscription_identifiers(self, qos: int) -> None:
+    def test_properties_and_subscription_identifiers_are_encoded(self, qos: int) -> None:
         block = Properties(content_type="a/b", user_property=(("k", "1"),))
         sent = MqttDelivery(
             Run("t/a", "d", qos, encode_run(block), [b"1", b"2"]), qos, retain=True, token=None, identifiers=(5, 300)
@@ -58,7 +58,7 @@ class TestEncoding:
 
     @pytest.mark.parametrize("limit", [20, 129, 130, 131, 132, 16_386, 16_387, 16_388, 16_389])
     @pytest.mark.parametrize("qos", [0, 2])
-    def test_maximum_packet_size(self, limit: int, qos: int) -> None:
+    def test_maximum_packet_size_is_respected(self, limit: int, qos: int) -> None:
         """Exactly the packets that fit are sent; the others do not take a packet identifier."""
         block = Properties(maximum_packet_size=max(limit, 60))
         opened = Opened(5, p.Connect("c", 5, properties=block))
@@ -72,7 +72,7 @@ class TestEncoding:
 
 
 class TestWindow:
-    def test_smaller_of_both_sides(self) -> None:
+    def test_smaller_maximum_of_both_sides_applies(self) -> None:
         block = Properties(receive_maximum=3)
         assert Opened(5, p.Connect("c", 5, properties=block)).connection.window == 3
         assert Opened(5, limits=Limits(inflight_max=2)).connection.window == 2
@@ -91,13 +91,13 @@ class TestWindow:
         opened.send(p.PubComp(2))
         assert opened.connection.window == 2
 
-    def test_beyond_it_is_a_bug_of_ours(self) -> None:
+    def test_delivery_beyond_the_window_raises(self) -> None:
         opened = Opened(4, limits=Limits(inflight_max=2))
         with pytest.raises(LocalError):
             opened.connection.deliver(delivery(b"1", b"2", b"3"))
         assert opened.state.in_flight == 0
 
-    def test_nothing_when_closed(self) -> None:
+    def test_nothing_is_sent_when_closed(self) -> None:
         opened = Opened(4)
         opened.connection.disconnect(R.SERVER_SHUTTING_DOWN)
         assert opened.connection.window == 0
@@ -105,7 +105,7 @@ class TestWindow:
 
 class TestAcknowledged:
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_qos_1_in_any_order(self, version: int) -> None:
+    def test_qos_1_may_be_acknowledged_in_any_order(self, version: int) -> None:
         opened = Opened(version)
         sent = delivery(b"a", b"b", b"c")
         opened.connection.deliver(sent)
@@ -114,7 +114,7 @@ class TestAcknowledged:
         assert opened.state.in_flight == 0
 
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_qos_2(self, version: int) -> None:
+    def test_qos_2_is_acknowledged_in_two_steps(self, version: int) -> None:
         opened = Opened(version)
         sent = delivery(b"a", b"b", qos=2)
         opened.connection.deliver(sent)
@@ -130,13 +130,13 @@ class TestAcknowledged:
         assert opened.state.in_flight == 0
 
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_pubrec_of_nothing(self, version: int) -> None:
+    def test_pubrec_of_an_unknown_identifier_is_answered(self, version: int) -> None:
         opened = Opened(version)
         assert opened.send(p.PubRec(9)) == []
         reason = R.PACKET_IDENTIFIER_NOT_FOUND if version == 5 else R.SUCCESS
         assert opened.sent() == [p.PubRel(9, reason)]
 
-    def test_errors_of_mqtt_5_end_a_message_too(self) -> None:
+    def test_error_reasons_of_mqtt_5_end_a_message(self) -> None:
         opened = Opened(5)
         one, two = delivery(b"a"), delivery(b"b", qos=2)
         opened.connection.deliver(one)
@@ -149,7 +149,7 @@ class TestAcknowledged:
 
     @pytest.mark.parametrize("answer", [p.PubRec(1), p.PubComp(2), p.PubAck(2)])
     @pytest.mark.parametrize("long", [False, True])
-    def test_the_wrong_kind_is_a_protocol_error(self, answer: p.PubAck, long: bool) -> None:
+    def test_wrong_type_of_acknowledgement_is_a_protocol_error(self, answer: p.PubAck, long: bool) -> None:
         opened = Opened(5)
         opened.connection.deliver(delivery(b"a"))
         opened.connection.deliver(delivery(b"b", qos=2))
@@ -170,7 +170,7 @@ class TestAcknowledged:
         assert opened.sent()[-1].reason is R.PROTOCOL_ERROR  # type: ignore[attr-defined]
         assert list(opened.state.released) == [1]
 
-    def test_what_was_right_before_counts(self) -> None:
+    def test_acknowledgements_before_an_error_count(self) -> None:
         opened = Opened(5)
         sent = delivery(b"a", b"b")
         opened.connection.deliver(sent)
@@ -182,7 +182,7 @@ class TestAcknowledged:
 
 class TestSendingAgain:
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_in_the_order_of_before(self, version: int) -> None:
+    def test_repeats_keep_their_order(self, version: int) -> None:
         old = Opened(version)
         one, two = delivery(b"a", b"b", b"c"), delivery(b"x", b"y", b"z", qos=2)
         old.connection.deliver(one)
@@ -199,7 +199,7 @@ class TestSendingAgain:
         ]
         assert new.send(p.PubAck(3), p.PubComp(4)) == [AcknowledgedEvent([(one, 2)]), AcknowledgedEvent([(two, 0)])]
 
-    def test_within_the_new_receive_maximum(self) -> None:
+    def test_repeats_respect_the_new_receive_maximum(self) -> None:
         old = Opened(5)
         sent = delivery(*[bytes((n,)) for n in range(5)])
         old.connection.deliver(sent)
@@ -216,7 +216,7 @@ class TestSendingAgain:
         new.send(p.PubAck(4), p.PubAck(5))
         assert new.connection.window == 2
 
-    def test_room_comes_from_pubcomp_and_refusals_too(self) -> None:
+    def test_pubcomp_and_refusals_open_the_window(self) -> None:
         old = Opened(5)
         old.connection.deliver(delivery(*[bytes((n,)) for n in range(4)], qos=2))
         old.send(p.PubRec(1))
@@ -229,7 +229,7 @@ class TestSendingAgain:
         new.send(p.PubRec(2, R.QUOTA_EXCEEDED))
         assert new.sent() == [publish(b"\x03", 4, 2, dup=True)]
 
-    def test_larger_than_the_client_takes_now(self) -> None:
+    def test_message_above_the_new_maximum_packet_size_is_skipped(self) -> None:
         old = Opened(5)
         sent = delivery(b"x" * 100, b"y")
         old.connection.deliver(sent)
@@ -239,7 +239,7 @@ class TestSendingAgain:
         assert new.events == [AcknowledgedEvent([(sent, 0)], DeliveryOutcome.TOO_LARGE)]
         assert new.first[1:] == [publish(b"y", 2, dup=True)]
 
-    def test_delivered_after_the_connection_closed(self) -> None:
+    def test_message_delivered_after_close_is_repeated(self) -> None:
         """The router may deliver after a connection ended and before the session is notified."""
         old = Opened(4)
         old.connection.disconnect(R.ADMINISTRATIVE_ACTION)
@@ -251,7 +251,7 @@ class TestSendingAgain:
 
 
 class TestPacketIdentifiers:
-    def test_go_around_and_skip_those_in_use(self) -> None:
+    def test_identifiers_wrap_and_skip_those_in_use(self) -> None:
         state = SessionState()
         kept = delivery(b"kept")
         assert list(state.reserve(2)) == [1, 2]
@@ -262,26 +262,26 @@ class TestPacketIdentifiers:
         assert list(state.reserve(1)) == [5]
 
     @pytest.mark.parametrize("place", ["outgoing", "released"])
-    def test_do_not_meet_those_in_use(self, place: str) -> None:
+    def test_new_identifiers_avoid_those_in_use(self, place: str) -> None:
         state = SessionState()
         getattr(state, place)[3] = (delivery(b""), 0)
         assert list(state.reserve(4)) == [1, 2, 4, 5]
 
-    def test_more_than_there_are(self) -> None:
+    def test_deliveries_stop_when_identifiers_run_out(self) -> None:
         state = SessionState()
         state.outgoing[1] = (delivery(b""), 0)
         with pytest.raises(LocalError):
             state.reserve(PACKET_ID_MAX)
         assert len(state.reserve(PACKET_ID_MAX - 1)) == PACKET_ID_MAX - 1
 
-    def test_all_of_them(self) -> None:
+    def test_all_identifiers_can_be_used(self) -> None:
         assert sorted(SessionState().reserve(PACKET_ID_MAX)) == list(range(1, PACKET_ID_MAX + 1))
 
 
 class TestLargeMessages:
     """Bodies in flight stay in memory, so fewer large messages than small ones are in flight."""
 
-    def test_they_narrow_the_window_until_none_is_in_flight(self) -> None:
+    def test_large_messages_narrow_the_window(self) -> None:
         opened = Opened(4)
         most = opened.connection.window
         opened.connection.deliver(delivery(b"small", b"small"))
@@ -295,7 +295,7 @@ class TestLargeMessages:
         opened.send(p.PubAck(4))
         assert opened.connection.window == most
 
-    def test_one_of_any_size_may_be(self) -> None:
+    def test_single_message_may_have_any_size(self) -> None:
         opened = Opened(4)
         opened.connection.deliver(delivery(bytes(2 * INFLIGHT_BYTES_MAX)))
         assert opened.connection.window == 0

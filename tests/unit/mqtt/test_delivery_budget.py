@@ -57,7 +57,7 @@ class Site:
 
 
 class TestTranslated:
-    def test_a_share_a_turn_in_order(self) -> None:
+    def test_each_turn_delivers_a_share_in_order(self) -> None:
         site = Site()
         a_turn = -(-TRANSLATED_BYTES_A_TURN // len(value(0)))
         site.deliver(0, [value(i) for i in range(3 * a_turn)])
@@ -70,21 +70,21 @@ class TestTranslated:
         assert not site.turn.over
         assert site.numbers() == [position for position, _ in site.sent] == list(range(3 * a_turn + 1))
 
-    def test_runs_of_one_turn_count_together(self) -> None:
+    def test_runs_of_one_turn_share_the_budget(self) -> None:
         site = Site()
         for i in range(TRANSLATED_BYTES_A_TURN // len(value(0)) + 1):
             assert not site.turn.over
             site.deliver(i, [value(i)])
         assert site.turn.over
 
-    def test_a_large_message_is_alone(self) -> None:
+    def test_large_message_takes_a_turn_of_its_own(self) -> None:
         site = Site()
         site.deliver(0, [value(0, 10 * TRANSLATED_BYTES_A_TURN), value(1)])
         assert site.numbers() == [0]
         site.turn.start()
         assert site.numbers() == [0, 1]
 
-    def test_what_waits_at_the_end_goes_back(self) -> None:
+    def test_deliveries_waiting_at_the_end_are_released(self) -> None:
         site = Site()
         a_turn = -(-TRANSLATED_BYTES_A_TURN // len(value(0)))
         site.deliver(0, [value(i) for i in range(a_turn + 2)])
@@ -94,7 +94,7 @@ class TestTranslated:
         assert len(site.sent) == a_turn
         assert site.given_back == [(a_turn, a_turn + 1), (a_turn + 2, a_turn + 3)]
 
-    def test_what_could_not_be_sent_goes_back_at_the_end(self) -> None:
+    def test_unsent_deliveries_are_released_at_the_end(self) -> None:
         site = Site()
         site.deliver(0, [value(0, TRANSLATED_BYTES_A_TURN), value(1), value(2)])
 
@@ -107,7 +107,7 @@ class TestTranslated:
         site.turn.end()
         assert (len(site.sent), site.given_back) == (1, [(1, 2)])
 
-    def test_data_sections_cost_nothing(self) -> None:
+    def test_data_sections_are_not_charged(self) -> None:
         site = Site()
         site.deliver(0, [data(i) for i in range(10_000)])
         assert len(site.sent) == 10_000
@@ -115,7 +115,7 @@ class TestTranslated:
 
 
 class TestTopics:
-    def test_long_names_count(self) -> None:
+    def test_long_topic_names_are_charged(self) -> None:
         site = Site()
         run = Run("t" * 1000, "d", 0, b"", [b""] * 100)
         for _ in range(-(-TOPIC_BYTES_A_TURN // 100_000)):
@@ -139,14 +139,14 @@ class TestRemembered:
         monkeypatch.setattr(mqtt_translator, "to_mqtt", counted)
         return found
 
-    def test_once_for_all_consumers(self, made: list[bytes]) -> None:
+    def test_translation_is_cached_for_all_consumers(self, made: list[bytes]) -> None:
         translator, run = MqttTranslator(), Run("a", "d", AMQP, b"", [value(1), value(2)])
         first = translator.part(run, 0, 1_000_000)
         again = translator.part(run, 0, 1_000_000)
         assert len(made) == 2
         assert [part.bodies for part in first.runs] == [part.bodies for part in again.runs]
 
-    def test_another_header_is_another_message(self, made: list[bytes]) -> None:
+    def test_different_header_is_translated_separately(self, made: list[bytes]) -> None:
         """The header holds the time to live, which is among the properties."""
         translator, body = MqttTranslator(), value(1)
         header = b"\x00\x53\x70\xc0\x05\x03\x41\x40\x52\x64"
@@ -154,7 +154,7 @@ class TestRemembered:
             translator.part(Run("a", "d", AMQP, encoded, [body]), 0, 1_000_000)
         assert len(made) == 2
 
-    def test_not_for_ever(self, made: list[bytes]) -> None:
+    def test_cached_translation_ends(self, made: list[bytes]) -> None:
         translator = MqttTranslator()
         bodies = [value(i, 10_000) for i in range(TRANSLATIONS_REMEMBERED_BYTES_MAX // 10_000)]
         run = Run("a", "d", AMQP, b"", bodies)
@@ -165,7 +165,7 @@ class TestRemembered:
         assert len(made) == len(bodies) + 1, "the first one is not"
 
 
-def test_what_is_too_large_is_still_one_message() -> None:
+def test_too_large_message_counts_as_one() -> None:
     body = b"\0\x53\x77" + struct.pack(">BII", 0xD0, (1 << 20) + 4, 1 << 20) + b"\x45" * (1 << 20)
     site = Site()
     site.deliver(0, [body, value(1)])

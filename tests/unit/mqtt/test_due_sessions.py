@@ -5,7 +5,7 @@ from __future__ import annotations
 from edge.broker.mqtt.due_sessions import DueSessions
 
 
-def test_in_order_of_time() -> None:
+def test_sessions_are_due_in_order_of_time() -> None:
     due = DueSessions()
     for client_id, at in (("late", 20.0), ("never", None), ("early", 10.0)):
         due.add(client_id, at)
@@ -13,7 +13,7 @@ def test_in_order_of_time() -> None:
     assert [due.take(30.0), due.take(30.0), due.take(30.0)] == ["early", "late", None]
 
 
-def test_a_client_that_comes_and_goes_leaves_a_bounded_trace() -> None:
+def test_reconnecting_client_leaves_bounded_entries() -> None:
     due = DueSessions()
     for _ in range(10_000):
         due.add("one", 1e9)

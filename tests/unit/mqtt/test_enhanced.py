@@ -94,7 +94,7 @@ class TestScram:
         peer.send(packets.Publish("no", b"x", 1, packet_id=2))
         assert {packet.packet_id: packet.reason.failed for packet in peer.sent()} == {1: False, 2: True}
 
-    def test_again(self, joe: CredentialUser) -> None:
+    def test_client_may_authenticate_again(self, joe: CredentialUser) -> None:
         peer = opened(Gated(joe))
         client = scram.ScramClient("joe", "s3cret")
         peer.send(scram_auth(client.first(), R.RE_AUTHENTICATE))
@@ -107,7 +107,9 @@ class TestScram:
         assert not peer.connection.closed
 
     @pytest.mark.parametrize(("user", "password"), [("joe", "wrong"), ("jane", "s3cret")])
-    def test_again_as_somebody_else(self, joe: CredentialUser, user: str, password: str) -> None:
+    def test_client_may_not_authenticate_again_as_another_user(
+        self, joe: CredentialUser, user: str, password: str
+    ) -> None:
         jane = with_secret(new_user("jane", [RULE]), "s3cret", at_s=NOW)
         peer = opened(Gated(joe, jane))
         client = scram.ScramClient(user, password)
@@ -118,7 +120,7 @@ class TestScram:
         assert (type(answer), answer.reason) == (packets.Disconnect, R.NOT_AUTHORIZED)
         assert peer.connection.closed
 
-    def test_rules_that_shrank_end_subscriptions(self, joe: CredentialUser) -> None:
+    def test_reduced_rules_end_subscriptions(self, joe: CredentialUser) -> None:
         site = Gated(joe)
         peer = opened(site)
         peer.send(packets.Subscribe(1, (SubscriptionRequest("up/#", 0),)))
@@ -131,14 +133,14 @@ class TestScram:
         assert site.sessions._table.opened["c"].subscribers == {}
 
     @pytest.mark.parametrize("first", [b"", b"y,,n=", b"p=tls-unique,,n=joe,r=x", b"\xff"])
-    def test_nonsense(self, joe: CredentialUser, first: bytes) -> None:
+    def test_nonsense_is_refused(self, joe: CredentialUser, first: bytes) -> None:
         peer = Gated(joe).connect(scram.MECHANISM, first)
         (answer,) = peer.sent()
         assert (type(answer), answer.reason) == (packets.ConnAck, R.BAD_USER_NAME_OR_PASSWORD)
         assert peer.connection.closed
 
     @pytest.mark.parametrize(("user", "password"), [("joe", "wrong"), ("nobody", "s3cret")])
-    def test_wrong(self, joe: CredentialUser, user: str, password: str) -> None:
+    def test_wrong_proof_is_refused(self, joe: CredentialUser, user: str, password: str) -> None:
         site = Gated(joe)
         client = scram.ScramClient(user, password)
         peer = site.connect(scram.MECHANISM, client.first())
@@ -147,7 +149,7 @@ class TestScram:
         assert peer.sent()[0].reason is R.BAD_USER_NAME_OR_PASSWORD
         assert len(site.sessions) == 0
 
-    def test_the_user_name_has_to_be_the_same(self, joe: CredentialUser) -> None:
+    def test_user_name_must_match(self, joe: CredentialUser) -> None:
         client = scram.ScramClient("joe", "s3cret")
         peer = Gated(joe).connect(scram.MECHANISM, client.first(), username="jane")
         peer.send(scram_auth(client.answer(peer.sent()[0].properties.authentication_data)))
@@ -162,7 +164,7 @@ class TestScram:
         site.now = 60.0
         opened(site)
 
-    def test_a_user_that_changed_starts_anew_and_the_others_do_not(self, joe: CredentialUser) -> None:
+    def test_changed_user_starts_with_no_failures_and_others_keep_theirs(self, joe: CredentialUser) -> None:
         """A device may try for long before an operator adds it, or gives it its secret."""
         site = Gated()
         jane = with_secret(new_user("jane"), "other", at_s=NOW)
@@ -177,14 +179,14 @@ class TestScram:
         site.gate.failed("192.0.2.1", "jane")
         assert not site.gate.too_many_failures("192.0.2.1", "jane")
 
-    def test_an_address_stays_slow_whoever_is_added(self, joe: CredentialUser) -> None:
+    def test_address_stays_slow_when_users_are_added(self, joe: CredentialUser) -> None:
         site = Gated()
         for number in range(FAILURES_PER_ADDRESS_MAX):
             site.gate.failed("192.0.2.1", f"user{number}")
         site.gate.update(CredentialSnapshot({"joe": joe}))
         assert site.gate.too_many_failures("192.0.2.1", "joe")
 
-    def test_who_logged_in_lately_is_let_in_whatever_others_of_the_address_fail(self, joe: CredentialUser) -> None:
+    def test_recent_user_is_accepted_in_spite_of_failures_of_its_address(self, joe: CredentialUser) -> None:
         """An attacker behind the same router makes 110 bogus exchanges."""
         site = Gated(joe)
         opened(site)
@@ -200,7 +202,7 @@ class TestScram:
             site.gate.failed("192.0.2.1", "joe")
         assert site.gate.too_many_failures("192.0.2.1", "joe"), "guessing at him is slow all the same"
 
-    def test_a_success_is_remembered_for_a_while_and_at_its_address(self, joe: CredentialUser) -> None:
+    def test_success_is_remembered_for_a_while_at_its_address(self, joe: CredentialUser) -> None:
         site = Gated(joe)
         opened(site)
         site.now = SUCCESS_KEPT_S
@@ -209,7 +211,7 @@ class TestScram:
                 site.gate.failed(address, f"bogus{number}")
             assert site.gate.too_many_failures(address, "joe")
 
-    def test_successes_are_bounded(self, joe: CredentialUser) -> None:
+    def test_remembered_successes_are_bounded(self, joe: CredentialUser) -> None:
         failures = Failures()
         for number in range(SUCCESSES_KEPT_MAX + 1):
             failures.succeeded("192.0.2.1", f"user{number}", 0.0)
@@ -220,7 +222,7 @@ class TestScram:
 
 
 class TestGuessedTokens:
-    def test_an_address_that_shows_too_many_bad_ones_waits_and_others_do_not(self) -> None:
+    def test_address_with_too_many_bad_tokens_waits_without_affecting_others(self) -> None:
         """A token identifies no user until it is verified, so only the address counts."""
         site = Gated(tokens=True)
         for _ in range(FAILURES_PER_ADDRESS_MAX):
@@ -240,11 +242,11 @@ class TestMethods:
         ("method", "tokens"),
         [("PLAIN", False), (bearer.MECHANISM, False), (scram.MECHANISM, True), ("", False)],
     )
-    def test_those_not_in_force(self, joe: CredentialUser, method: str, tokens: bool) -> None:
+    def test_disabled_methods_are_refused(self, joe: CredentialUser, method: str, tokens: bool) -> None:
         (answer,) = Gated(joe, tokens=tokens).connect(method, b"").sent()
         assert answer.reason is R.BAD_AUTHENTICATION_METHOD
 
-    def test_where_nobody_is_asked(self) -> None:
+    def test_methods_are_refused_without_authentication(self) -> None:
         site = Gated()
         site.gate.change_mode(AuthenticationMode.NONE)
         assert site.connect(scram.MECHANISM, b"").sent()[0].reason is R.BAD_AUTHENTICATION_METHOD
@@ -255,7 +257,7 @@ def token_of(user: str, expires_in_s: float = 60.0) -> bytes:
 
 
 class TestBearer:
-    def test_until_it_expires(self) -> None:
+    def test_token_is_valid_until_it_expires(self) -> None:
         site = Gated(tokens=True)
         peer = site.connect(bearer.MECHANISM, token_of("ann"), will=packets.WillMessage("up/will", b"gone"))
         watcher = site.connect(bearer.MECHANISM, token_of("ann", 600), client_id="w")
@@ -272,7 +274,7 @@ class TestBearer:
         assert peer.connection.closed
         assert [packet.topic for packet in watcher.sent()] == ["up/will"]
 
-    def test_renewed_in_time(self) -> None:
+    def test_token_renewed_in_time_keeps_the_connection(self) -> None:
         site = Gated(tokens=True)
         peer = site.connect(bearer.MECHANISM, token_of("ann"))
         peer.send(auth(token_of("ann", 120), bearer.MECHANISM, R.RE_AUTHENTICATE))
@@ -285,13 +287,13 @@ class TestBearer:
         assert peer.connection.closed
 
     @pytest.mark.parametrize("user", ["bad", "bob"])
-    def test_renewed_with_a_bad_token(self, user: str) -> None:
+    def test_renewal_with_a_bad_token_closes(self, user: str) -> None:
         peer = Gated(tokens=True).connect(bearer.MECHANISM, token_of("ann"))
         peer.send(auth(token_of(user), bearer.MECHANISM, R.RE_AUTHENTICATE))
         assert [packet.reason for packet in peer.sent()] == [R.SUCCESS, R.NOT_AUTHORIZED]
         assert peer.connection.closed
 
-    def test_rights_that_shrink(self) -> None:
+    def test_reduced_rights_apply(self) -> None:
         site = Gated(tokens=True)
         user = with_rules(new_user("poor"), [RULE])
         site.gate.update(CredentialSnapshot({"poor": user}))
@@ -304,7 +306,7 @@ class TestBearer:
         assert [packet.reason for packet in peer.sent()] == [R.SUCCESS, R.NOT_AUTHORIZED]
 
     @pytest.mark.parametrize("version", [4, 5])
-    def test_in_place_of_a_password(self, version: int) -> None:
+    def test_token_replaces_a_password(self, version: int) -> None:
         site = Gated(tokens=True)
         token = f"ann-{NOW + 9:.0f}".encode()
         assert GatedPeer(site, version, username="token", password=token).sent()[0].reason is R.SUCCESS
@@ -315,9 +317,9 @@ class TestBearer:
     @pytest.mark.parametrize(
         "message", [b"", b"n,,\x01auth=Basic x\x01\x01", b"n,,\x01auth=Bearer \x01\x01", token_of("bad")]
     )
-    def test_nonsense(self, message: bytes) -> None:
+    def test_nonsense_token_is_refused(self, message: bytes) -> None:
         assert Gated(tokens=True).connect(bearer.MECHANISM, message).sent()[0].reason is R.BAD_USER_NAME_OR_PASSWORD
 
-    def test_acts_for_nobody_else(self) -> None:
+    def test_token_may_not_act_for_another_user(self) -> None:
         message = bearer.message(f"ann-{NOW + 9:.0f}", "bob")
         assert Gated(tokens=True).connect(bearer.MECHANISM, message).sent()[0].reason is R.BAD_USER_NAME_OR_PASSWORD

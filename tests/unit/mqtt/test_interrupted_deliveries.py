@@ -46,7 +46,7 @@ def send(site: SessionSite, address: str) -> None:
 
 
 @pytest.mark.parametrize("patterns", [("topic/x",), ("topic/x", "topic/+"), ("queue/x",), ("$share/g/topic/x",)])
-def test_what_waited_comes_over_the_next_connection(patterns: tuple[str, ...]) -> None:
+def test_waiting_deliveries_continue_over_the_next_connection(patterns: tuple[str, ...]) -> None:
     site = SessionSite()
     peer = Peer(site)
     peer.subscribe(site, *patterns)
@@ -59,7 +59,7 @@ def test_what_waited_comes_over_the_next_connection(patterns: tuple[str, ...]) -
     assert sorted(again.take(site)) == list(range(COUNT))
 
 
-def test_what_waited_for_one_consumer_goes_to_another() -> None:
+def test_waiting_deliveries_of_one_consumer_go_to_another() -> None:
     site = SessionSite()
     peer = Peer(site)
     peer.subscribe(site, "queue/x")
@@ -73,7 +73,7 @@ def test_what_waited_for_one_consumer_goes_to_another() -> None:
     assert sorted(other.take(site)) == list(range(len(got), COUNT))
 
 
-def test_what_waited_comes_over_the_connection_that_took_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_deliveries_continue_over_the_connection_that_took_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """The waiting messages come although the older connection ends in between."""
     site = SessionSite()
     peer = Peer(site)

@@ -47,7 +47,7 @@ def filters(start: int, stop: int) -> tuple[SubscriptionRequest, ...]:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("known", [False, True])
-def test_publishes_to_many_topics(qos: int, known: bool) -> None:
+def test_publishes_to_many_topics_come_in_parts(qos: int, known: bool) -> None:
     opened = Opened(5)
     sent = [p.Publish(f"t/{i}", b"x", qos=qos, packet_id=i + 1 if qos else 0) for i in range(COUNT)]
     if known:
@@ -58,12 +58,12 @@ def test_publishes_to_many_topics(qos: int, known: bool) -> None:
     assert topics(found) == [f"t/{i}" for i in range(COUNT)]
 
 
-def test_messages_alike_are_one_event() -> None:
+def test_similar_messages_are_one_event() -> None:
     found = calls(Opened(5), *[p.Publish("t", b"x", qos=1, packet_id=i + 1) for i in range(COUNT)])
     assert [len(event.run.bodies) for event in flat(found)] == [COUNT]
 
 
-def test_packets_without_an_event() -> None:
+def test_packets_without_an_event_are_bounded() -> None:
     opened = Opened(4)
     found = calls(opened, *[p.PingReq()] * COUNT, p.Publish("last", b"x"))
     assert len(found) >= COUNT // EVENTS_AT_ONCE
@@ -72,7 +72,7 @@ def test_packets_without_an_event() -> None:
 
 
 @pytest.mark.parametrize("count", [1, FILTERS_AT_ONCE, FILTERS_AT_ONCE + 1, 5 * FILTERS_AT_ONCE])
-def test_filters_come_in_parts_and_nothing_between_them(count: int) -> None:
+def test_filters_come_in_parts_with_nothing_between_them(count: int) -> None:
     opened = Opened(5)
     asked = filters(0, count)
     wanted = tuple(each.filter for each in asked)
@@ -96,7 +96,7 @@ def test_filters_come_in_parts_and_nothing_between_them(count: int) -> None:
         )
 
 
-def test_what_comes_meanwhile_is_taken_afterwards() -> None:
+def test_bytes_received_meanwhile_are_read_afterwards() -> None:
     opened = Opened(5)
     connection = opened.connection
     before = connection.held_bytes
@@ -111,7 +111,7 @@ def test_what_comes_meanwhile_is_taken_afterwards() -> None:
     assert [type(event) for event in found] == [SubscribeEvent] * 20 + [PublishEvent]
 
 
-def test_behind_connect() -> None:
+def test_packets_behind_connect_come_in_parts() -> None:
     connection = MqttConnection(Limits(), 0.0)
     data = b"".join(p.Publish(f"t/{i}", b"x").encode(4) for i in range(COUNT))
     connection.receive_data(p.Connect("c", 4).encode(4) + data, 0.0)
@@ -123,7 +123,7 @@ def test_behind_connect() -> None:
     assert topics(found) == [f"t/{i}" for i in range(COUNT)]
 
 
-def test_disconnect_behind_much() -> None:
+def test_disconnect_behind_many_packets_is_read() -> None:
     opened = Opened(4)
     found = calls(opened, *[p.Publish(f"t/{i}", b"x") for i in range(COUNT)], p.Disconnect())
     assert topics(found) == [f"t/{i}" for i in range(COUNT)]
@@ -133,7 +133,7 @@ def test_disconnect_behind_much() -> None:
 
 
 @pytest.mark.parametrize("end", ["eof", "shed", "disconnect"])
-def test_an_end_drops_what_is_left(end: str) -> None:
+def test_end_drops_the_rest(end: str) -> None:
     opened = Opened(5)
     connection = opened.connection
     asked = p.Subscribe(1, filters(0, 3 * FILTERS_AT_ONCE)).encode(5)
@@ -153,7 +153,7 @@ def test_an_end_drops_what_is_left(end: str) -> None:
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("kind", [p.Subscribe, p.Unsubscribe])
-def test_more_filters_than_a_packet_may_have(version: int, kind: type[p.Subscribe] | type[p.Unsubscribe]) -> None:
+def test_too_many_filters_in_a_packet_close(version: int, kind: type[p.Subscribe] | type[p.Unsubscribe]) -> None:
     def packet(count: int) -> p.Packet:
         asked = filters(0, count)
         return p.Subscribe(1, asked) if kind is p.Subscribe else p.Unsubscribe(1, tuple(each.filter for each in asked))

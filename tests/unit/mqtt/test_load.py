@@ -15,7 +15,7 @@ def values(loads: LoadAverages) -> dict[str, float]:
     return {name: float(value) for name, value in loads}
 
 
-def test_a_steady_rate_is_reached_sooner_by_the_shorter_averages() -> None:
+def test_shorter_averages_reach_a_steady_rate_sooner() -> None:
     loads = LoadAverages()
     for period in range(7):  # the first call records the start of the counter
         loads.update({"messages/sent": 100 * period}, PERIOD_S * period)
@@ -25,7 +25,7 @@ def test_a_steady_rate_is_reached_sooner_by_the_shorter_averages() -> None:
     assert found["messages/sent/15min"] == pytest.approx(600 * (1 - math.exp(-1 / 15)), abs=0.01)
 
 
-def test_it_decays_when_nothing_comes_however_long_a_period_was() -> None:
+def test_averages_decay_without_messages_over_any_period() -> None:
     once, parts = LoadAverages(), LoadAverages()
     for each in (once, parts):
         each.update({"connections": 0}, 0.0)
@@ -38,7 +38,7 @@ def test_it_decays_when_nothing_comes_however_long_a_period_was() -> None:
     assert values(once)["connections/1min"] == pytest.approx(begun / math.e, abs=0.01)
 
 
-def test_nothing_was_counted_yet() -> None:
+def test_averages_start_at_zero() -> None:
     loads = LoadAverages()
     loads.update({"bytes/sent": 1_000}, 5.0)
     loads.update({"bytes/sent": 2_000}, 5.0)

@@ -32,7 +32,7 @@ class TestTooLargeForOne:
         ("pattern", "kept"),
         [("queue/x", 0), ("queue/x", 100), ("$share/group/topic/x", 0), ("$share/group/topic/x", 100)],
     )
-    def test_others_get_it(self, pattern: str, qos: int, kept: int) -> None:
+    def test_other_consumers_get_the_message(self, pattern: str, qos: int, kept: int) -> None:
         site = MixedSite()
         little = small(site, pattern, qos, session_expiry_interval_s=kept)
         other = MqttClient(site, "other", pattern, session_expiry_interval_s=kept)
@@ -44,7 +44,7 @@ class TestTooLargeForOne:
         assert sorted(got + little.take()) == sorted([*bodies, b"little", b"less"])
         assert site.losses == []
 
-    def test_what_waits_for_a_slow_consumer_is_not_all_read_into_memory(self) -> None:
+    def test_backlog_of_a_slow_consumer_is_not_read_into_memory(self) -> None:
         site = MixedSite()
         slow = MqttClient(site, "slow", "queue/x", receive_maximum=1)
         small(site, "queue/x")
@@ -59,7 +59,7 @@ class TestTooLargeForOne:
         other = MqttClient(site, "other", "queue/x")
         assert len(other.take()) == -(-count // 100) * 100
 
-    def test_it_waits_for_one_that_takes_it(self) -> None:
+    def test_message_waits_for_a_consumer_that_accepts_its_size(self) -> None:
         site = MixedSite()
         little = small(site, "queue/x")
         publisher = MqttClient(site, "publisher")
@@ -69,7 +69,7 @@ class TestTooLargeForOne:
         assert MqttClient(site, "other", "queue/x").take() == [LARGE_BODY]
         assert site.losses == []
 
-    def test_until_it_expires_by_the_rule_of_the_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_waiting_message_expires_by_the_rule_of_the_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
         site = MixedSite()
         rule = AddressPolicy(ttl_max_s=10, expiry="deadletter/d")
         site.router.reconfigure(site.router.addresses.table, {"queue/#": rule})
@@ -83,7 +83,7 @@ class TestTooLargeForOne:
         assert MqttClient(site, "other", "deadletter/d").take() == [LARGE_BODY]
         assert site.losses == [("dead-lettered: expired", 1)]
 
-    def test_the_subscription_of_one_gives_it_up_with_an_entry_in_the_ledger(self) -> None:
+    def test_subscription_of_one_client_drops_it_and_records_it(self) -> None:
         """The message counts as delivered [MQTT-3.1.2-25], but it was acknowledged to its sender."""
         site = MixedSite()
         little = small(site, "topic/x", session_expiry_interval_s=100)
@@ -91,7 +91,7 @@ class TestTooLargeForOne:
         assert little.take() == [b"little"]
         assert site.losses == [("undeliverable", 1)]
 
-    def test_what_is_not_kept_is_dropped(self) -> None:
+    def test_message_that_is_not_stored_is_dropped(self) -> None:
         site = MixedSite()
         little = small(site, "topic/x")
         MqttClient(site, "publisher").publish("topic/x", LARGE_BODY, b"little")
@@ -99,7 +99,7 @@ class TestTooLargeForOne:
         assert site.losses == []
 
     @pytest.mark.parametrize("qos", [1, 2])
-    def test_it_was_in_flight_when_the_client_took_more(self, qos: int) -> None:
+    def test_message_in_flight_from_a_connection_with_a_larger_maximum_is_dropped(self, qos: int) -> None:
         site = MixedSite()
         before = MqttClient(site, "c", "queue/x", qos, session_expiry_interval_s=100)
         MqttClient(site, "publisher").publish("queue/x", LARGE_BODY, qos=qos)
@@ -113,7 +113,7 @@ class TestTooLargeForOne:
 
 class TestTooLargeAtAnAnycastAddress:
     @pytest.mark.parametrize("qos", [0, 1])
-    def test_it_is_offered_to_the_others(self, qos: int) -> None:
+    def test_message_is_offered_to_other_consumers(self, qos: int) -> None:
         site = MixedSite()
         little = small(site, "anycast/x", qos)
         other = MqttClient(site, "other", "anycast/x", qos)
@@ -124,7 +124,7 @@ class TestTooLargeAtAnAnycastAddress:
         assert [each.reason for each in answers + publisher.sent()] == [R.SUCCESS] * 4
 
     @pytest.mark.parametrize("qos", [0, 1])
-    def test_it_is_refused_when_none_takes_it(self, qos: int) -> None:
+    def test_message_is_refused_when_no_consumer_accepts_it(self, qos: int) -> None:
         site = MixedSite()
         little = small(site, "anycast/x", qos)
         publisher = MqttClient(site, "publisher")
@@ -138,7 +138,7 @@ class TestTooLargeAtAnAnycastAddress:
     @pytest.mark.parametrize(
         "state", [DeliveryState.RELEASED, DeliveryState.MODIFIED_FAILED, DeliveryState.MODIFIED_UNDELIVERABLE]
     )
-    def test_what_its_amqp_consumer_gives_back_nobody_has_taken(self, state: DeliveryState, qos: int) -> None:
+    def test_message_released_by_its_amqp_consumer_was_not_consumed(self, state: DeliveryState, qos: int) -> None:
         site = MixedSite()
         worker = site.client("worker")
         link = worker.receiver("anycast/x", credit=9)
@@ -149,7 +149,7 @@ class TestTooLargeAtAnAnycastAddress:
         assert [each.reason for each in publisher.sent()] == [R.NO_MATCHING_SUBSCRIBERS]
         assert len(worker.deliveries(link)) == 1
 
-    def test_it_is_refused_when_the_one_that_could_leaves(self) -> None:
+    def test_message_is_refused_when_its_only_possible_consumer_leaves(self) -> None:
         site = MixedSite()
         little = small(site, "anycast/x")
         other = MqttClient(site, "other", "anycast/x", receive_maximum=1)
@@ -159,7 +159,7 @@ class TestTooLargeAtAnAnycastAddress:
         other.lose()
         assert {each.reason for each in publisher.sent()} == {R.IMPLEMENTATION_SPECIFIC_ERROR}
 
-    def test_an_amqp_sender_hears_it(self) -> None:
+    def test_amqp_sender_gets_the_refusal(self) -> None:
         site = MixedSite()
         small(site, "anycast/x")
         client = site.client()
@@ -180,7 +180,7 @@ class TestRefused:
         consumer.send(answer(packet.packet_id, reason))
 
     @pytest.mark.parametrize("qos", [1, 2])
-    def test_an_amqp_sender_to_an_anycast_address_is_rejected(self, qos: int) -> None:
+    def test_amqp_sender_to_an_anycast_address_is_rejected(self, qos: int) -> None:
         site = MixedSite()
         consumer = MqttClient(site, "consumer", "anycast/x", qos)
         client = site.client()
@@ -192,7 +192,7 @@ class TestRefused:
         assert state is DeliveryState.REJECTED
 
     @pytest.mark.parametrize("qos", [1, 2])
-    def test_an_mqtt_publisher_to_an_anycast_address_gets_a_reason_code(self, qos: int) -> None:
+    def test_mqtt_publisher_to_an_anycast_address_gets_a_reason_code(self, qos: int) -> None:
         site = MixedSite()
         consumer, publisher = MqttClient(site, "consumer", "anycast/x", qos), MqttClient(site, "publisher")
         assert publisher.publish("anycast/x", b"refused", qos=qos) == []
@@ -203,7 +203,7 @@ class TestRefused:
 
     @pytest.mark.parametrize("kept", [0, 100])
     @pytest.mark.parametrize("qos", [1, 2])
-    def test_it_is_dead_lettered_where_the_queue_says_so(self, qos: int, kept: int) -> None:
+    def test_refused_message_of_a_queue_becomes_a_dead_letter(self, qos: int, kept: int) -> None:
         site = MixedSite()
         site.router.reconfigure(site.router.addresses.table, {"queue/#": AddressPolicy(deadletter="deadletter/d")})
         consumer = MqttClient(site, "consumer", "queue/x", qos, session_expiry_interval_s=kept)
@@ -215,14 +215,14 @@ class TestRefused:
         assert dict(site.store.state.items("outgoing")) == {}, "no record of the exchange is left"
 
     @pytest.mark.parametrize("address", ["queue/x", "topic/x"])
-    def test_or_it_is_in_the_ledger(self, address: str) -> None:
+    def test_refused_message_without_a_dead_letter_address_is_recorded(self, address: str) -> None:
         site = MixedSite()
         consumer = MqttClient(site, "consumer", address, session_expiry_interval_s=100)
         MqttClient(site, "publisher").publish(address, b"refused")
         self.refuse(consumer, R.QUOTA_EXCEEDED)
         assert site.losses == [("rejected", 1)]
 
-    def test_no_subscribers_is_no_refusal(self) -> None:
+    def test_no_matching_subscribers_is_not_a_refusal(self) -> None:
         site = MixedSite()
         consumer = MqttClient(site, "consumer", "queue/x")
         MqttClient(site, "publisher").publish("queue/x", b"taken")
@@ -249,7 +249,7 @@ class TestLosingAConsumer:
 
     @pytest.mark.parametrize("kept", [0, 100])
     @pytest.mark.parametrize("qos", [1, 2])
-    def test_a_poison_message_ends_as_a_dead_letter(self, qos: int, kept: int) -> None:
+    def test_poison_message_ends_as_a_dead_letter(self, qos: int, kept: int) -> None:
         site = self.poisoned()
         for _ in range(3):
             consumer = MqttClient(site, "consumer", "queue/x", qos, session_expiry_interval_s=kept)
@@ -261,7 +261,7 @@ class TestLosingAConsumer:
         assert dict(site.store.state.items("outgoing")) == {}, "no record of the exchange is left"
 
     @pytest.mark.parametrize("qos", [1, 2])
-    def test_before_the_last_attempt_it_comes_again(self, qos: int) -> None:
+    def test_message_is_redelivered_before_the_last_attempt(self, qos: int) -> None:
         site = self.poisoned()
         for _ in range(2):
             MqttClient(site, "consumer", "queue/x", qos, session_expiry_interval_s=100).lose()
@@ -269,14 +269,14 @@ class TestLosingAConsumer:
         assert again.connection.window < Limits().inflight_max
         assert site.losses == []
 
-    def test_a_takeover_counts(self) -> None:
+    def test_takeover_counts_as_an_attempt(self) -> None:
         site = self.poisoned()
         for _ in range(4):
             MqttClient(site, "consumer", "queue/x")
         assert MqttClient(site, "other", "deadletter/d").take() == [b"poison"]
 
     @pytest.mark.parametrize("kept", [0, 100])
-    def test_a_goodbye_does_not_count(self, kept: int) -> None:
+    def test_normal_disconnect_does_not_count(self, kept: int) -> None:
         site = self.poisoned()
         for _ in range(4):
             consumer = MqttClient(site, "consumer", "queue/x", session_expiry_interval_s=kept)
@@ -285,7 +285,7 @@ class TestLosingAConsumer:
             consumer.lose()
         assert site.losses == []
 
-    def test_after_a_goodbye_another_gets_it_at_once(self) -> None:
+    def test_message_goes_to_another_consumer_at_once_after_a_normal_disconnect(self) -> None:
         site = self.poisoned()
         policy = AddressPolicy(redelivery=Redelivery(attempts_max=3, delay_s=60))
         site.router.reconfigure(site.router.addresses.table, {"queue/#": policy})
@@ -295,7 +295,7 @@ class TestLosingAConsumer:
         consumer.lose()
         assert other.take() == [b"poison"]
 
-    def test_a_stop_of_the_broker_does_not_count(self) -> None:
+    def test_stop_of_the_broker_does_not_count(self) -> None:
         site = self.poisoned()
         for _ in range(4):
             consumer = MqttClient(site, "consumer", "queue/x")

@@ -34,13 +34,13 @@ def parts(one: MqttSession, first: int, count: int) -> list[tuple[int, int, bool
     return [(p.position, len(p.run.bodies), sent) for p, sent in one.overlaps.split_sent(7, stored(first, count))]
 
 
-def test_only_filters_that_overlap_are_marked() -> None:
+def test_only_overlapping_filters_are_marked() -> None:
     one = client()
     made = [subscribe(one, pattern) for pattern in ("t/a", "t/b", "u/+", "t/+")]
     assert [each.overlaps for each in made] == [True, True, False, True]
 
 
-def test_with_many_subscriptions_all_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_subscriptions_are_all_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlap, "OVERLAP_CHECKED_MAX", 3)
     one = client()
     made = [subscribe(one, pattern) for pattern in ("a", "b", "c")]
@@ -49,14 +49,14 @@ def test_with_many_subscriptions_all_are_marked(monkeypatch: pytest.MonkeyPatch)
     assert all(each.overlaps for each in made)
 
 
-def test_parts_sent_already_are_told_apart() -> None:
+def test_partly_sent_runs_are_distinguished() -> None:
     one = client()
     assert parts(one, 10, 5) == [(10, 5, False)]
     assert parts(one, 8, 10) == [(8, 2, False), (10, 5, True), (15, 3, False)]
     assert parts(one, 8, 10) == [(8, 10, True)]
 
 
-def test_ranges_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_ranges_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlap, "OVERLAP_RANGES_MAX", 3)
     one = client()
     for i in range(5):
@@ -65,7 +65,7 @@ def test_ranges_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parts(one, 40, 1) == [(40, 1, True)]
 
 
-def test_options_are_combined_and_no_local_counts_for_own_messages() -> None:
+def test_options_are_combined_and_no_local_applies_to_own_messages() -> None:
     one = client()
     subscribe(one, "t/+", 1, no_local=True)
     subscribe(one, "t/#", 0, retain_as_published=True)

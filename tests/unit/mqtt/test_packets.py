@@ -27,12 +27,12 @@ def body_of(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(("case", "version"), GOOD_VERSIONS)
-def test_decode(case: Case, version: int) -> None:
+def test_packet_is_decoded(case: Case, version: int) -> None:
     assert p.decode(case.data[0], body_of(case.data), version) == case.packet
 
 
 @pytest.mark.parametrize(("case", "version"), GOOD_VERSIONS)
-def test_encode(case: Case, version: int) -> None:
+def test_packet_is_encoded(case: Case, version: int) -> None:
     assert case.packet is not None
     encoded = case.packet.encode(version)
     assert (encoded == case.data) is case.exact
@@ -40,7 +40,7 @@ def test_encode(case: Case, version: int) -> None:
 
 
 @pytest.mark.parametrize(("case", "version"), BAD_VERSIONS)
-def test_error(case: Case, version: int) -> None:
+def test_invalid_packet_raises_its_error(case: Case, version: int) -> None:
     assert case.error is not None
     with pytest.raises(case.error) as caught:
         p.decode(case.data[0], body_of(case.data), version)
@@ -48,7 +48,7 @@ def test_error(case: Case, version: int) -> None:
     assert caught.value.reason is (case.reason or case.error.reason)
 
 
-def test_a_packet_cut_short_inside_is_malformed() -> None:
+def test_truncated_packet_is_malformed() -> None:
     """The remaining length matches the bytes; the content ends too early."""
     for case in GOOD:
         body = body_of(case.data)
@@ -70,29 +70,29 @@ def test_a_packet_cut_short_inside_is_malformed() -> None:
                 assert kind in whole_elsewhere or version == 5, (case.name, version, end)
 
 
-def test_the_table_names_each_case_once() -> None:
+def test_names_of_cases_are_unique() -> None:
     names = [case.name for case in CASES]
     assert len(names) == len(set(names))
 
 
-class TestWhatCannotBeEncoded:
-    def test_connack_without_a_return_code(self) -> None:
+class TestNotEncodable:
+    def test_connack_without_a_return_code_raises(self) -> None:
         with pytest.raises(ValueError, match="no return code"):
             p.ConnAck(reason=ReasonCode.PACKET_TOO_LARGE).encode(4)
 
-    def test_auth_before_mqtt_5(self) -> None:
+    def test_auth_before_mqtt_5_raises(self) -> None:
         with pytest.raises(ValueError, match="MQTT 5"):
             p.Auth().encode(4)
 
-    def test_a_property_of_another_packet(self) -> None:
+    def test_property_of_another_packet_raises(self) -> None:
         with pytest.raises(ValueError, match="topic_alias"):
             p.PubAck(1, properties=Properties(topic_alias=1)).encode(5)
 
-    def test_a_string_with_u0000(self) -> None:
+    def test_string_with_u0000_raises(self) -> None:
         with pytest.raises(ValueError, match=r"U\+0000"):
             p.Publish("a\0").encode(4)
 
-    def test_a_topic_of_more_than_65_535_bytes(self) -> None:
+    def test_topic_of_more_than_65_535_bytes_raises(self) -> None:
         with pytest.raises(ValueError, match="two byte length"):
             p.Publish("a" * 65_536).encode(4)
 
@@ -100,7 +100,7 @@ class TestWhatCannotBeEncoded:
 class TestBounds:
     """Bounds of the work for one packet of any size."""
 
-    def test_user_properties(self) -> None:
+    def test_user_properties_are_bounded(self) -> None:
         def block(count: int) -> bytes:
             raw = subscription_identifiers((7,)) + b"\x26\0\1a\0\1b" * count
             return encode_variable_byte_integer(len(raw)) + raw
@@ -111,20 +111,20 @@ class TestBounds:
             decode(PacketReader(block(USER_PROPERTIES_MAX + 1)), PacketType.SUBSCRIBE)
         assert error.value.reason == ReasonCode.QUOTA_EXCEEDED
 
-    def test_user_properties_of_a_publish(self) -> None:
+    def test_user_properties_of_a_publish_are_bounded(self) -> None:
         raw = b"\x26\0\1a\0\1b" * (USER_PROPERTIES_MAX + 1)
         with pytest.raises(ProtocolError):
             split_publish(PacketReader(encode_variable_byte_integer(len(raw)) + raw))
         assert len(decode_run(raw).user_property) == USER_PROPERTIES_MAX + 1, "what is stored stays readable"
 
-    def test_many_that_are_stored_are_read_in_no_time(self) -> None:
+    def test_many_stored_properties_are_read_quickly(self) -> None:
         """Decoding once copied each property for each later one."""
         raw = b"\x26\0\0\0\0" * 100_000
         begin = time.process_time()
         assert len(decode_run(raw).user_property) == 100_000
         assert time.process_time() - begin < 2
 
-    def test_the_bytes_of_a_topic_name(self) -> None:
+    def test_topic_name_bytes_are_bounded(self) -> None:
         check_topic_name("ü" * (ADDRESS_BYTES_MAX // 2), 9)
         for name in ("ü" * (ADDRESS_BYTES_MAX // 2 + 1), "a" * (ADDRESS_BYTES_MAX + 1)):
             with pytest.raises(ProtocolError) as error:

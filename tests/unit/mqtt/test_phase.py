@@ -85,7 +85,7 @@ CASES = [(version, phase, kind) for version in VERSIONS for phase in phases(vers
 @pytest.mark.parametrize(
     ("version", "phase", "kind"), CASES, ids=[f"{v}-{phase.name}-{kind.name}" for v, phase, kind in CASES]
 )
-def test_packet(version: int, phase: ConnectionPhase, kind: PacketType) -> None:
+def test_each_packet_in_each_phase_follows_the_table(version: int, phase: ConnectionPhase, kind: PacketType) -> None:
     connection = reach(phase, version)
     events = connection.receive_data(packet(kind, version), 1.0)
     if phase not in PACKETS:
@@ -112,13 +112,13 @@ def test_packet(version: int, phase: ConnectionPhase, kind: PacketType) -> None:
         assert connection.closed == (follows in ENDED)
 
 
-def test_nothing_is_left_out() -> None:
+def test_table_is_complete() -> None:
     assert all(set(row) == set(PacketType) for row in PACKETS.values())
     assert set(STEPS) == set(ConnectionPhase)
     assert {phase for phase in ConnectionPhase if phase not in PACKETS} == {ConnectionPhase.DECIDING, *ENDED}
 
 
-def test_every_phase_is_reached_and_left() -> None:
+def test_every_phase_is_entered_and_left() -> None:
     follows = {
         phase: {each for each in PACKETS.get(phase, {}).values() if isinstance(each, ConnectionPhase)}
         | set(STEPS[phase].values())
@@ -131,7 +131,7 @@ def test_every_phase_is_reached_and_left() -> None:
 
 @pytest.mark.parametrize("phase", ConnectionPhase)
 @pytest.mark.parametrize("step", ConnectionStep)
-def test_step(phase: ConnectionPhase, step: ConnectionStep) -> None:
+def test_each_step_follows_the_table(phase: ConnectionPhase, step: ConnectionStep) -> None:
     if step in STEPS[phase]:
         assert after_step(phase, step) is STEPS[phase][step]
     else:
@@ -140,7 +140,7 @@ def test_step(phase: ConnectionPhase, step: ConnectionStep) -> None:
 
 
 @pytest.mark.parametrize("phase", ConnectionPhase)
-def test_calls_of_the_session(phase: ConnectionPhase) -> None:
+def test_calls_of_the_session_follow_the_table(phase: ConnectionPhase) -> None:
     """A call that the phase does not allow is an error of the session; after the end of the connection calls have no
     effect."""
     calls = {
@@ -161,7 +161,7 @@ def test_calls_of_the_session(phase: ConnectionPhase) -> None:
 
 @pytest.mark.parametrize("stands", AuthenticationState)
 @pytest.mark.parametrize("reason", [R.SUCCESS, R.CONTINUE_AUTHENTICATION, R.RE_AUTHENTICATE])
-def test_auth(stands: AuthenticationState, reason: R) -> None:
+def test_auth_follows_the_table(stands: AuthenticationState, reason: R) -> None:
     dialogue = AuthenticationExchange(METHOD)
     if stands is AuthenticationState.CHALLENGED:
         dialogue.challenge(b"")

@@ -29,7 +29,7 @@ def ended(opened: Opened, found: list[object]) -> R | None:
 
 class TestRuns:
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_alike_packets_are_one_run(self, version: int) -> None:
+    def test_similar_packets_are_one_run(self, version: int) -> None:
         opened = Opened(version)
         (event,) = opened.send(*[p.Publish("t/a", b"x" * n, 1, packet_id=n + 1) for n in (0, 5, 5, 200, 127, 16_000)])
         assert event.packet_ids == [1, 6, 6, 201, 128, 16_001]
@@ -58,12 +58,12 @@ class TestRuns:
         ]
         assert [bool(e.run.flags & RETAIN) for e in found] == [False, False, False, True, False, False]
 
-    def test_other_properties_of_the_same_length_end_a_run(self) -> None:
+    def test_different_properties_of_equal_length_end_a_run(self) -> None:
         found = Opened(5).send(*[p.Publish("t", b"x", properties=Properties(content_type=c)) for c in "aab"])
         assert [(decode_run(e.run.properties).content_type, len(e.run)) for e in found] == [("a", 2), ("b", 1)]
 
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_a_run_cut_anywhere(self, version: int) -> None:
+    def test_run_may_be_split_anywhere(self, version: int) -> None:
         """Remaining lengths of one, two and three bytes, cut in the middle of each."""
         packets = [p.Publish("t", b"x" * n, 1, packet_id=n) for n in (1, 1, 200, 200, 16_500, 16_500, 2)]
         data = b"".join(packet.encode(version) for packet in packets)
@@ -73,7 +73,7 @@ class TestRuns:
             assert [body for event in found for body in event.run.bodies] == [packet.payload for packet in packets]
 
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_one_like_the_others_but_too_short(self, version: int) -> None:
+    def test_shorter_packet_ends_a_run(self, version: int) -> None:
         """The packet starts like the run and ends inside its packet identifier (or before its properties)."""
         opened = Opened(version)
         data = b"\x32\x04\x00\x01t\x00" + b"\x32" * 8
@@ -81,7 +81,7 @@ class TestRuns:
         assert found[0].packet_ids == [1]
         assert ended(opened, found) in {None, R.MALFORMED_PACKET}
 
-    def test_one_like_the_others_with_a_long_remaining_length(self) -> None:
+    def test_overlong_remaining_length_ends_a_run(self) -> None:
         plain, long = p.Publish("t", b"1").encode(5), b"\x30\x85\x00\x00\x01t\x001"
         opened = Opened(5)
         found = opened.send(plain, long)
@@ -90,7 +90,7 @@ class TestRuns:
         found = Opened(4).send(p.Publish("t", b"1"), b"\x30\x84\x00\x00\x01t2")
         assert [body for event in found for body in event.run.bodies] == [b"1", b"2"]
 
-    def test_large_payloads_in_many_reads(self) -> None:
+    def test_large_payloads_arrive_in_many_reads(self) -> None:
         opened = Opened(4)
         data = p.Publish("t", b"x" * 3_000_000, 1, packet_id=1).encode(4) + p.PingReq().encode(4)
         found = []
@@ -100,7 +100,7 @@ class TestRuns:
         assert event.run.bodies == [b"x" * 3_000_000]
         assert [type(packet) for packet in opened.sent()] == [p.PingResp]
 
-    def test_properties_are_forwarded_as_they_came(self) -> None:
+    def test_properties_are_forwarded_unchanged(self) -> None:
         opened = Opened(5)
         block = Properties(content_type="a/b", user_property=(("k", "2"), ("k", "1")), correlation_data=b"\0")
         found = opened.send(
@@ -124,17 +124,17 @@ class TestRuns:
 class TestTopicNames:
     @pytest.mark.parametrize("version", VERSIONS)
     @pytest.mark.parametrize("topic", ["a/+", "#", "a#", "+", "", "/".join(["a"] * 129)])
-    def test_what_is_none(self, version: int, topic: str) -> None:
+    def test_invalid_names_close(self, version: int, topic: str) -> None:
         opened = Opened(version)
         reason = ended(opened, opened.send(p.Publish("ok"), p.Publish(topic)))
         assert reason in {None, R.TOPIC_NAME_INVALID, R.PROTOCOL_ERROR}
 
     @pytest.mark.parametrize("topic", [" ", "/", "//a", "$SYS/x", "a b", "ä/€/😀", "\ufeffa", "a/$b"])
-    def test_what_is_one(self, topic: str) -> None:
+    def test_valid_names_are_accepted(self, topic: str) -> None:
         (event,) = Opened(4).send(p.Publish(topic))
         assert event.run.address == topic
 
-    def test_ill_formed_utf8_after_good_packets(self) -> None:
+    def test_invalid_utf8_after_valid_packets_closes(self) -> None:
         opened = Opened(5)
         found = opened.send(p.Publish("ok"), b"\x30\x04\x00\x01\xff\x00")
         assert isinstance(found[0], events.PublishEvent)
@@ -142,7 +142,7 @@ class TestTopicNames:
 
 
 class TestTopicAliases:
-    def test_set_use_and_change(self) -> None:
+    def test_alias_is_set_used_and_changed(self) -> None:
         opened = Opened(5)
         one, two = Properties(topic_alias=1), Properties(topic_alias=2, content_type="x")
         found = opened.send(
@@ -165,12 +165,12 @@ class TestTopicAliases:
     @pytest.mark.parametrize(
         ("alias", "reason"), [(17, R.TOPIC_ALIAS_INVALID), (3, R.PROTOCOL_ERROR), (None, R.PROTOCOL_ERROR)]
     )
-    def test_not_allowed(self, alias: int | None, reason: R) -> None:
+    def test_invalid_aliases_close(self, alias: int | None, reason: R) -> None:
         opened = Opened(5)
         found = opened.send(p.Publish("", b"", properties=Properties(topic_alias=alias)))
         assert ended(opened, found) is reason
 
-    def test_subscription_identifier_of_a_client(self) -> None:
+    def test_subscription_identifier_of_a_client_closes(self) -> None:
         opened = Opened(5)
         found = opened.send(p.Publish("t", properties=Properties(subscription_identifier=(1,))))
         assert ended(opened, found) is R.PROTOCOL_ERROR
@@ -178,7 +178,7 @@ class TestTopicAliases:
 
 class TestLimits:
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_packet_too_large(self, version: int) -> None:
+    def test_too_large_packet_closes(self, version: int) -> None:
         opened = Opened(version, limits=Limits(packet_bytes_max=1000))
         exact = p.Publish("t", b"x" * (1000 - 6 - (version == 5))).encode(version)
         assert len(exact) == 1000
@@ -188,7 +188,7 @@ class TestLimits:
         assert isinstance(found[0], events.PublishEvent)
         assert ended(opened, found) in {None, R.PACKET_TOO_LARGE}
 
-    def test_receive_maximum(self) -> None:
+    def test_receive_maximum_is_enforced(self) -> None:
         opened = Opened(5, limits=Limits(receive_maximum=3))
         opened.send(*[p.Publish("t", b"", 1, packet_id=n) for n in (1, 2)])
         opened.connection.acknowledge(1, [1])
@@ -198,7 +198,7 @@ class TestLimits:
         assert found[0].run.bodies == [b"\x04"]
         assert ended(opened, found) is R.RECEIVE_MAXIMUM_EXCEEDED
 
-    def test_receive_maximum_counts_a_qos_2_message_until_pubcomp(self) -> None:
+    def test_qos_2_message_counts_until_pubcomp(self) -> None:
         opened = Opened(5, limits=Limits(receive_maximum=1))
         opened.send(p.Publish("t", b"", 2, packet_id=1))
         opened.connection.acknowledge(2, [1])
@@ -209,12 +209,12 @@ class TestLimits:
         found = opened.send(p.Publish("t", b"", 1, packet_id=3))
         assert ended(opened, found) is R.RECEIVE_MAXIMUM_EXCEEDED
 
-    def test_older_versions_know_no_receive_maximum(self) -> None:
+    def test_older_versions_have_no_receive_maximum(self) -> None:
         opened = Opened(4, limits=Limits(receive_maximum=1))
         (event,) = opened.send(*[p.Publish("t", b"", 1, packet_id=n) for n in (1, 2, 3)])
         assert event.packet_ids == [1, 2, 3]
 
-    def test_older_versions_have_packet_identifiers_to_keep_to(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_older_versions_are_limited_by_packet_identifiers(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A client of the standard cannot have more messages open than there are identifiers [MQTT-2.3.1-3]."""
         monkeypatch.setattr(inbound, "UNANSWERED_MAX", 3)
         opened = Opened(4)
@@ -225,7 +225,7 @@ class TestLimits:
         found = opened.send(p.Publish("t", b"", 1, packet_id=1))
         assert [type(event) for event in found] == [events.DisconnectedEvent]
 
-    def test_packet_identifier_0_keeps_what_was_before(self) -> None:
+    def test_packet_identifier_0_keeps_earlier_packets(self) -> None:
         opened = Opened(5)
         found = opened.send(*[p.Publish("t", bytes((n,)), 1, packet_id=n) for n in (1, 2, 0, 3)])
         assert found[0].packet_ids == [1, 2]
@@ -235,14 +235,14 @@ class TestLimits:
 
 class TestAcknowledge:
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_qos_1(self, version: int) -> None:
+    def test_qos_1_is_acknowledged(self, version: int) -> None:
         opened = Opened(version)
         opened.send(*[p.Publish("t", b"", 1, packet_id=n) for n in (7, 65_535, 256)])
         assert opened.sent() == []
         opened.connection.acknowledge(1, [7, 65_535, 256])
         assert opened.sent() == [p.PubAck(7), p.PubAck(65_535), p.PubAck(256)]
 
-    def test_reasons_of_mqtt_5(self) -> None:
+    def test_reasons_of_mqtt_5_are_sent(self) -> None:
         opened = Opened(5)
         opened.send(p.Publish("t", b"", 1, packet_id=7))
         opened.connection.acknowledge(1, [7], R.NO_MATCHING_SUBSCRIBERS)
@@ -250,7 +250,7 @@ class TestAcknowledge:
         opened.connection.acknowledge(1, [7], R.QUOTA_EXCEEDED)
         assert opened.sent() == [p.PubAck(7, R.NO_MATCHING_SUBSCRIBERS), p.PubAck(7, R.QUOTA_EXCEEDED)]
 
-    def test_older_versions_cannot_be_refused(self) -> None:
+    def test_older_clients_get_no_refusals(self) -> None:
         opened = Opened(4)
         opened.send(p.Publish("t", b"", 1, packet_id=7), p.Publish("t", b"", 2, packet_id=8))
         opened.connection.acknowledge(1, [7], R.QUOTA_EXCEEDED)
@@ -266,7 +266,7 @@ class TestAcknowledge:
 
 class TestExactlyOnce:
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_the_whole_exchange(self, version: int) -> None:
+    def test_complete_exchange_succeeds(self, version: int) -> None:
         opened = Opened(version)
         (event,) = opened.send(p.Publish("t", b"a", 2, packet_id=1), p.Publish("t", b"b", 2, packet_id=2))
         assert event.packet_ids == [1, 2]
@@ -282,7 +282,7 @@ class TestExactlyOnce:
         (event,) = opened.send(p.Publish("t", b"c", 2, packet_id=1))
         assert event.run.bodies == [b"c"]
 
-    def test_again_before_it_is_safe(self) -> None:
+    def test_repeat_before_the_commit_is_not_published_again(self) -> None:
         opened = Opened()
         (event,) = opened.send(p.Publish("t", b"a", 2, packet_id=1), p.Publish("t", b"b", 2, packet_id=1))
         assert event.run.bodies == [b"a"], "the first one counts"
@@ -291,7 +291,7 @@ class TestExactlyOnce:
         opened.connection.acknowledge(2, [1])
         assert opened.sent() == [p.PubRec(1)]
 
-    def test_again_after_it_is_safe(self) -> None:
+    def test_repeat_after_the_commit_is_not_published_again(self) -> None:
         opened = Opened()
         opened.send(p.Publish("t", b"a", 2, packet_id=1))
         opened.connection.acknowledge(2, [1])
@@ -299,7 +299,7 @@ class TestExactlyOnce:
         assert [event.packet_ids for event in found] == [[2, 3]]
         assert opened.sent() == [p.PubRec(1), p.PubRec(1)]
 
-    def test_again_over_a_new_connection_while_the_commit_runs(self) -> None:
+    def test_repeat_over_a_new_connection_during_the_commit_is_not_published_again(self) -> None:
         old = Opened(4)
         old.send(p.Publish("t", b"a", 2, packet_id=1), p.Publish("t", b"b", 2, packet_id=2))
         old.connection.receive_eof(old.now)
@@ -312,7 +312,7 @@ class TestExactlyOnce:
         assert new.sent() == [p.PubRec(2)]
         assert old.connection.data_to_send() == b""
 
-    def test_refused_is_forgotten(self) -> None:
+    def test_identifier_of_a_refused_message_is_free(self) -> None:
         opened = Opened(5)
         opened.send(p.Publish("t", b"a", 2, packet_id=1))
         opened.connection.acknowledge(2, [1], R.QUOTA_EXCEEDED)
@@ -329,13 +329,13 @@ class TestExactlyOnce:
         assert opened.send(p.PubRel(5)) == [events.PubRelEvent([5])]
 
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_release_of_nothing(self, version: int) -> None:
+    def test_pubrel_of_an_unknown_identifier_is_answered(self, version: int) -> None:
         opened = Opened(version)
         assert opened.send(p.PubRel(9)) == []
         reason = R.PACKET_IDENTIFIER_NOT_FOUND if version == 5 else R.SUCCESS
         assert opened.sent() == [p.PubComp(9, reason)]
 
-    def test_released_over_a_new_connection_while_the_commit_runs(self) -> None:
+    def test_pubrel_over_a_new_connection_during_the_commit_is_answered(self) -> None:
         """The PUBCOMP goes to the new connection after the commit, as the identifier is free for another message
         then."""
         old = Opened(5)
@@ -351,7 +351,7 @@ class TestExactlyOnce:
         assert new.send(p.PubRel(2)) == []
         assert new.sent() == [p.PubComp(2, R.PACKET_IDENTIFIER_NOT_FOUND)]
 
-    def test_release_before_it_is_safe(self) -> None:
+    def test_pubrel_before_the_commit_is_answered(self) -> None:
         opened = Opened(5)
         opened.send(p.Publish("t", b"a", 2, packet_id=1))
         assert ended(opened, opened.send(p.PubRel(1))) is R.PROTOCOL_ERROR

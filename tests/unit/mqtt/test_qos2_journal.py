@@ -76,7 +76,7 @@ def test_publish_and_pubrel_wait_for_the_disk() -> None:
     assert not rig.state.awaiting_commit
 
 
-def test_what_is_not_kept_does_not_overtake_what_is() -> None:
+def test_unstored_messages_do_not_overtake_stored_ones() -> None:
     """The order of a producer holds over its qualities of service too."""
     rig = Rig()
 
@@ -101,7 +101,7 @@ def test_what_is_not_kept_does_not_overtake_what_is() -> None:
     assert list(rig.state.outgoing) == [2, 6]
 
 
-def test_what_waits_at_the_end_of_a_connection_goes_over_the_next() -> None:
+def test_deliveries_waiting_at_the_end_continue_over_the_next_connection() -> None:
     rig = Rig()
     rig.deliver(10, b"1")
     rig.opened.connection.deliver(MqttDelivery(Run("t/a", "d", 1, b"", [b"2"]), 1, retain=False, token=None))
@@ -112,7 +112,7 @@ def test_what_waits_at_the_end_of_a_connection_goes_over_the_next() -> None:
     assert [each.payload for each in rig.opened.sent()] == [b"1"]  # type: ignore[attr-defined]
 
 
-def test_sent_goes_out_again_under_its_identifier() -> None:
+def test_sent_message_is_repeated_under_its_identifier() -> None:
     rig = Rig()
     rig.deliver(10, b"x", b"y")
     record = rig.commit()
@@ -125,7 +125,7 @@ def test_sent_goes_out_again_under_its_identifier() -> None:
     assert [(each.payload, each.dup) for each in again.opened.sent()] == [(b"w", False), (b"z", False)]  # type: ignore[attr-defined]
 
 
-def test_released_is_not_published_again() -> None:
+def test_released_message_is_not_published_again() -> None:
     rig = Rig()
     rig.deliver(10, b"x", b"y")
     rig.commit()
@@ -138,7 +138,7 @@ def test_released_is_not_published_again() -> None:
     assert list(again.state.outgoing) == [2]
 
 
-def test_done_is_settled_until_the_cursor_is_on_disk() -> None:
+def test_completed_message_is_settled_until_the_cursor_is_on_disk() -> None:
     rig = Rig()
     rig.deliver(10, b"x")
     rig.commit()
@@ -153,7 +153,7 @@ def test_done_is_settled_until_the_cursor_is_on_disk() -> None:
     assert rig.commit(moves_kept=6) == b""
 
 
-def test_what_the_cursor_has_passed_is_forgotten() -> None:
+def test_messages_behind_the_cursor_are_forgotten() -> None:
     rig = Rig()
     rig.deliver(10, b"x", b"y")
     rig.commit()

@@ -33,13 +33,13 @@ def words(found: list[packets.Packet]) -> list[str | None]:
     return [packet.properties.reason_string for packet in found]  # type: ignore[attr-defined]
 
 
-def test_said() -> None:
+def test_reason_string_is_sent() -> None:
     found = answers(opened())
     assert [type(packet) for packet in found] == [packets.PubAck, packets.PubRec, packets.SubAck]
     assert words(found) == [TEXT] * 3
 
 
-def test_not_said_where_nobody_asked() -> None:
+def test_reason_string_is_not_sent_unless_requested() -> None:
     client = opened(request_problem_information=0)
     assert words(answers(client)) == [None] * 3
     client.send(b"\x36\x00")
@@ -47,14 +47,14 @@ def test_not_said_where_nobody_asked() -> None:
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_not_said_before_mqtt_5(version: int) -> None:
+def test_reason_string_is_not_sent_before_mqtt_5(version: int) -> None:
     client = Opened(version)
     client.connection.subscribed(3, [0x97], TEXT)
     assert client.sent() == [packets.SubAck(3, (0x80 if version == 4 else 0,))]
 
 
 @pytest.mark.parametrize("size", range(40, 60))
-def test_never_above_the_clients_maximum(size: int) -> None:
+def test_reason_string_stays_within_the_maximum_packet_size(size: int) -> None:
     """A packet above the client's maximum goes without its Reason String [MQTT-3.4.2-2] [MQTT-3.9.2-1]
     [MQTT-3.14.2-3]."""
     client = opened(maximum_packet_size=max(size, 40))
@@ -70,17 +70,17 @@ def test_never_above_the_clients_maximum(size: int) -> None:
     assert 0 < len(client.connection.data_to_send()) <= size
 
 
-def test_both_ends_of_the_maximum_are_met() -> None:
+def test_reason_string_is_sent_up_to_exactly_the_maximum() -> None:
     assert words(answers(opened(maximum_packet_size=48)))[0] == TEXT
     assert words(answers(opened(maximum_packet_size=40)))[0] is None
 
 
-def test_a_long_text_is_cut() -> None:
+def test_long_text_is_cut() -> None:
     for letter in ("x", "\N{SNOWMAN}"):
         assert words(answers(opened(), letter * 70_000)) == [letter * REASON_STRING_CHARACTERS_MAX] * 3
 
 
-def test_a_refused_connect_is_told_why() -> None:
+def test_refused_connect_has_a_reason_string() -> None:
     for version in (4, 5):
         connection = MqttConnection(Limits(), 0.0)
         connection.receive_data(packets.Connect("c", version).encode(), 0.0)

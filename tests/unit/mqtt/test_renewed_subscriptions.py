@@ -59,7 +59,7 @@ WAITING = [b"%d" % n for n in range(2, 11)]
 
 
 @pytest.mark.parametrize("no_local", [False, True])
-def test_what_waits_is_delivered_under_qos_0(no_local: bool) -> None:
+def test_backlog_is_delivered_under_qos_0(no_local: bool) -> None:
     site = SessionSite()
     peer, sent = full(site)
     assert [(each.payload, each.qos) for each in subscribe(site, peer, 0, no_local=no_local)] == [
@@ -73,7 +73,7 @@ def test_what_waits_is_delivered_under_qos_0(no_local: bool) -> None:
 
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("resting", [False, True])
-def test_what_a_client_left_behind_under_qos_0_is_there_when_it_comes_back(restart: bool, resting: bool) -> None:
+def test_backlog_of_an_absent_client_under_qos_0_is_delivered_on_return(restart: bool, resting: bool) -> None:
     site = SessionSite()
     peer, _ = full(site)
     peer.driver.congested = True  # it does not read, so messages of QoS 0 wait too
@@ -90,7 +90,7 @@ def test_what_a_client_left_behind_under_qos_0_is_there_when_it_comes_back(resta
     assert {each.payload for each in again} == {b"%d" % n for n in range(11)}
 
 
-def test_nothing_is_kept_any_more_once_all_was_delivered() -> None:
+def test_nothing_is_stored_once_all_was_delivered() -> None:
     site = SessionSite()
     peer, sent = full(site)
     subscribe(site, peer, 0)
@@ -106,7 +106,7 @@ def test_nothing_is_kept_any_more_once_all_was_delivered() -> None:
     assert [(each.payload, each.qos) for each in received(site, back)] == [(b"now", 0)]
 
 
-def test_a_session_that_ends_keeps_nothing_of_it() -> None:
+def test_ended_session_leaves_nothing() -> None:
     site = SessionSite()
     peer, _ = full(site)
     peer.driver.congested = True
@@ -118,7 +118,7 @@ def test_a_session_that_ends_keeps_nothing_of_it() -> None:
     assert_session_ends(site)
 
 
-def test_a_shared_subscription_of_qos_0_ends_with_a_session_that_never_came_back() -> None:
+def test_shared_subscription_of_qos_0_ends_with_its_absent_session() -> None:
     site = SessionSite()
     peer = SessionPeer(site)
     peer.send(p.Subscribe(1, (SubscriptionRequest("$share/g/topic/#", 0),)))
@@ -132,7 +132,7 @@ def test_a_shared_subscription_of_qos_0_ends_with_a_session_that_never_came_back
 
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("released", [False, True])
-def test_an_exchange_of_qos_2_ends_as_it_began_over_a_restart(qos: int, released: bool) -> None:
+def test_qos_2_exchange_completes_at_its_original_level_over_a_restart(qos: int, released: bool) -> None:
     """The client may have forwarded the message, so it must not come again under another identifier."""
     site = SessionSite()
     peer, sent = full(site, 2)
@@ -160,7 +160,7 @@ def test_an_exchange_of_qos_2_ends_as_it_began_over_a_restart(qos: int, released
     assert kept(site) == [(0, 0)]
 
 
-def test_what_waits_in_memory_for_a_session_that_is_not_kept_stays() -> None:
+def test_backlog_in_memory_of_an_unstored_session_remains() -> None:
     site = SessionSite()
     peer = SessionPeer(site, expiry_s=0, receive_maximum=2)
     subscribe(site, peer, 1)

@@ -34,7 +34,7 @@ def turn(peer: GatedPeer) -> list[str]:
     return found
 
 
-def test_a_part_a_turn_and_all_in_the_end(site: GatedSite) -> None:
+def test_each_turn_sends_a_part_until_all_are_sent(site: GatedSite) -> None:
     peer = admitted(site, 5)
     subscribe(peer, "up/#")
     parts = []
@@ -45,7 +45,7 @@ def test_a_part_a_turn_and_all_in_the_end(site: GatedSite) -> None:
     assert sorted(each for part in parts for each in part) == sorted(f"up/{i}" for i in range(COUNT))
 
 
-def test_names_looked_at_in_vain_count(site: GatedSite) -> None:
+def test_names_that_do_not_match_count(site: GatedSite) -> None:
     """Ten filters find one message each, and each has to search all names."""
     peer = admitted(site, 5)
     subscribe(peer, *(f"up/+/{i}" for i in range(9)), "up/7")
@@ -56,7 +56,7 @@ def test_names_looked_at_in_vain_count(site: GatedSite) -> None:
     assert (turns >= 9 * 2, found + turn(peer)) == (True, ["up/7"])
 
 
-def test_what_is_not_wanted_any_more_is_not_sent(site: GatedSite) -> None:
+def test_messages_no_longer_requested_are_not_sent(site: GatedSite) -> None:
     peer = admitted(site, 5)
     subscribe(peer, "up/#")
     assert len(turn(peer)) < COUNT
@@ -67,7 +67,7 @@ def test_what_is_not_wanted_any_more_is_not_sent(site: GatedSite) -> None:
     assert not peer.site.turns
 
 
-def test_subscribing_again_begins_anew_and_adds_up_to_nothing(site: GatedSite) -> None:
+def test_renewed_subscription_restarts_without_accumulating(site: GatedSite) -> None:
     peer = admitted(site, 5)
     for _ in range(50):
         subscribe(peer, "up/#")
@@ -77,7 +77,7 @@ def test_subscribing_again_begins_anew_and_adds_up_to_nothing(site: GatedSite) -
     assert COUNT <= len(found) < COUNT * 2
 
 
-def test_the_window_of_the_client_holds(site: GatedSite) -> None:
+def test_window_of_the_client_is_respected(site: GatedSite) -> None:
     peer = admitted(site, 5, properties=Properties(receive_maximum=3))
     subscribe(peer, "up/#", qos=1)
     seen = 0
@@ -90,7 +90,7 @@ def test_the_window_of_the_client_holds(site: GatedSite) -> None:
     assert seen == 60
 
 
-def test_a_client_that_has_gone_is_not_gone_on_for(site: GatedSite) -> None:
+def test_delivery_stops_when_the_client_disconnects(site: GatedSite) -> None:
     peer = admitted(site, 5)
     subscribe(peer, "up/#")
     peer.session.handle(peer.connection.receive_eof(1.0))

@@ -93,7 +93,7 @@ def test_suback_comes_when_all_are_joined(site: Site, peer: MqttClient) -> None:
     assert payloads(sent) == BODIES
 
 
-def test_unsubscribe_in_between(site: Site, peer: MqttClient) -> None:
+def test_client_may_unsubscribe_meanwhile(site: Site, peer: MqttClient) -> None:
     site.go_on()
     peer.send(p.Unsubscribe(2, ("queue/#",)))
     site.go_on(100)
@@ -102,7 +102,7 @@ def test_unsubscribe_in_between(site: Site, peer: MqttClient) -> None:
     assert not any(queue.group for queue in site.router.queues.opened.values())
 
 
-def test_another_subscription_in_between(site: Site, peer: MqttClient) -> None:
+def test_client_may_subscribe_to_more_meanwhile(site: Site, peer: MqttClient) -> None:
     site.go_on()
     peer.send(p.Subscribe(2, (SubscriptionRequest("topic/x", 1),)))
     assert peer.sent() == [p.SubAck(2, (1,))]
@@ -112,7 +112,7 @@ def test_another_subscription_in_between(site: Site, peer: MqttClient) -> None:
     assert payloads(sent) == BODIES
 
 
-def test_the_connection_breaks_in_between(site: Site, peer: MqttClient) -> None:
+def test_connection_may_break_meanwhile(site: Site, peer: MqttClient) -> None:
     site.go_on()
     peer.lose()
     site.go_on(100)
@@ -124,7 +124,7 @@ def test_the_connection_breaks_in_between(site: Site, peer: MqttClient) -> None:
     assert site.under_way == QUEUES
 
 
-def test_a_takeover_in_between(site: Site, peer: MqttClient) -> None:
+def test_session_may_be_taken_over_meanwhile(site: Site, peer: MqttClient) -> None:
     site.go_on()
     again = MqttClient(site, "client", "queue/#", session_expiry_interval_s=100)
     site.go_on(100)
@@ -133,7 +133,7 @@ def test_a_takeover_in_between(site: Site, peer: MqttClient) -> None:
     assert site.under_way == QUEUES
 
 
-def test_a_new_type_of_the_addresses_in_between(site: Site, peer: MqttClient) -> None:
+def test_type_of_the_addresses_may_change_meanwhile(site: Site, peer: MqttClient) -> None:
     site.go_on()
     rules = [AddressRule("queue/#", AddressType.TOPIC)]
     site.router.reconfigure(AddressTable(rules))

@@ -122,7 +122,7 @@ def will(body: bytes, delay_s: int = 0) -> Will:
     return Will(Run("state", "", 1 | RETAIN, b"", [body]), delay_s)
 
 
-def test_of_a_client_that_does_not_come_back() -> None:
+def test_will_of_an_absent_client_is_published() -> None:
     site = Site()
     site.wills.keep("c", will(b"gone"), expiry_s=0)
     site.commit()
@@ -135,7 +135,7 @@ def test_of_a_client_that_does_not_come_back() -> None:
     assert site.at(1_000) == []
 
 
-def test_it_is_its_users_after_a_restart_too() -> None:
+def test_will_belongs_to_its_user_after_a_restart() -> None:
     """The user owns the retained address. A will of an older version has no user."""
     site = Site()
     site.wills.keep("c", will(b"gone"), expiry_s=0, user="anna")
@@ -149,7 +149,7 @@ def test_it_is_its_users_after_a_restart_too() -> None:
     ]
 
 
-def test_delays_go_on_and_no_longer_than_the_session() -> None:
+def test_delay_continues_over_a_restart_but_not_beyond_the_session() -> None:
     site = Site()
     site.wills.keep("a", will(b"a", delay_s=60), expiry_s=3_600)
     site.wills.keep("b", will(b"b", delay_s=60), expiry_s=20)
@@ -161,7 +161,7 @@ def test_delays_go_on_and_no_longer_than_the_session() -> None:
     assert site.at(60) == [b"b", b"a"]
 
 
-def test_of_clients_that_said_good_bye_came_back_or_were_published() -> None:
+def test_wills_that_were_withdrawn_or_published_are_not_repeated() -> None:
     site = Site()
     for name in ("bye", "back", "anew", "published"):
         site.wills.keep(name, will(name.encode()), expiry_s=60)
@@ -178,7 +178,7 @@ def test_of_clients_that_said_good_bye_came_back_or_were_published() -> None:
     assert site.at(1_000) == [b"second"]
 
 
-def test_the_end_of_the_session_ends_the_wait() -> None:
+def test_end_of_the_session_ends_the_delay() -> None:
     """The end of the session publishes the will, as with a delayed will [MQTT-3.1.3-9]."""
     site = Site()
     site.wills.keep("c", will(b"gone", delay_s=60), expiry_s=3_600)
@@ -205,7 +205,7 @@ class TestManyAtOnce:
     def bodies(self, site: Site) -> list[bytes]:
         return [body for _, _, body, _ in site.router.runs]
 
-    def test_some_in_each_turn_and_in_order(self) -> None:
+    def test_each_turn_publishes_some_in_order(self) -> None:
         site = self.gone()
         done = 0
         while done < self.COUNT:
@@ -215,14 +215,14 @@ class TestManyAtOnce:
         site.turn()
         assert self.bodies(site) == [b"%d" % number for number in range(self.COUNT)]
 
-    def test_those_that_waited_when_it_was_killed_are_published_after_the_start(self) -> None:
+    def test_wills_waiting_at_a_kill_are_published_after_the_start(self) -> None:
         site = self.gone()
         before = self.bodies(site)
         site.commit()
         site.restart()
         assert sorted(before + site.at(WILLS_AFTER_START_S)) == sorted(b"%d" % number for number in range(self.COUNT))
 
-    def test_a_client_that_is_back_does_not_overtake_its_will(self) -> None:
+    def test_returning_client_does_not_overtake_its_will(self) -> None:
         site = self.gone()
         last = self.COUNT - 1
         site.wills.keep(f"c{last}", will(b"of its new connection"), expiry_s=0)
@@ -233,7 +233,7 @@ class TestManyAtOnce:
         site.restart()
         assert site.at(WILLS_AFTER_START_S) == [b"of its new connection"]
 
-    def test_all_of_them_when_the_broker_stops(self) -> None:
+    def test_all_are_published_when_the_broker_stops(self) -> None:
         site = self.gone()
         site.router.wills.finish()
         assert len(self.bodies(site)) == self.COUNT
@@ -256,7 +256,7 @@ class TestNotStored:
             site.settle()
         return site
 
-    def test_when_commits_fail_it_is_stored_once_they_succeed(self) -> None:
+    def test_will_is_stored_after_failed_commits(self) -> None:
         site = self.gone_while_commits_fail()
         assert site.stored == []
         site.settle()
@@ -266,7 +266,7 @@ class TestNotStored:
         site.settle()
         assert site.stored == [b"gone"]
 
-    def test_it_is_on_disk_once_at_every_moment(self) -> None:
+    def test_will_is_on_disk_exactly_once_at_every_moment(self) -> None:
         site = Site()
         site.wills.keep("c", self.stored_will(b"gone"), expiry_s=0)
         site.commit()
@@ -282,7 +282,7 @@ class TestNotStored:
         site.settle()
         assert site.on_disk == site.stored == [b"gone"]
 
-    def test_when_its_address_is_full_it_is_stored_once_there_is_room(self) -> None:
+    def test_will_to_a_full_address_is_stored_once_there_is_room(self) -> None:
         site = Site()
         site.wills.keep("big", self.stored_will(bytes(QUOTA_BYTES)), expiry_s=0)
         site.wills.publish("big", self.stored_will(bytes(QUOTA_BYTES)))
@@ -298,7 +298,7 @@ class TestNotStored:
         site.settle()
         assert site.stored == [b"gone"]
 
-    def test_a_client_that_is_back_does_not_overtake_it(self) -> None:
+    def test_returning_client_does_not_overtake_its_waiting_will(self) -> None:
         site = self.gone_while_commits_fail()
         site.wills.keep("c", self.stored_will(b"second"), expiry_s=0)
         site.commit()
@@ -307,7 +307,7 @@ class TestNotStored:
         site.settle()
         assert site.stored == [b"gone", b"second"]
 
-    def test_a_client_that_cannot_come_back_leaves_it_waiting(self) -> None:
+    def test_will_of_a_client_that_cannot_return_waits(self) -> None:
         site = self.gone_while_commits_fail()
         with site.failing():
             site.wills.keep("c", self.stored_will(b"second"), expiry_s=0)
@@ -317,7 +317,7 @@ class TestNotStored:
         site.settle()
         assert site.stored == [b"gone"]
 
-    def test_a_client_that_is_back_where_there_is_still_no_room_has_newer_things_to_say(self) -> None:
+    def test_waiting_will_is_dropped_for_a_returning_client_without_room(self) -> None:
         site = Site()
         site.wills.publish("big", self.stored_will(bytes(QUOTA_BYTES)))
         site.wills.publish("c", self.stored_will(b"gone"))
@@ -332,7 +332,7 @@ class TestNotStored:
         assert site.router.runs == []
         assert site.on_disk == [bytes(QUOTA_BYTES)]
 
-    def test_what_is_held_is_bounded(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def test_waiting_wills_are_bounded(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
         monkeypatch.setattr(due_wills, "WILLS_PUT_OFF_BYTES_MAX", 100)
         site = Site()
         with site.failing():
@@ -346,7 +346,7 @@ class TestNotStored:
         site.settle()
         assert site.stored == [b"b" * 30, b"c" * 30]
 
-    def test_where_it_cannot_be_retained_it_is_published_all_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_will_that_cannot_be_retained_is_published(self, monkeypatch: pytest.MonkeyPatch) -> None:
         site = Site()
         monkeypatch.setattr(site.router.retained, "admits", lambda _run, _user: False)
         site.router.subscriptions.declare(Declaration(name="kept", pattern="state"))

@@ -11,7 +11,7 @@ NUMBERS = ((0, "0"), (999, "999"), (13_719, "13,719"), (1_000_000, "1,000,000"))
 
 
 @pytest.mark.parametrize(("value", "text"), NUMBERS)
-def test_commands_and_the_report_write_a_number_alike(value: int, text: str) -> None:
+def test_commands_and_report_format_numbers_alike(value: int, text: str) -> None:
     assert (number(value), amounts.count(value)) == (text, text)
 
 
@@ -19,18 +19,18 @@ def test_commands_and_the_report_write_a_number_alike(value: int, text: str) -> 
     (0, "", "0 messages"), (1, "", "1 message"), (2, "", "2 messages"), (1, "messages", "1 message"),
     (13_719, "messages", "13,719 messages"),
 ])  # fmt: skip
-def test_one_thing_is_singular(count: int, plural: str, text: str) -> None:
+def test_one_is_singular(count: int, plural: str, text: str) -> None:
     assert (counted(count, "message", plural), amounts.counted(count, "message", plural)) == (text, text)
 
 
-def test_a_plural_of_its_own() -> None:
+def test_irregular_plural_is_used() -> None:
     assert (counted(1, "entry", "entries"), counted(2, "entry", "entries")) == ("1 entry", "2 entries")
 
 
-def test_the_verb_agrees() -> None:
+def test_verb_agrees() -> None:
     assert (verb(1, "waits", "wait"), verb(0, "waits", "wait"), verb(2, "waits", "wait")) == ("waits", "wait", "wait")
 
 
-def test_sizes_and_times_of_what_is_unknown() -> None:
+def test_unknown_sizes_and_times_have_a_text() -> None:
     assert (size(None), span(None)) == ("-", "-")
     assert (size(1_500_000), span(90), span(3 * 86_400)) == ("1.5 MB", "90 s", "3 days")

@@ -61,7 +61,7 @@ def test_one_event_is_one_line(name: str, shown: str) -> None:
     assert text.isprintable() or text.rstrip("\n").isprintable()
 
 
-def test_an_exception_says_its_type_and_place_and_quotes_nothing() -> None:
+def test_exception_shows_type_and_place_without_its_text() -> None:
     def outer() -> None:
         try:
             int(MARKER)
@@ -78,17 +78,17 @@ def test_an_exception_says_its_type_and_place_and_quotes_nothing() -> None:
     assert all(line.startswith("    ") for line in text.splitlines()[1:])
 
 
-def test_what_the_system_says_is_shown() -> None:
+def test_error_of_the_system_is_shown() -> None:
     for error in (OSError(28, "No space left on device"), sqlite3.OperationalError("disk I/O error")):
         assert str(error) in written(("it fails", ()), error=error)
 
 
-def test_a_line_has_an_end() -> None:
+def test_line_length_is_bounded() -> None:
     text = written(("reason: %s", ("x" * 100_000,)))
     assert len(text) < limits.LINE_CHARACTERS_MAX + 100
 
 
-def test_a_pipe_nobody_reads_stops_nobody_and_what_is_dropped_is_counted() -> None:
+def test_blocked_pipe_blocks_no_thread_and_drops_are_counted() -> None:
     reading, writing = os.pipe()
     with logging_to(writing) as (log, writer):
         log.setLevel(logging.DEBUG)
@@ -118,7 +118,7 @@ def test_a_pipe_nobody_reads_stops_nobody_and_what_is_dropped_is_counted() -> No
     os.close(writing)
 
 
-def test_the_end_does_not_wait_for_a_reader() -> None:
+def test_exit_does_not_wait_for_a_reader() -> None:
     reading, writing = os.pipe()
     with logging_to(writing) as (log, _):
         for _ in range(1_000):
@@ -133,7 +133,7 @@ def test_the_end_does_not_wait_for_a_reader() -> None:
     os.close(writing)
 
 
-def test_a_flood_is_so_many_lines_and_one_that_counts_the_rest() -> None:
+def test_flood_is_limited_and_the_rest_is_counted() -> None:
     now = [0.0]
     reading, writing = os.pipe()
     log = logging.Logger("test.flood")  # noqa: LOG001 - of this test alone
@@ -158,7 +158,7 @@ def test_a_flood_is_so_many_lines_and_one_that_counts_the_rest() -> None:
     assert writer.figures.repeated == 1_000 - limits.REPETITION_OF_ONE_MAX
 
 
-def test_many_peers_are_no_way_round_it_and_cost_no_memory() -> None:
+def test_many_peers_do_not_avoid_the_limit_or_cost_memory() -> None:
     reading, writing = os.pipe()
     with logging_to(writing) as (log, writer):
         for peer in range(2 * limits.REPETITION_KINDS_MAX):
@@ -168,7 +168,7 @@ def test_many_peers_are_no_way_round_it_and_cost_no_memory() -> None:
     os.close(writing)
 
 
-def test_the_rest_is_told_of_although_nobody_logs_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rest_is_reported_when_logging_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge.output.repetition.REPETITION_S", 0.2)
     reading, writing = os.pipe()
     now_s = 0.0
@@ -194,7 +194,7 @@ def test_the_rest_is_told_of_although_nobody_logs_any_more(monkeypatch: pytest.M
     os.close(writing)
 
 
-def test_a_task_nobody_waited_for_shows_no_message() -> None:
+def test_unretrieved_task_exception_shows_no_message() -> None:
     async def forgotten() -> None:
         raise ValueError(MARKER)
 
@@ -221,7 +221,7 @@ def test_a_task_nobody_waited_for_shows_no_message() -> None:
     assert MARKER not in text
 
 
-def test_a_record_nobody_can_format_is_said_without_its_values() -> None:
+def test_unformattable_record_is_logged_without_its_values() -> None:
     text = written(("%d", (MARKER,)))
     assert "could not be formatted" in text
     assert MARKER not in text

@@ -17,7 +17,7 @@ COMMAND = (sys.executable, "-P", "-c", PROGRAM)
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def test_a_pipe_gives_one_line() -> None:
+def test_pipe_gives_one_line() -> None:
     for given, read in ((b"secret\r\nmore\n", "secret"), (b"", "")):
         done = subprocess.run(COMMAND, env=ENVIRONMENT, input=given, capture_output=True, timeout=60, check=True)
         assert done.stdout.decode() == f"got {read!r}\n"
@@ -29,7 +29,7 @@ TOKEN_PROGRAM = "from edge.appliance.identity.commands import token_of; print('g
 
 
 @pytest.mark.parametrize(("name", "program"), [(b"password: ", PROGRAM), (b"token: ", TOKEN_PROGRAM)])
-def test_a_terminal_is_asked_and_does_not_echo(tmp_path: Path, name: bytes, program: str) -> None:
+def test_terminal_is_asked_without_echo(tmp_path: Path, name: bytes, program: str) -> None:
     result = tmp_path / "result"
     program = f"import sys; sys.stdout = open({str(result)!r}, 'w'); {program}"
     child, terminal = pty.fork()

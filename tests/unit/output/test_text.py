@@ -14,21 +14,21 @@ from tests.support.names import HOSTILE
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_line_is_one_and_steers_nothing(name: str) -> None:
+def test_text_is_one_line_without_control_characters(name: str) -> None:
     assert line(name).isprintable()
 
 
-def test_ordinary_names_are_shown_as_they_are() -> None:
+def test_ordinary_names_are_unchanged() -> None:
     for name in ("plant/7/temp", "Wärme/Öfen", "温度/1", "emoji 🌡", "a [b] <c>"):
         assert line(name) == lines(name) == cell(name) == name
 
 
-def test_only_our_own_newlines_stay() -> None:
+def test_only_own_newlines_remain() -> None:
     assert lines("a\nb\x1b[0m") == "a\nb\\x1b[0m"
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_json_says_the_same_and_steers_no_terminal(name: str) -> None:
+def test_json_is_equivalent_without_control_characters(name: str) -> None:
     name = name.encode("utf-8", "replace").decode()
     for indent in (0, 2):
         text = json({"name": name}, indent=indent)

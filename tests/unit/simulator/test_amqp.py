@@ -112,7 +112,7 @@ def test_every_reading_is_accepted_over_breaks_and_refusals(tmp_path: Path) -> N
 
 
 @pytest.mark.timeout(40)
-def test_without_a_peer_readings_are_kept_and_the_drain_ends() -> None:
+def test_readings_are_kept_and_the_drain_ends_without_a_peer() -> None:
     device = run(free_port(), None, count=5, drain_s=0.3)
     assert len(device.outbox) == 5
     assert device.outbox.acknowledged == 0

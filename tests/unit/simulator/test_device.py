@@ -24,7 +24,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_reading_says_who_what_which_and_when() -> None:
+def test_reading_has_device_metric_value_and_time() -> None:
     device = make(None)
     device.measure()
     reading = device.outbox.send()
@@ -34,7 +34,7 @@ def test_a_reading_says_who_what_which_and_when() -> None:
     assert body == {"device": "d1", "seq": 0, "load_1m": 0.1235}
 
 
-def test_it_measures_as_often_as_asked_and_is_finished_when_all_is_acknowledged() -> None:
+def test_device_measures_at_its_interval_and_ends_when_all_is_acknowledged() -> None:
     device = make(None, count=2)
     device.measure()
     assert device.measuring
@@ -47,7 +47,7 @@ def test_it_measures_as_often_as_asked_and_is_finished_when_all_is_acknowledged(
     assert device.finished
 
 
-def test_stopping_keeps_what_is_not_acknowledged() -> None:
+def test_stop_keeps_unacknowledged_readings() -> None:
     device = make(None)
     device.measure()
     device.stop()
@@ -55,7 +55,7 @@ def test_stopping_keeps_what_is_not_acknowledged() -> None:
     assert not device.finished
 
 
-def test_the_journal_tells_acknowledgements_sends_and_the_sums(tmp_path: Path) -> None:
+def test_journal_records_acknowledgements_sends_and_sums(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     device = make(path)
     device.measure()
@@ -83,7 +83,7 @@ def test_the_journal_tells_acknowledgements_sends_and_the_sums(tmp_path: Path) -
     assert sum("end" in line for line in found) == 1
 
 
-def test_a_full_buffer_is_confessed(tmp_path: Path) -> None:
+def test_full_buffer_is_recorded(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     device = make(path, capacity=1)
     device.measure()
@@ -93,7 +93,7 @@ def test_a_full_buffer_is_confessed(tmp_path: Path) -> None:
     assert lines(path)[-1]["end"]["dropped"] == 1
 
 
-def test_each_cause_is_logged_once_in_a_row(caplog: pytest.LogCaptureFixture) -> None:
+def test_consecutive_errors_of_one_cause_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     device = make(None)
     for why in ("refused", "refused", "away", "refused"):
         device.record_obstacle(why)
@@ -101,7 +101,7 @@ def test_each_cause_is_logged_once_in_a_row(caplog: pytest.LogCaptureFixture) ->
     assert device.trouble == "refused"
 
 
-def test_a_device_nothing_was_ever_taken_of_ends_when_it_is_refused() -> None:
+def test_device_refused_from_the_start_ends() -> None:
     device = make(None)
     device.measure()
     device.record_obstacle("the gateway is away")
@@ -112,7 +112,7 @@ def test_a_device_nothing_was_ever_taken_of_ends_when_it_is_refused() -> None:
     assert device.trouble == "bad user name or password"
 
 
-def test_a_device_that_was_served_before_tries_again() -> None:
+def test_device_refused_later_retries() -> None:
     """A change of rights may refuse a device for a moment."""
     device = make(None)
     device.measure()

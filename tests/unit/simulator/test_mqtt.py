@@ -92,7 +92,7 @@ def test_every_reading_is_acknowledged_over_broken_connections(tmp_path: Path) -
     assert len(gateway.connects) == 4
 
 
-def test_it_asks_for_a_persistent_session_and_leaves_a_will(tmp_path: Path) -> None:
+def test_device_requests_a_persistent_session_and_a_will(tmp_path: Path) -> None:
     gateway = Gateway([])
 
     async def main() -> None:
@@ -108,7 +108,7 @@ def test_it_asks_for_a_persistent_session_and_leaves_a_will(tmp_path: Path) -> N
     assert gateway.status == [b"online"]
 
 
-def test_stop_ends_the_measuring_and_delivers_the_rest(tmp_path: Path) -> None:
+def test_stop_ends_measuring_and_delivers_the_rest(tmp_path: Path) -> None:
     gateway = Gateway([])
 
     async def main() -> SimulatedDevice:
@@ -126,7 +126,7 @@ def test_stop_ends_the_measuring_and_delivers_the_rest(tmp_path: Path) -> None:
     assert device.outbox.published == device.outbox.acknowledged == len(set(gateway.received))
 
 
-def test_without_a_gateway_readings_are_kept_and_the_drain_ends(tmp_path: Path) -> None:
+def test_readings_are_kept_and_the_drain_ends_without_a_gateway(tmp_path: Path) -> None:
     async def main() -> SimulatedDevice:
         async with asyncio.timeout(30):
             async with serving(Gateway([]).serve) as port:

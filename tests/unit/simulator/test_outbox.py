@@ -88,7 +88,7 @@ TestOutbox = OutboxMachine.TestCase
 TestOutbox.settings = settings(max_examples=60, stateful_step_count=40)
 
 
-def test_when_all_are_in_flight_the_new_reading_is_the_one_dropped() -> None:
+def test_new_reading_is_dropped_when_all_are_in_flight() -> None:
     outbox = DeviceOutbox(1)
     assert outbox.add(SimulatedReading(0, b"")) is None
     assert outbox.send() == SimulatedReading(0, b"")
@@ -97,13 +97,13 @@ def test_when_all_are_in_flight_the_new_reading_is_the_one_dropped() -> None:
     assert len(outbox) == 0
 
 
-def test_a_sequence_is_used_once() -> None:
+def test_sequence_is_used_once() -> None:
     outbox = DeviceOutbox(2)
     outbox.add(SimulatedReading(0, b""))
     with pytest.raises(ValueError, match="already"):
         outbox.add(SimulatedReading(0, b""))
 
 
-def test_an_outbox_has_room() -> None:
+def test_outbox_needs_room() -> None:
     with pytest.raises(ValueError, match="at least one"):
         DeviceOutbox(0)

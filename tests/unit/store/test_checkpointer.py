@@ -121,7 +121,7 @@ def site() -> Iterator[Site]:
             assert connection.execute("SELECT count(*) FROM message").fetchone() == (made.committed,)
 
 
-def test_commits_go_on_during_a_checkpoint(site: Site) -> None:
+def test_commits_continue_during_a_checkpoint(site: Site) -> None:
     site.background.gate.clear()
     site.commit_until_begun()
     assert site.busy
@@ -132,7 +132,7 @@ def test_commits_go_on_during_a_checkpoint(site: Site) -> None:
     assert moved(site.path)[0] == 0
 
 
-def test_what_came_meanwhile_is_moved_between_two_commits(site: Site) -> None:
+def test_commits_made_meanwhile_are_moved_between_two_commits(site: Site) -> None:
     site.background.gate.clear()
     site.commit_until_begun()
     site.commit(3)
@@ -143,7 +143,7 @@ def test_what_came_meanwhile_is_moved_between_two_commits(site: Site) -> None:
     assert moved(site.path)[1] < 10, "the log is reset"
 
 
-def test_where_much_came_meanwhile_another_checkpoint_follows(site: Site) -> None:
+def test_many_commits_made_meanwhile_cause_another_checkpoint(site: Site) -> None:
     site.background.gate.clear()
     site.commit_until_begun()
     site.commit(int(LOG_REST_SHARE * COMMITS) + 1)
@@ -156,7 +156,7 @@ def test_where_much_came_meanwhile_another_checkpoint_follows(site: Site) -> Non
     assert moved(site.path)[1] < 10, "the log is reset"
 
 
-def test_readers_see_what_there_was_whatever_is_moved_meanwhile(site: Site) -> None:
+def test_readers_see_their_snapshot_during_a_checkpoint(site: Site) -> None:
     """Readers keep their snapshot, even when more of them read than SQLite has slots, so that they share slots."""
     dice = random.Random(20_261_123)
     site.own.execute("CREATE TABLE number (at INTEGER PRIMARY KEY, value INTEGER, padding BLOB)")
@@ -198,7 +198,7 @@ def test_few_checkpoints_are_tried_while_a_program_reads(site: Site) -> None:
     assert site.log_bytes <= SHORT_BYTES
 
 
-def test_a_commit_waits_for_readers_of_a_long_log_as_long_as_it_may(site: Site) -> None:
+def test_commit_waits_for_readers_of_a_long_log_for_a_limited_time(site: Site) -> None:
     site.commit(5)
     with closing(site.connect()) as reader:
         reader.execute("BEGIN")
@@ -213,20 +213,20 @@ def test_a_commit_waits_for_readers_of_a_long_log_as_long_as_it_may(site: Site) 
     assert timeout_ms == LIMITS.busy_timeout_s * 1000, "other waits are as they were"
 
 
-def test_the_log_stays_short_however_much_is_written(site: Site) -> None:
+def test_log_stays_short_under_any_load(site: Site) -> None:
     site.commit(2_000)
     assert site.log_bytes < SHORT_BYTES
     assert len(site.background.found) > 2_000 * COMMIT_BYTES / LONGEST_BYTES / 2
 
 
-def test_a_checkpoint_begins_with_something_left_to_move(site: Site) -> None:
+def test_checkpoint_starts_with_something_to_move(site: Site) -> None:
     """The bug at https://sqlite.org/wal.html#walresetbug needs a checkpoint of a finished log during a commit."""
     site.commit(3_000)
     assert site.background.found
     assert all(moved < there for moved, there in site.background.found)
 
 
-def test_commits_that_write_nothing_begin_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_commits_start_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such commits leave no frame to checkpoint."""
     told: list[int] = []
     monkeypatch.setattr(Checkpointer, "committed", lambda _, log_bytes: told.append(log_bytes))
@@ -258,7 +258,7 @@ def test_commits_wait_for_a_checkpoint_when_the_log_is_too_long(site: Site) -> N
     assert site.log_bytes < SHORT_BYTES
 
 
-def test_a_checkpoint_that_fails_is_logged_and_tried_again_after_as_much(
+def test_failed_checkpoint_is_logged_and_retried_after_more_writes(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.background.set_progress_handler(lambda: 1, 1)  # SQLite raises SQLITE_INTERRUPT
@@ -297,7 +297,7 @@ def syncs(monkeypatch: pytest.MonkeyPatch) -> FailingSyncs:
     return made
 
 
-def test_the_log_is_kept_when_what_was_moved_could_not_be_synced(site: Site, syncs: FailingSyncs) -> None:
+def test_log_is_kept_when_the_file_could_not_be_synced(site: Site, syncs: FailingSyncs) -> None:
     """SQLite counts the frames as checkpointed, but the kernel may have lost them."""
     syncs.fail = True
     site.commit_until_begun()
@@ -313,7 +313,7 @@ def test_the_log_is_kept_when_what_was_moved_could_not_be_synced(site: Site, syn
     assert moved(site.path)[1] > frames + 3 * COMMITS, "nothing is moved, and the log is not reset"
 
 
-def test_a_log_that_is_kept_takes_commits_up_to_a_limit(site: Site, syncs: FailingSyncs) -> None:
+def test_kept_log_accepts_commits_up_to_a_limit(site: Site, syncs: FailingSyncs) -> None:
     syncs.fail = True
     site.commit_until_begun()
     site.wait_for_the_checkpoint()
@@ -330,9 +330,7 @@ def medium_of(rig: Rig) -> SqliteMedium:
     return rig.store.medium
 
 
-def test_a_store_that_keeps_its_log_moves_all_of_it_when_it_is_opened_again(
-    tmp_path: Path, syncs: FailingSyncs
-) -> None:
+def test_kept_log_is_moved_completely_when_the_store_is_opened_again(tmp_path: Path, syncs: FailingSyncs) -> None:
     rig = sqlite_rig(tmp_path, StoreLimits(checkpoint_bytes=100_000))
     log = rig.store.logs.open("a")
     rig.store.cursors.open("c", log, 0)
@@ -353,7 +351,7 @@ def test_a_store_that_keeps_its_log_moves_all_of_it_when_it_is_opened_again(
     assert not (tmp_path / f"{FILE_NAME}-wal").exists()
 
 
-def test_without_another_thread_the_writer_does_it_all(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writer_checkpoints_without_another_thread(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -363,7 +361,7 @@ def test_without_another_thread_the_writer_does_it_all(site: Site, monkeypatch: 
     assert site.log_bytes < (1 + LOG_REST_SHARE) * LIMITS.checkpoint_bytes
 
 
-def test_a_full_medium_resets_the_log_before_its_time(site: Site) -> None:
+def test_full_medium_resets_the_log_early(site: Site) -> None:
     site.commit(5)
     site.checkpointer.no_room(10.0)
     assert moved(site.path)[0] == moved(site.path)[1] > 0
@@ -375,7 +373,7 @@ def test_a_full_medium_resets_the_log_before_its_time(site: Site) -> None:
     assert moved(site.path)[0] == moved(site.path)[1]
 
 
-def test_what_a_former_process_left_counts(site: Site) -> None:
+def test_log_of_an_earlier_process_counts(site: Site) -> None:
     background = site.connect()
     later = Checkpointer(
         site.path, site.own, background, LIMITS, site.problems, logged_bytes=LIMITS.checkpoint_bytes - 1

@@ -81,7 +81,7 @@ def made(tmp_path: Path) -> Iterator[Store]:
     made.rig.store.close()
 
 
-def test_a_body_rots(made: Store) -> None:
+def test_damaged_body_is_recorded(made: Store) -> None:
     two = made.rig.store.cursors.open("two", made.log, 0)
     made.rig.store.cursors.acknowledge(two, 0, 5)
     rot(made.path, 1, 5)
@@ -94,7 +94,7 @@ def test_a_body_rots(made: Store) -> None:
     assert made.rig.store.cursors.record(two).position == 10
 
 
-def test_the_ledger_is_written_with_the_cursor_and_once(made: Store) -> None:
+def test_ledger_is_written_once_with_the_cursor(made: Store) -> None:
     rot(made.path, 1, 5)
     made.names()
     made.names()
@@ -104,45 +104,45 @@ def test_the_ledger_is_written_with_the_cursor_and_once(made: Store) -> None:
     assert len(losses(made.rig)) == 2
 
 
-def test_the_names_rot_too(made: Store) -> None:
+def test_damaged_names_are_recorded(made: Store) -> None:
     behead(made.path, 5)
     assert len(made.names()) == 15
     assert losses(made.rig) == [("one", "a", 3, 5, 3, 0), ("one", "b", 2, 3, 2, 0)]
 
 
-def test_a_name_that_rots_into_another_is_not_believed(made: Store) -> None:
+def test_damaged_name_that_becomes_another_is_not_trusted(made: Store) -> None:
     rename(made.path, 5, b"adbd", b"bdbd")
     made.names()
     assert losses(made.rig) == [("one", "a", 3, 5, 3, 0), ("one", "b", 2, 3, 2, 0)]
 
 
-def test_the_newest_segment_without_its_names(made: Store) -> None:
+def test_newest_segment_with_damaged_names_is_recorded(made: Store) -> None:
     behead(made.path, 15)
     assert len(made.names()) == 15
     assert losses(made.rig) == [("one", "a", 9, 11, 3, 0), ("one", "b", 6, 7, 2, 0)]
 
 
-def test_what_nobody_can_name(made: Store) -> None:
+def test_messages_without_names_are_recorded(made: Store) -> None:
     behead(made.path, 0)  # no segment is before it
     made.names()
     assert losses(made.rig) == [("one", "$log/topic #", 0, 4, 5, 0)]
 
 
-def test_a_group_that_had_them_all_loses_nothing(made: Store) -> None:
+def test_group_that_consumed_all_loses_nothing(made: Store) -> None:
     made.rig.store.cursors.acknowledge(made.one, 0, 9)
     rot(made.path, 1, 5)
     made.rig.read_all(made.log, 5)
     assert losses(made.rig) == []
 
 
-def test_a_group_is_told_of_what_it_wanted(made: Store) -> None:
+def test_loss_is_recorded_for_the_groups_that_select_it(made: Store) -> None:
     made.rig.store.cursors.set_filter(made.one, lambda run: run.address == "b")
     behead(made.path, 5)
     made.names()
     assert losses(made.rig) == [("one", "b", 2, 3, 2, 0)]
 
 
-def test_a_count_that_rots_takes_nothing_with_it(made: Store) -> None:
+def test_damaged_count_affects_nothing_else(made: Store) -> None:
     change(made.path, "UPDATE segment SET messages = 4000 WHERE key = ?", key(1, 5))
     names = made.names()
     assert len(names) == 15
@@ -150,7 +150,7 @@ def test_a_count_that_rots_takes_nothing_with_it(made: Store) -> None:
     assert losses(made.rig) == [("one", "a", 3, 5, 3, 0), ("one", "b", 2, 3, 2, 0)]
 
 
-def test_evicted_before_anybody_read_it(made: Store) -> None:
+def test_damaged_messages_evicted_unread_are_recorded(made: Store) -> None:
     rot(made.path, 1, 0)
     made.rig.store.retention.evict(made.log, 12)
     made.rig.settle()
@@ -161,7 +161,7 @@ def test_evicted_before_anybody_read_it(made: Store) -> None:
     ]  # fmt: skip
 
 
-def test_neighbours_are_looked_at_up_to_a_bound(tmp_path: Path) -> None:
+def test_examined_neighbours_are_bounded(tmp_path: Path) -> None:
     """Address a appears next `NEIGHBOURS` segments later, which is beyond the search, so its loss is unknown."""
     for between, expected in ((NEIGHBOURS - 2, "a"), (NEIGHBOURS, "$log/topic #")):
         made = Store(tmp_path / str(between))
@@ -175,7 +175,7 @@ def test_neighbours_are_looked_at_up_to_a_bound(tmp_path: Path) -> None:
         made.rig.store.close()
 
 
-def test_remains_that_do_not_add_up() -> None:
+def test_inconsistent_remains_are_recorded() -> None:
     stored = [segment.Stored(0, 0, run("a", b"1", b"22"))]
     row = segment.encode(0, 1, 1, stored)
     assert [part.sequence for part in segment.decode_damaged(row._replace(crc=0), 0)] == [0]

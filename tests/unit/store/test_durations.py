@@ -10,13 +10,13 @@ from edge.broker.store.durations import BOUNDS_S, Durations
 from edge.broker.store.sqlite import open_store
 
 
-def test_an_empty_histogram_has_every_bucket() -> None:
+def test_empty_histogram_has_every_bucket() -> None:
     histogram = Durations().histogram()
     assert (histogram.total, histogram.seconds) == (0, 0.0)
     assert histogram.buckets == [(end, 0) for end in BOUNDS_S]
 
 
-def test_the_end_of_a_bucket_belongs_to_it() -> None:
+def test_upper_bound_belongs_to_the_bucket() -> None:
     durations = Durations()
     for seconds in (BOUNDS_S[3], BOUNDS_S[3] * 1.0001, BOUNDS_S[-1], 1000.0):
         durations.add(seconds)

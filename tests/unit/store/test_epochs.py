@@ -34,7 +34,7 @@ def closed(data: Path, *addresses: str) -> tuple[str, list[str]]:
 
 
 class TestOpenings:
-    def test_each_has_a_name_and_all_are_known(self, tmp_path: Path) -> None:
+    def test_each_opening_has_a_name_and_all_are_known(self, tmp_path: Path) -> None:
         _, first = closed(tmp_path)
         _, second = closed(tmp_path)
         assert len(first) == 1
@@ -42,7 +42,7 @@ class TestOpenings:
         assert len(set(second)) == 2
         assert openings.read_companion(tmp_path) == second[-1]
 
-    def test_they_are_bounded(self, tmp_path: Path) -> None:
+    def test_openings_are_bounded(self, tmp_path: Path) -> None:
         for _ in range(OPENINGS_MAX):
             _, known = closed(tmp_path)
         assert len(known) == OPENINGS_MAX
@@ -51,17 +51,17 @@ class TestOpenings:
         assert len(known) == OPENINGS_MAX
         assert oldest not in known
 
-    def test_a_restart_is_no_copy(self, tmp_path: Path) -> None:
+    def test_restart_is_not_a_copy(self, tmp_path: Path) -> None:
         epoch, _ = closed(tmp_path, "a")
         assert closed(tmp_path, "a")[0] == epoch
 
     @pytest.mark.parametrize("content", [b"", b"abc", b"\xff" * 33])
-    def test_a_torn_companion_says_nothing(self, tmp_path: Path, content: bytes) -> None:
+    def test_torn_companion_gives_no_information(self, tmp_path: Path, content: bytes) -> None:
         epoch, _ = closed(tmp_path, "a")
         (tmp_path / openings.COMPANION).write_bytes(content)
         assert closed(tmp_path)[0] == epoch
 
-    def test_the_file_is_put_back_alone(self, tmp_path: Path) -> None:
+    def test_restored_file_is_detected(self, tmp_path: Path) -> None:
         epoch, _ = closed(tmp_path, "a", "a")
         copy = (tmp_path / FILE_NAME).read_bytes()
         closed(tmp_path, "a", "b")
@@ -75,21 +75,21 @@ class TestOpenings:
         rig.store.close()
         assert closed(tmp_path)[0] == rig.store.lineage.epoch
 
-    def test_a_new_store_beside_an_old_companion_is_new(self, tmp_path: Path) -> None:
+    def test_new_store_next_to_an_old_companion_is_new(self, tmp_path: Path) -> None:
         closed(tmp_path, "a")
         (tmp_path / FILE_NAME).unlink()
         rig = sqlite_rig(tmp_path)
         assert rig.store.lineage.epochs.single
         rig.store.close()
 
-    def test_a_medium_that_takes_no_opening(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_medium_that_records_no_opening_is_handled(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         """The store starts without a new opening and keeps the earlier ones."""
         _, known = closed(tmp_path, "a")
         change(tmp_path / FILE_NAME, "CREATE TRIGGER full BEFORE INSERT ON opening BEGIN SELECT raise(FAIL, 'no'); END")
         assert closed(tmp_path, "a")[1] == known
         assert "cannot be recorded" in caplog.text
 
-    def test_rotten_openings_are_nobody_s(self, tmp_path: Path) -> None:
+    def test_damaged_openings_identify_no_store(self, tmp_path: Path) -> None:
         """The ends of the opening before count, so a message gets a new name and never a used one."""
         rig = sqlite_rig(tmp_path)
         append(rig, "a")
@@ -130,7 +130,7 @@ class TestManyLogs:
         with contextlib.closing(sqlite3.connect(data / FILE_NAME)) as connection:
             return [size for (size,) in connection.execute("SELECT length(ends) FROM opening ORDER BY number")]
 
-    def test_little_is_written_and_all_is_known(self, tmp_path: Path) -> None:
+    def test_little_is_written_for_many_logs(self, tmp_path: Path) -> None:
         self.many(tmp_path)
         self.started(tmp_path, "a", "b")
         self.started(tmp_path, "b")
@@ -146,7 +146,7 @@ class TestManyLogs:
         assert all(len(ends) >= self.LOGS for ends in ended[:4])
         rig.store.close()
 
-    def test_one_that_others_are_told_by_is_kept_as_long_as_they(self, tmp_path: Path) -> None:
+    def test_log_that_others_refer_to_is_kept_as_long_as_they(self, tmp_path: Path) -> None:
         self.many(tmp_path)
         for _ in range(OPENINGS_MAX + 2):
             known = self.started(tmp_path, "a")
@@ -156,7 +156,7 @@ class TestManyLogs:
         assert all(ends is not None and len(ends) >= self.LOGS for ends in rig.store.lineage.opening_ends())
         rig.store.close()
 
-    def test_many_that_changed_are_written_whole(self, tmp_path: Path) -> None:
+    def test_many_changed_logs_are_written_completely(self, tmp_path: Path) -> None:
         self.many(tmp_path)
         rig = sqlite_rig(tmp_path)
         for i in range(self.LOGS):
@@ -167,7 +167,7 @@ class TestManyLogs:
         self.started(tmp_path, "a")
         assert [size > 6 * self.LOGS for size in self.sizes(tmp_path)] == [False, True, True, False]
 
-    def test_a_copy_is_told_by_what_has_changed(self, tmp_path: Path) -> None:
+    def test_copy_is_detected_by_its_changes(self, tmp_path: Path) -> None:
         self.many(tmp_path)
         self.started(tmp_path, "a")
         known = self.started(tmp_path, "a")
@@ -179,7 +179,7 @@ class TestManyLogs:
         assert list(rig.store.lineage.epochs.parts("a", 0, 3)) == [(epoch, 0, 2), (new, 3, 3)]
         rig.store.close()
 
-    def test_with_a_rotten_one_those_told_by_it_are_nobody_s(self, tmp_path: Path) -> None:
+    def test_damaged_entry_invalidates_entries_that_refer_to_it(self, tmp_path: Path) -> None:
         self.many(tmp_path)
         self.started(tmp_path, "a")
         self.started(tmp_path, "a")
@@ -192,7 +192,7 @@ class TestManyLogs:
 
 
 class TestFork:
-    def test_what_came_since_the_opening_after_the_shared_one(self, tmp_path: Path) -> None:
+    def test_fork_names_messages_since_the_shared_opening(self, tmp_path: Path) -> None:
         epoch, _ = closed(tmp_path, "a", "b")
         _, known = closed(tmp_path, "a", "c")  # the last one the hub knows
         closed(tmp_path, "a")
@@ -211,7 +211,7 @@ class TestFork:
         assert sorted(rig.store.lineage.epochs.before()) == [(new, "a", 1), (new, "b", 0), (new, "c", 0)]
         rig.store.close()
 
-    def test_no_opening_in_common(self, tmp_path: Path) -> None:
+    def test_copy_without_a_shared_opening_forks_completely(self, tmp_path: Path) -> None:
         """Messages up to the oldest known opening keep their name."""
         rig = sqlite_rig(tmp_path)
         append(rig, "a", 2)
@@ -221,7 +221,7 @@ class TestFork:
         assert rig.store.lineage.epoch != epoch
         rig.store.close()
 
-    def test_twice(self, tmp_path: Path) -> None:
+    def test_store_may_fork_twice(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path)
         names = [rig.store.lineage.epoch]
         for _ in range(2):
@@ -235,7 +235,7 @@ class TestFork:
         assert list(rig.store.lineage.epochs.parts("late", 0, 0)) == [(names[2], 0, 0)]
         rig.store.close()
 
-    def test_a_copy_of_the_directory_knows_nothing(self, tmp_path: Path) -> None:
+    def test_copy_of_the_directory_is_detected(self, tmp_path: Path) -> None:
         """Only a client that has seen the later life can detect the copy."""
         closed(tmp_path / "data", "a")
         shutil.copytree(tmp_path / "data", tmp_path / "copy")
@@ -245,7 +245,7 @@ class TestFork:
         assert later[-1] not in known
         assert later[0] in known
 
-    def test_messages_that_are_only_in_memory(self, tmp_path: Path) -> None:
+    def test_messages_only_in_memory_are_included(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path)
         log = rig.store.logs.open("topic #")
         rig.store.cursors.open("c", log, 0)

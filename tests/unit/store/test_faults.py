@@ -27,12 +27,12 @@ def raised(code: int, name: str) -> sqlite3.OperationalError:
         (sqlite3.SQLITE_READONLY_DIRECTORY, StoreFull),
     ],
 )
-def test_a_full_medium_is_told_from_one_that_failed(code: int, kind: type[StoreError]) -> None:
+def test_full_medium_is_distinguished_from_a_failed_one(code: int, kind: type[StoreError]) -> None:
     assert type(store_error_of(raised(code, "SQLITE_X"), "opening")) is kind
 
 
 @pytest.mark.parametrize(
     ("number", "words"), [(errno.ENOSPC, "full"), (errno.EROFS, "read-only"), (errno.EACCES, "this user")]
 )
-def test_the_advice_fits_the_error(number: int, words: str) -> None:
+def test_advice_fits_the_error(number: int, words: str) -> None:
     assert words in write_advice(OSError(number, "x"))

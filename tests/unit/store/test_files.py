@@ -29,7 +29,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_commits_fail_from_then_on(tmp_path: Path, change: Callable[[Path], object]) -> None:
+def test_commits_fail_after_the_deletion(tmp_path: Path, change: Callable[[Path], object]) -> None:
     rig = sqlite_rig(tmp_path / "data")
     store = rig.store
     assert isinstance(store.medium, SqliteMedium)
@@ -48,7 +48,7 @@ def test_commits_fail_from_then_on(tmp_path: Path, change: Callable[[Path], obje
     store.close()
 
 
-def test_another_directory_is_told_from_none(tmp_path: Path) -> None:
+def test_replaced_directory_is_distinguished_from_a_missing_one(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     files = StoreFiles(data / FILE_NAME)
@@ -59,7 +59,7 @@ def test_another_directory_is_told_from_none(tmp_path: Path) -> None:
     assert files.replaced
 
 
-def test_what_is_put_back_by_moving_it_is_the_same(tmp_path: Path) -> None:
+def test_files_moved_back_are_the_same(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     path.touch()
     now = [0.0]
@@ -72,7 +72,7 @@ def test_what_is_put_back_by_moving_it_is_the_same(tmp_path: Path) -> None:
     assert files.check() is None
 
 
-def test_a_log_that_is_made_later_is_known_from_then_on(tmp_path: Path) -> None:
+def test_log_created_later_is_watched(tmp_path: Path) -> None:
     path, log = tmp_path / FILE_NAME, tmp_path / f"{FILE_NAME}-wal"
     path.touch()
     now = [0.0]

@@ -23,7 +23,7 @@ def held(directory: Path) -> Iterator[None]:
         lock.release()
 
 
-def test_held_or_not(tmp_path: Path) -> None:
+def test_lock_is_exclusive(tmp_path: Path) -> None:
     assert not is_held(tmp_path)
     assert not (tmp_path / LOCK_NAME).exists(), "nothing is made where nothing is"
     with held(tmp_path):
@@ -33,7 +33,7 @@ def test_held_or_not(tmp_path: Path) -> None:
     assert not is_held(tmp_path)
 
 
-def test_looking_changes_nothing(tmp_path: Path) -> None:
+def test_inspection_changes_nothing(tmp_path: Path) -> None:
     with held(tmp_path):
         pass
     path = tmp_path / LOCK_NAME
@@ -43,7 +43,7 @@ def test_looking_changes_nothing(tmp_path: Path) -> None:
     assert path.read_text() == "4242\n"
 
 
-def test_a_gateway_starts_while_somebody_looks(tmp_path: Path) -> None:
+def test_gateway_starts_during_an_inspection(tmp_path: Path) -> None:
     with held(tmp_path):
         pass
     with (tmp_path / LOCK_NAME).open() as looking:
@@ -54,7 +54,7 @@ def test_a_gateway_starts_while_somebody_looks(tmp_path: Path) -> None:
             assert is_held(tmp_path)
 
 
-def test_a_lock_removed_by_its_holder_is_not_what_the_next_one_holds(tmp_path: Path) -> None:
+def test_lock_file_removed_by_its_holder_is_not_reused(tmp_path: Path) -> None:
     first = DirectoryLock(tmp_path)
     threading.Timer(2 * ATTEMPT_INTERVAL_S, first.discard).start()
     with held(tmp_path):  # it has opened the file that is being removed

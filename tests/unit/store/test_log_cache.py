@@ -34,7 +34,7 @@ def in_use(rig: Rig) -> int:
     return len(rig.store._logs.in_use)
 
 
-def test_few_are_in_use(tmp_path: Path) -> None:
+def test_few_logs_are_open(tmp_path: Path) -> None:
     rig = sqlite_rig(tmp_path, LIMITS)
     logs = made(rig)
     assert in_use(rig) <= 2 * LIMITS.logs_in_use_max
@@ -49,7 +49,7 @@ def test_few_are_in_use(tmp_path: Path) -> None:
     rig.store.close()
 
 
-def test_fewer_are_in_use_once_nothing_comes(tmp_path: Path) -> None:
+def test_fewer_logs_are_open_when_idle(tmp_path: Path) -> None:
     """Logs with pending counters are counted then."""
     limits = StoreLimits(
         logs_in_use_max=QUEUES, logs_in_use_calm_max=10, counted_logs_calm_max=20, counted_commits_max=1000
@@ -69,7 +69,7 @@ def test_fewer_are_in_use_once_nothing_comes(tmp_path: Path) -> None:
     rig.store.close()
 
 
-def test_one_at_rest_is_used_while_a_commit_is_under_way_and_fails() -> None:
+def test_idle_log_is_used_during_a_failing_commit() -> None:
     rig = memory_rig(LIMITS)
     logs = made(rig)
     store = rig.store
@@ -98,7 +98,7 @@ def test_one_at_rest_is_used_while_a_commit_is_under_way_and_fails() -> None:
     store.close()
 
 
-def test_a_freed_one_is_made_anew() -> None:
+def test_freed_log_is_created_again() -> None:
     rig = memory_rig(LIMITS)
     logs = made(rig)
     store = rig.store
@@ -115,7 +115,7 @@ def test_a_freed_one_is_made_anew() -> None:
     store.close()
 
 
-def test_what_an_account_keeps_is_added_up() -> None:
+def test_sizes_of_an_account_are_summed() -> None:
     rig = memory_rig(LIMITS)
     logs = made(rig)
     store, mine, other = rig.store, ByteMeter(), ByteMeter()
@@ -139,7 +139,7 @@ def test_what_an_account_keeps_is_added_up() -> None:
     store.close()
 
 
-def test_the_slowest_of_many_cursors() -> None:
+def test_slowest_of_many_cursors_is_found() -> None:
     rig = memory_rig(LIMITS)
     store = rig.store
     log = store.logs.open("topic")

@@ -43,14 +43,14 @@ def records(pages: Pages, shape: Shape) -> Iterator[tuple[int, list[int | bytes 
                 yield cell.rowid, values(content)
 
 
-def test_every_row_is_there(file: tuple[Path, int, dict[int, tuple[int, bytes]]]) -> None:
+def test_every_row_is_read(file: tuple[Path, int, dict[int, tuple[int, bytes]]]) -> None:
     path, size, rows = file
     with contextlib.closing(Pages(path, size)) as pages:
         assert {key: tuple(found[1:]) for key, found in records(pages, WIDE)} == rows
         assert [found for _, found in records(pages, NAMED)] == [[b"a", b"\0"]]
 
 
-def test_where_a_table_begins(file: tuple[Path, int, dict[int, tuple[int, bytes]]]) -> None:
+def test_root_page_of_a_table_is_found(file: tuple[Path, int, dict[int, tuple[int, bytes]]]) -> None:
     path, size, _ = file
     with contextlib.closing(Pages(path, size)) as pages:
         assert pages.leads_to(2, WIDE)
@@ -60,7 +60,7 @@ def test_where_a_table_begins(file: tuple[Path, int, dict[int, tuple[int, bytes]
         assert not pages.leads_to(pages.count + 1, WIDE)
 
 
-def test_rot_raises_nothing(file: tuple[Path, int, dict[int, tuple[int, bytes]]]) -> None:
+def test_damaged_pages_do_not_raise(file: tuple[Path, int, dict[int, tuple[int, bytes]]]) -> None:
     path, size, _ = file
     dice, content = random.Random(chosen_seed(7)), bytearray(path.read_bytes())
     for _ in range(len(content) // 40):
@@ -77,10 +77,10 @@ def test_rot_raises_nothing(file: tuple[Path, int, dict[int, tuple[int, bytes]]]
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"\xff" * 8, b"\x05\x01", b"\x02\x0a"])
-def test_what_is_no_record(data: bytes) -> None:
+def test_invalid_records_are_refused(data: bytes) -> None:
     assert record_head(data) is None
 
 
-def test_numbers_of_nine_bytes() -> None:
+def test_nine_byte_numbers_are_read() -> None:
     assert varint(b"\xff" * 9, 0) == (-1, 9)
     assert varint(b"\x81\x00", 0) == (128, 2)

@@ -13,7 +13,7 @@ ACKNOWLEDGEMENTS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)), ma
 
 @given(st.integers(0, 20), ACKNOWLEDGEMENTS)
 @settings(max_examples=200, deadline=None)
-def test_against_a_set(start: int, acknowledgements: list[tuple[int, int]]) -> None:
+def test_progress_equals_a_set(start: int, acknowledgements: list[tuple[int, int]]) -> None:
     progress, model = CursorProgress(start), set(range(start))
     for first, extra in acknowledgements:
         progress.add(first, first + extra)
@@ -26,7 +26,7 @@ def test_against_a_set(start: int, acknowledgements: list[tuple[int, int]]) -> N
     assert (again.position, again.above) == (progress.position, progress.above)
 
 
-def test_far_ranges_take_eight_bytes() -> None:
+def test_distant_ranges_take_eight_bytes() -> None:
     progress = CursorProgress(7)
     progress.add(9, 9)
     assert len(progress.pack()) == 1 + 2 * 4
@@ -36,6 +36,6 @@ def test_far_ranges_take_eight_bytes() -> None:
 
 
 @pytest.mark.parametrize("damaged", [b"X", b"I123", b"I" + bytes(8), b"Q" + bytes(8), b"I" + b"\5\0\0\0\1\0\0\0"])
-def test_damaged_ranges_are_seen(damaged: bytes) -> None:
+def test_damaged_ranges_are_detected(damaged: bytes) -> None:
     with pytest.raises(ValueError, match="ranges"):
         unpack(0, damaged)

@@ -46,7 +46,7 @@ def sample() -> SegmentRow:
 
 @settings(max_examples=200, deadline=None)
 @given(RUNS, st.integers(0, 2**40), st.booleans())
-def test_round_trip(runs: list[Run], position: int, packed: bool) -> None:
+def test_segment_survives_a_round_trip(runs: list[Run], position: int, packed: bool) -> None:
     stored = stored_from(position, runs)
     row = encode(1 << 44 | position, 1, 2, stored, packed=packed)
     assert decode(row, position) == stored
@@ -56,14 +56,14 @@ def test_round_trip(runs: list[Run], position: int, packed: bool) -> None:
 
 
 @pytest.mark.parametrize("longest", [0, 1, 255, 256, 65_535, 65_536])
-def test_lengths_take_as_many_bytes_as_the_longest_body_needs(longest: int) -> None:
+def test_lengths_are_as_wide_as_the_longest_body_needs(longest: int) -> None:
     stored = [Stored(0, 0, Run("a", "d", 0, b"", [b"x" * longest, b"y"], 0))]
     row = encode(0, 1, 2, stored)
     assert decode(row, 0) == stored
     assert row.data[1] == (1 if longest < 256 else 2 if longest < 65_536 else 4)
 
 
-def test_every_truncation_and_every_extension_is_seen() -> None:
+def test_every_truncation_and_extension_is_detected() -> None:
     row = sample()
     for size in range(len(row.data)):
         with pytest.raises(SegmentDamaged):
@@ -72,7 +72,7 @@ def test_every_truncation_and_every_extension_is_seen() -> None:
         decode(row._replace(data=row.data + b"\0"), 3)
 
 
-def test_every_flipped_bit_is_seen() -> None:
+def test_every_flipped_bit_is_detected() -> None:
     row = sample()
     for index in range(len(row.data) * 8):
         rotten = bytearray(row.data)
@@ -85,7 +85,7 @@ def test_every_flipped_bit_is_seen() -> None:
                 decode(row._replace(**{name: getattr(row, name) ^ 1 << bit}), 3)
 
 
-def test_a_structure_that_does_not_add_up_is_seen_even_with_a_right_checksum() -> None:
+def test_inconsistent_structure_with_a_valid_checksum_is_detected() -> None:
     row = sample()
     for size in range(len(row.data)):
         short = _sealed_again(row._replace(data=row.data[:size]))
@@ -97,24 +97,24 @@ def test_a_structure_that_does_not_add_up_is_seen_even_with_a_right_checksum() -
         decode(_sealed_again(row._replace(data=b"\x02" + row.data[1:])), 3)
 
 
-class TestPacked:
+class TestCompressed:
     def row(self, *, span: int | None = None) -> SegmentRow:
         runs = [Run(f"plant/{i}/temperature", f"sensor-{i}", 1, b"", [os.urandom(100)], i * 977) for i in range(100)]
         return encode(3, 1, 2, stored_from(3, runs), span=span, packed=True)
 
-    def test_what_every_run_repeats_takes_little_though_the_bodies_are_noise(self) -> None:
+    def test_repeated_fields_compress_although_bodies_are_noise(self) -> None:
         row = self.row()
         assert is_packed(row)
         assert row.body_bytes == 10_000
         assert len(row.data) < 11_300  # 17 700 without compression
 
-    def test_thinned_messages_keep_their_places(self) -> None:
+    def test_thinned_messages_keep_their_positions(self) -> None:
         row = self.row(span=250)
         assert is_packed(row)
         assert row.messages == 250
         assert [stored.position for stored in decode(row, 3)] == list(range(3, 103))
 
-    def test_what_would_not_be_smaller_stays_as_it_is(self) -> None:
+    def test_incompressible_segment_is_stored_unchanged(self) -> None:
         noise = stored_from(0, [Run("a", "d", 0, b"", [os.urandom(4000)], 0)])
         small = stored_from(0, [Run("a", "d", 0, b"", [b"x" * (PACKED_BYTES_MIN - 50)], 0)])
         for stored in (noise, small):
@@ -126,7 +126,7 @@ class TestPacked:
         )
         assert is_packed(at_the_limit)
 
-    def test_damage_is_seen_with_the_checksum_and_without(self) -> None:
+    def test_damage_is_detected_with_and_without_the_checksum(self) -> None:
         row = self.row()
         for size in range(0, len(row.data), 97):
             short = row._replace(data=row.data[:size])
@@ -144,7 +144,7 @@ def _sealed_again(row: SegmentRow) -> SegmentRow:
 
 @given(st.lists(st.binary(max_size=12), min_size=1, max_size=30), st.integers(1, 40))
 @settings(max_examples=100, deadline=None)
-def test_split_keeps_order_and_names_and_the_limit(bodies: list[bytes], bytes_max: int) -> None:
+def test_split_keeps_order_names_and_limit(bodies: list[bytes], bytes_max: int) -> None:
     whole = Stored(10, 20, Run("a", "d", 1, b"p", bodies, 5))
     parts = list(split(whole, bytes_max))
     assert [body for part in parts for body in part.run.bodies] == bodies

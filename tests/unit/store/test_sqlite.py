@@ -85,13 +85,13 @@ class TestCopies:
             "store.sqlite.schema-1-20260101T000000Z.part-journal",
         ],
     )
-    def test_what_a_killed_command_left_is_removed_at_the_next_start(self, tmp_path: Path, name: str) -> None:
+    def test_leftovers_of_a_killed_command_are_removed_at_the_next_start(self, tmp_path: Path, name: str) -> None:
         with_messages(tmp_path)
         (tmp_path / name).write_bytes(b"left")
         sqlite_rig(tmp_path).store.close()
         assert not (tmp_path / name).exists()
 
-    def test_kept_copies_stay_and_are_named(self, tmp_path: Path) -> None:
+    def test_kept_copies_remain_and_are_named(self, tmp_path: Path) -> None:
         with_messages(tmp_path)
         kept = [tmp_path / f"store.sqlite.{kind}-20260101T000000Z" for kind in ("damaged", "schema-1")]
         for each in kept:
@@ -101,7 +101,7 @@ class TestCopies:
 
 
 class TestOpen:
-    def test_everything_comes_back(self, rig: Rig) -> None:
+    def test_all_state_is_restored(self, rig: Rig) -> None:
         epoch, log = rig.store.lineage.epoch, rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.logs.append(log, run_of(*[b"%d" % i for i in range(10)]))
@@ -120,7 +120,7 @@ class TestOpen:
         assert [stored[:2] for _, stored in rig.commit().appended] == [(10, 10)]
         assert rig.store.logs.open("b") != log
 
-    def test_a_crash_before_counting_loses_no_count(self, rig: Rig, tmp_path: Path) -> None:
+    def test_crash_before_counting_loses_no_count(self, rig: Rig, tmp_path: Path) -> None:
         log, other = rig.store.logs.open("a"), rig.store.logs.open("b")
         rig.store.cursors.open("c", log, 0)
         for i in range(5):
@@ -140,7 +140,7 @@ class TestOpen:
             assert [stored[:2] for _, stored in each.commit().appended] == [(13, 5)]
         after.store.close()
 
-    def test_what_is_not_counted_is_bounded(self, tmp_path: Path) -> None:
+    def test_uncounted_messages_are_bounded(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, StoreLimits(counted_commits_max=1000, counted_addresses_max=10))
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
@@ -152,7 +152,7 @@ class TestOpen:
         assert counted == 20
         rig.store.close()
 
-    def test_what_comes_with_a_new_log_is_counted_with_it(self, tmp_path: Path) -> None:
+    def test_messages_of_a_new_log_are_counted_with_it(self, tmp_path: Path) -> None:
         """A series of thousands of new queues leaves no counters to write."""
         rig = sqlite_rig(tmp_path, StoreLimits(counted_commits_max=1000))
         for name in ("a", "b"):
@@ -181,7 +181,7 @@ class TestOpen:
         names = [row["name"] for row in database["address"].rows_where(order_by="name")]
         return names, next(iter(database["log"].rows))["next"]
 
-    def test_counters_of_many_addresses_are_written_in_parts_in_order_of_name(self, tmp_path: Path) -> None:
+    def test_counters_of_many_addresses_are_written_in_parts_by_name(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, self.PARTS)
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
@@ -207,7 +207,7 @@ class TestOpen:
         after.store.close()
         rig.store.close()
 
-    def test_a_part_that_could_not_be_written_is_written_later(self, tmp_path: Path) -> None:
+    def test_failed_part_is_written_later(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, self.PARTS)
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
@@ -229,7 +229,7 @@ class TestOpen:
             assert [stored.sequence for _, stored in rig.commit().appended] == [following]
         rig.store.close()
 
-    def test_a_long_wait_for_counters_is_bounded(self, tmp_path: Path) -> None:
+    def test_delay_of_counters_is_bounded(self, tmp_path: Path) -> None:
         """The last commit of the wait writes the counters of the first three quarters."""
         rig = sqlite_rig(tmp_path, structs.replace(self.PARTS, counted_commits_many_max=5, counted_addresses_max=50))
         log = rig.store.logs.open("a")
@@ -243,7 +243,7 @@ class TestOpen:
         assert self.counted(tmp_path) == ([f"plant/{j}" for j in range(4)], 12)
         rig.store.close()
 
-    def test_a_long_wait_for_counters_is_bounded_by_bytes(self, tmp_path: Path) -> None:
+    def test_delay_of_counters_is_bounded_by_bytes(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, structs.replace(self.PARTS, counted_bytes_many_max=4_940, counted_addresses_max=50))
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
@@ -256,7 +256,7 @@ class TestOpen:
         assert self.counted(tmp_path) == ([f"plant/{j}" for j in range(4)], 12)
         rig.store.close()
 
-    def test_names_count_for_what_opening_reads_again(self, tmp_path: Path) -> None:
+    def test_names_count_towards_the_work_of_opening(self, tmp_path: Path) -> None:
         """Names count too, as empty bodies would let names of 64 KiB wait by the thousand."""
         rig = sqlite_rig(tmp_path, StoreLimits(counted_commits_max=1000, counted_bytes_max=1000))
         log = rig.store.logs.open("a")
@@ -297,7 +297,7 @@ class TestOpen:
         after.store.close()
         rig.store.close()
 
-    def test_what_can_be_deleted_is_counted_sooner(self, tmp_path: Path) -> None:
+    def test_deletable_messages_are_counted_sooner(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, structs.replace(self.PARTS, counted_addresses_max=50))
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
@@ -309,7 +309,7 @@ class TestOpen:
         assert self.counted(tmp_path)[1] >= 20
         rig.store.close()
 
-    def test_what_came_while_counters_were_written_is_deleted_later(self, tmp_path: Path) -> None:
+    def test_messages_arriving_during_the_count_are_deleted_later(self, tmp_path: Path) -> None:
         """The commit that ends a sweep deletes only the messages from before its start, though all are acknowledged."""
         rig = sqlite_rig(tmp_path, self.PARTS)
         log, other = rig.store.logs.open("a"), rig.store.logs.open("b")
@@ -340,7 +340,7 @@ class TestOpen:
         rig.store.close()
 
     @pytest.mark.parametrize("commits", [1, 1_000])
-    def test_addresses_that_come_no_more_leave_memory(self, tmp_path: Path, commits: int) -> None:
+    def test_unused_addresses_leave_memory(self, tmp_path: Path, commits: int) -> None:
         """Addresses leave memory with or without counters on the medium."""
         rig = sqlite_rig(tmp_path, StoreLimits(counted_commits_max=commits, addresses_kept=3))
         log = rig.store.logs.open("a")
@@ -353,7 +353,7 @@ class TestOpen:
         rig.store.close()
 
     @pytest.mark.parametrize("commits", [1, 1_000])
-    def test_addresses_that_came_once_leave_memory_and_others_stay(self, tmp_path: Path, commits: int) -> None:
+    def test_addresses_seen_once_leave_memory_and_others_stay(self, tmp_path: Path, commits: int) -> None:
         """Addresses leave memory with or without counters on the medium."""
         rig = sqlite_rig(tmp_path, StoreLimits(counted_commits_max=commits, addresses_new_max=4))
         log, counters = rig.store.logs.open("a"), rig.store.lineage._counters
@@ -374,7 +374,7 @@ class TestOpen:
         }
         rig.store.close()
 
-    def test_addresses_that_come_again_are_kept_once(self, tmp_path: Path) -> None:
+    def test_returning_addresses_are_stored_once(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, StoreLimits(addresses_kept=3))
         log = rig.store.logs.open("a")
         for turn in range(4):
@@ -386,7 +386,7 @@ class TestOpen:
             rig.now += ADDRESS_AGE_S
         rig.store.close()
 
-    def test_address_counters_leave_memory_and_come_back(self, tmp_path: Path) -> None:
+    def test_address_counters_leave_memory_and_return(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, StoreLimits(counted_commits_max=1, addresses_cached_max=3))
         assert isinstance(rig.store.medium, SqliteMedium)
         log = rig.store.logs.open("a")
@@ -397,30 +397,32 @@ class TestOpen:
                 assert len(rig.store.lineage._counters.sequences) <= 4
         rig.store.close()
 
-    def test_the_file_is_nobody_elses(self, rig: Rig, tmp_path: Path) -> None:
+    def test_file_is_private(self, rig: Rig, tmp_path: Path) -> None:
         rig.store.logs.open("a")
         rig.commit()
         assert {path.name: path.stat().st_mode & 0o077 for path in tmp_path.iterdir()} == dict.fromkeys(
             [FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm", "store.lock", "store.opened"], 0
         )
 
-    def test_makes_its_directory(self, tmp_path: Path) -> None:
+    def test_directory_is_created(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path / "new" / "data")
         rig.store.close()
         assert (tmp_path / "new" / "data" / FILE_NAME).stat().st_size > 0
 
-    def test_settings_that_durability_rests_on(self, rig: Rig) -> None:
+    def test_durability_settings_are_set(self, rig: Rig) -> None:
         assert isinstance(rig.store.medium, SqliteMedium)
         connection = rig.store.medium.writer._connection
         settings = ("journal_mode", "synchronous", "secure_delete", "wal_autocheckpoint")
         assert [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in settings] == ["wal", 2, 0, 0]
 
 
-class TestOthers:
+class TestOtherPrograms:
     """The gateway shares the file with other programs, such as the sqlite3 shell."""
 
     @pytest.mark.parametrize("forked", [False, True])
-    def test_one_that_opens_and_closes_the_file_leaves_the_log(self, rig: Rig, tmp_path: Path, forked: bool) -> None:
+    def test_program_that_opens_and_closes_the_file_leaves_the_log(
+        self, rig: Rig, tmp_path: Path, forked: bool
+    ) -> None:
         """SQLite deletes the log with the last connection, which it detects by locks that any close() of the process
         may drop."""
         log = rig.store.logs.open("a")
@@ -440,7 +442,7 @@ class TestOthers:
 
 
 class TestRefused:
-    def test_a_second_process(self, rig: Rig, tmp_path: Path) -> None:
+    def test_second_process_is_refused(self, rig: Rig, tmp_path: Path) -> None:
         program = (
             "import sys; from pathlib import Path; from edge.broker.store.sqlite import open_store\n"
             "try: open_store(Path(sys.argv[1]), post=print)\n"
@@ -452,12 +454,12 @@ class TestRefused:
         assert ended.stdout.startswith("StoreBusy")
         assert f"in use by process {os.getpid()};" in ended.stdout
 
-    def test_a_second_store_in_this_process_and_then_not_any_more(self, rig: Rig, tmp_path: Path) -> None:
+    def test_second_store_in_this_process_is_refused_until_the_first_closes(self, rig: Rig, tmp_path: Path) -> None:
         with pytest.raises(StoreBusy, match=str(os.getpid())):
             sqlite_rig(tmp_path)
         rig.reopen()
 
-    def test_a_newer_store(self, tmp_path: Path) -> None:
+    def test_newer_store_is_refused(self, tmp_path: Path) -> None:
         sqlite_rig(tmp_path).store.close()
         change(tmp_path, "UPDATE meta SET value = '99:99' WHERE key = 'compatible'")
         change(tmp_path, "PRAGMA user_version = 99")
@@ -466,7 +468,7 @@ class TestRefused:
         change(tmp_path, f"PRAGMA user_version = {len(schema.MIGRATIONS)}")
         sqlite_rig(tmp_path).store.close()  # the refusal left no lock
 
-    def test_the_previous_program_serves_what_its_successor_migrated(self, tmp_path: Path) -> None:
+    def test_previous_program_serves_a_compatible_migration(self, tmp_path: Path) -> None:
         rig, cursor = with_messages(tmp_path)
         epoch = rig.store.lineage.epoch
         migrate(tmp_path, compatible_from=len(schema.MIGRATIONS))
@@ -487,7 +489,7 @@ class TestRefused:
         assert [body for *_, body in again.read_all(log)] == [b"a", b"b", b"c", b"d", b"e"]
         again.store.close()
 
-    def test_a_store_the_previous_program_cannot_read_is_refused_and_left_as_it_is(self, tmp_path: Path) -> None:
+    def test_store_unreadable_by_the_previous_program_is_refused_unchanged(self, tmp_path: Path) -> None:
         with_messages(tmp_path)
         migrate(tmp_path, compatible_from=len(NEXT))
         before = (tmp_path / FILE_NAME).read_bytes()
@@ -495,31 +497,31 @@ class TestRefused:
             sqlite_rig(tmp_path)
         assert (tmp_path / FILE_NAME).read_bytes() == before
 
-    def test_a_file_that_is_no_database(self, tmp_path: Path) -> None:
+    def test_file_that_is_no_database_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / FILE_NAME).write_bytes(b"not a database, not at all" * 100)
         with pytest.raises(StoreDamaged, match="not a store: move it away"):
             sqlite_rig(tmp_path)
         assert (tmp_path / FILE_NAME).read_bytes().startswith(b"not a database")
 
-    def test_a_database_that_is_no_store(self, tmp_path: Path) -> None:
+    def test_database_that_is_no_store_is_refused(self, tmp_path: Path) -> None:
         change(tmp_path, "CREATE TABLE theirs (x)")
         before = (tmp_path / FILE_NAME).read_bytes()
         with pytest.raises(StoreDamaged, match="not a store"):
             sqlite_rig(tmp_path)
         assert (tmp_path / FILE_NAME).read_bytes() == before, "it is still as its program left it"
 
-    def test_a_directory_that_is_a_file(self, tmp_path: Path) -> None:
+    def test_directory_that_is_a_file_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "data").write_text("x")
         with pytest.raises(StoreInaccessible, match="data"):
             sqlite_rig(tmp_path / "data")
 
-    def test_a_store_that_is_a_directory(self, tmp_path: Path) -> None:
+    def test_store_that_is_a_directory_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / FILE_NAME).mkdir()
         with pytest.raises(StoreInaccessible, match="check owner and mode"):
             sqlite_rig(tmp_path)
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-    def test_a_directory_without_permission(self, tmp_path: Path) -> None:
+    def test_directory_without_permission_is_refused(self, tmp_path: Path) -> None:
         tmp_path.chmod(0o500)
         with pytest.raises(StoreInaccessible, match="check owner and mode"):
             sqlite_rig(tmp_path)
@@ -527,7 +529,7 @@ class TestRefused:
 
 
 class TestDamage:
-    def test_a_rotten_segment_is_skipped_and_passed_by_every_cursor(
+    def test_damaged_segment_is_skipped_by_every_cursor(
         self, rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         log = rig.store.logs.open("a")
@@ -545,7 +547,7 @@ class TestDamage:
         rig.settle()
         assert rig.store.logs.bounds(log) == (4, 6)
 
-    def test_newest_messages_rotten_before_they_were_counted(self, rig: Rig, tmp_path: Path) -> None:
+    def test_newest_messages_damaged_before_counting_are_handled(self, rig: Rig, tmp_path: Path) -> None:
         log = rig.store.logs.open("a")
         rig.commit()
         rig.store.logs.append(log, run_of(b"x"))
@@ -554,7 +556,7 @@ class TestDamage:
         with pytest.raises(StoreDamaged, match="from position 0 on, are damaged"):
             crash(rig, tmp_path, tmp_path / "copy")
 
-    def test_damaged_ranges_of_a_cursor(self, tmp_path: Path) -> None:
+    def test_damaged_ranges_of_a_cursor_are_handled(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path)
         rig.store.cursors.open("c", rig.store.logs.open("a"), 0)
         rig.store.close()
@@ -564,7 +566,7 @@ class TestDamage:
 
 
 class TestBoundedWork:
-    def test_one_commit_deletes_so_much_and_the_next_goes_on(self, tmp_path: Path) -> None:
+    def test_commit_deletes_a_bounded_number_and_the_next_continues(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, StoreLimits(reclaim_rows_max=10))
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
@@ -580,7 +582,7 @@ class TestBoundedWork:
         rig.settle()
         rig.store.close()
 
-    def test_bytes_bound_it_as_well(self, tmp_path: Path) -> None:
+    def test_deletion_is_bounded_by_bytes(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, StoreLimits(reclaim_bytes_max=1000))
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
@@ -595,7 +597,7 @@ class TestBoundedWork:
         assert rig.store.info().bytes == 0
         rig.store.close()
 
-    def test_a_busy_store_deletes_only_when_it_counts(self, tmp_path: Path) -> None:
+    def test_busy_store_deletes_only_when_it_counts(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, StoreLimits(counted_commits_max=5))
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
@@ -608,7 +610,7 @@ class TestBoundedWork:
         assert firsts == [0, 0, 0, 0, 4, 4, 4, 4, 4, 9, 9]
         rig.store.close()
 
-    def test_what_is_counted_later_is_deleted_as_well(self, tmp_path: Path) -> None:
+    def test_messages_counted_later_are_deleted(self, tmp_path: Path) -> None:
         """Counted messages of an idle log are deleted without an acknowledgement, as its quota may be full."""
         rig = sqlite_rig(tmp_path, StoreLimits(reclaim_rows_max=2))
         log, other = rig.store.logs.open("a"), rig.store.logs.open("b")
@@ -630,7 +632,7 @@ class TestBoundedWork:
         assert rig.store.logs.bounds(log) == (6, 6)
         rig.store.close()
 
-    def test_space_is_used_again(self, rig: Rig, tmp_path: Path) -> None:
+    def test_space_is_reused(self, rig: Rig, tmp_path: Path) -> None:
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         for i in range(40):
@@ -641,9 +643,7 @@ class TestBoundedWork:
         rig.reopen()
         assert (tmp_path / FILE_NAME).stat().st_size < 3_000_000
 
-    def test_free_is_what_neither_the_medium_nor_the_file_lacks(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_free_space_is_limited_by_medium_and_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         class Full:
             f_bavail, f_frsize = 0, 4096
 
@@ -665,7 +665,7 @@ class TestBoundedWork:
         assert rig.store.retention.free_bytes()
         rig.store.close()
 
-    def test_a_large_commit_is_packed_into_segments_of_bounded_size(self, tmp_path: Path) -> None:
+    def test_large_commit_is_split_into_bounded_segments(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, StoreLimits(segment_bytes_max=1000))
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
@@ -697,7 +697,7 @@ class TestBoundedWork:
         assert isinstance(rig.store.medium, SqliteMedium)
         assert not rig.store.medium.reader._partly_read
 
-    def test_the_write_ahead_log_is_moved_into_the_file(self, tmp_path: Path) -> None:
+    def test_write_ahead_log_is_moved_into_the_file(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, StoreLimits(checkpoint_bytes=100_000))
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
@@ -711,7 +711,7 @@ class TestBoundedWork:
 
 
 class TestTools:
-    def test_people_read_it_through_views_while_it_runs(self, rig: Rig, tmp_path: Path) -> None:
+    def test_views_are_readable_while_the_store_runs(self, rig: Rig, tmp_path: Path) -> None:
         log = rig.store.logs.open("topic plant/#")
         cursor = rig.store.cursors.open("uplink", log, 0)
         rig.store.logs.append(log, run_of(b"123", b"4"))
@@ -747,7 +747,7 @@ class TestTools:
         connection.close()
 
 
-def test_a_read_during_deletion_starts_at_what_is_kept(rig: Rig) -> None:
+def test_read_during_deletion_starts_at_the_first_kept_message(rig: Rig) -> None:
     log = rig.store.logs.open("a")
     cursor = rig.store.cursors.open("c", log, 0)
     for _ in range(4):

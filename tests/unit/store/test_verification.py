@@ -36,7 +36,7 @@ def opens(made: Made) -> bool:
 class TestSound:
     @pytest.mark.parametrize("depth", Depth)
     @pytest.mark.parametrize("crashed", [False, True])
-    def test_nothing_is_found(self, tmp_path: Path, depth: Depth, crashed: bool) -> None:
+    def test_no_findings_in_a_sound_store(self, tmp_path: Path, depth: Depth, crashed: bool) -> None:
         made = make(tmp_path / "data", crashed=crashed)
         report = verify(made.path, depth)
         assert codes(report) == []
@@ -46,17 +46,17 @@ class TestSound:
             assert report.messages == made.messages
             assert (report.logs, report.cursors, report.addresses) == (2, 2, 8)
 
-    def test_progress_is_told(self, made: Made) -> None:
+    def test_progress_is_reported(self, made: Made) -> None:
         told: list[tuple[int, int]] = []
         verify(made.path, on_progress=lambda done, all_: told.append((done, all_)))
         assert told[-1][0] == told[-1][1] > 0
         assert told == sorted(told)
 
-    def test_an_empty_store(self, tmp_path: Path) -> None:
+    def test_empty_store_is_sound(self, tmp_path: Path) -> None:
         open_store(tmp_path, post=lambda _: None).close()
         assert verify(tmp_path / "store.sqlite").findings == []
 
-    def test_an_address_that_was_in_another_log_for_a_while(self, tmp_path: Path) -> None:
+    def test_address_that_was_in_another_log_is_sound(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path)
         kept, read = rig.store.logs.open("kept"), rig.store.logs.open("read")
         rig.store.cursors.open("absent", kept, 0)
@@ -68,24 +68,24 @@ class TestSound:
         rig.store.close()
         assert verify(tmp_path / "store.sqlite").findings == []
 
-    def test_a_newer_schema_is_a_note(self, made: Made) -> None:
+    def test_newer_schema_is_a_note(self, made: Made) -> None:
         change(made.path, "PRAGMA user_version = 99")
         report = verify(made.path)
         assert codes(report) == ["schema-newer"]
         assert not report.damaged
 
-    def test_no_store(self, tmp_path: Path) -> None:
+    def test_missing_store_is_reported(self, tmp_path: Path) -> None:
         with pytest.raises(StoreInaccessible, match="no store"):
             verify(tmp_path / "store.sqlite")
 
-    def test_changes_nothing(self, made: Made) -> None:
+    def test_verification_changes_nothing(self, made: Made) -> None:
         before = made.path.read_bytes()
         verify(made.path)
         assert made.path.read_bytes() == before
 
 
 class TestDamage:
-    def test_a_rotten_segment(self, made: Made) -> None:
+    def test_damaged_segment_is_found(self, made: Made) -> None:
         rot(made.path, 1, 100)
         [finding] = verify(made.path).findings
         assert finding == StoreFinding(
@@ -93,25 +93,25 @@ class TestDamage:
         )
         assert opens(made)
 
-    def test_a_rotten_segment_not_counted_yet_keeps_the_gateway_from_starting(self, tmp_path: Path) -> None:
+    def test_damaged_uncounted_segment_prevents_the_start(self, tmp_path: Path) -> None:
         made = make(tmp_path / "data", crashed=True)
         rot(made.path, 1, 200)
         for depth in Depth:
             assert codes(verify(made.path, depth)) == ["newest-damaged"]
         assert not opens(made)
 
-    def test_a_missing_segment(self, made: Made) -> None:
+    def test_missing_segment_is_found(self, made: Made) -> None:
         change(made.path, "DELETE FROM segment WHERE key = ?", key(2, 110))
         [finding] = verify(made.path).findings
         assert (finding.code, finding.log, finding.first, finding.last) == ("positions-missing", 2, 110, 120)
 
     @pytest.mark.parametrize("position", [50, 190])
-    def test_a_missing_end(self, made: Made, position: int) -> None:
+    def test_missing_end_is_found(self, made: Made, position: int) -> None:
         change(made.path, "DELETE FROM segment WHERE key = ?", key(1, position))
         [finding] = verify(made.path).findings
         assert (finding.code, finding.first, finding.last) == ("positions-missing", position, position + 9)
 
-    def test_a_column_that_lies(self, made: Made) -> None:
+    def test_wrong_column_is_found(self, made: Made) -> None:
         change(made.path, "UPDATE segment SET messages = 11 WHERE key = ?", key(1, 100))
         assert "segment-damaged" in codes(verify(made.path))
 
@@ -132,7 +132,7 @@ class TestDamage:
             ("ALTER TABLE log DROP COLUMN bytes", "schema-damaged"),
         ],
     )
-    def test_what_opening_would_believe_or_refuse(self, made: Made, statement: str, code: str) -> None:
+    def test_state_that_opening_uses_is_checked(self, made: Made, statement: str, code: str) -> None:
         assert change(made.path, statement) != 0
         report = verify(made.path)
         assert code in codes(report)
@@ -146,17 +146,17 @@ class TestDamage:
             "DELETE FROM meta WHERE key = 'epoch'",
         ],
     )
-    def test_what_the_gateway_refuses_is_damage_at_any_depth(self, made: Made, statement: str) -> None:
+    def test_damage_that_prevents_the_start_is_found_at_any_depth(self, made: Made, statement: str) -> None:
         change(made.path, statement)
         assert not opens(made)
         assert all(verify(made.path, depth).damaged for depth in Depth)
 
-    def test_a_segment_in_a_place_not_its_own(self, made: Made) -> None:
+    def test_misplaced_segment_is_found(self, made: Made) -> None:
         change(made.path, "UPDATE segment SET key = key + 10 WHERE key = ?", key(1, 190))
         report = verify(made.path)
         assert {"newest-damaged", "positions-missing"} <= set(codes(report))
 
-    def test_not_a_store(self, tmp_path: Path) -> None:
+    def test_foreign_file_is_reported(self, tmp_path: Path) -> None:
         path = tmp_path / "store.sqlite"
         for content in (b"", b"x" * 8192, b"SQLite format 3\0" + bytes(100)):
             path.write_bytes(content)

@@ -53,12 +53,12 @@ def lost(path: Path, log: bytes) -> int:
     return lost_commits(path)
 
 
-def test_what_is_whole_lost_nothing(turns: tuple[Path, bytes, bytes]) -> None:
+def test_complete_log_lost_nothing(turns: tuple[Path, bytes, bytes]) -> None:
     path, one_each, together = turns
     assert (lost(path, one_each), lost(path, together)) == (0, 0)
 
 
-def test_a_commit_that_was_cut_off_is_none_that_was_durable(turns: tuple[Path, bytes, bytes]) -> None:
+def test_truncated_commit_was_not_durable(turns: tuple[Path, bytes, bytes]) -> None:
     """Any sectors of the commit may have reached the medium; the others hold frames of the log before its restart."""
     path, old, new = turns
     for number in range(1, ROWS - 1):
@@ -70,7 +70,7 @@ def test_a_commit_that_was_cut_off_is_none_that_was_durable(turns: tuple[Path, b
         assert lost(path, bytes(log)) == 0, number
 
 
-def test_it_would_be_taken_for_one_by_the_mark_alone(turns: tuple[Path, bytes, bytes]) -> None:
+def test_commit_mark_alone_is_not_sufficient(turns: tuple[Path, bytes, bytes]) -> None:
     """The sector of the mark is old, the sector of the checksum is new, and the next frame continues from it."""
     _, old, new = turns
     begin = offset(SPLIT)
@@ -79,14 +79,14 @@ def test_it_would_be_taken_for_one_by_the_mark_alone(turns: tuple[Path, bytes, b
 
 
 @pytest.mark.parametrize("number", [1, SPLIT - 1, ROWS - 3])
-def test_rot_in_the_middle_lost_what_was_durable(turns: tuple[Path, bytes, bytes], number: int) -> None:
+def test_damage_in_the_middle_lost_durable_commits(turns: tuple[Path, bytes, bytes], number: int) -> None:
     path, old, _ = turns
     log = bytearray(old)
     log[offset(number) + FRAME.size + 7] ^= 1
     assert lost(path, bytes(log)) > 0
 
 
-def test_rot_in_a_head_over_two_sectors_is_seen_by_what_follows(turns: tuple[Path, bytes, bytes]) -> None:
+def test_damaged_header_is_detected_by_later_frames(turns: tuple[Path, bytes, bytes]) -> None:
     path, old, _ = turns
     log = bytearray(old)
     log[offset(SPLIT) + FRAME.size + 7] ^= 1

@@ -35,32 +35,32 @@ def kernel() -> Kernel:
 
 
 class TestMeter:
-    def test_counts_from_its_beginning(self, kernel: Kernel) -> None:
+    def test_meter_counts_from_its_start(self, kernel: Kernel) -> None:
         meter = kernel.meter()
         assert meter.totals() == WearTotals(0, 0, 0, 0)
         kernel.now, kernel.counters = 60.0, WrittenBytes(1_500, 1_000_700)
         meter.payload_bytes += 100
         assert meter.totals() == WearTotals(10, 100, 500, 700)
 
-    def test_goes_on_where_the_store_stopped_though_the_kernel_begins_anew(self, kernel: Kernel) -> None:
+    def test_meter_continues_over_a_reboot(self, kernel: Kernel) -> None:
         kernel.counters = WrittenBytes(0, 0)  # another process, another boot
         meter = kernel.meter(WearTotals(10, 1, 2, 3), WearTotals(5_000, 100, 500, 700))
         kernel.now, kernel.counters = 51.0, WrittenBytes(7, 9)
         assert meter.totals() == WearTotals(5_001, 100, 507, 709)
 
-    def test_a_counter_that_falls_takes_nothing_back(self, kernel: Kernel) -> None:
+    def test_decreasing_counter_subtracts_nothing(self, kernel: Kernel) -> None:
         meter = kernel.meter(WearTotals(5, 100, 500, 700))
         kernel.now, kernel.counters = 40.0, WrittenBytes(0, 5)
         assert meter.totals() == WearTotals(5, 100, 500, 700)
 
     @pytest.mark.parametrize("later", [WrittenBytes(None, None), WrittenBytes(5, None), WrittenBytes(None, 5)])
-    def test_what_the_kernel_does_not_say_stays_zero(self, kernel: Kernel, later: WrittenBytes) -> None:
+    def test_missing_kernel_counters_stay_zero(self, kernel: Kernel, later: WrittenBytes) -> None:
         kernel.counters = WrittenBytes(None, None)
         meter = kernel.meter()
         kernel.counters = later
         assert meter.totals()[2:] == (0, 0)
 
-    def test_is_due_after_a_while(self, kernel: Kernel) -> None:
+    def test_meter_is_due_after_an_interval(self, kernel: Kernel) -> None:
         meter = kernel.meter()
         kernel.now += PERSIST_S - 0.1
         assert not meter.due()
@@ -69,7 +69,7 @@ class TestMeter:
         meter.committed(meter.totals())
         assert not meter.due()
 
-    def test_keeps_the_last_of_each_hour_and_a_bounded_number(self, kernel: Kernel) -> None:
+    def test_last_reading_of_each_hour_is_kept_up_to_a_limit(self, kernel: Kernel) -> None:
         meter = kernel.meter()
         for seconds in (10.0, HOUR_S - 1, HOUR_S, HOUR_S + 5):
             meter.committed(WearTotals(seconds))
@@ -100,7 +100,7 @@ class TestDevice:
         return root
 
     @pytest.mark.parametrize("partition", [False, True])
-    def test_is_the_whole_one(self, tmp_path: Path, partition: bool) -> None:
+    def test_device_is_the_whole_disk(self, tmp_path: Path, partition: bool) -> None:
         device = BlockDevice.of(tmp_path, self.make(tmp_path, partition=partition))
         assert device is not None
         assert (device.name, device.written_bytes()) == ("mmcblk0", 900 * 512)
@@ -117,23 +117,23 @@ class TestDevice:
             ("", None),
         ],
     )
-    def test_an_emmc_tells_its_age(self, tmp_path: Path, life: str, used: float | None) -> None:
+    def test_emmc_reports_its_age(self, tmp_path: Path, life: str, used: float | None) -> None:
         device = BlockDevice.of(tmp_path, self.make(tmp_path, life=life))
         assert device is not None
         assert device.life_used() == (None if used is None else pytest.approx(used))
 
-    def test_where_the_system_shows_none(self, tmp_path: Path) -> None:
+    def test_missing_device_is_unknown(self, tmp_path: Path) -> None:
         assert BlockDevice.of(tmp_path, tmp_path) is None
         assert BlockDevice.of(tmp_path / "nowhere") is None
         assert wear.read_counters(None).device_bytes is None
 
-    def test_what_cannot_be_read_is_not_known(self, tmp_path: Path) -> None:
+    def test_unreadable_values_are_unknown(self, tmp_path: Path) -> None:
         device = BlockDevice.of(tmp_path, self.make(tmp_path))
         assert device is not None
         (device.folder / "stat").write_text("1 2 3")
         assert device.written_bytes() is None
 
-    def test_a_process_is_told_what_it_wrote_less_what_was_taken_back(self, tmp_path: Path) -> None:
+    def test_writes_of_a_process_exclude_cancelled_ones(self, tmp_path: Path) -> None:
         (tmp_path / "proc/self").mkdir(parents=True)
         assert wear.process_written_bytes(tmp_path) is None
         (tmp_path / "proc/self/io").write_text("wchar: 5\nwrite_bytes: 8192\ncancelled_write_bytes: 4096\n")
@@ -158,7 +158,7 @@ class TestStore:
             while rig.store.commits.committing:
                 rig.turn()
 
-    def test_it_rides_along_with_counters_and_is_no_commit_of_its_own(self, tmp_path: Path) -> None:
+    def test_wear_is_written_with_counters_without_a_commit_of_its_own(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, self.LIMITS)
         store = rig.store
         assert isinstance(store.medium, SqliteMedium)
@@ -176,7 +176,7 @@ class TestStore:
         assert store.medium.written[0].payload_bytes == 1300
         store.close()
 
-    def test_it_goes_on_after_a_restart(self, tmp_path: Path) -> None:
+    def test_wear_continues_after_a_restart(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, self.LIMITS)
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
@@ -189,7 +189,7 @@ class TestStore:
             assert kept.payload_bytes >= 400 * restarts
         rig.store.close()
 
-    def test_closing_tells_it_also_when_all_else_was_told(self, tmp_path: Path) -> None:
+    def test_closing_writes_the_wear_alone(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, StoreLimits(counted_commits_max=1))
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
@@ -199,7 +199,7 @@ class TestStore:
         (kept,) = self.rows(tmp_path)
         assert kept.payload_bytes == 200
 
-    def test_hours_that_are_long_ago_go(self, tmp_path: Path) -> None:
+    def test_old_hours_are_removed(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, self.LIMITS)
         log = rig.store.logs.open("a")
         for _ in range(HOURS_KEPT + 20):
@@ -210,7 +210,7 @@ class TestStore:
         assert rig.store.medium.written[1] == self.rows(tmp_path)
         rig.store.close()
 
-    def test_what_was_refused_is_no_payload(self, tmp_path: Path) -> None:
+    def test_refused_messages_are_not_payload(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, self.LIMITS)
         log = rig.store.logs.open("a")
         self.publish(rig, log, 1)
@@ -223,7 +223,7 @@ class TestStore:
         assert rig.store.medium.written[1] == []
         rig.store.close()
 
-    def test_a_store_of_an_older_schema_has_none(self, tmp_path: Path) -> None:
+    def test_store_of_an_older_schema_has_none(self, tmp_path: Path) -> None:
         sqlite_rig(tmp_path).store.close()
         with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
             connection.execute("DROP TABLE wear")
@@ -231,7 +231,7 @@ class TestStore:
 
 
 @pytest.mark.parametrize("seconds", [None, "1.5", b"1", -1.0, float("inf")])
-def test_a_rotten_row_is_passed_over(seconds: object) -> None:
+def test_damaged_row_is_skipped(seconds: object) -> None:
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         connection.execute("CREATE TABLE wear (hour, seconds, payload_bytes, process_bytes, device_bytes)")
         sound = WearTotals(3_700.5, 10, 20, 30)

@@ -12,7 +12,7 @@ from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import run_of, sqlite_rig
 
 
-def test_a_checkpoint_that_raises_anything_keeps_the_writer(
+def test_exception_in_a_checkpoint_keeps_the_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = sqlite_rig(tmp_path)
@@ -34,7 +34,7 @@ def test_a_checkpoint_that_raises_anything_keeps_the_writer(
     assert {record.message for record in caplog.records} == {"checkpoint failed: unexpected error"}
 
 
-def test_commits_fail_where_the_thread_has_ended(tmp_path: Path) -> None:
+def test_commits_fail_after_the_thread_has_ended(tmp_path: Path) -> None:
     """Closing does not wait for the thread for ever."""
     rig = sqlite_rig(tmp_path)
     medium = rig.store.medium

@@ -59,7 +59,7 @@ def written_per_payload_byte(rig: Rig, path: Path, log: int) -> float:
 
 
 @pytest.mark.parametrize(("page", "delay_s", "most"), [(PAGE_BYTES_WAITING, 0.1, 2.2), (4096, 0.1, 3.4)])
-def test_a_thousand_messages_a_second_in_ten_commits(tmp_path: Path, page: int, delay_s: float, most: float) -> None:
+def test_thousand_messages_a_second_take_ten_commits(tmp_path: Path, page: int, delay_s: float, most: float) -> None:
     rig = sqlite_rig(tmp_path, StoreLimits(page_bytes=page))
     log = rig.store.logs.open("a")
     rig.store.logs.delay(log, delay_s)
@@ -68,7 +68,7 @@ def test_a_thousand_messages_a_second_in_ten_commits(tmp_path: Path, page: int, 
     assert 1.0 < factor <= most
 
 
-def test_only_logs_that_may_wait_are_compressed(tmp_path: Path) -> None:
+def test_only_gathered_logs_are_compressed(tmp_path: Path) -> None:
     rig = sqlite_rig(tmp_path)
     waiting, prompt = rig.store.logs.open("waiting"), rig.store.logs.open("prompt")
     for log in (waiting, prompt):
@@ -84,7 +84,7 @@ def test_only_logs_that_may_wait_are_compressed(tmp_path: Path) -> None:
     rig.store.close()
 
 
-def test_a_crash_before_counting_loses_no_count(tmp_path: Path) -> None:
+def test_crash_before_counting_loses_no_count(tmp_path: Path) -> None:
     rig = sqlite_rig(tmp_path)
     log = rig.store.logs.open("a")
     rig.store.cursors.open("c", log, 0)
@@ -106,7 +106,7 @@ def test_a_crash_before_counting_loses_no_count(tmp_path: Path) -> None:
     rig.store.close()
 
 
-def test_a_store_keeps_its_page_size(tmp_path: Path) -> None:
+def test_store_keeps_its_page_size(tmp_path: Path) -> None:
     for wanted in (PAGE_BYTES_WAITING, 4096):
         rig = sqlite_rig(tmp_path, StoreLimits(page_bytes=wanted))
         rig.store.logs.open(f"made with {wanted}")

@@ -76,7 +76,7 @@ CONFIGURED = """
 
 
 class TestPurge:
-    def test_one_address(self, made: Made) -> None:
+    def test_one_address_is_purged(self, made: Made) -> None:
         data = made.path.parent
         assert command("purge", data, "--address", "plant/3/temp", "--yes") == 0
         # sensor 3 sent positions 33-43 first, and the forwarder has 30-40 already
@@ -90,7 +90,7 @@ class TestPurge:
         assert max(int(str(e["last"])) for e in entries) == 32
         assert verify(made.path).findings == []
 
-    def test_one_group_leaves_the_others(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_purged_group_leaves_others(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
         data = made.path.parent
         assert command("purge", data, "--cursor", "queue", "--yes", "--json") == 0
         assert json.loads(capsys.readouterr().out)["groups"] == {"queue": 145}
@@ -99,7 +99,7 @@ class TestPurge:
         assert (entry["first"], entry["last"], entry["messages"]) == (55, 199, 145)
         assert verify(made.path).findings == []
 
-    def test_a_forwarder_that_is_configured_no_more_ends(self, made: Made) -> None:
+    def test_removed_forwarder_is_purged(self, made: Made) -> None:
         data = made.path.parent
         with open_store_at(data) as store:
             store.state.put("subscription", FORWARDER, b"what it is")
@@ -112,7 +112,7 @@ class TestPurge:
             assert list(store.state.items("subscription")) == []
         assert verify(made.path).findings == []
 
-    def test_one_that_is_configured_goes_on(self, made: Made, tmp_path: Path) -> None:
+    def test_configured_forwarder_continues(self, made: Made, tmp_path: Path) -> None:
         data, file = made.path.parent, tmp_path / "gateway.yaml"
         file.write_text(CONFIGURED)
         assert run(["apply", "--data", str(data), "-f", str(file)]) == 0
@@ -121,7 +121,7 @@ class TestPurge:
         assert command("purge", data, "--cursor", name, "--yes") == 0
         assert backlog(data) == {"queue": 145, name: 0}
 
-    def test_everything_frees_the_file(self, made: Made) -> None:
+    def test_purging_everything_frees_the_file(self, made: Made) -> None:
         data = made.path.parent
         assert command("purge", data, "--all", "--yes") == 0
         assert backlog(data) == {"queue": 0, FORWARDER: 0}
@@ -130,11 +130,11 @@ class TestPurge:
         connection.close()
         assert sum(int(str(e["messages"])) for e in ledger(data)) == 145 + 209
 
-    def test_by_age(self, made: Made) -> None:
+    def test_purge_by_age_is_exact(self, made: Made) -> None:
         assert command("purge", made.path.parent, "--until", "2026-09-21T14:13:30Z", "--yes") == 0
         assert backlog(made.path.parent) == {"queue": 100, FORWARDER: 110}
 
-    def test_a_message_of_two_groups_is_one_message(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_message_of_two_groups_counts_once(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         made = make(tmp_path / "data")
         rig = sqlite_rig(tmp_path / "data")
         rig.store.cursors.open("second", 1, 0)
@@ -144,14 +144,16 @@ class TestPurge:
         document = json.loads(capsys.readouterr().out)
         assert (document["messages"], document["groups"]) == (150, {"queue": 145, "second": 150})
 
-    def test_it_asks(self, made: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_purge_asks_for_confirmation(
+        self, made: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         before = made.path.read_bytes()
         monkeypatch.setattr("click.confirm", lambda *_args, **_options: (_ for _ in ()).throw(KeyboardInterrupt))
         assert command("purge", made.path.parent, "--all") == 130
         assert "145 for queue" in capsys.readouterr().out
         assert made.path.read_bytes() == before
 
-    def test_no_is_an_answer(
+    def test_declined_purge_changes_nothing(
         self, made: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         before = made.path.read_bytes()
@@ -161,11 +163,11 @@ class TestPurge:
         assert made.path.read_bytes() == before
 
     @pytest.mark.parametrize("options", [[], ["--json", "--all"], ["--since", "never"]])
-    def test_wrong_usage(self, made: Made, options: list[str]) -> None:
+    def test_usage_errors_are_reported(self, made: Made, options: list[str]) -> None:
         assert command("purge", made.path.parent, *options) == Exit.USAGE
 
     @pytest.mark.parametrize("options", [["--all"], ["--all", "--yes"]])
-    def test_while_the_gateway_runs_nothing_is_asked(
+    def test_running_gateway_is_refused_without_a_question(
         self,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
@@ -208,7 +210,9 @@ class TestImport:
         finally:
             rig.store.close()
 
-    def test_what_was_exported_comes_back(self, made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_exported_messages_are_restored(
+        self, made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         source = self.export(made, tmp_path)
         resources = tmp_path / "r.yaml"
         resources.write_text(
@@ -230,7 +234,7 @@ class TestImport:
         assert [line["sequence"] for line in now] == list(range(150))
         assert verify(data / FILE_NAME).findings == []
 
-    def test_a_second_time_does_nothing(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_second_import_does_nothing(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         data, source = self.new(tmp_path), self.lines(tmp_path, 50)
         for _ in range(3):
             assert command("import", data, str(source), "--dev") == 0
@@ -239,9 +243,7 @@ class TestImport:
         assert command("import", data, str(source), "--dev", "--again") == 0
         assert len(self.bodies(data)) == 100
 
-    def test_interrupted_anywhere_each_message_is_there_once(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_interrupted_import_stores_each_message_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(restore, "COMMIT_MESSAGES_MAX", 10)
         data, source = self.new(tmp_path), self.lines(tmp_path, 95)
         for attempt in range(12):
@@ -259,7 +261,7 @@ class TestImport:
             break
         assert self.bodies(data) == [b"%d" % i for i in range(95)]
 
-    def test_a_bad_line_is_named_and_what_came_before_is_kept(
+    def test_invalid_line_is_named_and_earlier_ones_are_kept(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         data, source = self.new(tmp_path), self.lines(tmp_path, 20)
@@ -268,7 +270,7 @@ class TestImport:
         assert "line 21: " in capsys.readouterr().err
         assert len(self.bodies(data)) == 20
 
-    def test_what_there_was_no_room_for_comes_with_the_next_run(self, tmp_path: Path) -> None:
+    def test_lines_without_room_are_imported_by_the_next_run(self, tmp_path: Path) -> None:
         data, source = self.new(tmp_path), self.lines(tmp_path, 50)
         rule = AddressRule("queue/#", AddressType.QUEUE)
         for quota in (30, 40, 41, 60):
@@ -281,7 +283,7 @@ class TestImport:
         assert self.bodies(data) == [b"%d" % i for i in range(50)]
 
     @pytest.mark.parametrize("failing", [1, 2, 3])
-    def test_what_could_not_be_committed_comes_with_the_next_run(
+    def test_lines_of_a_failed_commit_are_imported_by_the_next_run(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
     ) -> None:
         monkeypatch.setattr(restore, "COMMIT_MESSAGES_MAX", 10)
@@ -310,13 +312,13 @@ class TestImport:
         import_messages(data, source, development_preset(), lambda _done, _all: None)
         assert self.bodies(data) == [b"%d" % i for i in range(50)]
 
-    def test_what_nobody_keeps_is_told(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_lines_without_an_address_are_reported(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         data, source = self.new(tmp_path), self.lines(tmp_path, 5, "topic/nobody")
         capsys.readouterr()
         assert command("import", data, str(source), "--dev", "--json") == 0
         assert json.loads(capsys.readouterr().out) == {"messages": 0, "unwanted": 5, "skipped": 0}
 
-    def test_a_store_has_to_be_there(self, tmp_path: Path) -> None:
+    def test_missing_store_is_reported(self, tmp_path: Path) -> None:
         assert command("import", tmp_path / "none", str(self.lines(tmp_path, 1)), "--dev") == Exit.USAGE
         assert not (tmp_path / "none").exists()
 
@@ -334,7 +336,7 @@ class TestMigrate:
         change(made.path, "PRAGMA user_version = 1")
         return made.path
 
-    def test_forward_with_a_copy(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_migration_makes_a_copy(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = self.old(tmp_path / "data")
         assert command("migrate", path.parent) == 0
         assert "--yes" in capsys.readouterr().out
@@ -348,19 +350,19 @@ class TestMigrate:
         assert copy.schema == 1
         assert Path(document["copy"]).stat().st_mode & 0o077 == 0
 
-    def test_nothing_to_do(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_current_store_needs_no_migration(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
         assert command("migrate", made.path.parent, "--yes") == 0
         assert "nothing to do" in capsys.readouterr().out
         assert len(list(made.path.parent.glob("store.sqlite*schema*"))) == 0
 
-    def test_a_newer_one_is_refused(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_newer_store_is_refused(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
         change(made.path, "PRAGMA user_version = 99")
         assert command("migrate", made.path.parent, "--yes") == Exit.FAILED
         assert "newer program" in capsys.readouterr().err
 
 
 class TestNewEpoch:
-    def test_no_name_comes_twice(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_message_names_are_not_reused(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
         data = made.path.parent
         assert command("new-epoch", data, "--yes", "--json") == 0
         document = json.loads(capsys.readouterr().out)
@@ -381,7 +383,7 @@ class TestNewEpoch:
         rig.store.close()
         assert verify(made.path).findings == []
 
-    def test_again(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_new_epoch_may_be_repeated(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
         assert command("new-epoch", made.path.parent, "--yes", "--json") == 0
         first = json.loads(capsys.readouterr().out)["after"]
         assert command("new-epoch", made.path.parent, "--yes") == 0
@@ -394,7 +396,9 @@ class TestNewEpoch:
                 store.lineage.epochs.current,
             ]
 
-    def test_it_asks(self, made: Made, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_new_epoch_asks_for_confirmation(
+        self, made: Made, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         before = made.path.read_bytes()
         monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
         assert command("new-epoch", made.path.parent) != 0
@@ -402,18 +406,18 @@ class TestNewEpoch:
         assert command("new-epoch", made.path.parent, "--json") == Exit.USAGE
         assert made.path.read_bytes() == before
 
-    def test_not_while_the_gateway_runs(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_running_gateway_is_refused(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
         rig = sqlite_rig(made.path.parent)
         assert command("new-epoch", made.path.parent, "--yes") == Exit.FAILED
         assert "stop the gateway" in capsys.readouterr().err
         assert rig.store.lineage.epochs.current == made.epoch
         rig.store.close()
 
-    def test_a_store_has_to_be_there(self, tmp_path: Path) -> None:
+    def test_missing_store_is_reported(self, tmp_path: Path) -> None:
         assert command("new-epoch", tmp_path / "none", "--yes") == Exit.USAGE
         assert not (tmp_path / "none").exists()
 
 
-def test_a_line_has_to_have_an_address() -> None:
+def test_line_without_an_address_raises() -> None:
     with pytest.raises(StoreError, match="line 4: a message needs an address"):
         restore.parse(b'{"text": "x"}', 4)

@@ -35,7 +35,7 @@ def exported(made: Made, tmp_path: Path, *options: str) -> list[dict[str, object
 
 
 class TestSelection:
-    def test_everything(self, made: Made, tmp_path: Path) -> None:
+    def test_complete_store_is_exported(self, made: Made, tmp_path: Path) -> None:
         lines = exported(made, tmp_path)
         assert len(lines) == made.messages
         names = {(line["epoch"], line["address"], line["sequence"]) for line in lines}
@@ -60,14 +60,14 @@ class TestSelection:
             (["--since", "2026-09-21T14:13:30", "--until", "2026-09-21T16:13:31+02:00"], 21),
         ],
     )
-    def test_chosen(self, made: Made, tmp_path: Path, options: list[str], count: int) -> None:
+    def test_selected_messages_are_exported(self, made: Made, tmp_path: Path, options: list[str], count: int) -> None:
         assert len(exported(made, tmp_path, *options)) == count
 
-    def test_a_cursor_leaves_out_what_it_acknowledged_in_the_middle_of_a_run(self, made: Made, tmp_path: Path) -> None:
+    def test_cursor_excludes_acknowledged_messages_within_a_run(self, made: Made, tmp_path: Path) -> None:
         positions = {line["position"] for line in exported(made, tmp_path, "--cursor", FORWARDER)}
         assert positions == set(range(220)) - set(range(30, 41))
 
-    def test_ages(self) -> None:
+    def test_ages_are_selected(self) -> None:
         now = AT / 1e9
         assert moment("90s", now) == AT - 90 * SECOND
         assert moment("2h", now) == moment("120m", now)
@@ -83,18 +83,20 @@ class TestSelection:
             (["--format", "parquet"], "--out"),
         ],
     )
-    def test_wrong_usage(self, made: Made, options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_usage_errors_are_reported(
+        self, made: Made, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         assert run(["store", "export", "--data", str(made.path.parent), *options]) == Exit.USAGE
         assert said in capsys.readouterr().err
 
-    def test_a_name_that_is_none_shows_those_that_are(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_unknown_name_is_reported_with_the_known_ones(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
         for option in ("--log", "--cursor"):
             assert run(["store", "export", "--data", str(made.path.parent), option, "x"]) == Exit.FAILED
             assert "queue" in capsys.readouterr().err
 
 
 class TestFormats:
-    def test_a_dash_is_stdout(
+    def test_dash_is_stdout(
         self, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.chdir(tmp_path)
@@ -102,7 +104,7 @@ class TestFormats:
         assert len(capsys.readouterr().out.splitlines()) == made.messages
         assert not (tmp_path / "-").exists()
 
-    def test_csv(self, made: Made, tmp_path: Path) -> None:
+    def test_csv_is_written(self, made: Made, tmp_path: Path) -> None:
         out = tmp_path / "out.csv"
         assert run(["store", "export", "--data", str(made.path.parent), "--out", str(out)]) == 0
         rows = list(csv.DictReader(io.StringIO(out.read_text())))
@@ -111,7 +113,7 @@ class TestFormats:
         assert rows[0]["received_at"] == "2026-09-21T14:13:25.000000Z"
         assert {row["body"] for row in rows if row["address"] == "plant/0/temp"} == {"", "/wA="}
 
-    def test_parquet(self, made: Made, tmp_path: Path) -> None:
+    def test_parquet_is_written(self, made: Made, tmp_path: Path) -> None:
         out = tmp_path / "out.parquet"
         assert run(["store", "export", "--data", str(made.path.parent), "--out", str(out)]) == 0
         rows = pq.read_table(out).to_pylist()
@@ -121,7 +123,7 @@ class TestFormats:
         assert [row["body_text"] for row in rows if row["body"] == b"\xff\x00"] == [None] * 20
         assert all(row["clock_good"] == row["address"].startswith("plant") for row in rows)
 
-    def test_without_pyarrow(
+    def test_missing_pyarrow_is_reported(
         self, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -130,13 +132,15 @@ class TestFormats:
         assert "pip install pyarrow" in capsys.readouterr().err
         assert list(tmp_path.glob("out*")) == []
 
-    def test_json_says_what_was_written(self, made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_json_reports_the_written_messages(
+        self, made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         out = tmp_path / "out.csv"
         assert run(["store", "export", "--data", str(made.path.parent), "--out", str(out), "--json"]) == 0
         document = json.loads(capsys.readouterr().out)
         assert (document["messages"], document["format"]) == (made.messages, "csv")
 
-    def test_the_file_is_private(self, made: Made, tmp_path: Path) -> None:
+    def test_file_is_private(self, made: Made, tmp_path: Path) -> None:
         exported(made, tmp_path)
         assert (tmp_path / "out.ndjson").stat().st_mode & 0o077 == 0
 
@@ -152,27 +156,29 @@ class TestRecords:
         ),
         amqp=st.booleans(), properties=st.binary(max_size=5),
     )  # fmt: skip
-    def test_a_body_comes_back_byte_for_byte(self, body: bytes, amqp: bool, properties: bytes) -> None:
+    def test_body_survives_unchanged(self, body: bytes, amqp: bool, properties: bytes) -> None:
         run_ = Run("a/b", "d", AMQP if amqp else 1, properties, [body], AT)
         [record] = Recorder(Epochs("e" * 32)).records("log", Stored(5, 7, run_))
         line = msgspec.json.encode(record)
         assert b"\n" not in line
         assert parse(line, 1).body == body
 
-    def test_an_amqp_message_shows_its_payload(self) -> None:
+    def test_payload_of_an_amqp_message_is_shown(self) -> None:
         message = b"\x00\x53\x77" + encode("21.5")
         [record] = Recorder(Epochs("e")).records("log", Stored(0, 0, Run("a", "d", AMQP, b"", [message], AT)))
         assert record.text == "21.5"
         assert record.body == message
 
-    def test_lines_that_are_none(self) -> None:
+    def test_invalid_lines_raise(self) -> None:
         for line in (b"", b"{", b"[]", b'{"epoch": "e", "address": "a", "sequence": 0}', b'{"base64": 5}',
                      b'{"epoch": "e", "address": "a", "sequence": 0, "base64": "?"}'):  # fmt: skip
             with pytest.raises(StoreError, match="line 3: "):
                 parse(line, 3)
 
 
-def test_a_damaged_segment_is_left_out_and_told(made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_segment_is_skipped_and_reported(
+    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rot(made.path, 1, 100)
     out = tmp_path / "out.ndjson"
     assert run(["store", "export", "--data", str(made.path.parent), "--out", str(out)]) == Exit.INTEGRITY
@@ -180,7 +186,7 @@ def test_a_damaged_segment_is_left_out_and_told(made: Made, tmp_path: Path, caps
     assert "left out: 10 messages in 1 damaged segment" in capsys.readouterr().err
 
 
-def test_a_reader_that_goes_away(made: Made) -> None:
+def test_closed_pipe_ends_quietly(made: Made) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as pipe:

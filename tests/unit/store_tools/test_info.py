@@ -21,7 +21,7 @@ NOW = AT / 1e9 + 3600
 
 class TestFigures:
     @pytest.mark.parametrize("crashed", [False, True])
-    def test_they_agree_with_the_store(self, tmp_path: Path, crashed: bool) -> None:
+    def test_figures_match_the_store(self, tmp_path: Path, crashed: bool) -> None:
         made = make(tmp_path / "data", crashed=crashed)
         figures = figures_of(made.path, now=NOW)
         assert figures.file_bytes == made.path.stat().st_size
@@ -44,7 +44,7 @@ class TestFigures:
         assert abs(queue.backlog_bytes - bodies) < 50
         assert forwarder.backlog_messages == 220 - 11
 
-    def test_what_was_written_goes_on_from_one_gateway_to_the_next(self, made: Made) -> None:
+    def test_written_bytes_continue_over_restarts(self, made: Made) -> None:
         first = figures_of(made.path, now=NOW).wear
         assert first is not None
         with Inspection.open(made.path) as inspection:
@@ -61,12 +61,12 @@ class TestFigures:
         change(made.path, "DROP TABLE wear")
         assert figures_of(made.path, now=NOW).wear is None
 
-    def test_ages(self, made: Made) -> None:
+    def test_ages_are_shown(self, made: Made) -> None:
         queue, topic = figures_of(made.path, now=NOW).logs
         assert queue.oldest_age_s == pytest.approx(3600 - 5)
         assert topic.oldest_age_s == pytest.approx(3600)
 
-    def test_addresses_by_what_they_had(self, made: Made) -> None:
+    def test_addresses_are_sorted_by_their_messages(self, made: Made) -> None:
         figures = figures_of(made.path, now=NOW)
         assert figures.addresses == 8
         first = figures.largest_addresses[0]
@@ -90,27 +90,27 @@ class TestRoom:
         rig.store.close()
         return figures_of(data / FILE_NAME, now=AT / 1e9 + oldest_s, monotonic=lambda: now, free_bytes=1_000_000_000)
 
-    def test_autonomy_is_free_space_by_what_arrives(self, tmp_path: Path) -> None:
+    def test_autonomy_is_free_space_by_arrival_rate(self, tmp_path: Path) -> None:
         room = self.make(tmp_path, 61, 600).room
         assert room.bytes_per_hour == pytest.approx(36_000_000, rel=0.03)
         assert room.hours_of_autonomy == pytest.approx(27.8, rel=0.03)
 
-    def test_it_is_full_at_the_pace_the_backlog_grew(self, tmp_path: Path) -> None:
+    def test_store_is_full_at_the_rate_of_the_backlog(self, tmp_path: Path) -> None:
         room = self.make(tmp_path, 60, 2 * 600).room
         assert room.hours_to_full == pytest.approx(1e9 / (6_000_000 / (1200 / 3600)), rel=0.01)
 
-    def test_what_is_on_its_way_does_not_fill_it(self, tmp_path: Path) -> None:
+    def test_messages_in_flight_do_not_fill_it(self, tmp_path: Path) -> None:
         room = self.make(tmp_path, 5, 5).room
         assert room.hours_to_full is None
         assert room.hours_of_autonomy is not None
 
-    def test_one_commit_is_no_rate(self, tmp_path: Path) -> None:
+    def test_single_commit_gives_no_rate(self, tmp_path: Path) -> None:
         room = self.make(tmp_path, 1, 5).room
         assert (room.bytes_per_hour, room.hours_of_autonomy) == (None, None)
 
 
 class TestCommand:
-    def test_json_has_everything(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_json_is_complete(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["store", "info", "--data", str(made.path.parent), "--json"]) == 0
         document = json.loads(capsys.readouterr().out)
         assert document["epoch"] == made.epoch
@@ -118,7 +118,7 @@ class TestCommand:
         assert {log["name"] for log in document["logs"]} == {QUEUE, TOPIC}
         assert document["room"]["free_bytes"] > 0
 
-    def test_people_get_eighty_columns(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_text_fits_eighty_columns(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["store", "info", "--data", str(made.path.parent)]) == 0
         out = capsys.readouterr().out
         assert max(map(len, out.splitlines())) <= 80
@@ -136,7 +136,7 @@ class TestCommand:
         assert max(map(len, out.splitlines())) <= 80
         assert out.replace("\n", "").replace(" ", "").count("[bold]x/") == 30
 
-    def test_a_running_gateway_is_told(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_running_gateway_is_reported(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         rig = sqlite_rig(tmp_path)
         rig.store.logs.append(rig.store.logs.open("queue q"), Run("q", "d", 1, b"", [b"x"], AT + SECOND))
         rig.commit()
@@ -145,25 +145,25 @@ class TestCommand:
         assert document["running"] is True
         rig.store.close()
 
-    def test_no_store_there(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_missing_store_is_reported(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         for data in (tmp_path, tmp_path / "none"):
             assert run(["store", "info", "--data", str(data)]) == Exit.USAGE
             assert "no store at" in capsys.readouterr().err
         assert list(tmp_path.iterdir()) == []
 
-    def test_something_else_there(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_foreign_file_is_reported(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / FILE_NAME).write_bytes(b"x" * 5000)
         assert run(["store", "info", "--data", str(tmp_path)]) == Exit.INTEGRITY
         assert "waypost store verify" in capsys.readouterr().err
 
 
 class TestVerify:
-    def test_sound(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_sound_store_passes(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["store", "verify", "--data", str(made.path.parent)]) == 0
         assert capsys.readouterr().out.splitlines()[-1] == "ok"
 
     @pytest.mark.parametrize("more", [[], ["--json"], ["--quick"]])
-    def test_damaged(self, made: Made, more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    def test_damaged_store_fails(self, made: Made, more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         change(made.path, "UPDATE cursor SET position = 900")
         with pytest.raises(SystemExit) as ended:
             run(["store", "verify", "--data", str(made.path.parent), *more])
@@ -179,7 +179,7 @@ class TestVerify:
 
 
 @pytest.mark.parametrize("columns", ["60", "100", "", "0", "wide"])
-def test_it_is_as_wide_as_columns_says(
+def test_output_follows_columns(
     made: Made, columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """COLUMNS sets the width in a pipe too, which has none of its own."""

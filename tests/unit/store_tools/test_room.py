@@ -43,31 +43,31 @@ class TestHours:
         (100, {"a": 10.0, "b": 40.0}, {"a": 20.0, "b": 40.0}, None),
         (100, {"a": 10.0, "b": 40.0}, {"b": 0.0}, 10.0),
     ])  # fmt: skip
-    def test_quotas_end_what_comes_in(
+    def test_quotas_limit_the_arriving_messages(
         self, space: int, rates: dict[str, float], left: dict[str, float], hours: float | None
     ) -> None:
         assert hours_until(space, rates, left) == (None if hours is None else pytest.approx(hours))
 
 
 class TestRoom:
-    def test_the_medium_alone(self) -> None:
+    def test_medium_alone_limits(self) -> None:
         assert room(900, 100) == (1_000, 25.0, 40.0)
 
-    def test_the_floor_is_nobodys(self) -> None:
+    def test_floor_is_not_available(self) -> None:
         assert room(900, 100, StoreBounds(floor_bytes=200)) == (800, 20.0, 32.0)
         assert room(100, 0, StoreBounds(floor_bytes=200)) == (0, 0.0, 0.0)
 
-    def test_the_space_keeps_no_more_than_its_quota(self) -> None:
+    def test_quota_of_the_space_limits(self) -> None:
         assert room(bounds=StoreBounds(space_bytes=650)) == (400, 10.0, 16.0)
         assert room(bounds=StoreBounds(space_bytes=100)) == (0, 0.0, 0.0)
 
-    def test_what_is_reserved_is_set_aside(self) -> None:
+    def test_reserves_are_excluded(self) -> None:
         policies = {"events": AddressPolicy(reserve_bytes=100), "queue/#": AddressPolicy(reserve_bytes=120)}
         bounds = StoreBounds(space_bytes=750, table=TABLE, policies=policies)
         assert room(bounds=bounds)[0] == 750 - 250 - 100, "queue/# keeps more than is reserved for it"
 
     @pytest.mark.parametrize("when_full", WhenFull)
-    def test_an_address_is_full_before_the_medium(self, when_full: WhenFull) -> None:
+    def test_address_is_full_before_the_medium(self, when_full: WhenFull) -> None:
         bounds = StoreBounds(table=TABLE, policies={"queue/#": AddressPolicy(quota_bytes=260, when_full=when_full)})
         found = room_of(LOGS, 1_000, 0, bounds, known=True)
         assert found.hours_of_autonomy == 3.0, "both queues fall under one resource"
@@ -79,17 +79,17 @@ class TestRoom:
         (300, WhenFull.REJECT, []),
         (200, WhenFull.DROP_OLDEST, []),
     ])  # fmt: skip
-    def test_who_refuses(self, quota: int, when_full: WhenFull, used_up: list[str]) -> None:
+    def test_rejecting_address_is_full(self, quota: int, when_full: WhenFull, used_up: list[str]) -> None:
         bounds = StoreBounds(table=TABLE, policies={"queue/#": AddressPolicy(quota_bytes=quota, when_full=when_full)})
         assert room_of(LOGS, 1_000, 0, bounds, known=True).used_up == used_up
 
-    def test_quotas_may_keep_it_from_ever_being_full(self) -> None:
+    def test_quotas_may_prevent_a_full_store(self) -> None:
         policies = {"queue/#": AddressPolicy(quota_bytes=300), "plant/#": AddressPolicy(quota_bytes=450)}
         found = room_of(LOGS, 1_000, 0, StoreBounds(table=TABLE, policies=policies), known=True)
         assert found.hours_to_full is None
         assert found.hours_of_autonomy == 5.0
 
-    def test_nothing_is_known(self) -> None:
+    def test_unknown_rate_gives_no_hours(self) -> None:
         found = room_of([LogUsage("queue q", 10, 0.0, 0.0)], 1_000, 0, StoreBounds(), known=False)
         assert (found.bytes_per_hour, found.hours_of_autonomy, found.hours_to_full) == (None, None, None)
 
@@ -122,13 +122,13 @@ class TestCommand:
         assert run(["store", "info", "--data", data]) == 0
         assert "for messages" in capsys.readouterr().out
 
-    def test_nonsense_given(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_invalid_bounds_are_refused(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         made, config = make(tmp_path / "data"), tmp_path / "gateway.yaml"
         config.write_text(RESOURCES.replace("10000", "many"))
         assert run(["store", "info", "--data", str(made.path.parent), "--config", str(config)]) == Exit.USAGE
         assert "many" in capsys.readouterr().err
 
-    def test_what_was_applied_cannot_be_read(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_unreadable_configuration_is_reported(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         made, config = make(tmp_path / "data"), tmp_path / "gateway.yaml"
         config.write_text(RESOURCES)
         assert run(["apply", "--data", str(made.path.parent), "-f", str(config)]) == 0

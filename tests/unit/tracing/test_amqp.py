@@ -75,14 +75,14 @@ def shown(packet: DissectedPacket) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(("data", "expected"), CASES, ids=[f"{i}-{case[1][0]}" for i, case in enumerate(CASES)])
-def test_a_frame(data: bytes, expected: tuple[Any, ...]) -> None:
+def test_frame_is_described(data: bytes, expected: tuple[Any, ...]) -> None:
     (found,) = read(AmqpDissector(), IN, data)
     assert shown(found) == expected
     assert found.bytes == len(data)
     assert SECRET.decode() not in repr(found)
 
 
-def test_the_user_of_plain_and_scram_is_known_and_the_password_is_not() -> None:
+def test_user_of_plain_and_scram_is_known_and_the_password_is_not() -> None:
     for mechanism, response in (("PLAIN", b"\0alice\0" + SECRET), ("SCRAM-SHA-256", b"n,,n=alice,r=" + SECRET)):
         dissector = AmqpDissector()
         found = read(dissector, IN, frame(amqp.INIT, [Symbol(mechanism), response], sasl=True))
@@ -90,7 +90,7 @@ def test_the_user_of_plain_and_scram_is_known_and_the_password_is_not() -> None:
         assert SECRET.decode() not in repr(found)
 
 
-def test_the_container_says_who_the_client_is() -> None:
+def test_container_identifies_the_client() -> None:
     dissector = AmqpDissector()
     read(dissector, OUT, frame(amqp.OPEN, ["gw1"]))
     assert not dissector.known
@@ -111,7 +111,7 @@ def test_transfers_and_dispositions_show_the_address_of_their_link() -> None:
     assert [each.address for each in went] == ["cmd", "jobs"]
 
 
-def test_a_refused_attach_says_so() -> None:
+def test_refused_attach_is_shown() -> None:
     dissector = AmqpDissector()
     read(dissector, IN, attach("up", 0, receiver=False, address="other"))
     (found,) = read(dissector, OUT, frame(amqp.ATTACH, ["up", Uint(0), True, None, None, None, None]))
@@ -119,7 +119,7 @@ def test_a_refused_attach_says_so() -> None:
     assert "refused" in found.text
 
 
-def test_every_cut_of_the_bytes_gives_the_same_frames() -> None:
+def test_any_split_of_the_bytes_gives_the_same_frames() -> None:
     data = b"".join(case[0] for case in CASES)
     whole = [shown(each) for each in read(AmqpDissector(), IN, data)]
     bytewise = AmqpDissector()
@@ -127,7 +127,7 @@ def test_every_cut_of_the_bytes_gives_the_same_frames() -> None:
 
 
 @pytest.mark.parametrize("cut", range(0, len(transfer(0, 1)), 3))
-def test_a_trace_that_joins_amid_a_frame_finds_the_next(cut: int) -> None:
+def test_trace_that_joins_within_a_frame_finds_the_next(cut: int) -> None:
     data = b"".join(transfer(0, number) for number in range(1, 5))[cut:]
     dissector = AmqpDissector("press1", "alice", began=True, only=("jobs", ""))
     found = read(dissector, IN, data)
@@ -135,13 +135,13 @@ def test_a_trace_that_joins_amid_a_frame_finds_the_next(cut: int) -> None:
     assert {each.address for each in found} == {"jobs"}
 
 
-def test_what_is_no_frame_is_said_once() -> None:
+def test_invalid_frame_is_reported_once() -> None:
     dissector = AmqpDissector()
     assert [each.name for each in read(dissector, IN, b"GET / HTTP/1.1\r\n\r\n")] == ["(not AMQP)"]
     assert read(dissector, IN, transfer(0, 1)) == []
 
 
-def test_a_malformed_performative_is_named_and_passed_over() -> None:
+def test_malformed_performative_is_named_and_skipped() -> None:
     bad = frame(amqp.FLOW, [])[:-1] + b"\xc0"
     found = read(AmqpDissector(), IN, bad, frame(amqp.END, []))
     assert [each.name for each in found] == ["frame", "end"]

@@ -73,23 +73,23 @@ CASES = [
 
 
 @pytest.mark.parametrize(("event", "line"), CASES, ids=[event.name for event, _ in CASES])
-def test_a_line(event: TraceEvent, line: str) -> None:
+def test_event_is_one_line(event: TraceEvent, line: str) -> None:
     assert line_of(event) == f"{BEGIN} {line}"
 
 
 @pytest.mark.parametrize(("event", "_line"), CASES, ids=[event.name for event, _ in CASES])
-def test_a_terminal_of_80_columns_gets_the_same_words(event: TraceEvent, _line: str) -> None:
+def test_terminal_of_80_columns_gets_the_same_words(event: TraceEvent, _line: str) -> None:
     shown = folded(event, 80).split("\n")
     assert all(len(each) <= 80 for each in shown)
     assert " ".join(" ".join(shown).split()) == line_of(event)
     assert all(each.startswith(" " * 17) for each in shown[1:])
 
 
-def test_a_long_text_of_a_client_is_cut() -> None:
+def test_long_text_of_a_client_is_cut() -> None:
     event = TraceEvent(kind="packet", direction=IN, name="PUBLISH", address="x" * (TRACE_TEXT_CHARACTERS_MAX + 1))
     assert line_of(event).count("x") == TRACE_TEXT_CHARACTERS_MAX - 1
     assert line_of(event).endswith("x…")
 
 
-def test_the_time_is_utc() -> None:
+def test_time_is_utc() -> None:
     assert utc(1_700_000_000_123_456_789) == "2023-11-14T22:13:20.123456Z"

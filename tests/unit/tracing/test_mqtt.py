@@ -69,7 +69,7 @@ def shown(packet: DissectedPacket) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(("direction", "packet", "expected"), CASES, ids=[case[2][0] for case in CASES])
-def test_a_packet(direction: str, packet: Any, expected: tuple[Any, ...]) -> None:
+def test_packet_is_described(direction: str, packet: Any, expected: tuple[Any, ...]) -> None:
     (found,) = read(open_dissector(), direction, packet)
     assert shown(found) == expected
     assert found.bytes == len(packet.encode(5))
@@ -101,12 +101,12 @@ def test_connect_shows_everything_but_secrets(version: int, protocol: str) -> No
         (ReasonCode.NOT_AUTHORIZED, 5, "not authorized", False),
     ],
 )
-def test_return_codes_of_older_versions(reason: ReasonCode, code: int, words: str, refuses: bool) -> None:
+def test_return_codes_of_older_versions_are_named(reason: ReasonCode, code: int, words: str, refuses: bool) -> None:
     (found,) = read(open_dissector(4), OUT, packets.ConnAck(False, reason), version=4)
     assert (found.code, found.reason, found.refuses_login) == (code, words, refuses)
 
 
-def test_answers_show_the_topic_of_what_they_answer() -> None:
+def test_answers_show_the_topic_they_refer_to() -> None:
     dissector = open_dissector()
     read(
         dissector, IN, packets.Publish("plant/7", b"", 1, packet_id=1), packets.Publish("plant/8", b"", 2, packet_id=2)
@@ -119,14 +119,14 @@ def test_answers_show_the_topic_of_what_they_answer() -> None:
     assert [each.address for each in received] == ["down", "plant/8"]
 
 
-def test_a_topic_alias_is_resolved() -> None:
+def test_topic_alias_is_resolved() -> None:
     dissector = open_dissector()
     alias = Properties(topic_alias=3)
     found = read(dissector, IN, packets.Publish("plant/7", properties=alias), packets.Publish("", properties=alias))
     assert [each.address for each in found] == ["plant/7", "plant/7"]
 
 
-def test_every_cut_of_the_bytes_gives_the_same_packets() -> None:
+def test_any_split_of_the_bytes_gives_the_same_packets() -> None:
     data = b"".join(_encoded(packet) for direction, packet, _ in CASES if direction == IN)
     whole = [shown(each) for each in read(open_dissector(), IN, data)]
     bytewise = open_dissector()
@@ -136,13 +136,13 @@ def test_every_cut_of_the_bytes_gives_the_same_packets() -> None:
         assert [shown(each) for part in (data[:at], data[at:]) for each in read(cut, IN, part)] == whole
 
 
-def test_a_trace_that_joins_amid_a_packet_goes_on_with_it() -> None:
+def test_trace_that_joins_within_a_packet_continues_after_it() -> None:
     data = packets.Publish("plant/7", b"12345", 1, packet_id=9).encode(5)
     dissector = MqttDissector(5, "meter7", "", pending=data[:6])
     assert [each.address for each in read(dissector, IN, data[6:])] == ["plant/7"]
 
 
-def test_a_payload_larger_than_what_is_read_is_skipped() -> None:
+def test_payload_above_the_limit_is_skipped() -> None:
     large = packets.Publish("plant/7", bytes(3 * TRACE_HEAD_BYTES_MAX), 1, packet_id=1).encode(5)
     after = packets.Publish("plant/8", b"", 1, packet_id=2).encode(5)
     dissector = open_dissector()
@@ -155,32 +155,32 @@ def test_a_payload_larger_than_what_is_read_is_skipped() -> None:
     assert len(dissector._streams[IN].rest) < TRACE_HEAD_BYTES_MAX
 
 
-def test_what_is_no_packet_is_said_once() -> None:
+def test_invalid_packet_is_reported_once() -> None:
     dissector = open_dissector()
     assert [each.name for each in read(dissector, IN, b"\x30\xff\xff\xff\xff\xff")] == ["(not MQTT)"]
     assert read(dissector, IN, packets.PingReq()) == []
 
 
-def test_a_malformed_packet_is_named() -> None:
+def test_malformed_packet_is_named() -> None:
     found = read(open_dissector(), IN, b"\x36\x03\x00\x01a", packets.PingReq())
     assert [each.name for each in found] == ["PUBLISH", "PINGREQ"]
     assert "cannot be read" in found[0].text
 
 
-def test_more_filters_than_are_shown_are_counted() -> None:
+def test_hidden_filters_are_counted() -> None:
     filters = tuple(SubscriptionRequest(f"f/{i}", 0) for i in range(TRACE_FILTERS_SHOWN_MAX + 2))
     (found,) = read(open_dissector(), IN, packets.Subscribe(1, filters))
     assert found.address.endswith(f"f/{TRACE_FILTERS_SHOWN_MAX - 1} q0 and 2 more")
     assert len(found.addresses) == TRACE_FILTERS_SHOWN_MAX + 2
 
 
-def test_the_oldest_topic_is_forgotten() -> None:
+def test_oldest_topic_is_forgotten() -> None:
     dissector = open_dissector()
     for packet_id in range(1, TRACE_ADDRESSES_KEPT_MAX + 2):
         read(dissector, IN, packets.Publish(f"t/{packet_id}", b"", 1, packet_id=packet_id))
     assert (dissector.address_of(1), dissector.address_of(2)) == ("", "t/2")
 
 
-def test_without_room_packets_are_counted_and_not_read() -> None:
+def test_packets_without_room_are_counted_and_not_read() -> None:
     data = packets.Publish("a", b"x", 1, packet_id=1).encode(5)
     assert list(open_dissector().read(IN, 3 * data, lambda: False)) == [None, None, None]

@@ -35,7 +35,7 @@ def answer(query: str, traces: int = 0) -> tuple[httpx.Response, PacketTracer]:
     return asyncio.run(asked())
 
 
-def test_a_trace_ends_by_itself() -> None:
+def test_trace_ends_by_itself() -> None:
     got, tracer = answer("client=meter7")
     events: list[Any] = [msgspec.json.decode(line) for line in got.content.splitlines() if line]
     assert [event["kind"] for event in events] == ["started", "ended"]
@@ -43,5 +43,5 @@ def test_a_trace_ends_by_itself() -> None:
 
 
 @pytest.mark.parametrize(("query", "traces", "status"), [("client=x", TRACES_MAX, 429), ("address=a/%23/b", 0, 400)])
-def test_what_is_not_traced(query: str, traces: int, status: int) -> None:
+def test_untraceable_requests_are_refused(query: str, traces: int, status: int) -> None:
     assert answer(query, traces)[0].status_code == status

@@ -108,7 +108,7 @@ def in_loop(test: Callable[[Site], Any]) -> None:
     asyncio.run(run())
 
 
-def test_nobody_traces_and_nothing_is_put_between() -> None:
+def test_connections_are_unwrapped_without_a_trace() -> None:
     async def test(site: Site) -> None:
         driver, _ = site.connect()
         assert isinstance(driver.connection, MqttConnection)
@@ -117,7 +117,7 @@ def test_nobody_traces_and_nothing_is_put_between() -> None:
     in_loop(test)
 
 
-def test_a_client_is_named_before_it_connects() -> None:
+def test_client_is_selected_before_it_connects() -> None:
     async def test(site: Site) -> None:
         by_id, by_user, by_host, other = (site.watch(name) for name in ("meter7", "alice", "10.0.0.17", "meter8"))
         driver, transport = site.connect()
@@ -135,7 +135,7 @@ def test_a_client_is_named_before_it_connects() -> None:
     in_loop(test)
 
 
-def test_a_client_that_nobody_traces_loses_its_tap() -> None:
+def test_unselected_client_loses_its_tap() -> None:
     async def test(site: Site) -> None:
         site.watch("meter8")
         driver, _ = site.connect()
@@ -148,7 +148,7 @@ def test_a_client_that_nobody_traces_loses_its_tap() -> None:
     in_loop(test)
 
 
-def test_the_end_of_the_trace_ends_every_tap() -> None:
+def test_end_of_the_trace_removes_every_tap() -> None:
     async def test(site: Site) -> None:
         first, second = site.watch("10.0.0.17"), site.watch("meter7")
         driver, _ = site.connect()
@@ -171,14 +171,14 @@ def test_the_end_of_the_trace_ends_every_tap() -> None:
         ("alice", True, ""),
     ],
 )
-def test_why_a_login_is_refused(user: str, busy: bool, words: str) -> None:
+def test_reason_of_a_refused_login_is_shown(user: str, busy: bool, words: str) -> None:
     async def test(site: Site) -> None:
         assert words in site.tracer.why_refused(user, "10.0.0.17", busy=busy)
 
     in_loop(test)
 
 
-def test_there_are_so_many_traces_and_no_more() -> None:
+def test_traces_are_bounded() -> None:
     async def test(site: Site) -> None:
         watches = [site.watch() for _ in range(TRACES_MAX)]
         with pytest.raises(TooManyTraces):
@@ -189,7 +189,7 @@ def test_there_are_so_many_traces_and_no_more() -> None:
     in_loop(test)
 
 
-def test_what_comes_before_the_client_is_known_is_bounded() -> None:
+def test_events_before_the_client_is_known_are_bounded() -> None:
     async def test(site: Site) -> None:
         watch = site.watch("somebody")
         driver, _ = site.connect()
@@ -202,7 +202,7 @@ def test_what_comes_before_the_client_is_known_is_bounded() -> None:
     in_loop(test)
 
 
-def test_a_dissector_that_raises_ends_the_trace_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_dissector_that_raises_ends_only_the_trace(caplog: pytest.LogCaptureFixture) -> None:
     async def test(site: Site) -> None:
         watch = site.watch()
         driver, transport = site.connect()
@@ -223,7 +223,7 @@ def test_a_dissector_that_raises_ends_the_trace_and_nothing_else(caplog: pytest.
     in_loop(test)
 
 
-def test_requests_and_failed_handshakes_are_shown_by_address_and_user() -> None:
+def test_requests_and_failed_handshakes_are_selected_by_address_and_user() -> None:
     async def test(site: Site) -> None:
         alice, host, address = site.watch("alice"), site.watch("10.0.0.17"), site.watch(address="plant/#")
         for path in ("/t/plant%2F7", "/t/other", "/api/v1/status"):
@@ -251,7 +251,7 @@ class Router:
         return self.goes
 
 
-def test_more_runs_than_may_wait_are_not_reported() -> None:
+def test_runs_above_the_limit_are_not_reported() -> None:
     reported: list[TraceEvent] = []
 
     def report(event: TraceEvent, _addresses: Any) -> None:
@@ -267,7 +267,7 @@ def test_more_runs_than_may_wait_are_not_reported() -> None:
     assert len(router.commit_listeners) == 0
 
 
-def test_a_refused_run_is_reported_once() -> None:
+def test_refused_run_is_reported_once() -> None:
     reported: list[TraceEvent] = []
 
     def report(event: TraceEvent, _addresses: Any = ()) -> None:

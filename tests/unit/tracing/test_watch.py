@@ -12,12 +12,12 @@ METER = TraceNames("meter7", "alice", "meter7.example", "10.0.0.17:40000")
 
 
 @pytest.mark.parametrize("client", ["", "meter7", "alice", "meter7.example", "10.0.0.17", "10.0.0.17:40000"])
-def test_a_client_by_each_of_its_names(client: str) -> None:
+def test_client_is_selected_by_each_of_its_names(client: str) -> None:
     assert TraceFilter(client).is_about(METER)
 
 
 @pytest.mark.parametrize("client", ["meter", "meter70", "bob", "10.0.0.1", "10.0.0.17:4000"])
-def test_no_other_client(client: str) -> None:
+def test_other_clients_are_not_selected(client: str) -> None:
     assert not TraceFilter(client).is_about(METER)
 
 
@@ -32,13 +32,13 @@ def test_no_other_client(client: str) -> None:
         ("plant/7", (), False),
     ],
 )
-def test_an_event_by_its_addresses(wanted: str, addresses: tuple[str, ...], shown: bool) -> None:
+def test_event_is_selected_by_its_addresses(wanted: str, addresses: tuple[str, ...], shown: bool) -> None:
     about = TraceFilter("", wanted)
     assert about.shows(addresses, always=False) is shown
     assert about.shows(addresses, always=True)
 
 
-def test_what_is_too_much_is_counted_and_said() -> None:
+def test_dropped_events_are_counted_and_reported() -> None:
     arrived: list[None] = []
     watch = TraceWatch(TraceFilter(), lambda: arrived.append(None))
     for number in range(TRACE_EVENTS_WAITING_MAX + 5):

@@ -70,7 +70,7 @@ def fetch(files: WantedFiles, clock: Clock | None = None) -> Path | None:
     return BundleDownload(files, clock=clock or Clock()).run()
 
 
-def test_all_of_it_at_once(files: WantedFiles, server: FileServer) -> None:
+def test_bundle_is_fetched_in_one_request(files: WantedFiles, server: FileServer) -> None:
     wanted = want(files, server)
     found = fetch(files)
     assert found == files.bundle(wanted)
@@ -80,7 +80,7 @@ def test_all_of_it_at_once(files: WantedFiles, server: FileServer) -> None:
     assert server.asked == [""], "it is not fetched twice"
 
 
-def test_after_a_break_the_rest_is_asked_for(files: WantedFiles, server: FileServer) -> None:
+def test_fetch_resumes_after_a_break(files: WantedFiles, server: FileServer) -> None:
     want(files, server)
     server.cuts = [SYNC_BYTES + 100, 0, 1_000]
     clock = Clock()
@@ -92,7 +92,7 @@ def test_after_a_break_the_rest_is_asked_for(files: WantedFiles, server: FileSer
     assert clock.naps == [RETRY_S[0], RETRY_S[1], RETRY_S[0]], "progress is no failure"
 
 
-def test_a_part_from_before_the_power_went_counts(files: WantedFiles, server: FileServer) -> None:
+def test_part_from_before_a_power_cut_counts(files: WantedFiles, server: FileServer) -> None:
     wanted = want(files, server)
     files.part(wanted).write_bytes(CONTENT[:123_456])
     assert fetch(files) is not None
@@ -100,7 +100,7 @@ def test_a_part_from_before_the_power_went_counts(files: WantedFiles, server: Fi
 
 
 @pytest.mark.parametrize("there", [CONTENT + b"more", CONTENT])
-def test_a_part_that_is_too_long_or_all_there(files: WantedFiles, server: FileServer, there: bytes) -> None:
+def test_part_of_full_or_excess_length_is_handled(files: WantedFiles, server: FileServer, there: bytes) -> None:
     wanted = want(files, server)
     files.part(wanted).write_bytes(there)
     found = fetch(files)
@@ -109,7 +109,7 @@ def test_a_part_that_is_too_long_or_all_there(files: WantedFiles, server: FileSe
     assert server.asked == ([""] if there != CONTENT else [])
 
 
-def test_a_server_without_ranges_begins_anew(files: WantedFiles, server: FileServer) -> None:
+def test_server_without_ranges_restarts_the_fetch(files: WantedFiles, server: FileServer) -> None:
     server.ranges = False
     server.cuts = [1_000]
     want(files, server)
@@ -118,7 +118,7 @@ def test_a_server_without_ranges_begins_anew(files: WantedFiles, server: FileSer
     assert found.read_bytes() == CONTENT
 
 
-def test_another_file_is_refused_after_a_second_look(files: WantedFiles, server: FileServer) -> None:
+def test_different_file_is_refused_after_a_second_attempt(files: WantedFiles, server: FileServer) -> None:
     wanted = want(files, server)
     server.content = bytes(len(CONTENT))
     assert fetch(files) is None
@@ -133,7 +133,7 @@ def test_another_file_is_refused_after_a_second_look(files: WantedFiles, server:
     assert fetch(files) is not None, "another one that is wanted is fetched"
 
 
-def test_one_that_changed_half_way_is_fetched_whole(files: WantedFiles, server: FileServer) -> None:
+def test_file_changed_during_the_fetch_is_fetched_completely(files: WantedFiles, server: FileServer) -> None:
     wanted = want(files, server)
     files.part(wanted).write_bytes(bytes(1_000))
     found = fetch(files)
@@ -142,7 +142,7 @@ def test_one_that_changed_half_way_is_fetched_whole(files: WantedFiles, server: 
     assert files.fetched().wrong == 1
 
 
-def test_why_it_waits_is_said(files: WantedFiles, server: FileServer) -> None:
+def test_reason_for_waiting_is_reported(files: WantedFiles, server: FileServer) -> None:
     want(files, server)
     server.status = [404, 503]
     clock, said = Clock(), []
@@ -156,7 +156,7 @@ def test_why_it_waits_is_said(files: WantedFiles, server: FileServer) -> None:
     assert files.fetched().trouble == ""
 
 
-def test_where_nobody_answers(files: WantedFiles, server: FileServer) -> None:
+def test_unreachable_server_is_retried(files: WantedFiles, server: FileServer) -> None:
     want(files, server, url="http://127.0.0.1:9/waypost.raucb")
     clock = Clock()
 
@@ -171,7 +171,7 @@ def test_where_nobody_answers(files: WantedFiles, server: FileServer) -> None:
     assert "refused" in files.fetched().trouble
 
 
-def test_quiet_hours_end_before_it_begins_and_before_it_is_installed(files: WantedFiles, server: FileServer) -> None:
+def test_quiet_hours_delay_fetch_and_installation(files: WantedFiles, server: FileServer) -> None:
     want(files, server, quiet_hours="06:00-22:00")
     clock, said = Clock(), set()
     clock.slept = lambda: said.add(files.fetched().trouble)
@@ -184,7 +184,7 @@ def test_quiet_hours_end_before_it_begins_and_before_it_is_installed(files: Want
     assert clock.at >= 46 * HOUR, "it is there, and starts nothing anew before the evening"
 
 
-def test_hours_that_become_quiet_break_it_off(files: WantedFiles, server: FileServer) -> None:
+def test_start_of_quiet_hours_interrupts_the_fetch(files: WantedFiles, server: FileServer) -> None:
     want(files, server, quiet_hours="22:00-06:00")
     clock = Clock(22 * HOUR - 1)
     server.while_sending = lambda: setattr(clock, "at", max(clock.at, 22 * HOUR))
@@ -194,7 +194,7 @@ def test_hours_that_become_quiet_break_it_off(files: WantedFiles, server: FileSe
     assert server.asked[1] != ""
 
 
-def test_it_keeps_to_its_rate(files: WantedFiles, server: FileServer) -> None:
+def test_rate_limit_is_respected(files: WantedFiles, server: FileServer) -> None:
     want(files, server, rate=100_000)
     clock = Clock()
     assert fetch(files, clock) is not None
@@ -202,7 +202,7 @@ def test_it_keeps_to_its_rate(files: WantedFiles, server: FileServer) -> None:
     assert len(CONTENT) / 100_000 - 2 <= passed <= len(CONTENT) / 100_000 + 2
 
 
-def test_a_fleet_does_not_begin_at_once(files: WantedFiles, server: FileServer) -> None:
+def test_gateways_of_a_fleet_start_at_different_times(files: WantedFiles, server: FileServer) -> None:
     began = []
     for name in ("a", "b", "c"):
         want(files, server, gateway=name, start_jitter_s=3600.0)
@@ -214,7 +214,7 @@ def test_a_fleet_does_not_begin_at_once(files: WantedFiles, server: FileServer) 
     assert max(began) <= 3600
 
 
-def test_what_is_kept_free_for_messages_stays_free(files: WantedFiles, server: FileServer) -> None:
+def test_reserve_for_messages_stays_free(files: WantedFiles, server: FileServer) -> None:
     want(files, server, keep_free=1 << 30)
     room = [(1 << 30) + len(CONTENT) - 1, (1 << 30) + len(CONTENT)]
     clock = Clock()
@@ -223,7 +223,7 @@ def test_what_is_kept_free_for_messages_stays_free(files: WantedFiles, server: F
     assert room == []
 
 
-def test_something_else_is_wanted_meanwhile(files: WantedFiles, server: FileServer) -> None:
+def test_another_bundle_may_be_wanted_meanwhile(files: WantedFiles, server: FileServer) -> None:
     want(files, server)
     server.while_sending = lambda: files.set_wanted(None)
     assert fetch(files) is None
@@ -241,11 +241,11 @@ def test_something_else_is_wanted_meanwhile(files: WantedFiles, server: FileServ
     assert not files.part(first).exists()
 
 
-def test_nothing_is_wanted(files: WantedFiles) -> None:
+def test_nothing_is_fetched_unless_wanted(files: WantedFiles) -> None:
     assert fetch(files) is None
 
 
-def test_through_the_hubs_proxy(files: WantedFiles, server: FileServer) -> None:
+def test_proxy_of_the_hub_is_used(files: WantedFiles, server: FileServer) -> None:
     with HttpProxy([int(server.url.split(":")[2].split("/")[0])], "plant:hidden") as proxy:
         own = {"host": "127.0.0.1", "port": proxy.port, "username": "plant", "password": "hidden"}
         wanted = want(files, server, url=server.url.replace("http:", "https:"), proxy=own)

@@ -17,7 +17,7 @@ def gate(*, errors: tuple[str, ...] = (), connected: bool = True) -> UpdateGate:
     return UpdateGate(0.0, errors=errors, connected=connected)
 
 
-def test_it_is_kept_after_a_minute_without_a_break() -> None:
+def test_system_is_kept_after_a_minute_of_health() -> None:
     one = gate()
     assert one.update(10.0, WELL) is UpdateVerdict.WAIT
     assert one.update(10.0 + HEALTHY_S - 1, None) is UpdateVerdict.WAIT
@@ -28,13 +28,13 @@ def test_it_is_kept_after_a_minute_without_a_break() -> None:
     assert one.update(TRIAL_S + 1, None) is UpdateVerdict.KEEP
 
 
-def test_what_was_wrong_before_is_not_held_against_it() -> None:
+def test_earlier_problems_do_not_count() -> None:
     one = gate(errors=("listener",), connected=False)
     one.update(0.0, ILL._replace(connected=False))
     assert one.update(HEALTHY_S, ILL._replace(connected=False)) is UpdateVerdict.KEEP
 
 
-def test_without_its_uplink_it_is_given_up_and_says_why() -> None:
+def test_missing_uplink_rolls_back_with_its_reason() -> None:
     one = gate()
     assert one.update(TRIAL_S - 0.1, ALONE) is UpdateVerdict.WAIT
     assert one.update(TRIAL_S, ALONE) is UpdateVerdict.GO_BACK
@@ -43,7 +43,7 @@ def test_without_its_uplink_it_is_given_up_and_says_why() -> None:
     assert one.update(TRIAL_S + HEALTHY_S, WELL) is UpdateVerdict.GO_BACK
 
 
-def test_well_at_the_very_end_is_too_late() -> None:
+def test_recovery_at_the_deadline_is_too_late() -> None:
     one = gate()
     one.update(TRIAL_S - 1, WELL)
     assert one.update(TRIAL_S, WELL) is UpdateVerdict.GO_BACK
@@ -51,7 +51,7 @@ def test_well_at_the_very_end_is_too_late() -> None:
     assert not one.lacks_only_the_hub
 
 
-def test_with_another_problem_beside_it_the_hub_is_not_what_it_lacks() -> None:
+def test_other_problem_besides_the_uplink_rolls_back_for_it() -> None:
     one = gate()
     for seen in (None, ILL._replace(connected=False)):
         one.update(0.0, seen)
@@ -62,9 +62,7 @@ looks = st.lists(st.sampled_from([WELL, ALONE, ILL, None]), max_size=400)
 
 
 @given(looks, st.booleans())
-def test_kept_means_a_minute_of_health_and_silence_means_going_back(
-    seen: list[GatewayCondition | None], connected: bool
-) -> None:
+def test_silence_rolls_back(seen: list[GatewayCondition | None], connected: bool) -> None:
     one, verdicts = gate(connected=connected), []
     for number, each in enumerate(seen):
         verdicts.append(one.update(number * CHECK_INTERVAL_S, each))

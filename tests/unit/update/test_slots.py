@@ -40,13 +40,13 @@ def test_both_slots_are_read() -> None:
     assert not found.other._replace(version="").has_system
 
 
-def test_a_bundle_is_read() -> None:
+def test_bundle_is_read() -> None:
     assert rauc({"compatible": "waypost-arm64", "version": "0.2.0", "build": "abc"}).inspect("x") == BundleInfo(
         "0.2.0", "abc"
     )
 
 
-def test_what_rauc_says_when_it_fails_is_told() -> None:
+def test_error_of_rauc_is_reported() -> None:
     with pytest.raises(SlotsError, match="no such bus"):
         rauc("", code=1).mark_good()
     with pytest.raises(SlotsError, match="not print JSON"):

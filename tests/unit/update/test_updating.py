@@ -93,7 +93,7 @@ def last(machine: Machine) -> Update:
     return update
 
 
-def test_a_good_one_is_kept(tmp_path: Path) -> None:
+def test_good_system_is_kept(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.install()
     assert (tmp_path / ON_TRIAL).read_text() == "B\n"
@@ -108,7 +108,7 @@ def test_a_good_one_is_kept(tmp_path: Path) -> None:
     GatewayCondition(frozenset({"store"}), connected=True),
     GatewayCondition(frozenset({"store"}), connected=False),
 ])  # fmt: skip
-def test_one_that_is_not_well_is_taken_back(tmp_path: Path, health: GatewayCondition | None) -> None:
+def test_unhealthy_system_is_rolled_back(tmp_path: Path, health: GatewayCondition | None) -> None:
     machine = Machine(tmp_path)
     machine.health["2"] = health
     machine.install()
@@ -120,7 +120,7 @@ def test_one_that_is_not_well_is_taken_back(tmp_path: Path, health: GatewayCondi
         machine.install(again=False)
 
 
-def test_one_whose_trial_meets_an_outage_of_the_hub_is_tried_again_after_it(tmp_path: Path) -> None:
+def test_trial_during_an_outage_of_the_hub_is_repeated_afterwards(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.install(again=False)
     machine.health = {"1": ALONE, "2": ALONE}
@@ -136,7 +136,7 @@ def test_one_whose_trial_meets_an_outage_of_the_hub_is_tried_again_after_it(tmp_
     assert (machine.start(), machine.runs, last(machine).state) == (UpdateVerdict.KEEP, "2", "kept")
 
 
-def test_one_that_breaks_the_uplink_is_given_up_after_some_trials(tmp_path: Path) -> None:
+def test_system_without_uplink_is_dropped_after_some_trials(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.health["2"] = ALONE
     for begun in range(1, ATTEMPTS_MAX + 1):
@@ -148,7 +148,7 @@ def test_one_that_breaks_the_uplink_is_given_up_after_some_trials(tmp_path: Path
         machine.install(again=False)
 
 
-def test_by_hand_while_the_hub_is_away_its_uplink_is_still_asked_for(tmp_path: Path) -> None:
+def test_manual_update_during_an_outage_still_requires_the_uplink(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.install()
     machine.health = {"1": ALONE, "2": ALONE}
@@ -158,7 +158,7 @@ def test_by_hand_while_the_hub_is_away_its_uplink_is_still_asked_for(tmp_path: P
     assert machine.start() is UpdateVerdict.GO_BACK
 
 
-def test_one_that_does_not_start_is_noticed_by_the_old_one(tmp_path: Path) -> None:
+def test_system_that_does_not_start_is_detected_by_the_old_one(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.card.starts = lambda bundle: bundle.version == "1"
     machine.install()
@@ -170,7 +170,7 @@ def test_one_that_does_not_start_is_noticed_by_the_old_one(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("cut_before", "good"), [*((cut, True) for cut in range(1, 9)), *((cut, False) for cut in range(1, 11))]
 )
-def test_the_power_goes_before_any_change(tmp_path: Path, cut_before: int, good: bool) -> None:
+def test_power_cut_before_any_change_is_survived(tmp_path: Path, cut_before: int, good: bool) -> None:
     machine = Machine(tmp_path, cut_before=cut_before)
     machine.health["2"] = WELL if good else None
     with contextlib.suppress(PowerCut):
@@ -185,7 +185,7 @@ def test_the_power_goes_before_any_change(tmp_path: Path, cut_before: int, good:
     assert not (tmp_path / ON_TRIAL).exists()
 
 
-def test_by_hand(tmp_path: Path) -> None:
+def test_manual_update_is_kept_or_rolled_back_by_hand(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     with pytest.raises(UpdateRefused, match="no update is being tried"):
         machine.updating().confirm()
@@ -201,7 +201,7 @@ def test_by_hand(tmp_path: Path) -> None:
     assert (machine.start(), machine.runs, last(machine).why) == (None, "1", "by hand")
 
 
-def test_what_is_not_signed_or_has_nowhere_to_go_back_to_is_refused(tmp_path: Path) -> None:
+def test_unsigned_bundle_or_missing_fallback_is_refused(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.card.tries["B"] = 0
     with pytest.raises(UpdateRefused, match="no bootable system"):
@@ -212,7 +212,7 @@ def test_what_is_not_signed_or_has_nowhere_to_go_back_to_is_refused(tmp_path: Pa
     assert machine.card.order == ["A", "B"]
 
 
-def test_another_one_after_one_that_was_given_up(tmp_path: Path) -> None:
+def test_another_system_follows_a_dropped_one(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.health["2"] = None
     machine.install()
@@ -222,7 +222,7 @@ def test_another_one_after_one_that_was_given_up(tmp_path: Path) -> None:
     assert (machine.start(), machine.runs) == (UpdateVerdict.KEEP, "3")
 
 
-def test_a_record_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+def test_unreadable_record_is_ignored(tmp_path: Path) -> None:
     (tmp_path / FILE).parent.mkdir(parents=True)
     (tmp_path / FILE).write_bytes(b'{"slot": "B"')
     assert UpdateRecord(tmp_path).last() is None
@@ -230,7 +230,7 @@ def test_a_record_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     assert UpdateRecord(tmp_path).last() is None
 
 
-def test_it_is_looked_at_often_enough() -> None:
+def test_trial_is_checked_often_enough() -> None:
     assert CHECK_INTERVAL_S * 2 < HEALTHY_S < TRIAL_S
 
 
@@ -240,7 +240,7 @@ WANTED = BundleInfo("2", "two")
 class TestWanted:
     """Installation by the gateway's configuration, without an operator."""
 
-    def test_it_is_kept(self, tmp_path: Path) -> None:
+    def test_wanted_system_is_kept(self, tmp_path: Path) -> None:
         machine = Machine(tmp_path)
         machine.updating().install_wanted("bundle", WANTED)
         with pytest.raises(UpdateRefused, match="is being tried"):
@@ -248,13 +248,13 @@ class TestWanted:
         assert (machine.start(), machine.runs) == (UpdateVerdict.KEEP, "2")
         assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o644, "the gateway's user tells its hub"
 
-    def test_another_one_than_is_wanted_is_refused_for_good(self, tmp_path: Path) -> None:
+    def test_bundle_of_another_system_is_refused_for_good(self, tmp_path: Path) -> None:
         machine = Machine(tmp_path)
         with pytest.raises(UpdateRefused, match="its bundle contains 2, build two"):
             machine.updating().install_wanted("bundle", BundleInfo("2", "else"))
         assert (last(machine).state, last(machine).build, last(machine).ran) == ("given up", "else", False)
 
-    def test_one_that_is_not_signed_is_given_up_after_some_looks(self, tmp_path: Path) -> None:
+    def test_unsigned_bundle_is_dropped_after_some_attempts(self, tmp_path: Path) -> None:
         machine = Machine(tmp_path)
         for begun in range(1, ATTEMPTS_MAX + 1):
             with pytest.raises(SlotsError, match="signature"):
@@ -264,7 +264,7 @@ class TestWanted:
         assert machine.card.order == ["A", "B"]
 
     @pytest.mark.parametrize("cut_before", range(1, 9))
-    def test_wherever_the_power_goes_it_is_installed_in_the_end(self, tmp_path: Path, cut_before: int) -> None:
+    def test_power_cuts_only_delay_the_installation(self, tmp_path: Path, cut_before: int) -> None:
         machine = Machine(tmp_path, cut_before=cut_before)
         for _ in range(4):
             with contextlib.suppress(PowerCut, UpdateRefused):
@@ -273,7 +273,7 @@ class TestWanted:
         assert machine.cuts == 1
         assert (machine.runs, last(machine).state) == ("2", "kept")
 
-    def test_one_that_was_given_up_is_not_tried_again(self, tmp_path: Path) -> None:
+    def test_dropped_system_is_not_tried_again(self, tmp_path: Path) -> None:
         machine = Machine(tmp_path)
         machine.health["2"] = None
         machine.updating().install_wanted("bundle", WANTED)

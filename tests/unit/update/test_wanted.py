@@ -69,12 +69,14 @@ def last(state: str, why: str = "", *, ran: bool = False, build: str = NEW) -> U
         (MachineSystems(OLD, last("given up", "ill", ran=True, build="older")), DownloadProgress(), "waiting", "", 0),
     ],
 )
-def test_how_far_it_is(machine: MachineSystems, fetched: DownloadProgress, phase: str, why: str, percent: int) -> None:
+def test_progress_is_reported(
+    machine: MachineSystems, fetched: DownloadProgress, phase: str, why: str, percent: int
+) -> None:
     told = report(WANTED, machine, fetched)
     assert (told.phase.value, told.why, told.percent, told.version) == (phase, why, percent, "2")
 
 
-def test_what_a_machine_says_of_itself(tmp_path: Path) -> None:
+def test_report_of_a_machine_is_read(tmp_path: Path) -> None:
     assert MachineSystems.of(tmp_path) == MachineSystems("", None)
     (tmp_path / ROOT).parent.mkdir(parents=True)
     (tmp_path / ROOT).write_text(f"{OLD}\n")
@@ -120,7 +122,7 @@ class Followed:
         asyncio.run(watch())
 
 
-def test_what_is_wanted_is_handed_on_until_it_runs(tmp_path: Path) -> None:
+def test_wanted_system_is_passed_on_until_it_runs(tmp_path: Path) -> None:
     followed = Followed(tmp_path)
     told: list[SystemPhase | None] = []
     followed.changed = lambda: told.append(followed.phase())
@@ -137,7 +139,7 @@ def test_what_is_wanted_is_handed_on_until_it_runs(tmp_path: Path) -> None:
     assert told == [SystemPhase.WAITING, SystemPhase.KEPT]
 
 
-def test_without_slots_it_is_refused(tmp_path: Path) -> None:
+def test_machine_without_slots_refuses(tmp_path: Path) -> None:
     followed = Followed(tmp_path)
     system = parse(KINDS, SYSTEM, "test")
     assert followed.follower.fault(system) is None
@@ -156,6 +158,6 @@ def test_without_slots_it_is_refused(tmp_path: Path) -> None:
         ("https://ann:secret@a.example/x", "remove the user name and the password"),
     ],
 )
-def test_where_nothing_can_be_fetched(url: str, words: str) -> None:
+def test_machine_that_cannot_fetch_refuses(url: str, words: str) -> None:
     [fault] = KINDS.validate(parse(KINDS, SYSTEM.replace("https://localhost/2.raucb", url), "test"))
     assert words in str(fault)

@@ -46,7 +46,7 @@ async def one_run(bench: Bench, peer: WebPeer, using: HttpClient) -> str:
 
 
 @running
-async def test_a_batch_is_signed_named_and_settled() -> None:
+async def test_batch_is_signed_named_and_settled() -> None:
     bench, using = (
         Bench(),
         client(signing_secret="whsec_" + base64.b64encode(KEY).decode(), path="/in?x=1", username="me", password="pw"),
@@ -71,7 +71,7 @@ async def test_a_batch_is_signed_named_and_settled() -> None:
 
 @pytest.mark.parametrize("failure", [Reply(503), Reply(408), Reply(429), Reply(500), Reply(hang_up=True)])
 @running
-async def test_a_repeat_is_the_same_request(failure: Reply) -> None:
+async def test_repeat_is_the_same_request(failure: Reply) -> None:
     """A repeated request leaves out messages that arrived in between."""
     bench, using, replies = Bench(), client(batch_messages=10), [failure, failure]
     feed = bench.feed(*(b"%d" % n for n in range(3)))
@@ -90,7 +90,7 @@ async def test_a_repeat_is_the_same_request(failure: Reply) -> None:
 
 @pytest.mark.parametrize(("said", "wait_s"), [("7", 7.0), ("99999999999999", 3600.0), ("soon", 0.0), (None, 0.0)])
 @running
-async def test_a_server_says_when_to_come_again(said: str | None, wait_s: float) -> None:
+async def test_retry_after_of_the_server_is_respected(said: str | None, wait_s: float) -> None:
     bench, using = Bench(), client()
     bench.feed(b"1")
     async with WebPeer(always(Reply(429, () if said is None else (("Retry-After", said),)))).serving() as peer:
@@ -101,7 +101,7 @@ async def test_a_server_says_when_to_come_again(said: str | None, wait_s: float)
 
 
 @running
-async def test_one_bad_message_is_found_and_the_others_cross() -> None:
+async def test_one_bad_message_is_isolated_and_the_others_are_delivered() -> None:
     bench, using = Bench(), client(batch_messages=16)
     feed = bench.feed(*(b"%d" % n for n in range(16)))
     answer = lambda request: Reply(422, body=b"no 11\nhere") if 11 in bodies(request) else Reply()  # noqa: E731
@@ -122,7 +122,7 @@ async def test_one_bad_message_is_found_and_the_others_cross() -> None:
     ],
 )
 @running
-async def test_a_mistake_in_the_configuration_costs_no_message(reply: Reply, said: str) -> None:
+async def test_configuration_error_costs_no_message(reply: Reply, said: str) -> None:
     bench, using = Bench(), client()
     feed = bench.feed(b"1", b"2")
     async with WebPeer(always(reply)).serving() as peer:
@@ -132,7 +132,7 @@ async def test_a_mistake_in_the_configuration_costs_no_message(reply: Reply, sai
 
 
 @running
-async def test_what_was_taken_before_a_failure_is_not_sent_again() -> None:
+async def test_messages_accepted_before_a_failure_are_not_sent_again() -> None:
     """The server takes the first half of a batch and fails on the second."""
     bench, using = Bench(), client(batch_messages=4)
     feed = bench.feed(*(b"%d" % n for n in range(4)))
@@ -146,7 +146,7 @@ async def test_what_was_taken_before_a_failure_is_not_sent_again() -> None:
 
 
 @running
-async def test_a_forwarder_that_is_removed_while_a_request_is_under_way_is_answered_nothing() -> None:
+async def test_forwarder_removed_during_a_request_gets_no_answer() -> None:
     bench, using = Bench(), client()
     feed = bench.feed(b"1")
 
@@ -160,7 +160,7 @@ async def test_a_forwarder_that_is_removed_while_a_request_is_under_way_is_answe
 
 
 @running
-async def test_a_batch_waits_for_company_as_long_as_it_may() -> None:
+async def test_batch_waits_its_full_time_for_more_messages() -> None:
     bench, using = Bench(), client(batch_age_s=0.3)
     first = bench.feed(b"1")
     async with WebPeer(always(Reply())).serving() as peer, bench.connected(using, peer.port):
@@ -171,7 +171,7 @@ async def test_a_batch_waits_for_company_as_long_as_it_may() -> None:
 
 
 @running
-async def test_nobody_there_takes_no_message() -> None:
+async def test_unreachable_server_takes_no_message() -> None:
     bench, using = Bench(), client()
     feed = bench.feed(b"1")
     async with WebPeer(always(Reply())).serving() as peer:
@@ -184,7 +184,7 @@ async def test_nobody_there_takes_no_message() -> None:
 
 @pytest.mark.parametrize("form", list(Format))
 @running
-async def test_formats(form: Format) -> None:
+async def test_each_format_is_sent(form: Format) -> None:
     bench, using = Bench(), client(format=form)
     feed = bench.feed(b'{"a":\n1}', b"text", b"\xff\xfe", b"[1]", b"{broken", b"")
     async with WebPeer(always(Reply())).serving() as peer, bench.connected(using, peer.port):

@@ -34,7 +34,7 @@ def transport_of(stream: httpcore.AsyncNetworkStream) -> object:
 
 class TestWithoutTls:
     @running
-    async def test_bytes_go_over_a_transport_of_ours(self) -> None:
+    async def test_bytes_pass_over_the_transport_of_the_product(self) -> None:
         async with serving(echo) as port:
             stream = await HttpNetwork(secure=False).connect_tcp("127.0.0.1", port, timeout=20)
             assert isinstance(transport_of(stream), ServedTransport)
@@ -50,7 +50,7 @@ class TestWithoutTls:
             await stream.aclose()
 
     @running
-    async def test_failures_are_httpcores(self) -> None:
+    async def test_failures_become_errors_of_httpcore(self) -> None:
         with pytest.raises(httpcore.ConnectError):
             await HttpNetwork(secure=False).connect_tcp("127.0.0.1", free_port(), timeout=20)
         async with serving(echo) as port:
@@ -63,7 +63,7 @@ class TestWithoutTls:
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 class TestTls:
     @running
-    async def test_it_begins_over_the_socket(self, tmp_path: Path) -> None:
+    async def test_tls_starts_over_the_socket(self, tmp_path: Path) -> None:
         authority = Authority(tmp_path)
         issued = authority.issue("server")
         server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -20,7 +20,7 @@ def message(sequence: int, address: str = "plant/7", *, gateway: str = "gw", pay
     return ConnectorMessage(0, name, address, "dev", 0, False, ("gw",), PublishProperties(), payload)
 
 
-def test_the_signature_is_that_of_the_standard() -> None:
+def test_signature_matches_the_standard() -> None:
     """The signature matches the example in the libraries of Standard Webhooks."""
     key = secret_of("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     body = b'{"test": 2432232314}'
@@ -29,12 +29,12 @@ def test_the_signature_is_that_of_the_standard() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "whsec_", "whsec_c2hvcnQ=", "not base64!", "whsec_ü"])
-def test_what_is_no_secret(text: str) -> None:
+def test_invalid_secrets_raise(text: str) -> None:
     with pytest.raises(ValueError, match="openssl rand"):
         secret_of(text)
 
 
-def test_a_batch_is_named_by_its_messages() -> None:
+def test_batch_is_named_by_its_messages() -> None:
     assert batch_name([message(5), message(6)]) == "gw/e1/plant%2F7/5-6"
     assert batch_name([message(5, gateway="a.b/c")]) == "a%2Eb%2Fc/e1/plant%2F7/5-5"
     several = [message(5), message(7), message(1, "x")]
@@ -47,7 +47,7 @@ def test_a_batch_is_named_by_its_messages() -> None:
 
 
 @pytest.mark.parametrize("address", ["ü/" * 200, "." * 300, "a\r\nX-Evil: 1"])
-def test_a_name_is_a_header(address: str) -> None:
+def test_name_is_a_valid_header(address: str) -> None:
     """The address that a device chooses must not become a header of its own."""
     name = batch_name([message(1, address)])
     assert name.isascii()
@@ -69,7 +69,7 @@ def test_a_name_is_a_header(address: str) -> None:
         ),
     ],
 )
-def test_verdicts(status: int, expected: ResponseVerdict) -> None:
+def test_status_codes_map_to_outcomes(status: int, expected: ResponseVerdict) -> None:
     assert verdict(status) is expected
 
 
@@ -88,7 +88,7 @@ def test_verdicts(status: int, expected: ResponseVerdict) -> None:
         (None, 0.0),
     ],
 )
-def test_retry_after(said: str | None, expected: float) -> None:
+def test_retry_after_is_read(said: str | None, expected: float) -> None:
     assert wait_s(said, now=1445412480.0) == expected
 
 
@@ -104,11 +104,11 @@ def test_retry_after(said: str | None, expected: float) -> None:
         (b"{" + b" " * JSON_BYTES_MAX + b"}", b'"body":"{ '),
     ],
 )
-def test_a_payload_is_json_only_where_it_is(payload: bytes, written: bytes) -> None:
+def test_only_valid_json_is_embedded_as_json(payload: bytes, written: bytes) -> None:
     assert written in encode([message(1, payload=payload)], Format.JSON)
 
 
-def test_a_line_is_one_message() -> None:
+def test_each_line_is_one_message() -> None:
     lines = encode([message(1, payload=b'{"a":\r\n1}'), message(2, payload=b"x\ny")], Format.NDJSON).split(b"\n")
     assert len(lines) == 3
     assert lines[-1] == b""

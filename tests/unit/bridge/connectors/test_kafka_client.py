@@ -83,9 +83,9 @@ def run(monkeypatch: pytest.MonkeyPatch, fails: int | None) -> tuple[int, int]:
     return asyncio.run(connection())
 
 
-def test_consumers_end_together_and_each_though_one_ends_badly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consumers_end_together_although_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(monkeypatch, None) == (3, 3)
 
 
-def test_those_that_started_end_where_one_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_started_consumers_end_when_one_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(monkeypatch, 2) == (2, 2)

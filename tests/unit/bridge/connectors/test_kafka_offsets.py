@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from bridge.connectors.kafka.offsets import Offsets
 
 
-def test_an_answer_out_of_turn_waits_for_those_before_it() -> None:
+def test_answer_out_of_order_waits_for_earlier_ones() -> None:
     offsets = Offsets()
     for offset in (7, 8, 10):
         offsets.taken(offset)
@@ -23,7 +23,7 @@ def test_an_answer_out_of_turn_waits_for_those_before_it() -> None:
 
 
 @given(st.sets(st.integers(0, 10_000), min_size=1, max_size=30), st.data())
-def test_what_may_be_committed_ends_before_the_first_without_an_answer(taken: set[int], data: st.DataObject) -> None:
+def test_commit_ends_before_the_first_record_without_an_answer(taken: set[int], data: st.DataObject) -> None:
     offsets, order = Offsets(), sorted(taken)
     for offset in order:
         offsets.taken(offset)

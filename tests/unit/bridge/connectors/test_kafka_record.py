@@ -27,7 +27,7 @@ MESSAGE = ConnectorMessage(
 )
 
 
-def test_a_record_bears_the_name() -> None:
+def test_record_carries_the_message_name() -> None:
     made = record(MESSAGE, PartitionKey.DEVICE)
     assert (made.topic, made.key, made.value, made.timestamp_ms) == ("cloud.plant", b"dev", b"hi", 1_790_000_000_123)
     assert made.headers == [
@@ -47,12 +47,12 @@ def test_a_record_bears_the_name() -> None:
 @pytest.mark.parametrize(
     ("address", "topic"), [("a", "a"), ("a/b/c", "a.b.c"), ("a b/ü", "a_b._"), ("x" * TOPIC_CHARACTERS_MAX, None)]
 )
-def test_topics(address: str, topic: str | None) -> None:
+def test_topics_are_derived(address: str, topic: str | None) -> None:
     assert topic_of(address) == (topic or address)
 
 
 @pytest.mark.parametrize("address", ["", ".", "..", "/", "x" * (TOPIC_CHARACTERS_MAX + 1)])
-def test_what_makes_no_topic(address: str) -> None:
+def test_addresses_that_cannot_be_topics_raise(address: str) -> None:
     with pytest.raises(ValueError, match="Kafka topic"):
         topic_of(address)
 
@@ -69,7 +69,7 @@ class Fetched(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-def test_a_record_of_a_gateway_is_the_message_it_was() -> None:
+def test_record_of_a_gateway_restores_its_message() -> None:
     made = record(MESSAGE, PartitionKey.DEVICE)
     came = arrival(5, Fetched(made.topic, 0, 1, made.timestamp_ms, made.key, made.value, tuple(made.headers)))
     assert (came.token, came.name, came.unique, came.hops) == (5, b"e1/42/plant/7", True, ("far", "gw"))
@@ -84,7 +84,7 @@ def test_a_record_of_a_gateway_is_the_message_it_was() -> None:
     )
 
 
-def test_a_record_of_somebody_else_is_named_by_its_place_and_content() -> None:
+def test_foreign_record_is_named_by_position_and_content() -> None:
     came = arrival(0, Fetched())
     assert (came.addresses, came.hops, came.run.received_at) == (("a.b", "a/b"), (), 0)
     assert came.name == arrival(1, Fetched()).name
@@ -94,7 +94,7 @@ def test_a_record_of_somebody_else_is_named_by_its_place_and_content() -> None:
 
 
 @pytest.mark.parametrize("raw", [None, b"\xff", b"a\x00b", b"x" * (KAFKA_HEADER_BYTES_MAX + 1)])
-def test_headers_that_mqtt_has_no_place_for_stay_behind(raw: bytes | None) -> None:
+def test_headers_without_an_mqtt_equivalent_are_dropped(raw: bytes | None) -> None:
     came = arrival(0, Fetched(headers=(("first", b"1"), ("bad\n", b"1"), ("odd", raw), ("waypost-sequence", b"-"))))
     assert read(came.run.properties).users in ((("first", "1"),), (("first", "1"), ("odd", "")))
     assert came.run.bodies == [b"hi"]

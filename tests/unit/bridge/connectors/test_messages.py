@@ -17,7 +17,7 @@ def outgoing(run: Run) -> Outgoing:
     return Outgoing(3, "cloud/7", Stored(40, 10, run), HOP, SendOptions())
 
 
-def test_mqtt() -> None:
+def test_mqtt_messages_are_split() -> None:
     users = (("k", "v"), (HOPS_PROPERTY, "far other"))
     properties = encode_run(Properties(content_type="text/plain", user_property=users))
     found = list(messages(outgoing(Run("plant/7", "dev", 1 | RETAIN, properties, [b"a", b"b"], 5)), mqtt_runs))
@@ -33,7 +33,7 @@ def test_mqtt() -> None:
     assert found[0].properties.content_type == "text/plain"
 
 
-def test_amqp_is_translated_and_keeps_its_place() -> None:
+def test_amqp_messages_are_translated_in_place() -> None:
     text = b"\x00\x53\x77" + encode("text")
     run = Run("plant/7", "dev", AMQP | 1, b"", [data_section(b"1"), text, data_section(b"3")], 5)
     found = list(messages(outgoing(run), mqtt_runs))

@@ -38,7 +38,7 @@ def client(**settings: Any) -> MqttClient:
 
 class TestOut:
     @running
-    async def test_a_message_is_settled_by_its_puback_and_by_nothing_else(self) -> None:
+    async def test_only_its_puback_settles_a_message(self) -> None:
         bench = Bench()
         feed = bench.feed(b"1", b"2", b"3")
         async with MqttPeer().serving() as peer, bench.connected(client(), peer.port):
@@ -58,7 +58,7 @@ class TestOut:
             assert bench.outbox.in_flight == 0
 
     @running
-    async def test_what_has_no_puback_goes_again_under_its_identifier_and_before_what_is_new(self) -> None:
+    async def test_unacknowledged_messages_are_repeated_under_their_identifiers_before_new_ones(self) -> None:
         bench, using = Bench(), client()
         feed = bench.feed(*(b"%d" % n for n in range(6)))
         async with MqttPeer().serving() as peer:
@@ -84,7 +84,7 @@ class TestOut:
                 await until(lambda: len(feed.accepted) == 6 and later.accepted == [0], "all")
 
     @running
-    async def test_no_more_is_under_way_than_may_be(self) -> None:
+    async def test_messages_in_flight_are_bounded(self) -> None:
         bench = Bench()
         feed = bench.feed(*(b"%d" % n for n in range(50)))
         async with MqttPeer().serving() as peer, bench.connected(client(in_flight_max=7), peer.port):
@@ -99,7 +99,7 @@ class TestOut:
                 await until(lambda taken=taken: len(feed.accepted) == taken, "this window")
 
     @running
-    async def test_what_no_packet_can_say_is_rejected_and_the_rest_goes(self) -> None:
+    async def test_message_that_no_packet_can_carry_is_rejected_and_others_are_sent(self) -> None:
         bench = Bench()
         bad = bench.feed(b"1", address="plant/9", remote="a\0b")
         good = bench.feed(b"2")
@@ -110,7 +110,7 @@ class TestOut:
             await until(lambda: good.accepted == [0] and bad.rejected == [0], "both have their outcome")
 
     @running
-    async def test_a_puback_for_a_forwarder_that_was_removed_is_of_no_interest(self) -> None:
+    async def test_puback_for_a_removed_forwarder_is_ignored(self) -> None:
         bench = Bench()
         feed = bench.feed(b"1")
         async with MqttPeer().serving() as peer, bench.connected(client(), peer.port):
@@ -123,7 +123,7 @@ class TestOut:
         assert feed.outcomes == {}
 
     @running
-    async def test_the_peer_goes_in_the_middle_of_a_write(self) -> None:
+    async def test_peer_may_close_during_a_write(self) -> None:
         """The peer closes without reading while megabytes are being written."""
         bench, using = Bench(), client()
         feed = bench.feed(*(bytes(100_000) for _ in range(100)))
@@ -144,7 +144,7 @@ class TestOut:
                 await until(lambda: len(feed.accepted) == 100, "all")
 
     @running
-    async def test_good_bye_is_said(self) -> None:
+    async def test_disconnect_is_sent_at_the_end(self) -> None:
         bench = Bench()
         async with MqttPeer().serving() as peer:
             async with bench.connected(client(), peer.port):
@@ -156,7 +156,7 @@ class TestOut:
 
 class TestIn:
     @running
-    async def test_an_acknowledgement_waits_for_the_commit_and_for_those_before_it(self) -> None:
+    async def test_acknowledgement_waits_for_the_commit_and_for_earlier_ones(self) -> None:
         bench, inbox = Bench(), StubInbox()
         bench.inboxes.append(inbox)
         async with MqttPeer().serving() as peer, bench.connected(client(), peer.port):
@@ -177,7 +177,7 @@ class TestIn:
             assert (await link.take()).packet_id == 4
 
     @running
-    async def test_nothing_is_acknowledged_that_was_not_committed_when_the_connection_ends(self) -> None:
+    async def test_uncommitted_messages_are_not_acknowledged_at_the_end(self) -> None:
         bench, inbox = Bench(), StubInbox()
         bench.inboxes.append(inbox)
         async with MqttPeer().serving() as peer:
@@ -189,7 +189,7 @@ class TestIn:
             assert [sent.kind for sent in await link.left()] == [14]
 
     @running
-    async def test_what_is_not_taken_now_ends_the_connection_unacknowledged(self) -> None:
+    async def test_message_without_room_ends_the_connection_unacknowledged(self) -> None:
         bench, inbox = Bench(), StubInbox()
         bench.inboxes.append(inbox)
         async with MqttPeer().serving() as peer, bench.connected(client(), peer.port) as task:
@@ -203,7 +203,7 @@ class TestIn:
         assert "not accepted here" in str(bench.errors[0])
 
     @running
-    async def test_without_room_nothing_more_is_read(self) -> None:
+    async def test_reading_pauses_without_room(self) -> None:
         bench, inbox = Bench(), StubInbox(credit=2)
         bench.inboxes.append(inbox)
         async with MqttPeer().serving() as peer, bench.connected(client(), peer.port):
@@ -217,7 +217,7 @@ class TestIn:
             await until(lambda: len(inbox.got) == 5, "the rest")
 
     @running
-    async def test_of_a_forwarder_that_is_gone_it_is_acknowledged(self) -> None:
+    async def test_messages_for_a_removed_forwarder_are_acknowledged(self) -> None:
         bench = Bench()
         bench.inboxes.append(StubInbox())
         async with MqttPeer().serving() as peer, bench.connected(client(), peer.port):
@@ -241,7 +241,7 @@ class TestTrouble:
         ],
     )
     @running
-    async def test_one_line_says_what_is_wrong(self, said: bytes, why: str) -> None:
+    async def test_each_error_is_one_line(self, said: bytes, why: str) -> None:
         bench = Bench()
         feed = bench.feed(b"1")
         async with MqttPeer().serving() as peer, bench.connected(client(), peer.port) as task:
@@ -258,7 +258,7 @@ class TestTrouble:
         assert feed.outcomes == {}
 
     @running
-    async def test_messages_without_end_before_its_answer(self) -> None:
+    async def test_messages_before_the_suback_are_bounded(self) -> None:
         bench = Bench()
         bench.inboxes += [StubInbox()]
         with mock.patch.object(mqtt_client, "MQTT_EARLY_BYTES_MAX", 100 * MQTT_PACKET_COST_BYTES):
@@ -271,7 +271,7 @@ class TestTrouble:
         assert "before its answer to our subscription" in str(bench.errors[0])
 
     @running
-    async def test_who_reads_no_acknowledgement(self) -> None:
+    async def test_peer_that_does_not_read_acknowledgements_is_disconnected(self) -> None:
         bench = Bench()
         with mock.patch.object(mqtt_client, "DIALED_UNREAD_BYTES_MAX", 1 << 10):
             async with MqttPeer().serving() as peer, bench.connected(client(), peer.port) as task:
@@ -286,7 +286,7 @@ class TestTrouble:
         assert "does not read its data" in str(bench.errors[0])
 
     @running
-    async def test_a_read_of_many_packets_is_taken_in_slices(self) -> None:
+    async def test_read_of_many_packets_is_processed_in_slices(self) -> None:
         """A broker that answers 32 000 pings at once does not block the event loop."""
         bench = Bench()
         others = 0
@@ -312,7 +312,7 @@ class TestTrouble:
         assert len(set(decoded)) > 250, "others have their turns in between"
 
     @running
-    async def test_a_refused_subscription_is_named(self) -> None:
+    async def test_refused_subscription_is_named(self) -> None:
         bench = Bench()
         bench.inboxes += [StubInbox("far/a"), StubInbox("far/b")]
         async with MqttPeer().serving() as peer, bench.connected(client(), peer.port) as task:
@@ -324,7 +324,7 @@ class TestTrouble:
         assert "refuses a subscription to far/b" in str(bench.errors[0])
 
     @running
-    async def test_a_silent_broker_is_gone(self) -> None:
+    async def test_silent_broker_is_disconnected(self) -> None:
         bench = Bench()
         async with MqttPeer().serving() as peer, bench.connected(client(keep_alive_s=1), peer.port) as task:
             link = await peer.link()
@@ -335,7 +335,7 @@ class TestTrouble:
         assert "silent for 1 s" in str(bench.errors[0])
 
     @running
-    async def test_a_broker_is_not_silent_while_nobody_listens(self) -> None:
+    async def test_paused_broker_is_not_silent(self) -> None:
         bench, inbox = Bench(), StubInbox(credit=1)
         bench.inboxes.append(inbox)
         async with MqttPeer().serving() as peer, bench.connected(client(keep_alive_s=1), peer.port) as task:

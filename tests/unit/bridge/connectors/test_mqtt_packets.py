@@ -31,11 +31,11 @@ CASES = [
 
 
 @pytest.mark.parametrize(("data", "packet"), CASES)
-def test_read(data: bytes, packet: Packet) -> None:
+def test_packet_is_read(data: bytes, packet: Packet) -> None:
     assert list(Packets().feed(data)) == [packet]
 
 
-def test_read_in_any_pieces() -> None:
+def test_packet_is_read_in_any_pieces() -> None:
     data = b"".join(data for data, _ in CASES)
     for size in (1, 2, 3, 7, len(data)):
         stream, found = Packets(), list[Packet]()
@@ -45,7 +45,7 @@ def test_read_in_any_pieces() -> None:
 
 
 @pytest.mark.parametrize("data", [data for data, _ in CASES if len(data) > 2])
-def test_a_packet_that_says_it_is_shorter_than_it_is_raises(data: bytes) -> None:
+def test_packet_shorter_than_its_content_raises(data: bytes) -> None:
     """Every truncation of the content raises, with a length that matches the truncation."""
     kind, content = data[:1], data[2:]
     whole = next(iter(Packets().feed(data)))
@@ -77,13 +77,13 @@ def test_a_packet_that_says_it_is_shorter_than_it_is_raises(data: bytes) -> None
         (b"\x30\xff\xff\xff\x7f\x00\x01\xff", "UTF-8"),
     ],
 )
-def test_what_no_server_sends(data: bytes, why: str) -> None:
+def test_packets_that_servers_do_not_send_raise(data: bytes, why: str) -> None:
     with pytest.raises(MalformedBrokerPacket, match=why):
         list(Packets().feed(data))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 1_000])
-def test_a_publish_beyond_the_limit_is_read_past(size: int) -> None:
+def test_publish_above_the_limit_is_skipped(size: int) -> None:
     """A PUBLISH above the limit is skipped; later packets are read as usual, in pieces of any size."""
     stream = Packets(packet_bytes_max=100)
     limit = b"\x32\x62\x00\x03a/b\x00\x01" + bytes(91)
@@ -99,12 +99,12 @@ def test_a_publish_beyond_the_limit_is_read_past(size: int) -> None:
     assert found == [taken, large, taken, LargePublishReceived(None, "a/b/", 638), large, PingrespReceived()]
 
 
-def test_another_packet_beyond_the_limit_is_refused_before_it_is_held() -> None:
+def test_other_packets_above_the_limit_are_refused_before_they_are_buffered() -> None:
     with pytest.raises(MalformedBrokerPacket, match="type 9 with 101 bytes"):
         list(Packets(packet_bytes_max=100).feed(b"\x90\x63"))
 
 
-def test_written() -> None:
+def test_packet_is_written() -> None:
     connect = packets.connect("me", clean_session=False, keep_alive_s=30, username="u", password="p")
     assert connect == b"\x10\x14\x00\x04MQTT\x04\xc0\x00\x1e\x00\x02me\x00\x01u\x00\x01p"
     assert packets.connect("me", clean_session=True, keep_alive_s=1)[8:12] == b"\x04\x02\x00\x01"
@@ -115,6 +115,6 @@ def test_written() -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "a/+", "#", "a\0b", "x" * 65_536])
-def test_what_is_no_topic(topic: str) -> None:
+def test_invalid_topics_raise(topic: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         packets.publish(topic, b"", 1, dup=False, retain=False)

@@ -42,7 +42,7 @@ CASES: list[tuple[bytes, Packet]] = [
 
 @pytest.mark.parametrize(("data", "packet"), CASES)
 @pytest.mark.parametrize("size", [1, 3, 1_000])
-def test_read(data: bytes, packet: Packet, size: int) -> None:
+def test_packet_is_read(data: bytes, packet: Packet, size: int) -> None:
     stream, found = Packets(read=packets5.decode), list[Packet]()
     for start in range(0, len(data), size):
         found += stream.feed(data[start : start + size])
@@ -50,7 +50,7 @@ def test_read(data: bytes, packet: Packet, size: int) -> None:
 
 
 @pytest.mark.parametrize("data", [data for data, _ in CASES if len(data) > 4])
-def test_a_packet_that_is_cut_off_is_none_or_another(data: bytes) -> None:
+def test_truncated_packet_raises_or_is_another(data: bytes) -> None:
     for length in range(len(data) - 2):
         try:
             list(Packets(read=packets5.decode).feed(data[:1] + bytes((length,)) + data[2 : 2 + length]))
@@ -70,12 +70,12 @@ def test_a_packet_that_is_cut_off_is_none_or_another(data: bytes) -> None:
         (b"\x30\x09\x00\x02a/\xff\xff\xff\xff\x01", "more than four bytes"),
     ],
 )
-def test_what_no_server_sends(data: bytes, why: str) -> None:
+def test_packets_that_servers_do_not_send_raise(data: bytes, why: str) -> None:
     with pytest.raises(MalformedBrokerPacket, match=why):
         list(Packets(read=packets5.decode).feed(data))
 
 
-def test_written_as_the_gateway_reads_it() -> None:
+def test_packet_is_written_as_the_gateway_reads_it() -> None:
     """The connector writes the same bytes as the listener, which has a codec of its own."""
     connect = packets5.connect("me", clean_start=False, keep_alive_s=30, username="u", password="p")
     kept = Properties(session_expiry_interval_s=0xFFFF_FFFF)
@@ -92,12 +92,12 @@ def test_written_as_the_gateway_reads_it() -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "a/+", "#", "a\0b", "x" * 65_536])
-def test_what_is_no_topic(topic: str) -> None:
+def test_invalid_topics_raise(topic: str) -> None:
     with pytest.raises(ValueError, match="topic name"):
         packets5.publish(topic, b"", 1, dup=False, retain=False, properties=b"", packet_bytes_max=100)
 
 
-def test_what_the_broker_does_not_take() -> None:
+def test_message_above_the_maximum_packet_size_raises() -> None:
     size = len(packets5.publish("a", b"12", 1, dup=False, retain=False, properties=b"", packet_bytes_max=100))
     with pytest.raises(ValueError, match=f"accepts {size - 1}$"):
         packets5.publish("a", b"12", 1, dup=False, retain=False, properties=b"", packet_bytes_max=size - 1)

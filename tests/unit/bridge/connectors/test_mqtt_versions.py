@@ -51,7 +51,7 @@ async def answered(link: Link, answer: bytes) -> bytes:
 class TestFallback:
     @pytest.mark.parametrize("answer", [b"\x20\x02\x00\x01", b"\x20\x03\x00\x84\x00", CONNACK, b""])
     @running
-    async def test_to_what_the_broker_understands(self, answer: bytes) -> None:
+    async def test_connector_falls_back_to_a_version_that_the_broker_accepts(self, answer: bytes) -> None:
         """Brokers refuse an unknown version, answer in their own, or hang up."""
         bench = Bench()
         bench.feed(b"1")
@@ -65,7 +65,7 @@ class TestFallback:
         assert bench.errors == []
 
     @running
-    async def test_and_no_further(self) -> None:
+    async def test_connector_does_not_fall_back_below_mqtt_3_1_1(self) -> None:
         bench = Bench()
         async with MqttPeer().serving() as peer, bench.connected(client(), peer.port) as task:
             assert [await refused(peer, b"\x20\x02\x00\x01") for _ in range(3)] == [5, 0x84, 4]
@@ -82,7 +82,7 @@ class TestFallback:
         ],
     )
     @running
-    async def test_another_refusal_is_final(self, answer: bytes, why: str) -> None:
+    async def test_other_refusals_are_final(self, answer: bytes, why: str) -> None:
         bench = Bench()
         async with MqttPeer().serving() as peer, bench.connected(client(), peer.port) as task:
             assert await refused(peer, answer) == 5
@@ -92,7 +92,7 @@ class TestFallback:
 
 class TestMqtt5:
     @running
-    async def test_what_the_broker_does_not_take_is_rejected_or_comes_again(self) -> None:
+    async def test_refused_message_is_rejected_or_repeated_by_its_reason(self) -> None:
         bench = Bench()
         feed = bench.feed(b"1", b"2", bytes(500), b"4")
         async with MqttPeer().serving() as peer, bench.connected(client(), peer.port) as task:
@@ -112,7 +112,7 @@ class TestMqtt5:
         assert 3 not in feed.outcomes, "it goes again over the next connection"
 
     @running
-    async def test_names_go_along(self) -> None:
+    async def test_message_names_are_sent_as_user_properties(self) -> None:
         bench = Bench()
         bench.feed(b"1")
         async with MqttPeer().serving() as peer, bench.connected(client(), peer.port):
@@ -132,7 +132,7 @@ class TestMqtt5:
         assert names == expected
 
     @running
-    async def test_the_broker_says_why_it_ends_the_connection(self) -> None:
+    async def test_reason_of_a_disconnect_is_reported(self) -> None:
         bench = Bench()
         async with MqttPeer().serving() as peer, bench.connected(client(), peer.port) as task:
             link = await peer.link()
@@ -141,7 +141,7 @@ class TestMqtt5:
         assert "the broker ends the connection: taken" in str(bench.errors[0])
 
     @running
-    async def test_a_session_that_is_kept_is_asked_for_nothing_again(self) -> None:
+    async def test_resumed_session_sends_no_subscribe(self) -> None:
         """A kept session gets no retained messages again, as the client subscribes with Retain Handling 1."""
         bench, inbox = Bench(), StubInbox()
         bench.inboxes.append(inbox)
@@ -159,7 +159,7 @@ class TestMqtt5:
 class TestMqtt311:
     @pytest.mark.parametrize("first", [1, 2])
     @running
-    async def test_no_subscribe_where_the_session_has_it(self, first: int) -> None:
+    async def test_resumed_session_sends_no_subscribe(self, first: int) -> None:
         bench, inbox, using = Bench(), StubInbox(), client(first)
         bench.inboxes.append(inbox)
         async with MqttPeer().serving() as peer:
@@ -178,7 +178,7 @@ class TestMqtt311:
         assert [each.again for each in inbox.got] == [True, False, True]
 
     @running
-    async def test_another_filter_is_subscribed_to(self) -> None:
+    async def test_changed_filter_is_subscribed(self) -> None:
         bench, using = Bench(), client(2)
         bench.inboxes.append(StubInbox("far/a"))
         async with MqttPeer().serving() as peer:

@@ -36,7 +36,7 @@ def test_every_order_settles_each_message_once_and_in_order(order: tuple[int, ..
     assert answers.complete
 
 
-def test_what_has_one_answer_is_one_call() -> None:
+def test_messages_with_one_answer_are_settled_in_one_call() -> None:
     settled, answers = Settled(), TicketAnswers(1, 5)
     collector = AnswerCollector(settled)
     for place, answer in enumerate([ACCEPTED, ACCEPTED, REJECTED, ACCEPTED, ACCEPTED]):
@@ -47,7 +47,7 @@ def test_what_has_one_answer_is_one_call() -> None:
     assert len(settled.calls) == 3
 
 
-def test_the_first_answer_counts() -> None:
+def test_first_answer_counts() -> None:
     settled, answers = Settled(), TicketAnswers(1, 2)
     collector = AnswerCollector(settled)
     collector.record(answers, 0, ACCEPTED)

@@ -80,7 +80,7 @@ HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n"
 
 
 @pytest.mark.parametrize("data", [(), (b"GET / HT",), (HEAD, b"A: b\r\n")], ids=["idle", "line", "fields"])
-def test_slow_heads(data: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_heads_time_out(data: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HTTP_HEAD_S_MAX", 0.2)
 
     async def play(port: int) -> None:
@@ -89,7 +89,7 @@ def test_slow_heads(data: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch) ->
     serving(play)
 
 
-def test_a_slow_head_behind_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_head_behind_a_request_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HTTP_HEAD_S_MAX", 0.2)
 
     async def play(port: int) -> None:
@@ -104,7 +104,7 @@ def test_a_slow_head_behind_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     serving(play)
 
 
-def test_a_body_nobody_reads_and_nobody_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_endless_body_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BODY_S", 0.2)
 
     async def play(port: int) -> None:
@@ -114,12 +114,12 @@ def test_a_body_nobody_reads_and_nobody_ends(monkeypatch: pytest.MonkeyPatch) ->
     serving(play)
 
 
-def test_a_body_whose_login_waited_is_answered_before_its_connection_ends() -> None:
+def test_body_with_a_delayed_login_is_answered_before_the_end() -> None:
     """The reader of the body answers 408 at its own deadline, which starts after the longest login."""
     assert module._BODY_S > VERIFICATION_WAIT_S_MAX + HTTP_BODY_S_MAX
 
 
-def test_large_heads() -> None:
+def test_large_heads_are_refused() -> None:
     async def play(port: int) -> None:
         assert (await told(port, HEAD + b"A: " + bytes(b"a" * HTTP_HEAD_BYTES_MAX))).startswith(b"HTTP/1.1 400")
         fits = HEAD + b"Connection: close\r\nA: " + b"a" * (HTTP_HEAD_BYTES_MAX - 200) + b"\r\n\r\n"
@@ -128,7 +128,7 @@ def test_large_heads() -> None:
     serving(play)
 
 
-def test_a_newcomer_takes_the_place_of_who_has_waited_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_longest_waiting_connection_is_closed_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "HTTP_STRANGERS_OF_ONE_MAX", 2)
 
     async def play(port: int) -> None:
@@ -146,7 +146,7 @@ def test_a_newcomer_takes_the_place_of_who_has_waited_longest(monkeypatch: pytes
     serving(play)
 
 
-def test_an_error_behind_an_answer_is_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_behind_an_answer_logs_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
     """The body of an answered request turns out to be malformed."""
 
     async def play(port: int) -> None:
@@ -163,7 +163,7 @@ def test_an_error_behind_an_answer_is_no_traceback(caplog: pytest.LogCaptureFixt
     assert not [record for record in caplog.records if record.exc_info]
 
 
-def test_answers_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_answers_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HTTP_WRITE_S_MAX", 0.2)
 
     async def play(port: int) -> None:
@@ -182,7 +182,7 @@ def test_answers_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     serving(play)
 
 
-def test_https(tmp_path: Path) -> None:
+def test_https_certificates_may_change(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     first, second, device = authority.issue("first"), authority.issue("second"), authority.issue("device-1")
     files = TlsListener(certificate=first.certificate, key=first.key, client_ca=authority.certificate)

@@ -19,7 +19,7 @@ async def nobody(message: Message) -> None:
     """Ignore the answer."""
 
 
-def test_one_a_turn() -> None:
+def test_one_request_starts_each_turn() -> None:
     began: list[int] = []
     turns = 0
 
@@ -40,7 +40,7 @@ def test_one_a_turn() -> None:
     assert len(set(began[:REQUESTS])) == REQUESTS
 
 
-def test_one_that_is_cancelled_keeps_no_other_waiting() -> None:
+def test_cancelled_request_does_not_block_others() -> None:
     began: list[str] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

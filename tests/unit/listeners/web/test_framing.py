@@ -22,7 +22,7 @@ def ends(connection: Framing) -> bool:
 
 @pytest.mark.parametrize("name", AMBIGUOUS)
 @pytest.mark.parametrize("piece", [1, 7, 10_000])
-def test_ambiguous(name: str, piece: int) -> None:
+def test_ambiguous_heads_are_refused(name: str, piece: int) -> None:
     data, connection = AMBIGUOUS[name], Framing(16_384)
     for start in range(0, len(data), piece):
         connection.receive_data(data[start : start + piece])
@@ -40,7 +40,7 @@ def test_ambiguous(name: str, piece: int) -> None:
         b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: Chunked\r\n\r\n2;a=b\r\n\n\n\r\n0\r\nT: u\r\n\r\n",
     ],
 )
-def test_plain_requests(data: bytes) -> None:
+def test_ordinary_requests_are_accepted(data: bytes) -> None:
     whole, pieces = Framing(16_384), Framing(16_384)
     whole.receive_data(data)
     assert not ends(whole)

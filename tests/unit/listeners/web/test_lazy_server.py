@@ -44,7 +44,7 @@ class Broken:
         raise ValueError("no page")
 
 
-def test_the_first_to_come_is_served_and_so_are_those_who_come_meanwhile() -> None:
+def test_first_and_simultaneous_requests_are_served() -> None:
     async def main() -> None:
         sock = bound_socket()
         port = sock.getsockname()[1]
@@ -59,7 +59,7 @@ def test_the_first_to_come_is_served_and_so_are_those_who_come_meanwhile() -> No
     asyncio.run(main())
 
 
-def test_nobody_came() -> None:
+def test_server_without_requests_is_never_loaded() -> None:
     async def main() -> None:
         sock = bound_socket()
         port = sock.getsockname()[1]
@@ -73,7 +73,7 @@ def test_nobody_came() -> None:
     asyncio.run(main())
 
 
-def test_stopped_while_it_opens() -> None:
+def test_server_may_stop_while_it_loads() -> None:
     async def main() -> None:
         sock = bound_socket()
         port = sock.getsockname()[1]
@@ -88,7 +88,7 @@ def test_stopped_while_it_opens() -> None:
 
 
 @pytest.mark.parametrize("modules", [(), ("edge.appliance.console.there_is_none",)])
-def test_what_cannot_be_served_is_logged_and_ends_nothing(
+def test_loading_error_is_logged_and_ends_nothing_else(
     modules: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -104,7 +104,7 @@ def test_what_cannot_be_served_is_logged_and_ends_nothing(
     assert "cannot start the console" in caplog.text
 
 
-def test_a_gateway_has_nothing_of_http_loaded_until_then() -> None:
+def test_gateway_loads_no_http_module_until_then() -> None:
     program = (
         "import sys, edge.appliance.gateway\n"
         f"print(*[name for name in ('uvicorn', 'starlette', 'prometheus_client', {SERVER!r}) if name in sys.modules])"

@@ -18,7 +18,7 @@ from edge.broker.listeners.web.server import ServeError, WebServer
 from tests.unit.listeners.web.web_client import bound_socket, get_answer
 
 
-def test_it_serves_and_stops_and_leaves_the_signals_alone() -> None:
+def test_server_serves_stops_and_leaves_signal_handlers() -> None:
     async def main() -> None:
         sock = bound_socket()
         port = sock.getsockname()[1]
@@ -38,7 +38,7 @@ def test_it_serves_and_stops_and_leaves_the_signals_alone() -> None:
     asyncio.run(main())
 
 
-def test_an_application_that_does_not_start_is_an_error_of_ours() -> None:
+def test_failing_application_start_raises() -> None:
     @contextlib.asynccontextmanager
     async def broken(app: Starlette) -> AsyncIterator[None]:
         raise RuntimeError("no")

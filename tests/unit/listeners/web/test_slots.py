@@ -13,7 +13,7 @@ class Connection:
         self.ended += 1
 
 
-def test_the_first_of_one_with_too_many() -> None:
+def test_oldest_connection_of_an_origin_with_too_many_is_closed() -> None:
     places = ConnectionSlots(10, 2)
     first, second, third, other = (Connection() for _ in range(4))
     places.take(other, "b")
@@ -23,7 +23,7 @@ def test_the_first_of_one_with_too_many() -> None:
     assert len(places) == 3
 
 
-def test_the_first_of_who_has_most() -> None:
+def test_oldest_connection_of_the_largest_origin_is_closed() -> None:
     places = ConnectionSlots(4, 10)
     greedy = [Connection() for _ in range(3)]
     modest, late = Connection(), Connection()
@@ -34,7 +34,7 @@ def test_the_first_of_who_has_most() -> None:
     assert [each.ended for each in (*greedy, modest, late)] == [1, 0, 0, 0, 0]
 
 
-def test_who_gave_a_place_back_is_not_ended() -> None:
+def test_released_connection_is_not_closed() -> None:
     places = ConnectionSlots(10, 1)
     first, second = Connection(), Connection()
     places.take(first, "a")
@@ -44,7 +44,7 @@ def test_who_gave_a_place_back_is_not_ended() -> None:
     assert (first.ended, second.ended, len(places)) == (0, 0, 1)
 
 
-def test_who_comes_again_has_come_last() -> None:
+def test_returning_connection_is_the_newest() -> None:
     places = ConnectionSlots(10, 2)
     first, second, third = (Connection() for _ in range(3))
     for connection in (first, second, first, third):
