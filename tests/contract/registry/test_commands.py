@@ -68,7 +68,7 @@ class TestKeys:
     )
     def test_other_command_needs_another_key(self, known: Commands, other: Draft) -> None:
         send(known, DRAFT, "k", 1)
-        with pytest.raises(CommandRefused, match="use a new key") as refused:
+        with pytest.raises(CommandRefused) as refused:
             send(known, other, "k", 2)
         assert refused.value.why is CommandRefusal.OTHER_CONTENT
 
@@ -150,10 +150,11 @@ class TestCancelling:
     def test_sent_command_cannot_be_cancelled(self, known: Commands, state: CommandState) -> None:
         sent = send(known, DRAFT, None, 1)
         known.take(sent.key, (), 9, 2)
-        with pytest.raises(CancelTooLate, match=r"is sent: it may be at its gateway"):
+        with pytest.raises(CancelTooLate) as late:
             known.cancel(sent.id, "ann", 3)
+        assert late.value.command.state == CommandState.SENT.value
         known.keep([CommandNews(sent.id, *sent.key, sent.device, 4, state)])
-        with pytest.raises(CancelTooLate, match=f"is {state.value}") as late:
+        with pytest.raises(CancelTooLate) as late:
             known.cancel(sent.id, "ann", 5)
         assert late.value.command.state == state.value
 

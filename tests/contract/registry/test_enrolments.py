@@ -65,7 +65,7 @@ class TestTokens:
 
         enrol_one("a", "gw1")
         given = enrol_one("b", "gw2")
-        with pytest.raises(TenantFull, match=r"tenant acme is at its quota `gateways`.*: 2 names are known") as caught:
+        with pytest.raises(TenantFull) as caught:
             enrol_one("c", "gw3")
         assert (caught.value.reason, caught.value.tenant) == (RefusalReason.TENANT_FULL, "acme")
         assert enrolments.tokens()[-1].spent_at is None, "the token is still good"

@@ -394,7 +394,7 @@ class TestEnrolment:
         self.enrol(place, self.TOKEN._replace(labels=None), "new")
         person.label("new", **{f"k{number}": "v" for number in range(LABELS_MAX)})
         again = self.TOKEN._replace(id="t2", gateway="new")
-        with pytest.raises(EnrolmentRefused, match="remove some") as refused:
+        with pytest.raises(EnrolmentRefused) as refused:
             self.enrol(place, again, "new")
         assert refused.value.reason is RefusalReason.UNAVAILABLE
         person.label("new", k0=None)

@@ -283,8 +283,9 @@ class TestServerIdentity:
                     await end.run(end.tls.do_handshake)
                     await end.read(1)
 
-                with pytest.raises(ssl.SSLError, match=alert):
+                with pytest.raises(ssl.SSLError) as refused:
                     await alerted()
+                assert alert in str(refused.value.reason)
                 made.far.close()
                 with pytest.raises(ssl.SSLCertVerificationError) as raised:
                     await made.dialing
@@ -304,8 +305,9 @@ class TestServerIdentity:
             server.verify_mode = ssl.CERT_REQUIRED
             async with line(context) as made:
                 end = TlsEnd(server, made.far, server_side=True)
-                with pytest.raises(ssl.SSLError, match="PEER_DID_NOT_RETURN_A_CERTIFICATE"):
+                with pytest.raises(ssl.SSLError) as refused:
                     await end.run(end.tls.do_handshake)
+                assert refused.value.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE"
                 made.far.close()
                 error: BaseException | None
                 if version is ssl.TLSVersion.TLSv1_2:
@@ -334,15 +336,16 @@ class TestNoTls:
     async def test_server_may_close_in_the_handshake(self, place: Place) -> None:
         async with line(place.trusting()) as made:
             made.far.shutdown(socket.SHUT_WR)
-            with pytest.raises(NoTlsError, match="check that it speaks TLS on this port"):
+            with pytest.raises(NoTlsError):
                 await made.dialing
 
     @running
     async def test_server_without_tls_is_reported(self, place: Place) -> None:
         async with line(place.trusting()) as made:
             made.far.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            with pytest.raises(ssl.SSLError, match="WRONG_VERSION_NUMBER"):
+            with pytest.raises(ssl.SSLError) as refused:
                 await made.dialing
+            assert refused.value.reason == "WRONG_VERSION_NUMBER"
 
     @running
     async def test_cancelled_dialing_closes(self, place: Place) -> None:

@@ -610,8 +610,9 @@ class TestListening:
                 host, port = found.address
                 socket.create_connection((host, port), WAIT_S).close()
                 await until(lambda: "lost" in made.told)
-                with pytest.raises(OSError, match="in use"):
+                with pytest.raises(OSError, match=r".") as refused:
                     await listen("mqtt", Noting, host, port, 5)
+                assert refused.value.errno == errno.EADDRINUSE
 
         asyncio.run(scenario())
 
@@ -632,8 +633,9 @@ class TestListening:
                 assert found.address[0] == "127.0.0.1"
                 found.close()
                 del named[1]
-                with pytest.raises(OSError, match="assign requested address"):
+                with pytest.raises(OSError, match=r".") as refused:
                     await listen("mqtt", Noting, "host", 0, 5)
+                assert refused.value.errno == errno.EADDRNOTAVAIL
 
         asyncio.run(scenario())
 

@@ -200,18 +200,19 @@ def test_gateway_stores_each_command_once_in_every_order_of_events(registry: Com
 def test_commands_of_a_gateway_and_of_a_tenant_are_limited(registry: Commands) -> None:
     for _ in range(2):
         add(registry, most=2)
-    with pytest.raises(CommandRefused, match="gateway hall has 2 open commands") as refused:
+    with pytest.raises(CommandRefused) as refused:
         add(registry, most=2)
     assert refused.value.why is CommandRefusal.FULL
     for _ in range(2):
         add(registry, DRAFT._replace(gateway="north"), most=2)
-    with pytest.raises(CommandRefused, match="tenant acme is at its quota `commands`"):
+    with pytest.raises(CommandRefused) as refused:
         add(registry, DRAFT._replace(gateway="south"), most=2)
+    assert refused.value.why is CommandRefusal.TENANT_FULL
     add(registry, DRAFT._replace(tenant="other"), most=2)
 
 
 def test_command_to_an_unknown_gateway_is_refused(registry: Commands) -> None:
-    with pytest.raises(CommandRefused, match="tenant acme has no gateway hall") as refused:
+    with pytest.raises(CommandRefused) as refused:
         registry.add(DRAFT.record(0), gateway_max=1, tenant_max=1)
     assert refused.value.why is CommandRefusal.NO_GATEWAY
 

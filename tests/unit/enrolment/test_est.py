@@ -187,7 +187,7 @@ class TestGateways:
         async def main() -> None:
             await made.open()
             try:
-                with pytest.raises(EnrolmentRefused, match="HTTP status 503") as refused:
+                with pytest.raises(EnrolmentRefused) as refused:
                     await made.enrol(enrolment_request(token, NAME, request()))
                 assert refused.value.reason is RefusalReason.UNAVAILABLE
             finally:
