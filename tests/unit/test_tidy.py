@@ -261,7 +261,7 @@ class TestCode:
         """Imports for types count too: a module must not name the class above it."""
         assert not import_circles(trees())
 
-    def test_no_marks_of_unfinished_work(self) -> None:
+    def test_modules_of_tests_are_not_imported(self) -> None:
         """Helpers of several test modules stand in `tests/support`, or in a module of their folder without tests."""
         importing = {
             path
@@ -274,7 +274,7 @@ class TestCode:
         }
         assert importing <= IMPORTING_TEST_MODULES, "move the helper to a module without tests"
 
-    def test_nothing_is_left_for_later(self) -> None:
+    def test_no_marks_of_unfinished_work(self) -> None:
         marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|NotImplementedError\(\)")
         found = [path for path, text in texts(without=Path(__file__)) if marks.search(text)]
         assert not found

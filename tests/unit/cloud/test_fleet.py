@@ -37,7 +37,7 @@ def test_replaced_connection_does_not_set_the_gateway_offline() -> None:
     assert (fleet.connected, fleet.gateways["default", "gw1"].last_seen) == (0, 4)
 
 
-def test_pages_follow_each_other() -> None:
+def test_gateways_of_a_tenant_are_limited() -> None:
     fleet = FleetState(quotas=Tenants(own={"acme": Quota(gateways=2)}))
     fleet.load([GatewayRecord("acme", "gone", 1, 1, False, "-", 1, 0)])
     fleet.connect(GatewaySession("acme", "gw1", "a"), 1)
