@@ -94,6 +94,7 @@ def run(
     from cloud.hub.memory import hide_pandas
     from cloud.hub.server import HubConfiguration, HubError
     from cloud.hub.server import run as serve
+    from edge.broker.listeners.endpoints import remove_endpoints
     from edge.output.logs import write_to_stderr
 
     try:
@@ -123,7 +124,10 @@ def run(
         configuration = HubConfiguration(
             data, amqp_endpoint, http_endpoint, dev, gather_ms, registry, tls, enroller, quotas, lake, oidc
         )
-        serve(configuration, partial(_ready, "" if dev else "s"))
+        try:
+            serve(configuration, partial(_ready, data, "" if dev else "s"))
+        finally:
+            remove_endpoints(data)
     except HubError as error:
         problem = UsageProblem(str(error))
         problem.exit_code = UNREACHABLE if error.unreachable else problem.exit_code  # type: ignore[misc]
@@ -176,6 +180,13 @@ def _endpoint(option: str | None, setting: ListenEndpoint | None, default: str) 
     return setting if option is None and setting is not None else ListenEndpoint.parse(option or default)
 
 
-def _ready(secure: str, amqp: ListenEndpoint, http: ListenEndpoint) -> None:
+def _ready(data: Path, secure: str, amqp: ListenEndpoint, http: ListenEndpoint) -> None:
+    from edge.broker.listeners.endpoints import write_endpoints
+
+    bound = {f"amqp{secure}": (amqp.host, amqp.port), f"http{secure}": (http.host, http.port)}
+    try:
+        write_endpoints(data, bound)
+    except OSError as error:  # `waypost open` cannot find the hub then
+        logging.getLogger(__name__).warning("%s: %s", error.filename or data, error.strerror)
     click.echo(f"ready amqp{secure}={amqp} http{secure}={http}")
     sys.stdout.flush()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from edge.broker.security.private_file import write_private
-from edge.broker.store.lock import is_held, lock_file
+from edge.broker.store.lock import HUB_LOCK_NAME, is_held, lock_file
 from edge.health.data_owner import directory_fault
 from edge.output.system_errors import write_advice
 
@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 UMASK: Final = 0o077
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
-LOCK: Final = "hub.lock"
 WRITER: Final = "writer"
 """File with the id under which this hub numbers its commits: 32 hexadecimal digits."""
 
@@ -41,7 +40,7 @@ def require_unheld(path: Path) -> None:
 
     Called before ports are opened, because a second hub would find its ports in use first.
     """
-    if is_held(path, LOCK):
+    if is_held(path, HUB_LOCK_NAME):
         raise _in_use(path)
 
 
@@ -56,7 +55,7 @@ def data_directory(path: Path) -> Iterator[Path]:
         path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         if (fault := directory_fault(path)) is not None:
             raise DataError(fault)
-        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+        lock = os.open(path / HUB_LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
     except OSError as error:
         raise DataError(
             f"data directory {path} cannot be used: {error.strerror}; it must be a directory this user may write to"

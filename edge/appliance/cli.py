@@ -20,7 +20,6 @@ import click
 import msgspec
 
 from bridge.resources.endpoint import authority
-from edge.appliance.endpoints import remove_endpoints, write_endpoints
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.first_boot.cli import first_boot
 from edge.appliance.identity.commands import enrol
@@ -30,6 +29,7 @@ from edge.appliance.program import log_to_stderr
 from edge.appliance.running import ask, console, data_option, http_option, token_of
 from edge.appliance.trace.cli import trace
 from edge.appliance.update.cli import update
+from edge.broker.listeners.endpoints import remove_endpoints, write_endpoints
 from edge.output.amounts import counted
 from edge.output.terminal import say_json, styled
 

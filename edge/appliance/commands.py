@@ -37,6 +37,7 @@ COMMANDS: Final[dict[str, LazyCommand]] = {
     "doctor": LazyCommand(
         "edge.appliance.doctor.cli:doctor", "Find what is wrong with a gateway, and the next step.", "edge"
     ),
+    "open": LazyCommand("edge.appliance.opening:open_console", "Open the console in a browser.", "edge"),
     "bridge": LazyCommand(
         "edge.appliance.crossing.cli:bridge", "Monitor and control the bridge to a hub; prove a lake.", "edge"
     ),

@@ -28,11 +28,12 @@ from edge.appliance.crossing.documents import BridgeStatus
 from edge.appliance.crossing.status import BridgeWatch
 from edge.appliance.health import GatewayHealth
 from edge.appliance.identity.location import REVOKED, identity_file
+from edge.appliance.identity.own_certificate import OwnCertificate
 from edge.appliance.identity.renewal import Renewal
 from edge.appliance.identity.revocations import HubRevocations
 from edge.appliance.wear import Outlook, outlook
 from edge.broker.amqp.administration import Administration
-from edge.broker.configuration import BrokerConfiguration, Protocol, TokenIssuer
+from edge.broker.configuration import BrokerConfiguration, DeviceTls, Protocol, TokenIssuer
 from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.hono.addresses import with_addresses
 from edge.broker.hono.hub_commands import HubCommandAddresses
@@ -99,6 +100,7 @@ class Gateway:
         """
         loop = asyncio.get_running_loop()
         self.configuration = configuration = _with_addresses(configuration)
+        self._own_certificate = _own_certificate(data, configuration)
         self.clock_good = ClockQuality()
         self.store = open_store(
             data,
@@ -107,7 +109,7 @@ class Gateway:
             summary=Summary(summaries.kind, summaries.summarise),
         )
         self.broker = Broker(
-            configuration,
+            self._with_certificate(configuration),
             self.store,
             clock_good=self.clock_good,
             administration=None if administration is None else administration(self),
@@ -141,8 +143,7 @@ class Gateway:
         self.uplinks.configure(configuration)
         self._started_at = time.monotonic()
         self._clients = ClientDirectory(ClientSources(self.broker, self._polls, monotonic_s=loop.time, utc_s=time.time))
-        self._devices: HttpDeviceApi | None = None
-        """HTTP API for devices; made by the first request."""
+        self._devices: HttpDeviceApi | None = None  # made by the first request
         self._series = StatusSeries(self._sample, data)
         self._sampling: asyncio.Task[None] | None = None
         self._web_server: LazyWebServer | None = None
@@ -176,6 +177,8 @@ class Gateway:
         """Serve; return the bound address of each listener by name. Raises ListenError, CredentialsError, after
         closing everything."""
         try:
+            if self._own_certificate is not None:
+                self._make_certificate(self._own_certificate)
             await self.users.start(partial(apply_resources, configured=self.configuration.users))
             await self._follow_issuer(self.configuration.issuer)
             bound = await self.broker.start()
@@ -228,9 +231,35 @@ class Gateway:
             log.warning("the users are unchanged: %s", error)
         if before.issuer != configuration.issuer:
             await self._follow_issuer(configuration.issuer)
-        self.broker.reconfigure(configuration)
+        self.broker.reconfigure(self._with_certificate(configuration))
         await asyncio.gather(*(uplink.dialer.close() for uplink in self.uplinks.configure(configuration)))
         log.info("configuration applied")
+
+    def _with_certificate(self, configuration: BrokerConfiguration) -> BrokerConfiguration:
+        """Return the configuration with the gateway's own certificate, if it names none."""
+        if self._own_certificate is None or configuration.tls is not None:
+            return configuration
+        own = str(self._own_certificate.file)
+        return msgspec.structs.replace(configuration, tls=DeviceTls(certificate=own, key=own))
+
+    @staticmethod
+    def _make_certificate(own: OwnCertificate) -> None:
+        """Make the certificate of the listeners if it is missing or due. Raises ListenError."""
+        try:
+            own.keep(time.time())
+        except OSError as error:
+            raise ListenError(f"{error.filename or own.file}: {error.strerror}: no certificate for TLS") from error
+
+    async def _renew_certificate(self) -> None:
+        """Renew the gateway's own certificate when it is due; listeners load the new file by themselves."""
+        own = self._own_certificate
+        if own is None or not own.due(time.time()):
+            return
+        try:
+            await asyncio.to_thread(own.keep, time.time())
+            log.info("renewed the certificate of the listeners, %s", own.file)
+        except OSError as error:
+            log.warning("cannot renew %s: %s", own.file, error.strerror)
 
     def _knows_device(self, device: str) -> bool:
         """Return True when a device of this name may connect for its commands."""
@@ -403,6 +432,7 @@ class Gateway:
             if not count % STATUS_PERIOD:
                 self._health.problems()  # logs the problems that are new or over
                 self._report_status()
+                await self._renew_certificate()
             now_ns, clock_good = time.time_ns(), self.clock_good()
             for uplink in self.uplinks:
                 uplink.poll(now_ns, clock_good=clock_good)
@@ -492,6 +522,13 @@ class Gateway:
         app = make_app(self.status, self._series, access, self, routes)
         guard = Guard(app, broker.site, lambda: not broker.gate.open, self._devices.origins)
         return TracedRequests(guard, broker.tracer)
+
+
+def _own_certificate(data: Path, configuration: BrokerConfiguration) -> OwnCertificate | None:
+    """Return the gateway's own certificate if its listeners need one; None if they do not, or another is configured."""
+    if configuration.tls is not None or not any(listener.tls for listener in configuration.listeners):
+        return None
+    return OwnCertificate(data, configuration.gateway)
 
 
 def _memory(admission: Admission) -> MemoryStatus:

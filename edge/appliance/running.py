@@ -14,6 +14,7 @@ from edge.appliance.initial.defaults import HTTP
 from edge.output.text import word
 
 if TYPE_CHECKING:
+    import ssl
     from http.client import HTTPResponse
 
 ANSWER_S: Final = 5.0
@@ -47,17 +48,31 @@ def token_of(data: Path | None) -> str | None:
         raise CommandError(str(error)) from None
 
 
-def ask(url: str, token: str | None, *, method: str = "GET", answer_s: float = ANSWER_S) -> Any:
-    """Return the document at a URL of a gateway. Raises CommandError."""
-    with connect(url, token, method=method, answer_s=answer_s) as answer:
+def ask(
+    url: str,
+    token: str | None,
+    *,
+    method: str = "GET",
+    answer_s: float = ANSWER_S,
+    context: ssl.SSLContext | None = None,
+) -> Any:
+    """Return the document at a URL of a gateway. `context`: for `https`. Raises CommandError."""
+    with connect(url, token, method=method, answer_s=answer_s, context=context) as answer:
         try:
             return msgspec.json.decode(answer.read())
         except (OSError, ValueError) as error:
             raise _unreachable(url, error) from None
 
 
-def connect(url: str, token: str | None, *, method: str = "GET", answer_s: float = ANSWER_S) -> HTTPResponse:
-    """Return the response of a gateway, with its body not yet read. Raises CommandError."""
+def connect(
+    url: str,
+    token: str | None,
+    *,
+    method: str = "GET",
+    answer_s: float = ANSWER_S,
+    context: ssl.SSLContext | None = None,
+) -> HTTPResponse:
+    """Return the response of a gateway, with its body not yet read. `context`: for `https`. Raises CommandError."""
     import urllib.error
     import urllib.request
 
@@ -65,7 +80,7 @@ def connect(url: str, token: str | None, *, method: str = "GET", answer_s: float
     if token is not None:
         request.add_header("Authorization", f"Bearer {token}")
     try:
-        return cast("HTTPResponse", urllib.request.urlopen(request, timeout=answer_s))  # noqa: S310
+        return cast("HTTPResponse", urllib.request.urlopen(request, timeout=answer_s, context=context))  # noqa: S310
     except urllib.error.HTTPError as refused:
         with refused:
             why = f"{url} answers {refused.code} {refused.reason}"
@@ -113,7 +128,7 @@ def _console_of(data: Path) -> str:
 
     Raises CommandError.
     """
-    from edge.appliance.endpoints import running_endpoints
+    from edge.broker.listeners.endpoints import running_endpoints
     from edge.broker.store.lock import LOCK_NAME, is_held
 
     listening = running_endpoints(data)

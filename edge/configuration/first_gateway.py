@@ -26,6 +26,7 @@ class FirstGateway(msgspec.Struct, frozen=True, kw_only=True):
     mqtt: str | None
     amqp: str | None
     http: str | None
+    https: str | None = None
     hub: Sequence[str] = ()
     """URLs of the hub, in the order of attempts."""
     proxy: Proxy | None = None
@@ -53,7 +54,7 @@ def hub_of(urls: Sequence[str], tls: Mapping[str, str] | None, proxy: Proxy | No
 
 
 def _documents(wanted: FirstGateway) -> Iterator[dict[str, Any]]:
-    places = {"mqtt": wanted.mqtt, "amqp": wanted.amqp, "http": wanted.http}
+    places = {"mqtt": wanted.mqtt, "amqp": wanted.amqp, "http": wanted.http, "https": wanted.https}
     gateway: dict[str, Any] = {"listeners": {name: place for name, place in places.items() if place is not None}}
     if wanted.hub:
         gateway["hub"] = hub_of(wanted.hub, wanted.hub_tls, wanted.proxy)

@@ -182,7 +182,8 @@ class ListenerSpec(ResourcePart, frozen=True, kw_only=True):
     host_names: Restart[tuple[str, ...]] = ()
     """Host names for HTTP and WebSocket, in addition to addresses and the machine's own name."""
     tls: Restart[DeviceTls | None] = None
-    """Certificate and key of the listeners with TLS."""
+    """Certificate and key of the listeners with TLS; the default is the gateway's own certificate: its identity from
+    the hub, else a self-signed one."""
 
 
 SHORT_FORMS: Final = {

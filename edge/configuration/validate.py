@@ -94,13 +94,10 @@ def _gateway(resources: Sequence[Resource]) -> Errors:
         yield from _limits(resource, spec.limits)
         taken: dict[str, str] = {}
         endpoints = msgspec.structs.asdict(spec.listeners)
-        for field, (_, _, tls) in SHORT_FORMS.items():
+        for field in SHORT_FORMS:
             endpoint, name = endpoints[field], _CAMEL[field]
             if endpoint is not None and endpoint.port and taken.setdefault(str(endpoint), name) != name:
                 message = f"{endpoint} is already used by {taken[str(endpoint)]}"
-                yield error_at(resource, ("spec", "listeners", name), message)
-            if endpoint is not None and tls and spec.listeners.tls is None:
-                message = "a listener with TLS needs listeners.tls: {certificate, key}"
                 yield error_at(resource, ("spec", "listeners", name), message)
         for i, host in enumerate(spec.listeners.host_names):
             if host_name(host) != host.lower():

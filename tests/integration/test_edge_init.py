@@ -7,12 +7,14 @@ import pty
 import re
 import select
 import shutil
+import ssl
 import subprocess
 from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
 
+from edge.appliance.identity.own_certificate import fingerprint, fingerprint_of
 from tests.support.command import PROGRAM, error_of, output_of, run_program, run_waypost
 from tests.support.medium import Medium
 from tests.support.paho_client import PahoClient
@@ -51,7 +53,7 @@ def test_questions_on_a_terminal_then_the_commands_it_prints(tmp_path: Path) -> 
     data, mqtt = str(tmp_path / "gw"), free_port()
     assert f"waypost edge init --data {data}" in error_of("edge", "run", "--data", data, code=2)
     assert not Path(data).exists()
-    answers = ["hall", "nowhere", f"127.0.0.1:{mqtt}", "none", "127.0.0.1:0", "none"]
+    answers = ["hall", "nowhere", f"127.0.0.1:{mqtt}", "none", "127.0.0.1:0", "127.0.0.1:0", "none"]
     code, shown = on_a_terminal(answers, "edge", "init", "--data", data)
     assert code == 0, shown
     assert 'expected "host:port"' in shown or "nowhere" in shown
@@ -59,7 +61,10 @@ def test_questions_on_a_terminal_then_the_commands_it_prints(tmp_path: Path) -> 
     added = output_of("device", "add", "pump7", "--data", data, "--profile", "sensor")
     password = re.findall(r"password: (\S+)", added)[0]
     with Waypost(tmp_path / "gw.log", "edge", "run", "--data", data) as gateway:
-        assert gateway.endpoints.keys() == {"mqtt", "http"}
+        assert gateway.endpoints.keys() == {"mqtt", "http", "https"}
+        served = ssl.get_server_certificate(("127.0.0.1", gateway.port("https")))
+        [shown_fingerprint] = re.findall(r"SHA-256 fingerprint ([0-9A-F:]+)", shown)
+        assert shown_fingerprint == fingerprint(ssl.PEM_cert_to_DER_cert(served))
         assert connects(mqtt, "pump7", password)
         assert not connects(mqtt, "pump7", "guessed")
 
@@ -75,6 +80,11 @@ def test_options_configure_a_hub(tmp_path: Path) -> None:
     assert "default.plant" in shown
     assert "default.all" in shown
     assert (tmp_path / "gw" / "gateway.yaml").stat().st_mode & 0o077 == 0
+    own = tmp_path / "gw" / "identity" / "self-signed.pem"
+    assert (own.stat().st_mode & 0o077, own.parent.stat().st_mode & 0o077) == (0, 0)
+    assert re.search(r"^console for other machines: https://\S+:8444$", made.stdout, re.MULTILINE)
+    assert f"SHA-256 fingerprint {fingerprint_of(own)}\n" in made.stdout
+    assert f"waypost open --data {data} --qr" in made.stdout
     again = output_of("apply", "--data", data, "-f", str(tmp_path / "gw" / "gateway.yaml"))
     assert again.count(" unchanged\n") == 4, "the file says what is applied"
     assert "applied already" in error_of("edge", "init", "--data", data, "--name", "other", code=2)

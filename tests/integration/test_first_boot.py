@@ -57,7 +57,7 @@ class Machine:
 
     def make(self) -> None:
         """Run the step that the service takes before its first start."""
-        places = ("--mqtt", "127.0.0.1:0", "--amqp", "none", "--http", "127.0.0.1:0")
+        places = ("--mqtt", "127.0.0.1:0", "--amqp", "none", "--http", "127.0.0.1:0", "--https", "none")
         done = run_waypost("edge", "init", "--data", str(self.data), "--name", "waypost", *places)
         assert done.returncode == 0, done.stderr
 

@@ -37,7 +37,7 @@ def run_fleet(folder: Path, *words: str, code: int = 0) -> str:
 
 def init_gateway(folder: Path, url: str, token: str, *, name: str = "hall") -> tuple[int, str]:
     """Run `edge init` for ``folder/name``; return its exit code and output."""
-    places = ("--mqtt", "127.0.0.1:0", "--amqp", "none", "--http", "127.0.0.1:0")
+    places = ("--mqtt", "127.0.0.1:0", "--amqp", "none", "--http", "127.0.0.1:0", "--https", "none")
     options = ("--name", name, "--hub", url, "--token", token, "--forward", "plant/#")
     done = run_waypost("edge", "init", "--data", str(folder / name), *options, *places)
     return done.returncode, done.stdout + done.stderr

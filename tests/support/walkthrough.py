@@ -188,6 +188,7 @@ class Reader:
     def _run(self, command: Command, words: list[str]) -> None:
         if command.starts("edge init"):
             words += ["--mqtt", "0.0.0.0:0", "--amqp", "0.0.0.0:0", "--http", f"127.0.0.1:{free_port()}"]
+            words += ["--https", f"0.0.0.0:{free_port()}"]
         typed = "".join(secret for option, secret in self._secrets.items() if option in words)
         shows_log = command.starts("analytics run")  # its table of jobs
         until = time.monotonic() + (STATUS_S_MAX if command.starts("edge status", "bridge status") else 0)

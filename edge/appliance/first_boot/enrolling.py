@@ -37,6 +37,7 @@ from edge.appliance.identity.exchange import (
 from edge.appliance.identity.files import GatewayIdentity
 from edge.appliance.identity.location import hub_tls
 from edge.appliance.identity.request import CertificateMismatch, server_names
+from edge.appliance.initial.defaults import HTTPS
 from edge.configuration.file import RepositoryError
 from edge.configuration.first_gateway import addresses, hub_of
 from edge.configuration.kinds import KINDS
@@ -179,9 +180,10 @@ class FirstBoot:
         return parse(KINDS, text, "the settings on the card")
 
     def _listeners(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Add listeners with TLS, unless there are some. Devices verify the certificate that the
-        hub issued by the gateway's name in their network."""
-        if not self._tls or not found.keys().isdisjoint(("tls", *self._tls)):
+        """Add listeners with TLS, unless there are some apart from the default of `edge init`. Devices verify the
+        certificate that the hub issued by the gateway's name in their network."""
+        chosen = {name for name, place in found.items() if (name, place) != ("https", HTTPS)}
+        if not self._tls or not chosen.isdisjoint(("tls", *self._tls)):
             return found
         names = server_names(self._identity.certificate())
         if not names:  # issued for clients only, by an older hub or another authority

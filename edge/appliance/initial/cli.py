@@ -16,7 +16,7 @@ from edge.appliance.identity.commands import (
     PROXY_VARIABLE,
     token_of,
 )
-from edge.appliance.initial.defaults import AMQP, HTTP, MQTT
+from edge.appliance.initial.defaults import AMQP, HTTP, HTTPS, MQTT
 
 
 @click.command()
@@ -28,6 +28,9 @@ from edge.appliance.initial.defaults import AMQP, HTTP, MQTT
 @click.option("--amqp", metavar="HOST:PORT", help=f"Address for AMQP 1.0 clients, or none.  [default: {AMQP}]")
 @click.option(
     "--http", metavar="HOST:PORT", help=f"Address of console, status and HTTP API, or none.  [default: {HTTP}]"
+)
+@click.option(
+    "--https", metavar="HOST:PORT", help=f"The same over TLS, for other machines, or none.  [default: {HTTPS}]"
 )
 @click.option("--hub", "hubs", metavar="URL", multiple=True, help=HUB_HELP + " Needs --forward.")
 @click.option("--proxy", metavar="URL", envvar=PROXY_VARIABLE, help=PROXY_HELP)
@@ -41,6 +44,7 @@ def init(
     mqtt: str | None,
     amqp: str | None,
     http: str | None,
+    https: str | None,
     hubs: tuple[str, ...],
     proxy: str | None,
     filters: tuple[str, ...],
@@ -67,6 +71,7 @@ def init(
         mqtt=mqtt,
         amqp=amqp,
         http=http,
+        https=https,
         hub=hubs,
         forward=filters,
         token=token_of(token, token_file),

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -22,9 +23,11 @@ from bridge.resources.resource import Resource
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.identity.commands import enrolled_at, proxy_of
 from edge.appliance.identity.location import hub_tls
+from edge.appliance.identity.own_certificate import OwnCertificate, fingerprint_of
 from edge.appliance.initial import systemd as units
-from edge.appliance.initial.defaults import AMQP, HTTP, MQTT, NONE
+from edge.appliance.initial.defaults import AMQP, HTTP, HTTPS, MQTT, NONE
 from edge.appliance.limits import FILES_BESIDE_CONNECTIONS
+from edge.appliance.opening import reachable_url
 from edge.appliance.program import as_called, launcher
 from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import make_directory, open_store
@@ -55,6 +58,7 @@ class InitOptions(msgspec.Struct, frozen=True, kw_only=True):
     mqtt: str | None
     amqp: str | None
     http: str | None
+    https: str | None
     hub: Sequence[str]
     """URLs of the hub."""
     forward: Sequence[str]
@@ -68,7 +72,7 @@ class InitOptions(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, proxy=None) != NOTHING  # the proxy may be from the environment
 
 
-NOTHING: Final = InitOptions(name=None, mqtt=None, amqp=None, http=None, hub=(), forward=())
+NOTHING: Final = InitOptions(name=None, mqtt=None, amqp=None, http=None, https=None, hub=(), forward=())
 
 
 def make(data: Path, options: InitOptions, *, systemd: bool) -> None:
@@ -97,6 +101,7 @@ def make(data: Path, options: InitOptions, *, systemd: bool) -> None:
             applied = repository.load().resources
             if systemd:
                 _write_unit(data, unit, applied, undo)
+            own = _make_certificate(data, applied, undo)
             epoch = _create_store(data)  # last: on failure it removes its files
             undo.pop_all()
     except ConfigurationRejected as rejected:
@@ -109,6 +114,8 @@ def make(data: Path, options: InitOptions, *, systemd: bool) -> None:
     say(f"{data}: store ready, epoch {epoch}")
     if made:
         _say_applied(file, made)
+    if own is not None:
+        _say_console(applied, own)
     if systemd:
         _say_unit(unit)
     _say_next(data, applied, service=systemd)
@@ -127,6 +134,7 @@ def _preset(options: InitOptions) -> FirstGateway:
         mqtt=_listener_address("mqtt", MQTT if options.mqtt is None else options.mqtt),
         amqp=_listener_address("amqp", AMQP if options.amqp is None else options.amqp),
         http=_listener_address("http", HTTP if options.http is None else options.http),
+        https=_listener_address("https", HTTPS if options.https is None else options.https),
         hub=options.hub,
         proxy=proxy_of(options.proxy),
         forward=options.forward,
@@ -175,11 +183,12 @@ def _ask_settings(preset: FirstGateway) -> FirstGateway:
     mqtt = place("mqtt", "MQTT devices connect at", preset.mqtt)
     amqp = place("amqp", "AMQP 1.0 clients connect at", preset.amqp)
     http = place("http", "Console and status at", preset.http)
+    https = place("https", "The same for other machines, over TLS, at", preset.https)
     hub: str = click.prompt(f"Hub to send to, amqps://HOST:PORT or {NONE}", default=NONE)
     if hub == NONE:
-        return FirstGateway(name=name, mqtt=mqtt, amqp=amqp, http=http)
+        return FirstGateway(name=name, mqtt=mqtt, amqp=amqp, http=http, https=https)
     forward: str = click.prompt("Topics to forward to the hub", default="plant/#")
-    return FirstGateway(name=name, mqtt=mqtt, amqp=amqp, http=http, hub=(hub,), forward=(forward,))
+    return FirstGateway(name=name, mqtt=mqtt, amqp=amqp, http=http, https=https, hub=(hub,), forward=(forward,))
 
 
 def _apply_resources(
@@ -218,6 +227,30 @@ def _check(wanted: FirstGateway, file: Path) -> tuple[str, list[Resource]]:
             f"{file} exists already", hint=f"apply it: waypost apply --data {word(file.parent)} -f {word(file)}"
         )
     return text, resources
+
+
+def _make_certificate(data: Path, applied: Sequence[Resource], undo: contextlib.ExitStack) -> OwnCertificate | None:
+    """Make the certificate of the listeners with TLS, so that its fingerprint can be shown; None if there are none, or
+    the resources name another one. Raises OSError."""
+    configuration = build_configuration(applied)
+    if configuration.tls is not None or not any(listener.tls for listener in configuration.listeners):
+        return None
+    own = OwnCertificate(data, configuration.gateway)
+    if not own.file.exists():
+        if not own.file.parent.exists():
+            undo.callback(shutil.rmtree, own.file.parent, ignore_errors=True)
+        make_directory(data)
+    own.keep(time.time())
+    return own
+
+
+def _say_console(applied: Sequence[Resource], own: OwnCertificate) -> None:
+    """Show where other machines find the console, and the certificate that they will be shown."""
+    endpoint = build_configuration(applied).endpoint("https")
+    if endpoint is None:
+        return
+    say(f"console for other machines: {reachable_url('https', endpoint)}")
+    say(f"  its certificate has the SHA-256 fingerprint {fingerprint_of(own.file)}")
 
 
 def _create_store(data: Path) -> str:
@@ -266,3 +299,6 @@ def _say_next(data: Path, applied: Sequence[Resource], *, service: bool) -> None
     say(f"next: {as_user}{add}   # a password for each device")
     if not service:
         say(as_called(f"      waypost edge run --data {word(data)}"))
+    if build_configuration(applied).endpoint("https") is not None:
+        opens = as_called(f"waypost open --data {word(data)} --qr")
+        say(f"      {as_user}{opens}   # sign in to the console of the running gateway, here or with a phone")

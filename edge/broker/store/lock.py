@@ -12,6 +12,8 @@ from typing import Final
 from edge.broker.store.errors import StoreBusy, StoreInaccessible
 
 LOCK_NAME: Final = "store.lock"
+HUB_LOCK_NAME: Final = "hub.lock"
+"""Lock of a hub's data directory."""
 ATTEMPTS: Final = 10
 ATTEMPT_INTERVAL_S: Final = 0.01
 """Number and interval (seconds) of attempts: `is_held` holds the lock for microseconds, and a gateway that starts at

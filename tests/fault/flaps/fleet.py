@@ -144,7 +144,7 @@ def _gateway(fleet: Fleet, name: str, amqp: int, clock: Clock, stack: ExitStack,
     link = stack.enter_context(CutLink(amqp))
     url = f"amqps://localhost:{link.port}"
     told = ("--name", name, "--hub", url, "--token", fleet.command("token", "create"), "--forward", "plant/#")
-    places = ("--mqtt", f"127.0.0.1:{mqtt}", "--amqp", "none", "--http", "127.0.0.1:0")
+    places = ("--mqtt", f"127.0.0.1:{mqtt}", "--amqp", "none", "--http", "127.0.0.1:0", "--https", "none")
     done = run_waypost("edge", "init", "--data", str(data), *told, *places)
     assert done.returncode == 0, done.stderr
     process = Waypost(fleet.folder / f"{name}.log", "edge", "run", "--data", str(data))

@@ -70,8 +70,6 @@ def test_valid_configurations_are_accepted(text: str) -> None:
         (gateway("{limits: {handshakeS: false}}"), "expected a number, not false"),
         (gateway("{hub: {url: 'mqtt://h'}}"), 'spec.hub.url: "mqtt://h" is not a hub URL'),
         (gateway("{hub: {url: 'amqp://h', tls: {}}}"), "amqp://h does not use TLS"),
-        (gateway("{listeners: {mqtts: 'h:1'}}"), "spec.listeners.mqtts: a listener with TLS needs listeners.tls"),
-        (gateway("{listeners: {mqttWss: 'h:1'}}"), "spec.listeners.mqttWss: a listener with TLS needs listeners.tls"),
         (gateway("{listeners: {mqttWs: 'h:1', mqtt: 'h:1'}}"), "spec.listeners.mqttWs: h:1 is already used by mqtt"),
         (
             gateway("{listeners: {tls: {certificate: c, key: k, clientRequired: true}}}"),

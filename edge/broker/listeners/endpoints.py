@@ -1,4 +1,4 @@
-"""Endpoints of a running gateway: a file in its data directory, read by the commands that query the gateway.
+"""Endpoints of a running gateway or hub: a file in its data directory, read by the commands that query it.
 
 The system may choose the ports, or options of the command line set them, so the configuration does not have them.
 """
@@ -14,7 +14,7 @@ import msgspec
 
 from bridge.resources.endpoint import ListenEndpoint, authority
 from edge.broker.security.private_file import write_private
-from edge.broker.store.lock import is_held
+from edge.broker.store.lock import HUB_LOCK_NAME, is_held
 
 FILE_NAME: Final = "endpoints.json"
 
@@ -26,14 +26,15 @@ def write_endpoints(data: Path, bound: Mapping[str, tuple[str, int]]) -> None:
 
 
 def remove_endpoints(data: Path) -> None:
-    """Remove the file. A killed gateway leaves it behind; `running_endpoints` then ignores it."""
+    """Remove the file. A killed process leaves it behind; `running_endpoints` then ignores it."""
     with contextlib.suppress(OSError):
         (data / FILE_NAME).unlink()
 
 
 def running_endpoints(data: Path) -> Mapping[str, ListenEndpoint] | None:
-    """Return the listeners of the gateway that runs on this data directory; None when none runs, or it wrote none."""
-    if not is_held(data):
+    """Return the listeners of the gateway or hub that runs on this data directory; None when none runs, or it wrote
+    none."""
+    if not (is_held(data) or is_held(data, HUB_LOCK_NAME)):
         return None
     try:
         places = msgspec.json.decode((data / FILE_NAME).read_bytes(), type=dict[str, str])
