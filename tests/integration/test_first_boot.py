@@ -243,7 +243,7 @@ def test_devices_are_served_over_tls_with_the_certificate_of_the_hub(fleet: Enro
         page = http.client.HTTPSConnection("127.0.0.1", ports["https"], timeout=WAIT_S, context=trusting)
         statuses = {}
         for name in ("tls.local", "elsewhere.example"):
-            page.request("GET", "/", headers={"Host": name})
+            page.request("GET", "/api/v1/status", headers={"Host": name})
             with page.getresponse() as answer:
                 statuses[name] = answer.status
                 answer.read()
