@@ -51,5 +51,6 @@ def _problems(url: str, timeout_s: float) -> Sequence[HealthProblem]:
         with urllib.request.urlopen(url, timeout=timeout_s) as answer:  # noqa: S310 - http
             body = answer.read()
     except urllib.error.HTTPError as refused:  # 503 is the answer of a gateway with errors
-        body = refused.read()
+        with refused:
+            body = refused.read()
     return msgspec.json.decode(body, type=_Health).problems
