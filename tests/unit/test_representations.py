@@ -64,7 +64,7 @@ def telling(cls: type[Any]) -> list[str]:
     """Return the fields of a class that hold content or secrets."""
     kinds: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
-        kinds.update(vars(base).get("__annotations__", {}))
+        kinds.update(inspect.get_annotations(base))
     words = {name: str(getattr(kind, "__forward_arg__", kind)) for name, kind in kinds.items()}
     return [name for name in fields(cls) if TELLING.fullmatch(name) and words.get(name) not in HARMLESS]
 
