@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from bridge.hidden import hides
 from edge.broker.http.limits import SESSION_IDLE_S, SESSION_STAY_S, SESSIONS_MAX, SESSIONS_OF_ONE_MAX
 from edge.broker.model.authorization import Ended, Grant
 
@@ -79,6 +80,7 @@ class BrowserSession:
                 ended.set_result(why)
 
 
+@hides("token")
 class OpenedSession(NamedTuple):
     """A new session and its token, which is not kept."""
 
