@@ -19,7 +19,8 @@ export function onSignedOut(action) {
 }
 
 async function request(method, path, body) {
-  const headers = body === undefined ? {} : { "Content-Type": "application/json" };
+  // A request of a script: the browser's own password dialog must not come up.
+  const headers = { "X-Requested-With": "waypost", ...(body === undefined ? {} : { "Content-Type": "application/json" }) };
   let answer;
   try {
     // The address of the page may have a name and a password; those of a request must not.

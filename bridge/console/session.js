@@ -12,6 +12,7 @@ import { Shared, useShared } from "./state.js";
  * @property {boolean} view @property {boolean} manage rights on the whole node
  * @property {boolean} open the node has no authentication
  * @property {boolean} secure the connection is encrypted, or does not leave this machine
+ * @property {string[]} methods ways to sign in: `password`, `token`
  */
 
 const current = new Shared(/** @type {Session | null} */ (null));
@@ -64,7 +65,9 @@ export function SignedIn({ title, children }) {
 function SignIn({ title, session, failed }) {
   const [user, setUser] = useState("");
   const [password, setPassword] = useState("");
+  const [token, setToken] = useState("");
   const [stay, setStay] = useState(false);
+  const byToken = session.methods.includes("token");
   const [error, setError] = useState(failed);
   const [running, setRunning] = useState(false);
   useEffect(() => {
@@ -74,11 +77,12 @@ function SignIn({ title, session, failed }) {
     event.preventDefault();
     setRunning(true);
     try {
-      current.set(await post("/api/v1/session", { user, password, stay }));
-      if (!current.value.view) setError(new Error(`${user} has no right to view this node`));
+      current.set(await post("/api/v1/session", byToken ? { token, stay } : { user, password, stay }));
+      if (!current.value.view) setError(new Error(`${current.value.user} has no right to view this node`));
     } catch (refused) {
       setError(refused);
       setPassword("");
+      setToken("");
     }
     setRunning(false);
   }
@@ -87,10 +91,13 @@ function SignIn({ title, session, failed }) {
     ${!session.secure && html`<p class="note-warn">This connection is not encrypted: a password can be read on the way. Use the
       https address of this node.</p>`}
     <form onSubmit=${submit}>
-      <label>User<input class="input" name="user" autocomplete="username" autocapitalize="none" spellcheck="false" required value=${user}
-        onInput=${(event) => setUser(event.target.value)} /></label>
-      <label>Password<input class="input" name="password" type="password" autocomplete="current-password" required value=${password}
-        onInput=${(event) => setPassword(event.target.value)} /></label>
+      ${byToken
+        ? html`<label>Token of the issuer<input class="input" type="password" autocomplete="off" required value=${token}
+            onInput=${(event) => setToken(event.target.value)} /></label>`
+        : html`<label>User<input class="input" name="user" autocomplete="username" autocapitalize="none" spellcheck="false" required value=${user}
+            onInput=${(event) => setUser(event.target.value)} /></label>
+          <label>Password<input class="input" name="password" type="password" autocomplete="current-password" required value=${password}
+            onInput=${(event) => setPassword(event.target.value)} /></label>`}
       <label class="check"><input type="checkbox" checked=${stay} onChange=${(event) => setStay(event.target.checked)} /> Stay signed in on this
         device for 12 hours</label>
       <${ErrorNote} error=${error} />

@@ -199,7 +199,11 @@ def test_api_refuses_invalid_and_unknown_requests(tmp_path: Path) -> None:
             ("/api/v1/gateways?limit=0", 400),
             ("/api/v1/gateways?limit=100000", 400),
             ("/api/v1/gateways?limit=x", 400),
-            ("/api/v1/gateways?connected=maybe", 400),
+            ("/api/v1/gateways?state=maybe", 400),
+            ("/api/v1/gateways?sort=luck", 400),
+            ("/api/v1/gateways?selector=a=b=c", 400),
+            ("/api/v1/gateways?after=x", 400),
+            ("/api/v1/events?topics=weather", 400),
             ("/api/v1/gateways/nobody", 404),
             ("/nothing", 404),
             ("/api/v1/commands/a%00b", 400),  # PostgreSQL rejects NUL; the registry is fine
@@ -207,7 +211,7 @@ def test_api_refuses_invalid_and_unknown_requests(tmp_path: Path) -> None:
             ("/api/v1/gateways/a%00b", 400),
         ):
             assert ask(running, "GET", path).status == code
-        assert document(running, "/api/v1/gateways") == {"gateways": [], "next": None}
+        assert document(running, "/api/v1/gateways") == {"gateways": [], "next": None, "total": 0}
         page = ask(running, "GET", "/").body.decode()
         assert "<title>Waypost hub</title>" in page
         assert "http://" not in page.replace("http://www.w3.org/2000/svg", ""), "the page loads nothing from elsewhere"

@@ -205,7 +205,7 @@ class TestApplications:
 
 
 class TestHttp:
-    PATHS = ("/", "/metrics", "/api/v1/status", "/api/v1/gateways", "/api/v1/gateways/gw1", "/nothing")
+    PATHS = ("/metrics", "/api/v1/status", "/api/v1/fleet", "/api/v1/gateways", "/api/v1/gateways/gw1", "/nothing")
 
     @pytest.mark.parametrize("path", PATHS)
     def test_reading_requires_login(self, hub: TenantHub, path: str) -> None:
@@ -214,15 +214,20 @@ class TestHttp:
 
     def test_reading_requires_view(self, hub: TenantHub) -> None:
         assert [hub.ask(path, "narrow@alpha")[0] for path in self.PATHS] == [403, 403, 403, 403, 403, 404]
-        assert [hub.ask(path, "app@alpha")[0] for path in self.PATHS] == [200, 403, 200, 200, 200, 404]
+        assert [hub.ask(path, "app@alpha")[0] for path in self.PATHS] == [403, 200, 200, 200, 200, 404]
         assert [hub.ask(path, "ops@alpha")[0] for path in self.PATHS] == [200, 200, 200, 200, 404, 404]
 
-    @pytest.mark.parametrize("query", ["", "?tenant=beta", "?after_tenant=a&after=z", "?after_tenant=beta&after=a"])
+    @pytest.mark.parametrize("query", ["", "?tenant=beta", "?state=danger", "?sort=name&limit=1", "?after=1"])
     def test_list_has_only_own_gateways(self, hub: TenantHub, query: str) -> None:
         status, page = hub.ask(f"/api/v1/gateways{query}", "app@alpha")
         assert status == 200
         assert {gateway["tenant"] for gateway in page["gateways"]} <= {"alpha"}
         assert "beta" not in json.dumps(page)
+
+    def test_fleet_counts_only_own_gateways(self, hub: TenantHub) -> None:
+        fleet, page = hub.ask("/api/v1/fleet", "app@beta")[1], hub.ask("/api/v1/gateways", "app@beta")[1]
+        assert fleet["total"] == page["total"] < hub.ask("/api/v1/fleet", "ops@alpha")[1]["total"]
+        assert "alpha" not in json.dumps(fleet)
 
     def test_gateway_of_another_tenant_is_not_found(self, hub: TenantHub) -> None:
         assert hub.ask("/api/v1/gateways/gw1", "app@alpha")[1]["tenant"] == "alpha"

@@ -1,0 +1,131 @@
+"""Stories of people at the consoles, from sign-in to the cause of a refused device."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import paho.mqtt.client as paho
+import pytest
+from playwright.sync_api import Browser
+
+from tests.console.visit import PHONE, visiting
+from tests.fault.hostile.web import gateway_of
+from tests.support.command import PROGRAM
+from tests.support.configured_gateway import gateway_with, user
+from tests.support.processes import Waypost
+
+USERS = "".join((user("viewer", "view"), user("boss", "manage"), user("pump7", "send, recv")))
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    """Yield a gateway with users."""
+    with gateway_with(tmp_path_factory.mktemp("guarded"), gateway_of(extra=USERS)) as running:
+        yield running
+
+
+def base_of(server: Waypost) -> str:
+    return f"http://127.0.0.1:{server.port('http')}/"
+
+
+def test_person_signs_in_looks_and_signs_out(browser: Browser, guarded: Waypost) -> None:
+    with visiting(browser, base_of(guarded)) as visit:
+        page = visit.page
+        page.goto(visit.base)
+        page.get_by_label("User").fill("viewer")
+        page.get_by_label("Password", exact=True).fill("wrong")
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("alert").wait_for()
+        assert visit.violations() == []
+        page.get_by_label("Password", exact=True).fill("viewer")
+        page.get_by_role("button", name="Sign in").click()
+        visit.see("Messages a second")
+        page.reload()
+        visit.see("signed in as")
+        page.get_by_role("link", name="sign out").click()
+        page.get_by_role("button", name="Sign in").wait_for()
+        visit.wrong.clear()  # the browser itself reports the refused sign-in
+
+
+def test_signing_out_in_one_tab_ends_the_other(browser: Browser, guarded: Waypost) -> None:
+    with visiting(browser, base_of(guarded)) as visit:
+        visit.page.goto(visit.base)
+        visit.page.get_by_label("User").fill("viewer")
+        visit.page.get_by_label("Password", exact=True).fill("viewer")
+        visit.page.get_by_role("button", name="Sign in").click()
+        visit.see("Messages a second")
+        other = visit.page.context.new_page()
+        other.goto(visit.base)
+        other.get_by_text("Messages a second").first.wait_for()
+        other.get_by_role("link", name="sign out").click()
+        visit.page.get_by_role("button", name="Sign in").wait_for()
+        visit.wrong.clear()  # requests of the ended session
+
+
+def test_link_of_the_machine_signs_in_once_on_a_phone(browser: Browser, guarded: Waypost) -> None:
+    command = [*PROGRAM, "open", "--data", str(guarded.data), "--print"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    found = re.search(r"https?://\S+#link=\S+", printed)
+    assert found is not None, printed
+    link = base_of(guarded) + found[0][found[0].index("#") :]
+    with visiting(browser, base_of(guarded), viewport=PHONE) as visit:
+        visit.page.goto(link)
+        visit.see("Messages a second")
+        assert "link=" not in visit.page.url
+    with visiting(browser, base_of(guarded)) as visit:
+        visit.page.goto(link)
+        visit.page.get_by_role("button", name="Sign in").wait_for()
+        visit.wrong.clear()
+
+
+def test_refused_device_is_seen_with_its_reason_at_once(browser: Browser, guarded: Waypost) -> None:
+    for _ in range(3):
+        client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="pump7-id", protocol=paho.MQTTv5)
+        client.username_pw_set("pump7", "wrong")
+        client.connect("127.0.0.1", guarded.port("mqtt"))
+        client.loop_start()
+        time.sleep(0.2)
+        client.loop_stop()
+    with visiting(browser, base_of(guarded)) as visit:
+        visit.page.goto(visit.base)
+        visit.page.get_by_label("User").fill("viewer")
+        visit.page.get_by_label("Password", exact=True).fill("viewer")
+        visit.page.get_by_role("button", name="Sign in").click()
+        visit.see("Messages a second")
+        visit.open("#/devices?show=refused")  # the overview links to it: one click
+        row = visit.page.get_by_role("row").filter(has_text="pump7")
+        row.first.wait_for()
+        assert "password" in row.first.inner_text().lower()
+        assert "Next:" in row.first.inner_text()
+        assert visit.violations() == []
+
+
+def test_connected_device_is_shown_and_disconnected(browser: Browser, guarded: Waypost, tmp_path: Path) -> None:
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="pump7-id", protocol=paho.MQTTv5)
+    client.username_pw_set("pump7", "pump7")
+    gone: list[object] = []
+    client.on_disconnect = lambda *found: gone.append(found)
+    client.connect("127.0.0.1", guarded.port("mqtt"))
+    client.loop_start()
+    try:
+        with visiting(browser, base_of(guarded)) as visit:
+            page = visit.page
+            page.goto(visit.base)
+            page.get_by_label("User").fill("boss")
+            page.get_by_label("Password", exact=True).fill("boss")
+            page.get_by_role("button", name="Sign in").click()
+            visit.see("Messages a second")
+            visit.open("#/devices")
+            page.get_by_role("link", name="pump7-id").first.click()
+            page.get_by_role("button", name="Disconnect").click()
+            page.get_by_role("dialog").get_by_role("button", name="Disconnect").click()
+            deadline = time.monotonic() + 20
+            while not gone and time.monotonic() < deadline:
+                page.wait_for_timeout(100)
+            assert gone
+    finally:
+        client.loop_stop()
