@@ -68,9 +68,11 @@ def assert_consoles_open(reader: Reader, authority: Path) -> None:
     assert len(consoles) == len(users) == 2
     for place, (user, password) in zip(consoles, users, strict=True):
         url = reader.translate(place)
-        assert httpx.get(url, verify=context).status_code == 401
-        page = httpx.get(url, verify=context, auth=(user, reader.passwords[password]))
+        page = httpx.get(url, verify=context)
         assert (page.status_code, "<title>Waypost" in page.text) == (200, True)
+        status = f"{url.rstrip('/')}/api/v1/status"
+        assert httpx.get(status, verify=context).status_code == 401
+        assert httpx.get(status, verify=context, auth=(user, reader.passwords[password])).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ EDGE = (
     "edge.broker.amqp.incoming:IncomingLink.received",
     "edge.broker.router.router:Router.publish",
     "edge.broker.delivery.log:LogSubscription.arrived",
-    "edge.broker.delivery.log:LogSubscription.hand",
+    "edge.broker.delivery.log:LogSubscription.hand_over",
     "edge.broker.store.writer:StoreWriter._commit",
     "edge.broker.store.sqlite_medium:pack",
     "edge.broker.store.reader:decode",

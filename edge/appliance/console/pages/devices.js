@@ -70,6 +70,10 @@ function Device({ id }) {
   }
   useEvery(2, load, [id]);
   const back = html`<p><a href=${address("devices")}>All devices</a></p>`;
+  if (error?.status === 404) {
+    return html`${back}<${Panel} title="Device"><${Empty} title="This device is not connected, and has no session">It is listed again when it
+      connects.<//><//>`;
+  }
   if (device === null) return html`${back}<${ErrorNote} error=${error} retry=${load} />`;
   const absent = device.state === "absent";
   return html`${back}<${ErrorNote} error=${error} />
