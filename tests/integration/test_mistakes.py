@@ -239,7 +239,7 @@ MISTAKES = (
         "a protocol for another",
         "{simulate} --protocol mqtt --url amqp://127.0.0.1:1 --name d",
         2,
-        ("does not go with --protocol mqtt",),
+        ("does not match --protocol mqtt",),
     ),
     Mistake(
         "no rights for an address",
@@ -444,7 +444,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     guarded, gateway = folder / "guarded", folder / "gw"
     for data in (gateway, guarded):
         listeners = f"--amqp 127.0.0.1:{free_port()} --http none --hub amqp://127.0.0.1:1 --forward plant/#"
-        made(f"edge init --data {data} --name hall --mqtt 127.0.0.1:{free_port()} {listeners}")
+        made(f"edge init --data {data} --name hall --mqtt 127.0.0.1:{free_port()} --https none {listeners}")
         made(f"device add pump7 --data {data} --profile sensor --password-stdin", "right\n")
     (folder / "foreign").mkdir()
     (folder / "foreign" / "thesis.txt").write_text("mine")
