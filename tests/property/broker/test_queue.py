@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from bridge.amqp_values import DescribedValue, Ubyte, Ulong, encode
 from bridge.message import AMQP, GROUPED, Run, Stored
 from edge.broker.delivery.pattern import Joinable
+from edge.broker.limits import RETURNED_WAIT_S
 from edge.broker.model.interfaces import DeliveryOutcome, Subscription
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import SubscribeOptions
@@ -165,7 +166,8 @@ class QueueMachine(RuleBasedStateMachine):
         if outcome is not DeliveryOutcome.ACCEPTED:
             self.waiting[position] = body
         subscription.settle(receiver, position, position, outcome)
-        self.site.settle_down()
+        # For some seconds a returned message waits for others, even for those without credit.
+        self.site.settle_down(wait_s=0.0 if outcome is DeliveryOutcome.ACCEPTED else RETURNED_WAIT_S)
 
     @rule()
     def restart(self) -> None:
