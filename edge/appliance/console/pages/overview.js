@@ -41,8 +41,8 @@ export function Overview({ figures: status }) {
         ${points && html`<${TimeChart} title="Messages a second" unit="per second" times=${timesOf(points)} off=${offOf(points)}
           summary=${`${rate(recent(points.received_per_s))} arrive, ${rate(recent(points.acked_per_s))} are taken by the hub`}
           lines=${[
-            { label: "arrived", values: points.received_per_s, tone: "c1", fill: true },
-            { label: "taken by the hub", values: points.acked_per_s, tone: "c3", dashed: true },
+            { label: "arrived", values: smooth(points, points.received_per_s), tone: "c1", fill: true },
+            { label: "taken by the hub", values: smooth(points, points.acked_per_s), tone: "c3", dashed: true },
           ]} />`}
       <//>
       <${Panel} title="Waiting for the hub" span=${4} extra=${html`<span class="small soft">peak ${number(peak(points))}</span>`}>
@@ -132,6 +132,18 @@ function commitText(commits) {
 
 const total = (counts) => Object.values(counts ?? {}).reduce((sum, count) => sum + count, 0);
 const RECENT = 5;
+const SMOOTH_S = 10;
+
+/** Means over some seconds where a point is shorter: the counters grow in steps of commits and batches. */
+function smooth(points, values) {
+  const width = Math.floor(SMOOTH_S / points.step_s);
+  if (width < 2) return values;
+  return values.map((value, place) => {
+    if (value === null) return null;
+    const known = values.slice(Math.max(0, place - width + 1), place + 1).filter((each) => each !== null);
+    return known.reduce((sum, each) => sum + each, 0) / known.length;
+  });
+}
 
 /** Mean of the last points: the counters grow in steps of a commit. */
 function recent(values) {
