@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.application import needing
-from edge.broker.http.peer import peer_of
+from edge.broker.http.peer import peer_of, wait_closed
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import HttpRoute
 from edge.broker.limits import TOPIC_LEVELS_MAX
@@ -62,7 +62,7 @@ async def _events(
     """Yield lines until the client has closed, the time is over or the gateway stops; then end the trace."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + seconds_max
-    gone = asyncio.ensure_future(_wait_closed(request))
+    gone = asyncio.ensure_future(wait_closed(request.receive))
     gone.add_done_callback(lambda _: arrived.set())
     encode = msgspec.json.Encoder().encode
     try:
@@ -80,9 +80,3 @@ async def _events(
     finally:
         gone.cancel()
         tracer.leave(watch)
-
-
-async def _wait_closed(request: Request) -> None:
-    """Return when the client has closed its connection."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

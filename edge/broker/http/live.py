@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from edge.broker.http.access import AdmittedClient, HttpAccess
-from edge.broker.http.peer import peer_of
+from edge.broker.http.peer import peer_of, wait_closed
 from edge.broker.http.refusal import RequestRefused
 
 EVENTS: Final = "/api/v1/events"
@@ -207,7 +207,7 @@ class _EventStream(Response):
             subscriber = self._feed.subscribe(self._topics)
             stack.callback(self._feed.unsubscribe, subscriber)
             client.ended.add_done_callback(lambda _: subscriber.end())
-            gone = asyncio.ensure_future(_wait_closed(receive))
+            gone = asyncio.ensure_future(wait_closed(receive))
             gone.add_done_callback(lambda _: subscriber.end())
             stack.callback(gone.cancel)
             with peer_of(self._request).parking():
@@ -219,9 +219,3 @@ class _EventStream(Response):
                         async with asyncio.timeout(KEEP_ALIVE_S):
                             await subscriber.arrived.wait()
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _wait_closed(receive: Receive) -> None:
-    """Return when the client has closed its connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from starlette.requests import Request
+from starlette.types import Receive
 
 KEY: Final = "peer"
 """Key in the state of an ASGI scope."""
@@ -73,6 +74,12 @@ class HttpPeer:
         finally:
             self.parked = False
             self._changed()
+
+
+async def wait_closed(receive: Receive) -> None:
+    """Return when the client has closed its connection. `receive`: of a request without a body."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def peer_of(request: Request) -> HttpPeer:
