@@ -211,8 +211,7 @@ class FleetView:
         async with self._reading:
             if self.clock() - self._seen_at < FRESH_S:
                 return self._seen
-            if self.clock() - self._labels_at >= LABELS_FRESH_S:
-                self._labels, self._labels_at = await self.read_labels(), self.clock()
+            await self._refresh_labels()
             keys = iter([key for key in self.fleet.gateways if self.tenant in (None, key[0])])
             seen: list[SeenGateway] = []
             while some := list(islice(keys, SLICE)):
@@ -228,7 +227,8 @@ class FleetView:
         gateway = self.fleet.gateways.get(key) if self.tenant in (None, key[0]) else None
         if gateway is None:
             return None
-        await self.gateways()
+        async with self._reading:
+            await self._refresh_labels()
         return classify(gateway, self._labels.get(key, {}), self.now_us())
 
     async def select(self, query: GatewayQuery) -> list[SeenGateway]:
@@ -238,6 +238,6 @@ class FleetView:
             found.sort(key=_SORTS[query.sort], reverse=query.down)
         return found
 
-    def forget_labels(self) -> None:
-        """Read the labels again before the next list, as some have changed."""
-        self._labels_at = self._seen_at = float("-inf")
+    async def _refresh_labels(self) -> None:
+        if self.clock() - self._labels_at >= LABELS_FRESH_S:
+            self._labels, self._labels_at = await self.read_labels(), self.clock()

@@ -11,6 +11,7 @@ import pytest
 from cloud.hub.fleet import FleetState
 from cloud.hub.fleet_view import (
     CAUSE_GATEWAYS_MIN,
+    LABELS_FRESH_S,
     TOGETHER_S,
     FleetCondition,
     FleetView,
@@ -121,7 +122,7 @@ def test_list_is_kept_for_some_seconds_and_labels_longer() -> None:
         world.now_s += 3
         assert len(await view.gateways()) == 2
         assert world.label_reads == 1
-        view.forget_labels()
+        world.now_s += LABELS_FRESH_S
         await view.gateways()
         assert world.label_reads == 2
 
