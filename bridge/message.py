@@ -62,7 +62,11 @@ class Run(msgspec.Struct, gc=False):
     @property
     def size(self) -> int:
         """Bytes of all messages, counting address and properties for each."""
-        return sum(map(len, self.bodies)) + (len(self.properties) + len(self.address)) * len(self.bodies)
+        bodies = self.bodies
+        each = len(self.properties) + len(self.address)
+        if len(bodies) == 1:
+            return len(bodies[0]) + each
+        return sum(map(len, bodies)) + each * len(bodies)
 
     def __repr__(self) -> str:
         """Return counts and sizes: exceptions and logs must not show customer data."""

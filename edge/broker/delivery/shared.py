@@ -58,11 +58,10 @@ class SharedSubscription(TransientSubscription):
         pairs = [pair for pair in zip(offer.runs, offer.origins, strict=True) if not is_from(pair[0], self._not_from)]
         self._keep([run for run, _ in pairs], [origin for _, origin in pairs])
 
-    def _keep_one(self, run: Run) -> bool:
-        if self._checked_to and len(self._waiting or ()) >= UNSELECTED_MAX:
-            self._drop(run)
+    def _has_room(self, runs: int, size: int) -> bool:
+        if self._checked_to and len(self._waiting or ()) + runs > UNSELECTED_MAX:
             return False
-        return super()._keep_one(run)
+        return super()._has_room(runs, size)
 
     def end(self) -> None:
         """End the subscription, and remove all consumers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from bridge.message import QOS_MASK, Run, Stored, is_from
 from bridge.publisher import client_of, device_of
@@ -158,32 +158,47 @@ class TransientSubscription:
     def _keep(self, runs: Sequence[Run], origins: Sequence[Origin | None]) -> None:
         """Keep runs until a consumer has credit, as far as there is room, and deliver to consumers with credit. While
         too much waits, hold back the origins, one for each run."""
-        kept = [(run, origin) for run, origin in zip(runs, origins, strict=True) if self._keep_one(run)]
-        self._pump_once()
+        sizes = [run.size for run in runs]
         pool = self._pool
+        kept: Iterable[tuple[Run, Origin | None]] = zip(runs, origins, strict=True)
+        if self._has_room(len(runs), sum(sizes)):  # and so for each of them
+            self._append(runs, sum(sizes))
+        else:
+            kept = [pair for pair, size in zip(kept, sizes, strict=True) if self._keep_one(pair[0], size)]
+        self._pump_once()
         if self.pace is SubscriberPace.STALLED or not pool.is_under_pressure(self._waiting_bytes):
             return
         for run, origin in kept:
             if not self._is_its_own(run):
                 pool.pressure.press(self, origin)
 
-    def _keep_one(self, run: Run) -> bool:
+    def _keep_one(self, run: Run, size: int) -> bool:
         """Keep a run until a consumer has credit, or drop it. Return True when it is kept."""
-        size, pool = run.size, self._pool
-        if not pool.admits(size, self._waiting_bytes):
+        if not self._has_room(1, size):
             self._pump_once()
-            if not pool.admits(size, self._waiting_bytes):
+            if not self._has_room(1, size):
                 self._drop(run)
                 return False
+        self._append((run,), size)
+        return True
+
+    def _has_room(self, runs: int, size: int) -> bool:
+        """Return True when this number of runs may wait, of `size` bytes together."""
+        return self._pool.admits(size, self._waiting_bytes)
+
+    def _append(self, runs: Sequence[Run], size: int) -> None:
+        """Let runs wait that have room; `size` of them together."""
         if self._waiting is None:
             self._waiting = deque()
-        if run.flags & QOS_MASK or self.shares:
-            self._waiting.append(Stored(self._position, 0, run))
-            self._position += len(run.bodies)
-        else:
-            self._waiting.append(Stored(SETTLED, 0, run))
+        append, position, shares = self._waiting.append, self._position, self.shares
+        for run in runs:
+            if shares or run.flags & QOS_MASK:
+                append(Stored(position, 0, run))
+                position += len(run.bodies)
+            else:
+                append(Stored(SETTLED, 0, run))
+        self._position = position
         self._changed(size)
-        return True
 
     def _pump_once(self) -> None:
         """Deliver waiting messages, unless this continues in the next turn anyway."""
@@ -229,14 +244,15 @@ class TransientSubscription:
         if count < total:
             waiting.appendleft(part_of(first, count, total))
             first = part_of(first, 0, count)
-        size = first.run.size
-        if count < total or not waiting or self.shares or len(self.group.consumers) > 1 or first.run.qos > 1:
+        position, run = first.position, first.run
+        size = run.size
+        if count < total or not waiting or self.shares or len(self.group.consumers) > 1 or run.qos > 1:
             return (first,), size
-        runs, position = [first.run], first.position
+        runs = [run]
         acknowledged = total if position >= 0 else 0
         credit -= total
         while waiting and size < LIVE_PUMP_BYTES_MAX and not self._dropped_expired(waiting):
-            following, run = waiting[0].position, waiting[0].run
+            following, _, run = waiting[0]
             credit -= len(run.bodies)
             if credit < 0 or run.qos > 1 or (acknowledged and following not in (SETTLED, position + acknowledged)):
                 break
