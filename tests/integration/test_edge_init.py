@@ -90,6 +90,15 @@ def test_options_configure_a_hub(tmp_path: Path) -> None:
     assert "applied already" in error_of("edge", "init", "--data", data, "--name", "other", code=2)
 
 
+def test_gateway_for_this_machine_alone_opens_no_listener_for_others(tmp_path: Path) -> None:
+    listeners = ["--mqtt", "127.0.0.1:1883", "--amqp", "none"]
+    made = output_of("edge", "init", "--data", str(tmp_path / "gw"), *listeners)
+    assert "https" not in output_of("get", "--data", str(tmp_path / "gw"), "-o", "yaml")
+    assert "console for other machines" not in made
+    output_of("edge", "init", "--data", str(tmp_path / "other"), *listeners, "--https", "0.0.0.0:8444")
+    assert "0.0.0.0:8444" in output_of("get", "--data", str(tmp_path / "other"), "-o", "yaml")
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

@@ -30,7 +30,9 @@ from edge.appliance.initial.defaults import AMQP, HTTP, HTTPS, MQTT
     "--http", metavar="HOST:PORT", help=f"Address of console, status and HTTP API, or none.  [default: {HTTP}]"
 )
 @click.option(
-    "--https", metavar="HOST:PORT", help=f"The same over TLS, for other machines, or none.  [default: {HTTPS}]"
+    "--https",
+    metavar="HOST:PORT",
+    help=f"The same over TLS, for other machines, or none.  [default: {HTTPS}, none if the others are loopback]",
 )
 @click.option("--hub", "hubs", metavar="URL", multiple=True, help=HUB_HELP + " Needs --forward.")
 @click.option("--proxy", metavar="URL", envvar=PROXY_VARIABLE, help=PROXY_HELP)

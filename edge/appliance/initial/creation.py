@@ -128,13 +128,21 @@ def _remove_empty(folders: Sequence[Path]) -> None:
 
 
 def _preset(options: InitOptions) -> FirstGateway:
-    """Return the options, with defaults for the others. Raises CommandError."""
+    """Return the options, with defaults for the others. Raises CommandError.
+
+    A gateway whose other listeners serve this machine alone has no console for other machines unless one is asked for.
+    """
+    mqtt = _listener_address("mqtt", MQTT if options.mqtt is None else options.mqtt)
+    amqp = _listener_address("amqp", AMQP if options.amqp is None else options.amqp)
+    http = _listener_address("http", HTTP if options.http is None else options.http)
+    private = all(ListenEndpoint.parse(place).loopback for place in (mqtt, amqp, http) if place is not None)
+    https = options.https if options.https is not None else NONE if private else HTTPS
     return FirstGateway(
         name=_machine_name() if options.name is None else options.name,
-        mqtt=_listener_address("mqtt", MQTT if options.mqtt is None else options.mqtt),
-        amqp=_listener_address("amqp", AMQP if options.amqp is None else options.amqp),
-        http=_listener_address("http", HTTP if options.http is None else options.http),
-        https=_listener_address("https", HTTPS if options.https is None else options.https),
+        mqtt=mqtt,
+        amqp=amqp,
+        http=http,
+        https=_listener_address("https", https),
         hub=options.hub,
         proxy=proxy_of(options.proxy),
         forward=options.forward,
