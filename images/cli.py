@@ -37,7 +37,7 @@ into_option = click.option(
 
 @click.group()
 def image() -> None:
-    """Build a gateway as a folder, a Debian package, a card image or a container image.
+    """Build a gateway to install. As a folder, a Debian package, a card image or a container image.
 
     Build steps with unchanged inputs are skipped.
     """
@@ -52,7 +52,7 @@ def image() -> None:
 def freeze(
     cache: Path | None, mirror: str | None, security_mirror: str | None, machine: str | None, fresh: bool, out: Path
 ) -> None:
-    """Build a folder with a gateway and its own Python.
+    """Build a gateway with its own Python.
 
     \b
     It runs on machines without Python:
@@ -78,7 +78,7 @@ def freeze(
 def package(
     cache: Path | None, mirror: str | None, security_mirror: str | None, machine: str | None, fresh: bool, out: Path
 ) -> None:
-    """Build a Debian package of a gateway, for Debian 12 or newer and Raspberry Pi OS.
+    """Build a Debian package of a gateway. It is for Debian 12 or newer and Raspberry Pi OS.
 
     \b
     Install it on the gateway's machine, which also starts it:
@@ -180,7 +180,7 @@ def bundle(
     out: Path,
     url: str | None,
 ) -> None:
-    """Build the bundle of an update, signed like an image.
+    """Build the bundle of an update. It is signed like an image.
 
     Gateways accept it if their image was signed with the same key. A bundle works on all boards, because it contains
     neither firmware nor boot loader. Needs root.
@@ -226,7 +226,7 @@ image.add_command(container)
 )
 @click.option("--until", metavar="TEXT", help="With --screenshot: wait for this text on the console instead.")
 def run_image(img: Path, ports: tuple[str, ...], disk: Path | None, screenshot: Path | None, until: str | None) -> None:
-    """Boot an image in an emulated machine (QEMU).
+    """Boot an image in an emulator (QEMU).
 
     The gateway's ports on this machine are 20000 higher. This terminal is the console; Ctrl-A X stops the machine.
 

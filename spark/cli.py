@@ -37,7 +37,7 @@ _SECRET = re.compile(r"(\.secret|\.secret\.key|\.session\.token|[pP]assword)$")
 
 @click.group()
 def analytics() -> None:
-    """Fleet analytics on a lake: run the jobs, draw the report, answer SQL; find anomalies in a file."""
+    """Analyse a lake. Run the jobs, answer SQL, find anomalies, repair tables."""
 
 
 analytics.add_command(detect)
@@ -61,7 +61,7 @@ def _session_options(command: Any) -> Any:
 def run(
     lake: LakePlace, names: tuple[str, ...], follow: bool, master: str | None, settings: tuple[str, ...], as_json: bool
 ) -> None:
-    """Bring every derived table up to date with the landed data.
+    """Bring the derived tables up to date. It reads the landed data.
 
     \b
     Job        with --follow  result
@@ -84,7 +84,7 @@ def run(
 def rebuild(
     lake: LakePlace, names: tuple[str, ...], master: str | None, settings: tuple[str, ...], as_json: bool
 ) -> None:
-    """Rebuild the tables of these jobs, or of all jobs, and the tables that depend on them.
+    """Rebuild derived tables. Those of these jobs, or of all jobs, and the tables that depend on them.
 
     Use it when a derived table is damaged, when files of a landed table were restored, or when the log of one was
     cleaned before a job had read it. After an interruption run it again; other tables do not change.
@@ -97,7 +97,7 @@ def rebuild(
 @commands.lake_option
 @interruption.interruptible(interruption.CONTINUES)
 def maintain(lake: LakePlace) -> None:
-    """Compact small files, delete unused files and shorten logs. Needs no JVM.
+    """Compact tables and delete unused files. It shortens logs too, and needs no JVM.
 
     `analytics run` does it by itself for tables that have had 100 commits since the last time. Files that landed tables
     or readings no longer use stay for 7 days; files of tables that each pass rewrites stay for 2 hours.
@@ -360,7 +360,7 @@ class _Display:
 )
 @interruption.interruptible("not all pages were written")
 def report(lake: LakePlace, out: str | None, gateway: str | None, as_json: bool, facts: Path | None) -> None:
-    """Draw the derived tables as one HTML page that needs no network.
+    """Draw the report of a lake. It is one HTML page that needs no network.
 
     Reads the tables that `analytics run` made; starts no JVM.
     """

@@ -104,7 +104,7 @@ def _exit_if_unreadable() -> Iterator[None]:
 
 @click.group()
 def schema() -> None:
-    """Schemas: how to read messages of addresses that do not say it themselves.
+    """Register how to read payloads. Use it for addresses that do not say it themselves.
 
     A schema counts for messages that land after it, and for rejects, which the next pass (or `replay`) reads again.
     """
@@ -138,7 +138,7 @@ def add(
     descriptor: Path | None,
     message: str | None,
 ) -> None:
-    """Register how addresses that match PATTERN are read (`+` one level, `#` all further ones).
+    """Add or replace a schema. Addresses that match PATTERN are read by it (`+` one level, `#` all further ones).
 
     The most specific pattern wins. The same pattern again takes the former one's place.
 
@@ -234,7 +234,7 @@ def remove(lake: LakePlace, pattern: str, tenant: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 @interruptible(CONTINUES)
 def replay(lake: LakePlace, reason: str | None, address: str | None, master: str | None, as_json: bool) -> None:
-    """Read rejected messages again; those that are readable now move from reject to readings, each once.
+    """Read rejected messages again. Those that are readable now move from reject to readings, each once.
 
     A pass does this by itself after a schema was registered or a Sparkplug birth has landed. It may be killed at any
     moment: the next pass finishes it.

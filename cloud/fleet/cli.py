@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def fleet() -> None:
-    """Manage a hub's gateways: enrol, configure and revoke them; send commands to devices. Works while the hub runs."""
+    """Manage the gateways of a hub. Works while the hub runs."""
 
 
 fleet.add_command(command)
@@ -39,7 +39,7 @@ fleet.add_command(command)
 
 @fleet.group()
 def token() -> None:
-    """Manage enrolment tokens; each enrols one gateway."""
+    """Manage enrolment tokens. Each enrols one gateway."""
 
 
 @token.command()
@@ -159,7 +159,7 @@ def revoke_token(data: Path, config: Path | None, token_id: str) -> None:
 @selector_option
 @json_option
 def list_gateways(data: Path, config: Path | None, everyone: bool, selector: str | None, as_json: bool) -> None:
-    """List enrolled gateways with their labels, and the certificate of each that expires last."""
+    """List enrolled gateways. Shows the labels of each, and its certificate that expires last."""
     from cloud.hub.labels import LabelError, format_labels, parse_selector
     from edge.output.terminal import say, say_json
 
@@ -205,7 +205,7 @@ def list_gateways(data: Path, config: Path | None, everyone: bool, selector: str
 @json_option
 @click.argument("gateway")
 def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: str) -> None:
-    """Show a gateway's certificate and the report of its first start.
+    """Show one gateway. Its certificate is shown, and the report of its first start.
 
     The report lists name, networks, clock and root file system. A warning follows if the root file system is not that
     of the card image or the update.
@@ -306,7 +306,7 @@ def forget(data: Path, config: Path | None, tenant: str, as_json: bool, gateway:
 @data_option
 @config_option
 def revoke_hub(data: Path, config: Path | None) -> None:
-    """Revoke the hub's own certificate, for example because its key was stolen. The hub creates another.
+    """Revoke the hub's own certificate. Use it when its key was stolen; the hub creates another.
 
     Enrolled gateways fetch the revocation list every four hours. From then on they refuse a server with the old
     certificate; open connections continue. If the authority's key was stolen too, create a new authority and enrol

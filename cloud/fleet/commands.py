@@ -39,7 +39,7 @@ wait_option = click.option(
 
 @click.group()
 def command() -> None:
-    """Send commands to devices, show their outcomes, cancel them.
+    """Send commands to devices. Their outcomes can be shown, and waiting ones cancelled.
 
     Commands are stored in the hub's registry. A running hub sends them within a second, a stopped one at its start.
     """
@@ -76,7 +76,7 @@ def send(
     wait: str | None,
     as_json: bool,
 ) -> None:
-    """Send the command NAME with PAYLOAD to a device.
+    """Send a command to a device.
 
     \b
       waypost fleet command send pump7@hall speed '{"rpm": 900}' --data DIR --ttl 10m --response --wait 1m
@@ -172,7 +172,7 @@ def status(data: Path, config: Path | None, identifier: str, wait: str | None, a
 @click.argument("identifier", metavar="ID")
 @json_option
 def cancel(data: Path, config: Path | None, identifier: str, as_json: bool) -> None:
-    """Cancel a command that was not sent to its gateway yet.
+    """Cancel a command that was not sent yet.
 
     Exit code 1 when it is too late: the gateway may have it (`sent`, `queued`), or it is completed. ID: as in `send`
     and `list`. A running hub notifies a waiting application within a second.

@@ -83,7 +83,7 @@ def apply(
     as_json: bool,
     gateways: Sequence[str],
 ) -> None:
-    """Make the next version for these gateways: for all of them, or for none on an error.
+    """Make the next version for gateways. All of them get it, or none on an error.
 
     A running hub sends it within a second; gateways that are away get it when they connect. Messages are not affected.
     With --selector it also applies to gateways that get such labels later. If several configurations apply to a
@@ -119,7 +119,7 @@ def apply(
 @tenant_option
 @json_option
 def selectors(data: Path, config: Path | None, tenant: str, as_json: bool) -> None:
-    """List selectors with a configuration, the latest first."""
+    """List selectors with a configuration. The latest is first."""
     from cloud.hub.desired.shown import selector_row
     from edge.output.terminal import say, say_json
 
@@ -188,7 +188,7 @@ def rollback(
 @tenant_option
 @json_option
 def list_states(data: Path, config: Path | None, tenant: str, as_json: bool) -> None:
-    """List gateways with their wanted version, the version in force, and the reason if they differ."""
+    """List wanted versions and those in force. Shows the reason where they differ."""
     from cloud.hub.desired.shown import gateway_row
     from edge.output.terminal import say, say_json
 
@@ -213,7 +213,7 @@ def list_states(data: Path, config: Path | None, tenant: str, as_json: bool) -> 
 @json_option
 @click.argument("gateway")
 def get(data: Path, config: Path | None, tenant: str, number: int | None, as_json: bool, gateway: str) -> None:
-    """Print a version as YAML that can be applied again. It may contain secrets."""
+    """Print a version as YAML. It can be applied again, and may contain secrets."""
     from bridge.resources.parse import to_yaml
     from edge.output.terminal import say, say_json
 
@@ -233,7 +233,7 @@ def get(data: Path, config: Path | None, tenant: str, number: int | None, as_jso
 @json_option
 @click.argument("gateway")
 def history(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: str) -> None:
-    """List the versions of a gateway with their outcomes, the newest first."""
+    """List the versions of a gateway. They have their outcomes; the newest is first."""
     from cloud.hub.desired.shown import version_row
     from edge.output.terminal import say, say_json
 
@@ -268,7 +268,7 @@ def diff(
     exit_code: bool,
     gateway: str,
 ) -> None:
-    """Show what a file would change in a gateway's newest version, as a unified diff of YAML without secrets."""
+    """Show what a file would change. It is a unified diff of YAML, without secrets, with the newest version."""
     from bridge.resources.diff import masked, unified
     from bridge.resources.parse import read
     from bridge.resources.plan import ResourceChange, key_of

@@ -19,7 +19,7 @@ from cloud.fleet.place import config_option, data_option, json_option, open_conf
 @click.argument("gateway")
 @click.argument("labels", nargs=-1, required=True, metavar="KEY=VALUE...")
 def label(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: str, labels: Sequence[str]) -> None:
-    """Set labels of a gateway, or remove them (KEY-). GATEWAY may be a pattern: 'store-*'.
+    """Set or remove labels of a gateway. KEY- removes one. GATEWAY may be a pattern: 'store-*'.
 
     A gateway that a selector now chooses gets the selector's configuration, as a new version. One that it no longer
     chooses gets that of another matching selector, or an empty one. All changes are made, or none on an error.

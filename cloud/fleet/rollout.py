@@ -39,7 +39,7 @@ rollout_argument = click.argument("rollout_id", metavar="ID")
 
 @click.group()
 def rollout() -> None:
-    """Roll out a configuration to many gateways in waves. A wave starts when the one before has succeeded."""
+    """Roll out a configuration in waves. A wave starts when the one before has succeeded."""
 
 
 @rollout.command()
@@ -134,7 +134,7 @@ def start(
 @json_option
 @click.argument("rollout_id", metavar="[ID]", required=False)
 def status(data: Path, config: Path | None, tenant: str, as_json: bool, rollout_id: str | None) -> None:
-    """Show roll-outs, or one with each of its gateways."""
+    """Show roll-outs, or one with its gateways."""
     with open_configurations(data, config) as place:
         found = [each for each in place.rollouts.all(tenant) if rollout_id in (None, each.id)]
         shown = [(each, place.rollouts.members(each.id)) for each in found]
@@ -148,7 +148,7 @@ def status(data: Path, config: Path | None, tenant: str, as_json: bool, rollout_
 @config_option
 @rollout_argument
 def pause(data: Path, config: Path | None, rollout_id: str) -> None:
-    """Pause a roll-out: send nothing more, and withhold the version from gateways that have not fetched it."""
+    """Pause a roll-out. Nothing more is sent, and gateways that have not fetched the version do not get it."""
     with open_configurations(data, config) as place:
         place.rollouts.pause(rollout_id)
     _say_state(rollout_id, "paused")
@@ -159,7 +159,7 @@ def pause(data: Path, config: Path | None, rollout_id: str) -> None:
 @config_option
 @rollout_argument
 def resume(data: Path, config: Path | None, rollout_id: str) -> None:
-    """Resume a paused or halted roll-out, without the gateways that failed."""
+    """Resume a paused or halted roll-out. It leaves out the gateways that failed."""
     with open_configurations(data, config) as place:
         place.rollouts.resume(rollout_id, time.time_ns() // 1_000)
     _say_state(rollout_id, "running")

@@ -31,7 +31,7 @@ UNREACHABLE = 3
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def hub() -> None:
-    """Run a hub: receive messages from gateways, and manage them."""
+    """Run a hub, and manage its users."""
 
 
 hub.add_command(user)
@@ -78,7 +78,7 @@ def run(
     http: str | None,
     names: tuple[str, ...],
 ) -> None:
-    """Receive messages from gateways and write them to the lake.
+    """Run a hub until SIGTERM. It writes the messages of gateways to the lake.
 
     Gateways authenticate with the certificate they got at enrolment; `waypost fleet token create` makes a token
     for that. The first start creates the certificate authority, DATA/authority: keep a copy in a safe place.
@@ -144,7 +144,7 @@ def _est_server(settings: HubSettings) -> EstServer | None:
 @hub.command()
 @click.option("--config", "config_path", type=click.Path(path_type=Path), required=True, help="Configuration (YAML).")
 def check(config_path: Path) -> None:
-    """Check a configuration file, its certificates, registry and lake. Changes nothing, opens no port."""
+    """Check the configuration of a hub. Reads certificates, registry and lake too; changes nothing, opens no port."""
     from bridge.resources.errors import ConfigurationRejected
     from cloud.hub.check import check as look
     from cloud.hub.configuration import read
@@ -165,7 +165,7 @@ def check(config_path: Path) -> None:
 
 @hub.command()
 def schema() -> None:
-    """Print the JSON schema of the hub's configuration, for editors."""
+    """Print the schema of its configuration. Editors complete and check YAML with it."""
     from bridge.resources.completion import json_schema
     from cloud.hub.configuration import KINDS
     from edge.output.terminal import say_json

@@ -35,7 +35,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="JSON instead of te
 
 @click.group()
 def user() -> None:
-    """Manage users: applications over AMQP, persons over HTTP."""
+    """Manage the users of a hub. Applications connect over AMQP, people over HTTP."""
 
 
 @user.command()

@@ -69,7 +69,7 @@ def prove(
     as_json: bool,
     metrics: Path | None,
 ) -> None:
-    """Prove that a lake has every message that its gateways accepted, or name the missing ones.
+    """Prove that a lake has every message. The missing ones of those that its gateways accepted are named.
 
     Gateways state the accepted messages of each hour and address, signed and chained (table `manifests`). Every stated
     message must be in the lake once, in the ledger as discarded, or still waiting at its gateway:

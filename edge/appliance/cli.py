@@ -57,7 +57,7 @@ _SEVERITIES: Final = {
 
 @click.group()
 def edge() -> None:
-    """Run a gateway: the broker devices connect to, its store, and the bridge to a hub."""
+    """Run and set up a gateway."""
 
 
 @edge.command()
@@ -102,7 +102,7 @@ def run(
     filters: tuple[str, ...],
     root: Path,
 ) -> None:
-    """Serve devices until SIGTERM.
+    """Run a gateway until SIGTERM.
 
     Prints one line when it is ready: `ready mqtt=HOST:PORT amqp=HOST:PORT http=HOST:PORT`.
 
@@ -334,7 +334,7 @@ edge.add_command(trace)
 @http_option
 @click.option("--json", "as_json", is_flag=True, help="Print the complete status as JSON.")
 def status(data: Path | None, http: str | None, as_json: bool) -> None:
-    """Show the status of a gateway on this machine.
+    """Show the status of a gateway.
 
     If the gateway requires a login, give --data and run this command as the gateway's user.
     """

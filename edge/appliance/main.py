@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import click
 
 from bridge.version import VERSION
-from edge.appliance.commands import COMMANDS, FROM_A_CHECKOUT
+from edge.appliance.commands import COMMANDS, FROM_A_CHECKOUT, SECTIONS
 from edge.appliance.errors import Exit, show_error
 from edge.appliance.loading import load, name_as_called
 from edge.appliance.program import log_to_stderr, program_name
@@ -48,8 +48,10 @@ class Root(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the lines of the table, so that help imports no command."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), entry.help) for name, entry in commands.items()])
 
 
 def set_up_logging(verbosity: int) -> None:
@@ -59,19 +61,27 @@ def set_up_logging(verbosity: int) -> None:
     log_to_stderr(level)
 
 
-@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Root,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(VERSION, prog_name="waypost", message="%(prog)s %(version)s")
 @click.option("-v", "--verbose", count=True, help="Log more (-v: what happens, -vv: everything).")
 @click.option("-q", "--quiet", count=True, help="Log less (-q: errors only).")
-def root(verbose: int, quiet: int) -> None:
+@click.pass_context
+def root(context: click.Context, verbose: int, quiet: int) -> None:
     """Waypost: messaging that survives the power cut, from the device to the lake.
 
-    An acknowledgement from Waypost means: on disk.
-
-    From a checkout also: `waypost demo`, `waypost test [PYTEST ARGUMENTS]`, `waypost bench` and `waypost docs`.
+    Without a command it shows what runs on this machine, what is wrong, and what to do next. From a checkout also:
+    `waypost demo`, `waypost test`, `waypost bench` and `waypost docs`.
     """
     if verbose or quiet:  # otherwise each long-running command sets up its own logging
         set_up_logging(verbose - quiet)
+    if context.invoked_subcommand is None:
+        from edge.appliance.overview import show_overview  # noqa: PLC0415 - help needs none
+
+        show_overview()
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

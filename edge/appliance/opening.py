@@ -17,7 +17,7 @@ import click
 from bridge.resources.endpoint import ListenEndpoint, authority
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.identity.own_certificate import fingerprint, lan_address
-from edge.appliance.running import ask, token_of
+from edge.appliance.running import ANSWER_S, ask, token_of
 from edge.broker.listeners.endpoints import running_endpoints
 from edge.output.terminal import say
 from edge.output.text import word
@@ -48,7 +48,7 @@ class ConsoleAddresses(NamedTuple):
 @click.option("--qr", "draws", is_flag=True, help="Draw the link as a QR code in the terminal, for a phone.")
 @click.option("--print", "prints", is_flag=True, help="Print the link instead of opening it.")
 def open_console(data: Path, draws: bool, prints: bool) -> None:
-    """Open the console of a gateway or hub that runs on this machine, and sign in as its operator.
+    """Open the console, signed in as operator. The gateway or hub has to run on this machine.
 
     The link works once, within a minute. Without a display it is printed, for a browser on another machine. Run this as
     the user the gateway or hub runs as: who can read its data directory may do everything.
@@ -57,7 +57,7 @@ def open_console(data: Path, draws: bool, prints: bool) -> None:
     With a phone in the same network:
       waypost open --data ./gw1 --qr
     """
-    console = _addresses_of(data)
+    console = find_console(data)
     shows = draws or prints or not any(os.environ.get(name) for name in _DISPLAYS)
     if draws and console.elsewhere is None:
         hint = "add one: spec.listeners.https of its Gateway resource, for example 0.0.0.0:8444"
@@ -82,7 +82,7 @@ def reachable_url(scheme: str, endpoint: ListenEndpoint) -> str:
     return f"{scheme}://{authority(host, endpoint.port)}"
 
 
-def _addresses_of(data: Path) -> ConsoleAddresses:
+def find_console(data: Path) -> ConsoleAddresses:
     """Return the addresses of the console of a data directory. Raises CommandError."""
     listening = running_endpoints(data)
     if listening is None:
@@ -106,13 +106,15 @@ def _elsewhere(listening: Mapping[str, ListenEndpoint]) -> str | None:
 def _fragment(url: str, data: Path) -> str:
     """Return the part of the link that signs in; empty without authentication. Raises CommandError."""
     token = token_of(data)
-    if _ask(f"{url}/api/v1/session", token)["open"]:
+    if ask_console(f"{url}/api/v1/session", token)["open"]:
         return ""
-    return f"#link={_ask(f'{url}/api/v1/session/link', token, method='POST')['code']}"
+    return f"#link={ask_console(f'{url}/api/v1/session/link', token, method='POST')['code']}"
 
 
-def _ask(url: str, token: str | None, *, method: str = "GET") -> Any:
-    return ask(url, token, method=method, context=_context() if url.startswith("https") else None)
+def ask_console(url: str, token: str | None, *, method: str = "GET", answer_s: float = ANSWER_S) -> Any:
+    """Return the document at a URL of a console on this machine. Raises CommandError."""
+    context = _context() if url.startswith("https") else None
+    return ask(url, token, method=method, answer_s=answer_s, context=context)
 
 
 def _context() -> ssl.SSLContext:

@@ -104,7 +104,7 @@ kind_argument = click.argument("kind", type=KindWord(), metavar="KIND")
 )
 @click.option("--dry-run", is_flag=True, help="Check everything and show what would change; write nothing.")
 def apply(data: Path, names: Sequence[str], as_json: bool, local: bool, dry_run: bool) -> None:
-    """Apply resources from YAML: all of them, or none when anything is wrong.
+    """Apply resources from YAML. All of them are applied, or none when anything is wrong.
 
     Resources of the same kind and name are replaced, others stay. Resources that the hub manages are refused. Stored
     messages are never touched.
@@ -136,7 +136,7 @@ def apply(data: Path, names: Sequence[str], as_json: bool, local: bool, dry_run:
 )
 @json_option
 def get(data: Path, kind: ResourceKind | None, name: str | None, form: str, as_json: bool) -> None:
-    """List applied resources: all, those of a KIND, or one by NAME. YAML output can be applied again."""
+    """List applied resources. All are listed, those of a KIND, or one by NAME. YAML output can be applied again."""
     with explained("read"):
         known = Repository(data).load()
         resources = _select(known.resources, kind, name)
@@ -157,7 +157,7 @@ def get(data: Path, kind: ResourceKind | None, name: str | None, form: str, as_j
 @click.argument("name")
 @json_option
 def describe(data: Path, kind: ResourceKind, name: str, as_json: bool) -> None:
-    """Show one resource in full, without its secrets, and the fields that this version ignores."""
+    """Show one resource in full. Secrets are left out; fields that this version ignores are named."""
     with explained("read"):
         [resource] = _select(Repository(data).load().resources, kind, name)
     notes = notices([resource])
@@ -175,7 +175,7 @@ def describe(data: Path, kind: ResourceKind, name: str, as_json: bool) -> None:
 @json_option
 @click.option("--exit-code", is_flag=True, help="Exit with 1 when there are differences, for scripts.")
 def diff(data: Path, names: Sequence[str], as_json: bool, exit_code: bool) -> None:
-    """Show what `apply` would change, as a unified diff of YAML."""
+    """Show what `apply` would change. The output is a unified diff of YAML."""
     if not names:
         raise click.UsageError("nothing to compare: -f FILE, -f DIR or -f -")
     with explained("compared"):
@@ -199,7 +199,7 @@ def diff(data: Path, names: Sequence[str], as_json: bool, exit_code: bool) -> No
 def delete(
     data: Path, names: Sequence[str], as_json: bool, kind: ResourceKind | None, resource_names: Sequence[str]
 ) -> None:
-    """Delete resources by KIND and NAME, or those of a file. Stored messages are never touched."""
+    """Delete resources. Name them by KIND and NAME, or by a file. Stored messages are never touched."""
     if bool(names) == bool(kind) or (kind is not None and not resource_names):
         raise click.UsageError("name what to delete: KIND NAME..., or -f FILE")
     repository = Repository(data)
@@ -222,7 +222,7 @@ def delete(
 
 @click.command()
 def schema() -> None:
-    """Print the JSON schema of a gateway's resources, for editors that complete and check YAML.
+    """Print the JSON schema of resources. Editors complete and check YAML with it.
 
     \b
       waypost schema > gateway.schema.json

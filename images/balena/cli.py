@@ -24,7 +24,7 @@ device_option = click.option("--device", metavar="NAME", help="This device alone
 
 @click.group()
 def balena() -> None:
-    """Run gateways as a fleet of balena: devices, variables, releases, images.
+    """Run gateways as a balena fleet. It sets devices, variables, releases and images.
 
     \b
     From nothing to a gateway on a Raspberry Pi 4:
@@ -65,7 +65,7 @@ def logout() -> None:
 @click.option("--tag", default="tenant", show_default=True, help="Tag of a device that names its tenant at the hub.")
 @json_option
 def devices(fleet: str, tag: str, as_json: bool) -> None:
-    """List a fleet's devices: name, tenant, release, whether they are online.
+    """List the devices of a fleet. With name, tenant, release, and if they are online.
 
     \b
     Tokens for the gateways of one tenant, at the hub:
@@ -95,7 +95,7 @@ def devices(fleet: str, tag: str, as_json: bool) -> None:
     help="CSV to write: the registered gateways.",
 )
 def register(fleet: str, file: Path, out: Path) -> None:
-    """Register the gateways of a CSV, with their tenants and variables.
+    """Register the gateways of a CSV. They get their tenants and variables.
 
     Its first row names the columns: `name`, `tenant` if there are several, and one for each variable. OUT gets name
     and UUID. After an interruption run it again with the same CSV: no gateway is registered twice.
@@ -135,7 +135,7 @@ def _write_registered(text: TextIO, devices: Iterator[RegisteredDevice], count: 
 @click.argument("variables", metavar="NAME=VALUE…", nargs=-1, required=True)
 @device_option
 def preload(fleet: str, variables: tuple[str, ...], device: str | None) -> None:
-    """Set variables of every gateway of a fleet, or of one.
+    """Set variables of a fleet or of a gateway.
 
     NAME=@FILE takes the value from a file, so that a token is not on a command line.
 
@@ -158,7 +158,7 @@ def preload(fleet: str, variables: tuple[str, ...], device: str | None) -> None:
 @click.option("--newest", is_flag=True, help="Follow the newest release again.")
 @device_option
 def pin(fleet: str, release: str | None, newest: bool, device: str | None) -> None:
-    """Hold a fleet, or one device of it, at a release: a version, or the beginning of a commit.
+    """Pin a fleet or a device to a release. RELEASE is a version, or the beginning of a commit.
 
     \b
     Try a release on one gateway, then give it to all:
@@ -186,13 +186,13 @@ def releases(fleet: str, as_json: bool) -> None:
 
 @balena.group("os")
 def os_group() -> None:
-    """Images of balenaOS."""
+    """Download and configure balenaOS images."""
 
 
 @os_group.command()
 @click.argument("device_type", metavar="TYPE")
 def versions(device_type: str) -> None:
-    """List the versions of balenaOS for a type of device, such as raspberrypi4-64."""
+    """List the versions of balenaOS. TYPE is a type of device, such as raspberrypi4-64."""
     from images.balena import os_image
 
     for version in os_image.versions(_load_account(), device_type):
@@ -204,7 +204,7 @@ def versions(device_type: str) -> None:
 @click.option("--version", default="latest", show_default=True, help="See: waypost balena os versions TYPE")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="File to make.")
 def download(device_type: str, version: str, out: Path) -> None:
-    """Fetch an image of balenaOS for a type of device, such as raspberrypi4-64."""
+    """Download an image of balenaOS. TYPE is a type of device, such as raspberrypi4-64."""
     from images.balena import os_image
 
     with click.progressbar(length=1, label=out.name, file=sys.stderr) as shown:
@@ -228,7 +228,7 @@ def download(device_type: str, version: str, out: Path) -> None:
 def configure(
     img: Path, fleet: str, version: str, device: str | None, wifi: str | None, wifi_password: str | None
 ) -> None:
-    """Write fleet, device and network into an image.
+    """Write the settings of a fleet to an image. They are fleet, device and network.
 
     Without --device each card registers itself as a new device of the fleet, with a key that the image then holds.
     """

@@ -45,7 +45,7 @@ def configure(
     check: bool,
     schema: bool,
 ) -> None:
-    """Write a gateway's settings: network, hub, SSH keys.
+    """Write a gateway's settings. They are network, hub and SSH keys.
 
     The gateway applies them at its next start. FILE is a YAML file, an image (.img) or, with a CSV, a folder. In an
     image the settings become the file waypost.yaml on its first partition; in a folder each row becomes a file.

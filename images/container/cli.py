@@ -44,7 +44,7 @@ def container(
     fresh: bool,
     out: Path,
 ) -> None:
-    """Make the build folder of a container, for Docker or balena.
+    """Make the build folder of a container. It is for Docker or balena.
 
     OUT is a folder with a Dockerfile and all files that it copies.
 

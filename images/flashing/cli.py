@@ -61,7 +61,7 @@ def flash(
     yes: bool,
     allow_loop: bool,
 ) -> None:
-    """Write an image onto cards or into a file, and read it back.
+    """Write an image onto cards and verify it. The target may be a file.
 
     Nothing is changed before the image's signature is verified, and every DEVICE is known to be an unused card.
     Without DEVICE the cards of this machine are listed. After an interruption the card does not start.

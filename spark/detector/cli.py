@@ -22,7 +22,7 @@ FAILED, USAGE = 1, 2
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON object on standard output.")
 def detect(source: Path, target: Path, explain: bool, as_json: bool) -> None:
-    """Find anomalies in one series, row by row and without looking ahead.
+    """Find anomalies in one series. It works row by row, and does not look ahead.
 
     IN.csv has the columns timestamp (ISO 8601, or a number since 1970) and value; OUT.csv gets timestamp, value and
     anomaly_score, from 0 to 1. A score of 0.5 or more is an anomaly. The first 150 values are for learning.

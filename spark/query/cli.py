@@ -31,7 +31,7 @@ TABLES = "tables"
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV (RFC 4180), all rows.")
 @interruption.interruptible("the result is not complete")
 def query(lake: LakePlace, sql: str | None, file: Any, tables: bool, as_json: bool, as_csv: bool) -> None:
-    """Answer a question about the lake in SQL (DuckDB's). Reads only; starts no JVM.
+    """Answer a question in SQL (DuckDB's). Reads only; starts no JVM.
 
     SQL is one SELECT, WITH, FROM, VALUES, DESCRIBE, SUMMARIZE or EXPLAIN; `-` reads it from standard input. Tables are
     named as in the lake: readings, rollup_1h, gaps, telemetry, ... The word `tables` lists them. A command reads one

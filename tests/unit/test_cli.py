@@ -17,12 +17,15 @@ import pytest
 
 from bridge.version import VERSION
 from edge.appliance import main, program
-from edge.appliance.commands import COMMANDS, LazyCommand
+from edge.appliance.commands import COMMANDS, SECTIONS, LazyCommand
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.main import load, run
 from edge.output import logs
 
 ROOT = Path(__file__).parents[2]
+SUMMARY_MAX = 45
+"""Characters of a summary: a line of help holds it behind the longest name."""
+HELP_LINES_MAX = 72
 START_SECONDS_MAX = 3.0
 """Best of three starts; 0.1 s seen, the rest is for a machine that is busy with something else."""
 
@@ -203,8 +206,8 @@ def test_missing_c_extension_is_an_error_of_one_line(tmp_path: Path, command: st
 
 
 def test_group_without_a_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([]) == Exit.USAGE
-    assert "Usage: waypost" in "".join(capsys.readouterr())
+    assert run(["store"]) == Exit.USAGE
+    assert "Usage: waypost store" in "".join(capsys.readouterr())
 
 
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -322,11 +325,32 @@ def test_closed_pipe_shows_no_error(tmp_path: Path) -> None:
     assert "Exception ignored" not in done.stderr
 
 
-def test_no_arguments_show_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([]) == Exit.USAGE
-    out, err = capsys.readouterr()
-    assert out.startswith("Usage: waypost")
-    assert err == ""
+def test_summaries_fit_their_line() -> None:
+    """A summary that is cut ends in an ellipsis, and says nothing."""
+    long = [words for words, command in every_command() if len(command.get_short_help_str(1_000)) > SUMMARY_MAX]
+    long += [name for name, entry in COMMANDS.items() if len(entry.help) > SUMMARY_MAX]
+    assert not long
+
+
+def test_table_has_the_summaries_of_the_commands() -> None:
+    wrong = [name for name, entry in COMMANDS.items() if load(name, entry).get_short_help_str(1_000) != entry.help]
+    assert not wrong
+
+
+def test_no_line_of_help_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, command in every_command():
+        if isinstance(command, click.Group):
+            run([*words.split(), "--help"])
+    run(["--help"])
+    cut = [line for line in capsys.readouterr().out.splitlines() if re.search(r"(?<!\])(\.\.\.|…)$", line.rstrip())]
+    assert not [line for line in cut if not line.startswith("Usage")]
+
+
+def test_help_fits_one_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= HELP_LINES_MAX
+    assert [line[:-1] for line in lines if line and line[0] != " " and line.endswith(":")][1:] == list(SECTIONS)
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("egde", "edge"), ("analitics", "analytics"), ("dmeo", "demo")])
@@ -413,7 +437,7 @@ class TestAsCalled:
         )  # fmt: skip
 
     def test_name_is_shown_in_usage_help_errors_and_hints(self, tmp_path: Path) -> None:
-        assert self.called("./waypost").stdout.startswith("Usage: ./waypost [OPTIONS]")
+        assert self.called("./waypost", "--help").stdout.startswith("Usage: ./waypost [OPTIONS]")
         assert "`./waypost demo`" in self.called("./waypost", "--help").stdout
         assert "  ./waypost edge run --data ./gw1" in self.called("./waypost", "edge", "run", "--help").stdout
         mistaken = self.called("./waypost", "edge", "rum").stderr

@@ -90,7 +90,7 @@ def add(
     allowed: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Add a user (usually a device) with a password. It has the rights of --profile and --allow, and no others.
+    """Add a user: a device or a person. It has the rights of --profile and --allow, and no others.
 
     \b
     Profiles (%u is the user's name):
@@ -206,7 +206,7 @@ def rotate(
 
 @click.group()
 def device() -> None:
-    """Manage devices that may connect to a gateway, and simulate one."""
+    """Manage users: devices and people. They may connect to a gateway, with rights of their own."""
 
 
 for command in (add, list_devices, allow, credentials, remove, simulate):

@@ -33,7 +33,7 @@ after_option = click.option("--after", metavar="NEXT", help="Continue after an e
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def client() -> None:
-    """List the clients of a running gateway and refused ones, and disconnect clients."""
+    """Show clients, and disconnect them. The gateway has to run."""
 
 
 @client.command("list")
@@ -69,7 +69,7 @@ def list_clients(
     http: str | None,
     as_json: bool,
 ) -> None:
-    """List clients: MQTT sessions, AMQP connections and HTTP devices that wait for a message.
+    """List clients. They are MQTT sessions, AMQP connections, and HTTP devices that wait for a message.
 
     \b
       connected  the client has a connection
@@ -99,7 +99,7 @@ def list_clients(
 @http_option
 @json_option
 def show(name: str, data: Path | None, http: str | None, as_json: bool) -> None:
-    """Show one client with its subscriptions, rights and latest refusals. NAME: its name or id in `client list`.
+    """Show one client. With subscriptions, rights and latest refusals. NAME: its name or id in `client list`.
 
     \b
       waypost client show pump7 --data ./gw1
@@ -152,7 +152,7 @@ def disconnect(name: str, end_session: bool, data: Path | None, http: str | None
 def refusals(
     text: str | None, limit: int, after: str | None, data: Path | None, http: str | None, as_json: bool
 ) -> None:
-    """Show which clients were refused, why, and the next step; the latest first.
+    """Show refused clients, and why. Each has a next step; the latest is first.
 
     \b
     Refused are logins, connections beyond a limit, messages and subscriptions without a right, and violations

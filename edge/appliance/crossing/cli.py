@@ -42,7 +42,7 @@ class BridgeGroup(click.Group):
 
 @click.group(cls=BridgeGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def bridge() -> None:
-    """Monitor and control the bridge from a gateway to its hub, and prove that its messages are in the lake."""
+    """Monitor and control the bridge to a hub."""
 
 
 @bridge.command()
@@ -50,7 +50,7 @@ def bridge() -> None:
 @http_option
 @json_option
 def status(data: Path | None, http: str | None, as_json: bool) -> None:
-    """Show backlog and rate of each connector and forwarder, and the hours until the store is full.
+    """Show backlog, rate and room. They are of each connector and forwarder; room is hours until the store is full.
 
     \b
       state      connected, connecting (with the last error) or paused
@@ -78,7 +78,7 @@ def status(data: Path | None, http: str | None, as_json: bool) -> None:
 @http_option
 @json_option
 def pause(connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: bool) -> None:
-    """Pause the named connectors, or all, until `resume` or the next start. Messages are stored in the meantime.
+    """Pause connectors. The named ones, or all, wait until `resume` or the next start; messages are stored meanwhile.
 
     \b
       waypost bridge pause hub --data ./data/gw1
@@ -92,7 +92,7 @@ def pause(connectors: tuple[str, ...], data: Path | None, http: str | None, as_j
 @http_option
 @json_option
 def resume(connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: bool) -> None:
-    """Resume the named connectors, or all, at once.
+    """Resume connectors. The named ones, or all, continue at once.
 
     \b
       waypost bridge resume --data ./data/gw1
@@ -114,7 +114,7 @@ def resume(connectors: tuple[str, ...], data: Path | None, http: str | None, as_
 )
 @json_option
 def drain(data: Path | None, http: str | None, timeout_s: float, as_json: bool) -> None:
-    """Wait until no message waits for a peer, and the hub has the manifest of all of them.
+    """Wait until the backlog is empty. No message waits for a peer then, and the hub has the manifest of all.
 
     Use it before a gateway is switched off or replaced, after its devices were stopped. Exit code 1 when messages still
     wait after --timeout; the error says for which connector.
@@ -139,7 +139,7 @@ def drain(data: Path | None, http: str | None, timeout_s: float, as_json: bool) 
 @http_option
 @json_option
 def test(connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: bool) -> None:
-    """Probe the named connectors, or all, end to end, and show the round trip.
+    """Test connectors end to end. It probes the named ones, or all, and shows the round trip.
 
     A hub lands the probe like any document, so its answer proves that it receives, lands and acknowledges messages.
     The probe leaves nothing in the lake. For a peer other than a hub the command checks that its links are attached.
@@ -169,7 +169,7 @@ def test(connectors: tuple[str, ...], data: Path | None, http: str | None, as_js
 @click.argument("filters", nargs=-1, required=True, metavar="FILTER...")
 @json_option
 def forward(data: Path, filters: tuple[str, ...], as_json: bool) -> None:
-    """Forward topics to the hub from now on: messages that match a FILTER are stored, and sent when it is connected.
+    """Forward topics to the hub. From now on messages that match a FILTER are stored, and sent when it is connected.
 
     It adds an Address of type topic for each filter, as `waypost apply` does. A running gateway applies it within a
     second. `waypost delete Address NAME` ends it; `waypost get Address` shows the names.
@@ -188,7 +188,7 @@ def forward(data: Path, filters: tuple[str, ...], as_json: bool) -> None:
 @files_option
 @json_option
 def plan(data: Path, names: tuple[str, ...], as_json: bool) -> None:
-    """Show how a configuration would change the bridge, without applying it.
+    """Show what a file would change. It shows the bridge only, and applies nothing.
 
     It lists the connectors and forwarders that are added, changed and removed, with the messages that wait for each. A
     forwarder that existed before continues at its cursor; a new one starts with messages that arrive from then on.

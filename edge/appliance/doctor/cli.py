@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 def doctor(
     data: Path | None, config: Path | None, as_json: bool, bundle: Path | None, logs: Sequence[Path], timeout_s: float
 ) -> None:
-    """Check this machine and a gateway, and name the next step for each problem. Exit code 1 when something fails.
+    """Diagnose a gateway and suggest fixes. It checks this machine too. Exit code 1 when something fails.
 
     It changes nothing, except for a small temporary file that measures the medium. The gateway may run.
     """

@@ -22,13 +22,13 @@ root_option = click.option(
 
 @click.group("first-boot")
 def first_boot() -> None:
-    """Set up a gateway from the file on its card; for the services of an image."""
+    """Set up a gateway from the file on its card. The services of an image run these commands."""
 
 
 @first_boot.command()
 @root_option
 def settings(root: Path) -> None:
-    """Apply waypost.yaml of the card's first partition: write the settings of network, clock and SSH.
+    """Apply the settings of the card. Its file waypost.yaml sets network, clock and SSH.
 
     Run as root, before the network is up. It can be interrupted and repeated, with the same result.
     """
@@ -62,7 +62,7 @@ def settings(root: Path) -> None:
     "--data", type=click.Path(path_type=Path, file_okay=False, exists=True), required=True, help="Data directory."
 )
 def environment(data: Path) -> None:
-    """Apply the settings of a container: WAYPOST_NAME, _HUB, _TOKEN, _FORWARD, _PROXY, _KEEP_FREE.
+    """Apply the settings of a container. They are WAYPOST_NAME, _HUB, _TOKEN, _FORWARD, _PROXY, _KEEP_FREE.
 
     Run as the gateway's user. Earlier settings stay where a variable is missing or wrong.
     """
@@ -96,7 +96,7 @@ def environment(data: Path) -> None:
 @click.option("--https", metavar="HOST:PORT", help="Serve HTTP and the console over TLS here, once it has enrolled.")
 @click.option("--restart", is_flag=True, help="Ask waypost-restart.path for a restart where a setting needs one.")
 def enrol_gateway(data: Path, root: Path, once: bool, mqtts: str | None, https: str | None, restart: bool) -> None:
-    """Enrol at the hub of the settings, forward to it, and report the set-up; repeat until all of it is done.
+    """Enrol at the hub of the settings. Then forward to it, and report the set-up; repeat until all of it is done.
 
     Run as the gateway's user, while the gateway serves. Listeners with TLS use the certificate that the hub issues, and
     are added where the gateway has none. The console, the gateway's problems and DATA/first-boot/state.json show what

@@ -55,7 +55,7 @@ PROXY_HELP = "HTTP proxy for the connection to the hub: http://USER:PASSWORD@HOS
 def enrol(
     data: Path, token: str | None, token_file: TextIO | None, hubs: tuple[str, ...], proxy_url: str | None
 ) -> None:
-    """Get a certificate from a hub for an existing gateway, and use it.
+    """Enrol a gateway at a hub. It gets a certificate from the hub, and uses it.
 
     Use it for a gateway that was connected without TLS, that moves to another hub, or after its certificate has expired
     or was revoked. Stored messages stay, and the hub still knows which of them it has. The gateway may run.

@@ -54,7 +54,7 @@ def init(
     token_file: TextIO | None,
     systemd: bool,
 ) -> None:
-    """Create the data directory of a gateway: its store, its resources, and on request a systemd unit.
+    """Create the data directory of a gateway. It gets a store, resources, and on request a systemd unit.
 
     On a terminal it asks for settings without an option; each question has a usable default. Clients need credentials
     from `waypost device add`. Without a terminal and without options only the empty store is created.

@@ -79,7 +79,7 @@ def simulate(
     password_stdin: bool,
     journal_path: Path | None,
 ) -> None:
-    """Run one device that measures this machine and delivers each reading at least once.
+    """Simulate a device. It measures this machine, and delivers each reading at least once.
 
     While the gateway is unreachable readings wait in the device; each is sent until it is acknowledged. SIGTERM ends
     the measuring; the remaining readings are delivered. Exit code 1 when readings remain or were dropped, 3 when no

@@ -38,7 +38,7 @@ ROWS_MAX = 20
 
 @click.group()
 def store() -> None:
-    """Inspect, verify, export, import, purge and repair the store of a gateway.
+    """Inspect and repair the store. Its messages can be exported, imported and purged too.
 
     The gateway may run during `info`, `verify` and `export`; the others need it stopped.
     """
@@ -54,7 +54,7 @@ def store() -> None:
 )
 @json_option
 def info(data: Path, config: Path | None, as_json: bool) -> None:
-    """Show what is stored, how fast the store fills, and how long its space lasts."""
+    """Show what is stored. It also shows how fast the store fills, and how long its space lasts."""
     from edge.appliance.store.figures import figures_of
     from edge.appliance.store.room import StoreBounds
 
@@ -224,7 +224,7 @@ def _print_report(report: VerificationReport, seconds: float) -> None:
 @click.option("--forwarder", metavar="CONNECTOR/NAME", help="Forwarder of the account; needed with several forwarders.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write.  [default: stdout]")
 def account(data: Path, forwarder: str | None, out: Path | None) -> None:
-    """Write as JSON what a forwarder accepted, dropped and still keeps. The gateway may run.
+    """Write the account of a forwarder. It is JSON: what was accepted, dropped and is still kept. The gateway may run.
 
     It counts from the first message of each address: create the forwarder before its devices send.
 

@@ -34,7 +34,7 @@ from edge.output.terminal import say, say_json
 @click.option("--again", is_flag=True, help="Import the file although it was imported before.")
 @json_option
 def import_(data: Path, source: Path, dev: bool, config: Path | None, again: bool, as_json: bool) -> None:
-    """Publish the messages of an NDJSON file to their addresses, as new messages.
+    """Publish the messages of an NDJSON file. They go to their addresses, as new messages.
 
     The gateway must be stopped. Lines are those of `export`; `address` and a body (`text`, `json`, `base64`) suffice.
     Device and time of reception are kept; sequences are new. After an interruption run it again: it continues where it
@@ -128,7 +128,7 @@ def purge(
 @click.option("--yes", is_flag=True, help="Migrate. Without this only the versions are shown.")
 @json_option
 def migrate(data: Path, yes: bool, as_json: bool) -> None:
-    """Migrate the store to this program's schema, and keep a copy. A newer store is refused.
+    """Migrate the store to this version. It keeps a copy; a newer store is refused.
 
     The gateway does the same when it starts, without a copy.
     """
@@ -159,7 +159,7 @@ def migrate(data: Path, yes: bool, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Repair. Without this the command shows what it would do.")
 @json_option
 def repair(data: Path, yes: bool, as_json: bool) -> None:
-    """Repair a damaged store: everything that passes its checks is kept, the rest is entered into the loss ledger.
+    """Repair a damaged store. What passes its checks is kept; the rest is entered into the loss ledger.
 
     The gateway must be stopped. It needs free space for two copies, or for three when all pages have to be searched.
     The damaged file is kept next to the new one. A new epoch starts if the last sequences are no longer known. Exit
@@ -207,7 +207,7 @@ def repair(data: Path, yes: bool, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 def new_epoch(data: Path, yes: bool, as_json: bool) -> None:
-    """Start a new epoch after an older copy of the store was restored.
+    """Start a new epoch after a restored copy. Use it when an older copy of the store was restored.
 
     A message's name is (epoch, address, sequence). A restored copy would give out again the sequences that were used
     after the copy was made. In a new epoch no name is used twice: sequences continue, stored messages keep their names,

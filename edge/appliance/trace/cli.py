@@ -59,7 +59,7 @@ def trace(
     http: str | None,
     as_json: bool,
 ) -> None:
-    """Show the packets of a client live, and the outcome of each message.
+    """Show the packets of a client live. Each message is shown with its outcome.
 
     It answers why a device is not served: whether it reaches the gateway, whether its login is refused and why, which
     topics it really uses, and whether a message is stored, offered to subscribers, refused or discarded.

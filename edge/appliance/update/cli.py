@@ -32,7 +32,7 @@ restart_option = click.option("--restart/--no-restart", default=True, help="Rest
 
 @click.group()
 def update() -> None:
-    """Install, try and roll back updates of a gateway from a card; as root.
+    """Install, test and roll back updates. Run these commands as root.
 
     The maker of the image signs a bundle (.raucb). It is written to the inactive slot. It is kept when the gateway has
     served as well as before for a minute; otherwise the gateway returns to the old system by itself.
@@ -67,7 +67,7 @@ def install(bundle: Path, data: Path | None, http: str | None, root: Path, resta
 @update.command()
 @gateway_option
 def fetch(data: Path) -> None:
-    """Fetch the bundle of the system that the gateway's configuration wants; for a service of an image.
+    """Fetch the bundle that is configured. A service of an image runs it.
 
     Run as the gateway's user. After an interruption it continues where it stopped. It respects the rate and quiet hours
     of the `System`, and ends when the bundle is complete and may be installed, or is no longer wanted.
@@ -93,7 +93,7 @@ def fetch(data: Path) -> None:
 @root_option
 @restart_option
 def install_fetched(data: Path, http: str | None, root: Path, restart: bool) -> None:
-    """Install the fetched bundle, and restart from it; for a service of an image, as root."""
+    """Install the fetched bundle, and restart. A service of an image runs it, as root."""
     from edge.appliance.update.slots import BundleInfo
     from edge.appliance.update.wanted import WantedFiles
 
@@ -114,7 +114,7 @@ def install_fetched(data: Path, http: str | None, root: Path, restart: bool) -> 
 @root_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(root: Path, as_json: bool) -> None:
-    """Show both slots, and the last update."""
+    """Show both slots and the last update."""
     import msgspec
 
     from edge.appliance.update.record import UpdateRecord
@@ -137,7 +137,7 @@ def status(root: Path, as_json: bool) -> None:
 @update.command()
 @root_option
 def confirm(root: Path) -> None:
-    """Keep the update that is being tried, without waiting."""
+    """Keep the update under test from now on."""
     with _explained():
         kept = _updater(None, None, root).confirm()
     say(f"{kept.version} is kept")
@@ -161,7 +161,7 @@ def rollback(root: Path, restart: bool) -> None:
 @root_option
 @restart_option
 def watch(data: Path | None, http: str | None, root: Path, restart: bool) -> None:
-    """Mark the running slot as good when its gateway serves; after an update, when it has passed its trial.
+    """Mark the running slot as good. It waits until the gateway serves, after an update until it has passed its trial.
 
     For the service of an image. It ends with the decision.
     """
