@@ -130,7 +130,7 @@ def _remove_empty(folders: Sequence[Path]) -> None:
 def _preset(options: InitOptions) -> FirstGateway:
     """Return the options, with defaults for the others. Raises CommandError.
 
-    A gateway whose other listeners serve this machine alone has no console for other machines unless one is asked for.
+    With loopback addresses alone there is no HTTPS listener by default.
     """
     mqtt = _listener_address("mqtt", MQTT if options.mqtt is None else options.mqtt)
     amqp = _listener_address("amqp", AMQP if options.amqp is None else options.amqp)
