@@ -6,7 +6,8 @@ import contextlib
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,21 @@ def test_open_requests_are_answered_when_the_hub_stops_and_one_line_counts_them(
         answers = [client.recv(4_096) for client in clients]
     assert all(answer.startswith(b"HTTP/1.1 503 ") for answer in answers), answers
     _require_one_line(running, len(answers))
+
+
+@pytest.mark.parametrize("start", [partial(edge, name="gw"), hub], ids=["gateway", "hub"])
+def test_open_console_does_not_delay_the_stop(start: Callable[[Path], Waypost], tmp_path: Path) -> None:
+    stream = b"GET /api/v1/events?topics=status HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with start(tmp_path) as running:
+        with socket.create_connection(("127.0.0.1", running.port("http")), timeout=20) as page:
+            page.sendall(stream)
+            answer = b""
+            while b"event: status\n" not in answer:
+                answer += page.recv(65_536)
+            assert running.stop() == 0
+            while page.recv(65_536):
+                pass
+        assert "http: cancelled" not in running.log.read_text(), "the stream ended by itself"
 
 
 def _require_one_line(stopped: Waypost, aborted: int) -> None:

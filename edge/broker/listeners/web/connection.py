@@ -160,6 +160,13 @@ class HttpConnection(H11Protocol):
         else:
             self.transport.abort()
 
+    def shutdown(self) -> None:
+        """Let a request end at the stop of the server. A stream of events has no end of its own: close it now."""
+        if self.peer.parked and self.conn.our_state is h11.SEND_BODY:
+            self.transport.close()
+        else:
+            super().shutdown()
+
     def shed(self) -> None:
         """Close the connection, as another one needs the slot."""
         if self.conn.their_state is h11.IDLE:
