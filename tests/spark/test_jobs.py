@@ -13,7 +13,6 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from spark import warmup
 from spark.decoding import reasons
 from spark.decoding.limits import BODY_BYTES_MAX, VALUES_MAX
 from spark.jobs import catalog, runner
@@ -309,8 +308,3 @@ def test_times_that_nobody_believes_are_kept_in_one_place(lake: SparkLake) -> No
     for name in ("readings", "rollup_1m", "rollup_1h"):
         kept = {path.name for path in Path(lake.path(name)).glob("event_date=*")}
         assert kept == {"event_date=1970-01-01", f"event_date={START.date()}"}
-
-
-def test_the_trial_pass_of_set_up_lands_what_the_contract_says(tmp_path: Path) -> None:
-    warmup.write_lake(tmp_path)
-    assert deltalake.DeltaTable(tmp_path / "telemetry").count() == 3

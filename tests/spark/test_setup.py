@@ -229,7 +229,7 @@ class TestArchive:
         class_archive.archive_path(home).touch()
         monkeypatch.setattr(DELTA.__class__, "paths", lambda _: [])
         monkeypatch.setattr(java, "find", lambda: home)
-        monkeypatch.setattr(class_archive, "subprocess", None)  # a trial pass would use it
+        monkeypatch.setattr(class_archive, "subprocess", None)  # a trial start would use it
         assert str(class_archive.archive_path(home)) in class_archive.make_archive()
 
     def test_when_none_is_made_the_former_one_stays(self, home: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
