@@ -1,6 +1,6 @@
 """Account of a gateway's store: messages accepted for one forwarder, dropped with a ledger entry, and waiting.
 
-`waypost store account` writes it at a gateway, `waypost bridge prove --account` compares it with a lake.
+`waypost store account` writes it at a gateway, `waypost prove --account` compares it with a lake.
 """
 
 from __future__ import annotations

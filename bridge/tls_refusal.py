@@ -10,12 +10,12 @@ from __future__ import annotations
 import ssl
 from typing import Final
 
-_ENROL: Final = "enrol again (waypost edge enrol), or install a certificate that the peer accepts"
+_ENROL: Final = "enrol again (waypost enrol), or install a certificate that the peer accepts"
 _WORDS: Final = {
     "CERTIFICATE_REVOKED": f"our certificate was revoked; {_ENROL}",
     "CERTIFICATE_EXPIRED": f"our certificate has expired by the peer's clock; compare the clocks, or {_ENROL}",
     "UNKNOWN_CA": f"it does not know the authority of our certificate; check that it is the right peer, then {_ENROL}",
-    "CERTIFICATE_REQUIRED": "it requires a client certificate; enrol (waypost edge enrol), or set "
+    "CERTIFICATE_REQUIRED": "it requires a client certificate; enrol (waypost enrol), or set "
     "`tls: {clientCert, clientKey}`",
     "BAD_CERTIFICATE": f"our certificate is damaged, or has no name the peer can use; {_ENROL}",
     "CERTIFICATE_UNKNOWN": f"it does not accept our certificate; see its log, or {_ENROL}",

@@ -56,7 +56,7 @@ def freeze(
 
     \b
     It runs on machines without Python:
-      waypost image freeze --out ./frozen && ./frozen/waypost edge run --dev --data ./data
+      waypost image freeze --out ./frozen && ./frozen/waypost run --dev --data ./data
     """
     from images.debian import Mirror
     from images.frozen.freezing import PROGRAM
@@ -187,10 +187,10 @@ def bundle(
 
     \b
     On a gateway:
-      waypost edge update install waypost-*.raucb
+      waypost update install waypost-*.raucb
     From a hub, in stages:
       waypost image bundle --url https://files.example/waypost
-      waypost fleet rollout start -f waypost-*.system.yaml --waves 1,10%,100% 'store-*'
+      waypost rollout start -f waypost-*.system.yaml --waves 1,10%,100% 'store-*'
     """
     from images.building import build_bundle
     from images.debian import Mirror

@@ -55,6 +55,15 @@ ABOUT = {
 GATEWAY_AND_HUB = (PackageSet.GATEWAY, PackageSet.HUB)
 OF_COMMAND = {
     "hub": GATEWAY_AND_HUB,
+    "gateway": GATEWAY_AND_HUB,
+    "token": GATEWAY_AND_HUB,
+    "config": GATEWAY_AND_HUB,
+    "rollout": GATEWAY_AND_HUB,
+    "command": GATEWAY_AND_HUB,
+    "prove": GATEWAY_AND_HUB,
+    "lake": (PackageSet.ANALYTICS,),
+    "report": (PackageSet.ANALYTICS,),
+    # old names (edge/appliance/old_names.py)
     "fleet": GATEWAY_AND_HUB,
     "bridge prove": GATEWAY_AND_HUB,
     "analytics": (PackageSet.ANALYTICS,),

@@ -1,4 +1,7 @@
-"""`waypost analytics`: run the jobs over a lake, and draw the report. Imports are lazy so that `--help` is instant."""
+"""`waypost lake` and `waypost report`: run the jobs over a lake, and draw the report.
+
+Imports are lazy so that `--help` is instant.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ _SECRET = re.compile(r"(\.secret|\.secret\.key|\.session\.token|[pP]assword)$")
 """Settings that hold a secret itself, not the name of one."""
 
 
-@click.group()
+@click.group("lake")
 def analytics() -> None:
     """Analyse a lake. Run the jobs, answer SQL, find anomalies, repair tables."""
 
@@ -99,8 +102,8 @@ def rebuild(
 def maintain(lake: LakePlace) -> None:
     """Compact tables and delete unused files. It shortens logs too, and needs no JVM.
 
-    `analytics run` does it by itself for tables that have had 100 commits since the last time. Files that landed tables
-    or readings no longer use stay for 7 days; files of tables that each pass rewrites stay for 2 hours.
+    `waypost lake run` does it by itself for tables that have had 100 commits since the last time. Files that landed
+    tables or readings no longer use stay for 7 days; files of tables that each pass rewrites stay for 2 hours.
     """
     commands.require_writable(lake)
     commands.match_permissions(lake)
@@ -315,7 +318,7 @@ class _Display:
     def _table(self) -> Table:
         from rich.table import Table
 
-        table = Table(title="waypost analytics", caption=self._phase, title_justify="left", caption_justify="left")
+        table = Table(title="waypost lake", caption=self._phase, title_justify="left", caption_justify="left")
         for heading, justify in (
             ("job", "left"),
             ("", "left"),
@@ -342,7 +345,7 @@ class _Display:
         return (name, state, f"{step.rows_in:,}", f"{step.rows_out:,}", f"{step.seconds:.1f}")
 
 
-@analytics.command()
+@click.command()
 @commands.lake_option
 @click.option(
     "--out",
@@ -362,7 +365,7 @@ class _Display:
 def report(lake: LakePlace, out: str | None, gateway: str | None, as_json: bool, facts: Path | None) -> None:
     """Draw the report of a lake. It is one HTML page that needs no network.
 
-    Reads the tables that `analytics run` made; starts no JVM.
+    Reads the tables that `waypost lake run` made; starts no JVM.
     """
     if out == "" or (out is None and not as_json):
         raise click.UsageError("nothing to do: give --out FILE.html, or --json")
@@ -416,9 +419,9 @@ def _draw(
 def _print_notices(known: LakeFigures, lake: LakePlace) -> None:
     from spark.report import formatting, notices
 
-    group = click.get_current_context().parent
-    program = "waypost analytics" if group is None else group.command_path  # as the user called it
-    for text in notices.list_notices(known, f"{program} run --lake {shlex.quote(lake.uri)}"):
+    root = click.get_current_context().parent
+    program = "waypost" if root is None else root.command_path  # as the user called it
+    for text in notices.list_notices(known, f"{program} lake run --lake {shlex.quote(lake.uri)}"):
         click.echo(f"note: {text.replace(formatting.THIN_SPACE, ' ')}", err=True)
 
 
@@ -428,4 +431,5 @@ analytics.add_command(commands.schema)
 analytics.add_command(commands.replay)
 
 if __name__ == "__main__":
+    analytics.add_command(report)
     analytics()

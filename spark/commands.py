@@ -1,4 +1,4 @@
-"""`waypost analytics schema` and `replay`: register how messages are read, and read rejected ones again."""
+"""`waypost lake schema` and `replay`: register how messages are read, and read rejected ones again."""
 
 from __future__ import annotations
 
@@ -143,8 +143,8 @@ def add(
     The most specific pattern wins. The same pattern again takes the former one's place.
 
     \b
-      waypost analytics schema add 'stat/+/POWER' --format text --lake DIR
-      waypost analytics schema add 'env/#' --format json --unit t=Cel --unit h=%RH --lake DIR
+      waypost lake schema add 'stat/+/POWER' --format text --lake DIR
+      waypost lake schema add 'env/#' --format json --unit t=Cel --unit h=%RH --lake DIR
     """
     from datetime import UTC, datetime
 

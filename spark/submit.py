@@ -1,4 +1,4 @@
-"""Program for `spark-submit`: `waypost analytics` with the arguments that follow this file's name."""
+"""Program for `spark-submit`: `waypost lake` with the arguments that follow this file's name."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ if __name__ == "__main__":
     sys.path[:] = [place for place in sys.path if Path(place).resolve() != Path(__file__).resolve().parent]
     from spark.cli import analytics
 
-    analytics(prog_name="waypost analytics")
+    analytics(prog_name="waypost lake")

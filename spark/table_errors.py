@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 FAILURES: Final = (DeltaError, pa.ArrowException, OSError, ValueError)
 """Errors of delta-rs and pyarrow for an invalid log or data file."""
 OTHER_COLUMNS: Final = (
-    "Another program wrote it: restore a landed table from a copy; `waypost analytics rebuild` rebuilds a derived one"
+    "Another program wrote it: restore a landed table from a copy; `waypost lake rebuild` rebuilds a derived one"
 )
 """Next step for a table that lacks a column, or has it with another type."""
 _FRAME: Final = re.compile(r"\s*(\d+: |(stack )?backtrace:)", re.IGNORECASE)
@@ -62,9 +62,9 @@ def advise_for_files(table: str) -> str:
     from spark import schemas  # noqa: PLC0415 - Spark's types are half a second that a report must not pay
 
     if table not in schemas.LANDED:
-        return "`waypost analytics rebuild` rebuilds derived tables from what has landed"
+        return "`waypost lake rebuild` rebuilds derived tables from what has landed"
     return (
-        "Restore it from a copy, or let `waypost analytics verify --drop` remove damaged files from the table and "
+        "Restore it from a copy, or let `waypost lake verify --drop` remove damaged files from the table and "
         "record the loss"
     )
 
@@ -77,10 +77,10 @@ def _advise(table: str, text: str, of: Of) -> str:
     if table in schemas.LANDED:
         return {
             "log": "Start the hub, which removes a torn end of its log, or restore the table from a copy",
-            "rows": f"`waypost analytics verify` names the damaged files of {table}: restore them from copies, or "
+            "rows": f"`waypost lake verify` names the damaged files of {table}: restore them from copies, or "
             "remove them with `verify --drop`",
             "columns": "Another program wrote it: restore the table from a copy",
         }[of]
     if table == schemas.PAYLOAD_SCHEMAS.name:
-        return "Restore it from a copy, or delete it and register the schemas again: `waypost analytics schema add`"
-    return "Rebuild it: `waypost analytics rebuild`"
+        return "Restore it from a copy, or delete it and register the schemas again: `waypost lake schema add`"
+    return "Rebuild it: `waypost lake rebuild`"

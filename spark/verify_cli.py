@@ -1,4 +1,4 @@
-"""`waypost analytics verify`: check the data files of a lake, and remove damaged ones from landed tables.
+"""`waypost lake verify`: check the data files of a lake, and remove damaged ones from landed tables.
 
 Imports are lazy so that `--help` is instant.
 """
@@ -37,7 +37,7 @@ def verify(lake: LakePlace, names: tuple[str, ...], drop: bool) -> None:
 
     --drop records each file in table set_aside, with its gateways and sequences, and moves the file to the folder
     _damaged of the lake. It works on landed tables (telemetry and the others that the hub writes). To repair a
-    derived table, run `waypost analytics rebuild`. The hub may run at the same time, but no pass. After an
+    derived table, run `waypost lake rebuild`. The hub may run at the same time, but no pass. After an
     interruption run it again. Exit code 0: all damaged files were removed.
     """
     known = lake.tables()
@@ -59,8 +59,8 @@ def _check(lake: LakePlace, names: Sequence[str], _chosen: bool) -> None:
         _show_problems(table)
     if files:
         click.echo(
-            "Restore the files of landed tables from copies, or remove them with `waypost analytics verify --drop`. "
-            "Then run `waypost analytics rebuild`, which also repairs derived tables.",
+            "Restore the files of landed tables from copies, or remove them with `waypost lake verify --drop`. "
+            "Then run `waypost lake rebuild`, which also repairs derived tables.",
             err=True,
         )
     if problems:
@@ -96,7 +96,7 @@ def _require_landed(names: Sequence[str]) -> None:
 
     for name in names:
         if name in schemas.DERIVED:
-            raise click.UsageError(f"--drop {name}: this table is derived; repair it with `waypost analytics rebuild`")
+            raise click.UsageError(f"--drop {name}: this table is derived; repair it with `waypost lake rebuild`")
         if name not in schemas.LANDED:
             raise click.UsageError(f"--drop {name}: not a landed table; landed tables: {', '.join(schemas.LANDED)}")
 
@@ -134,7 +134,7 @@ def _next_step(table: VerifiedTable) -> str:
     from spark import schemas
 
     if table.table in schemas.DERIVED:
-        return ": repair it with `waypost analytics rebuild`"
+        return ": repair it with `waypost lake rebuild`"
     return "" if table.failure is not None else ": restore its files from copies"
 
 
@@ -155,7 +155,7 @@ def _explain(lake: LakePlace) -> None:
     click.echo(
         "The lake no longer has the rows of these files; results of earlier passes remain. Table set_aside has a row "
         f"for each file, and the files are in {lake.uri}/{dropping.DAMAGED}. After the next pass, table gaps lists the "
-        "missing sequences. To undo this, restore the files and the table from copies, then run `waypost analytics "
+        "missing sequences. To undo this, restore the files and the table from copies, then run `waypost lake "
         "rebuild`.",
         err=True,
     )

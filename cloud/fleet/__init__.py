@@ -1,1 +1,1 @@
-"""`waypost fleet`: commands for the operator of a hub, on its data directory, also while the hub runs."""
+"""`waypost gateway`, `token`, `config`, `rollout` and `command`: the fleet of a hub, also while the hub runs."""

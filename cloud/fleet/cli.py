@@ -1,4 +1,4 @@
-"""`waypost fleet`: enrolment tokens, certificates, labels, configurations and commands of a hub's gateways."""
+"""`waypost gateway` and `waypost token`: certificates, labels and enrolment tokens of a hub's gateways."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloud.fleet.commands import command
-from cloud.fleet.configuration import config, selector_option
+from cloud.fleet.configuration import selector_option
 from cloud.fleet.labels import label
 from cloud.fleet.place import (
     FleetError,
@@ -21,7 +20,6 @@ from cloud.fleet.place import (
     parse_duration,
     tenant_option,
 )
-from cloud.fleet.rollout import rollout
 from edge.output.text import word
 from edge.output.times import moment_us
 
@@ -30,14 +28,11 @@ if TYPE_CHECKING:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-def fleet() -> None:
+def gateway() -> None:
     """Manage the gateways of a hub. Works while the hub runs."""
 
 
-fleet.add_command(command)
-
-
-@fleet.group()
+@click.group()
 def token() -> None:
     """Manage enrolment tokens. Each enrols one gateway."""
 
@@ -65,7 +60,7 @@ def create(
 
     \b
     At the gateway:
-      WAYPOST_TOKEN=TOKEN waypost edge init --data DIR --hub amqps://HOST:5671 --forward 'plant/#'
+      WAYPOST_TOKEN=TOKEN waypost init --data DIR --hub amqps://HOST:5671 --forward 'plant/#'
     """
     from bridge.enrolment import EnrolmentToken
     from cloud.hub.enrolment.limits import TOKEN_EXPIRES_S_MAX, TOKENS_AT_ONCE_MAX
@@ -145,14 +140,14 @@ def revoke_token(data: Path, config: Path | None, token_id: str) -> None:
     with open_enrolments(data, config) as place:
         before = place.enrolments.revoke_token(token_id, time.time_ns() // 1_000)
     if before is None:
-        raise FleetError(f"no token with ID {token_id}", f"list them: waypost fleet token list --data {word(data)}")
+        raise FleetError(f"no token with ID {token_id}", f"list them: waypost token list --data {word(data)}")
     if before.spent_at is not None:
-        step = f"to revoke the gateway: waypost fleet revoke --data {word(data)} GATEWAY"
+        step = f"to revoke the gateway: waypost gateway revoke --data {word(data)} GATEWAY"
         raise FleetError(f"token {token_id} was already used to enrol a gateway", step)
     say(f"{token_id}: revoked")
 
 
-@fleet.command("list")
+@gateway.command("list")
 @data_option
 @config_option
 @click.option("--all", "everyone", is_flag=True, help="Include forgotten gateways.")
@@ -198,7 +193,7 @@ def list_gateways(data: Path, config: Path | None, everyone: bool, selector: str
         say("no gateway has enrolled")
 
 
-@fleet.command()
+@gateway.command()
 @data_option
 @config_option
 @tenant_option
@@ -220,7 +215,7 @@ def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: s
     if not mine:
         raise FleetError(
             f"gateway {gateway} of tenant {tenant} is not enrolled",
-            f"list them: waypost fleet list --data {word(data)}",
+            f"list them: waypost gateway list --data {word(data)}",
         )
     now_us = time.time_ns() // 1_000
     last = max(mine, key=lambda each: (each.good(now_us), each.ends_at))
@@ -247,7 +242,7 @@ def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: s
         )
 
 
-@fleet.command()
+@gateway.command()
 @data_option
 @config_option
 @tenant_option
@@ -256,7 +251,7 @@ def revoke(data: Path, config: Path | None, tenant: str, gateway: str) -> None:
     """Revoke the certificates of a gateway. A running hub disconnects it within seconds.
 
     The gateway continues to store messages. To enrol it again, create a token for its name
-    (`token create --gateway NAME`) and run `waypost edge enrol` there.
+    (`token create --gateway NAME`) and run `waypost enrol` there.
     """
     from edge.output.terminal import say
 
@@ -265,12 +260,12 @@ def revoke(data: Path, config: Path | None, tenant: str, gateway: str) -> None:
     if not count:
         raise FleetError(
             f"gateway {gateway} of tenant {tenant} has no valid certificate",
-            f"list them: waypost fleet list --data {word(data)}",
+            f"list them: waypost gateway list --data {word(data)}",
         )
     say(f"{gateway}: {count} {'certificate' if count == 1 else 'certificates'} revoked")
 
 
-@fleet.command()
+@gateway.command()
 @data_option
 @config_option
 @tenant_option
@@ -279,16 +274,16 @@ def revoke(data: Path, config: Path | None, tenant: str, gateway: str) -> None:
 def forget(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: str) -> None:
     """Forget a gateway that no longer exists. Its name becomes free, and it no longer counts for its tenant's quota.
 
-    Revoke its certificates first (`fleet revoke`), unless they have expired. Its messages and positions are kept, so
-    nothing lands twice if it enrols again. A new gateway may use the name with any token.
+    Revoke its certificates first (`waypost gateway revoke`), unless they have expired. Its messages and positions are
+    kept, so nothing lands twice if it enrols again. A new gateway may use the name with any token.
     """
     from cloud.hub.registry.enrolments import ForgetRefusal, NotForgotten
     from edge.output.terminal import say, say_json
 
     options = f"--data {word(data)} --tenant {word(tenant)} {word(gateway)}"
     steps = {
-        ForgetRefusal.UNKNOWN: f"list them: waypost fleet list --data {word(data)}",
-        ForgetRefusal.GOOD_CERTIFICATE: f"revoke it first: waypost fleet revoke {options}",
+        ForgetRefusal.UNKNOWN: f"list them: waypost gateway list --data {word(data)}",
+        ForgetRefusal.GOOD_CERTIFICATE: f"revoke it first: waypost gateway revoke {options}",
         ForgetRefusal.CONNECTED: "a running hub disconnects a revoked gateway within seconds: check it, then retry",
     }
     with open_enrolments(data, config) as place:
@@ -302,39 +297,7 @@ def forget(data: Path, config: Path | None, tenant: str, as_json: bool, gateway:
     say(f"{gateway}: forgotten")
 
 
-@fleet.command("revoke-hub")
-@data_option
-@config_option
-def revoke_hub(data: Path, config: Path | None) -> None:
-    """Revoke the hub's own certificate. Use it when its key was stolen; the hub creates another.
-
-    Enrolled gateways fetch the revocation list every four hours. From then on they refuse a server with the old
-    certificate; open connections continue. If the authority's key was stolen too, create a new authority and enrol
-    every gateway again.
-    """
-    from cloud.hub.enrolment.files import forget_certificate, hub_certificate
-    from edge.output.terminal import say
-
-    with open_enrolments(data, config) as place:
-        shown = hub_certificate(data, place.authority)
-        if shown is None:
-            raise FleetError(
-                f"{data} has no server certificate to revoke", f"start the hub: waypost hub run --data {word(data)}"
-            )
-        begins_us, ends_us = (int(at * 1e6) for at in (shown.begins_at, shown.ends_at))
-        now_us = time.time_ns() // 1_000
-        place.enrolments.revoke_hub_certificate(shown.serial, shown.key_id, begins_us, ends_us, now_us, shown.pem)
-        try:
-            forget_certificate(data)
-        except OSError as error:
-            step = "the certificate is revoked: remove that file, then the hub creates another"
-            raise FleetError(f"{error.filename}: {error.strerror}", step) from None
-    say(f"{shown.serial}: revoked; the hub creates another certificate within seconds, or at its next start")
-
-
-fleet.add_command(config)
-fleet.add_command(label)
-fleet.add_command(rollout)
+gateway.add_command(label)
 
 
 def _certificate_state(certificate: CertificateRecord, now_us: int) -> str:

@@ -1,4 +1,4 @@
-"""`waypost fleet command`: send commands to devices through the hub's registry, and show their outcomes."""
+"""`waypost command`: send commands to devices through the hub's registry, and show their outcomes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def send(
     """Send a command to a device.
 
     \b
-      waypost fleet command send pump7@hall speed '{"rpm": 900}' --data DIR --ttl 10m --response --wait 1m
+      waypost command send pump7@hall speed '{"rpm": 900}' --data DIR --ttl 10m --response --wait 1m
     """
     from cloud.hub.commands.documents import CommandDocument, InvalidCommand, check_command
     from cloud.hub.commands.limits import GATEWAY_COMMANDS_MAX
@@ -162,7 +162,7 @@ def status(data: Path, config: Path | None, identifier: str, wait: str | None, a
     with open_commands(data, config) as (commands, _):
         found = commands.get(identifier)
         if found is None:
-            raise FleetError(f"no command {identifier}", f"list them: waypost fleet command list --data {word(data)}")
+            raise FleetError(f"no command {identifier}", f"list them: waypost command list --data {word(data)}")
         _print_outcome(commands, found, wait_s, as_json=as_json)
 
 
@@ -185,7 +185,7 @@ def cancel(data: Path, config: Path | None, identifier: str, as_json: bool) -> N
         except CancelTooLate as late:
             raise FleetError(str(late), "a command at its gateway expires with its time to live") from None
         if found is None:
-            raise FleetError(f"no command {identifier}", f"list them: waypost fleet command list --data {word(data)}")
+            raise FleetError(f"no command {identifier}", f"list them: waypost command list --data {word(data)}")
         _print_outcome(commands, found, None, as_json=as_json)
 
 

@@ -1,4 +1,4 @@
-"""`waypost fleet config`: configurations of gateways, set from the hub, and the gateways' reports."""
+"""`waypost config`: configurations of gateways, set from the hub, and the gateways' reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`waypost fleet label`: labels of gateways, used by selectors of configurations and roll-outs."""
+"""`waypost gateway label`: labels of gateways, used by selectors of configurations and roll-outs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def label(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: 
     chooses gets that of another matching selector, or an empty one. All changes are made, or none on an error.
 
     \b
-    waypost fleet label --data HUBDIR 'store-*' site=berlin ring=canary floor-
+    waypost gateway label --data HUBDIR 'store-*' site=berlin ring=canary floor-
     """
     from cloud.hub.desired.making import make_context, match_gateways
     from cloud.hub.labels import format_labels, parse_changes

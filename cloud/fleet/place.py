@@ -1,4 +1,4 @@
-"""Access of `waypost fleet` to a hub's data directory: its registry and its authority.
+"""Access of the fleet commands to a hub's data directory: its registry and its authority.
 
 A command opens its own connection to the registry. A running hub follows its changes within a second.
 """
@@ -167,9 +167,9 @@ def open_configurations(data: Path, config: Path | None) -> Iterator[Configurati
         except (DesiredError, WavesError, LabelError) as error:
             raise FleetError(str(error), code=2) from None
         except UnknownGateway as error:
-            raise FleetError(str(error), f"list them: waypost fleet list --data {word(data)}") from None
+            raise FleetError(str(error), f"list them: waypost gateway list --data {word(data)}") from None
         except RolloutError as error:
-            raise FleetError(str(error), f"list them: waypost fleet rollout status --data {word(data)}") from None
+            raise FleetError(str(error), f"list them: waypost rollout status --data {word(data)}") from None
 
 
 def current_user() -> str:

@@ -1,4 +1,4 @@
-"""`waypost fleet rollout`: one configuration for many gateways, in waves, halted on failure."""
+"""`waypost rollout`: one configuration for many gateways, in waves, halted on failure."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def start(
     With --selector, gateways that get such labels later get the same configuration once the roll-out is done.
 
     \b
-    waypost fleet rollout start --data HUBDIR -f forwarders.yaml --waves 1,10%,100% --soak 10m 'store-*'
-    waypost fleet rollout start --data HUBDIR -f forwarders.yaml --waves ring=canary,100% -l site=berlin
+    waypost rollout start --data HUBDIR -f forwarders.yaml --waves 1,10%,100% --soak 10m 'store-*'
+    waypost rollout start --data HUBDIR -f forwarders.yaml --waves ring=canary,100% -l site=berlin
     """
     from bridge.resources.parse import read
     from cloud.hub.desired.making import RolloutTarget, check_resources, confirm_fault, start_rollout

@@ -80,7 +80,7 @@ def run(
 ) -> None:
     """Run a hub until SIGTERM. It writes the messages of gateways to the lake.
 
-    Gateways authenticate with the certificate they got at enrolment; `waypost fleet token create` makes a token
+    Gateways authenticate with the certificate they got at enrolment; `waypost token create` makes a token
     for that. The first start creates the certificate authority, DATA/authority: keep a copy in a safe place.
 
     Port 0 picks a free port. One line on stdout reports when the hub serves: `ready amqps=HOST:PORT

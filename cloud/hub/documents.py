@@ -163,7 +163,7 @@ def ledger_ranges(session: GatewaySession, document: Mapping[str, Any], now_us: 
 
 
 def manifest_rows(session: GatewaySession, document: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
-    """Make rows of `manifests`, unchanged; `waypost bridge prove` checks them. Raises `DocumentError`."""
+    """Make rows of `manifests`, unchanged; `waypost prove` checks them. Raises `DocumentError`."""
     manifest = _convert(document, ManifestDocument)
     rows = []
     for statement in manifest.statements:

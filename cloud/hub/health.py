@@ -136,7 +136,7 @@ class HubHealth:
             of_tenant = "" if tenant == DEFAULT_TENANT else f" of tenant {tenant}"
             what = f"two machines use its identity (addresses {addresses}), and disconnect each other"
             step = (
-                f"remove the copied card; make a token (waypost fleet token create --gateway {word(gateway)}) "
+                f"remove the copied card; make a token (waypost token create --gateway {word(gateway)}) "
                 "and enrol the remaining machine with it"
             )
             yield FoundProblem(f"gateway {gateway}{of_tenant}", what, step, Severity.WARNING)
@@ -226,15 +226,15 @@ class HubHealth:
         if (why := self._desired.trouble) is not None:
             yield FoundProblem("configurations", f"they cannot be read: {why}", "see the registry and the hub's log")
         for rollout in self._desired.figures.halted:
-            step = f"waypost fleet rollout status {word(rollout.id)}, then resume or abort it"
+            step = f"waypost rollout status {word(rollout.id)}, then resume or abort it"
             yield FoundProblem(f"roll-out {rollout.id}", f"it is halted: {rollout.why}", step, Severity.WARNING)
         for (_, gateway), why in itertools.islice(self._desired.refused.items(), FAILED_SHOWN_MAX):
             what = f"it cannot get the configuration of its selector: {why}"
-            step = "change its labels, or the selector's configuration (waypost fleet config selectors)"
+            step = "change its labels, or the selector's configuration (waypost config selectors)"
             yield FoundProblem(f"gateway {gateway}", what, step, Severity.WARNING)
         for each in self._desired.figures.failed:
             what = f"version {each.wanted} of its configuration is not in force: {each.why or each.state}"
-            step = f"waypost fleet config history {word(each.gateway)}; send a corrected version, or config rollback"
+            step = f"waypost config history {word(each.gateway)}; send a corrected version, or config rollback"
             yield FoundProblem(f"gateway {each.gateway}", what, step, Severity.WARNING)
 
     def quotas(self) -> Iterator[FoundProblem]:
@@ -252,7 +252,8 @@ class HubHealth:
         if signs:
             what = f"the registry is an older copy: {'; '.join(each.value for each in signs)}"
             step = (
-                "compare gateways, tokens and configurations (waypost fleet) with your records, revoke what must not "
+                "compare gateways, tokens and configurations (`waypost gateway list`, `waypost token list`, "
+                "`waypost config list`) with your records, revoke what must not "
                 f"connect, then remove {self._older_copy.file}"
             )
             yield FoundProblem("registry", what, step, Severity.WARNING)

@@ -88,7 +88,7 @@ ROW_GROUP_BYTES = 16 * 1024 * 1024
 64 MB of equal rows."""
 
 LOG_KEPT_DAYS = 7
-"""Retention of log entries covered by a checkpoint, until `waypost analytics` maintains the table: as long as replaced
+"""Retention of log entries covered by a checkpoint, until `waypost lake` maintains the table: as long as replaced
 files are kept. At one commit a second, a month of entries would be 2.6 million files, which every reader of the table
 lists, at about 1 s of processor time a million."""
 

@@ -1,4 +1,4 @@
-"""`waypost bridge prove`. Heavy modules are imported when it runs, so that `--help` is fast."""
+"""`waypost prove`. Heavy modules are imported when it runs, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def prove(
     A gateway behind another one sends no statements to a hub. --account compares the account of its store with the
     rows that name it as their origin:
       waypost store account --data DIR --out lower.json      # at that gateway
-      waypost bridge prove --lake ./data/hub/lake --account lower.json
+      waypost prove --lake ./data/hub/lake --account lower.json
 
     \b
     It only reads the lake; the hub may run at the same time.
-      waypost bridge prove --lake ./data/hub/lake
-      waypost bridge prove --lake ./data/hub/lake --gateway gw1 --since 7d --hours
+      waypost prove --lake ./data/hub/lake
+      waypost prove --lake ./data/hub/lake --gateway gw1 --since 7d --hours
     """
     from cloud.lake.faults import LakeError
     from cloud.proof.account import prove_account

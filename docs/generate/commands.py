@@ -68,7 +68,7 @@ def _common() -> str:
     parameters = [each for each in root.get_params(click.Context(root)) if isinstance(each, click.Option)]
     return (
         markdown.heading(2, "Options of every command", "command-options")
-        + f"\nThey stand before the command: `{PROGRAM} -v edge run …`.\n\n"
+        + f"\nThey stand before the command: `{PROGRAM} -v run …`.\n\n"
         + _options(parameters, click.Context(root))
     )
 

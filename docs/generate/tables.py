@@ -131,7 +131,7 @@ def page() -> str:
     parts.append("A hub writes them, and only adds to them. `cloud/lake/contract.json` is the contract.\n")
     parts += [_section(table) for table in landed()]
     parts.append(markdown.heading(2, "Tables of the jobs", "tables-derived"))
-    parts.append("`waypost analytics run` makes them, and can make each again from the landed ones.\n")
+    parts.append("`waypost lake run` makes them, and can make each again from the landed ones.\n")
     parts += [_section(table) for table in derived()]
     return "\n".join(parts)
 

@@ -1,4 +1,4 @@
-"""`waypost edge`: run a gateway, prepare its data directory, show the status of a running one."""
+"""`waypost run` and `waypost status`: run a gateway, and show the status of a running one."""
 
 from __future__ import annotations
 
@@ -21,14 +21,9 @@ import msgspec
 
 from bridge.resources.endpoint import authority
 from edge.appliance.errors import CommandError, Exit
-from edge.appliance.first_boot.cli import first_boot
-from edge.appliance.identity.commands import enrol
-from edge.appliance.initial.cli import init
 from edge.appliance.limits import FILES_BESIDE_CONNECTIONS
 from edge.appliance.program import log_to_stderr
 from edge.appliance.running import ask, console, data_option, http_option, token_of
-from edge.appliance.trace.cli import trace
-from edge.appliance.update.cli import update
 from edge.broker.listeners.endpoints import remove_endpoints, write_endpoints
 from edge.output.amounts import counted
 from edge.output.terminal import say_json, styled
@@ -55,12 +50,7 @@ _SEVERITIES: Final = {
 """Title and style of a problem by its severity."""
 
 
-@click.group()
-def edge() -> None:
-    """Run and set up a gateway."""
-
-
-@edge.command()
+@click.command()
 @click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False),
@@ -108,7 +98,7 @@ def run(
 
     \b
     A gateway to try, with an uplink to a hub on this machine:
-      waypost edge run --data ./gw1 --dev --hub amqp://127.0.0.1:5673 --gateway gw1 --forward 'plant/#'
+      waypost run --data ./gw1 --dev --hub amqp://127.0.0.1:5673 --gateway gw1 --forward 'plant/#'
     """
     from edge.configuration.options import RunOptions
 
@@ -322,14 +312,7 @@ def _administration(
     return AddressAdministration(Repository(options.data), reload)
 
 
-edge.add_command(init)
-edge.add_command(enrol)
-edge.add_command(first_boot)
-edge.add_command(update)
-edge.add_command(trace)
-
-
-@edge.command()
+@click.command()
 @data_option
 @http_option
 @click.option("--json", "as_json", is_flag=True, help="Print the complete status as JSON.")

@@ -15,9 +15,14 @@ class LazyCommand(NamedTuple):
 
 SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
     "Get going": {
-        "edge": LazyCommand("edge.appliance.cli:edge", "Run and set up a gateway.", "edge"),
+        "init": LazyCommand("edge.appliance.initial.cli:init", "Create the data directory of a gateway.", "edge"),
+        "run": LazyCommand("edge.appliance.cli:run", "Run a gateway until SIGTERM.", "edge"),
+        "enrol": LazyCommand("edge.appliance.identity.commands:enrol", "Enrol a gateway at a hub.", "edge"),
         "doctor": LazyCommand("edge.appliance.doctor.cli:doctor", "Diagnose a gateway and suggest fixes.", "edge"),
         "open": LazyCommand("edge.appliance.opening:open_console", "Open the console, signed in as operator.", "edge"),
+    },
+    "Look": {
+        "status": LazyCommand("edge.appliance.cli:status", "Show the status of a gateway.", "edge"),
     },
     "Gateway": {
         "get": LazyCommand("edge.appliance.resource_commands:get", "List applied resources.", "edge"),
@@ -25,17 +30,25 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
         "apply": LazyCommand("edge.appliance.resource_commands:apply", "Apply resources from YAML.", "edge"),
         "diff": LazyCommand("edge.appliance.resource_commands:diff", "Show what `apply` would change.", "edge"),
         "delete": LazyCommand("edge.appliance.resource_commands:delete", "Delete resources.", "edge"),
-        "device": LazyCommand("edge.appliance.accounts.cli:device", "Manage users: devices and people.", "edge"),
+        "user": LazyCommand("edge.appliance.accounts.cli:user", "Manage users: devices and people.", "edge"),
         "client": LazyCommand("edge.appliance.clients.cli:client", "Show clients, and disconnect them.", "edge"),
         "store": LazyCommand("edge.appliance.store.cli:store", "Inspect and repair the store.", "edge"),
         "bridge": LazyCommand("edge.appliance.crossing.cli:bridge", "Monitor and control the bridge to a hub.", "edge"),
+        "update": LazyCommand("edge.appliance.update.cli:update", "Install, test and roll back updates.", "edge"),
     },
     "Fleet (hub)": {
-        "hub": LazyCommand("cloud.hub.cli:hub", "Run a hub, and manage its users.", "cloud"),
-        "fleet": LazyCommand("cloud.fleet.cli:fleet", "Manage the gateways of a hub.", "cloud"),
+        "hub": LazyCommand("cloud.fleet.hub_cli:hub", "Run a hub, and manage its users.", "cloud"),
+        "gateway": LazyCommand("cloud.fleet.cli:gateway", "Manage the gateways of a hub.", "cloud"),
+        "token": LazyCommand("cloud.fleet.cli:token", "Manage enrolment tokens.", "cloud"),
+        "config": LazyCommand("cloud.fleet.configuration:config", "Configure gateways from the hub.", "cloud"),
+        "rollout": LazyCommand("cloud.fleet.rollout:rollout", "Roll out a configuration in waves.", "cloud"),
+        "command": LazyCommand("cloud.fleet.commands:command", "Send commands to devices.", "cloud"),
     },
     "Data": {
-        "analytics": LazyCommand("spark.cli:analytics", "Analyse a lake.", "spark"),
+        "lake": LazyCommand("spark.cli:analytics", "Analyse a lake.", "spark"),
+        "report": LazyCommand("spark.cli:report", "Draw the report of a lake.", "spark"),
+        "prove": LazyCommand("cloud.proof.cli:prove", "Prove that a lake has every message.", "cloud"),
+        "simulate": LazyCommand("edge.appliance.simulator.cli:simulate", "Simulate a device.", "edge"),
     },
     "Cards": {
         "image": LazyCommand("images.cli:image", "Build a gateway to install.", "images"),
@@ -48,10 +61,14 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
 }
 """Commands by the section of `waypost --help`."""
 
-COMMANDS: Final = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+HIDDEN: Final[dict[str, LazyCommand]] = {
+    "first-boot": LazyCommand(
+        "edge.appliance.first_boot.cli:first_boot", "Set up a gateway from the file on its card.", "edge"
+    ),
+}
+"""Commands of services, which people do not type."""
 
-BRIDGE_PROVE: Final = LazyCommand("cloud.proof.cli:prove", "Prove that a lake has every message.", "cloud")
-"""`waypost bridge prove`: needs the hub's packages, and is loaded when it is used."""
+COMMANDS: Final = {name: entry for section in (*SECTIONS.values(), HIDDEN) for name, entry in section.items()}
 
 FROM_A_CHECKOUT: Final = ("demo", "test", "bench", "docs")
 """Commands that the launcher of a checkout runs itself."""

@@ -234,7 +234,7 @@ class GatewayHealth:
         addresses = sorted(one.address for one in router.unrouted if router.is_unrouted(one.address))
         if addresses:
             applied = f"waypost bridge forward {{}} --data {word(self._data)}"
-            yield unrouted_problem(addresses, "waypost edge run with --forward {}" if self._development else applied)
+            yield unrouted_problem(addresses, "waypost run with --forward {}" if self._development else applied)
 
     def refused_devices(self) -> Iterator[FoundProblem]:
         """Yield a notice for each device that is refused again and again."""
@@ -258,7 +258,7 @@ class GatewayHealth:
         if refused is not None:
             what = f"the hub does not renew this gateway's certificate: {refused}"
             yield FoundProblem(
-                "identity", what, "at the hub: waypost fleet list; a new token there, then waypost edge enrol here"
+                "identity", what, "at the hub: waypost gateway list; a new token there, then waypost enrol here"
             )
 
         if (trouble := self._revocations()) is not None:
@@ -314,7 +314,7 @@ class GatewayHealth:
         elif self._hubs.is_stalled(f"{name} refused", True, busy=state.refused and not state.paused):
             _, _, why = (state.last_error or "").partition(UNAUTHORIZED)
             if why:
-                step = "at the hub: waypost fleet list, and a token for this gateway; then waypost edge enrol here"
+                step = "at the hub: waypost gateway list, and a token for this gateway; then waypost enrol here"
                 yield FoundProblem(name, f"the hub refuses this gateway: {why}", step)
                 return
             what = "the peer does not accept the link: wrong certificate, wrong credentials, or not the expected peer"
@@ -344,7 +344,7 @@ def shared_identity(name: str, state: LinkState, utc_s: float) -> FoundProblem |
     _, shared, why = (state.ended or "").partition(f"{IDENTITY_SHARED}: ")
     if not shared or not 0 <= utc_s - state.ended_at < SHARED_IDENTITY_S:
         return None
-    step = "take the copied card out; at the hub make a token for this gateway, then waypost edge enrol here"
+    step = "take the copied card out; at the hub make a token for this gateway, then waypost enrol here"
     return FoundProblem(name, why, step, Severity.WARNING)
 
 

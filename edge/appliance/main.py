@@ -15,9 +15,10 @@ from collections.abc import Sequence
 import click
 
 from bridge.version import VERSION
-from edge.appliance.commands import COMMANDS, FROM_A_CHECKOUT, SECTIONS
+from edge.appliance.commands import COMMANDS, FROM_A_CHECKOUT, HIDDEN, SECTIONS
 from edge.appliance.errors import Exit, show_error
 from edge.appliance.loading import load, name_as_called
+from edge.appliance.old_names import renamed
 from edge.appliance.program import log_to_stderr, program_name
 from edge.output.terminal import say
 
@@ -27,7 +28,7 @@ class Root(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the table: the order of use."""
-        return list(COMMANDS)
+        return [name for name in COMMANDS if name not in HIDDEN]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command. Raises `CommandError` when its extra is not installed."""
@@ -48,7 +49,7 @@ class Root(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the lines of the table, so that help imports no command."""
-        width = max(map(len, COMMANDS))
+        width = max(map(len, self.list_commands(ctx)))
         for title, commands in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), entry.help) for name, entry in commands.items()])
@@ -88,9 +89,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit code. Errors of the user are shown without a traceback."""
     name_as_called(root)
     try:
-        result = root.main(
-            args=None if arguments is None else list(arguments), prog_name=program_name(), standalone_mode=False
-        )
+        given = renamed(sys.argv[1:] if arguments is None else arguments)
+        result = root.main(args=given, prog_name=program_name(), standalone_mode=False)
     except click.exceptions.Abort:
         show_error("interrupted")
         return 130  # 128 + SIGINT, as shells count

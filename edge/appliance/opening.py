@@ -86,11 +86,11 @@ def find_console(data: Path) -> ConsoleAddresses:
     """Return the addresses of the console of a data directory. Raises CommandError."""
     listening = running_endpoints(data)
     if listening is None:
-        hint = f"start it: waypost edge run --data {word(data)}, or waypost hub run --data {word(data)}"
+        hint = f"start it: waypost run --data {word(data)}, or waypost hub run --data {word(data)}"
         raise CommandError(f"no gateway or hub runs on {data}", hint=hint, code=Exit.UNREACHABLE)
     here = [f"{scheme}://{listening[name].from_here}" for name, scheme in _CONSOLES if name in listening]
     if not here:
-        hint = "add one: spec.listeners.http of its Gateway resource, or --http of `waypost edge run`"
+        hint = "add one: spec.listeners.http of its Gateway resource, or --http of `waypost run`"
         raise CommandError(f"the gateway of {data} has no HTTP listener, and so no console", hint=hint)
     return ConsoleAddresses(here[0], _elsewhere(listening))
 

@@ -115,26 +115,26 @@ def _next_steps(seen: Sequence[SeenDirectory]) -> list[tuple[str, str]]:
         demo = [("waypost demo", "see the whole path, with real devices")] if launcher() is not None else []
         stopped = [one.directory for one in seen if not one.directory.running]
         starts = [_start(directory) for directory in stopped[:3]]
-        new = ("waypost edge run --dev --data ./gw1", "try a gateway on this machine")
-        lasting = ("waypost edge init --data ./gw1 --name gw1", "set up a gateway that lasts")
+        new = ("waypost run --dev --data ./gw1", "try a gateway on this machine")
+        lasting = ("waypost init --data ./gw1 --name gw1", "set up a gateway that lasts")
         return [*demo, *starts, new, lasting, help_step]
     steps = []
     for directory in running[:2]:
         data = f"--data {word(directory.path)}"
         if directory.role is Role.GATEWAY:
             steps += [
-                (f"waypost edge status {data}", "the state of the gateway in full"),
-                (f"waypost device add pump7 --profile sensor {data}", "let a device in"),
+                (f"waypost status {data}", "the state of the gateway in full"),
+                (f"waypost user add pump7 --profile sensor {data}", "let a device in"),
             ]
         else:
             steps += [
-                (f"waypost fleet list {data}", "the gateways of the hub"),
-                (f"waypost fleet token create {data}", "enrol another gateway"),
+                (f"waypost gateway list {data}", "the gateways of the hub"),
+                (f"waypost token create {data}", "enrol another gateway"),
             ]
         steps.append((f"waypost open {data}", f"the console of the {directory.role.value} in a browser"))
     return [*steps, help_step]
 
 
 def _start(directory: DataDirectory) -> tuple[str, str]:
-    program = "hub" if directory.role is Role.HUB else "edge"
-    return f"waypost {program} run --data {word(directory.path)}", f"start the {directory.role.value} again"
+    program = "hub run" if directory.role is Role.HUB else "run"
+    return f"waypost {program} --data {word(directory.path)}", f"start the {directory.role.value} again"

@@ -1,4 +1,4 @@
-"""Problems of a running gateway: one list for `/healthz`, console, `edge status`, metrics and doctor.
+"""Problems of a running gateway: one list for `/healthz`, console, `waypost status`, metrics and doctor.
 
 A problem keeps clients from being served: commits that fail, logs that cannot be read, tokens that cannot be verified,
 and publishes refused for lack of space. An address that drops its oldest messages is not a problem when it is

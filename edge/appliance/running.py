@@ -135,10 +135,10 @@ def _console_of(data: Path) -> str:
     if listening is not None and "http" in listening:
         return str(listening["http"].from_here)
     if listening is not None:
-        hint = "add one: spec.listeners.http of its Gateway resource, or --http of `waypost edge run`"
+        hint = "add one: spec.listeners.http of its Gateway resource, or --http of `waypost run`"
         raise CommandError(f"the gateway of {data} has no HTTP listener, and so no console", hint=hint)
     if not is_held(data) and (os.access(data / LOCK_NAME, os.R_OK) or not (data / LOCK_NAME).exists()):
-        hint = f"start it: waypost edge run --data {word(data)}"
+        hint = f"start it: waypost run --data {word(data)}"
         raise CommandError(f"no gateway runs on {data}", hint=hint, code=Exit.UNREACHABLE)
     return _configured_console(data) or HTTP
 

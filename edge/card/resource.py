@@ -74,7 +74,7 @@ class CardHub(ResourcePart, frozen=True, kw_only=True):
     proxy: Live[Proxy | None] = None
     """HTTP proxy for the connection to the hub, also used to enrol."""
     token: Live[Annotated[str, read_by(fields.token, str)]]
-    """Token for one enrolment of this gateway: `waypost fleet token create`, at the hub."""
+    """Token for one enrolment of this gateway: `waypost token create`, at the hub."""
     forward: Live[Annotated[tuple[Filter, ...], msgspec.Meta(min_length=1)]] = ("#",)
     """Filters of the topics that are forwarded."""
 

@@ -47,7 +47,7 @@ _SECTIONS: Final = (
     _Section("sshKeys", "Public keys for logins; without any, SSH is off", "sshKeys:\n- ssh-ed25519 AAAA... ann"),
     _Section(
         "hub",
-        "Hub to forward to, and the token for one enrolment (waypost fleet token create)\n"
+        "Hub to forward to, and the token for one enrolment (waypost token create)\n"
         "  # Where a firewall allows only HTTPS, also failover: [wss://hub.example:443]\n"
         "  # Through a proxy, also proxy: {host: proxy.example, port: 3128, username: ..., password: '...'}",
         "hub:\n  url: amqps://hub.example:5671\n  token: wpt1...\n  forward: ['plant/#']",

@@ -84,7 +84,7 @@ def build_configuration(resources: Sequence[Resource]) -> BrokerConfiguration:
 
 
 def development_preset() -> BrokerConfiguration:
-    """Return the preset of ``edge run --dev``: loopback, free ports, no authentication, a prefix per address type."""
+    """Return the preset of ``waypost run --dev``: loopback, free ports, no credentials, a prefix per address type."""
     types = (AddressType.QUEUE, AddressType.TOPIC, AddressType.ANYCAST, AddressType.MULTICAST)
     anywhere = ListenEndpoint(LOOPBACK, 0)
     return BrokerConfiguration(
@@ -264,7 +264,7 @@ def _exposure(configuration: BrokerConfiguration, resources: Sequence[Resource])
         return
     if not _authentication_is_configured(resources):
         yield (
-            f"{listeners}: clients need credentials (waypost device add); to allow any client, set "
+            f"{listeners}: clients need credentials (waypost user add); to allow any client, set "
             "authenticationService: {name: none} in the AddressSpace"
         )
     clear = [listener for listener in exposed if not listener.tls]

@@ -1,4 +1,4 @@
-"""Resources of a first gateway: the options and answers of `edge init`, as YAML for further editing."""
+"""Resources of a first gateway: the options and answers of `waypost init`, as YAML for further editing."""
 
 from __future__ import annotations
 

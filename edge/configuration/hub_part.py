@@ -40,7 +40,7 @@ def hub_faults(resources: Iterable[Resource]) -> Iterator[ConfigurationError]:
         if isinstance(spec, GatewaySpec) and spec.hub is not None:
             for field, value in (("gateway", spec.hub.gateway), ("tls", spec.hub.tls)):
                 if value is not None:
-                    words = "the gateway's identity is set by its enrolment: use waypost edge enrol at the gateway"
+                    words = "the gateway's identity is set by its enrolment: use waypost enrol at the gateway"
                     yield error_at(resource, ("spec", "hub", field), words)
 
 

@@ -1,4 +1,4 @@
-"""Combine the options of `edge run` with the applied resources into one `BrokerConfiguration`."""
+"""Combine the options of `waypost run` with the applied resources into one `BrokerConfiguration`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OptionsRefused(Exception):
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of `edge run`."""
+    """Options of `waypost run`."""
 
     data: Path
     root: Path = Path("/")
@@ -61,7 +61,7 @@ def configuration_of(options: RunOptions, resources: Sequence[Resource] | None =
     if not configuration.listeners:
         raise OptionsRefused(
             "nothing is configured: no listener for devices, no resources",
-            f"set it up: waypost edge init --data {word(options.data)}; or try it out with --dev",
+            f"set it up: waypost init --data {word(options.data)}; or try it out with --dev",
         )
     if not options.dev:
         return require_credentials(configuration, resources)

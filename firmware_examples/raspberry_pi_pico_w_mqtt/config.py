@@ -7,7 +7,7 @@ WIFI_PASSWORD = ""
 # Gateway
 GATEWAY = "192.168.1.10"
 PORT = 1883
-USERNAME = ""  # device credentials, as `waypost device add NAME --profile sensor` prints them; empty for none
+USERNAME = ""  # device credentials, as `waypost user add NAME --profile sensor` prints them; empty for none
 PASSWORD = ""
 TLS_CA_FILE = ""  # PEM or DER file of the gateway's certificate authority: turns TLS on (then PORT is 8883)
 

@@ -212,7 +212,7 @@ def _require_own_tokens(file: Path, devices: Iterable[NewDevice]) -> None:
         token = device.variables.get(TOKEN)
         if token is not None and (first := owners.setdefault(token, device.name)) != device.name:
             words = f"{file}: {device.name} has the token of {first}, and a token enrols one gateway"
-            raise ImageError(words, hint="at the hub: waypost fleet token create --count 2", code=USAGE)
+            raise ImageError(words, hint="at the hub: waypost token create --count 2", code=USAGE)
 
 
 def _read_device(

@@ -125,7 +125,7 @@ def _read_value(name: str, path: Path) -> str:
     try:
         content = read_settings_file(path)
     except ImageError as error:
-        hint = "the file the hub's `waypost fleet token create` was printed into" if name == "hub.token" else ""
+        hint = "the file the hub's `waypost token create` was printed into" if name == "hub.token" else ""
         raise ImageError(f"{name}=@{error.message}", hint=hint, code=USAGE) from None
     if len(content) > FILE_BYTES_MAX:
         raise ImageError(f"{name}=@{path}: larger than {FILE_BYTES_MAX} bytes: too large for a setting", code=USAGE)
@@ -178,7 +178,7 @@ def load_fleet(path: Path, base: Plain | None) -> list[CardSettings]:
         token = one.card.spec.hub.token if one.card.spec.hub is not None else ""
         first = tokens_seen.setdefault(token, row) if token else row
         if first != row:
-            words = f"is that of row {first}, and a token enrols one gateway: waypost fleet token create --count 2"
+            words = f"is that of row {first}, and a token enrols one gateway: waypost token create --count 2"
             errors.append(ConfigurationError(str(path), row, "hub.token", words))
         made.append(one)
     if len(made) > CARDS_MAX:

@@ -39,7 +39,7 @@ SPARKPLUG_NAMELESS = "a Sparkplug metric with neither name nor alias"
 CLOCK = "its gateway's clock was wrong, and how far is not told yet"
 NO_BIRTH = "a Sparkplug alias whose birth has not landed"
 
-_REGISTER: Final = "send a number or JSON, or say how to read it: waypost analytics schema add --help"
+_REGISTER: Final = "send a number or JSON, or say how to read it: waypost lake schema add --help"
 _SMALLER: Final = "send it in several messages, or with fewer levels and shorter names"
 _WAIT: Final = "nothing: it is read when the missing report has landed"
 

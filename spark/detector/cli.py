@@ -1,4 +1,4 @@
-"""`waypost analytics detect`: run the detector of the anomaly job on a file."""
+"""`waypost lake detect`: run the detector of the anomaly job on a file."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Checkpoint:
         """Return the id of the query, which is the same for every start from this checkpoint."""
         content = self._place.read("metadata")
         if content is None:
-            raise SourceLost(f"{self._place.uri}/metadata is missing. `waypost analytics rebuild` rebuilds the tables")
+            raise SourceLost(f"{self._place.uri}/metadata is missing. `waypost lake rebuild` rebuilds the tables")
         return str(json.loads(content)["id"])
 
     def last_batch(self) -> int:

@@ -153,20 +153,20 @@ class StreamStep:
         if applied not in (last, last + 1) or (applied > last and not checkpoint.is_planned(applied)):
             raise SourceLost(
                 f"table {output} has batch {applied} of its job, and the progress is {last}: one of the two is an "
-                "older copy. Rebuild the tables of the job: `waypost analytics rebuild`"
+                "older copy. Rebuild the tables of the job: `waypost lake rebuild`"
             )
         made_of = lake.lineage(output)
         for name, state in (made_of.siblings if made_of is not None else {}).items():
             if (lake.version(name) or 0) < state.version:
                 raise SourceLost(
                     f"table {name} is an older copy: {output} was written after it. Rebuild the tables of the job: "
-                    "`waypost analytics rebuild`"
+                    "`waypost lake rebuild`"
                 )
         before = made_of.sources.get(self.source) if made_of is not None else None
         if before is not None and before.version > source.version:
             raise SourceLost(
                 f"table {self.source} is at version {source.version}, but the job has taken version {before.version}: "
-                "it is an older copy. Rebuild the tables of the job: `waypost analytics rebuild`"
+                "it is an older copy. Rebuild the tables of the job: `waypost lake rebuild`"
             )
         return before
 
@@ -229,6 +229,6 @@ class _Run:
         if _GONE.search(text):
             return SourceLost(
                 f"commits of table {name} are gone: its log was cleaned, or it was vacuumed, before the job took them. "
-                "Rebuild the tables of the job: `waypost analytics rebuild`"
+                "Rebuild the tables of the job: `waypost lake rebuild`"
             )
         return error

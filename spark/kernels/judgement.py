@@ -1,6 +1,6 @@
 """Balance of each statement of one address: accepted = landed + dropped + still at the gateway; plain Python.
 
-The rule and the words are those of `waypost bridge prove`; a contract test compares them. Here statements are trusted:
+The rule and the words are those of `waypost prove`; a contract test compares them. Here statements are trusted:
 for proof against forgery run `prove`, which also checks signatures and chains.
 
 *Waiting* is what is missing above the highest landed sequence, while the gateway's newest status reports waiting

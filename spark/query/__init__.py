@@ -1,1 +1,1 @@
-"""`waypost analytics query`: SQL over the tables of a lake, read only, without a JVM."""
+"""`waypost lake query`: SQL over the tables of a lake, read only, without a JVM."""

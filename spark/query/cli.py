@@ -1,4 +1,4 @@
-"""`waypost analytics query`: SQL over the tables of a lake."""
+"""`waypost lake query`: SQL over the tables of a lake."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def query(lake: LakePlace, sql: str | None, file: Any, tables: bool, as_json: bo
 
     \b
     The mean of a metric, day by day:
-      waypost analytics query --lake DATA/lake "
+      waypost lake query --lake DATA/lake "
         SELECT window_start::DATE AS day, sum(sum) / sum(count) AS mean
         FROM rollup_1h WHERE metric = 'temperature' GROUP BY day ORDER BY day"
 
     \b
     Gateways without data in the last hour:
-      waypost analytics query --lake DATA/lake "
+      waypost lake query --lake DATA/lake "
         SELECT gateway, last_ingested_at, now() - last_ingested_at AS silent
         FROM gateway_freshness
         WHERE device IS NULL AND last_ingested_at < now() - INTERVAL 1 HOUR
@@ -53,7 +53,7 @@ def query(lake: LakePlace, sql: str | None, file: Any, tables: bool, as_json: bo
 
     \b
     The last messages of a device:
-      waypost analytics query --lake DATA/lake "
+      waypost lake query --lake DATA/lake "
         SELECT received_at, address, body::VARCHAR AS body
         FROM telemetry WHERE device = 'dev1'
         ORDER BY received_at DESC LIMIT 20"

@@ -148,7 +148,7 @@ class QueryDatabase:
         if statements[0].type == duckdb.StatementType.MULTI:
             raise BadQuery("PIVOT needs its values: PIVOT … ON column IN ('a', 'b') USING …")
         if sql.split(maxsplit=1)[0].lower() == "show":
-            raise BadQuery("SHOW is not allowed: `waypost analytics query --tables` lists tables and columns")
+            raise BadQuery("SHOW is not allowed: `waypost lake query --tables` lists tables and columns")
         kind = statements[0].type
         explained = _EXPLAIN.sub("", sql, count=1)
         if kind == duckdb.StatementType.EXPLAIN and explained != sql:
@@ -213,7 +213,7 @@ class QueryDatabase:
         if missing is None:
             return _explain(error, sql)
         alike = difflib.get_close_matches(missing.lower(), self.tables, 1)
-        hint = f"did you mean {alike[0]}?" if alike else "`waypost analytics query --tables` lists the tables"
+        hint = f"did you mean {alike[0]}?" if alike else "`waypost lake query --tables` lists the tables"
         return BadQuery(f"{_position(_parse_error(error), sql)}table {missing} is not known: {hint}")
 
 

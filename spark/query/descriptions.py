@@ -53,10 +53,10 @@ _MADE_BY: Final[dict[str, str]] = {
     "clock_offsets": _HUB,
     "gateway_status": _HUB,
     "quarantine": _HUB,
-    "payload_schemas": "`waypost analytics schema add PATTERN --lake {lake}` makes it",
+    "payload_schemas": "`waypost lake schema add PATTERN --lake {lake}` makes it",
 }
 """Commands for the tables that no pass makes."""
-_MADE_BY_RUN: Final = "`waypost analytics run --lake {lake}` makes it"
+_MADE_BY_RUN: Final = "`waypost lake run --lake {lake}` makes it"
 
 
 def maker_command(table: str, lake: str) -> str:

@@ -88,7 +88,7 @@ def _find_damage(found: Storage) -> Iterator[ReportFinding]:
     if found.set_aside_total:
         files = amounts.counted(found.set_aside_total, "damaged file")
         text = f"{files} {_was(found.set_aside_total)} set aside."
-        yield ReportFinding("wrong", text, "Restore it from a copy, then run `waypost analytics rebuild`.", "lake")
+        yield ReportFinding("wrong", text, "Restore it from a copy, then run `waypost lake rebuild`.", "lake")
     quarantined = sum(number for _, number in found.quarantined)
     if quarantined:
         text = f"{amounts.counted(quarantined, 'batch', 'batches')} {_is(quarantined)} in quarantine."

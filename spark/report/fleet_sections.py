@@ -61,7 +61,7 @@ class FleetSections:
             ]
             for one in known.members[: limits.GATEWAYS_MAX]
         ]
-        about = "Every gateway, those that need a look first. A page of one: `waypost analytics report --gateway NAME`."
+        about = "Every gateway, those that need a look first. A page of one: `waypost report --gateway NAME`."
         return ReportSection(
             "fleet", "Fleet", about, tables=[ReportTable("Gateways", columns, rows, len(known.members))]
         )

@@ -40,7 +40,7 @@ class LakeSection:
                     one.size,
                     one.mean,
                     one.version,
-                    (1, "small files: waypost analytics maintain") if one.small else (0, ""),
+                    (1, "small files: waypost lake maintain") if one.small else (0, ""),
                 ]
                 for one in found.tables
             ]

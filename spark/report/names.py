@@ -46,7 +46,7 @@ def find_gateway(name: str, known: Collection[Gateway]) -> Gateway:
             f"several gateways are named {name!r}: choose one of {_join_names(map(full_name, sorted(chosen)))}"
         )
     if not known:
-        raise NoGateway(f"no gateway named {name!r} is known: run `waypost analytics run` on this lake first")
+        raise NoGateway(f"no gateway named {name!r} is known: run `waypost lake run` on this lake first")
     names = sorted(map(short_name, known))
     like = difflib.get_close_matches(name, names, SAID_MAX)
     hint = f"did you mean {_join_names(like, 'or')}?" if like else f"there are {_join_names(names)}"

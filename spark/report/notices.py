@@ -16,7 +16,7 @@ _SINGULAR = ("the last data of each gateway", "the health of devices")
 _READINGS, _TRACKS = ("readings", "rejected values"), ("plots of devices",)
 
 
-def list_notices(known: LakeFigures, command: str = "waypost analytics run --lake DIR") -> list[str]:
+def list_notices(known: LakeFigures, command: str = "waypost lake run --lake DIR") -> list[str]:
     """Return each notice as one or two sentences, with commands between backticks, the worst first.
 
     The list is empty if the page shows the current lake and data has landed recently. `command` runs the jobs.
@@ -24,7 +24,7 @@ def list_notices(known: LakeFigures, command: str = "waypost analytics run --lak
     return [one.sentence for one in find_remarks(known, command)]
 
 
-def find_remarks(known: LakeFigures, command: str = "waypost analytics run --lake DIR") -> list[ReportFinding]:
+def find_remarks(known: LakeFigures, command: str = "waypost lake run --lake DIR") -> list[ReportFinding]:
     """Return the notices with their severity, the worst first."""
     found = [
         ReportFinding("wrong", f"{_capitalize(text)}.", "Nothing is drawn of it.", "lake")

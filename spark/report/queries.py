@@ -1,6 +1,6 @@
 """All figures of a page, read from the derived tables with delta-rs, without a JVM or Spark.
 
-`waypost analytics report --json` prints this. A missing table has no rows; the page names missing ones.
+`waypost report --json` prints this. A missing table has no rows; the page names missing ones.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Time from a reading's landing until the windows have it, under continuous landing.
 
-Commits to `telemetry`, one a second, play the hub; `waypost analytics run --follow` is the real program. Each commit of
+Commits to `telemetry`, one a second, play the hub; `waypost lake run --follow` is the real program. Each commit of
 the windows names the version of `telemetry` that it contains, so the log shows the delay of each landed commit, to the
 tenth of a second.
 

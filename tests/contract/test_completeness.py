@@ -1,4 +1,4 @@
-"""Rule of completeness: Spark and `waypost bridge prove` give the same result for the same address."""
+"""Rule of completeness: Spark and `waypost prove` give the same result for the same address."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """Result of `waypost bridge prove` without an unexplained difference."""
+    """Result of `waypost prove` without an unexplained difference."""
 
     accepted: int
     landed: int
@@ -155,7 +155,7 @@ def passed(facts: Sequence[Fact]) -> bool:
 
 
 def document(facts: Sequence[Fact], notes: Sequence[str], events: Sequence[Event]) -> dict[str, Any]:
-    """Build `facts.json`, which `waypost analytics report --facts` shows."""
+    """Build `facts.json`, which `waypost report --facts` shows."""
     return {
         "title": TITLE,
         "verdict": "ok" if passed(facts) else "failed",

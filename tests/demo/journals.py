@@ -1,4 +1,4 @@
-"""Reads journals of running devices (JSON Lines; `waypost device simulate --journal`)."""
+"""Reads journals of running devices (JSON Lines; `waypost simulate --journal`)."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class Scenario:
         for name, gateway in stage.gateways.items():
             place = f"127.0.0.1:{gateway.http}"
             await stage.run_waypost(f"drain-{name}", "bridge", "drain", "--http", place, within_s=PROVED_S_MAX)
-        command = ("bridge", "prove", "--lake", str(stage.lake), "--json")
+        command = ("prove", "--lake", str(stage.lake), "--json")
         child = await stage.run_waypost("prove", *command, within_s=PROVED_S_MAX)
         found = json.loads("\n".join(child.output))
         streams = found["streams"]
@@ -211,13 +211,13 @@ class Scenario:
         lake, report = str(stage.lake), self._folder / "report.html"
         board.doing = "the jobs work on the lake"
         started = time.monotonic()
-        command = ("analytics", "run", "--lake", lake, "--json")
+        command = ("lake", "run", "--lake", lake, "--json")
         jobs = await self._telling("analytics", stage.run_waypost("analytics", *command, within_s=ANALYTICS_S_MAX))
         (self._folder / "analytics.json").write_text("\n".join(jobs.output) + "\n", encoding="utf-8")
         board.say(f"jobs done in {time.monotonic() - started:.0f} s", "good")
         board.doing = "drawing the report"
         arguments = ["--lake", lake, "--out", str(report), "--facts", str(self._folder / "facts.json")]
-        await stage.run_waypost("report", "analytics", "report", *arguments, within_s=ANALYTICS_S_MAX)
+        await stage.run_waypost("report", "report", *arguments, within_s=ANALYTICS_S_MAX)
         if not report.is_file():
             raise DemoError(f"the report is not at {report}")
         return report

@@ -90,7 +90,7 @@ class Stage:
     async def start_gateway(self, name: str) -> None:
         """Start a gateway, for the first time or again."""
         gateway = self.gateways[name]
-        command = ["edge", "run", "--data", str(gateway.data), "--dev"]
+        command = ["run", "--data", str(gateway.data), "--dev"]
         for listener in ("mqtt", "amqp", "http"):
             command += [f"--{listener}", f"127.0.0.1:{getattr(gateway, listener)}"]
         command += ["--hub", f"amqp://127.0.0.1:{gateway.relay.port}", "--gateway", name, "--forward", FORWARD]
@@ -100,7 +100,7 @@ class Stage:
     async def start_device(self, plan: DevicePlan) -> None:
         """Start one simulated device."""
         journal = self._journal(plan.name, plan.gateway)
-        command = ["device", "simulate", "--protocol", plan.protocol, "--kind", plan.kind, "--name", plan.name]
+        command = ["simulate", "--protocol", plan.protocol, "--kind", plan.kind, "--name", plan.name]
         command += ["--url", self.gateways[plan.gateway].url(plan.protocol), "--address", plan.address]
         command += ["--interval", str(plan.interval_s), "--journal", str(journal.path)]
         command += ["--window", str(DEVICE_WINDOW), "--buffer", str(DEVICE_BUFFER), "--drain", str(DRAIN_S)]

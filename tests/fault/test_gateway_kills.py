@@ -63,7 +63,7 @@ def campaign(folder: Path, count: int) -> dict[str, Verdict]:
     mqtt, amqp, data = free_port(), free_port(), folder / "gw"
     (folder / "gateway.yaml").write_text(RESOURCES)
     listeners = (f"--mqtt=127.0.0.1:{mqtt}", f"--amqp=127.0.0.1:{amqp}")
-    arguments = ("edge", "run", "--data", str(data), "--config", str(folder / "gateway.yaml"), *listeners)
+    arguments = ("run", "--data", str(data), "--config", str(folder / "gateway.yaml"), *listeners)
     with Nursery(folder / "gw.log", *arguments) as gateway:
         load = Load(mqtt, amqp)
         load.start()

@@ -122,7 +122,7 @@ def test_figures_are_exact_after_full_medium_has_room(tmp_path: Path, medium: Me
     mqtt, amqp = free_port(), free_port()
     listeners = (f"--mqtt=127.0.0.1:{mqtt}", f"--amqp=127.0.0.1:{amqp}")
     data = tmp_path / "gw"
-    arguments = ("edge", "run", "--data", str(data), "--config", str(tmp_path / "gateway.yaml"), *listeners)
+    arguments = ("run", "--data", str(data), "--config", str(tmp_path / "gateway.yaml"), *listeners)
     gateway = Waypost(tmp_path / "gw.log", *arguments)
     gateway.environment = medium.environment
     with gateway:

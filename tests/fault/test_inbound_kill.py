@@ -69,7 +69,7 @@ def gateway(folder: Path, **places: object) -> Waypost:
     file.write_text(GATEWAY.format(**places))
     applied = run_waypost("apply", "--data", str(data), "-f", str(file))
     assert applied.returncode == 0, applied.stderr
-    return Waypost(folder / "gw1.log", "edge", "run", "--data", str(data))
+    return Waypost(folder / "gw1.log", "run", "--data", str(data))
 
 
 def connected(near: Waypost) -> bool:

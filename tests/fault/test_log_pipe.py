@@ -16,7 +16,7 @@ from tests.support.unread_log import unread_log
 
 def test_unread_log_stops_no_device_and_is_reported(tmp_path: Path) -> None:
     (tmp_path / "resources.yaml").write_text(gateway_of(authentication="{name: none}", extra=user("joe", "view")))
-    arguments = ("edge", "run", "--data", str(tmp_path / "gw"), "--config", str(tmp_path / "resources.yaml"))
+    arguments = ("run", "--data", str(tmp_path / "gw"), "--config", str(tmp_path / "resources.yaml"))
     with unread_log(tmp_path / "gw.log") as log:
         gateway = Waypost(log, *arguments)
         gateway.arguments[1:1] = ["-c", "import logging, sys\n" + NOISY]

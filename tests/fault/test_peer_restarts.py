@@ -66,7 +66,7 @@ def crossed(folder: Path, kind: str, remote: str, peer: Peer) -> tuple[list[byte
     file.write_text(GATEWAY.format(mqtt=mqtt, type=kind, peer=peer.port, remote=remote))
     applied = run_waypost("apply", "--data", str(data), "-f", str(file))
     assert applied.returncode == 0, applied.stderr
-    gateway = Waypost(folder / "gw1.log", "edge", "run", "--data", str(data))
+    gateway = Waypost(folder / "gw1.log", "run", "--data", str(data))
     publishers = [Publisher(f"p{i}", mqtt, f"plant/{i}") for i in range(PUBLISHERS)]
     with gateway:
         for publisher in publishers:

@@ -83,7 +83,7 @@ def test_acknowledged_messages_arrive_while_forwarders_change(tmp_path: Path, ty
     change(data, "apply", "-f", "-", text=BASE.format(**ports))
     with (
         hub(tmp_path, f"--amqp=127.0.0.1:{ports['hub']}") as the_hub,
-        Waypost(tmp_path / "gw1.log", "edge", "run", f"--data={data}") as gateway,
+        Waypost(tmp_path / "gw1.log", "run", f"--data={data}") as gateway,
     ):
         subscriber = Subscriber(ports["mqtt"])
         publishers = [Publisher(f"p{i}", ports["mqtt"], topic) for i, topic in enumerate(TOPICS)]

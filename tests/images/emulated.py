@@ -225,5 +225,5 @@ class Gateway:
 
     def add_device(self, name: str) -> str:
         """Add a device; return its password."""
-        added = self.shell(*AS_GATEWAY, "device", "add", name, "--data", DATA, "--profile", "sensor")
+        added = self.shell(*AS_GATEWAY, "user", "add", name, "--data", DATA, "--profile", "sensor")
         return added.partition("password: ")[2].split()[0]

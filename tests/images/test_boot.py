@@ -38,7 +38,7 @@ class Card:
         self.authority = Authority(folder / "authority")
         data = folder / "data" / "waypost"
         data.mkdir(parents=True, mode=0o700)
-        waypost("edge", "init", "--data", str(data), "--name", "hall")
+        waypost("init", "--data", str(data), "--name", "hall")
         issued = self.authority.issue("gateway")
         for path in (issued.certificate, issued.key):
             shutil.copy(path, data)
@@ -49,7 +49,7 @@ class Card:
         assert changed != configuration
         (folder / "changed.yaml").write_text(changed)
         waypost("apply", "--data", str(data), "-f", str(folder / "changed.yaml"))
-        added = waypost("device", "add", "pump7", "--data", str(data), "--profile", "sensor")
+        added = waypost("user", "add", "pump7", "--data", str(data), "--profile", "sensor")
         self.password = added.partition("password: ")[2].split()[0]
         plain = decompressed(image, folder)
         for name in ("timesync", "rauc", "ssh"):

@@ -44,9 +44,9 @@ soon() {
     echo "never: $*" >&2
     exit 1
 }
-says() { inside "$GATEWAY" waypost edge status --data /var/lib/waypost --json | grep -q "$1"; }
-at_hub() { inside "$HUB" waypost fleet "$@" --data /var/lib/waypost; }
-attested() { at_hub show hall --json | grep -q '"settings": *"[0-9a-f]'; }
+says() { inside "$GATEWAY" waypost status --data /var/lib/waypost --json | grep -q "$1"; }
+at_hub() { inside "$HUB" waypost "$@" --data /var/lib/waypost; }
+attested() { at_hub gateway show hall --json | grep -q '"settings": *"[0-9a-f]'; }
 
 into "$HUB" $HUB_ENTRY > "$OUT/hub" 2>&1 &
 hub=$!
@@ -55,10 +55,10 @@ token=$(at_hub token create)
 settings="WAYPOST_NAME=Hall WAYPOST_HUB=amqps://localhost:5671 WAYPOST_TOKEN=$token WAYPOST_FORWARD=plant/#"
 into "$GATEWAY" $settings $GATEWAY_ENTRY > "$OUT/gateway" 2>&1 &
 gateway=$!
-soon inside "$GATEWAY" waypost edge status --data /var/lib/waypost
+soon inside "$GATEWAY" waypost status --data /var/lib/waypost
 soon attested
 soon says '"connected"'
-added=$(inside "$GATEWAY" waypost device add pump7 --data /var/lib/waypost --profile sensor)
+added=$(inside "$GATEWAY" waypost user add pump7 --data /var/lib/waypost --profile sensor)
 password=$(echo "$added" | sed -n 's/.*password: *\\([^ ]*\\).*/\\1/p')
 mosquitto_pub -q 1 -u pump7 -P "$password" -t plant/pump7/temp -m 21.5
 echo acknowledged

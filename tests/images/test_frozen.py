@@ -40,7 +40,7 @@ def frozen() -> Path:
 
 def gateway(frozen: Path, folder: Path) -> Waypost:
     """Start a gateway without this environment."""
-    made = Waypost(folder / "log", "edge", "run", "--dev", "--data", str(folder / "data"), "--mqtt=127.0.0.1:0")
+    made = Waypost(folder / "log", "run", "--dev", "--data", str(folder / "data"), "--mqtt=127.0.0.1:0")
     made.arguments[:3] = [str(frozen / freezing.PROGRAM)]
     made.arguments += ["--amqp=127.0.0.1:0", "--http=127.0.0.1:0"]
     made.environment = {"PATH": "/nonexistent"}
@@ -131,7 +131,7 @@ def test_arm64_gateway_keeps_what_it_acknowledged(tmp_path: Path) -> None:
         remove(path)
     shutil.copytree(made, root / "waypost", symlinks=True)
     (root / "data").mkdir(mode=0o700)
-    running = Waypost(tmp_path / "log", "edge", "run", "--dev", "--data", "/data", "--mqtt=127.0.0.1:0")
+    running = Waypost(tmp_path / "log", "run", "--dev", "--data", "/data", "--mqtt=127.0.0.1:0")
     running.arguments[:3] = ["chroot", str(root), f"/waypost/{freezing.PROGRAM}"]
     running.arguments += ["--amqp=127.0.0.1:0", "--http=127.0.0.1:0"]
     with running:

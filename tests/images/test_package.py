@@ -27,7 +27,7 @@ DATA = "var/lib/waypost"
 
 SERVE = """
 ip link set lo up
-chroot "$1" setpriv --reuid=waypost --regid=waypost --init-groups waypost edge run --data /var/lib/waypost > "$2" &
+chroot "$1" setpriv --reuid=waypost --regid=waypost --init-groups waypost run --data /var/lib/waypost > "$2" &
 gateway=$!
 for _ in $(seq 600); do grep -q ^ready "$2" && break; sleep 0.2; done
 timeout 60 mosquitto_pub -q 1 -u pump7 -P "$3" -t plant/pump7/temp -m 21.5 && echo acknowledged
@@ -72,7 +72,7 @@ def test_package_serves_and_its_removal_keeps_the_data(debian: Path, package: Pa
     inside(debian, "install", "-d", "-m", "0700", "-o", "waypost", "-g", "waypost", f"/{DATA}")
     for _ in range(2):
         inside(debian, "runuser", "-u", "waypost", "--", "/usr/lib/waypost/prepare")
-    device = ("waypost", "device", "add", "pump7", "--data", f"/{DATA}", "--profile", "sensor")
+    device = ("waypost", "user", "add", "pump7", "--data", f"/{DATA}", "--profile", "sensor")
     added = inside(debian, "runuser", "-u", "waypost", "--", *device)
     password = added.partition("password: ")[2].split()[0]
     served = subprocess.run(

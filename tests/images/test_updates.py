@@ -97,13 +97,13 @@ class Updated(Gateway):
         print(f"{time.monotonic() - self._began:.0f} s: {what}", flush=True)
 
     def status(self) -> dict[str, Any]:
-        return dict(json.loads(self.shell("waypost", "edge", "update", "status", "--json")))
+        return dict(json.loads(self.shell("waypost", "update", "status", "--json")))
 
     def install(self, file: Path) -> None:
         """Install a bundle; the gateway restarts on return."""
         self.shell("cat > /data/update.raucb", given=file, timeout_s=INSTALL_S)
         self.shell(
-            "waypost", "edge", "update", "install", "/data/update.raucb", "--data", DATA, "--no-restart",
+            "waypost", "update", "install", "/data/update.raucb", "--data", DATA, "--no-restart",
             timeout_s=INSTALL_S,
         )  # fmt: skip
         assert self.machine is not None

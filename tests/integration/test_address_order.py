@@ -91,7 +91,7 @@ def test_events_are_accepted_while_addresses_of_lower_priority_give_room(gateway
     lost = ledger(gateway)
     assert ("telemetry", "thinned") in lost
     assert {address for address, _ in lost} == {"telemetry", "pictures"}
-    printed = output_of("edge", "status", "--http", f"127.0.0.1:{gateway.port('http')}")
+    printed = output_of("status", "--http", f"127.0.0.1:{gateway.port('http')}")
     assert "thin" in printed
     assert "space: 0.2 MB" in printed
     assert len(take(gateway, "events", counts["events"])) == counts["events"]

@@ -89,7 +89,7 @@ class Site:
         self.folder = folder
         self.data = str(folder / "gw")
         apply(folder, resources())
-        self.gateway = Waypost(folder / "gw.log", "edge", "run", "--data", self.data)
+        self.gateway = Waypost(folder / "gw.log", "run", "--data", self.data)
 
     @property
     def log(self) -> str:
@@ -345,7 +345,7 @@ def test_amqp_temporary_destination_belongs_to_its_creator(site: Site) -> None:
 
 
 def test_device_is_added_rotated_and_removed_while_the_gateway_runs(site: Site) -> None:
-    added = document_of("device", "add", "pump7", "--data", site.data, "--allow", "send,recv:pumps/%u/#")
+    added = document_of("user", "add", "pump7", "--data", site.data, "--allow", "send,recv:pumps/%u/#")
     first = added["password"]
 
     def code(password: str) -> int:
@@ -355,25 +355,25 @@ def test_device_is_added_rotated_and_removed_while_the_gateway_runs(site: Site) 
     assert code(first) == 0, "what was printed is good at once"
     wait_until(lambda: code("mistyped") == 0x89, timeout_s=WAIT_S, what="guessing is slowed down")
     second = "the new one"
-    output_of("device", "credentials", "rotate", "pump7", "--data", site.data, "--password-stdin", stdin=f"{second}\n")
+    output_of("user", "rotate", "pump7", "--data", site.data, "--password-stdin", stdin=f"{second}\n")
     wait_until(lambda: code(second) == 0, timeout_s=WAIT_S, what="the new secret counts")
     assert code(first) == 0  # both, for the overlap
-    (row,) = [row for row in document_of("device", "list", "--data", site.data) if row["name"] == "pump7"]
+    (row,) = [row for row in document_of("user", "list", "--data", site.data) if row["name"] == "pump7"]
     assert row["allow"] == ["recv,send:pumps/%u/#"]
     assert [secret["not_after"] is None for secret in row["secrets"]] == [False, True]
-    output_of("device", "credentials", "rotate", "pump7", "--data", site.data, "--overlap", "0s", "--generate")
+    output_of("user", "rotate", "pump7", "--data", site.data, "--overlap", "0s", "--generate")
     wait_until(lambda: code(second) == 0x86, timeout_s=WAIT_S, what="the old secrets have ended")
     assert code(first) == 0x86
-    third = document_of("device", "credentials", "rotate", "pump7", "--data", site.data)["password"]
+    third = document_of("user", "rotate", "pump7", "--data", site.data)["password"]
     wait_until(lambda: code(third) == 0, timeout_s=WAIT_S, what="the third secret counts")
 
     with UserClient(site, "pump7", "pump7", third, version=5) as client:
         assert client.publish_code("pumps/pump7/x") in (0, 16)
-        output_of("device", "allow", "pump7", "--data", site.data, "--allow", "send:other/#")
+        output_of("user", "allow", "pump7", "--data", site.data, "--allow", "send:other/#")
         assert client.ended.get(timeout=WAIT_S) == 0x87
         client.connected.get(timeout=WAIT_S)  # Paho connects again
         assert client.publish_code("pumps/pump7/x") == 0x87
-        output_of("device", "remove", "pump7", "--data", site.data)
+        output_of("user", "remove", "pump7", "--data", site.data)
         assert client.ended.get(timeout=WAIT_S) == 0x87
     assert code(third) == 0x86
     for secret in (first, second, third):
@@ -381,9 +381,7 @@ def test_device_is_added_rotated_and_removed_while_the_gateway_runs(site: Site) 
 
 
 def test_session_belongs_to_its_user(site: Site) -> None:
-    output_of(
-        "device", "add", "eve", "--data", site.data, "--password-stdin", "--allow", "recv:plant/#", stdin="evil\n"
-    )
+    output_of("user", "add", "eve", "--data", site.data, "--password-stdin", "--allow", "recv:plant/#", stdin="evil\n")
 
     def code() -> int:
         with UserClient(site, "eve-1", "eve", "evil", version=5) as client:
@@ -395,7 +393,7 @@ def test_session_belongs_to_its_user(site: Site) -> None:
         with UserClient(site, "mine", "eve", "evil", version=5) as thief:
             assert thief.code == 0x85
         assert client.publish_code("plant/1") in (0, 16)
-    output_of("device", "remove", "eve", "--data", site.data)
+    output_of("user", "remove", "eve", "--data", site.data)
 
 
 def test_changed_users_of_resources_apply(site: Site) -> None:

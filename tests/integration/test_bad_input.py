@@ -46,7 +46,7 @@ def test_unknown_key_names_file_line_and_path(tmp_path: Path) -> None:
     file.write_text(GATEWAY)
     for command in (
         ("apply", "--data", str(tmp_path / "gw"), "-f", str(file)),
-        ("edge", "run", "--data", str(tmp_path / "gw"), "--config", str(file)),
+        ("run", "--data", str(tmp_path / "gw"), "--config", str(file)),
     ):
         error = error_line(*command, code=2)
         assert f"{file}:6: spec.listners: " in error
@@ -61,7 +61,7 @@ def test_applied_configuration_is_listed_and_served(tmp_path: Path) -> None:
     file.write_text(GATEWAY.replace("listners", "listeners"))
     output_of("apply", "--data", data, "-f", str(file))
     assert "gw7" in output_of("get", "--data", data)
-    with Waypost(tmp_path / "log", "edge", "run", "--data", data) as gateway:
+    with Waypost(tmp_path / "log", "run", "--data", data) as gateway:
         assert set(gateway.endpoints) == {"mqtt"}
         with mqtt_client(gateway, "c") as client:
             client.publish("a/b", b"x", 1)
@@ -86,9 +86,7 @@ def test_queue_applied_to_a_running_gateway_is_served(tmp_path: Path) -> None:
 def test_port_in_use_is_refused(tmp_path: Path, protocol: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        error = error_line(
-            "edge", "run", "--data", str(tmp_path / "a"), "--dev", f"--{protocol}=127.0.0.1:{port}", code=2
-        )
+        error = error_line("run", "--data", str(tmp_path / "a"), "--dev", f"--{protocol}=127.0.0.1:{port}", code=2)
         assert f"127.0.0.1:{port}" in error
         assert "in use" in error
         if protocol != "mqtt":
@@ -100,44 +98,44 @@ def test_port_in_use_is_refused(tmp_path: Path, protocol: str) -> None:
 
 def test_data_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
-    for program in ("edge", "hub"):
-        error = error_line(program, "run", "--data", str(tmp_path / "file"), "--dev", code=2)
+    for program in ((), ("hub",)):
+        error = error_line(*program, "run", "--data", str(tmp_path / "file"), "--dev", code=2)
         assert str(tmp_path / "file") in error
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_data_directory_without_permission_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0)
-    error = error_line("edge", "run", "--data", str(tmp_path / "data"), "--dev", code=1)
+    error = error_line("run", "--data", str(tmp_path / "data"), "--dev", code=1)
     assert str(tmp_path / "data") in error
 
 
 def test_store_of_a_newer_program_is_refused(tmp_path: Path) -> None:
-    output_of("edge", "init", "--data", str(tmp_path / "gw"))
+    output_of("init", "--data", str(tmp_path / "gw"))
     with sqlite3.connect(tmp_path / "gw" / "store.sqlite") as connection:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         connection.execute(f"PRAGMA user_version = {version + 1}")
     connection.close()
-    error = error_line("edge", "run", "--data", str(tmp_path / "gw"), "--dev", code=1)
+    error = error_line("run", "--data", str(tmp_path / "gw"), "--dev", code=1)
     assert "newer" in error
 
 
 def test_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "gw").mkdir()
     (tmp_path / "gw" / "store.sqlite").write_bytes(random.Random(7).randbytes(20_000))
-    error = error_line("edge", "run", "--data", str(tmp_path / "gw"), "--dev", code=1)
+    error = error_line("run", "--data", str(tmp_path / "gw"), "--dev", code=1)
     assert "store.sqlite" in error
 
 
 def test_second_gateway_of_a_directory_is_refused(tmp_path: Path) -> None:
     with edge(tmp_path, "gw") as first:
-        error = error_line("edge", "run", "--data", str(tmp_path / "gw"), "--dev", code=2)
+        error = error_line("run", "--data", str(tmp_path / "gw"), "--dev", code=2)
         assert f"process {first.pid}" in error
 
 
 def test_dev_listens_on_loopback_only(tmp_path: Path) -> None:
-    for program in ("edge", "hub"):
-        error = error_line(program, "run", "--data", str(tmp_path / program), "--dev", "--amqp", "0.0.0.0:0", code=2)
+    for program in ((), ("hub",)):
+        error = error_line(*program, "run", "--data", str(tmp_path / "data"), "--dev", "--amqp", "0.0.0.0:0", code=2)
         assert "loopback" in error
 
 

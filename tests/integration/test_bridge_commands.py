@@ -56,7 +56,7 @@ def test_bridge_is_shown_paused_and_resumed_by_commands(tmp_path: Path, capsys: 
         drained = bridge("drain", "--timeout", "60")
         assert (drained["drained"], drained["waiting"]) == (True, 0)
         assert connector()["accepted"] == 40
-        assert run(["bridge", "prove", "--lake", str(tmp_path / "hub" / "lake"), "--json"]) == 0
+        assert run(["prove", "--lake", str(tmp_path / "hub" / "lake"), "--json"]) == 0
         proof = json.loads(capsys.readouterr().out)
     assert [(one["accepted"], one["landed"], one["unstated"]) for one in proof["streams"]] == [(20, 20, 0)] * 2
     assert proof["complete"]

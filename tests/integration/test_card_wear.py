@@ -59,7 +59,7 @@ def test_page_size_follows_durability_and_totals_survive_restarts(tmp_path: Path
             text = ask(gateway, "GET", "/metrics").body.decode()
             assert "waypost_store_payload_bytes_total" in text
             assert "waypost_device_endurance_bytes{" in text
-            shown = output_of("edge", "status", "--http", f"127.0.0.1:{gateway.port('http')}")
+            shown = output_of("status", "--http", f"127.0.0.1:{gateway.port('http')}")
             assert "of running" in shown
             assert "60.0 TB" in " ".join(shown.split())
             assert gateway.stop() == 0
@@ -73,14 +73,14 @@ def test_page_size_follows_durability_and_totals_survive_restarts(tmp_path: Path
 def test_high_write_amplification_is_reported_with_the_next_step(tmp_path: Path) -> None:
     config, data = tmp_path / "gateway.yaml", str(tmp_path / "gw")
     config.write_text(RESOURCES.replace("DURABILITY", "fsync"))
-    assert "ready" in output_of("edge", "init", "--data", data)
+    assert "ready" in output_of("init", "--data", data)
     with contextlib.closing(sqlite3.connect(tmp_path / "gw" / "store.sqlite")) as store, store:
         row = (0, 720.0, 720_000, 50_400_000, 435_000_000_000)  # 12 minutes of 20 messages/s; others wrote more
         store.execute(
             "INSERT INTO wear (hour, seconds, payload_bytes, process_bytes, device_bytes) VALUES (?,?,?,?,?)", row
         )
     with edge(tmp_path, "gw", "--config", str(config)) as gateway:
-        shown = output_of("edge", "status", "--http", f"127.0.0.1:{gateway.port('http')}")
+        shown = output_of("status", "--http", f"127.0.0.1:{gateway.port('http')}")
         gateway.stop()
     told = output_of("store", "info", "--data", data)
     found = document_of("doctor", "--data", data)["results"]

@@ -86,7 +86,7 @@ class TestRefusals:
         assert run(["client", "refusals", "--data", data_of(gateway), "-q", "pump8"]) == 0
         shown = capsys.readouterr().out
         assert "pump8 from 127.0.0.1 as client m1: unknown-user, 5 times" in shown
-        assert "waypost device add pump8" in shown
+        assert "waypost user add pump8" in shown
         assert run(["client", "refusals", "--data", data_of(gateway), "--limit", "1", "--json"]) == 0
         page = json.loads(capsys.readouterr().out)
         assert (len(page["refusals"]), page["total"]) == (1, 2)

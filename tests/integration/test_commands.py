@@ -360,8 +360,8 @@ spec: {tenantQuota: {commands: 1}}
 
 
 def command(fleet: Fleet, *words: str, code: int = 0) -> Any:
-    """Run `waypost fleet command`; return its JSON."""
-    done = run_waypost("fleet", "command", *words, "--data", str(fleet.data), "--json")
+    """Run `waypost command`; return its JSON."""
+    done = run_waypost("command", *words, "--data", str(fleet.data), "--json")
     assert done.returncode == code, done.stdout + done.stderr
     return json.loads(done.stdout) if done.stdout else done.stderr
 

@@ -103,7 +103,7 @@ def test_running_gateway_has_no_failures(tmp_path: Path, peer: Waypost) -> None:
 def test_each_fault_is_found(tmp_path: Path) -> None:
     certificate, key = expired(tmp_path)
     data = tmp_path / "gw"
-    assert "store ready" in output_of("edge", "init", "--data", str(data))
+    assert "store ready" in output_of("init", "--data", str(data))
     with socket.create_server(("127.0.0.1", 0)) as squatter:
         port = squatter.getsockname()[1]
         apply(tmp_path, data, mqtts=port, certificate=certificate, key=key, peer=free_port(), ca=None)

@@ -51,16 +51,16 @@ def connects(port: int, user: str, password: str) -> bool:
 
 def test_questions_on_a_terminal_then_the_commands_it_prints(tmp_path: Path) -> None:
     data, mqtt = str(tmp_path / "gw"), free_port()
-    assert f"waypost edge init --data {data}" in error_of("edge", "run", "--data", data, code=2)
+    assert f"waypost init --data {data}" in error_of("run", "--data", data, code=2)
     assert not Path(data).exists()
     answers = ["hall", "nowhere", f"127.0.0.1:{mqtt}", "none", "127.0.0.1:0", "127.0.0.1:0", "none"]
-    code, shown = on_a_terminal(answers, "edge", "init", "--data", data)
+    code, shown = on_a_terminal(answers, "init", "--data", data)
     assert code == 0, shown
     assert 'expected "host:port"' in shown or "nowhere" in shown
-    assert f"waypost edge run --data {data}" in shown
-    added = output_of("device", "add", "pump7", "--data", data, "--profile", "sensor")
+    assert f"waypost run --data {data}" in shown
+    added = output_of("user", "add", "pump7", "--data", data, "--profile", "sensor")
     password = re.findall(r"password: (\S+)", added)[0]
-    with Waypost(tmp_path / "gw.log", "edge", "run", "--data", data) as gateway:
+    with Waypost(tmp_path / "gw.log", "run", "--data", data) as gateway:
         assert gateway.endpoints.keys() == {"mqtt", "http", "https"}
         served = ssl.get_server_certificate(("127.0.0.1", gateway.port("https")))
         [shown_fingerprint] = re.findall(r"SHA-256 fingerprint ([0-9A-F:]+)", shown)
@@ -72,7 +72,7 @@ def test_questions_on_a_terminal_then_the_commands_it_prints(tmp_path: Path) -> 
 def test_options_configure_a_hub(tmp_path: Path) -> None:
     data = str(tmp_path / "gw")
     options = ["--name", "gw1", "--amqp", "none", "--hub", "amqp://hub.example", "--forward", "plant/#"]
-    made = run_waypost("edge", "init", "--data", data, *options, "--forward", "#")
+    made = run_waypost("init", "--data", data, *options, "--forward", "#")
     assert made.returncode == 0, made.stderr
     assert "passwords cross the network unencrypted" in made.stderr
     shown = output_of("get", "--data", data)
@@ -87,15 +87,15 @@ def test_options_configure_a_hub(tmp_path: Path) -> None:
     assert f"waypost open --data {data} --qr" in made.stdout
     again = output_of("apply", "--data", data, "-f", str(tmp_path / "gw" / "gateway.yaml"))
     assert again.count(" unchanged\n") == 4, "the file says what is applied"
-    assert "applied already" in error_of("edge", "init", "--data", data, "--name", "other", code=2)
+    assert "applied already" in error_of("init", "--data", data, "--name", "other", code=2)
 
 
 def test_gateway_for_this_machine_alone_opens_no_listener_for_others(tmp_path: Path) -> None:
     listeners = ["--mqtt", "127.0.0.1:1883", "--amqp", "none"]
-    made = output_of("edge", "init", "--data", str(tmp_path / "gw"), *listeners)
+    made = output_of("init", "--data", str(tmp_path / "gw"), *listeners)
     assert "https" not in output_of("get", "--data", str(tmp_path / "gw"), "-o", "yaml")
     assert "console for other machines" not in made
-    output_of("edge", "init", "--data", str(tmp_path / "other"), *listeners, "--https", "0.0.0.0:8444")
+    output_of("init", "--data", str(tmp_path / "other"), *listeners, "--https", "0.0.0.0:8444")
     assert "0.0.0.0:8444" in output_of("get", "--data", str(tmp_path / "other"), "-o", "yaml")
 
 
@@ -112,12 +112,12 @@ def test_gateway_for_this_machine_alone_opens_no_listener_for_others(tmp_path: P
     ],
 )
 def test_wrong_options_create_nothing(tmp_path: Path, options: list[str], expected: str) -> None:
-    assert expected in error_of("edge", "init", "--data", str(tmp_path / "gw"), *options, code=2)
+    assert expected in error_of("init", "--data", str(tmp_path / "gw"), *options, code=2)
     assert not (tmp_path / "gw").exists()
 
 
 def test_without_options_and_terminal_only_the_store_is_created(tmp_path: Path) -> None:
-    assert "store ready" in output_of("edge", "init", "--data", str(tmp_path / "gw"))
+    assert "store ready" in output_of("init", "--data", str(tmp_path / "gw"))
     assert run_waypost("get", "--data", str(tmp_path / "gw")).stderr == "nothing applied\n"
 
 
@@ -125,7 +125,7 @@ def test_without_options_and_terminal_only_the_store_is_created(tmp_path: Path) 
 def test_systemd_accepts_the_unit(tmp_path: Path, folder: str) -> None:
     data = tmp_path / folder
     options = ["--name", "gw1", "--mqtt", "0.0.0.0:883", "--systemd"]
-    printed = output_of("edge", "init", "--data", str(data), *options)
+    printed = output_of("init", "--data", str(data), *options)
     assert "sudo systemctl daemon-reload && sudo systemctl enable --now waypost.service" in printed
     text = (data / "waypost.service").read_text()
     for line in (
@@ -154,9 +154,9 @@ def test_full_disk_leaves_nothing_and_a_repetition_succeeds(tmp_path: Path, room
     options = ("--data", str(root / "site" / "gw"), "--name", "hall", "--http", "none", "--systemd")
     with Medium(root, folder=tmp_path) as medium:
         medium.limit(room)
-        done = run_program("edge", "init", *options, environment=medium.environment)
+        done = run_program("init", *options, environment=medium.environment)
         assert medium.count("failures") > 0
     assert (done.returncode, "nothing was created" in done.stderr) == (1, True), done.stderr
     assert "Traceback" not in done.stderr
     assert list(root.iterdir()) == []
-    output_of("edge", "init", *options)
+    output_of("init", *options)

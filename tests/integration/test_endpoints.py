@@ -14,12 +14,12 @@ from tests.support.processes import edge
 def test_commands_find_the_gateway_of_a_data_directory_at_any_port(tmp_path: Path) -> None:
     with edge(tmp_path, "one") as one, edge(tmp_path, "two"):
         data = tmp_path / "one"
-        for command in ("edge status", "bridge status"):
+        for command in ("status", "bridge status"):
             found = document_of(*command.split(), "--data", str(data))
             assert found["epoch"] in output_of("store", "info", "--data", str(data))
         assert one.stop() == 0
         assert not (data / FILE_NAME).exists()
-        error = error_of("edge", "status", "--data", str(data), code=Exit.UNREACHABLE)
+        error = error_of("status", "--data", str(data), code=Exit.UNREACHABLE)
         assert f"no gateway runs on {data}" in error
 
 
@@ -38,5 +38,5 @@ def test_gateway_without_an_http_listener_is_reported(tmp_path: Path) -> None:
         "spec: {authenticationService: {name: none}}\n"
     )
     with gateway_with(tmp_path, text):
-        error = error_of("edge", "status", "--data", str(tmp_path / "gw"), code=Exit.FAILED)
+        error = error_of("status", "--data", str(tmp_path / "gw"), code=Exit.FAILED)
         assert "has no HTTP listener" in error

@@ -1,4 +1,4 @@
-"""`edge enrol` ends the wait of a running gateway that is refused, or that dials a port without a hub."""
+"""`waypost enrol` ends the wait of a running gateway that is refused, or that dials a port without a hub."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.enrolled import EnrolledFleet, operator_uplink
 from tests.support.processes import Waypost, free_port, wait_until
 
 CONNECTED_S_MAX = 3.0
-"""Longest time between the end of `edge enrol` and the connection."""
+"""Longest time between the end of `waypost enrol` and the connection."""
 REFUSED_S_MAX = 60.0
 
 
@@ -59,5 +59,5 @@ def test_running_gateway_connects_at_once_when_it_is_enrolled_again(tmp_path: Pa
         gateway.start()
         waits_longest(log)
         token = fleet.fleet("token", "create", "--gateway", "hall")
-        fleet.here("hall", "edge", "enrol", "--token", token, "--hub", fleet.url)
+        fleet.here("hall", "enrol", "--token", token, "--hub", fleet.url)
         assert connected_after(gateway) < CONNECTED_S_MAX

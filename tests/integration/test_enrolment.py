@@ -57,7 +57,7 @@ def test_gateway_is_enrolled_revoked_and_enrolled_again_without_loss(tmp_path: P
                 lambda: "was revoked" in (operator_uplink(near)["last_error"] or ""), timeout_s=WAIT_S, what="still"
             )
             token = run_fleet(tmp_path, "token", "create", "--gateway", "hall")
-            again = run_waypost("edge", "enrol", "--data", str(data), "--token", token)
+            again = run_waypost("enrol", "--data", str(data), "--token", token)
             assert again.returncode == 0, again.stderr
             wait_until(lambda: len(landed(tmp_path)) == 40, timeout_s=WAIT_S, what="40 in the lake")
             device.close()
@@ -106,13 +106,13 @@ spec: {tenantQuota: {gateways: 1}}
 
 
 def fails(folder: Path, *words: str) -> str:
-    """Run a `waypost fleet` command that fails; return its error."""
+    """Run a command of the hub that fails; return its error."""
     return run_fleet(folder, *words, code=1)
 
 
 def forgotten(folder: Path, name: str) -> bool:
     """Forget a gateway; return False while the hub has it connected."""
-    done = run_waypost("fleet", "forget", name, "--json", "--data", str(folder / "hub"))
+    done = run_waypost("gateway", "forget", name, "--json", "--data", str(folder / "hub"))
     assert done.returncode == 0 or "is connected" in done.stderr, done.stderr
     return done.returncode == 0 and json.loads(done.stdout)["gateway"] == name
 
@@ -131,7 +131,7 @@ def test_forgotten_gateway_frees_its_place_and_returns(tmp_path: Path) -> None:
             device = PasswordDevice(data, near.port("mqtt"))
             device.send(20)
             wait_until(lambda: len(landed(tmp_path)) == 20, timeout_s=WAIT_S, what="20 in the lake")
-            assert "fleet revoke" in fails(tmp_path, "forget", "hall")
+            assert "gateway revoke" in fails(tmp_path, "forget", "hall")
             run_fleet(tmp_path, "revoke", "hall")
             wait_until(lambda: forgotten(tmp_path, "hall"), timeout_s=WAIT_S, what="hall is forgotten")
             device.send(20)
@@ -147,9 +147,9 @@ def test_forgotten_gateway_frees_its_place_and_returns(tmp_path: Path) -> None:
         assert [each["gateway"] for each in json.loads(run_fleet(tmp_path, "list", "--json"))] == ["yard"]
         token = run_fleet(tmp_path, "token", "create", "--gateway", "hall")
         (tmp_path / "token").write_text(f"{token}\n")
-        again = ("edge", "enrol", "--data", str(data), "--token-file", str(tmp_path / "token"))
+        again = ("enrol", "--data", str(data), "--token-file", str(tmp_path / "token"))
         full = run_waypost(*again)
-        assert (full.returncode, "fleet forget" in full.stderr) == (1, True), full.stderr
+        assert (full.returncode, "gateway forget" in full.stderr) == (1, True), full.stderr
         run_fleet(tmp_path, "revoke", "yard")
         wait_until(lambda: forgotten(tmp_path, "yard"), timeout_s=WAIT_S, what="yard is forgotten")
         back = run_waypost(*again)
@@ -255,8 +255,8 @@ def test_certificate_is_renewed_during_traffic_and_replaced_after_expiry(tmp_pat
                 lambda: "has expired" in (tmp_path / "hub.log").read_text(), timeout_s=WAIT_S, what="it has ended"
             )
             assert operator_uplink(near)["state"] == "connecting"
-            token = at(clock, "fleet", "token", "create", "--gateway", "hall", "--data", str(tmp_path / "hub"))
-            at(clock, "edge", "enrol", "--data", str(data), "--token", token)
+            token = at(clock, "token", "create", "--gateway", "hall", "--data", str(tmp_path / "hub"))
+            at(clock, "enrol", "--data", str(data), "--token", token)
             wait_until(lambda: len(landed(tmp_path)) == 30, timeout_s=WAIT_S, what="30 in the lake")
             device.close()
     found = landed(tmp_path)

@@ -50,20 +50,20 @@ class Machine:
         self.places.file.write_text(text_of(document(self.name, {"hub": {**hub, "forward": ["plant/#"]}})))
 
     def settings(self) -> tuple[str, ...]:
-        return ("edge", "first-boot", "settings", "--root", str(self.places.root))
+        return ("first-boot", "settings", "--root", str(self.places.root))
 
     def enrol(self, *more: str) -> tuple[str, ...]:
-        return ("edge", "first-boot", "enrol", "--data", str(self.data), "--root", str(self.places.root), *more)
+        return ("first-boot", "enrol", "--data", str(self.data), "--root", str(self.places.root), *more)
 
     def make(self) -> None:
         """Run the step that the service takes before its first start."""
         places = ("--mqtt", "127.0.0.1:0", "--amqp", "none", "--http", "127.0.0.1:0", "--https", "none")
-        done = run_waypost("edge", "init", "--data", str(self.data), "--name", "waypost", *places)
+        done = run_waypost("init", "--data", str(self.data), "--name", "waypost", *places)
         assert done.returncode == 0, done.stderr
 
     def status(self, port: int) -> dict[str, Any]:
         """Return the status of the running gateway."""
-        words = ("edge", "status", "--data", str(self.data), "--http", f"127.0.0.1:{port}", "--json")
+        words = ("status", "--data", str(self.data), "--http", f"127.0.0.1:{port}", "--json")
         return dict(json.loads(self.run(*words)))
 
     def run(self, *words: str, code: int = 0) -> str:
@@ -92,7 +92,7 @@ def test_gateway_enrols_while_it_serves_and_attests_everywhere(fleet: EnrolledFl
     machine = Machine(fleet, "hall", token=token(fleet))
     assert "new settings are applied" in machine.run(*machine.settings())
     machine.make()
-    with Waypost(fleet.folder / "hall.log", "edge", "run", "--data", str(machine.data)) as running:
+    with Waypost(fleet.folder / "hall.log", "run", "--data", str(machine.data)) as running:
         assert (machine.places.root / "run/waypost/light").read_text() == "working\n"
         said = machine.run(*machine.enrol())
         assert said.index("Waypost hall: being set up") < said.index("enrolled, certificate")
@@ -141,7 +141,7 @@ def test_enrols_through_a_proxy_at_the_allowed_url(fleet: EnrolledFleet) -> None
         assert "enrolled, certificate" in said
         assert proxy.asked[-1] == f"CONNECT localhost:{fleet.hub_port} HTTP/1.1"
         assert proxy.refused[-1] == 403, "the first URL's port"
-        with Waypost(fleet.folder / "behind.log", "edge", "run", "--data", str(machine.data)) as running:
+        with Waypost(fleet.folder / "behind.log", "run", "--data", str(machine.data)) as running:
             wait_until(
                 lambda: "connected" in str(machine.status(running.port("http"))["uplink"]),
                 timeout_s=WAIT_S, what="its uplink", every_s=0.3,
@@ -156,10 +156,10 @@ def test_failed_enrolment_is_reported_everywhere(fleet: EnrolledFleet) -> None:
     machine.make()
     said = machine.run(*machine.enrol("--once"), code=1)
     assert "is unknown to this hub" in said
-    assert "waypost fleet token create" in said
+    assert "waypost token create" in said
     assert "is unknown to this hub" in (machine.places.root / "run/waypost/issue").read_text()
     assert (machine.places.root / "run/waypost/light").read_text() == "waiting\n"
-    with Waypost(fleet.folder / "spent.log", "edge", "run", "--data", str(machine.data)) as running:
+    with Waypost(fleet.folder / "spent.log", "run", "--data", str(machine.data)) as running:
         status = machine.status(running.port("http"))
     [problem] = [each for each in status["problems"] if each["name"] == "first boot"]
     assert (problem["severity"], "is unknown to this hub" in problem["what"]) == ("warning", True)
@@ -196,7 +196,7 @@ def test_second_card_with_the_same_settings_is_refused(fleet: EnrolledFleet) -> 
     said = second.run(*second.enrol("--once"), code=1)
     assert "the hub refuses a certificate" in said
     assert "has been used" in said
-    assert "waypost fleet token create" in said
+    assert "waypost token create" in said
     [serial] = certificates(fleet, "twin")
     assert json.loads(fleet.fleet("show", "twin", "--json"))["attestation"]["certificate"] == serial
     assert not identity_file(second.data).exists()
@@ -232,7 +232,7 @@ def test_devices_are_served_over_tls_with_the_certificate_of_the_hub(fleet: Enro
     machine.run(*machine.enrol(*options, "--restart", "--once"))
     assert restart.exists(), "a listener is opened at a start only"
     trusting = ssl.create_default_context(cadata=GatewayIdentity(machine.data).authority())
-    with Waypost(fleet.folder / "tls.log", "edge", "run", "--data", str(machine.data)):
+    with Waypost(fleet.folder / "tls.log", "run", "--data", str(machine.data)):
         for port in ports.values():
             with (
                 socket.create_connection(("127.0.0.1", port), WAIT_S) as opened,

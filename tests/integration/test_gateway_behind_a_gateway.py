@@ -81,14 +81,14 @@ def assert_proved(folder: Path) -> None:
 
 
 def proof(lake: Path, file: Path) -> dict[str, Any]:
-    found = run_waypost("bridge", "prove", "--lake", str(lake), "--account", str(file), "--json")
+    found = run_waypost("prove", "--lake", str(lake), "--account", str(file), "--json")
     document: dict[str, Any] = json.loads(found.stdout)
     assert found.returncode == (0 if document["complete"] else 4)
     return document
 
 
 def gateway(folder: Path, name: str) -> Waypost:
-    arguments = ("edge", "run", "--data", str(folder / name), "--config", str(folder / f"{name}.yaml"))
+    arguments = ("run", "--data", str(folder / name), "--config", str(folder / f"{name}.yaml"))
     return Waypost(folder / f"{name}.log", *arguments)
 
 

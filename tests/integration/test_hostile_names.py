@@ -54,11 +54,11 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
         yield running
 
 
-@pytest.mark.parametrize("words", [("store", "info"), ("store", "verify"), ("doctor",), ("edge", "status"), ("get",)])
+@pytest.mark.parametrize("words", [("store", "info"), ("store", "verify"), ("doctor",), ("status",), ("get",)])
 @pytest.mark.parametrize("as_json", [False, True])
 def test_commands_print_no_control_characters(gateway: Waypost, words: tuple[str, ...], as_json: bool) -> None:
     where = ["--data", str(gateway.data)]
-    if words == ("edge", "status"):
+    if words == ("status",):
         where = ["--http", f"127.0.0.1:{gateway.port('http')}"]
     done = run_waypost(*words, *where, *(["--json"] if as_json else []), environment=WIDE)
     text = plain(done.stdout)
@@ -72,11 +72,11 @@ def test_commands_print_no_control_characters(gateway: Waypost, words: tuple[str
 def test_lists_of_users_print_no_control_characters(gateway: Waypost) -> None:
     where = ("--data", str(gateway.data))
     for name in HOSTILE:
-        done = run_waypost("device", "add", *where, "--generate", "--allow", "send:%u/#", "--", name, environment=WIDE)
+        done = run_waypost("user", "add", *where, "--generate", "--allow", "send:%u/#", "--", name, environment=WIDE)
         plain(done.stdout)
         plain(done.stderr)
     for as_json in ((), ("--json",)):
-        plain(run_waypost("device", "list", *where, *as_json, environment=WIDE).stdout)
+        plain(run_waypost("user", "list", *where, *as_json, environment=WIDE).stdout)
 
 
 def test_log_has_no_forged_lines(gateway: Waypost) -> None:

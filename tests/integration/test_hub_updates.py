@@ -55,7 +55,7 @@ class Box:
         self.card.holds["A"], self.card.offered = OLD, NEW
         self.power_on()
         fleet.enrol(name)
-        words = ("edge", "run", "--data", str(self.data), "--root", str(self.root))
+        words = ("run", "--data", str(self.data), "--root", str(self.root))
         fleet.gateways[name] = Waypost(fleet.folder / f"{name}.log", *words).start()
 
     def power_on(self) -> None:
@@ -67,7 +67,7 @@ class Box:
     def fetch(self) -> str:
         """Run the service of an image that fetches a bundle."""
         wait_until(lambda: WantedFiles(self.data).wanted() is not None, timeout_s=WAIT_S, what="it is handed on")
-        return self._fleet.here(self.name, "edge", "update", "fetch")
+        return self._fleet.here(self.name, "update", "fetch")
 
     def install(self, *, well: bool) -> UpdateVerdict:
         """Run the service that installs, and the start after it."""

@@ -69,7 +69,7 @@ def test_memory_of_an_idle_connection_over_tls(tmp_path: Path) -> None:
     issued = authority.issue("localhost")
     config = tmp_path / "gateway.yaml"
     config.write_text(TLS_RESOURCES.format(certificate=issued.certificate, key=issued.key))
-    arguments = ("edge", "run", "--data", str(tmp_path / "data"), "--config", str(config))
+    arguments = ("run", "--data", str(tmp_path / "data"), "--config", str(config))
     with Waypost(tmp_path / "gateway.log", *arguments) as gateway, ExitStack() as stack:
         port, context = gateway.port("mqtts"), authority.context()
         connect(stack, port, WARM, name="warm", tls=context)

@@ -59,20 +59,20 @@ MISTAKES = (
         started=True,
     ),
     Mistake("a subcommand with a typo", "store verfy --data {gw}", 2, ("verfy", "Did you mean 'verify'?", "--help`")),
-    Mistake("an option with a typo", "edge run --dat {gw}", 2, ("--dat", "--data", "see `./waypost edge run --help`")),
-    Mistake("an option left out", "edge run", 2, ("--data", "see `./waypost edge run --help`")),
+    Mistake("an option with a typo", "run --dat {gw}", 2, ("--dat", "--data", "see `./waypost run --help`")),
+    Mistake("an option left out", "run", 2, ("--data", "see `./waypost run --help`")),
     # --- which directory
     Mistake(
         "run before it is set up",
-        "edge run --data {typo}",
+        "run --data {typo}",
         2,
-        ("nothing is configured", "./waypost edge init --data {typo}", "--dev"),
+        ("nothing is configured", "./waypost init --data {typo}", "--dev"),
     ),
     Mistake(
         "devices of a directory that is not there",
-        "device list --data {typo}",
+        "user list --data {typo}",
         2,
-        ("data directory {typo} not found", "edge init --data {typo}"),
+        ("data directory {typo} not found", "init --data {typo}"),
     ),
     Mistake(
         "resources of a directory that is not there",
@@ -81,39 +81,37 @@ MISTAKES = (
         ("data directory {typo} not found", "apply --data {typo}"),
     ),
     Mistake("a store that is not there", "store info --data {typo}", 2, ("{typo}", "give --data as for")),
-    Mistake("a file for a directory", "edge run --dev --data {file}", 2, ("{file}", "is a file")),
-    Mistake("a place where nobody may write", "edge init --data /proc/waypost --name a", 1, ("/proc/waypost",)),
+    Mistake("a file for a directory", "run --dev --data {file}", 2, ("{file}", "is a file")),
+    Mistake("a place where nobody may write", "init --data /proc/waypost --name a", 1, ("/proc/waypost",)),
     Mistake(
         "the hub's data for its lake",
-        "analytics run --lake {hubdata}",
+        "lake run --lake {hubdata}",
         2,
         ("is a hub's data directory", "{hubdata}/lake"),
     ),
-    Mistake("a folder that is no lake", "analytics run --lake {foreign}", 2, ("{foreign} is not a lake", "telemetry")),
-    Mistake(
-        "a lake that is not there", "analytics report --lake {typo} --out {typo}.html", 2, ("{typo} is not a lake",)
-    ),
+    Mistake("a folder that is no lake", "lake run --lake {foreign}", 2, ("{foreign} is not a lake", "telemetry")),
+    Mistake("a lake that is not there", "report --lake {typo} --out {typo}.html", 2, ("{typo} is not a lake",)),
     # --- wrong data directory
     Mistake(
         "a store that is a text",
-        "edge run --dev --data {text}",
+        "run --dev --data {text}",
         1,
         ("{text}/store.sqlite", "not a store", "another data directory"),
     ),
     Mistake(
         "another program's database",
-        "edge run --dev --data {other}",
+        "run --dev --data {other}",
         1,
         ("{other}/store.sqlite", "not a store", "another data directory"),
         started=True,
     ),
     Mistake(
         "another program's database, and a port in use",
-        "edge run --dev --data {other} --mqtt 127.0.0.1:{mqtt}",
+        "run --dev --data {other} --mqtt 127.0.0.1:{mqtt}",
         1,
         ("{other}/store.sqlite", "not a store"),
     ),
-    Mistake("half a store", "edge run --dev --data {half}", 1, ("{half}/store.sqlite", "store repair")),
+    Mistake("half a store", "run --dev --data {half}", 1, ("{half}/store.sqlite", "store repair")),
     Mistake(
         "half a store, verified",
         "store verify --data {half}",
@@ -121,16 +119,16 @@ MISTAKES = (
         ("{half}/store.sqlite", "store repair"),
         started=True,
     ),
-    Mistake("a store of a newer program", "edge run --dev --data {newer}", 1, ("newer",)),
+    Mistake("a store of a newer program", "run --dev --data {newer}", 1, ("newer",)),
     Mistake(
         "a store older than any that can be read",
-        "edge run --dev --data {ancient}",
+        "run --dev --data {ancient}",
         1,
         ("{ancient}/store.sqlite", "not a store"),
     ),
     Mistake(
         "accounts that are no database",
-        "device list --data {badaccounts}",
+        "user list --data {badaccounts}",
         4,
         ("{badaccounts}/credentials.db", "move it away"),
     ),
@@ -158,31 +156,29 @@ MISTAKES = (
     ),
     Mistake(
         "a configuration that is not there",
-        "edge run --data {gw} --config {typo}.yaml",
+        "run --data {gw} --config {typo}.yaml",
         2,
         ("{typo}.yaml", "does not exist"),
     ),
     # --- ports and peers
-    Mistake("a port in use", "edge run --dev --data {typo} --mqtt 127.0.0.1:{mqtt}", 2, ("127.0.0.1:{mqtt}", "in use")),
-    Mistake("a port without a host", "edge run --dev --data {typo} --mqtt 1883", 2, ("--mqtt 1883", "127.0.0.1")),
-    Mistake(
-        "a port there is not", "edge run --dev --data {typo} --http 127.0.0.1:99999", 2, ("--http 127.0.0.1:99999",)
-    ),
+    Mistake("a port in use", "run --dev --data {typo} --mqtt 127.0.0.1:{mqtt}", 2, ("127.0.0.1:{mqtt}", "in use")),
+    Mistake("a port without a host", "run --dev --data {typo} --mqtt 1883", 2, ("--mqtt 1883", "127.0.0.1")),
+    Mistake("a port there is not", "run --dev --data {typo} --http 127.0.0.1:99999", 2, ("--http 127.0.0.1:99999",)),
     Mistake(
         "no credentials for everybody",
-        "edge run --dev --data {typo} --mqtt 0.0.0.0:0",
+        "run --dev --data {typo} --mqtt 0.0.0.0:0",
         2,
         ("loopback only", "run it without --dev"),
     ),
     Mistake(
         "a hub without a name of one's own",
-        "edge run --dev --data {typo} --hub amqp://127.0.0.1:1",
+        "run --dev --data {typo} --hub amqp://127.0.0.1:1",
         2,
         ("--gateway", "--forward"),
     ),
     Mistake(
         "a hub by HTTP",
-        "edge run --dev --data {typo} --hub http://127.0.0.1:8081 --gateway a --forward #",
+        "run --dev --data {typo} --hub http://127.0.0.1:8081 --gateway a --forward #",
         2,
         ("amqp://",),
     ),
@@ -191,7 +187,7 @@ MISTAKES = (
     ),
     Mistake(
         "a second gateway on its data",
-        "edge run --dev --data {running} --mqtt 127.0.0.1:{mqtt} --amqp 127.0.0.1:0 --http 127.0.0.1:0",
+        "run --dev --data {running} --mqtt 127.0.0.1:{mqtt} --amqp 127.0.0.1:0 --http 127.0.0.1:0",
         2,
         ("{running}", "process {pid}", "stop"),
     ),
@@ -203,19 +199,19 @@ MISTAKES = (
     ),
     Mistake(
         "a gateway that does not run",
-        "edge status --http 127.0.0.1:{closed}",
+        "status --http 127.0.0.1:{closed}",
         3,
         ("no gateway answers at http://127.0.0.1:{closed}", "`ready` line"),
         started=True,
     ),
     Mistake(
         "a hub for a gateway",
-        "edge status --http 127.0.0.1:{hubhttp}",
+        "status --http 127.0.0.1:{hubhttp}",
         1,
         ("not the status of a gateway", "in a browser"),
     ),
-    Mistake("MQTT's port for HTTP's", "edge status --http 127.0.0.1:{mqtt}", 3, ("no gateway answers", "`ready` line")),
-    Mistake("no port", "edge status --http localhost", 2, ("--http localhost", "HOST:PORT")),
+    Mistake("MQTT's port for HTTP's", "status --http 127.0.0.1:{mqtt}", 3, ("no gateway answers", "`ready` line")),
+    Mistake("no port", "status --http localhost", 2, ("--http localhost", "HOST:PORT")),
     # --- devices
     Mistake(
         "a device without a gateway",
@@ -245,21 +241,21 @@ MISTAKES = (
         "no rights for an address",
         "{simulate} --protocol amqp --url amqp://127.0.0.1:{guardedamqp} {login} --address other/pump7",
         1,
-        ("other/pump7", "unauthorized-access", "./waypost device list"),
+        ("other/pump7", "unauthorized-access", "./waypost user list"),
         "right\n",
     ),
     Mistake(
         "no rights for a topic",
         "{simulate} --protocol mqtt --url mqtt://127.0.0.1:{guarded} {login} --address other/pump7",
         1,
-        ("other/pump7", "./waypost device list"),
+        ("other/pump7", "./waypost user list"),
         "right\n",
     ),
     Mistake(
         "a wrong password",
         "{patient} --protocol mqtt --url mqtt://127.0.0.1:{guarded} {login}",
         1,
-        ("bad user name or password", "./waypost device add pump7"),
+        ("bad user name or password", "./waypost user add pump7"),
         "guessed\n",
         started=True,
     ),
@@ -267,39 +263,39 @@ MISTAKES = (
         "a wrong password over AMQP",
         "{patient} --protocol amqp --url amqp://127.0.0.1:{guardedamqp} {login}",
         1,
-        ("unauthorized-access", "./waypost device add pump7"),
+        ("unauthorized-access", "./waypost user add pump7"),
         "guessed\n",
         started=True,
     ),
     Mistake(
         "a device added twice",
-        "device add pump7 --data {gw}",
+        "user add pump7 --data {gw}",
         1,
-        ("user pump7 exists already", "credentials rotate pump7"),
+        ("user pump7 exists already", "user rotate pump7"),
     ),
     Mistake(
         "a device removed that is not there",
-        "device remove pmp7 --data {gw}",
+        "user remove pmp7 --data {gw}",
         1,
-        ("user pmp7 not found", "./waypost device list --data {gw}"),
+        ("user pmp7 not found", "./waypost user list --data {gw}"),
     ),
-    Mistake("a right with a typo", "device add pump8 --data {gw} --allow sned:plant/#", 2, ("'sned'", "send, recv")),
-    Mistake("an empty password", "device add pump8 --data {gw} --password-stdin", 2, ("it is empty", "write one line")),
+    Mistake("a right with a typo", "user add pump8 --data {gw} --allow sned:plant/#", 2, ("'sned'", "send, recv")),
+    Mistake("an empty password", "user add pump8 --data {gw} --password-stdin", 2, ("it is empty", "write one line")),
     Mistake(
         "set up twice",
-        "edge init --data {gw} --name hall",
+        "init --data {gw} --name hall",
         2,
         ("resources applied already", "./waypost apply --data {gw}"),
     ),
     Mistake(
         "a listener that is none",
-        "edge init --data {typo} --name a --mqtt everywhere",
+        "init --data {typo} --name a --mqtt everywhere",
         2,
         ("--mqtt everywhere", "for example --mqtt"),
     ),
     Mistake(
         "nothing to forward",
-        "edge init --data {typo} --name a --hub amqp://hub.example:5672",
+        "init --data {typo} --name a --hub amqp://hub.example:5672",
         2,
         ("--hub and --forward go together", "for example"),
     ),
@@ -351,10 +347,10 @@ MISTAKES = (
         ("{full}: No space left on device",),
     ),
     # --- the lake
-    Mistake("a job with a typo", "analytics run --lake {lake} --job rollup", 2, ("no job named 'rollup'", "rollups")),
+    Mistake("a job with a typo", "lake run --lake {lake} --job rollup", 2, ("no job named 'rollup'", "rollups")),
     Mistake(
         "a page where nothing can be written",
-        "analytics report --lake {lake} --out /proc/report.html",
+        "report --lake {lake} --out /proc/report.html",
         1,
         ("/proc/report.html",),
     ),
@@ -444,8 +440,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     guarded, gateway = folder / "guarded", folder / "gw"
     for data in (gateway, guarded):
         listeners = f"--amqp 127.0.0.1:{free_port()} --http none --hub amqp://127.0.0.1:1 --forward plant/#"
-        made(f"edge init --data {data} --name hall --mqtt 127.0.0.1:{free_port()} --https none {listeners}")
-        made(f"device add pump7 --data {data} --profile sensor --password-stdin", "right\n")
+        made(f"init --data {data} --name hall --mqtt 127.0.0.1:{free_port()} --https none {listeners}")
+        made(f"user add pump7 --data {data} --profile sensor --password-stdin", "right\n")
     (folder / "foreign").mkdir()
     (folder / "foreign" / "thesis.txt").write_text("mine")
     full = Path("/dev/full")
@@ -472,8 +468,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             "pid": str(running.pid),
             "guarded": str(with_accounts.port("mqtt")),
             "guardedamqp": str(with_accounts.port("amqp")),
-            "simulate": "device simulate --kind load --count 1 --drain {seconds}",
-            "patient": f"device simulate --kind load --drain {10 * SECONDS_MAX}",
+            "simulate": "simulate --kind load --count 1 --drain {seconds}",
+            "patient": f"simulate --kind load --drain {10 * SECONDS_MAX}",
             "login": "--name pump7 --user pump7 --password-stdin",
             "closed": str(closed_port),
         }

@@ -37,7 +37,7 @@ def test_gateway_enrols_and_sends_over_https_alone(tmp_path: Path) -> None:
         urls = (f"--hub=amqps://localhost:{amqps}", f"--hub=wss://localhost:{https}")
         told = ("--name", "hall", "--token", run_fleet(tmp_path, "token", "create"), "--forward", "plant/#")
         here = ("--mqtt", "127.0.0.1:0", "--amqp", "none", "--http", "127.0.0.1:0", "--https", "none")
-        init = ("edge", "init", "--data", str(data), *urls, *told, *here)
+        init = ("init", "--data", str(data), *urls, *told, *here)
         done = run_waypost(*init, "--proxy", f"http://127.0.0.1:{proxy.port}")
         assert done.returncode == 3
         assert "set its user name and password" in done.stderr

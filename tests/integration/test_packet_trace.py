@@ -1,4 +1,4 @@
-"""`waypost edge trace` on a running gateway, with clients of other projects: Mosquitto, Proton, plain HTTP."""
+"""`waypost client trace` on a running gateway, with clients of other projects: Mosquitto, Proton, plain HTTP."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def within(condition: Callable[[], bool], what: str) -> None:
 
 
 class Trace:
-    """`waypost edge trace` with its events in order."""
+    """`waypost client trace` with its events in order."""
 
     def __init__(self, gateway: Waypost, *arguments: str) -> None:
-        call = ["edge", "trace", "--data", str(gateway.data), *arguments]
+        call = ["client", "trace", "--data", str(gateway.data), *arguments]
         self.process = subprocess.Popen(
             [*PROGRAM, *call],
             stdout=subprocess.PIPE,
@@ -384,7 +384,7 @@ class TestRights:
 class TestCommand:
     def test_trace_ends_after_a_time(self, gateway: Waypost) -> None:
         begun = time.monotonic()
-        done = run_waypost("edge", "trace", "--data", str(gateway.data), "--client", "nobody", "--for", "500ms")
+        done = run_waypost("client", "trace", "--data", str(gateway.data), "--client", "nobody", "--for", "500ms")
         assert (done.returncode, done.stdout) == (0, "")
         assert "nobody is not connected: waiting" in done.stderr
         assert done.stderr.endswith("0 events shown\n")
@@ -401,15 +401,15 @@ class TestCommand:
 
     def test_nothing_to_trace_is_wrong_usage(self, gateway: Waypost) -> None:
         for arguments in (("--data", str(gateway.data)), ("--address", "a/#/b"), ("--client", "x", "--for", "soon")):
-            done = run_waypost("edge", "trace", *arguments)
+            done = run_waypost("client", "trace", *arguments)
             assert done.returncode == 2
             assert done.stderr.startswith("error: ")
 
     def test_no_gateway_runs(self, tmp_path: Path) -> None:
-        done = run_waypost("edge", "trace", "--data", str(tmp_path), "--client", "x")
+        done = run_waypost("client", "trace", "--data", str(tmp_path), "--client", "x")
         assert done.returncode == 3
         assert "no gateway runs on" in done.stderr
-        assert "waypost edge run" in done.stderr
+        assert "waypost run" in done.stderr
 
     def test_trace_ends_with_the_gateway(self, tmp_path: Path) -> None:
         with gateways.gateway_with(tmp_path, RESOURCES) as gateway:

@@ -32,7 +32,7 @@ def test_full_queue_is_reported_everywhere(tmp_path: Path) -> None:
     port, data = free_port(), str(tmp_path / "gw")
     (tmp_path / "gateway.yaml").write_text(RESOURCES.format(port=port))
     output_of("apply", "--data", data, "-f", str(tmp_path / "gateway.yaml"))
-    gateway = Waypost(tmp_path / "gateway.log", "edge", "run", "--data", data)
+    gateway = Waypost(tmp_path / "gateway.log", "run", "--data", data)
     gateway.environment = {**os.environ, "WAYPOST_PROGRAM": "./waypost"}
     with gateway:
         assert document(gateway, "/healthz") == {"ok": True, "problems": []}
@@ -47,7 +47,7 @@ def test_full_queue_is_reported_everywhere(tmp_path: Path) -> None:
         shown = status(gateway)
         assert shown["problems"] == [problem]
         assert shown["messages"].items() >= {"received": 2, "acknowledged": 1, "refused": 1}.items()
-        printed = waypost("edge", "status", "--http", f"127.0.0.1:{port}")
+        printed = waypost("status", "--http", f"127.0.0.1:{port}")
         for part in ("name", "what", "since", "next_step"):
             assert problem[part] in printed
         assert (
@@ -71,7 +71,7 @@ def test_two_gateways_with_one_identity_are_reported_at_the_hub_and_at_both(tmp_
     with hub:
         to_hub = ("--hub", f"amqp://127.0.0.1:{hub.port('amqp')}", "--gateway", "gw1", "--forward", "plant/#")
         near = [
-            Waypost(tmp_path / f"{name}.log", "edge", "run", "--dev", "--data", str(tmp_path / name), *places, *to_hub)
+            Waypost(tmp_path / f"{name}.log", "run", "--dev", "--data", str(tmp_path / name), *places, *to_hub)
             for name in ("first", "second")
         ]
         with near[0], near[1]:

@@ -48,7 +48,7 @@ class Fleet:
         """Make the forwarded addresses ``durability: memory``."""
         path = self.folder / "gateway.yaml"
         path.write_text(IN_MEMORY.format(port=self.port))
-        arguments = ("edge", "run", "--data", str(self.data), "--config", str(path))
+        arguments = ("run", "--data", str(self.data), "--config", str(path))
         self.gateway = Waypost(self.folder / "gateway.log", *arguments)
 
     @property

@@ -57,9 +57,9 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayWithUse
     folder = tmp_path_factory.mktemp("gateway")
     data = folder / "hall"
     places = ("--mqtt", "none", "--amqp", "none", "--http", "127.0.0.1:0", "--https", "0.0.0.0:0")
-    waypost("edge", "init", "--data", str(data), "--name", "hall", *places)
-    added = waypost("device", "add", "anna", "--data", str(data), "--profile", "operator").stdout
-    with Waypost(folder / "hall.log", "edge", "run", "--data", str(data)) as process:
+    waypost("init", "--data", str(data), "--name", "hall", *places)
+    added = waypost("user", "add", "anna", "--data", str(data), "--profile", "operator").stdout
+    with Waypost(folder / "hall.log", "run", "--data", str(data)) as process:
         yield GatewayWithUser(process, data, re.findall(r"^password: (\S+)", added, re.MULTILINE)[0])
 
 
@@ -130,12 +130,12 @@ def test_a_page_of_another_port_can_change_nothing(gateway: GatewayWithUser, bro
 
 
 def test_a_removed_user_is_signed_out_at_once(gateway: GatewayWithUser) -> None:
-    added = waypost("device", "add", "carl", "--data", str(gateway.data), "--profile", "viewer").stdout
+    added = waypost("user", "add", "carl", "--data", str(gateway.data), "--profile", "viewer").stdout
     password = re.findall(r"^password: (\S+)", added, re.MULTILINE)[0]
     with httpx.Client(base_url=gateway.url("https"), verify=False) as client:
         assert client.post(PATH, json={"user": "carl", "password": password}).json()["view"] is True
         assert client.get("/api/v1/status").status_code == 200
-        waypost("device", "remove", "carl", "--data", str(gateway.data))
+        waypost("user", "remove", "carl", "--data", str(gateway.data))
         wait_until(lambda: client.get("/api/v1/status").status_code == 401, timeout_s=WAIT_S, what="the session ends")
         assert client.get(PATH).json()["user"] is None
 

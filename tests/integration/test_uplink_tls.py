@@ -55,7 +55,7 @@ def uplinked(folder: Path, *, gateway: str = "", space: str = "{}", connector: s
     """Start a gateway that forwards `plant/#` over a connector."""
     config = folder / "uplinked.yaml"
     config.write_text(UPLINK.format(gateway=gateway, space=space, connector=connector))
-    return Waypost(folder / "uplinked.log", "edge", "run", "--data", str(folder / "uplinked"), "--config", str(config))
+    return Waypost(folder / "uplinked.log", "run", "--data", str(folder / "uplinked"), "--config", str(config))
 
 
 class TestUplink:
@@ -117,7 +117,7 @@ class TestUplink:
                     timeout_s=WAIT_S,
                     what="the reason in the status",
                 )
-                assert "waypost edge enrol" in uplink(near)["last_error"]
+                assert "waypost enrol" in uplink(near)["last_error"]
                 assert uplink(near)["state"] == "connecting"
         assert "the peer refuses TLS with us (unknown ca)" in (tmp_path / "uplinked.log").read_text()
 

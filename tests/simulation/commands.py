@@ -1,6 +1,6 @@
 """Commands to a device of the gateway: the application that sends them, and their table in the hub's registry.
 
-The application writes a command into the registry, as `waypost fleet command` does. The hub's own service and dispatch
+The application writes a command into the registry, as `waypost command` does. The hub's own service and dispatch
 read it from there (`cloud.hub.commands`). The identifier of a command is its name in the history.
 """
 

@@ -174,7 +174,7 @@ def verified(signed: SignedDesired) -> VerifiedDesired:
 
 
 class Operator:
-    """Operator who requests configurations of the gateway with `waypost fleet config apply`, outside of the hub."""
+    """Operator who requests configurations of the gateway with `waypost config apply`, outside of the hub."""
 
     def __init__(self, scheduler: Scheduler, database: VersionsDatabase, history: History) -> None:
         self.kinds: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""Commands of `waypost analytics` as a user runs them."""
+"""Commands of `waypost lake` as a user runs them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from spark import class_archive, cli, session
-from spark.cli import analytics
+from spark.cli import analytics, report
 from spark.jobs import catalog, pass_lock, runner
 from spark.jobs.runner import JobStatus
 from spark.lake import SparkLake
@@ -29,7 +29,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def invoke(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(analytics, [str(argument) for argument in arguments])
+    words = [str(argument) for argument in arguments]
+    command, rest = (report, words[1:]) if words[:1] == ["report"] else (analytics, words)
+    result = CliRunner().invoke(command, rest)
     return result.exit_code, result.output
 
 
@@ -137,10 +139,10 @@ class TestUsage:
         root = tmp_path / "a lake"
         lakes.write(root, "telemetry", [message(0)])
         arguments = ["report", "--lake", str(root), "--out", str(tmp_path / "r.html")]
-        result = CliRunner().invoke(analytics, arguments, prog_name="./waypost analytics")
+        result = CliRunner().invoke(analytics, arguments, prog_name="./waypost lake")
         assert result.exit_code == 0
         assert "no job has run" in result.stderr
-        assert f"`./waypost analytics run --lake '{root}'`" in result.stderr
+        assert f"`./waypost lake run --lake '{root}'`" in result.stderr
         assert "no job has run" in (tmp_path / "r.html").read_text()
 
     def test_the_page_of_a_gateway_a_folder_and_the_numbers(self, tmp_path: Path) -> None:
@@ -161,7 +163,7 @@ class TestUsage:
             (["--out", ""], "give --out FILE.html, or --json"),
             (["--out", "", "--json"], "give --out FILE.html, or --json"),
             (["--out", "-", "--json"], "cannot both go to standard output"),
-            (["--json", "--gateway", "none"], "no gateway named 'none' is known: run `waypost analytics run`"),
+            (["--json", "--gateway", "none"], "no gateway named 'none' is known: run `waypost lake run`"),
             (["--out", "site/", "--gateway", "gw1"], "leave out --gateway"),
         ],
     )
@@ -201,7 +203,7 @@ class TestUsage:
         result = CliRunner().invoke(analytics, ["report", "--lake", str(lake), "--out", str(out), "--json"])
         known = json.loads(result.stdout)
         assert (result.exit_code, list(known["unreadable"])) == (4, [table]), result.output
-        assert "waypost analytics rebuild" in result.stderr
+        assert "waypost lake rebuild" in result.stderr
         assert f"able {table}" in out.read_text()
         assert known["tracks" if table == "gateway_freshness" else "members"], "the rest is drawn"
 
@@ -227,7 +229,7 @@ class TestUsage:
                 path.unlink()
         code, output = invoke("report", "--lake", lake, "--out", out)
         assert (code, f"able {table} cannot be read" in output) == (4, True), output
-        assert f"`waypost analytics verify` names the damaged files of {table}: restore them from copies" in output
+        assert f"`waypost lake verify` names the damaged files of {table}: restore them from copies" in output
         assert "Start the hub" not in output
         assert "gw00001" in out.read_text(), "the rest is drawn"
         code, output = invoke("verify", "--lake", lake, table)
@@ -260,7 +262,7 @@ class TestUsage:
             deltalake.write_deltalake(lake / "telemetry", found, mode="overwrite", schema_mode="overwrite")
             code, output = invoke("run", "--lake", lake, "--job", "messages")
             assert (code, why in output) == (4, True), output
-            assert "restore a landed table from a copy; `waypost analytics rebuild` rebuilds a derived one" in output
+            assert "restore a landed table from a copy; `waypost lake rebuild` rebuilds a derived one" in output
 
     def test_a_page_without_the_table_in_which_numbers_became_texts(self, tmp_path: Path) -> None:
         """A text column once ended in a traceback, because text takes no thousands separator."""
@@ -271,7 +273,7 @@ class TestUsage:
         result = CliRunner().invoke(analytics, ["report", "--lake", str(lake), "--out", str(tmp_path / "r.html")])
         assert result.exit_code == 4, result.output
         assert "able gateway_backlog cannot be read: column waiting is string and should be long" in result.stderr
-        assert "waypost analytics rebuild" in result.stderr
+        assert "waypost lake rebuild" in result.stderr
         assert "gw00001" in (tmp_path / "r.html").read_text(), "the rest is drawn"
 
     def test_a_table_of_a_newer_program(self, lake: Path) -> None:
@@ -424,7 +426,7 @@ def test_a_session_that_does_not_start_says_why(tmp_path: Path, arguments: list[
 
 
 class TestSchema:
-    """`waypost analytics schema`, without a JVM."""
+    """`waypost lake schema`, without a JVM."""
 
     def test_add_list_remove(self, lake: Path) -> None:
         assert invoke("schema", "add", "env/+", "--format", "json", "--unit", "t=Cel", "--lake", lake) == (0, "")

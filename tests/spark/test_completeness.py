@@ -1,4 +1,4 @@
-"""accepted = landed + dropped + waiting, over whole tables: the cases also hold for `waypost bridge prove`."""
+"""accepted = landed + dropped + waiting, over whole tables: the cases also hold for `waypost prove`."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_a_damaged_file_fails_the_job_which_goes_on_once_a_copy_is_back(lake: Sp
         step = count(lake)
         assert (step.state, step.integrity) == ("failed", True), step
         assert f"{path} is {why}" in (step.error or "")
-        assert "Restore it from a copy, or let `waypost analytics verify --drop`" in (step.error or "")
+        assert "Restore it from a copy, or let `waypost lake verify --drop`" in (step.error or "")
         assert counted(lake) == {"gw0": 10}, "what was made before is as it was"
         shutil.copy(copy, path)
     assert count(lake).state == "done"
@@ -110,7 +110,7 @@ def test_a_damaged_derived_table_is_named_and_made_anew(lake: SparkLake) -> None
     step = steps(lake, "messages")["messages"]
     assert (step.state, step.integrity) == ("failed", True)
     assert "gateway_freshness" in (step.error or "")
-    assert "missing. `waypost analytics rebuild`" in (step.error or "")
+    assert "missing. `waypost lake rebuild`" in (step.error or "")
     runner.empty_tables(lake, catalog.select(["messages"]))
     assert steps(lake, "messages")["messages"].state == "done"
     assert fresh(lake) == {"gw1": 2}

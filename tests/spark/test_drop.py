@@ -125,7 +125,7 @@ class TestDamages:
         rows = ROWS + (reason == "not what was written")
         assert f"{rows} rows, of gateway gw1, sequences 0 to {ROWS - 1}" in done.stdout
         assert "table gaps" in done.stderr
-        assert "restore the files and the table from copies, then run `waypost analytics rebuild`" in done.stderr
+        assert "restore the files and the table from copies, then run `waypost lake rebuild`" in done.stderr
         assert counted(lake) == {f"gw{number}": ROWS for number in range(GATEWAYS) if number != 1}
 
         (row,) = noted(lake)
@@ -329,7 +329,7 @@ class TestRefused:
         deltalake.write_deltalake(lake / "gaps", pa.table({"n": [1]}))
         paths(lake, "gaps")[0].unlink()
         done = drop(lake, "telemetry", "gaps")
-        assert (done.exit_code, "`waypost analytics rebuild`" in done.stderr) == (2, True)
+        assert (done.exit_code, "`waypost lake rebuild`" in done.stderr) == (2, True)
 
     def test_a_table_that_nobody_makes_anew(self, lake: Path) -> None:
         assert invoke("schema", "add", "a/+", "--format", "json", "--lake", lake).exit_code == 0
@@ -349,7 +349,7 @@ class TestRefused:
             path.unlink()
         done = drop(lake)
         assert done.exit_code == 4
-        assert "nothing was removed from gaps: repair it with `waypost analytics rebuild`" in done.stderr
+        assert "nothing was removed from gaps: repair it with `waypost lake rebuild`" in done.stderr
         assert (len(files(lake, "gaps")), len(counted(lake))) == (1, GATEWAYS - 1)
 
     @pytest.mark.parametrize("content", [b"", b'{"add":{"pa'])

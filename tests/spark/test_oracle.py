@@ -54,13 +54,13 @@ this table when that fold is fixed.
 
 
 class Pass:
-    """A run of `waypost analytics run` with all its processes."""
+    """A run of `waypost lake run` with all its processes."""
 
     def __init__(self, lake: Path, log: Path) -> None:
         self._name = f"{uuid.uuid4()}"
         # Tables must not depend on the machine's time zone.
         environment = os.environ | {"PYTHONPATH": str(ROOT), "TZ": "Europe/Berlin", MARKER: self._name}
-        command = [sys.executable, "-P", "-m", "edge.appliance.main", "analytics", "run", "--lake", str(lake)]
+        command = [sys.executable, "-P", "-m", "edge.appliance.main", "lake", "run", "--lake", str(lake)]
         with log.open("a") as said:
             self.driver = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=said)
 

@@ -1,4 +1,4 @@
-"""Statements for other programs in spark/query/README.md give the results of `waypost analytics query`."""
+"""Statements for other programs in spark/query/README.md give the results of `waypost lake query`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`waypost analytics query` on real Delta tables: results in every output format, and refusals."""
+"""`waypost lake query` on real Delta tables: results in every output format, and refusals."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ class TestTables:
         names = [column["name"] for column in telemetry["columns"]]
         assert names == schemas.TELEMETRY.columns.names
         assert {"name": "received_at", "type": "TIMESTAMPTZ"} in telemetry["columns"]
-        assert "payload_schemas (`waypost analytics schema add" in found.stderr
+        assert "payload_schemas (`waypost lake schema add" in found.stderr
 
     def test_as_text(self, lake: Path) -> None:
         assert "telemetry: one row per message" in ask(lake, "tables").stdout
@@ -259,7 +259,7 @@ class TestTables:
     def test_one_that_was_not_made_names_the_command(self, lake: Path) -> None:
         found = ask(lake, "SELECT * FROM outages")
         assert found.exit_code == 1
-        assert f"`waypost analytics run --lake {lake}` makes it" in one_line(found)
+        assert f"`waypost lake run --lake {lake}` makes it" in one_line(found)
 
     def test_one_that_is_not_known(self, lake: Path) -> None:
         found = ask(lake, "SELECT 1\nFROM gapz")

@@ -37,7 +37,7 @@ def test_a_whole_name_wins_over_one_that_looks_so() -> None:
         ({(f"t{n:02}", "hall") for n in range(12)}, r"t00/hall, .*, t09/hall and 2 more$"),
         ({("default", "hall1"), ("acme", "pier")}, r"no gateway named 'hall' .*; did you mean hall1\?$"),
         ({("default", "pier"), ("acme", "dock")}, r"no gateway named 'hall' .*; there are acme/dock and pier$"),
-        (set(), r"no gateway named 'hall' is known: run `waypost analytics run` on this lake first$"),
+        (set(), r"no gateway named 'hall' is known: run `waypost lake run` on this lake first$"),
     ],
 )
 def test_what_is_not_one_gateway_is_told_with_what_there_is(known: set[tuple[str, str]], says: str) -> None:

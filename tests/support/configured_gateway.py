@@ -67,4 +67,4 @@ def gateway_with(folder: Path, text: str) -> Waypost:
     """Return a gateway of these resources, started by entering it; its data directory is ``folder/gw``."""
     file = folder / "gateway.yaml"
     file.write_text(text)
-    return Waypost(folder / "gw.log", "edge", "run", "--data", str(folder / "gw"), "--config", str(file))
+    return Waypost(folder / "gw.log", "run", "--data", str(folder / "gw"), "--config", str(file))

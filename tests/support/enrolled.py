@@ -22,6 +22,9 @@ from tests.support.processes import Waypost, free_port, gateway_at, wait_until
 WAIT_S = 60.0
 
 
+FLEET_GROUPS = ("token", "config", "rollout", "command")
+
+
 def enrolling_hub(folder: Path, *arguments: str, amqps: int = 0) -> Waypost:
     """Return a hub in ``folder/hub`` that accepts gateways by their certificates."""
     places = (f"--amqp=127.0.0.1:{amqps}", "--http=127.0.0.1:0")
@@ -29,17 +32,21 @@ def enrolling_hub(folder: Path, *arguments: str, amqps: int = 0) -> Waypost:
 
 
 def run_fleet(folder: Path, *words: str, code: int = 0) -> str:
-    """Run a `waypost fleet` command of the hub in ``folder/hub``; return its output, with errors if it fails."""
-    done = run_waypost("fleet", *words, "--data", str(folder / "hub"))
+    """Run a command of the hub in ``folder/hub``; return its output, with errors if it fails.
+
+    The words are those of `waypost gateway`, or begin with the group's name.
+    """
+    group = () if words[0] in FLEET_GROUPS else ("gateway",)
+    done = run_waypost(*group, *words, "--data", str(folder / "hub"))
     assert done.returncode == code, done.stdout + done.stderr
     return (done.stdout + done.stderr if code else done.stdout).strip()
 
 
 def init_gateway(folder: Path, url: str, token: str, *, name: str = "hall") -> tuple[int, str]:
-    """Run `edge init` for ``folder/name``; return its exit code and output."""
+    """Run `waypost init` for ``folder/name``; return its exit code and output."""
     places = ("--mqtt", "127.0.0.1:0", "--amqp", "none", "--http", "127.0.0.1:0", "--https", "none")
     options = ("--name", name, "--hub", url, "--token", token, "--forward", "plant/#")
-    done = run_waypost("edge", "init", "--data", str(folder / name), *options, *places)
+    done = run_waypost("init", "--data", str(folder / name), *options, *places)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -84,7 +91,7 @@ class EnrolledFleet:
         return self.folder / "hub" / "lake"
 
     def fleet(self, *words: str, code: int = 0) -> str:
-        """Run a `waypost fleet` command; return its output with errors."""
+        """Run a command of the hub, as `run_fleet` does; return its output with errors."""
         return run_fleet(self.folder, *words, code=code)
 
     def here(self, name: str, *words: str, code: int = 0) -> str:
@@ -108,7 +115,7 @@ class EnrolledFleet:
         return str(file)
 
     def states(self) -> dict[str, dict[str, Any]]:
-        """Return the result of `fleet config list` by gateway, without a process for each call."""
+        """Return the result of `waypost config list` by gateway, without a process for each call."""
         with contextlib.closing(open_registry(sqlite_url(self.folder / "hub" / "registry.db")).database) as database:
             return {each.gateway: gateway_row(each) for each in Configurations(database).gateways()}
 

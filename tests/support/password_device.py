@@ -17,7 +17,7 @@ class PasswordDevice(PahoClient):
 
     def __init__(self, data: Path, port: int) -> None:
         """`data`, `port`: data directory and MQTT port of the gateway."""
-        added = document_of("device", "add", NAME, "--data", str(data), "--allow", "send:plant/#")
+        added = document_of("user", "add", NAME, "--data", str(data), "--allow", "send:plant/#")
         super().__init__(paho.Client(paho.CallbackAPIVersion.VERSION2, NAME))
         self.client.username_pw_set(NAME, added["password"])
         self.sent = 0

@@ -142,12 +142,12 @@ class Waypost:
 def edge(folder: Path, name: str, *arguments: str) -> Waypost:
     """Return a development gateway on free ports; later arguments win."""
     defaults = [f"--{protocol}=127.0.0.1:0" for protocol in ("mqtt", "amqp", "http")]
-    return Waypost(folder / f"{name}.log", "edge", "run", "--data", str(folder / name), "--dev", *defaults, *arguments)
+    return Waypost(folder / f"{name}.log", "run", "--data", str(folder / name), "--dev", *defaults, *arguments)
 
 
 def gateway_at(data: Path) -> Waypost:
     """Return the gateway of a data directory, with the configuration applied there; its log is next to it."""
-    return Waypost(data.parent / f"{data.name}.log", "edge", "run", "--data", str(data))
+    return Waypost(data.parent / f"{data.name}.log", "run", "--data", str(data))
 
 
 def hub(folder: Path, *arguments: str) -> Waypost:

@@ -27,8 +27,8 @@ from tests.support.command import SECONDS_MAX, run_waypost
 from tests.support.lake import rows
 from tests.support.processes import Waypost, free_port, wait_until
 
-SERVES: Final = ("edge run", "hub run")
-FOLLOWS: Final = ("edge trace",)
+SERVES: Final = ("run", "hub run")
+FOLLOWS: Final = ("client trace",)
 """Commands that follow a client until they are stopped: `test_packet_trace` has one."""
 LAUNCHER: Final = ("demo", "test", "bench", "docs", "lock")
 """Commands of the launcher itself, which take long."""
@@ -186,12 +186,12 @@ class Reader:
             self._run(command, words)
 
     def _run(self, command: Command, words: list[str]) -> None:
-        if command.starts("edge init"):
+        if command.starts("init"):
             words += ["--mqtt", "0.0.0.0:0", "--amqp", "0.0.0.0:0", "--http", f"127.0.0.1:{free_port()}"]
             words += ["--https", f"0.0.0.0:{free_port()}"]
         typed = "".join(secret for option, secret in self._secrets.items() if option in words)
-        shows_log = command.starts("analytics run")  # its table of jobs
-        until = time.monotonic() + (STATUS_S_MAX if command.starts("edge status", "bridge status") else 0)
+        shows_log = command.starts("lake run")  # its table of jobs
+        until = time.monotonic() + (STATUS_S_MAX if command.starts("status", "bridge status") else 0)
         while True:
             done = run_waypost(*words, environment=ENVIRONMENT, stdin=typed, timeout_s=COMMAND_S_MAX)
             assert done.returncode == 0, f"{words}: {done.stderr}"

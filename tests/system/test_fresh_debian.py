@@ -90,7 +90,7 @@ def debian(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def test_a_gateway_needs_no_java(debian: FreshDebian) -> None:
     assert "waypost 0." in debian.run("./waypost/waypost", "--version")
-    debian.run("./waypost/waypost", "edge", "init", "--data", "gw", "--name", "gw")
+    debian.run("./waypost/waypost", "init", "--data", "gw", "--name", "gw")
     assert not (debian.root / "usr/lib/jvm").exists()
 
 

@@ -31,10 +31,10 @@ LOCKS = sorted(path.name for path in ROOT.glob("requirements*.lock"))
 
 
 def start(venv: Path, *command: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Run `./waypost edge --help`, or another command, with its own environment."""
+    """Run `./waypost run --help`, or another command, with its own environment."""
     environment = {**os.environ, "WAYPOST_VENV": str(venv), "WAYPOST_APT": "never", **settings}
     environment.pop("PYTHONPATH", None)
-    words = [str(ROOT / "waypost"), *(command or ("edge", "--help"))]
+    words = [str(ROOT / "waypost"), *(command or ("run", "--help"))]
     return subprocess.run(
         words, env=environment, capture_output=True, text=True, timeout=100, check=False, stdin=subprocess.DEVNULL
     )
@@ -186,7 +186,7 @@ def test_what_an_update_left_half_done_is_made_again(checkout: Checkout) -> None
 
 def test_each_command_adds_its_own_packages(checkout: Checkout) -> None:
     build, gateway, hub = "requirements-build.lock", "requirements-gateway.lock", "requirements-hub.lock"
-    assert checkout.installed(*sets_of(["edge", "run"])) == [build, gateway]
+    assert checkout.installed(*sets_of(["run"])) == [build, gateway]
     assert checkout.installed(*sets_of(["store"])) == []
     assert checkout.installed(*sets_of(["hub", "run"])) == [build, gateway, hub]
     assert checkout.installed(*sets_of(["image"]))[-1] == "requirements-images.lock"
@@ -196,7 +196,7 @@ def test_each_command_adds_its_own_packages(checkout: Checkout) -> None:
 
 def test_the_packages_of_the_tests_are_those_of_every_command(checkout: Checkout) -> None:
     assert checkout.installed(*sets_of(["test"])) == ["requirements-build.lock", "requirements.lock"]
-    for command in ("edge", "hub", "analytics", "image", "demo"):
+    for command in ("run", "hub", "lake", "image", "demo"):
         assert checkout.installed(*sets_of([command])) == []
 
 

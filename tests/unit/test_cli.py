@@ -17,12 +17,15 @@ import pytest
 
 from bridge.version import VERSION
 from edge.appliance import main, program
-from edge.appliance.commands import COMMANDS, SECTIONS, LazyCommand
+from edge.appliance.commands import COMMANDS, HIDDEN, SECTIONS, LazyCommand
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.main import load, run
+from edge.appliance.old_names import GONE_IN, RENAMED
 from edge.output import logs
+from launcher.package_sets import PackageSet, sets_of
 
 ROOT = Path(__file__).parents[2]
+UNTIL = f"the old name works until version {GONE_IN}"
 SUMMARY_MAX = 45
 """Characters of a summary: a line of help holds it behind the longest name."""
 HELP_LINES_MAX = 72
@@ -95,12 +98,12 @@ def test_every_group_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> N
 
 MADE = {
     "--bundle", "--cache", "--disk", "--journal", "--labels", "--metrics", "--out", "--screenshot",
-    "analytics detect OUT.csv", "edge init --data", "edge run --data", "hub run --data", "hub run --lake",
+    "lake detect OUT.csv", "init --data", "run --data", "hub run --data", "hub run --lake",
     "apply --data", "flash [DEVICE]…", "image configure [FILE]",
 }  # fmt: skip
 """Options, or options of a command, that name output of the command."""
 FOUND = {
-    "analytics report --facts": "the lake is looked at first",
+    "report --facts": "the lake is looked at first",
     "image configure --base": "it goes with a CSV, which is read first",
     "diff --data": "`apply` would make it",
     "doctor --data": "it is a finding",
@@ -110,7 +113,7 @@ FOUND = {
 
 ALSO = {
     "store purge": "--all", "store import": "--dev",
-    "fleet rollout start": "hall", "image configure": "hall.yaml name=hall",
+    "rollout start": "hall", "image configure": "hall.yaml name=hall",
 }  # fmt: skip
 """Arguments that a command needs in addition to its required parameters."""
 PLAIN = {"DEVICE@GATEWAY": "pump7@hall", "NAME@TENANT": "anna@default"}
@@ -170,8 +173,42 @@ def test_root_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> No
     assert run(["--help"]) == 0
     out = capsys.readouterr().out
     for name, entry in COMMANDS.items():
-        assert f"  {name} " in out
-        assert entry.help in out
+        assert (f"  {name} " in out and entry.help in out) == (name not in HIDDEN)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_launcher_installs_what_a_command_needs(name: str) -> None:
+    package = {"edge": "gateway", "cloud": "hub", "spark": "analytics", "images": "images"}
+    assert PackageSet(package[COMMANDS[name].extra]) in sets_of([name])
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_old_names_work_with_one_line_of_notice(
+    old: tuple[str, ...], new: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*old, "--help"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(" ".join(("Usage: waypost", *new)))
+    assert err == f"note: `{' '.join(('waypost', *old))}` is now `{' '.join(('waypost', *new))}`; {UNTIL}\n"
+
+
+def test_notice_has_the_command_below_a_renamed_group(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["-q", "edge", "run", "--help"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("Usage: waypost run")
+    assert err == f"note: `waypost edge run` is now `waypost run`; {UNTIL}\n"
+
+
+def test_other_spelling_is_accepted_without_a_notice(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["enroll", "--help"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("Usage: waypost enrol ")
+    assert err == ""
+
+
+def test_old_names_are_gone_in_time() -> None:
+    version, gone = (tuple(map(int, text.split(".")[:2])) for text in (VERSION, GONE_IN))
+    assert version < gone, "remove edge/appliance/old_names.py"
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,7 +216,7 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"waypost {VERSION}\n"
 
 
-@pytest.mark.parametrize("arguments", [["nope"], ["--nope"], ["get", "--nope"], ["edge", "nope"]])
+@pytest.mark.parametrize("arguments", [["nope"], ["--nope"], ["get", "--nope"], ["store", "nope"]])
 def test_unknown_words_are_a_usage_error(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == Exit.USAGE
     out, err = capsys.readouterr()
@@ -188,7 +225,7 @@ def test_unknown_words_are_a_usage_error(arguments: list[str], capsys: pytest.Ca
     assert "--help`" in err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("command", ["edge run --dev", "hub run --dev", "doctor", "store info"])
+@pytest.mark.parametrize("command", ["run --dev", "hub run --dev", "doctor", "store info"])
 def test_missing_c_extension_is_an_error_of_one_line(tmp_path: Path, command: str) -> None:
     program = "import sys; sys.modules['bridge._native'] = None; from edge.appliance.main import main; main()"
     done = subprocess.run(
@@ -353,7 +390,7 @@ def test_help_fits_one_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line[:-1] for line in lines if line and line[0] != " " and line.endswith(":")][1:] == list(SECTIONS)
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("egde", "edge"), ("analitics", "analytics"), ("dmeo", "demo")])
+@pytest.mark.parametrize(("typed", "meant"), [("satus", "status"), ("gatway", "gateway"), ("dmeo", "demo")])
 def test_similar_command_is_suggested(typed: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([typed]) == Exit.USAGE
     assert f"did you mean `{meant}`?" in capsys.readouterr().err
@@ -412,7 +449,7 @@ def test_unusable_data_directory_is_reported_without_a_traceback(
     words: str, wrong: Callable[[Path], Path], tmp_path: Path
 ) -> None:
     data = wrong(tmp_path)
-    if words in ("edge run", "hub run", "edge init") and wrong in (_missing, _foreign):
+    if words in ("run", "hub run", "init") and wrong in (_missing, _foreign):
         pytest.skip("makes what is missing: that is what it is for")
     last = words.rsplit(maxsplit=1)[-1]
     done = waypost(*words.split(), "--data", str(data), *WORDS.get(last, []))
@@ -439,20 +476,20 @@ class TestAsCalled:
     def test_name_is_shown_in_usage_help_errors_and_hints(self, tmp_path: Path) -> None:
         assert self.called("./waypost", "--help").stdout.startswith("Usage: ./waypost [OPTIONS]")
         assert "`./waypost demo`" in self.called("./waypost", "--help").stdout
-        assert "  ./waypost edge run --data ./gw1" in self.called("./waypost", "edge", "run", "--help").stdout
-        mistaken = self.called("./waypost", "edge", "rum").stderr
-        assert "see `./waypost edge --help`" in mistaken
-        missing = self.called("./waypost", "device", "list", "--data", str(tmp_path / "typo")).stderr
-        assert f"./waypost edge init --data {tmp_path / 'typo'}" in missing
+        assert "  ./waypost run --data ./gw1" in self.called("./waypost", "run", "--help").stdout
+        mistaken = self.called("./waypost", "store", "inof").stderr
+        assert "see `./waypost store --help`" in mistaken
+        missing = self.called("./waypost", "user", "list", "--data", str(tmp_path / "typo")).stderr
+        assert f"./waypost init --data {tmp_path / 'typo'}" in missing
 
     def test_name_is_used_in_generated_files_and_next_steps(self, tmp_path: Path) -> None:
         data = tmp_path / "gw"
         options = ("--data", str(data), "--name", "a", "--http", "none", "--systemd")
-        made = self.called("./waypost", "edge", "init", *options)
+        made = self.called("./waypost", "init", *options)
         unit = (data / "waypost.service").read_text()
         assert f"\nEnvironment=WAYPOST_PROGRAM={Path.cwd() / 'waypost'}\n" in unit
-        assert f"next: sudo -u waypost ./waypost device add NAME --data {data}" in made.stdout
-        assert "`./waypost edge init`" in (data / "gateway.yaml").read_text()
+        assert f"next: sudo -u waypost ./waypost user add NAME --data {data}" in made.stdout
+        assert "`./waypost init`" in (data / "gateway.yaml").read_text()
         empty = tmp_path / "empty"
         empty.mkdir(mode=0o700)
         findings = self.called("./waypost", "doctor", "--json", "--data", str(empty)).stdout
@@ -465,7 +502,7 @@ class TestAsCalled:
         program.program_name.cache_clear()
         try:
             texts = [program.as_called(command.help or "") for _, command in every_command()]
-            bare = [text for text in texts if re.search(r"(?<!/)\bwaypost (edge|device|store|hub|apply) ", text)]
+            bare = [text for text in texts if re.search(r"(?<!/)\bwaypost (run|user|store|hub|apply) ", text)]
             assert not bare
             assert program.as_called("run `waypost store info`") == "run `'../my checkout/waypost' store info`"
         finally:

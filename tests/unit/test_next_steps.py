@@ -60,4 +60,4 @@ def test_values_in_commands_are_quoted(package: str) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "of two words", "it's", "$HOME", "a\nb", "", "-x;rm"])
 def test_word_survives_the_shell(name: str) -> None:
-    assert shlex.split(f"waypost edge run --data {word(name)}") == ["waypost", "edge", "run", "--data", name]
+    assert shlex.split(f"waypost run --data {word(name)}") == ["waypost", "run", "--data", name]

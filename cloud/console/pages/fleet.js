@@ -76,8 +76,8 @@ export function Fleet({ rest, query, figures: status }) {
         query=${{ state: shown === "all" ? "" : shown, selector: query.selector ?? "" }}
         empty=${status?.gateways.known
           ? html`<${Empty} title="Every gateway is well">None is offline, behind, or in need of a look. <a href=${address("fleet", "", { show: "all" })}>Show all</a><//>`
-          : html`<${Empty} title="No gateway has connected yet">Make a token with <code>waypost fleet token create</code>, and give it to a gateway:
-            <code>waypost edge enrol</code>.<//>`} />
+          : html`<${Empty} title="No gateway has connected yet">Make a token with <code>waypost token create</code>, and give it to a gateway:
+            <code>waypost enrol</code>.<//>`} />
     <//>
     ${fleet?.sites.length > 0 && html`<${Sites} sites=${fleet.sites} />`}`;
 }

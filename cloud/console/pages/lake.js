@@ -26,7 +26,7 @@ export function Lake({ figures: status }) {
       <${Spark} values=${landing.latencies_ms.map((value) => value ?? 0)} label="latency of the last landings" />
     <//>
     <${Panel} title="Tables" span=${6}><${Pairs} pairs=${Object.entries(tables).map(([name, version]) => [html`<span class="mono">${plain(name)}</span>`, `version ${number(version)}`])} />
-      <p class="soft small">What the jobs make of them: <code>waypost analytics report</code>.</p><//>
+      <p class="soft small">What the jobs make of them: <code>waypost report</code>.</p><//>
     ${landing.held?.length > 0 && html`<${Panel} title="Gateways that cannot land"><${Pairs} pairs=${landing.held.map((one) => [
       html`<${Name}>${one.gateway}<//>`, html`${plain(one.reason)}, since <${Time} at=${one.since} />`])} /><//>`}
   </div>`;

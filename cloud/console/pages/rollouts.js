@@ -34,7 +34,7 @@ function List() {
   useEvery(5, load);
   return html`<${ErrorNote} error=${error} retry=${load} />
     ${found?.length === 0 && html`<${Panel} title="Roll-outs"><${Empty} title="No roll-out yet">A roll-out brings a configuration to many gateways in
-      waves, and stops by itself when gateways fail: <code>waypost fleet rollout start</code>.<//><//>`}
+      waves, and stops by itself when gateways fail: <code>waypost rollout start</code>.<//><//>`}
     ${found?.map((one) => html`<${Panel} key=${one.id} title=${one.note || `Roll-out ${one.id}`} extra=${html`<${Pill} tone=${TONES[one.state]}>${one.state}<//>`}>
       <${Waves} rollout=${one} /><p class="small"><a href=${address("rollouts", String(one.id))}>Gateways</a>
         <span class="soft"> · started <${Time} at=${one.made_at} /> by <${Name}>${one.made_by}<//></span></p><//>`)}`;

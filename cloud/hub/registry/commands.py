@@ -332,7 +332,7 @@ def _require_gateway(tx: sa.Connection, command: CommandRecord) -> None:
     if is_known(tx, command.tenant, command.gateway):
         return
     words = f"tenant {command.tenant} has no gateway {command.gateway}"
-    raise CommandRefused(CommandRefusal.NO_GATEWAY, f"{words}: waypost fleet list shows the enrolled ones")
+    raise CommandRefused(CommandRefusal.NO_GATEWAY, f"{words}: waypost gateway list shows the enrolled ones")
 
 
 def _require_room(tx: sa.Connection, command: CommandRecord, gateway_max: int, tenant_max: int) -> None:

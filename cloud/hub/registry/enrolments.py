@@ -125,7 +125,7 @@ class TenantFull(EnrolmentRefused):
 
     def __init__(self, tenant: str, gateways_max: int) -> None:
         words = f"{quota_message(tenant, 'gateways')}: {gateways_max} names are known"
-        step = "or forget an unused gateway (waypost fleet forget), or enrol with a token made for a known name"
+        step = "or forget an unused gateway (waypost gateway forget), or enrol with a token made for a known name"
         super().__init__(RefusalReason.TENANT_FULL, f"{words}; {step}")
         self.tenant = tenant
 
@@ -363,7 +363,7 @@ def _label(tx: sa.Connection, token: TokenRecord, gateway: str) -> None:
     try:
         labels.put(tx, token.tenant, gateway, labels.decode(token.labels))
     except LabelError as error:
-        words = f"{error} on {gateway}, with those of the token: remove some (waypost fleet label)"
+        words = f"{error} on {gateway}, with those of the token: remove some (waypost gateway label)"
         raise EnrolmentRefused(RefusalReason.UNAVAILABLE, words) from None
 
 

@@ -1,4 +1,4 @@
-"""`waypost device add | list | allow | credentials | remove`: manage the users of a gateway and their rights.
+"""`waypost user add | list | allow | rotate | remove`: manage the users of a gateway and their rights.
 
 The commands write the credential file of a data directory. A running gateway applies the change within a second.
 """
@@ -18,7 +18,6 @@ from bridge.resources import values
 from edge.appliance.accounts.profiles import PROFILES
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.program import as_called
-from edge.appliance.simulator.cli import simulate
 from edge.broker.model.authorization import AccessRule
 from edge.broker.security import rights
 from edge.broker.security.credentials import (
@@ -100,7 +99,7 @@ def add(
       operator     view:#           manage:#        (and pause the uplink)
     \b
     A sensor that may also send alarms:
-      waypost device add pump7 --data ./gw --profile sensor --allow send:alarm/%u
+      waypost user add pump7 --data ./gw --profile sensor --allow send:alarm/%u
     """
     rules = _rules((*PROFILES.get(profile or "", ()), *allowed))
     password, made = _secret(password_stdin, generate)
@@ -108,21 +107,21 @@ def add(
 
     def make(file: CredentialFile) -> None:
         if name in file.load().users:
-            step = f"its rights: waypost device allow {of}\na new password: waypost device credentials rotate {of}"
+            step = f"its rights: waypost user allow {of}\na new password: waypost user rotate {of}"
             raise CommandError(f"user {name} exists already", hint=step)
         file.put([with_secret(new_user(name, rules), password, at_s=time.time())], new=True)
 
     _with_file(data, make)
     _report(f"{name}: added", {"name": name, "allow": rights.format_rights(rules)}, made, as_json)
     if not rules:
-        step = as_called(f"waypost device allow {of} --allow {word(f'send:plant/{name}/#')}")
+        step = as_called(f"waypost user allow {of} --allow {word(f'send:plant/{name}/#')}")
         say(f"note: {name} has no rights yet; give it some, for example: {step}", err=True)
 
 
 @click.command("list")
 @_data
 @_as_json
-def list_devices(data: Path, as_json: bool) -> None:
+def list_users(data: Path, as_json: bool) -> None:
     """List users with their rights. Passwords are stored as hashes and cannot be shown."""
     users = list(_with_file(data, lambda file: file.load()).users.values())
     rows = [_described(user) for user in users]
@@ -169,12 +168,7 @@ def remove(name: str, data: Path, as_json: bool) -> None:
     _report(f"{name}: removed", {"name": name}, None, as_json)
 
 
-@click.group()
-def credentials() -> None:
-    """Manage the secrets of a user."""
-
-
-@credentials.command()
+@click.command()
 @click.argument("name")
 @_data
 @_password
@@ -205,12 +199,12 @@ def rotate(
 
 
 @click.group()
-def device() -> None:
+def user() -> None:
     """Manage users: devices and people. They may connect to a gateway, with rights of their own."""
 
 
-for command in (add, list_devices, allow, credentials, remove, simulate):
-    device.add_command(command)
+for command in (add, list_users, allow, remove, rotate):
+    user.add_command(command)
 
 
 # --- inside ----------------------------------------------------------------------------------------------------------
@@ -220,14 +214,14 @@ def _with_file(data: Path, use: Callable[[CredentialFile], T]) -> T:
     if not data.is_dir():
         raise CommandError(
             f"data directory {data} not found",
-            hint=f"give the directory of a gateway, or create one: waypost edge init --data {word(data)}",
+            hint=f"give the directory of a gateway, or create one: waypost init --data {word(data)}",
             code=Exit.USAGE,
         )
     try:
         with CredentialFile.open(data) as file:
             return use(file)
     except CredentialsDamaged as error:
-        step = "move it away and add the devices again: waypost device add; it holds no messages"
+        step = "move it away and add the devices again: waypost user add; it holds no messages"
         raise CommandError(str(error), hint=step, code=Exit.INTEGRITY) from None
     except CredentialsError as error:
         raise CommandError(str(error)) from None
@@ -237,7 +231,7 @@ def _changeable_user(file: CredentialFile, name: str) -> CredentialUser:
     """Return the user. Raises CommandError when it does not exist, or comes from a resource."""
     user = file.load().users.get(name)
     if user is None:
-        step = f"list the users: waypost device list --data {word(file.path.parent)}"
+        step = f"list the users: waypost user list --data {word(file.path.parent)}"
         raise CommandError(f"user {name} not found", hint=step)
     if user.origin == BY_RESOURCE:
         raise CommandError(f"user {name} comes from a MessagingUser resource", hint="change that with `waypost apply`")

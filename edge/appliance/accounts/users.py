@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 def apply_resources(file: CredentialFile, configured: Sequence[ConfiguredUser]) -> CredentialSnapshot:
     """Write the users of resources to the file, and remove those that no longer have a resource.
 
-    A user made by `waypost device add` is kept: its resource is ignored, with a warning. Raises CredentialsError.
+    A user made by `waypost user add` is kept: its resource is ignored, with a warning. Raises CredentialsError.
     """
     found = file.load().users
     wanted = {user.name: user for user in configured}
@@ -35,7 +35,7 @@ def apply_resources(file: CredentialFile, configured: Sequence[ConfiguredUser]) 
         existing = found.get(name)
         if existing is not None and existing.origin != BY_RESOURCE:
             log.warning(
-                "user %s was made with `waypost device add`: its MessagingUser is ignored until that user is removed",
+                "user %s was made with `waypost user add`: its MessagingUser is ignored until that user is removed",
                 name,
             )
             continue

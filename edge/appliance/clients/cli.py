@@ -21,6 +21,7 @@ from edge.appliance.clients.documents import (
 from edge.appliance.errors import CommandError
 from edge.appliance.resource_commands import json_option
 from edge.appliance.running import ask, console, data_option, http_option, token_of
+from edge.appliance.trace.cli import trace
 from edge.output.terminal import say, say_json
 
 T = TypeVar("T")
@@ -123,7 +124,7 @@ def disconnect(name: str, end_session: bool, data: Path | None, http: str | None
     """Close the connection of a client. Most clients connect again at once. NAME: its name or id in `client list`.
 
     An MQTT 5 client is told that an administrator did it, an AMQP client gets `amqp:connection:forced`. A client that
-    was lost is no longer listed as silent. To keep a client out, remove its user: `waypost device remove`.
+    was lost is no longer listed as silent. To keep a client out, remove its user: `waypost user remove`.
 
     \b
       waypost client disconnect pump7 --data ./gw1
@@ -138,6 +139,9 @@ def disconnect(name: str, end_session: bool, data: Path | None, http: str | None
     say(f"{name}: {'disconnected' if done.disconnected else 'was not connected'}")
     if done.session_ended:
         say("its session has ended")
+
+
+client.add_command(trace)
 
 
 @client.command()
@@ -187,5 +191,5 @@ def _read(kind: type[T], document: Any) -> T:
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
-        hint = "gateway and command may be of different versions: compare `waypost --version` with `edge status`"
+        hint = "gateway and command may be of different versions: compare `waypost --version` with `waypost status`"
         raise CommandError(f"the gateway's answer is not understood: {error}", hint=hint) from None

@@ -1,46 +1,24 @@
-"""`waypost bridge`: monitor and control the bridge to the hub, and prove that messages are in the lake."""
+"""`waypost bridge`: monitor and control the bridge to the hub."""
 
 from __future__ import annotations
 
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote
 
 import click
 import msgspec
 
-from edge.appliance.commands import BRIDGE_PROVE
 from edge.appliance.crossing.documents import PROBE_S, BridgeStatus, ProbeResult
 from edge.appliance.errors import CommandError, Exit
-from edge.appliance.loading import load
 from edge.appliance.resource_commands import existing_data_option, files_option, json_option, print_changes
 from edge.appliance.running import ANSWER_S, ask, console, data_option, http_option, token_of
 from edge.output.terminal import say, say_json
 
-PROVE: Final = "prove"
 
-
-class BridgeGroup(click.Group):
-    """Group with one command of the hub's packages, which is imported when it is used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of use."""
-        return [*self.commands, PROVE]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command. Raises `CommandError` when the packages of the hub are not installed."""
-        return load(f"bridge {PROVE}", BRIDGE_PROVE) if cmd_name == PROVE else super().get_command(ctx, cmd_name)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands without importing them."""
-        rows = [(name, command.get_short_help_str(70)) for name, command in self.commands.items()]
-        with formatter.section("Commands"):
-            formatter.write_dl([*rows, (PROVE, BRIDGE_PROVE.help)])
-
-
-@click.group(cls=BridgeGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def bridge() -> None:
     """Monitor and control the bridge to a hub."""
 

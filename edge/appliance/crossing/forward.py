@@ -26,7 +26,7 @@ def add_forwarders(data: Path, filters: Sequence[str]) -> tuple[int, list[Resour
         known = repository.load().resources
         gateways = [one.spec for one in known if isinstance(one.spec, GatewaySpec)]
         if not any(gateway.hub is not None for gateway in gateways):
-            step = f"enrol at a hub: waypost edge enrol --data {word(data)} --help"
+            step = f"enrol at a hub: waypost enrol --data {word(data)} --help"
             raise CommandError("this gateway has no hub to forward to", hint=step, code=Exit.USAGE)
         named = {one.spec.address: one.name for one in known if isinstance(one.spec, AddressSpec)}
         for pattern in filters:

@@ -121,7 +121,7 @@ def _times(
     subject = certificate.subject.rfc4514_string() or "(no name)"
     renew, days_warn = "renew it; the new file is loaded automatically", DAYS_WARN
     if enrolled:
-        renew = "the gateway renews it: check that it reaches its hub; otherwise use a new token: waypost edge enrol"
+        renew = "the gateway renews it: check that it reaches its hub; otherwise use a new token: waypost enrol"
         days_warn = DAYS_WARN_ENROLLED
     if now < certificate.not_valid_before_utc:
         begins = certificate.not_valid_before_utc.date()

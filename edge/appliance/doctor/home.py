@@ -39,13 +39,13 @@ def directory(context: CheckContext) -> Iterator[CheckResult]:
     try:
         found = data.stat()
     except FileNotFoundError:
-        yield warn(name, f"{data} not found", "`waypost edge run` creates it; check that --data is the same there")
+        yield warn(name, f"{data} not found", "`waypost run` creates it; check that --data is the same there")
         return
     except OSError as error:
         yield fail(name, f"{data}: {error.strerror}", "run the doctor as the gateway's user")
         return
     if not stat.S_ISDIR(found.st_mode):
-        yield fail(name, f"{data} is not a directory", "give --data the directory `waypost edge run` was given")
+        yield fail(name, f"{data} is not a directory", "give --data the directory `waypost run` was given")
         return
     if not os.access(data, os.W_OK | os.X_OK) or (context.uid and found.st_uid != context.uid):
         owner = f"owned by user {found.st_uid}, this is user {context.uid}"
@@ -108,7 +108,7 @@ def configuration(context: CheckContext) -> Iterator[CheckResult]:
         return
     listening = [listener.name for listener in context.configuration.listeners]
     if not context.resources:
-        step = f"waypost apply --data {word(context.data)} -f FILE; give --config FILE here if edge run has it"
+        step = f"waypost apply --data {word(context.data)} -f FILE; give --config FILE here if `waypost run` has it"
         yield warn(name, "nothing is applied", step)
     elif not listening:
         yield warn(name, "no listener: devices cannot connect", "give the Gateway resource a listener")

@@ -1,4 +1,4 @@
-"""`waypost edge first-boot`: commands for the services of an image; users seldom need them."""
+"""`waypost first-boot`: commands for the services of an image; users seldom need them."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def _nothing() -> None:
 
 
 NEW_ENROLMENT_STEP: Final = (
-    "at the hub: waypost fleet token create; write it into waypost.yaml on the card, with the other settings "
+    "at the hub: waypost token create; write it into waypost.yaml on the card, with the other settings "
     "(waypost.applied.yaml has them), and start the gateway again"
 )
 """Next step when a token is not accepted."""
@@ -180,7 +180,7 @@ class FirstBoot:
         return parse(KINDS, text, "the settings on the card")
 
     def _listeners(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Add listeners with TLS, unless there are some apart from the default of `edge init`. Devices verify the
+        """Add listeners with TLS, unless there are some apart from the default of `waypost init`. Devices verify the
         certificate that the hub issued by the gateway's name in their network."""
         chosen = {name for name, place in found.items() if (name, place) != ("https", HTTPS)}
         if not self._tls or not chosen.isdisjoint(("tls", *self._tls)):

@@ -1,4 +1,4 @@
-"""`waypost edge enrol`, and the enrolment by `edge init`, with errors for the command line."""
+"""`waypost enrol`, and the enrolment by `waypost init`, with errors for the command line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bridge.resources.values import HubUrl
     from edge.appliance.identity.enrolling import EnrolmentResult
 
-WHERE_TOKENS_ARE_MADE = "a token is made at the hub: waypost fleet token create --data HUBDIR"
+WHERE_TOKENS_ARE_MADE = "a token is made at the hub: waypost token create --data HUBDIR"
 SECURE_HINT = (
     "write it as amqps://HOST:PORT, with the port after amqps= in the hub's `ready` line; where a firewall allows only "
     "HTTPS, as wss://HOST:PORT, with the port after https="
@@ -35,7 +35,7 @@ HUB_HELP = (
 PROXY_VARIABLE = "WAYPOST_PROXY"
 ENROL_VARIABLE = "WAYPOST_TOKEN"
 ENROL_HELP = (
-    "Token from the hub (waypost fleet token create). Prefer --token-file or the environment variable WAYPOST_TOKEN: "
+    "Token from the hub (waypost token create). Prefer --token-file or the environment variable WAYPOST_TOKEN: "
     "`ps` shows command lines to every user."
 )
 ENROL_FILE_HELP = "File with the token; - is standard input, with a prompt on a terminal."
@@ -73,9 +73,7 @@ def enrol(
         applied = repository.own()
         found = next((each for each in applied if isinstance(each.spec, GatewaySpec)), None)
         if found is None or not isinstance(found.spec, GatewaySpec):
-            raise CommandError(
-                f"{data} has no Gateway applied", hint=f"create one: waypost edge init --data {word(data)} …"
-            )
+            raise CommandError(f"{data} has no Gateway applied", hint=f"create one: waypost init --data {word(data)} …")
         part = found.spec.hub
         urls = hubs or (part.urls if part is not None else ())
         if not urls:
@@ -92,7 +90,7 @@ def enrol(
     for change in changes:
         say(f"{change.kind}/{change.name} {change.verb}")
     say(f"configuration version {version}")
-    say(f"a running gateway applies it by itself; otherwise: waypost edge run --data {word(data)}")
+    say(f"a running gateway applies it by itself; otherwise: waypost run --data {word(data)}")
 
 
 def token_of(token: str | None, file: TextIO | None) -> str | None:
@@ -192,5 +190,5 @@ def _with_identity(found: Resource, urls: Sequence[str], identity: Path, proxy: 
     spec = dict(document.get("spec") or {})
     spec["hub"] = {**(spec.get("hub") or {}), **hub_of(urls, hub_tls(identity), proxy)}
     document["spec"] = spec
-    (changed,) = parse(KINDS, to_yaml(document), "edge enrol")
+    (changed,) = parse(KINDS, to_yaml(document), "enrol")
     return changed

@@ -1,1 +1,1 @@
-"""Creation of a gateway: `waypost edge init`."""
+"""Creation of a gateway: `waypost init`."""

@@ -1,4 +1,4 @@
-"""`waypost edge init`: create a data directory with store, resources and unit, and show the next command."""
+"""`waypost init`: create a data directory with store, resources and unit, and show the next command."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def init(
     """Create the data directory of a gateway. It gets a store, resources, and on request a systemd unit.
 
     On a terminal it asks for settings without an option; each question has a usable default. Clients need credentials
-    from `waypost device add`. Without a terminal and without options only the empty store is created.
+    from `waypost user add`. Without a terminal and without options only the empty store is created.
 
     \b
     A gateway that forwards topics below plant/ to a hub:
       export WAYPOST_TOKEN=wpt1...
-      waypost edge init --data ./gw1 --name gw1 --hub amqps://hub.example:5671 --forward 'plant/#'
+      waypost init --data ./gw1 --name gw1 --hub amqps://hub.example:5671 --forward 'plant/#'
     The same where a firewall allows only HTTPS, through a proxy:
       … --hub amqps://hub.example:5671 --hub wss://hub.example:443 --proxy http://proxy.example:3128
     """

@@ -1,4 +1,4 @@
-"""Steps of `edge init`: ask for missing settings, check all of them, then create store, resources and unit."""
+"""Steps of `waypost init`: ask for missing settings, check all of them, then create store, resources and unit."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from edge.output.text import word
 FILE_NAME: Final = "gateway.yaml"
 FILE_MODE: Final = 0o600
 HEAD: Final = """\
-# Made by `waypost edge init`. Change it, then: waypost apply --data DIR -f FILE
-# Clients need credentials: waypost device add NAME --data DIR --profile sensor
+# Made by `waypost init`. Change it, then: waypost apply --data DIR -f FILE
+# Clients need credentials: waypost user add NAME --data DIR --profile sensor
 """
 HUB_EXAMPLE: Final = "for example --hub amqps://hub.example:5671 --forward 'plant/#'"
 NOTHING_MADE: Final = "nothing was created; run it again when that is fixed"
@@ -300,13 +300,13 @@ def _say_unit(file: Path) -> None:
 def _say_next(data: Path, applied: Sequence[Resource], *, service: bool) -> None:
     if not applied:
         apply = as_called(f"waypost apply --data {word(data)} -f gateway.yaml")
-        say(f"next: {apply}, or edge init with --name, --mqtt … or on a terminal")
+        say(f"next: {apply}, or waypost init with --name, --mqtt … or on a terminal")
         return
     as_user = "sudo -u waypost " if service else ""
-    add = as_called(f"waypost device add NAME --data {word(data)} --profile sensor")
+    add = as_called(f"waypost user add NAME --data {word(data)} --profile sensor")
     say(f"next: {as_user}{add}   # a password for each device")
     if not service:
-        say(as_called(f"      waypost edge run --data {word(data)}"))
+        say(as_called(f"      waypost run --data {word(data)}"))
     if build_configuration(applied).endpoint("https") is not None:
         opens = as_called(f"waypost open --data {word(data)} --qr")
         say(f"      {as_user}{opens}   # sign in to the console of the running gateway, here or with a phone")

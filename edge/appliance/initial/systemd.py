@@ -81,7 +81,7 @@ WantedBy=multi-user.target
 def unit(gateway: str, data: Path, *, files: int, ports: Sequence[int], launcher: Path | None = None) -> str:
     """Return the unit of the gateway with this absolute data directory. `files`: limit of open files. `ports`: ports of
     its listeners. `launcher`: program that its hints name."""
-    program = [*command(), "edge", "run", "--data", str(data)]
+    program = [*command(), "run", "--data", str(data)]
     places = (Path(sys.executable), Path(sys.executable).resolve(), data)  # Python in a virtual environment is a link
     in_home = any(place.is_relative_to(home) for place in places for home in _HOMES)
     low = any(0 < port < PRIVILEGED_PORTS_END for port in ports)

@@ -1,1 +1,1 @@
-"""Simulated devices: `waypost device simulate`."""
+"""Simulated devices: `waypost simulate`."""

@@ -1,4 +1,4 @@
-"""`waypost device simulate`: simulate a device that measures this machine."""
+"""`waypost simulate`: simulate a device that measures this machine."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _undelivered_error(simulated: SimulatedDevice, url: str) -> CommandError:
         step = f"check that a gateway serves {url}; its `ready` line has its addresses"
         return CommandError(what, hint=step, code=Exit.UNREACHABLE)
     name = simulated.settings.user or "NAME"
-    step = f"password and rights are those of `waypost device add {word(name)}`; `waypost device list` shows the rights"
+    step = f"password and rights are those of `waypost user add {word(name)}`; `waypost user list` shows the rights"
     return CommandError(what, hint=step)
 
 

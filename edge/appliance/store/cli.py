@@ -231,7 +231,7 @@ def account(data: Path, forwarder: str | None, out: Path | None) -> None:
     \b
     Compare a lake with it when this gateway forwards to another one:
       waypost store account --data DIR --out lower.json
-      waypost bridge prove --lake PLACE --account lower.json
+      waypost prove --lake PLACE --account lower.json
     """
     from edge.appliance.store.account import account_of
 

@@ -25,7 +25,7 @@ from edge.output.terminal import say, say_json
 @click.command("import")
 @data_option
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE.ndjson")
-@click.option("--dev", is_flag=True, help="Use the addresses of `edge run --dev`.")
+@click.option("--dev", is_flag=True, help="Use the addresses of `waypost run --dev`.")
 @click.option(
     "--config",
     type=click.Path(path_type=Path, exists=True),

@@ -14,7 +14,7 @@ from edge.configuration.file import RepositoryError
 from edge.configuration.repository import Repository
 
 BY_OPTION: Final = "/forward:"
-"""Part of the name of a forwarder from `edge run --forward`, which may be given again at the next start."""
+"""Part of the name of a forwarder from `waypost run --forward`, which may be given again at the next start."""
 
 
 def is_left(data: Path, cursor: str) -> bool:

@@ -48,7 +48,7 @@ _HINTS: dict[type[StoreError], tuple[str, Exit]] = {
     StoreTooNew: ("run this command with the newer program", Exit.FAILED),
     FormatMissing: ("choose ndjson or csv, or install it: pip install pyarrow", Exit.USAGE),
     StoreFull: ("free space on the medium, or work on a copy elsewhere", Exit.FAILED),
-    StoreInaccessible: ("give --data as for `waypost edge run`", Exit.USAGE),
+    StoreInaccessible: ("give --data as for `waypost run`", Exit.USAGE),
 }
 
 

@@ -1,1 +1,1 @@
-"""`waypost edge trace`: packets and frames of a running gateway, live."""
+"""`waypost client trace`: packets and frames of a running gateway, live."""

@@ -1,4 +1,4 @@
-"""`waypost edge trace`: show the packets of a running gateway's clients, and the outcome of each message."""
+"""`waypost client trace`: show the packets of a running gateway's clients, and the outcome of each message."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def trace(
     topics it really uses, and whether a message is stored, offered to subscribers, refused or discarded.
 
     \b
-      waypost edge trace --data ./gw1 --client meter7
-      waypost edge trace --data ./gw1 --client 10.0.0.17 --for 30s
-      waypost edge trace --data ./gw1 --address 'plant/7/#' --json
+      waypost client trace --data ./gw1 --client meter7
+      waypost client trace --data ./gw1 --client 10.0.0.17 --for 30s
+      waypost client trace --data ./gw1 --address 'plant/7/#' --json
 
     \b
     Each line: time (UTC), direction, client@remote address, packet, #packet identifier,
@@ -81,7 +81,7 @@ def trace(
     may be missing. Ctrl-C ends the trace; the gateway ends it after a day.
 
     It needs the right `manage`: with --data it sends the gateway's operator token, so run it as the gateway's user.
-    `waypost -vv edge run …` writes the same lines for all clients to the gateway's log.
+    `waypost -vv run …` writes the same lines for all clients to the gateway's log.
     """
     if not (client or address):
         hint = "--client ID for one client, or --address FILTER for all that use an address; '#' matches all"
@@ -106,7 +106,7 @@ def trace(
 
 
 http_client_error: Final = http.client.HTTPException
-_HINT: Final = "check that it runs: waypost edge status"
+_HINT: Final = "check that it runs: waypost status"
 
 
 class _Tally:
@@ -177,7 +177,7 @@ def _events(answer: http.client.HTTPResponse) -> Iterator[TraceEvent]:
             if text.strip():
                 yield decode(text)
     except msgspec.MsgspecError:
-        hint = "gateway and command may be of different versions: compare `waypost --version` with `edge status`"
+        hint = "gateway and command may be of different versions: compare `waypost --version` with `waypost status`"
         raise CommandError("the gateway's answer is not a trace", hint=hint) from None
 
 

@@ -1,4 +1,4 @@
-"""HTTP route of the packet trace, for `waypost edge trace`.
+"""HTTP route of the packet trace, for `waypost client trace`.
 
 ======================  ======  =====================================================================================
 ``GET /api/v1/trace``   manage  events as JSON, one a line, until the client closes: ``?client=ID``, ``&address=FILTER``

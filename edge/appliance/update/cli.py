@@ -1,4 +1,4 @@
-"""`waypost edge update`: install, try and roll back systems of a gateway from a card."""
+"""`waypost update`: install, try and roll back systems of a gateway from a card."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def install(bundle: Path, data: Path | None, http: str | None, root: Path, resta
     \b
     From a laptop:
       scp waypost-0.2.0-arm64.raucb root@hall:/data/update/
-      ssh root@hall waypost edge update install /data/update/waypost-0.2.0-arm64.raucb
+      ssh root@hall waypost update install /data/update/waypost-0.2.0-arm64.raucb
     """
     with _explained():
         say(f"{bundle.name}: checking its signature, then writing it, which takes minutes")

@@ -48,7 +48,7 @@ class Updater:
         if last is not None and last.state == "trial" and last.slot == slots.booted.letter:
             raise UpdateRefused(
                 f"{last.version} is being tried",
-                "end the trial: waypost edge update confirm, or waypost edge update rollback",
+                "end the trial: waypost update confirm, or waypost update rollback",
             )
         bundle, condition = self._rauc.inspect(file), self._read_condition()
         connected = condition is not None and condition.connected
@@ -138,7 +138,7 @@ class Updater:
         if not (slots.other.good and slots.other.has_system):
             raise UpdateRefused(
                 f"slot {slots.other.letter} has no bootable system",
-                "install a bundle: waypost edge update install",
+                "install a bundle: waypost update install",
             )
         if last is not None and last.slot == slots.booted.letter:
             self._go_back(last, why)

@@ -300,4 +300,4 @@ def remote_host(request: Request) -> str:
 
 
 def _next_step(operation: Operation, user: str) -> str:
-    return f"give it {operation.value}:# (waypost device allow {word(user[:100])} --allow …, or its MessagingUser)"
+    return f"give it {operation.value}:# (waypost user allow {word(user[:100])} --allow …, or its MessagingUser)"

@@ -191,26 +191,24 @@ _WHAT: Final[Mapping[RefusalCause, str]] = {
     RefusalCause.WRONG_PORT: "it speaks another protocol than the listener",
 }
 _NEXT_STEPS: Final[Mapping[RefusalCause, str]] = {
-    RefusalCause.UNKNOWN_USER: "add the user: waypost device add {user_word}; or correct the name in the device",
-    RefusalCause.WRONG_PASSWORD: (
-        "give it a new password: waypost device credentials rotate {user_word}; then set it in the device"
-    ),
-    RefusalCause.NO_CREDENTIALS: "add a user: waypost device add NAME; then set its name and password in the device",
+    RefusalCause.UNKNOWN_USER: "add the user: waypost user add {user_word}; or correct the name in the device",
+    RefusalCause.WRONG_PASSWORD: ("give it a new password: waypost user rotate {user_word}; then set it in the device"),
+    RefusalCause.NO_CREDENTIALS: "add a user: waypost user add NAME; then set its name and password in the device",
     RefusalCause.TOKEN: "get a new token from the issuer; compare the clocks of issuer and gateway",
     RefusalCause.CERTIFICATE: "give it a certificate of the configured client authority that is valid and not revoked",
     RefusalCause.TLS: (
         "let the device trust the authority of the gateway's certificate, and connect to a host name that it has"
     ),
     RefusalCause.THROTTLED: "correct user name and password in the device, and wait a minute",
-    RefusalCause.BUSY: "nothing if it connects later; else see the problem `logins` of waypost edge status",
+    RefusalCause.BUSY: "nothing if it connects later; else see the problem `logins` of waypost status",
     RefusalCause.NOT_ADMITTED: "register and enable the device at the device API",
     RefusalCause.NOT_ALLOWED_TO_SEND: (
-        "add the right to its present ones (waypost device list): "
-        "waypost device allow {user_word} --allow … --allow {send_word}"
+        "add the right to its present ones (waypost user list): "
+        "waypost user allow {user_word} --allow … --allow {send_word}"
     ),
     RefusalCause.NOT_ALLOWED_TO_RECEIVE: (
-        "add the right to its present ones (waypost device list): "
-        "waypost device allow {user_word} --allow … --allow {recv_word}"
+        "add the right to its present ones (waypost user list): "
+        "waypost user allow {user_word} --allow … --allow {recv_word}"
     ),
     RefusalCause.TOO_MANY_CONNECTIONS: (
         "find clients with many connections: waypost client list; or raise spec.limits.connectionsMax of the Gateway"
@@ -219,7 +217,7 @@ _NEXT_STEPS: Final[Mapping[RefusalCause, str]] = {
         "end sessions that no client uses: waypost client list --state absent; or raise spec.limits of the Gateway"
     ),
     RefusalCause.CLIENT_ID_TAKEN: "give the device a client identifier of its own",
-    RefusalCause.PROTOCOL_ERROR: "see its packets: waypost edge trace --client {name_word}; then update its software",
+    RefusalCause.PROTOCOL_ERROR: "see its packets: waypost client trace --client {name_word}; then update its software",
     RefusalCause.WRONG_PORT: "connect to the port of its protocol",
 }
 

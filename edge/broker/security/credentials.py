@@ -1,7 +1,7 @@
 """Users and their secrets, and the file that stores them.
 
 A password is stored as an argon2id hash (for MQTT and SASL PLAIN) and as SCRAM-SHA-256 keys, which are never logged or
-shown. The file is a small SQLite database next to the store. `waypost device` writes it whether the gateway runs or
+shown. The file is a small SQLite database next to the store. `waypost user` writes it whether the gateway runs or
 not, and a running gateway notices a change within a second.
 """
 
@@ -54,7 +54,7 @@ CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 """
 
 BY_HAND: Final = "device"
-"""Origin of users created with `waypost device`."""
+"""Origin of users created with `waypost user`."""
 BY_RESOURCE: Final = "resource"
 """Origin of users that a `MessagingUser` resource describes."""
 

@@ -1,7 +1,7 @@
 """Token of the local operator: a file in the data directory, readable only by the gateway's user.
 
 It grants the rights `view` and `manage`, over HTTP from this machine only. A user who can read the file can read and
-write everything else in the directory, so the token grants nothing more. `edge status` sends it; Prometheus may be
+write everything else in the directory, so the token grants nothing more. `waypost status` sends it; Prometheus may be
 given its path.
 """
 

@@ -1,6 +1,6 @@
 """Events of a trace, and their lines for people.
 
-`line_of` writes the lines of `waypost edge trace` and of the log of ``-vv``. The gateway sends events as JSON, one in
+`line_of` writes the lines of `waypost client trace` and of the log of ``-vv``. The gateway sends events as JSON, one in
 each line. This module knows no connection and no protocol.
 """
 

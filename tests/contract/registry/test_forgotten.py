@@ -97,7 +97,7 @@ def test_quota_gives_the_place_to_another(enrolments: Enrolments, place: Place) 
     place.open().directory.presence(came(2))
     place.open().directory.presence(went(3))
     enrolments.revoke("acme", "hall", 4)
-    with pytest.raises(TenantFull, match="waypost fleet forget"):
+    with pytest.raises(TenantFull, match="waypost gateway forget"):
         enrol_one(enrolments, "yard", 5, 1)
     enrolments.forget("acme", "hall", 6)
     assert known(place) == {}

@@ -14,6 +14,7 @@ from tests.fault.flaps.devices import ExactlyOnce
 from tests.support.clock import Clock
 from tests.support.command import run_waypost
 from tests.support.cut_link import CutLink
+from tests.support.enrolled import run_fleet
 from tests.support.http_client import ask
 from tests.support.processes import Waypost, free_port, wait_until
 from tests.support.publisher import Publisher
@@ -79,7 +80,7 @@ class Gateway:
         wait_until(holds, timeout_s=UP_S, what=f"{self.name}: {what}", every_s=0.2)
 
     def _device(self, name: str) -> str:
-        words = ("device", "add", f"{self.name}-{name}", "--data", str(self.data), "--allow", "send:plant/#", "--json")
+        words = ("user", "add", f"{self.name}-{name}", "--data", str(self.data), "--allow", "send:plant/#", "--json")
         return str(json.loads(run_waypost(*words).stdout)["password"])
 
 
@@ -96,10 +97,8 @@ class Fleet:
         return self.folder / "hub" / "lake"
 
     def command(self, *words: str) -> str:
-        """Return the output of a `waypost fleet` command."""
-        done = run_waypost("fleet", *words, "--data", str(self.folder / "hub"))
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        """Return the output of a command of the hub."""
+        return run_fleet(self.folder, *words)
 
     def revoke(self, gateway: Gateway) -> None:
         """Revoke the gateway's certificate; the hub refuses it on return, whatever the state of its link."""
@@ -110,7 +109,7 @@ class Fleet:
     def enrol_again(self, gateway: Gateway) -> None:
         """Enrol with a new token while the gateway runs."""
         token = self.command("token", "create", "--gateway", gateway.name)
-        done = run_waypost("edge", "enrol", "--data", str(gateway.data), "--token", token)
+        done = run_waypost("enrol", "--data", str(gateway.data), "--token", token)
         assert done.returncode == 0, done.stderr
         gateway.revoked = False
         gateway.come_up()
@@ -145,9 +144,9 @@ def _gateway(fleet: Fleet, name: str, amqp: int, clock: Clock, stack: ExitStack,
     url = f"amqps://localhost:{link.port}"
     told = ("--name", name, "--hub", url, "--token", fleet.command("token", "create"), "--forward", "plant/#")
     places = ("--mqtt", f"127.0.0.1:{mqtt}", "--amqp", "none", "--http", "127.0.0.1:0", "--https", "none")
-    done = run_waypost("edge", "init", "--data", str(data), *told, *places)
+    done = run_waypost("init", "--data", str(data), *told, *places)
     assert done.returncode == 0, done.stderr
-    process = Waypost(fleet.folder / f"{name}.log", "edge", "run", "--data", str(data))
+    process = Waypost(fleet.folder / f"{name}.log", "run", "--data", str(data))
     process.environment = clock.environment
     return Gateway(name, data, link, stack.enter_context(process), mqtt, pause_s)
 

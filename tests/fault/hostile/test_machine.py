@@ -96,7 +96,7 @@ def test_connected_clients_are_served_without_free_descriptors(tmp_path: Path, l
     tls = f'{{certificate: "{server.certificate}", key: "{server.key}"}}'
     resources = gateway_of(listeners=f', mqtts: "127.0.0.1:0", tls: {tls}', extra=user("joe", "send, recv, view"))
     (tmp_path / "resources.yaml").write_text(resources)
-    command = [sys.executable, "-m", "edge.appliance.main", "edge", "run", "--data", str(tmp_path / "gw")]
+    command = [sys.executable, "-m", "edge.appliance.main", "run", "--data", str(tmp_path / "gw")]
     gateway = Waypost(tmp_path / "gw.log")
     gateway.arguments = ["prlimit", f"--nofile={FILES}:{FILES}", *command, "--config", str(tmp_path / "resources.yaml")]
     with (

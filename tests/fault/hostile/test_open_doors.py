@@ -110,7 +110,7 @@ class TestRights:
         assert ask(guarded.port, "GET", "/metrics", token=token[:-1]).status == 401
 
     def test_status_command_requires_the_data_directory(self, guarded: Guarded) -> None:
-        command = ("edge", "status", "--json", "--http", f"127.0.0.1:{guarded.port}")
+        command = ("status", "--json", "--http", f"127.0.0.1:{guarded.port}")
         done = run_waypost(*command, "--data", str(guarded.data))
         assert (done.returncode, json.loads(done.stdout)["gateway"]) == (0, "gw1")
         refused = run_waypost(*command)

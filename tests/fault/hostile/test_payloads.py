@@ -156,7 +156,7 @@ def test_payloads_are_in_no_output_for_operators(tmp_path: Path) -> None:
         data = str(tmp_path / "gw")
         outputs = {
             "pages": pages,
-            "status": command("edge", "status", "--http", f"127.0.0.1:{gateway.port('http')}"),
+            "status": command("status", "--http", f"127.0.0.1:{gateway.port('http')}"),
             "doctor": command("doctor", "--data", data, "--json", "--bundle", str(tmp_path / "bundle.tar.gz")),
             "info": command("store", "info", "--data", data, "--json") + command("store", "info", "--data", data),
             "verify": command("store", "verify", "--data", data, "--json"),
@@ -180,7 +180,7 @@ def test_payloads_are_in_no_output_for_operators(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", ["edge.appliance.gateway:Gateway.start", "cloud.hub.server:HubServer.run"])
 def test_crash_shows_no_payload(tmp_path: Path, target: str) -> None:
-    words = ["edge" if target.startswith("edge") else "hub", "run", "--data", str(tmp_path / "data"), "--dev"]
+    words = [*(() if target.startswith("edge") else ("hub",)), "run", "--data", str(tmp_path / "data"), "--dev"]
     script = (
         "import sys, importlib; from tests.fault.hostile import raising; raising.AT = (1,); from pathlib import Path; "
         f"raising.patch({target!r}, Path({str(tmp_path / 'told')!r})); sys.argv = ['waypost', *{words!r}]; "

@@ -25,7 +25,7 @@ def test_telemetry_and_events_reach_the_lake(tmp_path: Path) -> None:
         forward = ["--hub", f"amqp://127.0.0.1:{cloud.port('amqp')}", "--gateway", "gw1"]
         forward += ["--forward", "telemetry/#", "--forward", "event/#"]
         data = ["--data", str(tmp_path / "gw"), "--config", str(tmp_path / "hono.yaml")]
-        with Waypost(tmp_path / "gw.log", "edge", "run", *data, *forward) as gateway:
+        with Waypost(tmp_path / "gw.log", "run", *data, *forward) as gateway:
             with HonoDevice(gateway, "gw") as device:
                 device.publish("t//4712/?content-type=application%2Fjson", b'{"temp": 5}', 1)
                 device.publish("t", b"6", 0)

@@ -1,4 +1,4 @@
-"""Operator of the fleet, who uses `waypost fleet`: requests configurations for gateways, and forgets gateways.
+"""Operator of the fleet, at the command line: requests configurations for gateways, and forgets gateways.
 
 Each request has its own *mark*. The registry alone shows what became of it (`seen`): a program may be killed between
 two statements, and the answer of a registry may be lost.

@@ -1,4 +1,4 @@
-"""`waypost analytics detect`: files in, scores out, and errors for invalid files."""
+"""`waypost lake detect`: files in, scores out, and errors for invalid files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands `waypost device add | list | allow | credentials rotate | remove`, and users that resources describe."""
+"""The commands `waypost user add | list | allow | rotate | remove`, and users that resources describe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from edge.appliance.accounts.cli import device
+from edge.appliance.accounts.cli import user
 from edge.appliance.accounts.users import apply_resources
 from edge.broker.configuration import ConfiguredUser
 from edge.broker.model.authorization import AccessRule, Grant, Operation
@@ -24,7 +24,7 @@ RULE = AccessRule(("plant/#",), frozenset({Operation.SEND}))
 
 
 def run(data: Path, *arguments: str, stdin: str | None = None) -> Result:
-    return CliRunner().invoke(device, [*arguments, "--data", str(data)], input=stdin)
+    return CliRunner().invoke(user, [*arguments, "--data", str(data)], input=stdin)
 
 
 def users(data: Path) -> dict[str, CredentialUser]:
@@ -80,9 +80,9 @@ class TestCommands:
         data.mkdir(mode=0o700)
         said = run(data, "add", "pump 7;x").stderr + run(data, "add", "pump 7;x").stderr
         quoted = f"'pump 7;x' --data '{data}'"
-        assert f"device allow {quoted} --allow 'send:plant/pump 7;x/#'" in said
-        assert f"device allow {quoted}\n" in said
-        assert f"credentials rotate {quoted}\n" in said
+        assert f"user allow {quoted} --allow 'send:plant/pump 7;x/#'" in said
+        assert f"user allow {quoted}\n" in said
+        assert f"user rotate {quoted}\n" in said
 
     @pytest.mark.parametrize(
         ("arguments", "stdin", "said"),
@@ -97,8 +97,8 @@ class TestCommands:
             (["add", "there"], None, "user there exists already"),
             (["remove", "nobody"], None, "user nobody not found"),
             (["allow", "nobody"], None, "user nobody not found"),
-            (["credentials", "rotate", "nobody"], None, "user nobody not found"),
-            (["credentials", "rotate", "there", "--overlap", "soon"], None, '"soon" is not a duration'),
+            (["rotate", "nobody"], None, "user nobody not found"),
+            (["rotate", "there", "--overlap", "soon"], None, '"soon" is not a duration'),
             (["remove", "alice"], None, "comes from a MessagingUser resource"),
         ],
     )
@@ -116,14 +116,14 @@ class TestCommands:
 
     def test_rotated_passwords_overlap(self, tmp_path: Path) -> None:
         run(tmp_path, "add", "p", "--password-stdin", stdin="one\n")
-        done = run(tmp_path, "credentials", "rotate", "p", "--password-stdin", "--overlap", "1h", stdin="two\n")
+        done = run(tmp_path, "rotate", "p", "--password-stdin", "--overlap", "1h", stdin="two\n")
         assert "the old ones end 20" in done.stdout
         old, new = users(tmp_path)["p"].secrets
         assert old.not_after is not None
         assert (old.not_before, new.not_before, new.not_after) == (0.0, 0.0, None)
-        run(tmp_path, "credentials", "rotate", "p", "--password-stdin", "--overlap", "0s", stdin="three\n")
+        run(tmp_path, "rotate", "p", "--password-stdin", "--overlap", "0s", stdin="three\n")
         assert len(users(tmp_path)["p"].secrets) == 1
-        run(tmp_path, "credentials", "rotate", "p", "--password-stdin", "--start-in", "1h", stdin="four\n")
+        run(tmp_path, "rotate", "p", "--password-stdin", "--start-in", "1h", stdin="four\n")
         assert users(tmp_path)["p"].secrets[1].not_before > 0
         assert " from 20" in run(tmp_path, "list").stdout
 

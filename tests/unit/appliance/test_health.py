@@ -166,7 +166,7 @@ def test_hub_that_refuses_this_gateway_is_a_problem(gateway: Gateway) -> None:
     gateway.problems()
     gateway.now += STALLED_S
     assert gateway.only().what == "the hub refuses this gateway: the certificate was revoked"
-    assert "edge enrol" in gateway.only().next_step
+    assert "enrol" in gateway.only().next_step
 
 
 def test_another_machine_with_the_same_identity_is_a_problem(gateway: Gateway) -> None:

@@ -1,4 +1,4 @@
-"""Options of `edge run`, combined with resources."""
+"""Options of `waypost run`, combined with resources."""
 
 from __future__ import annotations
 

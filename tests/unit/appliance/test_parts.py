@@ -36,7 +36,7 @@ def test_commands_without_a_gateway_load_none_of_them() -> None:
         import importlib, sys
         from edge.appliance.commands import COMMANDS
         from edge.appliance.loading import load
-        load("edge", COMMANDS["edge"])
+        load("run", COMMANDS["run"])
         importlib.import_module("edge.configuration.following")
         importlib.import_module("edge.appliance.gateway")
         late = {(*LATE, "zstandard")}
@@ -63,5 +63,5 @@ def test_gateway_with_a_missing_module_does_not_start(folder: Path) -> None:
         mock.patch.object(parts, "fault_of", return_value="bridge.engine: ImportError: no Proton"),
         pytest.raises(CommandError, match="no Proton") as raised,
     ):
-        cli.edge.main(["run", "--data", str(folder / "data"), "--dev"], standalone_mode=False)
+        cli.run.main(["--data", str(folder / "data"), "--dev"], standalone_mode=False)
     assert "install" in raised.value.hint

@@ -47,7 +47,7 @@ class TestPages:
         (entry,) = page_of_refusals(journal, limit=1).refusals
         assert (entry.reason, entry.remote, entry.client, entry.count) == ("wrong-password", "192.0.2.1", "p8", 1)
         assert "pump8" in entry.what
-        assert "credentials rotate pump8" in entry.next_step
+        assert "user rotate pump8" in entry.next_step
 
 
 class TestProblem:

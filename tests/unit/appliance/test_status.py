@@ -1,4 +1,4 @@
-"""Connectors in the output of `waypost edge status`."""
+"""Connectors in the output of `waypost status`."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_cancelled_command_is_not_sent_and_its_request_is_answered(tmp_path: Pat
 
 
 def test_cancellation_elsewhere_is_reported(tmp_path: Path) -> None:
-    """A cancellation by another process, as `waypost fleet command cancel`, is reported."""
+    """A cancellation by another process, as `waypost command cancel`, is reported."""
 
     async def work(hub: Hub) -> None:
         sent = await hub.commands.send(DRAFT)

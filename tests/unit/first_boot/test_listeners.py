@@ -25,7 +25,7 @@ ANY: Any = None
         ({"mqtts": "0.0.0.0:9000"}, False),
         ({"https": HTTPS, "tls": {"certificate": "c", "key": "k"}}, False),
     ],
-    ids=["none", "the default of edge init", "another https", "another mqtts", "another certificate"],
+    ids=["none", "the default of init", "another https", "another mqtts", "another certificate"],
 )
 def test_they_replace_the_default_and_nothing_else(tmp_path: Path, found: dict[str, Any], added: bool) -> None:
     issued = Authority(tmp_path / "authority").issue("hall", usage="serverAuth")

@@ -186,7 +186,7 @@ class TestSettingsFile:
     def test_missing_token_is_reported_with_its_source(self) -> None:
         with pytest.raises(ImageError, match=r"hub\.token=@nowhere: No such file") as refused:
             apply_arguments(["name=hall", "hub.token=@nowhere"], None)
-        assert "waypost fleet token create" in refused.value.hint
+        assert "waypost token create" in refused.value.hint
 
     def test_proxy_requires_name_and_password_together(self) -> None:
         hub = ("name=hall", "hub.url=amqps://hub.example", f"hub.token={TOKEN}", "hub.proxy.host=proxy.example")

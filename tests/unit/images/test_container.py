@@ -148,7 +148,7 @@ class TestAnalytics:
                 "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend --driver-url spark://d "
                 "--executor-id 1 --cores 2 --app-id app --hostname 10.0.0.2 --resourceProfileId 0 --podName pod-1",
             ),
-            (["run", "--lake", "s3://b"], "bin/waypost analytics run --lake s3://b"),
+            (["run", "--lake", "s3://b"], "bin/waypost lake run --lake s3://b"),
         ],
     )
     def test_role_starts_its_program(self, tmp_path: Path, arguments: list[str], started: str) -> None:

@@ -57,12 +57,12 @@ class Gateway:
         self.runs("")
 
     def runs(self, version: str) -> None:
-        """Set the version of the running bundle in `waypost edge update status`; empty: the system of the card's
+        """Set the version of the running bundle in `waypost update status`; empty: the system of the card's
         image."""
         booted = SystemSlot("rootfs.0", "A", good=True, version=version, build="")
         other = SystemSlot("rootfs.1", "B", good=True, version="9.9.9", build="")
         self._monkeypatch.setattr(Rauc, "slots", lambda _: SystemSlots(booted, other, "rootfs.0"))
-        assert run(["edge", "update", "status", "--root", str(self.root)]) == 0
+        assert run(["update", "status", "--root", str(self.root)]) == 0
         (self.root / "status").write_text(self._capsys.readouterr().out)
 
     def put_in(self, bundles: Mapping[str, str]) -> list[str]:

@@ -98,7 +98,7 @@ Run = Callable[[Coroutine[None, None, str | None]], str | None]
 def test_faults_of_our_certificate_are_reported(pki: Pki, run: Run, why: str, version: ssl.TLSVersion) -> None:
     words = run(refused(pki, pki.shown[why], version)) or ""
     assert words.startswith(f"the peer refuses TLS with us ({why}): ")
-    assert "waypost edge enrol" in words
+    assert "waypost enrol" in words
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])

@@ -192,7 +192,7 @@ class TestImport:
 
     def new(self, tmp_path: Path) -> Path:
         data = tmp_path / "new"
-        assert run(["edge", "init", "--data", str(data)]) == 0
+        assert run(["init", "--data", str(data)]) == 0
         return data
 
     def lines(self, tmp_path: Path, count: int, address: str = "queue/a") -> Path:

@@ -25,7 +25,7 @@ export function Bridge() {
   const left = Object.entries(bridge.left ?? {});
   return html`<${ErrorNote} error=${error} />
     ${bridge.connectors.length === 0 && html`<${Panel} title="Connectors"><${Empty} title="No hub is configured">
-      Messages stay on this gateway. <code>waypost edge enrol</code> gets a certificate and connects it to a hub.<//><//>`}
+      Messages stay on this gateway. <code>waypost enrol</code> gets a certificate and connects it to a hub.<//><//>`}
     ${bridge.connectors.map((one) => html`<${Connector} key=${one.name} connector=${one} loaded=${setBridge} />`)}
     ${left.length > 0 && html`<${Panel} title="Messages for forwarders that are no longer configured">
       <p class="soft">New messages are kept for them too, until they are configured again or purged (<code>waypost store purge</code>).</p>

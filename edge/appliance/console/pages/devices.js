@@ -51,7 +51,7 @@ export function Devices({ rest, query }) {
 function nobody(shown) {
   if (shown === "silent") return html`<${Empty} title="No device is silent">A device is silent when five times its usual pause has passed.<//>`;
   if (shown === "absent") return html`<${Empty} title="No device has a session without a connection">Sessions of devices that are away are listed here, with what waits for them.<//>`;
-  return html`<${Empty} title="No device is connected">Add one: <code>waypost device add pump7 --allow send:plant/#</code>. A device that is
+  return html`<${Empty} title="No device is connected">Add one: <code>waypost user add pump7 --allow send:plant/#</code>. A device that is
     refused is under <a href=${address("devices", "", { show: "refused" })}>Refused</a>.<//>`;
 }
 

@@ -87,7 +87,7 @@ class CommandInbox:
     def _fault(self, command: HubCommand) -> str | None:
         queue = self._addresses.queue(command.device)
         if not self._knows(command.device):
-            return f"unknown device {command.device}: on this gateway, run: waypost device add {word(command.device)}"
+            return f"unknown device {command.device}: on this gateway, run: waypost user add {word(command.device)}"
         if self._router.addresses.type_of(queue) is not AddressType.QUEUE:
             return (
                 f"{queue} has to be a queue, but is a {self._router.addresses.type_of(queue).value} by an Address "

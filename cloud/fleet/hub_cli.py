@@ -1,0 +1,40 @@
+"""`waypost hub` with `revoke-certificate`, which needs the enrolments of the fleet."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from cloud.fleet.place import FleetError, config_option, data_option, open_enrolments
+from cloud.hub.cli import hub
+from edge.output.text import word
+
+
+@hub.command("revoke-certificate")
+@data_option
+@config_option
+def revoke_certificate(data: Path, config: Path | None) -> None:
+    """Revoke the hub's own certificate. Use it when its key was stolen; the hub creates another.
+
+    Enrolled gateways fetch the revocation list every four hours. From then on they refuse a server with the old
+    certificate; open connections continue. If the authority's key was stolen too, create a new authority and enrol
+    every gateway again.
+    """
+    from cloud.hub.enrolment.files import forget_certificate, hub_certificate
+    from edge.output.terminal import say
+
+    with open_enrolments(data, config) as place:
+        shown = hub_certificate(data, place.authority)
+        if shown is None:
+            raise FleetError(
+                f"{data} has no server certificate to revoke", f"start the hub: waypost hub run --data {word(data)}"
+            )
+        begins_us, ends_us = (int(at * 1e6) for at in (shown.begins_at, shown.ends_at))
+        now_us = time.time_ns() // 1_000
+        place.enrolments.revoke_hub_certificate(shown.serial, shown.key_id, begins_us, ends_us, now_us, shown.pem)
+        try:
+            forget_certificate(data)
+        except OSError as error:
+            step = "the certificate is revoked: remove that file, then the hub creates another"
+            raise FleetError(f"{error.filename}: {error.strerror}", step) from None
+    say(f"{shown.serial}: revoked; the hub creates another certificate within seconds, or at its next start")
