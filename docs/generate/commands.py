@@ -10,6 +10,7 @@ import click
 
 from docs.generate import markdown
 from docs.generate.source import ROOT
+from edge.appliance import where
 from edge.appliance.commands import COMMANDS
 from edge.appliance.main import root
 
@@ -142,6 +143,8 @@ def _options(options: Sequence[click.Option], context: click.Context) -> str:
 
 
 def _default(option: click.Option) -> str:
+    if option.envvar == where.VARIABLE:
+        return "[found](#command-context)"
     value = option.to_info_dict().get("default")
     if option.is_flag or option.count or value in (None, (), [], ""):
         return ""

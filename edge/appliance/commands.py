@@ -56,6 +56,9 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
         "balena": LazyCommand("images.balena.cli:balena", "Run gateways as a balena fleet.", "images"),
     },
     "More": {
+        "context": LazyCommand(
+            "edge.appliance.context_commands:context", "Choose the gateway or hub to work with.", "edge"
+        ),
         "schema": LazyCommand("edge.appliance.resource_commands:schema", "Print the JSON schema of resources.", "edge"),
     },
 }
@@ -67,6 +70,9 @@ HIDDEN: Final[dict[str, LazyCommand]] = {
     ),
 }
 """Commands of services, which people do not type."""
+
+FLEET: Final = tuple(SECTIONS["Fleet (hub)"])
+"""Commands on the data directory of a hub."""
 
 COMMANDS: Final = {name: entry for section in (*SECTIONS.values(), HIDDEN) for name, entry in section.items()}
 

@@ -70,8 +70,15 @@ def _look(path: Path, installed: Path) -> DataDirectory | None:
     if not os.access(path, os.R_OK | os.X_OK):
         hidden = path.parent == installed
         return DataDirectory(path, Role.GATEWAY, running=True, readable=False) if hidden else None
-    hub = (path / HUB_LOCK_NAME).exists()
-    if not hub and not ((path / OPERATOR_TOKEN).exists() and (path / LOCK_NAME).exists()):
+    role = role_of(path)
+    if role is None:
         return None
-    held = is_held(path, HUB_LOCK_NAME) if hub else is_held(path)
-    return DataDirectory(path, Role.HUB if hub else Role.GATEWAY, held, readable=True)
+    held = is_held(path, HUB_LOCK_NAME if role is Role.HUB else LOCK_NAME)
+    return DataDirectory(path, role, held, readable=True)
+
+
+def role_of(path: Path) -> Role | None:
+    """Return the program that has run on a directory; None if none has, or this user may not look."""
+    if (path / HUB_LOCK_NAME).exists():
+        return Role.HUB
+    return Role.GATEWAY if (path / OPERATOR_TOKEN).exists() and (path / LOCK_NAME).exists() else None

@@ -59,10 +59,9 @@ def _data_option(**more: Any) -> Callable[[FC], FC]:
         "--data",
         "data",
         required=True,
-        envvar="WAYPOST_DATA",
         type=click.Path(file_okay=False, path_type=Path),
         metavar="DIR",
-        help="Data directory of the gateway (or set WAYPOST_DATA).",
+        help="Data directory of the gateway.",
         **more,
     )
 

@@ -144,7 +144,7 @@ def calls_with_what_is_missing(there: Path, missing: Path) -> Iterator[list[str]
                 continue
             call = [*words.split(), *ALSO.get(words, "").split()]
             for each in command.params:
-                if each is parameter or each.required:
+                if each is parameter or each.required or "--data" in each.opts:
                     value = str(missing) if each is parameter else of_type(each, there)
                     call += [value] if isinstance(each, click.Argument) else [each.opts[-1], value]
             yield call

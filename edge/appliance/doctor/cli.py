@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.option(
     "--data",
-    envvar="WAYPOST_DATA",
     type=click.Path(readable=False, path_type=Path),  # an unreadable directory is a finding, not wrong usage
     metavar="DIR",
-    help="Data directory of the gateway (or set WAYPOST_DATA). Without it only the machine is checked.",
+    help="Data directory of the gateway. Without one only the machine is checked.",
 )
 @click.option(
     "--config",

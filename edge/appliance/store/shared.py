@@ -27,10 +27,9 @@ WIDTH = 80
 data_option = click.option(
     "--data",
     required=True,
-    envvar="WAYPOST_DATA",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Data directory of the gateway (or set WAYPOST_DATA).",
+    help="Data directory of the gateway.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
