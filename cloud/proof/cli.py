@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cloud.proof.judgement import HourLine
     from cloud.proof.proof import Proof, Total
 
+FAILED, USAGE = 1, 2
 UNEXPLAINED = 4
 """Exit code for findings."""
 
@@ -30,11 +31,10 @@ _AGO = re.compile(r"([1-9][0-9]{0,5})([hd])")
 class ProofError(click.ClickException):
     """The proof cannot run; `hint` is the next step."""
 
-    exit_code = 1
-
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", code: int = FAILED) -> None:
         super().__init__(message)
         self.hint = hint
+        self.exit_code = code  # type: ignore[misc]  # a class attribute in click, set on each error here
 
 
 @click.command()
@@ -98,6 +98,7 @@ def prove(
     """
     from cloud.lake.faults import LakeError
     from cloud.proof.account import prove_account
+    from cloud.proof.lake import LakeMissing
     from cloud.proof.proof import prove as judge
 
     if account is not None and (gateway, since, hours) != (None, None, False):
@@ -108,7 +109,8 @@ def prove(
         else:
             proof = judge(lake, gateway=gateway, since=_day(since), every_hour=hours)
     except LakeError as error:
-        raise ProofError(str(error), "--lake names the directory `lake` in a hub's data directory") from None
+        code = USAGE if isinstance(error, LakeMissing) else FAILED
+        raise ProofError(str(error), "--lake names the directory `lake` in a hub's data directory", code) from None
     if metrics is not None:
         _write(metrics, _metrics(proof, time.time()))
     if as_json:

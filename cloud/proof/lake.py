@@ -37,11 +37,15 @@ class ReadScope:
         return self.parts == 1 or zlib.crc32(gateway.encode()) % self.parts == self.part
 
 
+class LakeMissing(LakeError):
+    """The place has no lake."""
+
+
 class ProofLakeReader:
     """Tables of one lake, each at the version when it is opened."""
 
     def __init__(self, lake: LakeLocation) -> None:
-        """Raises `LakeError` when the place is not a lake."""
+        """Raises `LakeMissing` when the place is not a lake."""
         self._place = place_of(lake)
         self.bytes = 0
         """Bytes of the files read."""
@@ -50,7 +54,7 @@ class ProofLakeReader:
         except OSError as error:
             raise LakeError(str(error)) from error
         if not there:
-            raise LakeError(f"{self._place.uri} is not a lake: it has no table `telemetry`")
+            raise LakeMissing(f"{self._place.uri} is not a lake: it has no table `telemetry`")
 
     def batches(self, table: str, columns: Sequence[str], scope: ReadScope) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a scope with these columns, if the files have them; nothing for a missing table.

@@ -39,7 +39,7 @@ def give_defaults(command: click.Command, words: Sequence[str]) -> None:
     if tuple(words) in CREATES or words[0] in HIDDEN:
         return
     for parameter in command.params:
-        if isinstance(parameter, click.Option) and OPTION in parameter.opts:
+        if isinstance(parameter, click.Option) and OPTION in parameter.opts and parameter.envvar != VARIABLE:
             parameter.envvar = VARIABLE
             parameter.default = partial(_find, words[0], required=parameter.required)
             parameter.required = False  # `_find` sees to it, and has a better error
@@ -51,6 +51,8 @@ def _find(first: str, *, required: bool) -> str | None:
 
     role = None if first in _OF_BOTH else here.Role.HUB if first in FLEET else here.Role.GATEWAY
     context = click.get_current_context(silent=True)
+    if context is not None and context.resilient_parsing:
+        return None  # a shell completes the line
     if context is not None and context.params.get("http") is not None:
         return None  # the address is another gateway's, perhaps: it must not get the token of this one
     used = contexts.read().used

@@ -361,7 +361,7 @@ def test_command_prints_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("--lake", "nowhere"), 1, "is not a lake"),
+        (("--lake", "nowhere"), 2, "is not a lake"),
         (("--lake", ".", "--since", "yesterday"), 2, "expected a day"),
         ((), 2, "Missing option '--lake'"),
     ],
