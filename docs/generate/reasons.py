@@ -134,23 +134,29 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def _vocabulary(vocabulary: Vocabulary) -> str:
+def members(vocabulary: Vocabulary) -> list[tuple[str, str]]:
+    """Return (code, meaning) of each word of a vocabulary."""
     rows = []
     for each in source.enumeration(vocabulary.path, vocabulary.word).members:
         [word] = source.texts(each.value, {})
         number = isinstance(each.value, ast.Constant) and isinstance(each.value.value, int)
         shown = f"0x{int(word):02X}" if number and vocabulary.word == 0x87 else word
         name = each.name.lower().replace("_", " ") if number else ""
-        rows.append((markdown.code(shown), markdown.prose(" ".join(filter(None, (name, each.about))))))
+        rows.append((shown, " ".join(filter(None, (name, each.about)))))
+    return rows
+
+
+def _vocabulary(vocabulary: Vocabulary) -> str:
+    rows = [(markdown.code(code), markdown.prose(about)) for code, about in members(vocabulary)]
     return markdown.table(("code", "meaning"), rows)
 
 
-def _rejects() -> str:
-    """Return the reasons of table `reject`, with their next steps."""
+def rejects() -> list[tuple[str, str]]:
+    """Return (reason, next step) of table `reject`."""
     from spark.decoding import reasons  # noqa: PLC0415 - constants without Spark
 
-    rows = [
-        (markdown.code(word), markdown.prose(reasons.NEXT_STEPS.get(word, "")))
+    return [
+        (word, reasons.NEXT_STEPS.get(word, ""))
         for name, word in vars(reasons).items()
         if name.isupper()
         and not name.startswith("_")
@@ -158,6 +164,10 @@ def _rejects() -> str:
         and name != "NEXT_STEPS"
         and not name.endswith("_MAX")
     ]
+
+
+def _rejects() -> str:
+    rows = [(markdown.code(word), markdown.prose(step)) for word, step in rejects()]
     return "\n".join(
         [
             markdown.heading(2, "Payloads that could not be read", "reasons-reject"),

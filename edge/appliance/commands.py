@@ -56,6 +56,11 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
         "balena": LazyCommand("images.balena.cli:balena", "Run gateways as a balena fleet.", "images"),
     },
     "More": {
+        "explain": LazyCommand("edge.appliance.explaining.cli:explain", "Explain a problem or a reason code.", "edge"),
+        "completion": LazyCommand(
+            "edge.appliance.completion:completion", "Print a completion script for a shell.", "edge"
+        ),
+        "version": LazyCommand("edge.appliance.version:version", "Show the version.", "edge"),
         "context": LazyCommand(
             "edge.appliance.context_commands:context", "Choose the gateway or hub to work with.", "edge"
         ),
@@ -75,6 +80,9 @@ FLEET: Final = tuple(SECTIONS["Fleet (hub)"])
 """Commands on the data directory of a hub."""
 
 COMMANDS: Final = {name: entry for section in (*SECTIONS.values(), HIDDEN) for name, entry in section.items()}
+
+COMPLETION_VARIABLE: Final = "_WAYPOST_COMPLETE"
+"""Environment variable by which the script of `waypost completion` asks for words."""
 
 FROM_A_CHECKOUT: Final = ("demo", "test", "bench", "docs")
 """Commands that the launcher of a checkout runs itself."""

@@ -11,16 +11,20 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from bridge.version import VERSION
-from edge.appliance.commands import COMMANDS, FROM_A_CHECKOUT, HIDDEN, SECTIONS
+from edge.appliance.commands import COMMANDS, COMPLETION_VARIABLE, FROM_A_CHECKOUT, HIDDEN, SECTIONS
 from edge.appliance.errors import Exit, show_error
 from edge.appliance.loading import load, name_as_called
 from edge.appliance.old_names import renamed
 from edge.appliance.program import log_to_stderr, program_name
 from edge.output.terminal import say
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class Root(click.Group):
@@ -46,6 +50,14 @@ class Root(click.Group):
             meant = f"; did you mean `{close[0]}`?" if close else ""
             raise click.UsageError(f"No such command: {args[0]}{meant}", ctx)
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete names from the table, so that a Tab imports no command."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for a shell
+
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=COMMANDS[name].help) for name in names]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the lines of the table, so that help imports no command."""
@@ -90,7 +102,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     name_as_called(root)
     try:
         given = renamed(sys.argv[1:] if arguments is None else arguments)
-        result = root.main(args=given, prog_name=program_name(), standalone_mode=False)
+        result = root.main(
+            args=given, prog_name=program_name(), standalone_mode=False, complete_var=COMPLETION_VARIABLE
+        )
     except click.exceptions.Abort:
         show_error("interrupted")
         return 130  # 128 + SIGINT, as shells count

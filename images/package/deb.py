@@ -12,6 +12,9 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+import click
+from click.shell_completion import get_completion_class
+
 from images import source
 from images.errors import ImageError
 from images.frozen import freezing
@@ -25,6 +28,13 @@ SCRIPTS: Final = ("postinst", "prerm", "postrm")
 LIBRARY: Final = "usr/lib/waypost"
 ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 """Debian's name of a kind of machine, by the kernel's."""
+
+COMPLETIONS: Final = {
+    "bash": "bash-completion/completions/waypost",
+    "zsh": "zsh/vendor-completions/_waypost",
+    "fish": "fish/vendor_completions.d/waypost.fish",
+}
+"""Completion script of each shell, below /usr/share."""
 
 CONTROL: Final = """\
 Package: waypost
@@ -94,10 +104,22 @@ def _lay_out(tree: Path, frozen: Path) -> None:
     units = tree / "usr/lib/systemd/system"  # /lib is a link to it, and Debian 13 warns of files below the link
     units.mkdir(parents=True)
     shutil.copy(HERE / "waypost.service", units)
+    _write_completions(tree / "usr/share")
     texts = tree / "usr/share/doc/waypost"
     texts.mkdir(parents=True)
     shutil.copy(HERE / "README.Debian", texts / "README")
     shutil.copy(source.ROOT / "LICENSE", texts / "copyright")
+
+
+def _write_completions(share: Path) -> None:
+    """Write the scripts of `waypost completion`, where each shell looks for them."""
+    for shell, place in COMPLETIONS.items():
+        made = get_completion_class(shell)
+        if made is None:
+            raise ImageError(f"click has no completion for {shell}")
+        complete = made(click.Command(freezing.PROGRAM), {}, freezing.PROGRAM, "_WAYPOST_COMPLETE")
+        (share / place).parent.mkdir(parents=True, exist_ok=True)
+        (share / place).write_text(complete.source_template % complete.source_vars())
 
 
 def _normalize(tree: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ import pytest
 from edge.appliance.initial.systemd import UNIT_NAME, unit
 from images.errors import ImageError
 from images.package import deb
+
+ROOT = Path(__file__).parents[3]
 
 UNIT = deb.HERE / UNIT_NAME
 EXPOSURE_MAX = 2.0
@@ -65,6 +68,28 @@ def test_no_file_is_below_a_symbolic_link_of_the_system(tmp_path: Path) -> None:
     deb._lay_out(tmp_path / "tree", frozen)
     assert {path.name for path in (tmp_path / "tree").iterdir()} == {"usr"}
     assert (tmp_path / "tree/usr/lib/systemd/system" / UNIT_NAME).is_file()
+    assert all(
+        "_WAYPOST_COMPLETE" in (tmp_path / "tree/usr/share" / place).read_text() for place in deb.COMPLETIONS.values()
+    )
+
+
+def test_frozen_gateway_has_every_file_that_it_reads() -> None:
+    """PyInstaller takes only the modules by itself."""
+    spec = ast.parse((ROOT / "images/frozen/gateway.spec").read_text())
+    [patterns] = [
+        ast.literal_eval(node.value)
+        for node in spec.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "DATA"
+    ]
+    code = (".py", ".pyi", ".md", ".c", ".h", ".so")
+    read = [
+        path.relative_to(ROOT)
+        for package in ("bridge", "edge")
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix not in code
+    ]
+    assert len(read) > 20
+    assert not [path for path in read if not any(path.match(pattern) for pattern in patterns)]
 
 
 @pytest.mark.parametrize("name", [*deb.SCRIPTS, "prepare"])

@@ -1,0 +1,1 @@
+"""`waypost explain`: problems and reason codes with their next steps."""
