@@ -29,7 +29,7 @@ class ExplainedCase(msgspec.Struct, frozen=True):
     severity: str
 
 
-class Explanation(msgspec.Struct, frozen=True):
+class ExplainedCode(msgspec.Struct, frozen=True):
     """Entry of one code."""
 
     code: str
@@ -68,13 +68,13 @@ def explain(code: tuple[str, ...], as_json: bool) -> None:
         _print_entry(entry, first=place == 0)
 
 
-def read_entries() -> list[Explanation]:
+def read_entries() -> list[ExplainedCode]:
     """Return all entries; `docs.generate.explanations` has written them."""
     text = importlib.resources.files("edge.appliance.explaining").joinpath(FILE).read_bytes()
-    return msgspec.json.decode(text, type=list[Explanation])
+    return msgspec.json.decode(text, type=list[ExplainedCode])
 
 
-def find(known: Sequence[Explanation], wanted: str) -> list[Explanation]:
+def find(known: Sequence[ExplainedCode], wanted: str) -> list[ExplainedCode]:
     """Return the entries of a code: the exact ones, else those with a placeholder. Raises CommandError."""
     exact = [entry for entry in known if entry.code.lower() == wanted.lower()]
     if found := exact or [entry for entry in known if entry.matches(wanted)]:
@@ -86,7 +86,7 @@ def find(known: Sequence[Explanation], wanted: str) -> list[Explanation]:
     raise CommandError(f"no code {wanted!r}", hint=f"{meant}all of them: waypost explain", code=Exit.USAGE)
 
 
-def _print_list(known: Sequence[Explanation]) -> None:
+def _print_list(known: Sequence[ExplainedCode]) -> None:
     for kind in dict.fromkeys(entry.kind for entry in known):
         say(kind[0].upper() + kind[1:], style="bold")
         for entry in known:
@@ -94,7 +94,7 @@ def _print_list(known: Sequence[Explanation]) -> None:
                 say(f"  {entry.code}")
 
 
-def _print_entry(entry: Explanation, *, first: bool) -> None:
+def _print_entry(entry: ExplainedCode, *, first: bool) -> None:
     if not first:
         say("")
     say(entry.code, style="bold", nl=False)
