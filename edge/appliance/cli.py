@@ -29,6 +29,8 @@ from edge.output.amounts import counted
 from edge.output.terminal import say_json, styled
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from bridge.desired import SignedDesired, VerifiedDesired
     from edge.appliance.gateway import Gateway
     from edge.broker.configuration import BrokerConfiguration
@@ -334,7 +336,19 @@ def status(data: Path | None, http: str | None, as_json: bool) -> None:
     _print_status(document)
 
 
-def _print_status(document: dict[str, Any]) -> None:
+def status_lines(document: dict[str, Any]) -> list[str]:
+    """Return the lines of a status without styles, as wide as the terminal."""
+    import io
+    import shutil
+
+    from rich.console import Console
+
+    text = io.StringIO()
+    _print_status(document, Console(file=text, width=shutil.get_terminal_size().columns - 2))
+    return text.getvalue().rstrip().splitlines()
+
+
+def _print_status(document: dict[str, Any], out: Console | None = None) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -372,7 +386,7 @@ def _print_status(document: dict[str, Any]) -> None:
         rows["advice"] = spare
     for name, value in rows.items():
         table.add_row(styled(name, "bold"), styled(value))
-    out = Console()
+    out = out or Console()
     for problem in document.get("problems", ()):
         title, style = _SEVERITIES[problem["severity"]]
         out.print(
@@ -383,7 +397,7 @@ def _print_status(document: dict[str, Any]) -> None:
     out.print(table)
     rooms = [room for room in document["store"]["room"] if room["quota"] is not None or room["reserve"]]
     if rooms or document["store"]["quota"] is not None:
-        _print_room(document["store"])
+        _print_room(document["store"], out)
 
 
 def _format_uplinks(document: dict[str, Any]) -> str:
@@ -411,9 +425,8 @@ def _receiver(document: dict[str, Any]) -> str:
     return "the hub" if types <= {"waypost"} else "their peers"
 
 
-def _print_room(store: dict[str, Any]) -> None:
+def _print_room(store: dict[str, Any], out: Console) -> None:
     """Print use and quota of each address, in the order in which addresses give way when space runs out."""
-    from rich.console import Console
     from rich.table import Table
 
     def size(count: int | None) -> str:
@@ -430,4 +443,4 @@ def _print_room(store: dict[str, Any]) -> None:
     for room in store["room"]:
         sizes = (size(room[name]) for name in ("used", "quota", "reserve"))
         table.add_row(styled(room["address"]), *sizes, room["when_full"], str(room["priority"]), f"{room['refused']:,}")
-    Console().print(table)
+    out.print(table)

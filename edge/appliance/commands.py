@@ -23,6 +23,9 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
     },
     "Look": {
         "status": LazyCommand("edge.appliance.cli:status", "Show the status of a gateway.", "edge"),
+        "top": LazyCommand("edge.appliance.watching.cli:top", "Show the gateway live, on the full screen.", "edge"),
+        "watch": LazyCommand("edge.appliance.watching.cli:watch", "Repeat a command, and mark changes.", "edge"),
+        "events": LazyCommand("edge.appliance.watching.cli:events", "Show what happens at a gateway.", "edge"),
     },
     "Gateway": {
         "get": LazyCommand("edge.appliance.resource_commands:get", "List applied resources.", "edge"),
