@@ -26,7 +26,7 @@ class ServerEvent(NamedTuple):
 
 
 class OperatorConnection:
-    """Requests to one gateway. The address is found anew for each: a restarted gateway may have another port."""
+    """Requests to one gateway. Each looks up the address again: a restarted gateway may have another port."""
 
     def __init__(self, data: Path | None, http: str | None) -> None:
         self._data = data

@@ -191,7 +191,7 @@ class TopView:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Return a line of bars, of which the highest is the largest value."""
+    """Return a line of bars, and the highest one is the largest value."""
     most = max(values, default=0.0)
     return "".join(BARS[round(value / most * (len(BARS) - 1))] if most else BARS[0] for value in values)
 
