@@ -106,13 +106,20 @@ class TestUsage:
         _, output = invoke("run", "--lake", landed(tmp_path))
         assert output.count("note: made before ") == 1
 
+    def test_a_replay_without_a_session_says_why(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(session, "start", starts_not)
+        code, output = invoke("replay", "--lake", landed(tmp_path), "--master", "spark://cluster:7077")
+        assert (code, output) == (1, "error: Spark did not start: no memory\n")
+
     @pytest.mark.spark
     @pytest.mark.timeout(300)
     def test_spark_starts_for_a_job_that_finds_something_new_only_and_a_failed_start_is_reported_once(
         self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lakes.write(tmp_path, "telemetry", [message(0)])
-        runner.run_pass(SparkLake(spark, tmp_path), catalog.JOBS, lambda _: None)
+        chosen = ("messages", "gaps")
+        command = ("run", "--lake", tmp_path, *(word for name in chosen for word in ("--job", name)))
+        runner.run_pass(SparkLake(spark, tmp_path), catalog.select(chosen), lambda _: None)
         starts: list[int] = []
 
         def start(*_: object) -> SparkSession:
@@ -120,14 +127,14 @@ class TestUsage:
             return starts_not()
 
         monkeypatch.setattr(session, "start", start)
-        code, output = invoke("run", "--lake", tmp_path)
-        assert (code, len(starts), output.count(" done ")) == (0, 0, len(catalog.JOBS)), output
+        code, output = invoke(*command)
+        assert (code, len(starts), output.count(" done ")) == (0, 0, 2), output
         lakes.write(tmp_path, "ledger", [lakes.ledger(1, 1)])
         lakes.write(tmp_path, "gateway_status", [lakes.status(START, 0)])
-        code, output = invoke("run", "--lake", tmp_path)
+        code, output = invoke(*command)
         assert (code, len(starts), output.count("error: Spark did not start: no memory")) == (1, 1, 1)
         assert "gaps        failed" in output
-        assert output.count(" done ") == len(catalog.JOBS) - 1
+        assert output.count(" done ") == 1
 
     def test_bad_facts(self, lake: Path, tmp_path: Path) -> None:
         (tmp_path / "facts.json").write_text("[]")
@@ -149,7 +156,8 @@ class TestUsage:
         gold.fleet(tmp_path / "lake", 3)
         lake, site = tmp_path / "lake", tmp_path / "site"
         code, output = invoke("report", "--lake", lake, "--gateway", "gw00001", "--out", tmp_path / "g.html")
-        assert (code, "Gateway gw00001" in (tmp_path / "g.html").read_text()) == (0, True), output
+        assert (code, "KB)" in output) == (0, True), output
+        assert "Gateway gw00001" in (tmp_path / "g.html").read_text()
         code, output = invoke("report", "--lake", lake, "--out", f"{site}/")
         assert (code, "4 pages" in output) == (0, True)
         assert len(list((site / "gateways").iterdir())) == 3
@@ -377,52 +385,21 @@ class TestUsage:
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-def test_a_pass_and_its_report_without_a_network(tmp_path: Path) -> None:
-    """A process without network: every proxy and every resolver leads nowhere."""
-    lake = tmp_path / "lake"
-    lakes.write(lake, "telemetry", [message(n) for n in (0, 1, 3)])
-    lake.chmod(0o700)
-    nowhere = "-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=9 -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9"
-    environment = dict(
-        os.environ,
-        JAVA_TOOL_OPTIONS=nowhere,
-        HTTPS_PROXY="http://127.0.0.1:9",
-        DEFAULT_ARTIFACT_REPOSITORY="file:///nonexistent/",
-        HOME=str(tmp_path),
-    )
-    command = [sys.executable, "-m", "spark.cli", "run", "--lake", str(lake), "--job", "messages", "--json"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    (job,) = json.loads(done.stdout)["jobs"]
-    assert (job["job"], job["state"], job["rows_in"], job["rows_out"] > 0) == ("messages", "done", 3, True)
-    assert "messages" in done.stderr
-    for folder in ("gateway_freshness", "_checkpoints", "_logs"):
-        made = list((lake / folder).rglob("*"))
-        assert made
-        assert not [each for each in made if each.stat().st_mode & 0o077], "as closed to others as the lake"
-    code, output = invoke("report", "--lake", lake, "--out", tmp_path / "r.html")
-    assert (code, "KB)" in output) == (0, True)
-
-
-@pytest.mark.spark
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["--master", "nonsense"], "error: Spark did not start: Master must either be yarn or start with spark"),
-        (["--master", "local[x]"], "Could not parse Master URL: 'local[x]'"),
         (["--conf", "spark.driver.memory=1x"], "error: Spark did not start: Invalid maximum heap size: -Xmx1x"),
     ],
 )
 def test_a_session_that_does_not_start_says_why(tmp_path: Path, arguments: list[str], says: str) -> None:
     lake = landed(tmp_path / "lake")
-    for verb in ("run", "replay") if "nonsense" in arguments else ("run",):
-        command = [sys.executable, "-P", "-m", "spark.cli", verb, "--lake", str(lake), *arguments]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 1, done.stderr
-        assert says in done.stderr
-        assert f"(Spark's log: {lake / '_logs' / 'spark.log'})" in done.stderr
-        assert "Traceback" not in done.stderr
+    command = [sys.executable, "-P", "-m", "spark.cli", "run", "--lake", str(lake), *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1, done.stderr
+    assert says in done.stderr
+    assert f"(Spark's log: {lake / '_logs' / 'spark.log'})" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 class TestSchema:

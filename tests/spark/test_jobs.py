@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import deltalake
 import pyarrow as pa
@@ -24,7 +25,14 @@ from spark.transforms.times import PLAUSIBLE_FROM
 from tests.spark import lakes
 from tests.spark.lakes import START, message
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+TWO_HOURS_ON = START + timedelta(hours=2)
+LATE_INGESTED = START + timedelta(hours=72)
+"""Time at which the reading of a gateway that was offline lands."""
 
 
 def table(lake: SparkLake, name: str, *columns: str) -> list[tuple[Any, ...]]:
@@ -62,17 +70,43 @@ def rollup(lake: SparkLake, name: str = "rollup_1m") -> dict[tuple[str, datetime
     return {(row[0], row[1]): row[2:] for row in table(lake, name, *columns)}
 
 
-def test_several_commits_and_passes_equal_plain_python(lake: SparkLake) -> None:
-    rows = [reading(n, n % 17 + 0.5, START + timedelta(seconds=7 * n), device=f"dev{n % 3}") for n in range(120)]
-    land(lake, *rows[:40])
-    land(lake, *rows[40:70])
-    assert run(lake, "rollups", "hours")["readings"].rows_in == 70
-    land(lake, *rows[70:])
-    second = run(lake, "rollups", "hours")
-    assert (second["readings"].rows_in, second["readings"].rows_out) == (50, 50)
-    assert rollup(lake) == plain_rollup(rows)
+@dataclass(frozen=True, slots=True)
+class RolledLake:
+    """Lake with two passes of the rollups over `rows`, and the results of the passes."""
+
+    lake: SparkLake
+    rows: list[dict[str, Any]]
+    passes: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def rolled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> RolledLake:
+    """Roll up three devices in several commits, one with a late reading, and one with a new day before 2020 each."""
+    usual = [reading(n, n % 17 + 0.5, START + timedelta(seconds=7 * n), device=f"dev{n % 3}") for n in range(120)]
+    in_time = [reading(200, 10.0, START, device="late"), reading(201, 20.0, TWO_HOURS_ON, device="late")]
+    late = reading(202, 30.0, START + timedelta(seconds=5), device="late", lane="backlog", ingested_at=LATE_INGESTED)
+    days = [datetime(1971, 1, 1, tzinfo=UTC) + timedelta(days=977 * n) for n in range(18)]
+    assert days[-1] < PLAUSIBLE_FROM
+    wrong = [
+        reading(300 + n, n + 0.5, START, device="wrong") | {"event_time": at}
+        for n, at in enumerate([*days, *days, START])
+    ]
+    lake = SparkLake(spark, tmp_path_factory.mktemp("rolled") / "lake")
+    land(lake, *usual[:40])
+    land(lake, *usual[40:70], *in_time, *wrong[:20])
+    passes = [run(lake, "rollups", "hours")]
+    land(lake, *usual[70:], late, *wrong[20:])
+    passes.append(run(lake, "rollups", "hours"))
+    return RolledLake(lake, [*usual, *in_time, late, *wrong], passes)
+
+
+def test_several_commits_and_passes_equal_plain_python(rolled: RolledLake) -> None:
+    lake, (first, second) = rolled.lake, rolled.passes
+    assert first["readings"].rows_in == 92
+    assert (second["readings"].rows_in, second["readings"].rows_out) == (68, 68)
+    assert rollup(lake) == plain_rollup(rolled.rows)
     hours = rollup(lake, "rollup_1h")
-    assert sum(row[0] for row in hours.values()) == len(rows)
+    assert sum(row[0] for row in hours.values()) == len(rolled.rows)
 
     batch = {
         (row["device"], row["window_start"].astimezone(UTC)): (row["count"], row["min"], row["max"], row["sum"])
@@ -85,6 +119,28 @@ def test_several_commits_and_passes_equal_plain_python(lake: SparkLake) -> None:
     third = run(lake, "rollups", "hours")
     assert all((step.rows_in, step.rows_out) == (0, 0) for step in third.values())
     assert {name: lake.state(name) for name in versions} == versions
+
+
+def test_late_data_corrects_history_and_leaves_other_hours_alone(rolled: RolledLake) -> None:
+    columns = ("device", "window_start", "count", "mean", "revised_at")
+    rows = {row[1]: row[2:] for row in table(rolled.lake, "rollup_1m", *columns) if row[0] == "late"}
+    assert rows == {
+        START: (2, 20.0, LATE_INGESTED),
+        TWO_HOURS_ON: (1, 20.0, TWO_HOURS_ON + timedelta(seconds=1)),
+    }
+    hours = table(rolled.lake, "rollup_1h", "device", "window_start", "count")
+    assert {row[1]: row[2] for row in hours if row[0] == "late"} == {
+        START.replace(minute=0): 2,
+        TWO_HOURS_ON.replace(minute=0): 1,
+    }
+
+
+def test_times_that_nobody_believes_are_kept_in_one_place(rolled: RolledLake) -> None:
+    """Times before 2020 share one partition, however many days a device names; every reading counts once."""
+    assert sum(count for (device, _), (count, *_) in rollup(rolled.lake).items() if device == "wrong") == 37
+    for name in ("readings", "rollup_1m", "rollup_1h"):
+        kept = {path.name for path in Path(rolled.lake.path(name)).glob("event_date=*")}
+        assert kept == {"event_date=1970-01-01", f"event_date={START.date()}"}
 
 
 def test_whatever_a_device_sends_becomes_a_reject_with_its_reason(lake: SparkLake) -> None:
@@ -122,22 +178,6 @@ def test_whatever_a_device_sends_becomes_a_reject_with_its_reason(lake: SparkLak
     assert max(len(row[2]) for row in found) == readings.REJECT_BODY_BYTES_MAX
 
 
-def test_late_data_corrects_history_and_leaves_other_hours_alone(lake: SparkLake) -> None:
-    now = START + timedelta(hours=2)
-    land(lake, reading(0, 10.0, START), reading(1, 20.0, now))
-    run(lake, "rollups", "hours")
-    late = reading(2, 30.0, START + timedelta(seconds=5), lane="backlog", ingested_at=now + timedelta(hours=70))
-    land(lake, late)
-    run(lake, "rollups", "hours")
-    rows = {row[0]: row[1:] for row in table(lake, "rollup_1m", "window_start", "count", "mean", "revised_at")}
-    assert rows[START] == (2, 20.0, now + timedelta(hours=70))
-    assert rows[now] == (1, 20.0, now + timedelta(seconds=1))
-    assert {row[0]: row[1] for row in table(lake, "rollup_1h", "window_start", "count")} == {
-        START.replace(minute=0): 2,
-        now.replace(minute=0): 1,
-    }
-
-
 def test_a_crash_between_two_outputs_and_a_replayed_batch(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     land(lake, reading(0, 1.0, START), message(1, body=b"not a number"))
     land(lake, reading(2, 3.0, START))
@@ -164,9 +204,7 @@ def test_a_batch_that_reached_one_table_only_is_finished_with_the_rows_it_had(
 ) -> None:
     """Messages that landed in the meantime do not change the batch: a row must be folded exactly once."""
     rows = [reading(n, n + 0.5, START + timedelta(seconds=20 * n)) for n in range(30)]
-    land(lake, *rows[:10])
-    run(lake, "readings")
-    land(lake, *rows[10:20])
+    land(lake, *rows[:20])
     run(lake, "readings")
     fold = Sink.fold
 
@@ -203,17 +241,15 @@ def test_snapshots_follow_the_lake_and_are_written_once(lake: SparkLake) -> None
     land(lake, *(message(n) for n in range(10)), message(12))
     lakes.write(lake.place.path, "ledger", [lakes.ledger(10, 10)])
     names = ("messages", "gaps")
+    lakes.write(lake.place.path, "manifests", [lakes.manifest(0, 13)])
+    lakes.write(lake.place.path, "gateway_status", [lakes.status(START + timedelta(minutes=1), 0)])
     first = run(lake, *names)
     assert (first["messages"].rows_in, first["gaps"].rows_in) == (11, 1)  # messages, and a range of the ledger
     columns = ("first_sequence", "last_sequence", "explained")
-    assert table(lake, "gaps", *columns) == [(10, 10, True)]  # no statement covers 11: it may be at the gateway
+    assert table(lake, "gaps", *columns) == [(10, 10, True), (11, 11, False), (13, 13, False)]
     versions = {name: lake.state(name) for name in ("gateway_freshness", "gaps", "completeness", "throughput")}
     assert {step.rows_out for step in run(lake, *names).values()} == {0}
     assert {name: lake.state(name) for name in versions} == versions
-    lakes.write(lake.place.path, "manifests", [lakes.manifest(0, 13)])
-    lakes.write(lake.place.path, "gateway_status", [lakes.status(START + timedelta(minutes=1), 0)])
-    run(lake, "gaps")
-    assert table(lake, "gaps", *columns) == [(10, 10, True), (11, 11, False), (13, 13, False)]
     land(lake, message(11))
     lakes.write(lake.place.path, "gateway_status", [lakes.status(START + timedelta(minutes=2), 1)])
     run(lake, "gaps")
@@ -290,21 +326,3 @@ def test_a_landed_table_that_breaks_the_contract_is_named(lake: SparkLake) -> No
     steps = runner.run_pass(lake, catalog.select(("gaps",)), lambda _: None)
     assert steps[0].integrity
     assert "telemetry has no column gateway" in (steps[0].error or "")
-
-
-def test_times_that_nobody_believes_are_kept_in_one_place(lake: SparkLake) -> None:
-    """Implausible times share one partition.
-
-    Every reading counts once for a device that names one day after the other before 2020, also over several passes.
-    """
-    days = [datetime(1971, 1, 1, tzinfo=UTC) + timedelta(days=977 * n) for n in range(18)]
-    assert days[-1] < PLAUSIBLE_FROM
-    rows = [reading(n, n + 0.5, START) | {"event_time": at} for n, at in enumerate([*days, *days, START])]
-    land(lake, *rows[:20])
-    run(lake, "rollups", "hours")
-    land(lake, *rows[20:])
-    run(lake, "rollups", "hours")
-    assert rollup(lake) == plain_rollup(rows)
-    for name in ("readings", "rollup_1m", "rollup_1h"):
-        kept = {path.name for path in Path(lake.path(name)).glob("event_date=*")}
-        assert kept == {"event_date=1970-01-01", f"event_date={START.date()}"}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +27,8 @@ from tests.spark.test_replay import born, sparkplug
 from tests.support.seeds import chosen_seed
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tests.spark.conftest import Make
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -46,6 +50,21 @@ def is_born(lake: SparkLake, *seconds: int, **override: Any) -> None:
     """Land births, each in its own commit."""
     for second in seconds:
         take(lake, sparkplug(second, "NBIRTH", second, born(f"m{second}", 1), **override))
+
+
+@pytest.fixture(scope="module")
+def twice_born(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SparkLake:
+    """Lake with births of seconds 1 and 3, of which the second is the last; copied by `born_lake`."""
+    lake = SparkLake(spark, tmp_path_factory.mktemp("born") / "lake")
+    is_born(lake, 1, 3)
+    STEP.run(lake)
+    return lake
+
+
+@pytest.fixture
+def born_lake(twice_born: SparkLake, tmp_path: Path) -> SparkLake:
+    """Lake with births of seconds 1 and 3."""
+    return SparkLake(twice_born.session, shutil.copytree(twice_born.place.uri, tmp_path / "lake"))
 
 
 def named(lake: SparkLake) -> dict[int, str]:
@@ -88,9 +107,8 @@ def test_the_last_births_are_those_that_plain_python_finds(frame: Make) -> None:
     assert {key(row.asDict()) for row in last.collect()} == last_of(messages)
 
 
-def test_data_that_came_late_has_all_read(lake: SparkLake, frame: Make) -> None:
-    is_born(lake, 1, 3)
-    STEP.run(lake)
+def test_data_that_came_late_has_all_read(born_lake: SparkLake, frame: Make) -> None:
+    lake = born_lake
     is_born(lake, 5)
     for second, count in ((6, 4), (2, 6)):  # one metric for each birth, and `online`
         known = last_births.read_births(
@@ -101,8 +119,8 @@ def test_data_that_came_late_has_all_read(lake: SparkLake, frame: Make) -> None:
     assert named(lake) == {0: "m5", 1: "m1", 2: "m3"}
 
 
-def test_a_clock_that_was_ahead_once_has_not_all_read_for_good(lake: SparkLake, frame: Make) -> None:
-    is_born(lake, 1, 3)
+def test_a_clock_that_was_ahead_once_has_not_all_read_for_good(born_lake: SparkLake, frame: Make) -> None:
+    lake = born_lake
     take(lake, sparkplug(9, "NBIRTH", 12 * YEAR_S, born("far", 1), ingested_at=START))
     STEP.run(lake)
     for second, count in ((4, 4), (12 * YEAR_S + 1, 4), (2, 6)):
@@ -132,9 +150,8 @@ def _of_another(lake: SparkLake) -> None:
 @pytest.mark.parametrize(
     "disturb", [_births_anew, *(pytest.param(each, marks=pytest.mark.slow) for each in (_anew, _of_another))]
 )
-def test_where_last_births_are_no_help_all_are_read(lake: SparkLake, disturb: Callable[[SparkLake], None]) -> None:
-    is_born(lake, 1, 3)
-    STEP.run(lake)
+def test_where_last_births_are_no_help_all_are_read(born_lake: SparkLake, disturb: Callable[[SparkLake], None]) -> None:
+    lake = born_lake
     disturb(lake)
     take(lake, sparkplug(0, "NDATA", 4, DATA))
     assert named(lake) == {0: "m3"}

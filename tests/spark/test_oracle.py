@@ -10,6 +10,7 @@ The seed is printed; ``WAYPOST_SEED=n`` replays the messages and the moments. Th
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import subprocess
@@ -18,17 +19,21 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
-from spark import java
+from spark import java, session
+from spark.cli import analytics
 from spark.connector.jar_set import DELTA
 from spark.connector.repository import ConnectorMissing
+from spark.jobs.catalog import NAMES
 from tests.spark import comparison, mixed, oracle
 from tests.support.processes import wait_until
 from tests.support.seeds import chosen_seed
@@ -42,6 +47,14 @@ ORPHAN_S_MAX: Final = 60.0
 MARKER: Final = "WAYPOST_TEST_PASS"
 """Marks the pass in the environment of each of its processes."""
 VICTIMS: Final = ("driver", "jvm", "worker")
+NO_NETWORK: Final = {
+    "JAVA_TOOL_OPTIONS": " ".join(
+        f"-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort=9" for scheme in ("http", "https")
+    ),
+    "HTTPS_PROXY": "http://127.0.0.1:9",
+    "DEFAULT_ARTIFACT_REPOSITORY": "file:///nonexistent/",
+}
+"""Environment in which every proxy and every repository leads nowhere."""
 HELD_S_MAX: Final = 3.0
 """Longest delay of a kill after the process starts, if it did not run at the chosen moment."""
 COUNTED_AGAIN: Final = {
@@ -59,8 +72,9 @@ class Pass:
     def __init__(self, lake: Path, log: Path) -> None:
         self._name = f"{uuid.uuid4()}"
         # Tables must not depend on the machine's time zone.
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "TZ": "Europe/Berlin", MARKER: self._name}
-        command = [sys.executable, "-P", "-m", "edge.appliance.main", "lake", "run", "--lake", str(lake)]
+        zone = {"TZ": "Europe/Berlin", "HOME": str(log.parent)}
+        environment = os.environ | NO_NETWORK | zone | {"PYTHONPATH": str(ROOT), MARKER: self._name}
+        command = [sys.executable, "-P", "-m", "edge.appliance.main", "lake", "run", "--lake", str(lake), "--json"]
         with log.open("a") as said:
             self.driver = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=said)
 
@@ -117,16 +131,57 @@ def run(lake: Path, log: Path) -> float:
     return time.monotonic() - begun
 
 
+@dataclass(frozen=True, slots=True)
+class PassedLake:
+    """Lake after undisturbed passes: what landed, and the output of the passes."""
+
+    lake: Path
+    landings: Sequence[mixed.Landing]
+    log: Path
+
+
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)])
+def passed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PassedLake:
+    folder, landings = tmp_path_factory.mktemp("passed"), mixed.landings(chosen_seed(SEED), request.param, scale=0.6)
+    made = PassedLake(folder / "lake", landings, folder / "passes.log")
+    made.lake.mkdir(mode=0o700)
+    for landing in made.landings:
+        for part in landing.parts():
+            part.write(made.lake)
+        run(made.lake, made.log)
+    return made
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("passes", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_every_value_is_that_of_the_oracle(tmp_path: Path, passes: int) -> None:
-    lake, landings = tmp_path / "lake", mixed.landings(chosen_seed(SEED), passes, scale=0.6)
-    for landing in landings:
-        for part in landing.parts():
-            part.write(lake)
-        run(lake, tmp_path / "passes.log")
-    assert oracle.differences(lake, landings, COUNTED_AGAIN) == []
+def test_every_value_is_that_of_the_oracle(passed: PassedLake) -> None:
+    assert oracle.differences(passed.lake, passed.landings, COUNTED_AGAIN) == []
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_a_pass_without_a_network_reports_its_jobs_and_leaves_the_lake_closed(passed: PassedLake) -> None:
+    said = passed.log.read_text().splitlines()
+    last: dict[str, Any] = json.loads(next(line for line in reversed(said) if line.startswith("{")))
+    jobs = {job["job"]: job for job in last["jobs"]}
+    assert {name: (job["state"], job["error"]) for name, job in jobs.items()} == dict.fromkeys(NAMES, ("done", None))
+    assert jobs["messages"]["rows_in"] == len(passed.landings[-1].messages)
+    assert all(any(line.startswith(f"{name} ") for line in said) for name in NAMES), "each job has a line of progress"
+    for folder in ("gateway_freshness", "_checkpoints", "_logs"):
+        made = list((passed.lake / folder).rglob("*"))
+        assert made
+        assert not [each for each in made if each.stat().st_mode & 0o077], "as closed to others as the lake"
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_a_pass_with_nothing_new_starts_no_spark(passed: PassedLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(session, "start", start)
+    done = CliRunner().invoke(analytics, ["run", "--lake", str(passed.lake)])
+    assert (done.exit_code, done.output.count(" done ")) == (0, len(NAMES)), done.output
 
 
 @pytest.mark.slow

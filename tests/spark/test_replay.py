@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -29,8 +30,12 @@ from tests.spark.lakes import START, message
 from tests.spark.test_jobs import land, run, table
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tests.spark.conftest import Make
 
+MixedLake = tuple[SparkLake, list[tuple[Any, ...]], list[tuple[Any, ...]]]
+"""Lake, and the readings and rejects that a replay leaves in it."""
 NODE = "spBv1.0/plant/{}/press"
 NOW = datetime(2026, 3, 14, tzinfo=UTC)
 
@@ -109,12 +114,14 @@ def cut_after(monkeypatch: pytest.MonkeyPatch, commits: int) -> Iterator[None]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_what_could_not_be_read_is_read_once_when_it_can(lake: SparkLake) -> None:
-    """A birth lands after its data, and a schema is registered after its messages."""
+def test_what_could_not_be_read_is_read_once_when_it_can(lake: SparkLake, tmp_path: Path) -> None:
+    """A birth and a schema come after their messages; a file of these messages is missing in between."""
+    land(lake, message(1, address="stat/a/POWER", body=b"ON"))
+    (uri,) = deltalake.DeltaTable(lake.path("telemetry")).file_uris()
+    path, away = Path(uri.removeprefix("file://")), tmp_path / "away"
     land(
         lake,
         sparkplug(0, "NDATA", 5, metric(None, (13, 1.0), alias=1)),
-        message(1, address="stat/a/POWER", body=b"ON"),
         message(3, body=b"21.5"),
         message(4, body=json.dumps({"t": 1, "u": 1e300}).replace("e+300", "e999").encode()),
     )
@@ -129,6 +136,12 @@ def test_what_could_not_be_read_is_read_once_when_it_can(lake: SparkLake) -> Non
     land(lake, sparkplug(0, "NBIRTH", 4, born("speed", 1, datatype=9)))
     births_of = [(NODE.format("NBIRTH"), 0, name, 1.0) for name in ("online", "speed")]
     read = [("stat/a/POWER", 1, "POWER", None), *births_of, (NODE.format("NDATA"), 0, "speed", 1.0)]
+    path.rename(away)
+    (step,) = runner.run_pass(lake, [readings_job.JOB], lambda _: None)
+    assert (step.state, step.integrity) == ("failed", True)
+    assert f"{path} is missing. Restore it from a copy" in (step.error or "")
+    assert (of(lake, "readings"), of(lake, "reject")) == (sorted([*before, *births_of]), [*kept, nameless, unread])
+    away.rename(path)
     for _ in range(2):
         run(lake, "readings")
         assert of(lake, "readings") == sorted([*before, *read])
@@ -153,6 +166,20 @@ def _mixed(lake: SparkLake, count: int) -> tuple[list[tuple[Any, ...]], list[tup
     good = [(f"a/{number}", number, "t", 1.0) for number in range(count)]
     bad = [(f"a/{number}", number, "u", reasons.NOT_FINITE) for number in range(count)]
     return good, bad
+
+
+@pytest.fixture(scope="module")
+def once_mixed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> MixedLake:
+    """Lake with one message with a readable and an unreadable value, and the results; copied by `mixed`."""
+    lake = SparkLake(spark, tmp_path_factory.mktemp("mixed") / "lake")
+    return lake, *_mixed(lake, 1)
+
+
+@pytest.fixture
+def mixed(once_mixed: MixedLake, tmp_path: Path) -> MixedLake:
+    """Lake with one message with a readable and an unreadable value, and the results."""
+    lake, good, bad = once_mixed
+    return SparkLake(lake.session, shutil.copytree(lake.place.uri, tmp_path / "lake")), good, bad
 
 
 def _take(lake: SparkLake) -> None:
@@ -203,10 +230,10 @@ def test_a_replay_that_dies_between_any_two_commits_moves_each_message_once(
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_message_with_the_numbers_of_one_that_has_moved_stays(
-    lake: SparkLake, monkeypatch: pytest.MonkeyPatch
+    mixed: MixedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A message with the same numbers lands on another address while the replay has not removed its moved rejects."""
-    good, bad = _mixed(lake, 1)
+    lake, good, bad = mixed
     with cut_after(monkeypatch, 2):
         replay.replay(lake, RejectFilter())
     land(lake, message(0, address="b/x", body=b"down"))
@@ -243,10 +270,10 @@ def _more_rejects(lake: SparkLake) -> None:
     ],
 )
 def test_of_two_replays_at_once_one_does_it(
-    lake: SparkLake, monkeypatch: pytest.MonkeyPatch, table_name: str, other: Callable[[SparkLake], None]
+    mixed: MixedLake, monkeypatch: pytest.MonkeyPatch, table_name: str, other: Callable[[SparkLake], None]
 ) -> None:
     """The other replay runs just before this one writes the rejects of values, or the readings."""
-    good, bad = _mixed(lake, 1)
+    lake, good, bad = mixed
     append = Sink.append
 
     def late(self: Sink, name: str, *arguments: Any, **named: Any) -> bool:
@@ -281,20 +308,28 @@ def cut_before_readings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             yield
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("replayed", [False, True])
-def test_a_batch_that_died_before_its_readings_is_read_as_it_was_rejected(
-    lake: SparkLake, monkeypatch: pytest.MonkeyPatch, replayed: bool
-) -> None:
-    """Between two attempts one schema is registered and another removed; a manual replay may come first."""
+@pytest.fixture(scope="module")
+def rejected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SparkLake:
+    """Lake with a batch that died between its rejects and its readings; one schema came since, and another went."""
+    lake = SparkLake(spark, tmp_path_factory.mktemp("rejected") / "lake")
     registry.register(lake.at("payload_schemas"), PayloadSchema("b/+", "text"), NOW)
     land(lake, message(0, address="a/x", body=b"up"), message(1, address="b/x", body=b"down"), message(2, body=b"7"))
-    with cut_before_readings(monkeypatch):
+    with pytest.MonkeyPatch.context() as monkeypatch, cut_before_readings(monkeypatch):
         _take(lake)
     assert table(lake, "reject", "address") == [("a/x",)]
     registry.register(lake.at("payload_schemas"), PayloadSchema("a/+", "text"), NOW + timedelta(seconds=1))
     registry.remove(lake.at("payload_schemas"), "b/+", None, NOW + timedelta(seconds=2))
+    return lake
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("replayed", [False, True])
+def test_a_batch_that_died_before_its_readings_is_read_as_it_was_rejected(
+    rejected: SparkLake, tmp_path: Path, replayed: bool
+) -> None:
+    """A manual replay may come before the second attempt."""
+    lake = SparkLake(rejected.session, shutil.copytree(rejected.place.uri, tmp_path / "lake"))
     if replayed:
         replay.replay(lake, RejectFilter())
         assert table(lake, "readings", "address") == [("a/x",)]
@@ -317,26 +352,6 @@ def test_messages_without_a_schema_are_read_again_when_it_comes_back(lake: Spark
         replay.Replay().run(lake)
         assert table(lake, "reject") == []
         registry.remove(lake.at("payload_schemas"), "b/+", None, NOW + timedelta(seconds=second + 1))
-
-
-@pytest.mark.spark
-@pytest.mark.timeout(600)
-def test_rejects_of_a_damaged_file_stay_until_a_copy_is_back(lake: SparkLake, tmp_path: Path) -> None:
-    land(lake, message(0, address="a/x", body=b"up"))
-    (uri,) = deltalake.DeltaTable(lake.path("telemetry")).file_uris()
-    path, kept = Path(uri.removeprefix("file://")), tmp_path / "copy"
-    land(lake, message(1, address="a/x", body=b"down"))
-    _take(lake)
-    path.rename(kept)
-    registry.register(lake.at("payload_schemas"), PayloadSchema("a/+", "text"), NOW)
-    (step,) = runner.run_pass(lake, [readings_job.JOB], lambda _: None)
-    assert (step.state, step.integrity) == ("failed", True)
-    assert f"{path} is missing. Restore it from a copy" in (step.error or "")
-    assert (table(lake, "readings"), len(table(lake, "reject"))) == ([], 2)
-    kept.rename(path)
-    run(lake, "readings")
-    assert table(lake, "readings", "sequence", "text") == [(0, "up"), (1, "down")]
-    assert table(lake, "reject") == []
 
 
 class TestRegistry:

@@ -77,10 +77,10 @@ def whole_pass(root: Path, telemetry: int, rows: int, *, following_too: bool = T
     put(root, "outages", outage(30, 31, 50), made_of=telemetry)
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    """Small lake with an outage, as the jobs leave it."""
-    root = tmp_path / "lake"
+@pytest.fixture(scope="module")
+def small_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small lake with an outage, as the jobs leave it; copied by `lake`."""
+    root = tmp_path_factory.mktemp("small") / "lake"
     lakes.write(root, "telemetry", [message(n) for n in range(4)])
     put(
         root,
@@ -100,6 +100,12 @@ def lake(tmp_path: Path) -> Path:
     for name in ("anomalies", "delivery_slo", "device_health", "readings", "rollup_1h"):
         put(root, name)
     return root
+
+
+@pytest.fixture
+def lake(small_lake: Path, tmp_path: Path) -> Path:
+    """Small lake with an outage, as the jobs leave it."""
+    return shutil.copytree(small_lake, tmp_path / "lake")
 
 
 class Reader(HTMLParser):

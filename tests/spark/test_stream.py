@@ -27,7 +27,7 @@ from tests.spark import lakes
 from tests.spark.lakes import message
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -85,6 +85,22 @@ def ids(lake: SparkLake) -> set[str]:
     return {str(lake.open(name).metadata().id) for name in (FIRST, LAST)}
 
 
+@pytest.fixture(scope="module")
+def once_followed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SparkLake:
+    """Lake with message 0 in both outputs; copied by `followed`."""
+    lake = SparkLake(spark, tmp_path_factory.mktemp("followed") / "lake")
+    land(lake, 0)
+    lake.ensure(BESIDE)
+    Follower().step().run(lake)
+    return lake
+
+
+@pytest.fixture
+def followed(once_followed: SparkLake, tmp_path: Path) -> SparkLake:
+    """Lake with message 0 in both outputs."""
+    return SparkLake(once_followed.session, shutil.copytree(once_followed.place.uri, tmp_path / "lake"))
+
+
 def versions(lake: SparkLake) -> list[int | None]:
     return [lake.version(name) for name in (FIRST, LAST)]
 
@@ -132,9 +148,8 @@ def test_each_row_is_taken_once(lake: SparkLake) -> None:
     assert [after - then for after, then in zip(versions(lake), before, strict=True) if after and then] == [1, 1]
 
 
-def test_a_batch_that_reached_one_output_is_finished_with_the_rows_it_had(lake: SparkLake) -> None:
-    land(lake, 0)
-    Follower().step().run(lake)
+def test_a_batch_that_reached_one_output_is_finished_with_the_rows_it_had(followed: SparkLake) -> None:
+    lake = followed
     land(lake, 1)
     dying = Follower(before_last=die)
     with pytest.raises(RuntimeError, match="power cut"):
@@ -196,10 +211,8 @@ def replace_source(lake: SparkLake) -> None:
     land(lake, 0)
 
 
-def test_outputs_that_do_not_belong_together_are_rebuilt(lake: SparkLake) -> None:
-    land(lake, 0)
-    lake.ensure(BESIDE)
-    Follower().step().run(lake)
+def test_outputs_that_do_not_belong_together_are_rebuilt(followed: SparkLake) -> None:
+    lake = followed
     for disturb in (recreate_first, lose_last, lose_checkpoints, recreate_beside, replace_source):
         before = ids(lake)
         disturb(lake)
@@ -236,20 +249,17 @@ def test_outputs_are_recreated_together_wherever_that_was_stopped(
     assert not ids(lake) & before
 
 
-def test_forgotten_it_begins_anew(lake: SparkLake) -> None:
-    land(lake, 0)
+def test_forgotten_it_begins_anew(followed: SparkLake) -> None:
     follower = Follower()
-    follower.step().run(lake)
-    follower.step().forget(lake)
-    assert held(lake) == [[], []]
-    follower.step().run(lake)
-    assert (held(lake), follower.batches) == ([[0]] * 2, [0, 0])
+    follower.step().forget(followed)
+    assert held(followed) == [[], []]
+    follower.step().run(followed)
+    assert (held(followed), follower.batches) == ([[0]] * 2, [0])
 
 
-def test_an_older_copy_is_named(lake: SparkLake, tmp_path: Path) -> None:
+def test_an_older_copy_is_named(followed: SparkLake, tmp_path: Path) -> None:
+    lake = followed
     root, older, newest = Path(lake.place.uri), tmp_path / "older", tmp_path / "newest"
-    land(lake, 0)
-    Follower().step().run(lake)
     shutil.copytree(root, older)
     for number in (1, 2):
         land(lake, number)
@@ -267,9 +277,8 @@ def test_an_older_copy_is_named(lake: SparkLake, tmp_path: Path) -> None:
     assert held(lake) == [[0, 1, 2]] * 2
 
 
-def test_commits_that_are_gone_are_named(lake: SparkLake) -> None:
-    land(lake, 0)
-    Follower().step().run(lake)
+def test_commits_that_are_gone_are_named(followed: SparkLake) -> None:
+    lake = followed
     for number in range(1, 4):
         land(lake, number)
     table = lake.at("telemetry").delta()
@@ -280,13 +289,11 @@ def test_commits_that_are_gone_are_named(lake: SparkLake) -> None:
         Follower().step().run(lake)
 
 
-def test_rows_that_leave_the_source_stay_in_the_outputs(lake: SparkLake) -> None:
-    land(lake, 0, 1)
-    Follower().step().run(lake)
-    lake.at("telemetry").delta().delete("sequence = 0")
-    land(lake, 2)
-    Follower().step().run(lake)
-    assert held(lake) == [[0, 1, 2]] * 2
+def test_rows_that_leave_the_source_stay_in_the_outputs(followed: SparkLake) -> None:
+    followed.at("telemetry").delta().delete("sequence = 0")
+    land(followed, 1)
+    Follower().step().run(followed)
+    assert held(followed) == [[0, 1]] * 2
 
 
 def test_a_retry_knows_the_pins_of_its_first_attempt(lake: SparkLake) -> None:
