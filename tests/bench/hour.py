@@ -104,7 +104,8 @@ def _bodies(device: str, kind: str, steps: Any, randoms: np.random.Generator) ->
 
 def _taken(*arguments: str) -> float:
     begun = time.monotonic()
-    done = subprocess.run([sys.executable, "-m", "spark.cli", *arguments], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "edge.appliance.main", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise LoadFailed(f"{arguments[0]} ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-300:]}")
     return time.monotonic() - begun
@@ -125,7 +126,7 @@ def _run(_load: LoadGenerators, settings: Settings) -> list[Result]:
         for number in range(settings.rounds):
             lake = Path(scratch) / str(number)
             written = write(lake)
-            passes.append(_taken("run", "--lake", str(lake)))
+            passes.append(_taken("lake", "run", "--lake", str(lake)))
             reports.append(_taken("report", "--lake", str(lake), "--out", str(lake / "report.html")))
             _check(lake, written)
             say(f"  {number + 1}/{settings.rounds}: {passes[-1]:.1f} s, the report {reports[-1]:.1f} s")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import deltalake
 import pyarrow as pa
 import pytest
@@ -145,8 +146,9 @@ class TestUsage:
     def test_a_report_before_the_first_run_says_what_to_do(self, tmp_path: Path) -> None:
         root = tmp_path / "a lake"
         lakes.write(root, "telemetry", [message(0)])
+        program = click.Group("waypost", {"report": report})
         arguments = ["report", "--lake", str(root), "--out", str(tmp_path / "r.html")]
-        result = CliRunner().invoke(analytics, arguments, prog_name="./waypost lake")
+        result = CliRunner().invoke(program, arguments, prog_name="./waypost")
         assert result.exit_code == 0
         assert "no job has run" in result.stderr
         assert f"`./waypost lake run --lake '{root}'`" in result.stderr
@@ -161,7 +163,7 @@ class TestUsage:
         code, output = invoke("report", "--lake", lake, "--out", f"{site}/")
         assert (code, "4 pages" in output) == (0, True)
         assert len(list((site / "gateways").iterdir())) == 3
-        result = CliRunner().invoke(analytics, ["report", "--lake", str(lake), "--json"])
+        result = CliRunner().invoke(report, ["--lake", str(lake), "--json"])
         assert json.loads(result.stdout)["accounts"]["balance"]["unexplained"] == 7
 
     @pytest.mark.parametrize(
@@ -208,7 +210,7 @@ class TestUsage:
                 os.truncate(file.removeprefix("file://"), 50)
             case _:
                 Path(file.removeprefix("file://")).unlink()
-        result = CliRunner().invoke(analytics, ["report", "--lake", str(lake), "--out", str(out), "--json"])
+        result = CliRunner().invoke(report, ["--lake", str(lake), "--out", str(out), "--json"])
         known = json.loads(result.stdout)
         assert (result.exit_code, list(known["unreadable"])) == (4, [table]), result.output
         assert "waypost lake rebuild" in result.stderr
@@ -278,7 +280,7 @@ class TestUsage:
         gold.fleet(lake, 3)
         waits = {"tenant": ["default"], "gateway": ["gw00001"], "waiting": ["3"]}
         deltalake.write_deltalake(lake / "gateway_backlog", pa.table(waits))
-        result = CliRunner().invoke(analytics, ["report", "--lake", str(lake), "--out", str(tmp_path / "r.html")])
+        result = CliRunner().invoke(report, ["--lake", str(lake), "--out", str(tmp_path / "r.html")])
         assert result.exit_code == 4, result.output
         assert "able gateway_backlog cannot be read: column waiting is string and should be long" in result.stderr
         assert "waypost lake rebuild" in result.stderr
@@ -302,14 +304,14 @@ class TestUsage:
     def test_a_page_to_standard_output(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         lakes.write(tmp_path / "lake", "telemetry", [message(0)])
-        done = CliRunner().invoke(analytics, ["report", "--lake", "lake", "--out", "-"])
+        done = CliRunner().invoke(report, ["--lake", "lake", "--out", "-"])
         assert (done.exit_code, done.stdout[:15], done.stdout.rstrip()[-7:]) == (0, "<!doctype html>", "</html>")
         assert "no job has run" in done.stderr
         assert [path.name for path in tmp_path.iterdir()] == ["lake"]
 
     def test_standard_output_that_is_full_is_to_blame_and_not_the_lake(self, tmp_path: Path) -> None:
         lakes.write(tmp_path, "telemetry", [message(0)])
-        command = [sys.executable, "-P", "-m", "spark.cli", "report", "--lake", str(tmp_path), "--out", "-"]
+        command = [sys.executable, "-P", "-m", "edge.appliance.main", "report", "--lake", str(tmp_path), "--out", "-"]
         with Path("/dev/full").open("wb") as full:
             done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
         assert done.returncode != 0

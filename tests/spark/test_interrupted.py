@@ -57,6 +57,7 @@ if __name__ == "__main__":
         from spark.jobs import replay
         from spark.report import queries
         maintenance.maintain = verification.verify = replay.ManualReplay.run = queries.read_without_broken = native
+    cli.analytics.add_command(cli.report)
     cli.analytics()
 """
 
