@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final
 
+from cloud.place.place import LakeLocation
 from tests.spark import bodies, lakes
 from tests.spark.bodies import EPOCH, IN_2038, Body, Form, Sent
 from tests.spark.sparkplug_node import Node
@@ -105,7 +105,7 @@ class Landing:
         parts = [self.messages[number * size : (number + 1) * size] for number in range(count)]
         return [Landing(part, {} if number else self.others) for number, part in enumerate(parts)]
 
-    def write(self, lake: Path) -> None:
+    def write(self, lake: LakeLocation) -> None:
         """Append the rows to a lake, with one commit for each table."""
         messages = {"telemetry": [message.row() for message in self.messages]}
         for name, rows in (*self.others.items(), *messages.items()):

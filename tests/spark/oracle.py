@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
-from deltalake import DeltaTable
 
+from cloud.place.place import LakeLocation, place_of
 from spark import schemas
 from tests.spark.comparison import Table, compared
 from tests.spark.mixed import Landing, Message
@@ -403,13 +402,13 @@ TABLES: Final[Sequence[Table]] = (
 
 
 def differences(
-    lake: Path, landed: Sequence[Landing], wrong: Mapping[str, frozenset[str]] = MappingProxyType({})
+    lake: LakeLocation, landed: Sequence[Landing], wrong: Mapping[str, frozenset[str]] = MappingProxyType({})
 ) -> list[str]:
     """Return the differences between a lake's tables and its landed messages, one per line.
 
     `wrong`: columns with known errors, which are not compared.
     """
-    found = {table.name: DeltaTable(lake / table.name).to_pyarrow_table() for table in TABLES}
+    found = {table.name: place_of(lake).at(table.name).delta().to_pyarrow_table() for table in TABLES}
     found_wrong: list[str] = []
     with duckdb.connect() as connection:
         connection.sql("SET TimeZone = 'UTC'")

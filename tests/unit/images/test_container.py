@@ -134,6 +134,13 @@ class TestAnalytics:
             told = (building.ANALYTICS / "spark-application.yaml").read_text()
             assert f"kubectl create secret generic {secret['name']} --from-file={file.name}=/dev/stdin" in told
 
+    def test_driver_outside_of_the_operator_has_an_account_with_a_role(self) -> None:
+        account, role, binding = yaml.safe_load_all((building.ANALYTICS / "driver-role.yaml").read_text())
+        assert [one["kind"] for one in (account, role, binding)] == ["ServiceAccount", "Role", "RoleBinding"]
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account["metadata"]["name"]}]
+        assert binding["roleRef"]["name"] == role["metadata"]["name"]
+        assert "secrets" not in [resource for rule in role["rules"] for resource in rule["resources"]]
+
     @pytest.mark.parametrize(
         ("arguments", "started"),
         [
