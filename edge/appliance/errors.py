@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 from typing import IO, Any
 
 import click
@@ -39,6 +40,12 @@ class CommandError(click.ClickException):
     def show(self, file: IO[Any] | None = None) -> None:
         """Print ``error: …`` and the hint, to stderr by default."""
         show_error(self.message, self.hint, file)
+
+
+def show_json_error(message: str, hint: str, code: int) -> None:
+    """Print an error as one line of JSON to stderr, for a command that prints JSON."""
+    item = {"exit": code, "message": as_called(message), "next": as_called(hint)}
+    click.echo(json.dumps({"schema": 1, "kind": "error", "items": [item]}, ensure_ascii=False), err=True)
 
 
 def show_error(message: str, hint: str = "", file: IO[Any] | None = None) -> None:

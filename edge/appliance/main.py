@@ -7,17 +7,18 @@ they do; it is the one place that turns errors into exit codes.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from bridge.version import VERSION
 from edge.appliance.commands import COMMANDS, COMPLETION_VARIABLE, FROM_A_CHECKOUT, HIDDEN, SECTIONS
-from edge.appliance.errors import Exit, show_error
+from edge.appliance.errors import Exit, show_error, show_json_error
 from edge.appliance.loading import load, name_as_called
 from edge.appliance.old_names import renamed
 from edge.appliance.program import log_to_stderr, program_name
@@ -25,6 +26,10 @@ from edge.output.terminal import say
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+JSON_OPTIONS: Final = frozenset({"--json", "-ojson", "--output=json"})
+JSON_PAIRS: Final = (("-o", "json"), ("--output", "json"))
+"""Options with which a command prints JSON, and its errors too."""
 
 
 class Root(click.Group):
@@ -100,14 +105,13 @@ def root(context: click.Context, verbose: int, quiet: int) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit code. Errors of the user are shown without a traceback."""
     name_as_called(root)
+    given = renamed(sys.argv[1:] if arguments is None else arguments)
     try:
-        given = renamed(sys.argv[1:] if arguments is None else arguments)
         result = root.main(
             args=given, prog_name=program_name(), standalone_mode=False, complete_var=COMPLETION_VARIABLE
         )
     except click.exceptions.Abort:
-        show_error("interrupted")
-        return 130  # 128 + SIGINT, as shells count
+        return _fail(given, "interrupted", "", 130)  # 128 + SIGINT, as shells count
     except click.exceptions.NoArgsIsHelpError as why:
         say(why.format_message())
         return int(Exit.USAGE)
@@ -116,18 +120,25 @@ def run(arguments: Sequence[str] | None = None) -> int:
         usage = f"see `{context.command_path} --help`" if context is not None else ""
         if isinstance(why, click.BadParameter) and why.message.endswith("is not readable."):
             usage = "run this as its owner: sudo -u USER …"
-        show_error(why.format_message(), usage)
-        return int(Exit.USAGE)
+        return _fail(given, why.format_message(), usage, int(Exit.USAGE))
     except click.ClickException as why:
         # Commands of `cloud` and `spark` raise their own errors: show a hint when they have one.
-        show_error(why.format_message(), str(getattr(why, "hint", "")))
-        return why.exit_code
+        return _fail(given, why.format_message(), str(getattr(why, "hint", "")), why.exit_code)
     except ImportError as why:
         if not hasattr(why, "hint"):  # `bridge.native.ExtensionUnusable` has one; it cannot be imported at this point
             raise
-        show_error(str(why), why.hint)
-        return int(Exit.FAILED)
+        return _fail(given, str(why), str(why.hint), int(Exit.FAILED))
     return result if isinstance(result, int) else int(Exit.DONE)
+
+
+def _fail(arguments: Sequence[str], message: str, hint: str, code: int) -> int:
+    """Show an error, as JSON if the command prints JSON; return the exit code."""
+    pairs = itertools.pairwise(arguments)
+    if JSON_OPTIONS.intersection(arguments) or any(pair in JSON_PAIRS for pair in pairs):
+        show_json_error(message, hint, code)
+    else:
+        show_error(message, hint)
+    return code
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import re
@@ -288,6 +289,17 @@ class TestErrors:
         failing.append(click.ClickException("no"))
         assert run(["get"]) == 1
         assert capsys.readouterr().err == "error: no\n"
+
+    @pytest.mark.parametrize("options", [["--json"], ["-o", "json"]])
+    def test_error_is_json_where_the_output_is(self, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        assert run(["get", "--data", "/nowhere", *options]) == Exit.USAGE
+        out, err = capsys.readouterr()
+        document = json.loads(err)
+        assert (out, document["schema"], document["kind"]) == ("", 1, "error")
+        [item] = document["items"]
+        assert item["exit"] == Exit.USAGE
+        assert item["message"] == "data directory /nowhere not found"
+        assert "waypost apply --data /nowhere" in item["next"]
 
     def test_interrupt_ends_quietly(self, failing: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
         failing.append(KeyboardInterrupt())
