@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -20,11 +20,17 @@ from cloud.fleet.place import (
     parse_duration,
     tenant_option,
 )
+from edge.output.listing import Listing, output_option, print_listing
 from edge.output.text import word
 from edge.output.times import moment_us
 
 if TYPE_CHECKING:
     from cloud.hub.registry.enrolments import CertificateRecord, TokenRecord
+
+GATEWAYS: Final = Listing(
+    "gateway", "gateway", ("tenant", "gateway", "state", "ends_at", "labels"), ("serial",), "no gateway has enrolled"
+)
+TOKENS: Final = Listing("token", "id", ("id", "tenant", "gateway", "state", "expires_at"), empty="no tokens")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -101,10 +107,11 @@ def create(
 @token.command("list")
 @data_option
 @config_option
+@output_option
 @json_option
-def list_tokens(data: Path, config: Path | None, as_json: bool) -> None:
+def list_tokens(data: Path, config: Path | None, form: str, as_json: bool) -> None:
     """List tokens and their states."""
-    from edge.output.terminal import say, say_json
+    from edge.output.terminal import say_json
 
     with open_enrolments(data, config) as place:
         found = place.enrolments.tokens()
@@ -123,10 +130,7 @@ def list_tokens(data: Path, config: Path | None, as_json: bool) -> None:
     if as_json:
         say_json(rows)
         return
-    for row in rows:
-        say("  ".join(f"{row[name] or '-'}" for name in ("id", "tenant", "gateway", "state", "expires_at")))
-    if not rows:
-        say("no tokens")
+    print_listing(TOKENS, rows, form)
 
 
 @token.command("revoke")
@@ -152,11 +156,14 @@ def revoke_token(data: Path, config: Path | None, token_id: str) -> None:
 @config_option
 @click.option("--all", "everyone", is_flag=True, help="Include forgotten gateways.")
 @selector_option
+@output_option
 @json_option
-def list_gateways(data: Path, config: Path | None, everyone: bool, selector: str | None, as_json: bool) -> None:
+def list_gateways(
+    data: Path, config: Path | None, everyone: bool, selector: str | None, form: str, as_json: bool
+) -> None:
     """List enrolled gateways. Shows the labels of each, and its certificate that expires last."""
-    from cloud.hub.labels import LabelError, format_labels, parse_selector
-    from edge.output.terminal import say, say_json
+    from cloud.hub.labels import LabelError, parse_selector
+    from edge.output.terminal import say_json
 
     try:
         chosen = parse_selector(selector) if selector is not None else None
@@ -186,11 +193,7 @@ def list_gateways(data: Path, config: Path | None, everyone: bool, selector: str
     if as_json:
         say_json(rows)
         return
-    for row in rows:
-        words = [str(row[name]) for name in ("tenant", "gateway", "state", "ends_at")]
-        say("  ".join([*words, format_labels(row["labels"])]).rstrip())
-    if not rows:
-        say("no gateway has enrolled")
+    print_listing(GATEWAYS, rows, form)
 
 
 @gateway.command()

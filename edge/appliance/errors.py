@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import json
 from typing import IO, Any
 
 import click
@@ -44,6 +43,8 @@ class CommandError(click.ClickException):
 
 def show_json_error(message: str, hint: str, code: int) -> None:
     """Print an error as one line of JSON to stderr, for a command that prints JSON."""
+    import json  # noqa: PLC0415 - only here
+
     item = {"exit": code, "message": as_called(message), "next": as_called(hint)}
     click.echo(json.dumps({"schema": 1, "kind": "error", "items": [item]}, ensure_ascii=False), err=True)
 

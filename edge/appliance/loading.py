@@ -10,7 +10,6 @@ import click
 from edge.appliance.commands import LazyCommand
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.program import as_called, frozen
-from edge.appliance.where import give_defaults
 
 PACKAGES: Final = ("bridge", "edge", "cloud", "spark", "images")
 """Import packages of Waypost: a module missing in one of them is a fault of the program, not of the installation."""
@@ -34,6 +33,8 @@ def load(name: str, entry: LazyCommand) -> click.Command:
             code=Exit.USAGE,
         ) from why
     command: click.Command = getattr(module, attribute)
+    from edge.appliance.where import give_defaults  # noqa: PLC0415 - help needs none
+
     name_as_called(command)
     give_defaults(command, (name,))
     return command
