@@ -53,9 +53,9 @@ MISTAKES = (
     # --- which command, which option
     Mistake(
         "a command with a typo",
-        "egde run",
+        "statsu",
         2,
-        ("No such command: egde", "did you mean `edge`?", "--help`"),
+        ("No such command: statsu", "did you mean `status`?", "--help`"),
         started=True,
     ),
     Mistake("a subcommand with a typo", "store verfy --data {gw}", 2, ("verfy", "Did you mean 'verify'?", "--help`")),
