@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -33,11 +34,15 @@ settings.load_profile("waypost")
 os.environ.pop("WAYPOST_PROGRAM", None)  # otherwise help and hints under test name the launcher that started the tests
 
 
+_NUMBERS = itertools.count()
+
+
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the user's settings from the environment of commands under test."""
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Remove the user's settings from the environment of commands under test. Each test has contexts of its own."""
     for name in ("WAYPOST_DATA", "WAYPOST_APT"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / f"config{next(_NUMBERS)}"))
 
 
 @pytest.fixture(scope="session")
