@@ -8,6 +8,7 @@ from pathlib import Path
 if __name__ == "__main__":
     # Python looks first where a program's file is; the modules next to this one are parts of a package.
     sys.path[:] = [place for place in sys.path if Path(place).resolve() != Path(__file__).resolve().parent]
-    from spark.cli import analytics
+    from spark.cli import analytics, report
 
+    analytics.add_command(report)
     analytics(prog_name="waypost lake")

@@ -33,7 +33,7 @@ WAYPOST = """
 case $* in
 --version) echo "waypost $MADE_WITH" ;;
 *status) cat "$STATUS" ;;
-*) echo "installs ${4##*/}"; ! grep -q 'given up' "$4" ;;
+*) echo "installs ${3##*/}"; ! grep -q 'given up' "$3" ;;
 esac
 """
 
