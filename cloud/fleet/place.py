@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cloud.hub.configuration import HubSettings
     from cloud.hub.desired.making import ConfigurationTables
     from cloud.hub.enrolment.authority import OwnAuthority
+    from cloud.hub.registry.alerts import Alerts
     from cloud.hub.registry.commands import Commands
     from cloud.hub.registry.configurations import Configurations, Sign
     from cloud.hub.registry.enrolments import Enrolments
@@ -110,6 +111,15 @@ def open_commands(data: Path, config: Path | None) -> Iterator[CommandAccess]:
 
     with _hub_of(data, config) as (settings, registry), contextlib.closing(Commands(registry)) as commands:
         yield CommandAccess(commands, settings.quotas)
+
+
+@contextlib.contextmanager
+def open_alerts(data: Path, config: Path | None) -> Iterator[Alerts]:
+    """Open the alerts of a hub that has run at least once. Raises FleetError."""
+    from cloud.hub.registry.alerts import Alerts
+
+    with _hub_of(data, config) as (_, registry), contextlib.closing(Alerts(registry)) as alerts:
+        yield alerts
 
 
 @contextlib.contextmanager

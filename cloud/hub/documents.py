@@ -36,6 +36,9 @@ TIME_US_MAX = ((1 << 63) - 1) // 1_000
 programs raise when they calculate with them."""
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
+_NOT_IN_THE_LAKE = frozenset(("room_hours", "errors", "certificate_problems", "manifest_waiting"))
+"""Fields of a status that only the hub uses."""
+
 CONNECTED, DISCONNECTED = "connected", "disconnected"
 """States that the hub reports for a gateway; gateways report their own, such as `running`."""
 
@@ -58,7 +61,13 @@ class StatusDocument(msgspec.Struct, frozen=True):
     messages_accepted: Count | None = None
     clock_quality: Word | None = None
     room_hours: Hours | None = None
-    """Hours until its card is full if nothing is sent; 0: it is full. Not in the lake."""
+    """Hours until its card is full if nothing is sent; 0: it is full. Not in the lake, as the fields below."""
+    errors: Count | None = None
+    """Problems that it reports as errors."""
+    certificate_problems: Count | None = None
+    """Problems with its certificates."""
+    manifest_waiting: Count | None = None
+    """Statements of its manifest that the hub has not accepted."""
 
 
 class RangeDocument(msgspec.Struct, frozen=True):
@@ -133,7 +142,7 @@ def status_row(session: GatewaySession, document: Mapping[str, Any], now_us: int
 
 def lake_row(status: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a status that the lake keeps."""
-    return {name: value for name, value in status.items() if name != "room_hours"}
+    return {name: value for name, value in status.items() if name not in _NOT_IN_THE_LAKE}
 
 
 def presence_row(session: GatewaySession, state: str, now_us: int) -> dict[str, Any]:

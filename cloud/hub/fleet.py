@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloud.hub.groups import GatewaySession, GroupReport, Key, LandingGroup, LandingOutcome
+from cloud.hub.groups import Content, GatewaySession, GroupReport, Key, LandingGroup, LandingOutcome, LedgerDocument
 from cloud.hub.limits import GATEWAYS_MAX, HISTORY_SECONDS, LATENCIES_KEPT
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.takeovers import Takeovers
@@ -58,6 +58,8 @@ class GatewayState:
     connected: bool = False
     remote: str = ""
     landed: int = 0
+    dropped: int = 0
+    """Ledger ranges landed since the hub started: messages that the gateway discarded."""
     newest_received_at: int = 0
     """Latest `received_at` in the lake: freshness of the lake for this gateway."""
     status: Mapping[str, Any] | None = None
@@ -194,6 +196,8 @@ class FleetState:
         totals.states += report.states
         totals.quarantined += report.quarantined
         landed_now = [(e.session, e.content) for e in group.entries if e.verdict is LandingOutcome.LANDED]
+        if report.ledger_ranges:
+            self._count_dropped(landed_now)
         batches = [(who, what) for who, what in landed_now if isinstance(what, ReceivedBatch)]
         if not batches and not landed.rows:
             return
@@ -219,6 +223,12 @@ class FleetState:
                 figures = self.tenants[gateway.tenant]
                 figures.rows += rows
                 figures.rate.add(rows, now_s)
+
+    def _count_dropped(self, landed: Sequence[tuple[GatewaySession, Content]]) -> None:
+        for session, content in landed:
+            gateway = self.gateways.get(session.key)
+            if isinstance(content, LedgerDocument) and gateway is not None:
+                gateway.dropped += len(content.ranges)
 
     def latency_s(self, share: float) -> float | None:
         """Return the latency that a share of the last landings did not exceed; None before the first."""

@@ -8,13 +8,18 @@ gateways are served.
 from __future__ import annotations
 
 import asyncio
+import base64
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import msgspec
+
+from cloud.hub.committer import Committer
 from cloud.hub.fleet import FleetState, GatewayState
 from cloud.hub.groups import Key
 from cloud.hub.labels import Labels, LabelSelector
@@ -31,6 +36,8 @@ TOGETHER_S: Final = 300.0
 """Time within which troubles of gateways with a label in common began, if one cause is likely."""
 CAUSE_GATEWAYS_MIN: Final = 5
 """Gateways from which one cause is likely."""
+_NO_ROOM_KNOWN: Final = 1e15
+"""Hours in the order of gateways that do not report their room: after all others."""
 SITES_SHOWN_MAX: Final = 60
 SITE: Final = "site"
 """Label by which gateways are grouped into sites."""
@@ -69,8 +76,11 @@ class SeenGateway:
     @property
     def danger(self) -> tuple[int, float, str, str]:
         """Order of the list: condition, then the least room."""
-        room = self.room_hours if self.room_hours is not None else float("inf")
-        return _RANK[self.condition], room, *self.key
+        return _RANK[self.condition], self._room, *self.key
+
+    @property
+    def _room(self) -> float:
+        return self.room_hours if self.room_hours is not None else _NO_ROOM_KNOWN
 
 
 def classify(gateway: GatewayState, labels: Labels, now_us: int) -> SeenGateway:
@@ -96,42 +106,75 @@ def classify(gateway: GatewayState, labels: Labels, now_us: int) -> SeenGateway:
     return SeenGateway(gateway, condition, why, next_step, since_us, room, labels)
 
 
+class Trouble(NamedTuple):
+    """Trouble of one gateway, to be grouped with others by likely cause."""
+
+    key: Key
+    kind: str
+    """Troubles of different kinds have different causes."""
+    since_us: int
+    """Begin, UTC microseconds."""
+    labels: Labels
+
+
+class CauseGroup(NamedTuple):
+    """Troubles with one likely cause: the same kind, a label in common, started about the same time."""
+
+    kind: str
+    tenant: str
+    selector: str
+    """The label in common."""
+    troubles: Sequence[Trouble]
+    """The earliest first."""
+
+
+def group_by_cause(troubles: Iterable[Trouble]) -> list[CauseGroup]:
+    """Return groups of at least `CAUSE_GATEWAYS_MIN` troubles, the largest first.
+
+    A gateway is in one group of a kind at most.
+    """
+    shared: dict[tuple[str, str, str], list[Trouble]] = {}
+    for one in troubles:
+        for label, value in one.labels.items():
+            shared.setdefault((one.kind, one.key[0], f"{label}={value}"), []).append(one)
+    taken: set[tuple[str, Key]] = set()
+    found = []
+    for (kind, tenant, selector), members in sorted(shared.items(), key=lambda item: -len(item[1])):
+        left = [one for one in members if (kind, one.key) not in taken]
+        group = _densest(sorted(left, key=lambda one: one.since_us))
+        if len(group) >= CAUSE_GATEWAYS_MIN:
+            taken.update((kind, one.key) for one in group)
+            found.append(CauseGroup(kind, tenant, selector, group))
+    return found
+
+
 def find_causes(seen: Iterable[SeenGateway]) -> list[dict[str, Any]]:
     """Return groups of gateways with the same trouble since about the same time and a label in common, largest first.
 
     A gateway is in one group at most.
     """
-    troubled: dict[tuple[str, str, str, str], list[SeenGateway]] = {}
-    for one in seen:
-        if one.condition is not FleetCondition.WELL and one.since_us:
-            for label, value in one.labels.items():
-                troubled.setdefault((one.condition, one.gateway.tenant, label, value), []).append(one)
-    taken: set[Key] = set()
-    found = []
-    for (condition, tenant, label, value), members in sorted(troubled.items(), key=lambda item: -len(item[1])):
-        left = [one for one in members if one.key not in taken]
-        group = _densest(sorted(left, key=lambda one: one.since_us))
-        if len(group) < CAUSE_GATEWAYS_MIN:
-            continue
-        taken.update(one.key for one in group)
-        rooms = [one.room_hours for one in group if one.room_hours is not None]
-        seconds = (group[-1].since_us - group[0].since_us) // 1_000_000
-        found.append(
-            {
-                "key": f"{tenant} {condition} {label}={value} {group[0].since_us}",
-                "kind": condition,
-                "what": f"all within {max(1, seconds)} s, with the label {label}={value} in common",
-                "tenant": tenant,
-                "selector": f"{label}={value}",
-                "count": len(group),
-                "since": group[0].since_us // 1_000,
-                "room_hours": min(rooms, default=None),
-            }
-        )
-    return found
+    troubled = {one.key: one for one in seen if one.condition is not FleetCondition.WELL and one.since_us}
+    causes = group_by_cause(Trouble(key, one.condition, one.since_us, one.labels) for key, one in troubled.items())
+    return [_cause_document(cause, [troubled[one.key] for one in cause.troubles]) for cause in causes]
 
 
-def _densest(ordered: Sequence[SeenGateway]) -> Sequence[SeenGateway]:
+def _cause_document(cause: CauseGroup, members: Sequence[SeenGateway]) -> dict[str, Any]:
+    since_us = cause.troubles[0].since_us
+    seconds = (cause.troubles[-1].since_us - since_us) // 1_000_000
+    rooms = [one.room_hours for one in members if one.room_hours is not None]
+    return {
+        "key": f"{cause.tenant} {cause.kind} {cause.selector} {since_us}",
+        "kind": cause.kind,
+        "what": f"all within {max(1, seconds)} s, with the label {cause.selector} in common",
+        "tenant": cause.tenant,
+        "selector": cause.selector,
+        "count": len(members),
+        "since": since_us // 1_000,
+        "room_hours": min(rooms, default=None),
+    }
+
+
+def _densest(ordered: Sequence[Trouble]) -> Sequence[Trouble]:
     """Return the largest group with troubles that began within `TOGETHER_S`. `ordered`: by that time."""
     best, start = ordered[:0], 0
     for end, one in enumerate(ordered):
@@ -161,14 +204,19 @@ def count_sites(seen: Iterable[SeenGateway]) -> list[dict[str, Any]]:
     return rows[:SITES_SHOWN_MAX]
 
 
-_SORTS: Final[Mapping[str, Callable[[SeenGateway], Any]]] = {
+_SORTS: Final[Mapping[str, Callable[[SeenGateway], tuple[int | float | str, ...]]]] = {
     "danger": lambda one: one.danger,
     "name": lambda one: (one.gateway.name, one.gateway.tenant),
-    "waiting": lambda one: (one.gateway.status or {}).get("backlog_messages") or 0,
-    "room": lambda one: one.room_hours if one.room_hours is not None else float("inf"),
-    "seen": lambda one: (not one.gateway.connected, -one.gateway.last_seen),
+    "waiting": lambda one: ((one.gateway.status or {}).get("backlog_messages") or 0, *one.key),
+    "room": lambda one: (one.danger[1], *one.key),
+    "seen": lambda one: (int(not one.gateway.connected), -one.gateway.last_seen, *one.key),
 }
+"""Order of gateways by the name of a sort. No two gateways are equal, so a page follows the last row before it."""
 SORTS: Final = tuple(_SORTS)
+
+
+class InvalidRow(ValueError):
+    """The text does not name the row of a page with this sort."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +237,23 @@ class GatewayQuery:
         wanted = not self.state or (not well if self.state == "danger" else self.state == seen.condition)
         named = self.part.casefold() in seen.gateway.name.casefold()
         return wanted and named and (self.selector is None or self.selector.matches(seen.labels))
+
+    def row(self, seen: SeenGateway) -> str:
+        """Return the place of a gateway in the order, for the page that follows it."""
+        rank = msgspec.json.encode(_SORTS[self.sort](seen))
+        return base64.urlsafe_b64encode(rank).rstrip(b"=").decode()
+
+    def following(self, ordered: Sequence[SeenGateway], row: str) -> int:
+        """Return the index of the first gateway after a row, which may be gone. Raises `InvalidRow`."""
+        key = _SORTS[self.sort]
+        try:
+            text = base64.b64decode(row + "=" * (-len(row) % 4), altchars=b"-_", validate=True)
+            rank = tuple(msgspec.json.decode(text, type=list[int | float | str]))
+            if self.down:
+                return len(ordered) - bisect_left(ordered[::-1], rank, key=key)
+            return bisect_right(ordered, rank, key=key)
+        except (ValueError, TypeError) as error:  # binascii.Error and msgspec.DecodeError are ValueErrors
+            raise InvalidRow(row) from error
 
 
 @dataclass(slots=True)
@@ -241,3 +306,29 @@ class FleetView:
     async def _refresh_labels(self) -> None:
         if self.clock() - self._labels_at >= LABELS_FRESH_S:
             self._labels, self._labels_at = await self.read_labels(), self.clock()
+
+
+class FleetViews:
+    """Lists of gateways by scope."""
+
+    def __init__(
+        self, fleet: FleetState, committer: Committer, *, now_us: Callable[[], int], clock: Callable[[], float]
+    ) -> None:
+        self._fleet = fleet
+        self._committer = committer
+        self._now_us = now_us
+        self._clock = clock
+        self._views: dict[str | None, FleetView] = {}
+        """Lists by tenant; None: of the whole fleet."""
+
+    def of(self, tenant: str | None) -> FleetView:
+        """Return the list of a tenant; None: of the whole fleet."""
+        found = self._views.get(tenant)
+        if found is None:
+
+            async def read_labels() -> Mapping[Key, Labels]:
+                return await self._committer.read(lambda registry: registry.directory.labels())
+
+            found = FleetView(self._fleet, tenant, self._now_us, self._clock, read_labels)
+            self._views[tenant] = found
+        return found

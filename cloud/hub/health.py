@@ -52,13 +52,14 @@ class HubHealth:
         tls: TlsListener | None,
         enrolment: Enrolment | None = None,
         commands: Callable[[], str | None] = lambda: None,
+        alerts: Callable[[], str | None] = lambda: None,
         desired: DesiredConfigurations | None = None,
         tenants: Tenants | None = None,
         older_copy: OlderCopyNotice | None = None,
         data: Path,
     ) -> None:
         """`users` returns why users or their changes are not in effect; `certificates` returns those of the TLS
-        listener, if it has any; `commands` returns why commands wait."""
+        listener, if it has any; `commands` returns why commands wait, `alerts` why rules are not evaluated."""
         self.lag = LoopLag()
         self._fleet = fleet
         self._committer = committer
@@ -71,6 +72,7 @@ class HubHealth:
         self._tls = tls
         self._enrolment = enrolment
         self._commands = commands
+        self._alerts = alerts
         self._desired = desired
         self._tenants = tenants or Tenants()
         self._older_copy = older_copy or OlderCopyNotice(data)
@@ -89,6 +91,7 @@ class HubHealth:
                     self.shared_identities,
                     self.refused,
                     self.applications,
+                    self.alerts,
                     self.certificate,
                     self.configurations,
                 ),
@@ -205,6 +208,11 @@ class HubHealth:
                 "receive fewer addresses, or read the lake, which has all messages",
                 Severity.WARNING,
             )
+
+    def alerts(self) -> Iterator[FoundProblem]:
+        """Report that alerts do not work."""
+        if (why := self._alerts()) is not None:
+            yield FoundProblem("alerts", why, "check the registry and the hub's log", Severity.WARNING)
 
     def certificate(self) -> Iterator[FoundProblem]:
         certificates = self._certificates()

@@ -105,6 +105,12 @@ PAGE_GATEWAYS = 50
 PAGE_GATEWAYS_MAX = 1_000
 """Gateways in one page of the API."""
 
+SAVED_VIEWS_MAX = 50
+"""Views that a user may save: more than a menu can show."""
+
+VIEW_BYTES_MAX = 4 * 1024
+"""Bytes of a saved view."""
+
 MARKS_SHOWN_MAX = 1_000
 """Marks in one response of the API about a gateway."""
 

@@ -46,6 +46,7 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
         "config": LazyCommand("cloud.fleet.configuration:config", "Configure gateways from the hub.", "cloud"),
         "rollout": LazyCommand("cloud.fleet.rollout:rollout", "Roll out a configuration in waves.", "cloud"),
         "command": LazyCommand("cloud.fleet.commands:command", "Send commands to devices.", "cloud"),
+        "alert": LazyCommand("cloud.fleet.alerts:alert", "Manage the alerts of a hub.", "cloud"),
     },
     "Data": {
         "lake": LazyCommand("spark.cli:analytics", "Analyse a lake.", "spark"),

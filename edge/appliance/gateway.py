@@ -8,7 +8,7 @@ import itertools
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -54,6 +54,7 @@ from edge.broker.server import Broker
 from edge.broker.store.limits import PAGE_BYTES_WAITING, StoreLimits
 from edge.broker.store.records import StoreTotals, Summary
 from edge.broker.store.sqlite import open_store
+from edge.health.problems import HealthProblem, Severity
 from edge.output import logs
 
 if TYPE_CHECKING:
@@ -430,8 +431,7 @@ class Gateway:
         """Report the gateway's status to the log and the uplinks' peers, until cancelled."""
         for count in itertools.count():
             if not count % STATUS_PERIOD:
-                self._health.problems()  # logs the problems that are new or over
-                self._report_status()
+                self._report_status(self._health.problems())  # logs the problems that are new or over
                 await self._renew_certificate()
             now_ns, clock_good = time.time_ns(), self.clock_good()
             for uplink in self.uplinks:
@@ -440,7 +440,8 @@ class Gateway:
             self._clients.tick()
             await asyncio.sleep(REPORT_INTERVAL_S)
 
-    def _report_status(self) -> None:
+    def _report_status(self, problems: Sequence[HealthProblem]) -> None:
+        """Report the status to the uplinks' peers."""
         bridge = self.bridge_status()
         oldest = [each.backlog_oldest_at for each in bridge.connectors if each.backlog_oldest_at is not None]
         document = {
@@ -452,6 +453,9 @@ class Gateway:
             "backlog_bytes": sum(each.backlog_bytes for each in bridge.connectors),
             "backlog_oldest_at": int(min(oldest) * 1e9) if oldest else None,
             "room_hours": bridge.autonomy_hours,
+            "errors": sum(each.severity is Severity.ERROR for each in problems),
+            "certificate_problems": sum(each.name.startswith("certificate") for each in problems),
+            "manifest_waiting": sum(each.manifest_waiting for each in bridge.connectors),
             "devices_connected": self.broker.listeners.connections,
             "messages_accepted": self.broker.router.figures.acknowledged,
             "clock_quality": "good" if self.clock_good() else "unknown",

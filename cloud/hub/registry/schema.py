@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateColumn
 
 from cloud.hub.registry.faults import RegistryForeign, RegistryTooNew
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 """Version of the tables below; incremented with every change."""
 
 PARAMETERS_MAX = 900
@@ -264,6 +264,98 @@ command_keys = sa.Table(
     sa.Column("digest", sa.String(64), nullable=False),
     sa.Column("command", sa.String(32), nullable=False),
     sa.Column("kept_until", sa.BigInteger, nullable=False, index=True),
+)
+alerts = sa.Table(
+    "alerts",
+    metadata,
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("hub", sa.String(32), nullable=False),
+    sa.Column("rule", sa.String(64), nullable=False),
+    sa.Column("severity", sa.String(16), nullable=False),
+    sa.Column("tenant", sa.String(255), nullable=False),
+    sa.Column("selector", sa.String(255), nullable=False),
+    sa.Column("gateway", sa.String(255), nullable=False),
+    sa.Column("detail", NameType, nullable=False),
+    sa.Column("what", NameType, nullable=False),
+    sa.Column("next_step", sa.Text, nullable=False),
+    sa.Column("since", sa.BigInteger, nullable=False),
+    sa.Column("fired_at", sa.BigInteger, nullable=False),
+    sa.Column("gateways", sa.BigInteger, nullable=False),
+    sa.Column("muted_until", sa.BigInteger, nullable=True),
+    sa.Column("acknowledged_at", sa.BigInteger, nullable=True),
+    sa.Column("acknowledged_by", sa.String(255), nullable=False),
+    sa.Column("note", NameType, nullable=False),
+    sa.Column("notified_at", sa.BigInteger, nullable=True),
+    sa.Column("resolved_at", sa.BigInteger, nullable=True),
+    sa.Column("outcome", sa.Text, nullable=False),
+    sa.Index("alerts_fired", "fired_at", "id"),
+    sa.Index("alerts_resolved", "resolved_at"),
+)
+alert_gateways = sa.Table(
+    "alert_gateways",
+    metadata,
+    sa.Column("alert", sa.String(32), sa.ForeignKey("alerts.id"), primary_key=True),
+    sa.Column("gateway", sa.String(255), primary_key=True),
+    sa.Column("since", sa.BigInteger, nullable=False),
+    sa.Column("over_at", sa.BigInteger, nullable=True),
+)
+alert_rules = sa.Table(
+    "alert_rules",
+    metadata,
+    sa.Column("rule", sa.String(64), primary_key=True),
+    sa.Column("enabled", sa.Boolean, nullable=False),
+    sa.Column("for_s", sa.BigInteger, nullable=True),
+    sa.Column("severity", sa.String(16), nullable=True),
+    sa.Column("selector", sa.String(255), nullable=True),
+    sa.Column("changed_at", sa.BigInteger, nullable=False),
+    sa.Column("changed_by", sa.String(255), nullable=False),
+)
+mutes = sa.Table(
+    "mutes",
+    metadata,
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("tenant", sa.String(255), nullable=False),
+    sa.Column("rule", sa.String(64), nullable=False),
+    sa.Column("selector", sa.String(255), nullable=False),
+    sa.Column("gateway", sa.String(255), nullable=False),
+    sa.Column("until", sa.BigInteger, nullable=False, index=True),
+    sa.Column("reason", NameType, nullable=False),
+    sa.Column("made_at", sa.BigInteger, nullable=False),
+    sa.Column("made_by", sa.String(255), nullable=False),
+)
+receivers = sa.Table(
+    "receivers",
+    metadata,
+    sa.Column("name", sa.String(63), primary_key=True),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("severity", sa.String(16), nullable=False),
+    sa.Column("settings", sa.Text, nullable=False),
+    sa.Column("secret", sa.Text, nullable=False),
+    sa.Column("changed_at", sa.BigInteger, nullable=False),
+    sa.Column("changed_by", sa.String(255), nullable=False),
+    sa.Column("delivered_at", sa.BigInteger, nullable=True),
+    sa.Column("failed_at", sa.BigInteger, nullable=True),
+    sa.Column("failure", NameType, nullable=False),
+)
+deliveries = sa.Table(
+    "deliveries",
+    metadata,
+    sa.Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("hub", sa.String(32), nullable=False),
+    sa.Column("receiver", sa.String(63), nullable=False),
+    sa.Column("alert", sa.String(32), nullable=False),
+    sa.Column("event", sa.String(16), nullable=False),
+    sa.Column("made_at", sa.BigInteger, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("due_at", sa.BigInteger, nullable=False, index=True),
+)
+views = sa.Table(
+    "views",
+    metadata,
+    sa.Column("user", sa.String(255), primary_key=True),
+    sa.Column("name", sa.String(63), primary_key=True),
+    sa.Column("page", sa.String(32), nullable=False),
+    sa.Column("query", sa.Text, nullable=False),
 )
 
 

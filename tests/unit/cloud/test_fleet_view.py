@@ -12,10 +12,12 @@ from cloud.hub.fleet import FleetState
 from cloud.hub.fleet_view import (
     CAUSE_GATEWAYS_MIN,
     LABELS_FRESH_S,
+    SORTS,
     TOGETHER_S,
     FleetCondition,
     FleetView,
     GatewayQuery,
+    InvalidRow,
     count_sites,
     find_causes,
 )
@@ -187,3 +189,33 @@ def test_ten_thousand_gateways_are_listed_in_slices() -> None:
         assert turns >= 20
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("down", [False, True])
+@pytest.mark.parametrize("sort", SORTS)
+def test_page_follows_the_last_row_although_gateways_come_and_go(sort: str, down: bool) -> None:
+    world = mixed()
+    for number in range(10):
+        world.add(f"gw{number}", connected=number % 2 == 0, status=status(backlog_messages=number % 3))
+    query = GatewayQuery(sort=sort, down=down)
+    everything = asyncio.run(world.view().select(query))
+    seen, row = [], ""
+    while True:
+        view = asyncio.run(world.view().select(query))
+        start = query.following(view, row) if row else 0
+        page = view[start : start + 4]
+        seen += [one.gateway.name for one in page]
+        if start + 4 >= len(view):
+            break
+        row = query.row(page[-1])
+        if page[-1].gateway.name in ("gw4", "gw5"):
+            del world.fleet.gateways[page[-1].key]  # the next page does not need the row
+    assert seen == [one.gateway.name for one in everything]
+
+
+@pytest.mark.parametrize("row", ["x", "e30", "!", "WyJhIl0", "WyJhIiwxLDEsMV0"])
+def test_row_of_another_order_is_refused(row: str) -> None:
+    query = GatewayQuery()
+    found = asyncio.run(mixed().view().select(query))
+    with pytest.raises(InvalidRow):
+        query.following(found, row)

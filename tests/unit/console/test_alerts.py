@@ -1,4 +1,4 @@
-"""Alert rules: each of their metrics is exposed, and each rule has a next step."""
+"""Alert rules: one source for hub and Prometheus; each of their metrics is exposed, and each rule has a next step."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from cloud.hub import metrics as hub_metrics
+from cloud.hub.alerts.prometheus import rules_file
+from cloud.hub.alerts.rules import OF_GATEWAYS, RULES, AlertRule, Comparison, Measure, prometheus_duration
 from cloud.proof.cli import _metrics
 from cloud.proof.proof import Proof
 from edge.appliance.console.metrics import exposition
 from tests.support.console_status import FULL, SOON, STATUS
 
-RULES = Path(__file__).parents[3] / "cloud" / "deploy" / "alerts.yaml"
+FILE = Path(__file__).parents[3] / "cloud" / "deploy" / "alerts.yaml"
 
 BRIDGE: dict[str, object] = {
     "room_bytes": 1_000,
@@ -38,7 +40,7 @@ BRIDGE: dict[str, object] = {
 
 
 def rules() -> list[dict[str, Any]]:
-    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    return [rule for group in yaml.safe_load(FILE.read_text())["groups"] for rule in group["rules"]]
 
 
 def exposed() -> set[str]:
@@ -78,6 +80,32 @@ def test_rule_uses_existing_metrics_and_has_a_next_step(rule: dict[str, Any]) ->
     assert re.fullmatch(r"[0-9]+[smh]", rule.get("for", "0s"))
 
 
+def test_file_is_made_from_the_rules() -> None:
+    """Write it again after a change: python -m cloud.hub.alerts.prometheus > cloud/deploy/alerts.yaml."""
+    assert FILE.read_text() == rules_file()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_rule_means_the_same_in_hub_and_prometheus(rule: AlertRule) -> None:
+    [written] = [each for each in rules() if each["alert"] == rule.name]
+    bounds = re.findall(r"(>|<|==) (\d+)", written["expr"].replace("== 1 and", "").replace("]) == 0", "])"))
+    assert (rule.comparison.value, f"{rule.threshold:g}") in bounds
+    assert written.get("for", "0s") == prometheus_duration(rule.for_s)
+    assert written["labels"]["severity"] == rule.severity.value
+    assert written["annotations"]["next_step"] == rule.next_step
+    assert re.findall(r"\[(\w+)\]", written["expr"]) == [prometheus_duration(rule.window_s)] * bool(rule.window_s)
+    step = {Comparison.ABOVE: 1, Comparison.BELOW: -1, Comparison.EQUAL: 0}[rule.comparison]
+    assert rule.holds(rule.threshold + step)
+    assert not rule.holds(rule.threshold + (step == 0))
+
+
+def test_every_measure_has_its_rule() -> None:
+    assert {rule.measure for rule in RULES} == set(Measure)
+    assert len(RULES) == len(Measure)
+    gateway = {rule.measure for rule in RULES if rule.group != "waypost-hub" and rule.group != "waypost-lake"}
+    assert gateway == OF_GATEWAYS
+
+
 def test_names_are_unique() -> None:
     names = [rule["alert"] for rule in rules()]
     assert len(set(names)) == len(names)
@@ -87,5 +115,5 @@ def test_names_are_unique() -> None:
     shutil.which("promtool") is None, reason="promtool is not there: Debian's package prometheus has it"
 )
 def test_promtool_accepts_the_rules() -> None:
-    found = subprocess.run(["promtool", "check", "rules", str(RULES)], capture_output=True, text=True, check=False)
+    found = subprocess.run(["promtool", "check", "rules", str(FILE)], capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout + found.stderr

@@ -1,0 +1,1 @@
+"""Alerts of the hub: rules, their evaluation, and notifications."""

@@ -1,0 +1,277 @@
+"""Alert service of a hub: evaluates the rules in intervals and notifies receivers.
+
+Runs on the event loop. The registry work runs in a thread with a connection of its own, and each delivery in a thread
+of a pool. `evaluate` and `deliver` take the time from the clock that the hub is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import sqlalchemy as sa
+
+from cloud.hub.alerts.book import PING, AlertBook, EffectiveRule, effective_rules
+from cloud.hub.alerts.documents import make_test_notification, notification_of
+from cloud.hub.alerts.limits import (
+    CLEANUP_INTERVAL_S,
+    DELIVERIES_AT_ONCE,
+    DELIVERIES_MAX,
+    EVALUATION_INTERVAL_S,
+    HISTORY_KEPT_S,
+    HISTORY_MAX,
+    RETRIED_S_MAX,
+    RETRY_S_FIRST,
+    RETRY_S_MAX,
+)
+from cloud.hub.alerts.measures import AlertReadings, HubMeasures
+from cloud.hub.alerts.receivers import Notification, NotificationFailed, PingSettings, send, settings_of
+from cloud.hub.fleet_view import SeenGateway
+from cloud.hub.registry.alerts import FIRING, AlertRecord, Alerts, AlertsNow, DeliveryRecord, ReceiverRecord
+from cloud.lake.faults import RegistryError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Send = Callable[[ReceiverRecord, Notification, float], None]
+"""Sends a notification, on a thread; raises `NotificationFailed`."""
+
+
+class AlertsNotReady(Exception):
+    """The hub is starting or stopping; the request may be repeated in some seconds."""
+
+
+class AlertFigures(NamedTuple):
+    """Number of alerts by state."""
+
+    firing: int = 0
+    critical: int = 0
+    """Those of them that are critical."""
+    acknowledged: int = 0
+    muted: int = 0
+    pending: int = 0
+    """Subjects of rules that are true and have not fired."""
+    evaluations: int = 0
+    """Evaluations of all rules since the hub started."""
+
+
+class HubAlerts:
+    """Alert service of one hub. `open`, later `close`."""
+
+    def __init__(
+        self,
+        registry: sa.URL,
+        hub: str,
+        measures: HubMeasures,
+        gateways: Callable[[], Awaitable[Sequence[SeenGateway]]],
+        now: Callable[[], float],
+        *,
+        name: str = "hub",
+        send: Send = send,
+    ) -> None:
+        """`hub`: writer id of this hub; `gateways` returns the fleet; `now`: UTC seconds since 1970; `name`: of the
+        machine, for notifications."""
+        self._troubles: dict[str, str] = {}
+        """Reasons why something does not work, by what."""
+        self.evaluated_at = 0.0
+        """Time of the last evaluation."""
+        self.figures = AlertFigures()
+        self.book = AlertBook(hub)
+        self.rules: Mapping[str, EffectiveRule] = effective_rules({})
+        self.measured: frozenset[str] = frozenset()
+        """Rules with a measure at the last evaluation."""
+        self._url = registry
+        self._hub = hub
+        self._measures = measures
+        self._gateways = gateways
+        self._now = now
+        self._name = name
+        self._send = send
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="alerts")
+        self._senders = ThreadPoolExecutor(DELIVERIES_AT_ONCE, thread_name_prefix="alert delivery")
+        self._registry: Alerts | None = None
+        self._loaded = False
+        self._cleaned_at = float("-inf")
+        self._pinged: dict[str, float] = {}
+        """Time of the last ping, by receiver."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._wake = asyncio.Event()
+
+    @property
+    def trouble(self) -> str | None:
+        """Reason why rules are not evaluated, or receivers are not notified; None if they are."""
+        return next(iter(self._troubles.values()), None)
+
+    async def open(self) -> None:
+        """Open the registry. Raises `RegistryError`."""
+        self._registry = await asyncio.get_running_loop().run_in_executor(self._executor, Alerts, self._url)
+
+    def start(self) -> None:
+        """Start to evaluate and deliver."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._repeat("rules are not evaluated", self.evaluate, asyncio.Event())),
+            loop.create_task(self._repeat("receivers are not notified", self.deliver, self._wake)),
+        ]
+
+    async def close(self) -> None:
+        """Stop, and close the registry. Idempotent."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        registry, self._registry = self._registry, None
+        if registry is not None:
+            await asyncio.get_running_loop().run_in_executor(self._executor, registry.close)
+        self._executor.shutdown()
+        self._senders.shutdown(wait=False, cancel_futures=True)
+
+    def now_us(self) -> int:
+        """Return UTC microseconds since 1970."""
+        return int(self._now() * 1_000_000)
+
+    async def ask(self, work: Callable[[Alerts], T]) -> T:
+        """Run `work` on the registry's thread. Raises `AlertsNotReady`, `RegistryError`."""
+        registry = self._registry
+        if registry is None:
+            raise AlertsNotReady("the hub is starting or stopping; try again in some seconds")
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work, registry)
+
+    # --- evaluation -------------------------------------------------------------------------------------------------
+
+    async def evaluate(self) -> None:
+        """Evaluate the rules once. Raises `AlertsNotReady`, `RegistryError`."""
+        now_us = self.now_us()
+        found = await self.ask(lambda registry: registry.now(self._hub, now_us))
+        await self._load(found)
+        self.rules = effective_rules({each.rule: each for each in found.settings})
+        gateways = await self._gateways()
+        readings = await self._measures.measure(gateways, found.foreign, now_us)
+        changes = self.book.step(readings, self.rules, found.mutes, found.receivers, now_us)
+        if changes:
+            await self._write(lambda registry: registry.apply(self._hub, changes, now_us, DELIVERIES_MAX))
+        for record in changes.opened:
+            log.warning("alert %s: %s: %s", record.id, record.rule, record.what)
+        self._count(readings)
+        if changes.notify:
+            self._wake.set()
+        if not 0 <= self._now() - self._cleaned_at < CLEANUP_INTERVAL_S:
+            self._cleaned_at = self._now()
+            before_us = now_us - HISTORY_KEPT_S * 1_000_000
+            await self.ask(lambda registry: registry.clean_up(before_us, now_us, HISTORY_MAX))
+
+    async def _load(self, found: AlertsNow) -> None:
+        if self._loaded:
+            self.book.refresh(found.open)
+            return
+        members = await self.ask(lambda registry: registry.members([each.id for each in found.open]))
+        self.book.load(found.open, members)
+        self._loaded = True
+
+    async def _write(self, work: Callable[[Alerts], None]) -> None:
+        """Write changes; after a failure the next evaluation begins with what the registry has."""
+        self._loaded = False
+        await self.ask(work)
+        self._loaded = True
+
+    def _count(self, readings: AlertReadings) -> None:
+        records = [opened.record for opened in self.book.open.values()]
+        states = Counter(each.state for each in records)
+        critical = sum(each.severity == "critical" and each.state == "firing" for each in records)
+        self.figures = AlertFigures(
+            firing=states["firing"],
+            critical=critical,
+            acknowledged=states["acknowledged"],
+            muted=states["muted"],
+            pending=sum(not active.alert for active in self.book.active.values()),
+            evaluations=self.figures.evaluations + 1,
+        )
+        self.measured = frozenset(readings.measured)
+        self.evaluated_at = self._now()
+
+    # --- notifications ----------------------------------------------------------------------------------------------
+
+    async def deliver(self) -> None:
+        """Send the notifications that are due, and pings. Raises `AlertsNotReady`, `RegistryError`."""
+        receivers = {each.name: each for each in await self.ask(lambda registry: registry.receivers())}
+        while True:
+            due = await self.ask(lambda registry: registry.due(self._hub, self.now_us(), DELIVERIES_AT_ONCE))
+            await asyncio.gather(*(self._deliver(receivers, each, alert) for each, alert in due))
+            if len(due) < DELIVERIES_AT_ONCE:
+                break
+        await asyncio.gather(*(self._ping(each) for each in receivers.values() if each.kind == PING))
+
+    async def _deliver(
+        self, receivers: Mapping[str, ReceiverRecord], delivery: DeliveryRecord, alert: AlertRecord | None
+    ) -> None:
+        receiver, failure = receivers.get(delivery.receiver), None
+        late = alert is not None and alert.resolved_at is not None and delivery.event == FIRING
+        if receiver is not None and alert is not None and not (late and delivery.attempts):
+            identity = f"{delivery.alert}-{delivery.event}"
+            failure = await self._try(receiver, notification_of(alert, delivery.event, identity, self._name))
+        now_us, again_us = self.now_us(), None
+        if failure is not None and now_us - delivery.made_at < RETRIED_S_MAX * 1e6:
+            again_us = now_us + int(min(RETRY_S_FIRST * 2.0 ** min(delivery.attempts, 20), RETRY_S_MAX) * 1e6)
+        if failure is not None:
+            log.warning("receiver %s: notification of alert %s: %s", delivery.receiver, delivery.alert, failure)
+        await self.ask(lambda registry: registry.settle(delivery, now_us, failure, again_us))
+
+    async def test(self, receiver: ReceiverRecord) -> str | None:
+        """Send a test notification; return why it failed, None if it was delivered."""
+        notification = make_test_notification(receiver, f"test-{secrets.token_hex(8)}", self._name)
+        failure, now_us = await self._try(receiver, notification), self.now_us()
+        await self.ask(lambda registry: registry.record_outcome(receiver.name, now_us, failure))
+        return failure
+
+    async def _ping(self, receiver: ReceiverRecord) -> None:
+        """Ping if it is time, and if rules were evaluated lately: the service at the other end raises the alarm."""
+        settings, now = settings_of(receiver), self._now()
+        every_s = settings.every_s if isinstance(settings, PingSettings) else 0
+        if 0 <= now - self._pinged.get(receiver.name, float("-inf")) < every_s:
+            return
+        if self.trouble is not None or not 0 <= now - self.evaluated_at < max(60.0, 3 * EVALUATION_INTERVAL_S):
+            return
+        self._pinged[receiver.name] = now
+        failure, now_us = await self._try(receiver, make_test_notification(receiver, "ping", self._name)), self.now_us()
+        await self.ask(lambda registry: registry.record_outcome(receiver.name, now_us, failure))
+
+    async def _try(self, receiver: ReceiverRecord, notification: Notification) -> str | None:
+        work = partial(self._send, receiver, notification, self._now())
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._senders, work)
+        except NotificationFailed as failed:
+            return str(failed)
+        return None
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    async def _repeat(self, effect: str, work: Callable[[], Awaitable[None]], wake: asyncio.Event) -> None:
+        """Repeat in intervals, and earlier when woken. `effect`: that of a failure."""
+        while True:
+            wake.clear()
+            try:
+                await work()
+            except (RegistryError, AlertsNotReady) as error:
+                self._failed(effect, str(error))
+            except Exception as error:  # an internal error must not end the task silently
+                log.exception("alerts failed with an internal error")
+                self._failed(effect, f"internal error: {type(error).__name__}")
+            else:
+                self._troubles.pop(effect, None)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(EVALUATION_INTERVAL_S):
+                    await wake.wait()
+
+    def _failed(self, effect: str, why: str) -> None:
+        if effect not in self._troubles:
+            log.warning("alerts: %s: %s", effect, why)
+        self._troubles[effect] = f"{effect}: {why}"

@@ -1,0 +1,493 @@
+"""Alerts in the registry: open and resolved ones, mutes, settings of rules, receivers, and notifications to deliver.
+
+For the hub, in a thread of its own, and for commands of the CLI next to it. Times are UTC microseconds since 1970. A
+hub owns the alerts that it opened; those of a hub that wrote the same lake before are its own too. A notification is
+stored in the transaction that changes its alert, so a restart neither loses nor repeats one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import sqlalchemy as sa
+
+from bridge.hidden import hides
+from cloud.hub.groups import Key
+from cloud.hub.registry.opening import open_registry
+from cloud.hub.registry.schema import (
+    PARAMETERS_MAX,
+    alert_gateways,
+    alert_rules,
+    alerts,
+    deliveries,
+    gateways,
+    mutes,
+    receivers,
+    writers,
+)
+
+FIRING: Final = "firing"
+"""Event of a notification: the alert fires."""
+RESOLVED: Final = "resolved"
+"""Event of a notification: the alert is over."""
+
+
+class AlertRecord(NamedTuple):
+    """Alert: one cause, of one or many gateways, or of the hub."""
+
+    id: str
+    hub: str
+    """Writer id of the hub that evaluates it."""
+    rule: str
+    severity: str
+    tenant: str
+    """Empty for an alert about the hub."""
+    selector: str
+    """Label that its gateways have in common; empty without."""
+    gateway: str
+    """Its only gateway; empty for several, and for the hub."""
+    detail: str
+    """Part of the hub that it is about, such as a state of commands."""
+    what: str
+    next_step: str
+    since: int
+    """Begin of the condition."""
+    fired_at: int
+    gateways: int
+    """Gateways now, or at the end."""
+    muted_until: int | None = None
+    acknowledged_at: int | None = None
+    acknowledged_by: str = ""
+    note: str = ""
+    notified_at: int | None = None
+    """Time at which receivers were notified that it fires; None: not yet."""
+    resolved_at: int | None = None
+    outcome: str = ""
+
+    @property
+    def state(self) -> str:
+        """State in words: firing, acknowledged, muted or resolved."""
+        if self.resolved_at is not None:
+            return RESOLVED
+        if self.acknowledged_at is not None:
+            return "acknowledged"
+        return "muted" if self.muted_until is not None else FIRING
+
+
+class AlertMember(NamedTuple):
+    """Gateway of an alert."""
+
+    gateway: str
+    since: int
+    over_at: int | None = None
+
+
+class MuteRecord(NamedTuple):
+    """Mute: alerts that match are not notified until a time. Empty fields match everything."""
+
+    id: str
+    tenant: str
+    rule: str
+    selector: str
+    gateway: str
+    until: int
+    reason: str
+    made_at: int
+    made_by: str
+
+
+class RuleSettings(NamedTuple):
+    """Settings of a rule by the operator; None: as the rule has it."""
+
+    rule: str
+    enabled: bool
+    for_s: int | None
+    severity: str | None
+    selector: str | None
+    changed_at: int
+    changed_by: str
+
+
+@hides("secret", "settings")
+class ReceiverRecord(NamedTuple):
+    """Receiver of notifications."""
+
+    name: str
+    kind: str
+    severity: str
+    """Least severity that it gets."""
+    settings: str
+    """Document of its kind, JSON."""
+    secret: str
+    """Key of signatures, or password."""
+    changed_at: int
+    changed_by: str
+    delivered_at: int | None = None
+    failed_at: int | None = None
+    failure: str = ""
+
+
+class DeliveryRecord(NamedTuple):
+    """Notification for one receiver."""
+
+    number: int
+    hub: str
+    receiver: str
+    alert: str
+    event: str
+    made_at: int
+    attempts: int
+    due_at: int
+
+
+class AlertFilter(NamedTuple):
+    """Filter of a list of alerts; None and empty values match everything."""
+
+    tenants: Collection[str] | None = None
+    """Only these; the empty name stands for the hub."""
+    state: str = ""
+    """A state; ``open``: all but resolved ones."""
+    severity: str = ""
+    text: str = ""
+    """Part of rule, gateway, selector or what is wrong, case ignored."""
+    after: tuple[int, str] | None = None
+    """Time and id of the last alert of the page before."""
+
+
+class AlertsNow(NamedTuple):
+    """State of the registry before an evaluation."""
+
+    open: Sequence[AlertRecord]
+    mutes: Sequence[MuteRecord]
+    """Those in effect."""
+    settings: Sequence[RuleSettings]
+    receivers: Sequence[ReceiverRecord]
+    foreign: frozenset[Key]
+    """Gateways that were last connected to a hub with another lake."""
+
+
+class AlertChanges(NamedTuple):
+    """Changes of one evaluation, written together."""
+
+    opened: Sequence[AlertRecord] = ()
+    changed: Sequence[AlertRecord] = ()
+    joined: Sequence[tuple[str, AlertMember]] = ()
+    """Alert and gateway."""
+    left: Sequence[tuple[str, AlertMember]] = ()
+    notify: Sequence[tuple[AlertRecord, str, Collection[str]]] = ()
+    """Alert, event, and names of receivers."""
+
+    def __bool__(self) -> bool:
+        return any(self)
+
+
+_ALERT: Final = [alerts.c[name] for name in AlertRecord._fields]
+_MUTE: Final = [mutes.c[name] for name in MuteRecord._fields]
+_RULE: Final = [alert_rules.c[name] for name in RuleSettings._fields]
+_RECEIVER: Final = [receivers.c[name] for name in ReceiverRecord._fields]
+_DELIVERY: Final = [deliveries.c[name] for name in DeliveryRecord._fields]
+_MUTABLE: Final = ("severity", "what", "gateways", "muted_until", "notified_at", "resolved_at", "outcome")
+"""Columns that an evaluation changes; acknowledgements belong to people."""
+
+
+class Alerts:
+    """Alerts in the registry, for the thread that creates it. Every method is one transaction, durable on return;
+    raises `RegistryError`."""
+
+    def __init__(self, url: sa.URL) -> None:
+        """Open the registry; create a missing one."""
+        self._database = open_registry(url).database
+
+    def close(self) -> None:
+        self._database.close()
+
+    # --- evaluation -------------------------------------------------------------------------------------------------
+
+    def now(self, hub: str, now_us: int) -> AlertsNow:
+        """Return the open alerts of a hub, and everything that decides about them."""
+
+        def work(tx: sa.Connection) -> AlertsNow:
+            mine = _writers_of(tx, hub)
+            still = sa.select(*_ALERT).where(alerts.c.resolved_at.is_(None), alerts.c.hub.in_(mine))
+            silenced = sa.select(*_MUTE).where(mutes.c.until > now_us).order_by(mutes.c.until)
+            return AlertsNow(
+                [AlertRecord(*row) for row in tx.execute(still.order_by(alerts.c.fired_at, alerts.c.id))],
+                [MuteRecord(*row) for row in tx.execute(silenced)],
+                [RuleSettings(*row) for row in tx.execute(sa.select(*_RULE))],
+                [ReceiverRecord(*row) for row in tx.execute(sa.select(*_RECEIVER).order_by(receivers.c.name))],
+                _foreign(tx, mine),
+            )
+
+        return self._database.transaction(work)
+
+    def members(self, identifiers: Collection[str]) -> dict[str, list[AlertMember]]:
+        """Return the present gateways of alerts."""
+
+        def work(tx: sa.Connection) -> dict[str, list[AlertMember]]:
+            found: dict[str, list[AlertMember]] = {each: [] for each in identifiers}
+            names = sorted(identifiers)
+            for start in range(0, len(names), PARAMETERS_MAX):
+                some = names[start : start + PARAMETERS_MAX]
+                query = sa.select(alert_gateways).where(alert_gateways.c.alert.in_(some))
+                for row in tx.execute(query.where(alert_gateways.c.over_at.is_(None))):
+                    found[row.alert].append(AlertMember(row.gateway, row.since))
+            return found
+
+        return self._database.transaction(work)
+
+    def apply(self, hub: str, changes: AlertChanges, now_us: int, waiting_max: int) -> None:
+        """Write the changes of an evaluation. `waiting_max`: notifications that may wait; the oldest ones are
+        dropped."""
+
+        def work(tx: sa.Connection) -> None:
+            if changes.opened:
+                tx.execute(alerts.insert(), [each._asdict() for each in changes.opened])
+            for each in changes.changed:
+                values = {name: getattr(each, name) for name in _MUTABLE}
+                tx.execute(alerts.update().where(alerts.c.id == each.id).values(**values))
+            _write_members(tx, changes)
+            rows = [
+                {
+                    "hub": hub, "receiver": name, "alert": alert.id, "event": event,
+                    "made_at": now_us, "attempts": 0, "due_at": now_us,
+                }
+                for alert, event, names in changes.notify
+                for name in sorted(names)
+            ]  # fmt: skip
+            if rows:
+                tx.execute(deliveries.insert(), rows)
+                last = tx.execute(
+                    sa.select(deliveries.c.number).order_by(deliveries.c.number.desc()).offset(waiting_max).limit(1)
+                ).scalar()
+                if last is not None:
+                    tx.execute(deliveries.delete().where(deliveries.c.number <= last))
+
+        self._database.transaction(work)
+
+    def clean_up(self, before_us: int, now_us: int, most: int) -> None:
+        """Delete alerts that were resolved before a time or are more than `most`, and mutes that are over since
+        then."""
+
+        def work(tx: sa.Connection) -> None:
+            over = sa.select(alerts.c.id).where(alerts.c.resolved_at.is_not(None))
+            oldest = tx.execute(
+                sa.select(alerts.c.resolved_at)
+                .where(alerts.c.resolved_at.is_not(None))
+                .order_by(alerts.c.resolved_at.desc())
+                .offset(most)
+                .limit(1)
+            ).scalar()
+            until = max(before_us, oldest or 0)
+            old = over.where(alerts.c.resolved_at <= until)
+            tx.execute(alert_gateways.delete().where(alert_gateways.c.alert.in_(old)))
+            tx.execute(alerts.delete().where(alerts.c.resolved_at <= until))
+            tx.execute(mutes.delete().where(mutes.c.until <= before_us))
+
+        self._database.transaction(work)
+
+    # --- people -----------------------------------------------------------------------------------------------------
+
+    def page(self, wanted: AlertFilter, limit: int) -> tuple[list[AlertRecord], int]:
+        """Return alerts, the latest first, and the number of all that match."""
+        conditions = list(_conditions(wanted))
+        query = sa.select(*_ALERT).where(*conditions).order_by(alerts.c.fired_at.desc(), alerts.c.id.desc())
+        if wanted.after is not None:
+            at, identifier = wanted.after
+            earlier = (alerts.c.fired_at == at) & (alerts.c.id < identifier)
+            query = query.where((alerts.c.fired_at < at) | earlier)
+        counting = sa.select(sa.func.count()).select_from(alerts).where(*conditions)
+
+        def work(tx: sa.Connection) -> tuple[list[AlertRecord], int]:
+            return [AlertRecord(*row) for row in tx.execute(query.limit(limit))], tx.execute(counting).scalar() or 0
+
+        return self._database.transaction(work)
+
+    def get(self, identifier: str, gateways_max: int) -> tuple[AlertRecord, list[AlertMember]] | None:
+        """Return an alert with its gateways, those still in it first; None for an unknown one."""
+        mine = sa.select(alert_gateways.c.gateway, alert_gateways.c.since, alert_gateways.c.over_at)
+        ordered = mine.where(alert_gateways.c.alert == identifier).order_by(
+            alert_gateways.c.over_at.is_not(None), alert_gateways.c.gateway
+        )
+
+        def work(tx: sa.Connection) -> tuple[AlertRecord, list[AlertMember]] | None:
+            found = _one(tx, identifier)
+            return found and (found, [AlertMember(*row) for row in tx.execute(ordered.limit(gateways_max))])
+
+        return self._database.transaction(work)
+
+    def acknowledge(self, identifier: str, by: str, note: str, now_us: int) -> AlertRecord | None:
+        """Acknowledge an open alert; return it, None if unknown. One that is over or acknowledged is unchanged."""
+        still = (alerts.c.id == identifier, alerts.c.resolved_at.is_(None), alerts.c.acknowledged_at.is_(None))
+        values = {"acknowledged_at": now_us, "acknowledged_by": by, "note": note}
+
+        def work(tx: sa.Connection) -> AlertRecord | None:
+            tx.execute(alerts.update().where(*still).values(**values))
+            return _one(tx, identifier)
+
+        return self._database.transaction(work)
+
+    def mutes(self, now_us: int) -> list[MuteRecord]:
+        """Return the mutes in effect, the first to end first."""
+        query = sa.select(*_MUTE).where(mutes.c.until > now_us).order_by(mutes.c.until, mutes.c.id)
+        return [MuteRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
+
+    def mute(self, made: MuteRecord, most: int) -> bool:
+        """Store a mute; return False when `most` are in effect."""
+
+        def work(tx: sa.Connection) -> bool:
+            query = sa.select(sa.func.count()).select_from(mutes).where(mutes.c.until > made.made_at)
+            if (tx.execute(query).scalar() or 0) >= most:
+                return False
+            tx.execute(mutes.insert().values(**made._asdict()))
+            return True
+
+        return self._database.transaction(work)
+
+    def unmute(self, identifier: str, now_us: int) -> MuteRecord | None:
+        """End a mute; return it, None if unknown or over."""
+
+        def work(tx: sa.Connection) -> MuteRecord | None:
+            row = tx.execute(sa.select(*_MUTE).where(mutes.c.id == identifier, mutes.c.until > now_us)).one_or_none()
+            if row is not None:
+                tx.execute(mutes.update().where(mutes.c.id == identifier).values(until=now_us))
+            return MuteRecord(*row) if row is not None else None
+
+        return self._database.transaction(work)
+
+    def settings(self) -> dict[str, RuleSettings]:
+        """Return the settings of rules that have some."""
+        rows = self._database.transaction(lambda tx: tx.execute(sa.select(*_RULE)).all())
+        return {row.rule: RuleSettings(*row) for row in rows}
+
+    def set_rule(self, settings: RuleSettings) -> None:
+        """Store the settings of a rule."""
+
+        def work(tx: sa.Connection) -> None:
+            tx.execute(alert_rules.delete().where(alert_rules.c.rule == settings.rule))
+            tx.execute(alert_rules.insert().values(**settings._asdict()))
+
+        self._database.transaction(work)
+
+    # --- receivers --------------------------------------------------------------------------------------------------
+
+    def receivers(self) -> list[ReceiverRecord]:
+        """Return the receivers, by name."""
+        query = sa.select(*_RECEIVER).order_by(receivers.c.name)
+        return [ReceiverRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
+
+    def put_receiver(self, made: ReceiverRecord, most: int) -> bool:
+        """Store a receiver, or replace the one of that name; return False when there are `most`."""
+
+        def work(tx: sa.Connection) -> bool:
+            tx.execute(receivers.delete().where(receivers.c.name == made.name))
+            if (tx.execute(sa.select(sa.func.count()).select_from(receivers)).scalar() or 0) >= most:
+                return False
+            tx.execute(receivers.insert().values(**made._asdict()))
+            return True
+
+        return self._database.transaction(work)
+
+    def delete_receiver(self, name: str) -> bool:
+        """Delete a receiver and its waiting notifications; return False if unknown."""
+
+        def work(tx: sa.Connection) -> bool:
+            tx.execute(deliveries.delete().where(deliveries.c.receiver == name))
+            return bool(tx.execute(receivers.delete().where(receivers.c.name == name)).rowcount)
+
+        return self._database.transaction(work)
+
+    def due(self, hub: str, now_us: int, limit: int) -> list[tuple[DeliveryRecord, AlertRecord | None]]:
+        """Return notifications that are due, in order, each with its alert as it is now."""
+
+        def work(tx: sa.Connection) -> list[tuple[DeliveryRecord, AlertRecord | None]]:
+            mine = (deliveries.c.hub.in_(_writers_of(tx, hub)), deliveries.c.due_at <= now_us)
+            query = sa.select(*_DELIVERY).where(*mine).order_by(deliveries.c.number).limit(limit)
+            found = [DeliveryRecord(*row) for row in tx.execute(query)]
+            return [(each, _one(tx, each.alert)) for each in found]
+
+        return self._database.transaction(work)
+
+    def settle(self, delivery: DeliveryRecord, now_us: int, failure: str | None, again_us: int | None) -> None:
+        """Record the outcome of an attempt. `again_us`: time of the next one; None: there is none."""
+
+        def work(tx: sa.Connection) -> None:
+            mine = deliveries.c.number == delivery.number
+            if again_us is None:
+                tx.execute(deliveries.delete().where(mine))
+            else:
+                tx.execute(deliveries.update().where(mine).values(attempts=delivery.attempts + 1, due_at=again_us))
+            _record_outcome(tx, delivery.receiver, now_us, failure)
+
+        self._database.transaction(work)
+
+    def record_outcome(self, receiver: str, now_us: int, failure: str | None) -> None:
+        """Record the outcome of a test or a ping; `failure`: None if it was delivered."""
+        self._database.transaction(lambda tx: _record_outcome(tx, receiver, now_us, failure))
+
+
+def _record_outcome(tx: sa.Connection, receiver: str, now_us: int, failure: str | None) -> None:
+    values: dict[str, Any] = {"delivered_at": now_us, "failure": ""}
+    if failure is not None:
+        values = {"failed_at": now_us, "failure": failure}
+    tx.execute(receivers.update().where(receivers.c.name == receiver).values(**values))
+
+
+def _one(tx: sa.Connection, identifier: str) -> AlertRecord | None:
+    row = tx.execute(sa.select(*_ALERT).where(alerts.c.id == identifier)).one_or_none()
+    return AlertRecord(*row) if row is not None else None
+
+
+def _writers_of(tx: sa.Connection, hub: str) -> list[str]:
+    """Return the writers with alerts that belong to a hub: itself, and those that wrote its lake before."""
+    lake = sa.select(writers.c.lake).where(writers.c.id == hub).scalar_subquery()
+    return [hub, *tx.execute(sa.select(writers.c.id).where(writers.c.lake == lake, writers.c.id != hub)).scalars()]
+
+
+def _foreign(tx: sa.Connection, mine: Sequence[str]) -> frozenset[Key]:
+    query = sa.select(gateways.c.tenant, gateways.c.name).where(
+        gateways.c.writer.is_not(None), gateways.c.writer.not_in(mine)
+    )
+    others = query.where(gateways.c.writer.in_(sa.select(writers.c.id).where(writers.c.lake.is_not(None))))
+    return frozenset((row.tenant, row.name) for row in tx.execute(others))
+
+
+def _write_members(tx: sa.Connection, changes: AlertChanges) -> None:
+    if changes.left:
+        mine = (
+            alert_gateways.c.alert == sa.bindparam("of_alert"),
+            alert_gateways.c.gateway == sa.bindparam("of_gateway"),
+        )
+        rows = [
+            {"of_alert": alert, "of_gateway": member.gateway, "at": member.over_at} for alert, member in changes.left
+        ]
+        tx.execute(alert_gateways.update().where(*mine).values(over_at=sa.bindparam("at")), rows)
+    if changes.joined:
+        keys = [{"of_alert": alert, "of_gateway": member.gateway} for alert, member in changes.joined]
+        mine = (
+            alert_gateways.c.alert == sa.bindparam("of_alert"),
+            alert_gateways.c.gateway == sa.bindparam("of_gateway"),
+        )
+        tx.execute(alert_gateways.delete().where(*mine), keys)  # a gateway may return to an open alert
+        tx.execute(alert_gateways.insert(), [{"alert": alert, **member._asdict()} for alert, member in changes.joined])
+
+
+def _conditions(wanted: AlertFilter) -> Iterable[Any]:
+    if wanted.tenants is not None:
+        yield alerts.c.tenant.in_(wanted.tenants)
+    if wanted.severity:
+        yield alerts.c.severity == wanted.severity
+    if wanted.text:
+        part = f"%{wanted.text.lower().replace('~', '~~').replace('%', '~%').replace('_', '~_')}%"
+        columns = (alerts.c.rule, alerts.c.gateway, alerts.c.selector, alerts.c.what)
+        yield sa.or_(*(sa.func.lower(each).like(part, escape="~") for each in columns))
+    acknowledged, over = alerts.c.acknowledged_at.is_not(None), alerts.c.resolved_at.is_not(None)
+    muted = alerts.c.muted_until.is_not(None)
+    states = {
+        "open": (~over,),
+        FIRING: (~over, ~acknowledged, ~muted),
+        "muted": (~over, ~acknowledged, muted),
+        "acknowledged": (~over, acknowledged),
+        RESOLVED: (over,),
+    }
+    yield from states.get(wanted.state, ())
