@@ -25,7 +25,7 @@ from edge.output.text import word
 from edge.output.times import moment_us
 
 if TYPE_CHECKING:
-    from cloud.hub.registry.enrolments import CertificateRecord, TokenRecord
+    from cloud.hub.registry.enrolments import CertificateRecord
 
 GATEWAYS: Final = Listing(
     "gateway", "gateway", ("tenant", "gateway", "state", "ends_at", "labels"), ("serial",), "no gateway has enrolled"
@@ -111,6 +111,7 @@ def create(
 @json_option
 def list_tokens(data: Path, config: Path | None, form: str, as_json: bool) -> None:
     """List tokens and their states."""
+    from cloud.hub.enrolment.tokens import state_of
     from edge.output.terminal import say_json
 
     with open_enrolments(data, config) as place:
@@ -308,12 +309,3 @@ def _certificate_state(certificate: CertificateRecord, now_us: int) -> str:
     if certificate.good(now_us):
         return "good"
     return "ended" if certificate.revoked_at is None else "revoked"
-
-
-def state_of(token: TokenRecord, now_us: int) -> str:
-    """Return the state of a token: ``open``, ``spent``, ``revoked`` or ``expired``."""
-    if token.spent_at is not None:
-        return "spent"
-    if token.revoked_at is not None:
-        return "revoked"
-    return "expired" if token.expires_at <= now_us else "open"

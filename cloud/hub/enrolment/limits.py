@@ -51,6 +51,12 @@ TOKEN_EXPIRES_S_MAX: Final = 366 * 86_400.0
 TOKENS_AT_ONCE_MAX: Final = 10_000
 """Tokens made by one command: a whole fleet's."""
 
+TOKENS_A_REQUEST_MAX: Final = 500
+"""Tokens made by one request over HTTP: a sheet of a few dozen pages, 1 MiB with QR codes."""
+
+TOKEN_DOCUMENT_BYTES_MAX: Final = 256 * 1024
+"""Bytes of a request for tokens: 500 names of gateways."""
+
 CERTIFICATES_A_GATEWAY_MAX: Final = 16
 """Valid certificates of one gateway. It has one, and two around a renewal; repeated requests must not fill the
 registry."""

@@ -265,6 +265,16 @@ class Enrolment:
         except (EnrolmentRefused, RegistryError):
             return ocsp.error_response(OCSPResponseStatus.TRY_LATER)
 
+    # --- tokens -----------------------------------------------------------------------------------------------------
+
+    async def ask(self, work: Callable[[Enrolments], T]) -> T:
+        """Run a request of an operator on the registry's thread. Raises `EnrolmentRefused`, `RegistryError`."""
+        return await self._request(work)
+
+    def now_us(self) -> int:
+        """Return UTC microseconds since 1970."""
+        return self._now_us()
+
     # --- inside -----------------------------------------------------------------------------------------------------
 
     async def _shown(self, certificate: Mapping[str, Any] | None, why: str) -> ShownCertificate:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
@@ -51,6 +51,16 @@ class TokenRecord(NamedTuple):
     """Serial number of the certificate it was spent for."""
     labels: str | None = None
     """Labels for its gateway, as `labels.encode` returns them."""
+
+
+class TokenFilter(NamedTuple):
+    """Filter of a list of tokens; None and empty values match everything."""
+
+    tenant: str | None = None
+    state: str = ""
+    """``open``, ``spent``, ``revoked`` or ``expired``."""
+    after: tuple[int, str] | None = None
+    """Time and id of the last token of the page before."""
 
 
 class CertificateRecord(NamedTuple):
@@ -173,6 +183,30 @@ class Enrolments:
         query = sa.select(*_TOKEN).order_by(tokens.c.created_at, tokens.c.id)
         return [TokenRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
 
+    def page(self, wanted: TokenFilter, limit: int, now_us: int) -> tuple[list[TokenRecord], int]:
+        """Return tokens, the newest first, those of used tokens with the gateway that used it; and the number of all
+        that match."""
+        conditions = list(_token_conditions(wanted, now_us))
+        gateway = sa.func.coalesce(certificates.c.gateway, tokens.c.gateway).label("gateway")
+        columns = [gateway if column is tokens.c.gateway else column for column in _TOKEN]
+        joined = tokens.outerjoin(certificates, certificates.c.serial == tokens.c.serial)
+        query = sa.select(*columns).select_from(joined).where(*conditions)
+        query = query.order_by(tokens.c.created_at.desc(), tokens.c.id.desc())
+        if wanted.after is not None:
+            at, identifier = wanted.after
+            same_time = (tokens.c.created_at == at) & (tokens.c.id < identifier)
+            query = query.where((tokens.c.created_at < at) | same_time)
+        counting = sa.select(sa.func.count()).select_from(tokens).where(*conditions)
+
+        def work(tx: sa.Connection) -> tuple[list[TokenRecord], int]:
+            return [TokenRecord(*row) for row in tx.execute(query.limit(limit))], tx.execute(counting).scalar() or 0
+
+        return self._database.transaction(work)
+
+    def token(self, token_id: str) -> TokenRecord | None:
+        """Return a token; None if unknown."""
+        return self._database.transaction(lambda tx: _token(tx, token_id))
+
     def revoke_token(self, token_id: str, now_us: int) -> TokenRecord | None:
         """Revoke a token; return its record before that, None if unknown."""
 
@@ -289,6 +323,20 @@ _SERIALS_AT_ONCE = PARAMETERS_MAX - 10
 """Serial numbers in one statement, in addition to the query's own parameters."""
 _TOKEN = [tokens.c[name] for name in TokenRecord._fields]
 _CERTIFICATE = [certificates.c[name] for name in CertificateRecord._fields]
+
+
+def _token_conditions(wanted: TokenFilter, now_us: int) -> Iterable[Any]:
+    if wanted.tenant is not None:
+        yield tokens.c.tenant == wanted.tenant
+    spent, revoked = tokens.c.spent_at.is_not(None), tokens.c.revoked_at.is_not(None)
+    expired = tokens.c.expires_at <= now_us
+    states = {
+        "open": (~spent, ~revoked, ~expired),
+        "spent": (spent,),
+        "revoked": (~spent, revoked),
+        "expired": (~spent, ~revoked, expired),
+    }
+    yield from states.get(wanted.state, ())
 
 
 def _token(tx: sa.Connection, token_id: str) -> TokenRecord | None:

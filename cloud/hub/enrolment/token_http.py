@@ -1,0 +1,149 @@
+"""Enrolment tokens over HTTP, for operators.
+
+``GET  /api/v1/tokens``        tokens, the newest first: ``?state=open|spent|revoked|expired&after=&limit=``
+``POST /api/v1/tokens``        `tokens.TokenRequest`: 1 to 500 new tokens, with their texts and QR codes, shown once
+``DELETE /api/v1/tokens/<id>`` revoke a token; 409 if a gateway has used it
+``POST /api/v1/gateways/<name>/revoke`` revoke the certificates of a gateway; ``?tenant=``
+
+Reading needs the right to view, changes the right to manage: for one's own tenant, or with ``$fleet`` for every tenant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cloud.hub.enrolment.http import STATUS
+from cloud.hub.enrolment.limits import TOKEN_DOCUMENT_BYTES_MAX
+from cloud.hub.enrolment.service import Enrolment
+from cloud.hub.enrolment.tokens import NewTokens, TokenPage, TokenRequest, make_tokens, new_token, token_document
+from cloud.hub.json_http import json_response
+from cloud.hub.labels import LabelError, apply_changes, validate_labels
+from cloud.hub.peers import DEFAULT_TENANT, gateway_fault, tenant_fault
+from cloud.hub.registry.enrolments import EnrolmentRefused, TokenFilter
+from cloud.hub.scope import scope_of
+from cloud.lake.faults import RegistryError
+from edge.broker.http.access import HttpAccess
+from edge.broker.http.body import read_body
+from edge.broker.http.refusal import RequestRefused
+from edge.broker.http.route import PURE, HttpRoute
+from edge.broker.model.authorization import Operation
+
+TOKENS: Final = "/api/v1/tokens"
+PAGE: Final = 50
+PAGE_MAX: Final = 500
+_STATES: Final = ("open", "spent", "revoked", "expired")
+
+
+def routes(enrolment: Enrolment, access: HttpAccess, hub_url: Callable[[], str]) -> list[HttpRoute]:
+    """Return the routes of this module. `hub_url` returns the URL of the hub for gateways."""
+    api = _TokenApi(enrolment, access, hub_url)
+    return [
+        HttpRoute(TOKENS, _answered(api.page), methods=PURE),
+        HttpRoute(TOKENS, _answered(api.create), methods=("POST",)),
+        HttpRoute(TOKENS + "/{id}", _answered(api.revoke), methods=("DELETE",)),
+        HttpRoute("/api/v1/gateways/{name:path}/revoke", _answered(api.revoke_gateway), methods=("POST",)),
+    ]
+
+
+def _answered(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    async def behind(request: Request) -> Response:
+        try:
+            return await answer(request)
+        except RequestRefused as refused:
+            return refused.response()
+        except LabelError as error:
+            return RequestRefused(400, str(error)).response()
+        except EnrolmentRefused as refused:
+            return RequestRefused(STATUS[refused.reason], str(refused)).response()
+        except RegistryError as error:
+            return RequestRefused(503, str(error)).response()
+
+    return behind
+
+
+class _TokenApi:
+    """Endpoints. Every method raises what `_answered` translates."""
+
+    def __init__(self, enrolment: Enrolment, access: HttpAccess, hub_url: Callable[[], str]) -> None:
+        self._enrolment = enrolment
+        self._access = access
+        self._hub_url = hub_url
+
+    async def revoke_gateway(self, request: Request) -> Response:
+        scope = await scope_of(self._access, request, Operation.MANAGE)
+        name, now_us = request.path_params["name"], self._enrolment.now_us()
+        tenant = request.query_params.get("tenant", scope.tenant or DEFAULT_TENANT)
+        if not scope.covers(tenant):
+            raise RequestRefused(403, f"tenant {tenant} is outside your scope")
+        count = await self._enrolment.ask(lambda registry: registry.revoke(tenant, name, now_us))
+        if not count:
+            raise RequestRefused(404, f"gateway {name} of tenant {tenant} has no valid certificate")
+        return json_response({"tenant": tenant, "gateway": name, "certificates": count})
+
+    async def page(self, request: Request) -> Response:
+        scope, query = await scope_of(self._access, request), request.query_params
+        state, text = query.get("state", ""), query.get("limit", str(PAGE))
+        if state and state not in _STATES:
+            raise RequestRefused(400, f"state must be one of {', '.join(_STATES)}")
+        if not (text.isascii() and text.isdigit() and len(text) < 5 and 0 < int(text) <= PAGE_MAX):
+            raise RequestRefused(400, f"limit must be a number from 1 to {PAGE_MAX}")
+        after, limit, now_us = query.get("after"), int(text), self._enrolment.now_us()
+        wanted = TokenFilter(scope.tenant, state, _position(after) if after else None)
+        found, total = await self._enrolment.ask(lambda registry: registry.page(wanted, limit + 1, now_us))
+        last = found[limit - 1] if len(found) > limit else None
+        following = f"{last.created_at}-{last.id}" if last is not None else None
+        rows = [token_document(each, now_us) for each in found[:limit]]
+        return json_response(TokenPage(tokens=rows, next=following, total=total))
+
+    async def create(self, request: Request) -> Response:
+        scope = await scope_of(self._access, request, Operation.MANAGE)
+        body = await read_body(request, TOKEN_DOCUMENT_BYTES_MAX, "the request")
+        try:
+            wanted = msgspec.json.decode(body or b"{}", type=TokenRequest)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise RequestRefused(400, f"invalid request: {error}") from None
+        tenant = wanted.tenant or scope.tenant or DEFAULT_TENANT
+        if not scope.covers(tenant):
+            raise RequestRefused(403, f"tenant {tenant} is outside your scope")
+        _check(wanted, tenant)
+        now_us = self._enrolment.now_us()
+        made = make_tokens(wanted, tenant, self._enrolment.authority.fingerprint, now_us)
+        await self._enrolment.ask(lambda registry: registry.add([record for _, record in made]))
+        rows = [new_token(token, record) for token, record in made]
+        return json_response(NewTokens(hub=self._hub_url(), tokens=rows), 201)
+
+    async def revoke(self, request: Request) -> Response:
+        scope = await scope_of(self._access, request, Operation.MANAGE)
+        identifier, now_us = request.path_params["id"], self._enrolment.now_us()
+        found = await self._enrolment.ask(lambda registry: registry.token(identifier))
+        if found is None or not scope.covers(found.tenant):
+            raise RequestRefused(404, f"no token {identifier[:64]}")
+        if found.spent_at is not None:
+            raise RequestRefused(409, f"token {identifier} was used to enrol a gateway: revoke the gateway instead")
+        await self._enrolment.ask(lambda registry: registry.revoke_token(identifier, now_us))
+        after = await self._enrolment.ask(lambda registry: registry.token(identifier))
+        return json_response(token_document(after or found, now_us))
+
+
+def _check(wanted: TokenRequest, tenant: str) -> None:
+    """Check names and labels. Raises `RequestRefused`, `LabelError`."""
+    faults = (tenant_fault(tenant), *(gateway_fault(each) for each in wanted.gateways))
+    if fault := next(filter(None, faults), None):
+        raise RequestRefused(400, fault)
+    if len(set(wanted.gateways)) < len(wanted.gateways):
+        raise RequestRefused(400, "a gateway is named twice: one token enrols it once")
+    validate_labels(wanted.labels)
+    apply_changes({}, wanted.labels)
+
+
+def _position(after: str) -> tuple[int, str]:
+    """Parse the position of a page. Raises `RequestRefused`."""
+    at, _, identifier = after.partition("-")
+    if not (at.isascii() and at.isdigit() and len(at) < 19 and identifier.isalnum()):
+        raise RequestRefused(400, "after must be the `next` of the page before")
+    return int(at), identifier
