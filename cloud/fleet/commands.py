@@ -24,7 +24,7 @@ from cloud.fleet.place import (
 from edge.output.text import word
 
 if TYPE_CHECKING:
-    from cloud.hub.registry.commands import CommandRecord, Commands
+    from cloud.hub.registry.commands import CommandOutlook, CommandRecord, Commands
 
 POLL_INTERVAL_S = 0.2
 """Interval of polling for the outcome of a command: one row by its key."""
@@ -57,6 +57,9 @@ def command() -> None:
 @click.option("--ttl", default="1h", show_default=True, metavar="TIME", help="Time to live: 30s, 10m, 24h, 7d.")
 @click.option("--response", is_flag=True, help="Ask the device for a response.")
 @click.option("--correlation-id", help="Identifier of your own, returned with the outcome.")
+@click.option(
+    "--dry-run", is_flag=True, help="Send nothing: show whether the gateway would get it now, later or never."
+)
 @click.option("--idempotency-key", help="Commands with the same key are sent once; for scripts that retry.")
 @wait_option
 @json_option
@@ -72,6 +75,7 @@ def send(
     ttl: str,
     response: bool,
     correlation_id: str | None,
+    dry_run: bool,
     idempotency_key: str | None,
     wait: str | None,
     as_json: bool,
@@ -107,6 +111,11 @@ def send(
     except InvalidCommand as error:
         raise FleetError(str(error), code=2) from None
     with open_commands(data, config) as (commands, quotas):
+        if dry_run:
+            bounds = {"gateway_max": GATEWAY_COMMANDS_MAX, "tenant_max": quotas.of(tenant).commands}
+            [outlook], _ = commands.rehearse(tenant, (gateway,), **bounds, most=1)
+            _print_outlook(outlook, ttl, as_json=as_json)
+            return
         new, bound = made.record(time.time_ns() // 1_000), quotas.of(tenant).commands
         try:
             sent = commands.add(new, gateway_max=GATEWAY_COMMANDS_MAX, tenant_max=bound, key=made.key)
@@ -215,6 +224,24 @@ def _print_outcome(commands: Commands, command: CommandRecord, wait_s: float | N
             status = "" if command.response_status is None else f" {command.response_status}"
             say(f"  response{status}: {command.response.decode('utf-8', 'backslashreplace')}")
     if wait_s is not None and not (command.state == "delivered" and is_completed(command)):
+        sys.exit(1)
+
+
+def _print_outlook(outlook: CommandOutlook, ttl: str, *, as_json: bool) -> None:
+    """Print what would happen to a command. Exit with 1 if it would be refused."""
+    from cloud.hub.commands.documents import outlook_document
+    from edge.output.terminal import say, say_json
+
+    shown = outlook_document(outlook)
+    if as_json:
+        say_json(shown)
+    elif outlook.why_not:
+        say(f"{outlook.gateway}  never: {outlook.why_not}")
+    elif outlook.connected:
+        say(f"{outlook.gateway}  now: it is connected, and hands it to the device when that is connected")
+    else:
+        say(f"{outlook.gateway}  when it connects within {ttl}, else never; last seen {shown['last_seen'] or 'never'}")
+    if outlook.why_not:
         sys.exit(1)
 
 

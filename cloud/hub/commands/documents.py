@@ -14,7 +14,7 @@ from bridge.command import fault
 from cloud.hub.commands.limits import CORRELATION_CHARACTERS_MAX, KEY_CHARACTERS_MAX, TTL_S_DEFAULT
 from cloud.hub.commands.service import Draft
 from cloud.hub.peers import gateway_fault, tenant_fault
-from cloud.hub.registry.commands import CommandRecord
+from cloud.hub.registry.commands import CommandOutlook, CommandRecord
 from cloud.hub.spaces import REPLIES
 from edge.broker.model.authorization import is_temporary
 
@@ -28,9 +28,11 @@ class InvalidCommand(ValueError):
 class CommandDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Command as a user writes it."""
 
-    gateway: str
     device: str
     name: str
+    gateway: str = ""
+    selector: str = ""
+    """Labels of gateways, instead of `gateway`: one command for each."""
     payload: Any = ""
     """Payload; a text is sent unchanged, another value as JSON."""
     payload_base64: str | None = None
@@ -78,6 +80,13 @@ def check_command(
         sent_by,
         key,
     )
+
+
+def outlook_document(outlook: CommandOutlook) -> dict[str, Any]:
+    """Make the document of what would happen to a command."""
+    when = "never" if outlook.why_not else "now" if outlook.connected else "when it connects"
+    seen = format_time(outlook.last_seen) if outlook.last_seen is not None else None
+    return {"gateway": outlook.gateway, "when": when, "why": outlook.why_not or None, "last_seen": seen}
 
 
 def command_document(command: CommandRecord) -> dict[str, Any]:

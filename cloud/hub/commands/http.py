@@ -3,6 +3,9 @@
 ``POST /api/v1/commands``       send a command (`documents.CommandDocument`): 202 when it is on disk. With a header
                                 ``Idempotency-Key`` a repeated request is the same command; another command with that
                                 key is refused (422)
+                                With ``selector`` instead of ``gateway`` one command for each gateway with these labels;
+                                ``?expected=N`` refuses it (409) if they are not N
+``POST /api/v1/commands/rehearsal`` the same body: who would get it now, when it connects, or never; sends nothing
 ``GET  /api/v1/commands``       the newest commands, ``?gateway= &device= &state= &limit= &before=``
 ``GET  /api/v1/commands/<id>``  one command; ``?wait=SECONDS`` answers when it is completed, or after that time
 ``DELETE /api/v1/commands/<id>`` cancel a command; 409 if its gateway may have it, or it is completed
@@ -13,19 +16,27 @@ Reading needs the right to view.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cloud.hub.commands.documents import CommandDocument, InvalidCommand, check_command, command_document
-from cloud.hub.commands.limits import DOCUMENT_BYTES_MAX, PAGE_MAX, WAIT_S_MAX
-from cloud.hub.commands.service import CommandsBusy, HubCommands
+from cloud.hub.commands.documents import (
+    CommandDocument,
+    InvalidCommand,
+    check_command,
+    command_document,
+    outlook_document,
+)
+from cloud.hub.commands.limits import DOCUMENT_BYTES_MAX, PAGE_MAX, SELECTED_COMMANDS_MAX, WAIT_S_MAX
+from cloud.hub.commands.service import CommandsBusy, Draft, HubCommands
 from cloud.hub.json_http import message_response
+from cloud.hub.labels import LabelError, LabelSelector, parse_selector
 from cloud.hub.peers import DEFAULT_TENANT, InvalidPeer, PeerKind, parse_user
-from cloud.hub.registry.commands import CancelTooLate, CommandFilter, CommandRefused, CommandState
+from cloud.hub.registry.commands import CancelTooLate, CommandFilter, CommandOutlook, CommandRefused, CommandState
 from cloud.hub.registry.commands import CommandRefusal as Why
 from cloud.hub.scope import FLEET, scope_of
 from cloud.lake.faults import RegistryError
@@ -52,6 +63,7 @@ def routes(commands: HubCommands, access: HttpAccess) -> list[HttpRoute]:
     return [
         HttpRoute(PATH, _answered(api.send), methods=("POST",)),
         HttpRoute(PATH, _answered(api.page), methods=PURE),
+        HttpRoute(PATH + "/rehearsal", _answered(api.rehearse), methods=("POST",)),
         HttpRoute(PATH + "/{id}", _answered(api.one), methods=PURE),
         HttpRoute(PATH + "/{id}", _answered(api.cancel), methods=("DELETE",)),
     ]
@@ -76,10 +88,59 @@ class _CommandApi:
         self._commands = commands
         self._access = access
 
+    async def rehearse(self, request: Request) -> Response:
+        """Show who would get a command, and send none. Raises `RequestRefused`, `CommandsBusy`, `RegistryError`."""
+        async with self._access.admitted(request) as (grant, _):
+            document = await _document(request)
+            tenant = _scope_of_sender(grant, request, document)
+            by = grant.user if grant is not None else ""
+            _checked(document, tenant, by, document.gateway or _ANY)
+            found, total = await self._commands.rehearse(tenant, _chosen(document))
+            found = [_allowed(grant, each, document.device) for each in found]
+        rows = [outlook_document(each) for each in found]
+        counts = Counter(row["when"] for row in rows)
+        return message_response(
+            {
+                "total": total,
+                "now": counts["now"],
+                "later": counts["when it connects"],
+                "never": counts["never"],
+                "shown": len(rows),
+                "gateways": rows,
+            }
+        )
+
+    async def _send_selected(self, request: Request, grant: Grant | None, document: CommandDocument) -> Response:
+        """Send a command to every gateway that a selector chooses."""
+        tenant, by = _scope_of_sender(grant, request, document), grant.user if grant is not None else ""
+        found, total = await self._commands.rehearse(tenant, _chosen(document))
+        if total > SELECTED_COMMANDS_MAX:
+            raise RequestRefused(
+                409, f"{total} gateways are more than {SELECTED_COMMANDS_MAX}: use a narrower selector"
+            )
+        expected = request.query_params.get("expected")
+        if expected is not None and expected != str(total):
+            raise RequestRefused(409, f"{total} gateways have these labels now, not {expected[:9]}: look again")
+        sent, refused = [], []
+        for each in found:
+            allowed = _allowed(grant, each, document.device)
+            if allowed.why_not:
+                refused.append({"gateway": each.gateway, "why": allowed.why_not})
+                continue
+            try:
+                made = await self._commands.send(_checked(document, tenant, by, each.gateway))
+            except CommandRefused as why:
+                refused.append({"gateway": each.gateway, "why": str(why)})
+            else:
+                sent.append(command_document(made))
+        return message_response({"total": total, "commands": sent, "refused": refused}, 202)
+
     async def send(self, request: Request) -> Response:
         """Send a command. Raises `RequestRefused`, `CommandRefused`, `CommandsBusy`, `RegistryError`."""
         async with self._access.admitted(request) as (grant, _):
             document = await _document(request)
+            if document.selector:
+                return await self._send_selected(request, grant, document)
             tenant = _tenant_of(grant, request, address_of(document.gateway, document.device))
             key = request.headers.get(IDEMPOTENCY_KEY)
             try:
@@ -128,6 +189,54 @@ class _CommandApi:
             seconds = _number(request.query_params["wait"], 0, int(WAIT_S_MAX), "wait")
             found = await self._commands.wait(identifier, seconds) or found
         return message_response(command_document(found))
+
+
+_ANY: Final = "any"
+"""Name that stands for a gateway of a selector when the rest of a command is checked."""
+
+
+def _checked(document: CommandDocument, tenant: str, by: str, gateway: str) -> Draft:
+    """Return the command for one gateway. Raises `RequestRefused`."""
+    try:
+        return check_command(msgspec.structs.replace(document, gateway=gateway, selector=""), tenant, by)
+    except InvalidCommand as error:
+        raise RequestRefused(400, str(error)) from None
+
+
+def _chosen(document: CommandDocument) -> Collection[str] | LabelSelector:
+    """Return the gateways of a command. Raises `RequestRefused`."""
+    if bool(document.selector) is bool(document.gateway):
+        raise RequestRefused(400, "name a gateway, or a selector of gateways")
+    try:
+        return parse_selector(document.selector) if document.selector else (document.gateway,)
+    except LabelError as error:
+        raise RequestRefused(400, str(error)) from None
+
+
+def _scope_of_sender(grant: Grant | None, request: Request, document: CommandDocument) -> str:
+    """Return the tenant for a command by labels; each gateway is checked on its own. Raises `RequestRefused`."""
+    if document.gateway:
+        return _tenant_of(grant, request, address_of(document.gateway, document.device))
+    wanted = request.query_params.get("tenant")
+    if grant is None or (grant.may(Operation.MANAGE, FLEET) and wanted is not None):
+        return wanted or DEFAULT_TENANT
+    try:
+        own = parse_user(grant.user, PeerKind.PERSON).tenant
+    except InvalidPeer as why:
+        if grant.may(Operation.MANAGE, FLEET):
+            return DEFAULT_TENANT
+        raise RequestRefused(403, str(why)) from None
+    if wanted not in (None, own):
+        raise RequestRefused(403, f"{grant.user} may only send to gateways of its own tenant")
+    return own
+
+
+def _allowed(grant: Grant | None, outlook: CommandOutlook, device: str) -> CommandOutlook:
+    """Return an outlook that says why the user may not send to the gateway."""
+    address = address_of(outlook.gateway, device)
+    if grant is None or outlook.why_not or grant.may(Operation.MANAGE, FLEET) or grant.may_send(address):
+        return outlook
+    return outlook._replace(why_not=f"{grant.user} may not send to {address}")
 
 
 def _tenant_of(grant: Grant | None, request: Request, address: str, owner: str | None = None) -> str:

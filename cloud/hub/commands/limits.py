@@ -28,6 +28,9 @@ POLLS_PER_COUNT: Final = 10
 PAGE_MAX: Final = 1_000
 """Commands in one page of the API."""
 
+SELECTED_COMMANDS_MAX: Final = 500
+"""Gateways of one command that is sent by labels: 2 ms of the registry each."""
+
 WAIT_S_MAX: Final = 300.0
 """Maximum wait of one request for the outcome of a command."""
 

@@ -31,13 +31,16 @@ from cloud.hub.commands.limits import (
     POLL_INTERVAL_S,
     POLLS_PER_COUNT,
     REQUESTS_MAX,
+    SELECTED_COMMANDS_MAX,
     WAITING_MAX,
 )
 from cloud.hub.commands.news import has_news, read_news
+from cloud.hub.labels import LabelSelector
 from cloud.hub.metrics import CommandFigures
 from cloud.hub.registry.commands import (
     CommandFilter,
     CommandNews,
+    CommandOutlook,
     CommandRecord,
     CommandRefusal,
     CommandRefused,
@@ -195,6 +198,12 @@ class HubCommands:
         self.queue_news([_over(found, now_us)], lambda kept: None if reported.done() else reported.set_result(kept))
         await reported
         return await self.get(identifier)
+
+    async def rehearse(self, tenant: str, chosen: Collection[str] | LabelSelector) -> tuple[list[CommandOutlook], int]:
+        """Return what would happen to a command for these gateways, and their number. Raises `CommandsBusy`,
+        `RegistryError`."""
+        bounds = {"gateway_max": GATEWAY_COMMANDS_MAX, "tenant_max": self._tenants.of(tenant).commands}
+        return await self._ask(lambda registry: registry.rehearse(tenant, chosen, **bounds, most=SELECTED_COMMANDS_MAX))
 
     async def get(self, identifier: str) -> CommandRecord | None:
         """Return a command; None if unknown. Raises `CommandsBusy`, `RegistryError`."""

@@ -3,6 +3,9 @@
 ``GET  /api/v1/configurations``                         gateways (wanted, in force, errors) and selectors
 ``POST /api/v1/configurations?selector=SELECTOR``       YAML: configuration of gateways with these labels, also later
 ``DELETE /api/v1/configurations?selector=SELECTOR``     end that
+``POST /api/v1/configurations/plan?selector=SELECTOR``  YAML: what that would do; nothing is changed
+``GET  /api/v1/selectors``                              configurations of selectors, the latest first, with counts;
+                                                        ``?selector=``: one with its YAML, without secrets
 ``GET  /api/v1/configurations/<gateway>``               one gateway with its versions, without secrets
 ``POST /api/v1/configurations/<gateway>``               YAML: the next version; ``?why= &confirm=SECONDS &restart=1``
 ``POST /api/v1/configurations/<gateway>/rollback``      an earlier version as a new one; ``?to=VERSION``
@@ -31,7 +34,7 @@ from bridge.desired import CONFIRM_S, DesiredError
 from bridge.resources.diff import masked
 from bridge.resources.document import SOURCE_BYTES_MAX
 from bridge.resources.errors import ConfigurationRejected
-from bridge.resources.parse import parse
+from bridge.resources.parse import parse, to_yaml
 from cloud.hub.desired.making import (
     ConfigurationTables,
     RolloutTarget,
@@ -39,11 +42,13 @@ from cloud.hub.desired.making import (
     confirm_fault,
     find_earlier,
     make_context,
+    plan_for_selector,
     repeat_version,
     set_wanted,
     set_wanted_for_selector,
     start_rollout,
 )
+from cloud.hub.desired.planned import plan_document, selector_rows
 from cloud.hub.desired.service import DesiredConfigurations, NotReady
 from cloud.hub.desired.shown import gateway_row, member_row, rollout_row, selector_row, version_row
 from cloud.hub.json_http import json_response
@@ -63,6 +68,7 @@ from edge.broker.model.authorization import Operation
 from edge.configuration.kinds import KINDS
 
 CONFIGURATIONS: Final = "/api/v1/configurations"
+SELECTORS: Final = "/api/v1/selectors"
 ROLLOUTS: Final = "/api/v1/rollouts"
 LABELS: Final = "/api/v1/labels"
 _STATUS: Final[dict[type[Exception], int]] = {
@@ -82,6 +88,8 @@ def routes(desired: DesiredConfigurations, access: HttpAccess) -> list[HttpRoute
         HttpRoute(CONFIGURATIONS, _answered(api.gateways), methods=PURE),
         HttpRoute(CONFIGURATIONS, _answered(api.post_selector), methods=("POST",)),
         HttpRoute(CONFIGURATIONS, _answered(api.delete_selector), methods=("DELETE",)),
+        HttpRoute(CONFIGURATIONS + "/plan", _answered(api.plan), methods=("POST",)),
+        HttpRoute(SELECTORS, _answered(api.selectors), methods=PURE),
         HttpRoute(CONFIGURATIONS + "/{gateway}", _answered(api.gateway), methods=PURE),
         HttpRoute(CONFIGURATIONS + "/{gateway}", _answered(api.post_configuration), methods=("POST",)),
         HttpRoute(CONFIGURATIONS + "/{gateway}/rollback", _answered(api.roll_back), methods=("POST",)),
@@ -150,6 +158,33 @@ class _DesiredApi:
         now_us, sign = self._desired.now_us(), self._desired.sign
         made = await self._desired.ask(lambda tables: set_wanted_for_selector(tables.selectors, wanted, now_us, sign))
         return json_response({"selector": wanted.selector, "gateways": [version_row(each) for each in made]}, 201)
+
+    async def selectors(self, request: Request) -> Response:
+        if "selector" in request.query_params:
+            return await self.selector(request)
+        scope = await scope_of(self._access, request)
+        tenant = scope.tenant or request.query_params.get("tenant", DEFAULT_TENANT)
+
+        def work(tables: ConfigurationTables) -> list[dict[str, Any]]:
+            return selector_rows(tables.selectors.all(tenant), tables.selectors.labels(tenant))
+
+        return json_response({"selectors": await self._desired.ask(work)})
+
+    async def plan(self, request: Request) -> Response:
+        wanted = (await self._wanted(request, ""))._replace(selector=str(_selector(request)))
+        now_us, sign = self._desired.now_us(), self._desired.sign
+        found = await self._desired.ask(lambda tables: plan_for_selector(tables.selectors, wanted, now_us, sign))
+        return json_response({"selector": wanted.selector, **plan_document(found, wanted.resources)})
+
+    async def selector(self, request: Request) -> Response:
+        tenant, _ = await self._tenant_and_user(request, Operation.VIEW)
+        text = str(_selector(request))
+        found = await self._desired.ask(lambda tables: tables.selectors.all(tenant))
+        mine = next((each for each in found if each.selector == text), None)
+        if mine is None:
+            raise RequestRefused(404, f"selector {text} of tenant {tenant} has no configuration")
+        shown = [masked(KINDS, each) for each in mine.resources]
+        return json_response({**selector_row(mine), "resources": shown, "yaml": to_yaml(shown)})
 
     async def delete_selector(self, request: Request) -> Response:
         tenant, _ = await self._tenant_and_user(request, Operation.MANAGE)

@@ -22,7 +22,7 @@ from cloud.hub.limits import CONFIRM_S_RANGE, GATEWAYS_AT_ONCE_MAX
 from cloud.hub.registry.configurations import Configurations, Sign, UnknownGateway, VersionRecord, WantedConfiguration
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.rollouts import RolloutError, RolloutRecord, Rollouts, new_id
-from cloud.hub.registry.selectors import SelectorRecord, Selectors, VersionContext
+from cloud.hub.registry.selectors import SelectorPlan, SelectorRecord, Selectors, VersionContext
 from cloud.hub.rollout import GOING, RolloutPace, RolloutState, make_members, parse_waves
 from edge.configuration.hub_part import hub_faults
 from edge.configuration.kinds import KINDS
@@ -119,6 +119,21 @@ def set_wanted_for_selector(
         restart=wanted.restart,
     )
     return selectors.set_wanted(record, make_context(now_us, sign))
+
+
+def plan_for_selector(selectors: Selectors, wanted: WantedConfiguration, now_us: int, sign: Sign) -> SelectorPlan:
+    """Return what `set_wanted_for_selector` would do. Raises as it does."""
+    record = SelectorRecord(
+        tenant=wanted.tenant,
+        selector=str(parse_selector(wanted.selector or "")),
+        decided_at=0,
+        made_by=wanted.made_by,
+        note=wanted.note,
+        resources=wanted.resources,
+        confirm_s=wanted.confirm_s,
+        restart=wanted.restart,
+    )
+    return selectors.plan(record, make_context(now_us, sign))
 
 
 def make_context(now_us: int, sign: Sign) -> VersionContext:

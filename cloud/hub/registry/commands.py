@@ -23,11 +23,13 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from bridge.hidden import hides
+from cloud.hub.labels import LabelSelector
 from cloud.hub.registry import command_keys
 from cloud.hub.registry.command_keys import OtherContent, content_digest
-from cloud.hub.registry.names import is_known
+from cloud.hub.registry.labels import labels_of
+from cloud.hub.registry.names import is_known, known_gateways
 from cloud.hub.registry.opening import open_registry
-from cloud.hub.registry.schema import commands
+from cloud.hub.registry.schema import commands, gateways
 from cloud.hub.tenants import quota_message
 
 
@@ -149,6 +151,18 @@ class CancelTooLate(Exception):
         self.command = command
 
 
+class CommandOutlook(NamedTuple):
+    """Expectation for a command to one gateway."""
+
+    gateway: str
+    connected: bool
+    """It gets the command at once; otherwise when it connects before the end of the time to live."""
+    last_seen: int | None
+    """UTC microseconds; None for never."""
+    why_not: str
+    """Reason why the command would be refused; empty if it would be sent."""
+
+
 class CommandFilter(NamedTuple):
     """Filter of a list of commands; None matches any value."""
 
@@ -235,6 +249,34 @@ class Commands:
             if waiting:
                 tx.execute(commands.update().where(commands.c.id.in_(waiting)).values(**values))
             return found
+
+        return self._database.transaction(work)
+
+    def rehearse(
+        self, tenant: str, chosen: Collection[str] | LabelSelector, *, gateway_max: int, tenant_max: int, most: int
+    ) -> tuple[list[CommandOutlook], int]:
+        """Return what would happen to a command for each of these gateways, up to `most` of them by name, and the
+        number of all. Nothing is changed."""
+
+        def work(tx: sa.Connection) -> tuple[list[CommandOutlook], int]:
+            known = known_gateways(tx, tenant)
+            if isinstance(chosen, LabelSelector):
+                labelled = labels_of(tx, tenant)
+                names = [name for name in known if chosen.matches(labelled.get(name, {}))]
+            else:
+                names = sorted(chosen)
+            still = sa.select(commands.c.gateway, sa.func.count()).where(
+                commands.c.state.in_(OPEN), commands.c.tenant == tenant
+            )
+            counted = {row[0]: row[1] for row in tx.execute(still.group_by(commands.c.gateway))}
+            seen = _last_seen(tx, tenant)
+            full = quota_message(tenant, "commands") if sum(counted.values()) + len(names) > tenant_max else ""
+            found = []
+            for name in names[:most]:
+                why = full or (f"it has {gateway_max} open commands" if counted.get(name, 0) >= gateway_max else "")
+                why = why if name in known else f"tenant {tenant} has no gateway {name}"
+                found.append(CommandOutlook(name, known.get(name, False), seen.get(name), why))
+            return found, len(names)
 
         return self._database.transaction(work)
 
@@ -326,6 +368,11 @@ def _sent_before(tx: sa.Connection, command: CommandRecord, key: str) -> Command
         return there
     tx.execute(commands.update().where(commands.c.id == there.id).values(reply_to=command.reply_to))
     return there._replace(reply_to=command.reply_to)
+
+
+def _last_seen(tx: sa.Connection, tenant: str) -> dict[str, int]:
+    query = sa.select(gateways.c.name, gateways.c.last_seen).where(gateways.c.tenant == tenant)
+    return {row.name: row.last_seen for row in tx.execute(query)}
 
 
 def _require_gateway(tx: sa.Connection, command: CommandRecord) -> None:

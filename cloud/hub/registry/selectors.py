@@ -16,6 +16,7 @@ selector's configuration. A running hub makes them after enrolments and complete
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -71,6 +72,38 @@ class VersionContext(NamedTuple):
     """Called with the new resources and those of other gateways; raises if they are not allowed together."""
 
 
+class PlannedGateway(NamedTuple):
+    """Gateway that a selector chooses, and what it would get."""
+
+    gateway: str
+    connected: bool
+    before: list[dict[str, Any]]
+    """Resources of its wanted version."""
+    why_not: str = ""
+    """Reason why it would not get the configuration; empty if it would."""
+
+
+class SelectorPlan(NamedTuple):
+    """Result of setting the configuration of a selector."""
+
+    changed: list[PlannedGateway]
+    """Gateways with other resources now."""
+    unchanged: list[PlannedGateway]
+    """Gateways that have these resources already: they get a new version without a change."""
+    excluded: list[PlannedGateway]
+    """Gateways that would not get it now."""
+    overlaps: Counter[str]
+    """Gateways that other selectors with a configuration choose too, by selector."""
+
+
+class _Planned(Exception):
+    """Rolls back the transaction of a plan."""
+
+    def __init__(self, plan: SelectorPlan) -> None:
+        super().__init__()
+        self.plan = plan
+
+
 class Selectors:
     """Labels and configurations of selectors in the registry, for the thread that opened the database. Every method is
     one transaction; raises `RegistryError`. Methods that make versions raise what `VersionContext.judge` raises; then
@@ -116,6 +149,20 @@ class Selectors:
             return _apply_selectors(tx, record.tenant, None, making)
 
         return self._database.transaction(work)
+
+    def plan(self, record: SelectorRecord, making: VersionContext) -> SelectorPlan:
+        """Return what setting the configuration of a selector would do; nothing is changed. Raises `LabelError`."""
+
+        def work(tx: sa.Connection) -> None:
+            require_room(tx, record.tenant, record.selector)
+            store_selector(tx, record._replace(decided_at=in_order(tx, making.now_us)))
+            raise _Planned(_plan(tx, record, making))
+
+        try:
+            self._database.transaction(work)
+        except _Planned as planned:
+            return planned.plan
+        raise AssertionError("a plan ends its transaction")
 
     def delete(self, tenant: str, text: str, making: VersionContext) -> list[VersionRecord]:
         """Delete the configuration of a selector; return the versions made. Raises `UnknownGateway` if it has none."""
@@ -206,6 +253,46 @@ def _find_outdated(tx: sa.Connection, tenant: str, gateways: Collection[str] | N
         if not _stays(*held.get(name, (None, 0)), best):
             wanted.append(_nothing(tx, tenant, name) if best is None else _as_chosen(best, name))
     return wanted
+
+
+def _plan(tx: sa.Connection, record: SelectorRecord, making: VersionContext) -> SelectorPlan:
+    """Return the plan within a transaction that has stored the selector."""
+    tenant, chosen = record.tenant, parse_selector(record.selector)
+    labelled, known = labels.labels_of(tx, tenant), names.known_gateways(tx, tenant)
+    matching = [name for name in known if chosen.matches(labelled.get(name, {}))]
+    outdated = {each.gateway: each.resources for each in _find_outdated(tx, tenant, matching)}
+    making.judge(outdated, contents_in(tx, tenant, outdated.keys()))
+    held = _resources_in(tx, tenant)
+    plan = SelectorPlan([], [], [], Counter())
+    for name in matching:
+        planned = PlannedGateway(name, known[name], held.get(name, []))
+        if name not in outdated:
+            why = "it is in an open roll-out; it gets the configuration after it"
+            plan.excluded.append(planned._replace(why_not=why))
+        else:
+            (plan.unchanged if planned.before == record.resources else plan.changed).append(planned)
+    for other in _all(tx, tenant):
+        if other.selector != record.selector:
+            selector = parse_selector(other.selector)
+            count = sum(selector.matches(labelled.get(name, {})) for name in matching)
+            plan.overlaps.update({other.selector: count} if count else {})
+    return plan
+
+
+def _resources_in(tx: sa.Connection, tenant: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the resources of the wanted version of each gateway of a tenant."""
+    columns = (configurations.c.gateway, configurations.c.content)
+    query = sa.select(*columns).join(configured, NEWEST).where(configured.c.tenant == tenant)
+    decoded: dict[str, list[dict[str, Any]]] = {}
+    found = {}
+    for gateway, content in tx.execute(query):
+        text = bytes(msgspec.json.decode(content, type=_StoredResources).resources).decode()
+        found[gateway] = decoded[text] = decoded.get(text) or msgspec.json.decode(text)
+    return found
+
+
+class _StoredResources(msgspec.Struct):
+    resources: msgspec.Raw
 
 
 def _best(choices: Iterable[_Choice], found: Labels) -> SelectorRecord | None:
