@@ -18,16 +18,16 @@ export function onSignedOut(action) {
   signedOut = action;
 }
 
-async function request(method, path, body) {
+async function request(method, path, body, type = "application/json") {
   // A request of a script: the browser's own password dialog must not come up.
-  const headers = { "X-Requested-With": "waypost", ...(body === undefined ? {} : { "Content-Type": "application/json" }) };
+  const headers = { "X-Requested-With": "waypost", ...(body === undefined ? {} : { "Content-Type": type }) };
   let answer;
   try {
     // The address of the page may have a name and a password; those of a request must not.
     answer = await fetch(new URL(path, location.origin), {
       method,
       headers,
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: body === undefined || type !== "application/json" ? body : JSON.stringify(body),
       signal: AbortSignal.timeout(TIMEOUT_MS),
     });
   } catch {
@@ -48,6 +48,9 @@ async function request(method, path, body) {
 export const get = (path) => request("GET", path);
 export const post = (path, body) => request("POST", path, body);
 export const put = (path, body) => request("PUT", path, body);
+export const patch = (path, body) => request("PATCH", path, body);
+/** POST a YAML text. */
+export const sendYaml = (path, text) => request("POST", path, text, "application/yaml");
 export const del = (path) => request("DELETE", path);
 
 /** Return a path with a query; values that are empty are left out. */

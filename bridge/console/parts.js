@@ -123,6 +123,6 @@ export function Dialog({ title, close, children }) {
 /** Buttons of which one is pressed. @param {{options: [string, string][], value: string, choose: (value: string) => void, label: string}} properties */
 export function Choice({ options, value, choose, label }) {
   return html`<span class="segmented" role="group" aria-label=${label}>
-    ${options.map(([key, text]) => html`<button key=${key} aria-pressed=${key === value} onClick=${() => choose(key)}>${text}</button>`)}
+    ${options.map(([key, text]) => html`<button key=${key} type="button" aria-pressed=${key === value} onClick=${() => choose(key)}>${text}</button>`)}
   </span>`;
 }

@@ -32,8 +32,9 @@ const TYPING_MS = 300;
  * @param {number} [properties.every] seconds between two requests
  * @param {boolean} [properties.search]
  * @param {any} [properties.filters] chips beside the search
+ * @param {(rows: any[], clear: () => void) => any} [properties.actions] bar for selected rows; with it rows can be selected
  */
-export function PagedTable({ label, path, items, query = {}, columns, id, empty, every = 5, search = true, filters = null }) {
+export function PagedTable({ label, path, items, query = {}, columns, id, empty, every = 5, search = true, filters = null, actions = null }) {
   const [text, setText] = useState("");
   const [wanted, setWanted] = useState("");
   const [sort, setSort] = useState("");
@@ -41,12 +42,19 @@ export function PagedTable({ label, path, items, query = {}, columns, id, empty,
   const [page, setPage] = useState(null);
   const [error, setError] = useState(null);
   const typing = useRef(0);
+  const [selected, setSelected] = useState(/** @type {Map<any, any>} */ (new Map()));
   const shape = JSON.stringify([path, query, wanted, sort]);
   const after = starts[starts.length - 1];
   const latest = useRef("");
   latest.current = shape + after;
 
   useEffect(() => setStarts([""]), [shape]);
+  useEffect(() => setSelected(new Map()), [path, JSON.stringify(query)]);
+  function select(some, on) {
+    const next = new Map(selected);
+    for (const row of some) on ? next.set(id(row), row) : next.delete(id(row));
+    setSelected(next);
+  }
 
   async function load() {
     const asked = latest.current;
@@ -79,10 +87,14 @@ export function PagedTable({ label, path, items, query = {}, columns, id, empty,
       <span class="soft small" role="status">${page && count(first, rows.length, page.total, Boolean(page.next))}</span>
     </div>
     <${ErrorNote} error=${error} retry=${load} />
+    ${actions && selected.size > 0 && html`<div class="table-bar selected" role="group" aria-label="Selected rows"><b class="small">${number(selected.size)} selected</b>
+      ${actions([...selected.values()], () => setSelected(new Map()))}<span class="grow"></span><button class="button" onClick=${() => setSelected(new Map())}>Clear</button></div>`}
     ${page && rows.length === 0 && !error && html`<div class="body">${wanted ? html`<p class="soft">Nothing matches “${wanted}”.</p>` : empty}</div>`}
     ${rows.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label=${`Table of ${label}`}>
-      <table class="cards"><thead><tr>${columns.map((column) => header(column, sort, setSort))}</tr></thead>
-        <tbody>${rows.map((row) => html`<tr key=${id(row)}>${columns.map((column, place) => cell(column, row, place))}</tr>`)}</tbody>
+      <table class="cards"><thead><tr>${actions && html`<th scope="col" class="select"><input type="checkbox" aria-label=${`Select all ${label} shown`}
+        checked=${rows.every((row) => selected.has(id(row)))} onChange=${(event) => select(rows, event.target.checked)} /></th>`}${columns.map((column) => header(column, sort, setSort))}</tr></thead>
+        <tbody>${rows.map((row) => html`<tr key=${id(row)}>${actions && html`<td class="select"><input type="checkbox" aria-label=${`Select ${id(row)}`}
+          checked=${selected.has(id(row))} onChange=${(event) => select([row], event.target.checked)} /></td>`}${columns.map((column, place) => cell(column, row, place))}</tr>`)}</tbody>
       </table></div>`}
     ${(starts.length > 1 || page?.next) && html`<nav class="pages" aria-label=${`Pages of ${label}`}>
       <button class="button" disabled=${starts.length < 2} onClick=${() => setStarts(starts.slice(0, -1))}>Previous</button>

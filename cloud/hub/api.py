@@ -22,16 +22,17 @@ from cloud.hub.fleet import FleetState
 from cloud.hub.fleet_view import (
     SORTS,
     FleetCondition,
-    FleetView,
+    FleetViews,
     GatewayQuery,
+    InvalidRow,
     SeenGateway,
     count_sites,
     find_causes,
 )
-from cloud.hub.groups import Key
+from cloud.hub.gateways_http import csv_response, view_routes
 from cloud.hub.health import HubHealth
 from cloud.hub.json_http import json_response
-from cloud.hub.labels import LabelError, Labels, parse_selector
+from cloud.hub.labels import LabelError, parse_selector
 from cloud.hub.limits import HELD_SHOWN_MAX, MARKS_SHOWN_MAX, PAGE_GATEWAYS, PAGE_GATEWAYS_MAX
 from cloud.hub.metrics import Metrics
 from cloud.hub.peers import DEFAULT_TENANT
@@ -67,6 +68,8 @@ def application(
     dev: bool,
     now_us: Callable[[], int],
     clock: Callable[[], float],
+    views: FleetViews,
+    alerts: Callable[[], Mapping[str, int]],
     more: Sequence[HttpRoute] = (),
 ) -> Starlette:
     """Return the ASGI application.
@@ -74,9 +77,10 @@ def application(
     Every response is JSON except the page, its files and the metrics. All other paths except the health need the right
     to view, and show data within the user's scope (`cloud.hub.scope`).
 
-    `now_us`: UTC microseconds; `clock`: monotonic seconds; `more`: routes that check rights themselves.
+    `now_us`: UTC microseconds; `clock`: monotonic seconds; `alerts` returns their number by state; `more`: routes that
+    check rights themselves.
     """
-    api = Api(fleet, committer, metrics, health, access, dev, now_us, clock)
+    api = Api(fleet, committer, metrics, health, access, dev, now_us, clock, views, alerts)
     fleet_wide = needing(functools.partial(require_fleet, access))
     assets = StaticAssets([resources.files("bridge.console"), resources.files("cloud.console").joinpath("pages")])
     page = ConsolePage("Waypost hub", assets, "hub.js")
@@ -89,7 +93,9 @@ def application(
         HttpRoute("/api/v1/status", api.scoped(api.status), methods=PURE),
         HttpRoute("/api/v1/fleet", api.scoped(api.fleet), methods=PURE),
         HttpRoute("/api/v1/gateways", api.scoped(api.gateways), methods=PURE),
+        HttpRoute("/api/v1/gateways.csv", api.scoped(api.gateways_file), methods=PURE),
         HttpRoute("/api/v1/gateways/{name:path}", api.scoped(api.gateway), methods=PURE),
+        *view_routes(committer, access),
         *more,
     ]
     app = web_application(routes, access)
@@ -131,6 +137,8 @@ class Api:
         dev: bool,
         now_us: Callable[[], int],
         clock: Callable[[], float],
+        views: FleetViews,
+        alerts: Callable[[], Mapping[str, int]],
     ) -> None:
         self._fleet = fleet
         self._committer = committer
@@ -143,8 +151,8 @@ class Api:
         self._started_at_us = now_us()
         self._feeds: dict[str | None, LiveFeed] = {}
         """Live figures by tenant; None: of the whole fleet."""
-        self._views: dict[str | None, FleetView] = {}
-        """Lists of gateways by tenant; None: of the whole fleet."""
+        self._views = views
+        self._alerts = alerts
 
     def scoped(self, answer: Scoped) -> Answer:
         """Wrap an endpoint: refuse users without the right to view, and pass the scope of the others."""
@@ -241,12 +249,13 @@ class Api:
             "loop": {"lag_s": self._health.lag.recent_s, "lag_s_max": self._health.lag.longest_s},
             "log": logs.figures()._asdict(),
             "problems": self._health.problems(),
+            "alerts": self._alerts(),
         }
 
     async def fleet(self, _request: Request, scope: Scope) -> Response:
         """Show the gateways by state, troubles with one likely cause, and sites."""
         try:
-            seen = await self._view(scope).gateways()
+            seen = await self._views.of(scope.tenant).gateways()
         except RegistryError as error:
             return json_response({"error": str(error)}, 503)
         states = Counter(one.condition.value for one in seen)
@@ -260,28 +269,29 @@ class Api:
         Query: ``?q=PART&state=danger|offline|…&selector=site=berlin&sort=[-]danger|name|…&after=NEXT&limit=N``.
         """
         try:
-            query, start, limit = _gateway_query(request)
-            found = await self._view(scope).select(query)
+            query, after, limit = _gateway_query(request)
+            found = await self._views.of(scope.tenant).select(query)
+            start = query.following(found, after) if after else 0
+        except InvalidRow:
+            return RequestRefused(400, "after must be the `next` of a page with the same sort").response()
         except RequestRefused as refused:
             return refused.response()
         except RegistryError as error:
             return json_response({"error": str(error)}, 503)
         page, now_s = found[start : start + limit], self._clock()
         rows = [_summary(one, now_s, self._now_us()) for one in page]
-        following = str(start + limit) if start + limit < len(found) else None
+        following = query.row(page[-1]) if start + limit < len(found) else None
         return json_response({"gateways": rows, "next": following, "total": len(found)})
 
-    def _view(self, scope: Scope) -> FleetView:
-        """Return the list of a scope."""
-        found = self._views.get(scope.tenant)
-        if found is None:
-
-            async def read_labels() -> Mapping[Key, Labels]:
-                return await self._committer.read(lambda registry: registry.directory.labels())
-
-            found = FleetView(self._fleet, scope.tenant, self._now_us, self._clock, read_labels)
-            self._views[scope.tenant] = found
-        return found
+    async def gateways_file(self, request: Request, scope: Scope) -> Response:
+        """Return all gateways of a query as CSV."""
+        try:
+            query, _, _ = _gateway_query(request)
+            return csv_response(await self._views.of(scope.tenant).select(query))
+        except RequestRefused as refused:
+            return refused.response()
+        except RegistryError as error:
+            return json_response({"error": str(error)}, 503)
 
     @staticmethod
     def _tenant(scope: Scope) -> str:
@@ -292,7 +302,7 @@ class Api:
         """Show one gateway with its marks: how far each address has landed."""
         tenant, name = request.query_params.get("tenant", self._tenant(scope)), request.path_params["name"]
         try:
-            gateway = await self._view(scope).one((tenant, name))
+            gateway = await self._views.of(scope.tenant).one((tenant, name))
             if gateway is None:
                 return json_response({"error": f"no gateway {name} in tenant {tenant}"}, 404)
             marks, total = await self._committer.read(functools.partial(_marks, tenant=tenant, name=name))
@@ -316,14 +326,12 @@ def _marks(registry: Registry, *, tenant: str, name: str) -> tuple[list[dict[str
     return shown, len(known.landed)
 
 
-def _gateway_query(request: Request) -> tuple[GatewayQuery, int, int]:
-    """Return what a request asks for, the place of the first row, and the number of rows. Raises RequestRefused."""
+def _gateway_query(request: Request) -> tuple[GatewayQuery, str, int]:
+    """Return what a request asks for, the row before the first one, and the number of rows. Raises RequestRefused."""
     query = request.query_params
-    limit, after = query.get("limit", str(PAGE_GATEWAYS)), query.get("after") or "0"
+    limit, after = query.get("limit", str(PAGE_GATEWAYS)), query.get("after", "")
     if not (_is_number(limit) and 0 < int(limit) <= PAGE_GATEWAYS_MAX):
         raise RequestRefused(400, f"limit must be a number from 1 to {PAGE_GATEWAYS_MAX}")
-    if not _is_number(after):
-        raise RequestRefused(400, "after must be the `next` of the page before")
     sort, state = query.get("sort") or "danger", query.get("state", "")
     key = sort.removeprefix("-")
     if key not in SORTS:
@@ -334,7 +342,7 @@ def _gateway_query(request: Request) -> tuple[GatewayQuery, int, int]:
         selector = parse_selector(query["selector"]) if query.get("selector") else None
     except LabelError as error:
         raise RequestRefused(400, str(error)) from None
-    return GatewayQuery(query.get("q", ""), state, selector, key, sort.startswith("-")), int(after), int(limit)
+    return GatewayQuery(query.get("q", ""), state, selector, key, sort.startswith("-")), after, int(limit)
 
 
 def _is_number(text: str) -> bool:

@@ -27,8 +27,12 @@ from bridge.hidden import hides
 from bridge.hub_addresses import COMMANDS, DESIRED
 from bridge.intake import Intake
 from bridge.resources.endpoint import ListenEndpoint
+from bridge.resources.endpoint import authority as host_and_port
 from bridge.transport.driver import ConnectionDriver
 from cloud.hub.acceptor import Acceptor, PeerNotServed, Serve
+from cloud.hub.alerts.http import routes as alert_routes
+from cloud.hub.alerts.measures import PROOF, HubFigures, HubMeasures
+from cloud.hub.alerts.service import HubAlerts
 from cloud.hub.api import application
 from cloud.hub.commands.applications import CommandApplications, CommandEntry, CommandInterception
 from cloud.hub.commands.http import routes as command_routes
@@ -52,7 +56,9 @@ from cloud.hub.enrolment.http import routes as enrolment_routes
 from cloud.hub.enrolment.registration import Registration
 from cloud.hub.enrolment.revocation_record import RevocationRecord
 from cloud.hub.enrolment.service import Enrolment
+from cloud.hub.enrolment.token_http import routes as token_routes
 from cloud.hub.fleet import FleetState
+from cloud.hub.fleet_view import FleetViews
 from cloud.hub.groups import Key
 from cloud.hub.health import HubHealth
 from cloud.hub.lander import Lander
@@ -223,6 +229,8 @@ class HubServer:
         if self._desired is not None:
             self.sources[DESIRED] = self._desired
         self._certificates: Certificates | None = None
+        self._url = ""
+        """URL for gateways."""
         self._health = self._make_health()
         self._metrics = Metrics(
             self._fleet,
@@ -243,6 +251,37 @@ class HubServer:
             configured=self._desired.reported if self._desired is not None else ignore_report,
             tenants=configuration.tenants,
             later=loop.call_later,
+        )
+        self._views = FleetViews(self._fleet, self._committer, now_us=_now_us, clock=loop.time)
+        self._alerts = HubAlerts(
+            registry,
+            writer_id(configuration.data),
+            HubMeasures(self._figures, configuration.data / PROOF, _now_us()),
+            self._views.of(None).gateways,
+            time.time,
+            name=socket.gethostname(),
+        )
+
+    def _gateway_url(self, port: int) -> str:
+        """Return the URL of this hub for gateways."""
+        enroller = self._configuration.enroller
+        name = str(enroller.names[0]) if enroller is not None and enroller.names else socket.gethostname()
+        return f"amqps://{host_and_port(name, port)}"
+
+    def _alert_counts(self) -> dict[str, int]:
+        """Return the number of alerts by state."""
+        return self._alerts.figures._asdict()
+
+    def _figures(self) -> HubFigures:
+        """Return the hub's own figures for the alert rules."""
+        desired, fault = self._desired, self._committer.fault
+        return HubFigures(
+            problems=self._health.problems(),
+            landing_failing=self._committer.failing,
+            landing_reason=fault.reason if fault is not None else "",
+            commands=self._commands.figures,
+            halted=desired.figures.halted if desired is not None else None,
+            configurations=desired.figures.gateways if desired is not None else {},
         )
 
     def _make_enrolment(self, own: ListenerCredentials, registry: sa.URL) -> Enrolment | None:
@@ -289,6 +328,7 @@ class HubServer:
             tls=self._tls,
             enrolment=self._enrolment,
             commands=lambda: self._commands.trouble,
+            alerts=lambda: self._alerts.trouble,
             desired=self._desired,
             tenants=self._configuration.tenants,
             older_copy=self._older_copy,
@@ -354,11 +394,15 @@ class HubServer:
             dev=configuration.dev,
             now_us=_now_us,
             clock=clock,
+            views=self._views,
+            alerts=self._alert_counts,
             more=[
                 *session_routes(access, may_operate),
+                *alert_routes(self._alerts, access),
                 *command_routes(self._commands, access),
                 *(desired_routes(self._desired, access) if self._desired is not None else ()),
                 *(enrolment_routes(self._enrolment, time.time) if self._enrolment is not None else ()),
+                *(token_routes(self._enrolment, access, lambda: self._url) if self._enrolment is not None else ()),
             ],
         )
         http_host = configuration.http
@@ -368,12 +412,7 @@ class HubServer:
             await self._start_users()
             if self._tls is not None:
                 self._certificates = Certificates(self._tls, protocols=() if configuration.dev else (ALPN,))
-            if self._enrolment is not None:
-                await self._enrolment.open()
-                await self._store_own_certificate(self._enrolment)
-            if self._desired is not None:
-                await self._desired.open()
-            await self._commands.open()
+            await self._open_services()
             guarded = TracedRequests(Guard(app, site, lambda: not access.open), self._connections.tracer)
             secure = None if configuration.dev else self._certificates
             frames = Frames(
@@ -385,7 +424,9 @@ class HubServer:
                 amqp = configuration.amqp
                 others = {ALPN: http.admit} if secure is not None else None
                 host, port = await self._connections.start(amqp.host, amqp.port, self._certificates, others)
+                self._url = self._gateway_url(port)
                 self._health.start()
+                self._alerts.start()
                 ready(ListenEndpoint(host, port), http.endpoint)
                 await self._until(stop)
                 log.info("stopping: landing received messages first")
@@ -396,12 +437,9 @@ class HubServer:
             raise HubError(str(error)) from error
         finally:
             self._health.stop()
+            await self._alerts.close()
             await self._finish()
-            await self._commands.close()
-            if self._desired is not None:
-                await self._desired.close()
-            if self._enrolment is not None:
-                await self._enrolment.close()
+            await self._close_services()
             if self._users is not None:
                 await self._users.stop()
             if self._issuer is not None:
@@ -410,6 +448,24 @@ class HubServer:
             self._threads.stop()
             self._executor.submit(self._registry.close)
             self._executor.shutdown()
+
+    async def _open_services(self) -> None:
+        """Open the services with connections to the registry of their own. Raises `RegistryError`."""
+        if self._enrolment is not None:
+            await self._enrolment.open()
+            await self._store_own_certificate(self._enrolment)
+        if self._desired is not None:
+            await self._desired.open()
+        await self._commands.open()
+        await self._alerts.open()
+
+    async def _close_services(self) -> None:
+        """Close what `_open_services` has opened."""
+        await self._commands.close()
+        if self._desired is not None:
+            await self._desired.close()
+        if self._enrolment is not None:
+            await self._enrolment.close()
 
     def _make_access(self) -> HttpAccess:
         """Make the access over HTTP, with sessions and the operator token of the data directory."""

@@ -13,7 +13,9 @@ from tests.console.visit import NARROW, PHONE, visiting
 from tests.support.processes import Waypost, edge, free_port, hub, wait_until
 
 GATEWAY_PAGES = ("overview", "devices", "devices?show=refused", "addresses", "bridge", "store", "system")
-HUB_PAGES = ("fleet", "fleet?show=all", "rollouts", "commands", "lake", "system")
+ALERT_PAGES = tuple(f"alerts?show={each}" for each in ("open", "pending", "resolved", "mutes", "rules", "receivers"))
+FLEET_PAGES = ("fleet", "fleet?show=all", "enrolment", "configuration", "rollouts", "commands")
+HUB_PAGES = (*FLEET_PAGES, *ALERT_PAGES, "lake", "system")
 FIRST_LOAD_BYTES_MAX = 70_000
 SECOND_LOAD_BYTES_MAX = 8_000
 """The page itself, and the API's answers that the overview asks for."""

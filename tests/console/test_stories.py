@@ -6,6 +6,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 
 import paho.mqtt.client as paho
@@ -16,7 +17,8 @@ from tests.console.visit import PHONE, visiting
 from tests.fault.hostile.web import gateway_of
 from tests.support.command import PROGRAM
 from tests.support.configured_gateway import gateway_with, user
-from tests.support.processes import Waypost
+from tests.support.http_client import ask, status
+from tests.support.processes import Waypost, edge, hub, wait_until
 
 USERS = "".join((user("viewer", "view"), user("boss", "manage"), user("pump7", "send, recv")))
 
@@ -130,3 +132,26 @@ def test_connected_device_is_shown_and_disconnected(browser: Browser, guarded: W
             visit.wrong.clear()  # the page asks for the client, which had no session and is not known any more
     finally:
         client.loop_stop()
+
+
+def test_alert_is_muted_with_a_reason(browser: Browser, tmp_path: Path) -> None:
+    """Clicks: the alert, Mute, the reason, Mute."""
+    with hub(tmp_path) as server:
+        rule = "/api/v1/alert-rules/WaypostUplinkAway"
+        assert ask(server, "PATCH", rule, b'{"for_s": 0}').status == HTTPStatus.OK
+        options = ("--hub", f"amqp://127.0.0.1:{server.port('amqp')}", "--gateway", "hall", "--forward", "plant/#")
+        with edge(tmp_path, "gw", *options):
+            wait_until(lambda: status(server)["gateways"]["connected"] == 1, timeout_s=60, what="it is connected")
+        with visiting(browser, base_of(server)) as visit:
+            page = visit.page
+            visit.open("#/alerts")
+            page.get_by_role("link", name="it is not connected").first.click(timeout=60_000)
+            page.get_by_role("button", name="Mute…").click()
+            dialog = page.get_by_role("dialog")
+            dialog.get_by_label("Reason").fill("works on the mast")
+            assert visit.violations() == []
+            dialog.get_by_role("button", name="Mute", exact=True).click()
+            page.get_by_text("muted until").first.wait_for(timeout=60_000)
+            visit.open("#/alerts?show=mutes")
+            visit.see("works on the mast")
+            assert visit.violations() == []

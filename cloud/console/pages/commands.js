@@ -6,7 +6,7 @@ import { ActionButton, Dialog, Empty, ErrorNote, Name, Panel, Pill, Time } from 
 import { address } from "./route.js";
 import { useSession } from "./session.js";
 import { useEvery } from "./state.js";
-import { plain } from "./text.js";
+import { counted, number, plain } from "./text.js";
 
 const TONES = { delivered: "good", expired: "bad", rejected: "bad", cancelled: "idle", waiting: "warn", sent: "warn", queued: "warn" };
 const OPEN = ["waiting", "sent", "queued"];
@@ -14,7 +14,7 @@ const OPEN = ["waiting", "sent", "queued"];
 export function Commands({ query }) {
   const [found, setFound] = useState(null);
   const [error, setError] = useState(null);
-  const [writing, setWriting] = useState(false);
+  const [writing, setWriting] = useState(Boolean(query.selector));
   const { manage } = useSession();
   async function load() {
     try {
@@ -40,32 +40,58 @@ export function Commands({ query }) {
           <td>${OPEN.includes(one.state) && html`<${ActionButton} label="Cancel" allowed=${manage} action=${() => del(`/api/v1/commands/${encodeURIComponent(one.id)}`)} onDone=${load} />`}</td>
         </tr>`)}</tbody></table></div>`}
     <//>
-    ${writing && html`<${NewCommand} gateway=${query.gateway ?? ""} close=${() => setWriting(false)} sent=${() => { setWriting(false); load(); }} />`}`;
+    ${writing && html`<${NewCommand} gateway=${query.gateway ?? ""} selector=${query.selector ?? ""} close=${() => setWriting(false)} sent=${() => { setWriting(false); load(); }} />`}`;
 }
 
-const FIELDS = [["gateway", "Gateway"], ["device", "Device"], ["name", "Command"]];
+const FIELDS = [["device", "Device"], ["name", "Command"]];
+const WHEN = { now: "good", "when it connects": "warn", never: "bad" };
 
-function NewCommand({ gateway, close, sent }) {
-  const [draft, setDraft] = useState({ gateway, device: "", name: "", payload: "", ttl_s: 60 });
+function NewCommand({ gateway, selector, close, sent }) {
+  const [draft, setDraft] = useState({ gateway, selector, device: "", name: "", payload: "", ttl_s: 60 });
+  const [rehearsal, setRehearsal] = useState(null);
   const [error, setError] = useState(null);
   const [running, setRunning] = useState(false);
-  const change = (field) => (event) => setDraft({ ...draft, [field]: event.target.value });
-  async function submit(event) {
-    event.preventDefault();
+  const many = draft.selector !== "";
+  const change = (field) => (event) => {
+    setDraft({ ...draft, [field]: event.target.value });
+    setRehearsal(null);
+  };
+  const body = () => ({ ...draft, gateway: many ? "" : draft.gateway, ttl_s: Number(draft.ttl_s) });
+  async function run(work) {
     setRunning(true);
+    setError(null);
     try {
-      await post("/api/v1/commands", { ...draft, ttl_s: Number(draft.ttl_s) });
-      sent();
+      await work();
     } catch (failed) {
       setError(failed);
-      setRunning(false);
     }
+    setRunning(false);
   }
-  return html`<${Dialog} title="Send a command" close=${close}><form class="stack" onSubmit=${submit}>
+  const look = () => run(async () => setRehearsal(await post("/api/v1/commands/rehearsal", body())));
+  const send = () => run(async () => {
+    const made = await post(withQuery("/api/v1/commands", { expected: many ? rehearsal.total : "" }), body());
+    if (!made.refused?.length) sent();
+    else setError(new Error(`Sent to ${made.commands.length}. Not to ${made.refused.map((one) => `${one.gateway}: ${one.why}`).join("; ")}`));
+  });
+  const ready = !many || rehearsal !== null;
+  return html`<${Dialog} title="Send a command" close=${close}><form class="stack" onSubmit=${(event) => { event.preventDefault(); ready ? send() : look(); }}>
+    <label class="field">Gateway<input class="input" required=${!many} disabled=${many} value=${many ? "" : draft.gateway} onInput=${change("gateway")} /></label>
+    <label class="field">Or all gateways with labels, as in site=lyon<input class="input" value=${draft.selector} onInput=${change("selector")} /></label>
     ${FIELDS.map(([field, label]) => html`<label class="field">${label}<input class="input" required value=${draft[field]} onInput=${change(field)} /></label>`)}
     <label class="field">Payload<textarea class="input mono" rows="3" onInput=${change("payload")}>${draft.payload}</textarea></label>
     <label class="field">Time to live in seconds<input class="input" type="number" min="1" required value=${draft.ttl_s} onInput=${change("ttl_s")} /></label>
+    ${rehearsal && html`<${Rehearsal} found=${rehearsal} />`}
     <${ErrorNote} error=${error} />
-    <div class="do"><button class="button main" disabled=${running}>Send</button><button class="button" type="button" onClick=${close}>Cancel</button></div>
+    <div class="do">${ready && html`<button class="button main" disabled=${running}>${many ? `Send to ${counted(rehearsal.total, "gateway")}` : "Send"}</button>`}
+      <button class="button ${ready ? "" : "main"}" type="button" disabled=${running} onClick=${look}>Who would get it?</button><button class="button" type="button" onClick=${close}>Cancel</button></div>
   </form><//>`;
+}
+
+/** Who would get a command, and when. */
+function Rehearsal({ found }) {
+  const odd = found.gateways.filter((one) => one.when !== "now").slice(0, 8);
+  return html`<section aria-label="Who would get it" role="status" class="stack"><p><b>${counted(found.total, "gateway")}</b>: ${number(found.now)} now, ${number(found.later)} when they connect
+      within the time to live, ${number(found.never)} never.</p>
+    ${odd.map((one) => html`<p key=${one.gateway} class="small"><${Pill} tone=${WHEN[one.when]}>${one.when}<//> <${Name}>${one.gateway}<//>${one.why ? `: ${plain(one.why)}` : html` <span class="soft">last seen <${Time} at=${one.last_seen} relative /></span>`}</p>`)}
+  </section>`;
 }

@@ -1,11 +1,12 @@
 // Fleet: the gateways in danger first, one row a cause.
 
-import { get } from "./api.js";
+import { get, withQuery } from "./api.js";
 import { Spark } from "./chart.js";
 import { html, useState } from "./html.js";
 import { Choice, Empty, ErrorNote, Meter, Name, Panel, Pill, Problem, Time } from "./parts.js";
 import { address, go } from "./route.js";
 import { useEvery } from "./state.js";
+import { FleetActions, Views } from "./fleet_actions.js";
 import { GatewayPage } from "./gateway_page.js";
 import { PagedTable } from "./table.js";
 import { bytes, counted, duration, number, plain, rate } from "./text.js";
@@ -71,13 +72,15 @@ export function Fleet({ rest, query, figures: status }) {
     ${fleet && fleet.total > 0 && html`<${States} fleet=${fleet} />`}
     ${fleet?.causes.length > 0 && html`<${Causes} causes=${fleet.causes} />`}
     <${Panel} title="Gateways" flush extra=${html`<${Choice} label="Show" options=${FILTERS} value=${shown} choose=${choose} />`}>
-      ${query.selector && html`<p class="table-bar">with <span class="tag">${plain(query.selector)}</span> <a href=${address("fleet")}>all gateways</a></p>`}
+      <div class="table-bar"><${Views} query=${query} /><span class="grow"></span>
+        ${query.selector && html`<span>with <span class="tag">${plain(query.selector)}</span> <a href=${address("fleet")}>all gateways</a></span>`}
+        <a class="small" href=${withQuery("/api/v1/gateways.csv", { state: shown === "all" ? "" : shown, selector: query.selector ?? "" })} download>CSV</a></div>
       <${PagedTable} key=${shown} label="gateways" path="/api/v1/gateways" items="gateways" columns=${COLUMNS} id=${key}
         query=${{ state: shown === "all" ? "" : shown, selector: query.selector ?? "" }}
+        actions=${(gateways, clear) => html`<${FleetActions} gateways=${gateways} clear=${clear} configures=${status !== null && !status.dev} />`}
         empty=${status?.gateways.known
           ? html`<${Empty} title="Every gateway is well">None is offline, behind, or in need of a look. <a href=${address("fleet", "", { show: "all" })}>Show all</a><//>`
-          : html`<${Empty} title="No gateway has connected yet">Make a token with <code>waypost token create</code>, and give it to a gateway:
-            <code>waypost enrol</code>.<//>`} />
+          : html`<${Empty} title="No gateway has connected yet"><a href=${address("enrolment")}>Make a token</a>, and give it to a gateway.<//>`} />
     <//>
     ${fleet?.sites.length > 0 && html`<${Sites} sites=${fleet.sites} />`}`;
 }

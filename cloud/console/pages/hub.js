@@ -12,9 +12,14 @@ const live = new LiveTopic("status", "/api/v1/status");
 
 /** @type {import("./frame.js").Page[][]} */
 const GROUPS = [
-  [{ page: "fleet", label: "Fleet", icon: "home", key: "f", view: Fleet, count: countProblems }],
   [
+    { page: "fleet", label: "Fleet", icon: "home", key: "f", view: Fleet, count: countProblems },
+    { page: "alerts", label: "Alerts", icon: "alerts", key: "a", view: lazy(() => import("./alerts.js"), "Alerts"), count: countAlerts },
+  ],
+  [
+    { page: "configuration", label: "Configuration", icon: "configuration", key: "o", view: lazy(() => import("./configuration.js"), "Configuration") },
     { page: "rollouts", label: "Roll-outs", icon: "pulse", key: "r", view: lazy(() => import("./rollouts.js"), "Rollouts") },
+    { page: "enrolment", label: "Enrolment", icon: "enrolment", key: "e", view: lazy(() => import("./enrolment.js"), "Enrolment") },
     { page: "commands", label: "Commands", icon: "commands", key: "c", view: lazy(() => import("./commands.js"), "Commands") },
   ],
   [
@@ -26,6 +31,10 @@ const GROUPS = [
 function countProblems(status) {
   const offline = status.gateways.known - status.gateways.connected;
   return { count: (status.problems ?? []).filter((problem) => problem.severity === "error").length + offline, tone: "warn" };
+}
+
+function countAlerts(status) {
+  return { count: status.alerts?.firing ?? 0, tone: status.alerts?.critical ? "bad" : "warn" };
 }
 
 function state(status) {

@@ -11,11 +11,14 @@ import { counted, number, plain } from "./text.js";
 const TONES = { running: "good", done: "good", halted: "bad", paused: "warn", aborted: "idle" };
 const SHADES = { done: "mg", confirmed: "mg", failed: "mb", waiting: "mi", sent: "m2", trying: "m2" };
 
+const ORDER = { failed: 0, done: 2, confirmed: 2 };
+const SHOWN_MAX = 200;
+
 export function Rollouts({ rest, figures: status }) {
   if (status === null) return null;
   if (status.dev) {
     return html`<${Panel} title="Roll-outs"><${Empty} title="This hub configures no gateways">In development mode it has no authority that could sign
-      configurations: <code>waypost hub init</code> makes one.<//><//>`;
+      configurations. Run the hub without <code>--dev</code>.<//><//>`;
   }
   return rest ? html`<${Rollout} id=${rest} />` : html`<${List} />`;
 }
@@ -34,7 +37,7 @@ function List() {
   useEvery(5, load);
   return html`<${ErrorNote} error=${error} retry=${load} />
     ${found?.length === 0 && html`<${Panel} title="Roll-outs"><${Empty} title="No roll-out yet">A roll-out brings a configuration to many gateways in
-      waves, and stops by itself when gateways fail: <code>waypost rollout start</code>.<//><//>`}
+      waves, and stops by itself when gateways fail. <a href=${address("configuration", "", { edit: "new" })}>Start from a configuration</a><//><//>`}
     ${found?.map((one) => html`<${Panel} key=${one.id} title=${one.note || `Roll-out ${one.id}`} extra=${html`<${Pill} tone=${TONES[one.state]}>${one.state}<//>`}>
       <${Waves} rollout=${one} /><p class="small"><a href=${address("rollouts", String(one.id))}>Gateways</a>
         <span class="soft"> · started <${Time} at=${one.made_at} /> by <${Name}>${one.made_by}<//></span></p><//>`)}`;
@@ -67,10 +70,12 @@ function Rollout({ id }) {
   if (found === null) return html`${back}<${ErrorNote} error=${error} retry=${load} />`;
   const act = (verb) => () => post(`${path}/${verb}`);
   const open = ["running", "paused", "halted"].includes(found.state);
-  const members = found.members ?? [];
+  const members = [...(found.members ?? [])].sort((one, other) => (ORDER[one.phase] ?? 1) - (ORDER[other.phase] ?? 1) || one.wave - other.wave);
+  const failed = members.filter((one) => one.phase === "failed");
   return html`${back}<${ErrorNote} error=${error} />
     <${Panel} title=${found.note || `Roll-out ${found.id}`} extra=${html`<${Pill} tone=${TONES[found.state]}>${found.state}<//>`}>
       <${Waves} rollout=${found} />
+      ${failed.length > 0 && html`<p class="small"><span class="bad-t">${counted(failed.length, "gateway")} failed.</span> ${open ? html`Go on leaves ${failed.length === 1 ? "it" : "them"} out; the reason is below.` : ""}</p>`}
       ${open && html`<div class="do">
         ${found.state === "running"
           ? html`<${ActionButton} label="Pause" allowed=${manage} action=${act("pause")} onDone=${load} />`
@@ -80,6 +85,7 @@ function Rollout({ id }) {
     <//>
     <${Panel} title="Gateways" flush><div class="scroll" tabindex="0" role="region" aria-label="Table of gateways"><table class="cards">
       <thead><tr><th scope="col">Gateway</th><th scope="col" class="n">Wave</th><th scope="col">Phase</th><th scope="col">Reason</th></tr></thead>
-      <tbody>${members.map((one) => html`<tr key=${one.gateway}><th scope="row"><${Name}>${one.gateway}<//></th><td class="n" data-label="Wave">${one.wave}</td>
-        <td data-label="Phase" class=${one.phase === "failed" ? "bad-t" : ""}>${one.phase}</td><td class="what">${plain(one.why ?? "")}</td></tr>`)}</tbody></table></div><//>`;
+      <tbody>${members.slice(0, SHOWN_MAX).map((one) => html`<tr key=${one.gateway}><th scope="row"><a href=${address("fleet", `${found.tenant}/${one.gateway}`)}><${Name}>${one.gateway}<//></a></th><td class="n" data-label="Wave">${one.wave}</td>
+        <td data-label="Phase" class=${one.phase === "failed" ? "bad-t" : ""}>${one.phase}</td><td class="what">${plain(one.why ?? "")}</td></tr>`)}</tbody></table></div>
+      ${members.length > SHOWN_MAX && html`<p class="table-bar soft small">${number(SHOWN_MAX)} of ${number(members.length)}, failed ones first</p>`}<//>`;
 }

@@ -1,0 +1,146 @@
+"""Routes about many gateways: as CSV, and saved views of the list.
+
+``GET  /api/v1/gateways.csv``      all gateways of a query, as `GET /api/v1/gateways` takes it
+``GET  /api/v1/views``             the user's saved views
+``PUT|DELETE /api/v1/views/<name>`` save or delete one: ``{"page": "fleet", "query": "show=all&selector=site%3Dlyon"}``
+
+Saved views belong to the user who sends the request.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cloud.hub.committer import Committer
+from cloud.hub.fleet_view import SeenGateway
+from cloud.hub.json_http import NOT_KEPT, json_response
+from cloud.hub.labels import format_labels
+from cloud.hub.limits import SAVED_VIEWS_MAX, VIEW_BYTES_MAX
+from cloud.hub.registry.views import SavedView
+from cloud.hub.scope import scope_of
+from cloud.lake.faults import RegistryError
+from edge.broker.http.access import HttpAccess
+from edge.broker.http.application import Answer
+from edge.broker.http.body import read_body
+from edge.broker.http.refusal import RequestRefused
+from edge.broker.http.route import PURE, HttpRoute
+from edge.output.text import cell
+from edge.output.times import moment_us
+
+VIEWS: Final = "/api/v1/views"
+COLUMNS: Final = (
+    "tenant", "gateway", "state", "why", "since", "connected", "last_seen", "waiting_messages", "waiting_bytes",
+    "room_hours", "version", "labels",
+)  # fmt: skip
+"""Columns of the CSV file."""
+
+
+class ViewRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """View to save."""
+
+    page: Annotated[str, msgspec.Meta(pattern=r"^[a-z]{1,32}$")]
+    query: Annotated[str, msgspec.Meta(max_length=1_000)]
+
+
+def csv_response(gateways: Sequence[SeenGateway]) -> Response:
+    """Return gateways as a CSV file."""
+    text = "".join(_lines(gateways))
+    headers = {**NOT_KEPT, "Content-Disposition": 'attachment; filename="gateways.csv"'}
+    return Response(text, media_type="text/csv", headers=headers)
+
+
+def _lines(gateways: Sequence[SeenGateway]) -> Iterator[str]:
+    line = io.StringIO()
+    writer = csv.writer(line)
+    for row in (COLUMNS, *map(_row, gateways)):
+        writer.writerow(row)
+        yield line.getvalue()
+        line.seek(0)
+        line.truncate()
+
+
+def _row(seen: SeenGateway) -> list[Any]:
+    gateway, status = seen.gateway, seen.gateway.status or {}
+    room = None if seen.room_hours is None else round(seen.room_hours, 1)
+    return [
+        cell(gateway.tenant),
+        cell(gateway.name),
+        seen.condition.value,
+        seen.why,
+        moment_us(seen.since_us) if seen.since_us else "",
+        "yes" if gateway.connected else "no",
+        moment_us(gateway.last_seen),
+        status.get("backlog_messages"),
+        status.get("backlog_bytes"),
+        room,
+        cell(str(status.get("version") or "")),
+        cell(format_labels(seen.labels)),
+    ]
+
+
+def view_routes(committer: Committer, access: HttpAccess) -> list[HttpRoute]:
+    """Return the routes of saved views."""
+    api = _ViewApi(committer, access)
+    return [
+        HttpRoute(VIEWS, _answered(api.all), methods=PURE),
+        HttpRoute(VIEWS + "/{name}", _answered(api.put), methods=("PUT",)),
+        HttpRoute(VIEWS + "/{name}", _answered(api.delete), methods=("DELETE",)),
+    ]
+
+
+def _answered(answer: Answer) -> Answer:
+    async def behind(request: Request) -> Response:
+        try:
+            return await answer(request)
+        except RequestRefused as refused:
+            return refused.response()
+        except RegistryError as error:
+            return RequestRefused(503, str(error)).response()
+
+    return behind
+
+
+class _ViewApi:
+    """Endpoints. Every method raises what `_answered` translates."""
+
+    def __init__(self, committer: Committer, access: HttpAccess) -> None:
+        self._committer = committer
+        self._access = access
+
+    async def all(self, request: Request) -> Response:
+        user = await self._user(request)
+        found = await self._committer.read(lambda registry: registry.views.of(user))
+        return json_response({"views": [each._asdict() for each in found]})
+
+    async def put(self, request: Request) -> Response:
+        user, name = await self._user(request), request.path_params["name"]
+        body = await read_body(request, VIEW_BYTES_MAX, "a view")
+        try:
+            wanted = msgspec.json.decode(body, type=ViewRequest)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise RequestRefused(400, f"invalid view: {error}") from None
+        if not (name.isprintable() and 0 < len(name) <= 60):
+            raise RequestRefused(400, "the name of a view has 1 to 60 printable characters")
+        view = SavedView(name, wanted.page, wanted.query)
+        if not await self._committer.read(lambda registry: registry.views.put(user, view, SAVED_VIEWS_MAX)):
+            raise RequestRefused(409, f"you have {SAVED_VIEWS_MAX} views: delete one first")
+        return json_response(view._asdict())
+
+    async def delete(self, request: Request) -> Response:
+        user, name = await self._user(request), request.path_params["name"]
+        if not await self._committer.read(lambda registry: registry.views.delete(user, name)):
+            raise RequestRefused(404, f"you have no view {name[:60]}")
+        return json_response({"deleted": name})
+
+    async def _user(self, request: Request) -> str:
+        """Return the user, who needs the right to view. Raises `RequestRefused`."""
+        await scope_of(self._access, request)
+        async with self._access.admitted(request) as (grant, _):
+            return grant.user if grant is not None else ""

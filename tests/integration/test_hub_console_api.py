@@ -1,0 +1,152 @@
+"""What the hub's console asks for about many gateways: plans, rehearsals, saved views, files, revocation."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+
+from tests.support.enrolled import EnrolledFleet
+from tests.support.operator import HubOperator
+from tests.support.processes import wait_until
+
+YAML = "application/yaml"
+ADDRESS = b"""
+apiVersion: waypost/v1
+kind: Address
+metadata: {name: one}
+spec: {address: "one/#", type: topic}
+"""
+OTHER = ADDRESS.replace(b"one/#", b"two/#")
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EnrolledFleet]:
+    """Yield a hub with three gateways, of which one runs."""
+    with EnrolledFleet(tmp_path_factory.mktemp("fleet")) as running:
+        hall = running.enrol("hall", "site=lyon", "ring=canary")
+        running.enrol("yard", "site=lyon")
+        running.enrol("mast", "site=bern")
+        hall.start()
+        operator = HubOperator(running.hub)
+        wait_until(lambda: operator.get("status")["gateways"]["connected"] == 1, timeout_s=60, what="it is connected")
+        yield running
+
+
+@pytest.fixture
+def operator(fleet: EnrolledFleet) -> HubOperator:
+    return HubOperator(fleet.hub)
+
+
+def plan(operator: HubOperator, selector: str, body: bytes) -> dict[str, Any]:
+    answer = operator.send("POST", f"configurations/plan?selector={selector}", body, YAML)
+    assert answer.status == HTTPStatus.OK, answer
+    return dict(answer.document)
+
+
+class TestPlan:
+    def test_plan_counts_and_changes_nothing(self, operator: HubOperator) -> None:
+        found = plan(operator, "site%3Dlyon", ADDRESS)
+        assert (found["chosen"], found["changed"], found["unchanged"], found["excluded"]) == (2, 2, 0, 0)
+        assert found["gateways"] == ["hall", "yard"]
+        assert found["connected"] == 1
+        [difference] = found["differences"]
+        assert difference["gateways"] == 2
+        assert "+  address: one/#" in difference["diff"]
+        assert operator.get("selectors")["selectors"] == []
+        assert not any(each["wanted"] for each in operator.get("configurations")["gateways"])
+
+    def test_plan_says_what_is_the_same_and_what_it_overlaps(self, operator: HubOperator) -> None:
+        for selector, body in (("site%3Dlyon", ADDRESS), ("ring%3Dcanary", OTHER)):
+            sent = operator.send("POST", f"configurations?selector={selector}", body, YAML)
+            assert sent.status == HTTPStatus.CREATED, sent
+        found = plan(operator, "site%3Dlyon", ADDRESS)
+        assert (found["changed"], found["unchanged"]) == (1, 1)
+        assert found["overlaps"] == {"ring=canary": 1}
+        assert "-  address: two/#" in found["differences"][0]["diff"]
+        first, second = operator.get("selectors")["selectors"]
+        assert (first["selector"], first["matches"], first["effective"]) == ("ring=canary", 1, 1)
+        assert (second["selector"], second["matches"], second["effective"]) == ("site=lyon", 2, 1)
+        assert second["hidden_by"] == {"ring=canary": 1}
+        assert "one/#" in operator.get("selectors?selector=site%3Dlyon")["yaml"]
+        for selector in ("site%3Dlyon", "ring%3Dcanary"):
+            assert operator.send("DELETE", f"configurations?selector={selector}").status == HTTPStatus.OK
+
+    @pytest.mark.parametrize(
+        ("selector", "body", "wanted"),
+        [("site%3D", ADDRESS, 400), ("site%3Dlyon", b"kind: Unknown", 400), ("", ADDRESS, 400)],
+    )
+    def test_mistakes_are_refused(self, operator: HubOperator, selector: str, body: bytes, wanted: int) -> None:
+        answer = operator.send("POST", f"configurations/plan?selector={selector}", body, YAML)
+        assert answer.status == wanted, answer
+
+
+class TestRehearsal:
+    def test_rehearsal_says_who_gets_it_when(self, operator: HubOperator) -> None:
+        body = {"selector": "site=lyon", "device": "pump7", "name": "speed", "ttl_s": 60}
+        found = operator.send("POST", "commands/rehearsal", body).document
+        assert (found["total"], found["now"], found["later"], found["never"]) == (2, 1, 1, 0)
+        assert {each["gateway"]: each["when"] for each in found["gateways"]} == {
+            "hall": "now", "yard": "when it connects",
+        }  # fmt: skip
+        assert operator.get("commands")["commands"] == []
+
+    def test_unknown_gateway_never_gets_it(self, operator: HubOperator) -> None:
+        body = {"gateway": "nowhere", "device": "pump7", "name": "speed"}
+        [row] = operator.send("POST", "commands/rehearsal", body).document["gateways"]
+        assert row["when"] == "never"
+        assert "has no gateway nowhere" in row["why"]
+
+    def test_command_line_rehearses(self, fleet: EnrolledFleet) -> None:
+        words = ("command", "send", "--dry-run")
+        assert "now" in fleet.fleet(*words, "pump7@hall", "speed")
+        assert "when it connects within 1h" in fleet.fleet(*words, "pump7@mast", "speed")
+        assert "never" in fleet.fleet(*words, "pump7@nowhere", "speed", code=1)
+
+    def test_command_to_a_selector_is_one_for_each_gateway(self, operator: HubOperator) -> None:
+        body = {"selector": "site=lyon", "device": "pump7", "name": "speed", "ttl_s": 60}
+        late = operator.send("POST", "commands?expected=3", body)
+        assert late.status == HTTPStatus.CONFLICT, late
+        assert operator.get("commands")["commands"] == []
+        sent = operator.send("POST", "commands?expected=2", body)
+        assert sent.status == HTTPStatus.ACCEPTED, sent
+        assert sorted(each["gateway"] for each in sent.document["commands"]) == ["hall", "yard"]
+        assert sent.document["refused"] == []
+
+    def test_gateway_and_selector_exclude_each_other(self, operator: HubOperator) -> None:
+        for both in ({}, {"gateway": "hall", "selector": "site=lyon"}):
+            answer = operator.send("POST", "commands/rehearsal", {"device": "pump7", "name": "speed", **both})
+            assert answer.status == HTTPStatus.BAD_REQUEST, answer
+
+
+class TestLists:
+    def test_views_are_saved_and_deleted(self, operator: HubOperator) -> None:
+        view = {"page": "fleet", "query": "show=all&selector=site%3Dlyon"}
+        assert operator.send("PUT", "views/Lyon%20%C3%A9t%C3%A9", view).status == HTTPStatus.OK
+        assert operator.get("views")["views"] == [{"name": "Lyon été", **view}]
+        assert operator.send("DELETE", "views/Lyon%20%C3%A9t%C3%A9").status == HTTPStatus.OK
+        assert operator.send("DELETE", "views/Lyon").status == HTTPStatus.NOT_FOUND
+        assert operator.send("PUT", "views/x", {"page": "../", "query": ""}).status == HTTPStatus.BAD_REQUEST
+
+    def test_views_have_a_limit(self, operator: HubOperator) -> None:
+        view = {"page": "fleet", "query": ""}
+        answers = [operator.send("PUT", f"views/v{number}", view).status for number in range(51)]
+        assert answers == [HTTPStatus.OK] * 50 + [HTTPStatus.CONFLICT]
+        for number in range(50):
+            operator.send("DELETE", f"views/v{number}")
+
+    def test_file_has_every_gateway(self, operator: HubOperator) -> None:
+        answer = operator.send("GET", "gateways.csv?sort=name")
+        assert answer.headers["content-type"].startswith("text/csv")
+        rows = list(csv.DictReader(answer.body.decode().splitlines()))
+        assert "hall" in {each["gateway"] for each in rows}
+        assert next(each for each in rows if each["gateway"] == "hall")["labels"] == "ring=canary,site=lyon"
+        assert operator.send("GET", "gateways.csv?state=strange").status == HTTPStatus.BAD_REQUEST
+
+    def test_revoked_gateway_is_disconnected(self, operator: HubOperator) -> None:
+        assert operator.send("POST", "gateways/hall/revoke").document["certificates"] == 1
+        wait_until(lambda: operator.get("status")["gateways"]["connected"] == 0, timeout_s=60, what="it is closed")
+        assert operator.send("POST", "gateways/hall/revoke").status == HTTPStatus.NOT_FOUND
