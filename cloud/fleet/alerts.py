@@ -29,9 +29,9 @@ STATES = ("open", "firing", "acknowledged", "muted", "resolved", "all")
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def alert() -> None:
-    """List the alerts of a hub, acknowledge and mute them, and test receivers. Works while the hub runs.
+    """Manage the alerts of a hub.
 
-    The hub evaluates the rules by itself. Rules, receivers (webhook, mail, dead-man ping) and the history are on page
+    Works while the hub runs. The hub evaluates the rules by itself. Rules, receivers (webhook, mail, dead-man ping) and the history are on page
     Alerts of its console, and in its HTTP API.
     """
 
@@ -57,7 +57,9 @@ def list_alerts(
     limit: int,
     as_json: bool,
 ) -> None:
-    """List alerts, the latest first. One cause is one alert, whatever the number of its gateways.
+    """List alerts, the latest first.
+
+    One cause is one alert, whatever the number of its gateways.
 
     \b
       waypost alert list --data ./hub
@@ -91,7 +93,9 @@ def list_alerts(
 @click.option("--note", default="", help="Words for others, such as who looks after it.")
 @json_option
 def ack(data: Path, config: Path | None, identifier: str, note: str, as_json: bool) -> None:
-    """Acknowledge an open alert: somebody looks after it. It stays open until its condition is over. ID: as in `list`.
+    """Acknowledge an open alert.
+
+    Others see who looks after it. It stays open until its condition is over. ID: as in `list`.
 
     \b
       waypost alert ack 5f1c9d0e7a3b2c44 --note 'the mast is being repaired' --data ./hub
@@ -133,9 +137,9 @@ def mute(
     tenant: str,
     as_json: bool,
 ) -> None:
-    """Mute alerts until a time: they are still listed, and notify no receiver. Prints the ID, for `unmute`.
+    """Mute alerts until a time.
 
-    An alert about several gateways is muted when all of them match. When the mute ends and the alert still fires, its
+    They are still listed, and notify no receiver. Prints the ID, for `unmute`. An alert about several gateways is muted when all of them match. When the mute ends and the alert still fires, its
     receivers are notified then.
 
     \b
@@ -185,7 +189,7 @@ def mute(
 @click.argument("identifier", metavar="[ID]", required=False)
 @json_option
 def unmute(data: Path, config: Path | None, identifier: str | None, as_json: bool) -> None:
-    """End a mute. Without ID: list the mutes in effect.
+    """End a mute, or list the mutes in effect.
 
     \b
       waypost alert unmute --data ./hub
@@ -221,9 +225,9 @@ def unmute(data: Path, config: Path | None, identifier: str | None, as_json: boo
 @click.argument("name", metavar="[RECEIVER]", required=False)
 @json_option
 def test(data: Path, config: Path | None, name: str | None, as_json: bool) -> None:
-    """Send a test notification from this machine. Without RECEIVER: to all of them.
+    """Send a test notification to receivers.
 
-    Exit code 1 when one of them does not take it.
+    It is sent from this machine; without RECEIVER to all of them. Exit code 1 when one of them does not take it.
 
     \b
       waypost alert test --data ./hub
@@ -236,9 +240,9 @@ def test(data: Path, config: Path | None, name: str | None, as_json: bool) -> No
             what = "there are no receivers" if name is None else f"no receiver {name}"
             raise FleetError(what, "add one on page Alerts of the hub's console")
         results = {}
-        for each in receivers:
-            failure = results[each.name] = _try(each)
-            alerts.record_outcome(each.name, _now_us(), failure)
+        for receiver in receivers:
+            failure = results[receiver.name] = _try(receiver)
+            alerts.record_outcome(receiver.name, _now_us(), failure)
     if as_json:
         say_json([{"receiver": each, "failure": failure} for each, failure in results.items()])
     else:

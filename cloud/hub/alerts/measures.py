@@ -117,7 +117,7 @@ class HubMeasures:
         self._dropped = RecentIncrease(_RULES_OF[Measure.DROPPED].window_s)
         self._commands = RecentIncrease(_RULES_OF[Measure.COMMANDS_LOST].window_s)
         self._landed: dict[Key, tuple[int, int]] = {}
-        """Messages landed of a gateway with a backlog, and since when there were no more."""
+        """Messages landed of a gateway with a backlog, and the time of the last one."""
 
     async def measure(self, gateways: Sequence[SeenGateway], foreign: AbstractSet[Key], now_us: int) -> AlertReadings:
         """Measure the hub and these gateways. `foreign`: gateways that are at another hub."""

@@ -54,7 +54,7 @@ class AlertFigures(NamedTuple):
 
     firing: int = 0
     critical: int = 0
-    """Those of them that are critical."""
+    """Firing ones that are critical."""
     acknowledged: int = 0
     muted: int = 0
     pending: int = 0

@@ -129,7 +129,7 @@ def qr_code(text: str) -> tuple[str, int]:
     """Return a text as QR code: path of an SVG, and its size. Level M can be read with up to 15 % of it damaged."""
     code = segno.make_qr(text, error="m")
     size, _ = code.symbol_size(border=QUIET_MODULES)
-    return "".join(_runs(code.matrix)), size
+    return "".join(_runs(code.matrix)), int(size)
 
 
 def _runs(matrix: Sequence[Sequence[int]]) -> Iterator[str]:

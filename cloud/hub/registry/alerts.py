@@ -160,7 +160,7 @@ class AlertsNow(NamedTuple):
 
     open: Sequence[AlertRecord]
     mutes: Sequence[MuteRecord]
-    """Those in effect."""
+    """Mutes in effect."""
     settings: Sequence[RuleSettings]
     receivers: Sequence[ReceiverRecord]
     foreign: frozenset[Key]
