@@ -31,8 +31,8 @@ STATES = ("open", "firing", "acknowledged", "muted", "resolved", "all")
 def alert() -> None:
     """Manage the alerts of a hub.
 
-    Works while the hub runs. The hub evaluates the rules by itself. Rules, receivers (webhook, mail, dead-man ping) and the history are on page
-    Alerts of its console, and in its HTTP API.
+    Works while the hub runs. The hub evaluates the rules by itself. Rules, receivers (webhook, mail, dead-man ping) and
+    the history are on page Alerts of its console, and in its HTTP API.
     """
 
 
@@ -139,8 +139,8 @@ def mute(
 ) -> None:
     """Mute alerts until a time.
 
-    They are still listed, and notify no receiver. Prints the ID, for `unmute`. An alert about several gateways is muted when all of them match. When the mute ends and the alert still fires, its
-    receivers are notified then.
+    They are still listed, and notify no receiver. Prints the ID, for `unmute`. An alert about several gateways is muted
+    when all of them match. When the mute ends and the alert still fires, its receivers are notified then.
 
     \b
       waypost alert mute --for 4h --selector site=lyon --reason 'works on the mast' --data ./hub
