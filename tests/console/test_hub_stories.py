@@ -19,6 +19,8 @@ kind: Address
 metadata: {name: one}
 spec: {address: "one/#", type: TYPE}
 """
+CLASH = ADDRESS.replace("name: one", "name: mine").replace("TYPE", "queue")
+"""Address of a gateway itself, with which it cannot take the other one."""
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +67,7 @@ def test_halted_rollout_is_found_and_resumed(browser: Browser, tmp_path: Path) -
         operator = HubOperator(fleet.hub)
         for name in ("hall", "yard"):
             fleet.enrol(name, "site=lyon").start()
-        fleet.here("hall", "apply", "-f", fleet.written("clash.yaml", ADDRESS.replace("TYPE", "queue")))
+        fleet.here("hall", "apply", "-f", fleet.written("clash.yaml", CLASH))
         wait_until(lambda: operator.get("status")["gateways"]["connected"] == 2, timeout_s=60, what="both are there")
         with visiting(browser, operator.base) as visit:
             sign_in(visit, operator)

@@ -25,7 +25,7 @@ function columns(manage, reload) {
     { name: "State", cell: (row) => html`<${Pill} tone=${STATES[row.state][0]}>${STATES[row.state][1]}<//>` },
     { name: "Made", numeric: true, optional: true, cell: (row) => html`<${Time} at=${row.created_at} />` },
     { name: "Until", numeric: true, cell: (row) => html`<${Time} at=${row.spent_at ?? row.revoked_at ?? row.expires_at} />` },
-    { name: "", cell: (row) => row.state === "open" && html`<${ActionButton} label="Revoke" danger allowed=${manage} onDone=${reload}
+    { name: "Action", cell: (row) => row.state === "open" && html`<${ActionButton} label="Revoke" danger allowed=${manage} onDone=${reload}
       confirm=${`Token ${row.id} enrols no gateway any longer. Gateways that are enrolled stay.`} action=${() => del(`/api/v1/tokens/${row.id}`)} />` },
   ];
 }
