@@ -220,15 +220,7 @@ def _scope_of_sender(grant: Grant | None, request: Request, document: CommandDoc
     wanted = request.query_params.get("tenant")
     if grant is None or (grant.may(Operation.MANAGE, FLEET) and wanted is not None):
         return wanted or DEFAULT_TENANT
-    try:
-        own = parse_user(grant.user, PeerKind.PERSON).tenant
-    except InvalidPeer as why:
-        if grant.may(Operation.MANAGE, FLEET):
-            return DEFAULT_TENANT
-        raise RequestRefused(403, str(why)) from None
-    if wanted not in (None, own):
-        raise RequestRefused(403, f"{grant.user} may only send to gateways of its own tenant")
-    return own
+    return _own_tenant(grant, wanted)
 
 
 def _allowed(grant: Grant | None, outlook: CommandOutlook, device: str) -> CommandOutlook:
@@ -250,9 +242,16 @@ def _tenant_of(grant: Grant | None, request: Request, address: str, owner: str |
     elif not grant.may_send(address):
         words = f"{grant.user} may not send to {address}"
         raise RequestRefused(403, f"{words}: it needs the right send:{address} (waypost hub user add --allow)")
+    return _own_tenant(grant, wanted)
+
+
+def _own_tenant(grant: Grant, wanted: str | None) -> str:
+    """Return the tenant of a user; the default one for an operator, who has none. Raises `RequestRefused`."""
     try:
         own = parse_user(grant.user, PeerKind.PERSON).tenant
     except InvalidPeer as why:
+        if grant.may(Operation.MANAGE, FLEET):
+            return DEFAULT_TENANT
         raise RequestRefused(403, str(why)) from None
     if wanted not in (None, own):
         raise RequestRefused(403, f"{grant.user} may only send to gateways of its own tenant")
