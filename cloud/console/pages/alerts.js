@@ -207,7 +207,7 @@ function RuleState({ rule }) {
   if (!rule.enabled) return html`<${Pill}>off<//>`;
   if (rule.firing) return html`<${Pill} tone="bad">${counted(rule.firing, "alert")}<//>`;
   if (rule.pending) return html`<${Pill} tone="warn">${number(rule.pending)} pending<//>`;
-  if (!rule.measured) return html`<${Pill}>no figures<//><small>${rule.rule.includes("Lake") || rule.rule.includes("Loss") || rule.rule.includes("Proof") ? html`run <code>waypost bridge prove --metrics DATA/proof.prom</code>` : "not on this hub"}</small>`;
+  if (!rule.measured) return html`<${Pill}>no figures<//><small>${rule.rule.includes("Lake") || rule.rule.includes("Loss") || rule.rule.includes("Proof") ? html`run <code>waypost prove --metrics DATA/proof.prom</code>` : "not on this hub"}</small>`;
   return html`<${Pill} tone="good">well<//>`;
 }
 

@@ -115,7 +115,7 @@ function Editor({ selector }) {
         <${ActionButton} label=${`Send to all ${number(plan.chosen)} at once`} allowed=${manage} onDone=${() => go(address("configuration"))}
           confirm=${`${counted(plan.changed, "gateway")} would change at once. A gateway that loses the hub by it goes back by itself.`}
           action=${() => sendYaml(withQuery(PATH, query), draft.text)} /></div>
-      <p class="soft small">The same: <code>waypost fleet rollout start --selector ${draft.selector} -f FILE</code></p></div>`}<//>`;
+      <p class="soft small">The same: <code>waypost rollout start --selector ${draft.selector} -f FILE</code></p></div>`}<//>`;
 }
 
 function Plan({ plan }) {

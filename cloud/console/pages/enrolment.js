@@ -86,7 +86,7 @@ function NewTokens({ close, done }) {
     <${ErrorNote} error=${error} />
     <div class="do"><button class="button main" disabled=${running}>Make ${counted(names.length || Number(draft.count) || 0, "token")}</button>
       <button class="button" type="button" onClick=${close}>Cancel</button></div>
-    <p class="soft small">The same: <code>waypost fleet token create --count ${names.length || draft.count} --expires ${draft.hours}h</code></p>
+    <p class="soft small">The same: <code>waypost token create --count ${names.length || draft.count} --expires ${draft.hours}h</code></p>
   </form><//>`;
 }
 
@@ -94,7 +94,7 @@ function NewTokens({ close, done }) {
 function Sheet({ sheet, close }) {
   return html`<${Panel} title=${counted(sheet.tokens.length, "new token")} extra=${html`<span class="do no-print"><button class="button main" onClick=${() => print()}>Print</button>
       <button class="button" onClick=${close}>Done</button></span>`}>
-    <p class="note-warn no-print">These texts are shown once. At the gateway: scan the code, or <code>WAYPOST_TOKEN=… waypost edge init --data DIR --hub ${plain(sheet.hub)}</code></p>
+    <p class="note-warn no-print">These texts are shown once. At the gateway: scan the code, or <code>WAYPOST_TOKEN=… waypost init --data DIR --hub ${plain(sheet.hub)}</code></p>
     <div class="sheet">${sheet.tokens.map((one) => html`<article key=${one.id} class="card" aria-label=${`Token ${one.id}`}>
       <svg viewBox=${`0 0 ${one.qr_size} ${one.qr_size}`} role="img" aria-label=${`QR code of token ${one.id}`}><rect class="paper" width=${one.qr_size} height=${one.qr_size} /><path class="dark" d=${one.qr_path} /></svg>
       <div><p><b>${one.gateway ? html`<${Name}>${one.gateway}<//>` : "any new name"}</b></p><p>${labelsOf(one)}</p>

@@ -85,7 +85,7 @@ function RevokeForm({ gateways, close, done }) {
     <p>${counted(gateways.length, "gateway")} can connect no longer, and keep${gateways.length === 1 ? "s" : ""} what ${gateways.length === 1 ? "it has" : "they have"} stored. A new token for the name lets a gateway in again.</p>
     <${Names} gateways=${gateways} />
     <label class="field">Type ${gateways.length === 1 ? html`the name <b>${plain(wanted)}</b>` : html`the number <b>${wanted}</b>`}<input class="input" autocomplete="off" value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>
-    <p class="soft small">The same: <code>waypost fleet revoke ${gateways.length === 1 ? plain(wanted) : "GATEWAY"}</code></p><//>`;
+    <p class="soft small">The same: <code>waypost gateway revoke ${gateways.length === 1 ? plain(wanted) : "GATEWAY"}</code></p><//>`;
 }
 
 /** Saved views of the list. `query`: of the page's address. */

@@ -21,7 +21,7 @@ from cloud.hub.registry.rollouts import RolloutRecord
 from edge.health.problems import HealthProblem, Severity
 
 PROOF: Final = "proof.prom"
-"""File in the data directory with the metrics of the last proof: ``waypost bridge prove --metrics DATA/proof.prom``."""
+"""File in the data directory with the metrics of the last proof: ``waypost prove --metrics DATA/proof.prom``."""
 PROOF_BYTES_MAX: Final = 64 * 1024
 """Bytes read of it; it has ten lines."""
 _SAMPLE: Final = re.compile(r"^waypost_lake_(\w+) (\d+(?:\.\d+)?)$", re.MULTILINE)

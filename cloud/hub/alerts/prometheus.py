@@ -14,7 +14,7 @@ HEAD: Final = """\
 # Prometheus alert rules for gateways, a hub and its lake: `rule_files: [alerts.yaml]`. The hub evaluates the same rules
 # itself, without Prometheus. Made from cloud/hub/alerts/rules.py: python -m cloud.hub.alerts.prometheus
 # Prometheus scrapes gateways and hub at /metrics. The metrics `waypost_lake_*` come from a job that runs
-#   waypost bridge prove --lake DATA/lake --since 7d --metrics /var/lib/node_exporter/textfile/waypost_lake.prom
+#   waypost prove --lake DATA/lake --since 7d --metrics /var/lib/node_exporter/textfile/waypost_lake.prom
 groups:
 """
 

@@ -120,7 +120,7 @@ RULES: Final = (
         'waypost_problems{severity="error"} $is',
         "{{ $labels.instance }}: the gateway reports an error",
         "the gateway reports an error",
-        "run waypost edge status, or open its console: the list of problems has the reason and the next step",
+        "run waypost status, or open its console: the list of problems has the reason and the next step",
     ),
     AlertRule(
         "WaypostUplinkAway", _GATEWAY, Measure.CONNECTED, _EQUAL, 0, 30 * MINUTE, _WARNING,
@@ -150,7 +150,7 @@ RULES: Final = (
         "waypost_bridge_autonomy_hours $is and on (instance) (max by (instance) (waypost_bridge_backlog_messages) > 0)",
         "{{ $labels.instance }}: storage for messages is full in {{ $value | humanize }} hours",
         "its storage for messages is full within a day",
-        "restore the uplink, or change quota or whenFull of the addresses (see waypost edge status)",
+        "restore the uplink, or change quota or whenFull of the addresses (see waypost status)",
     ),
     AlertRule(
         "WaypostMessagesGivenUp", _GATEWAY, Measure.DROPPED, _ABOVE, 0, 0, _WARNING,
@@ -194,7 +194,7 @@ RULES: Final = (
         "{{ $labels.instance }}: {{ $value | humanize }} commands to devices were {{ $labels.state }} within"
         " a quarter of an hour",
         "many commands to devices were not delivered within a quarter of an hour",
-        "waypost fleet command list --state {{ $labels.state }} lists them; check that their gateways and devices are"
+        "waypost command list --state {{ $labels.state }} lists them; check that their gateways and devices are"
         " connected",
         window_s=15 * MINUTE,
     ),
@@ -203,42 +203,42 @@ RULES: Final = (
         'waypost_hub_rollouts{state="halted"} $is',
         "{{ $labels.instance }}: a roll-out of a configuration is halted",
         "a roll-out of a configuration is halted",
-        "waypost fleet rollout status shows the reason; then run waypost fleet rollout resume or abort",
+        "waypost rollout status shows the reason; then run waypost rollout resume or abort",
     ),
     AlertRule(
         "WaypostConfigurationNotTaken", _HUB, Measure.CONFIGURATIONS_FAILED, _ABOVE, 0, 2 * MINUTE, _WARNING,
         'waypost_hub_configurations{state=~"refused|rolled-back"} $is',
         "{{ $labels.instance }}: {{ $value }} gateways have not applied their configuration ({{ $labels.state }})",
         "gateways have not applied their configuration",
-        "waypost fleet config list shows the reasons; apply a corrected version, or run waypost fleet config rollback",
+        "waypost config list shows the reasons; apply a corrected version, or run waypost config rollback",
     ),
     AlertRule(
         "WaypostLossUnexplained", _LAKE, Measure.LAKE_UNEXPLAINED, _ABOVE, 0, 0, _CRITICAL,
         "waypost_lake_unexplained $is",
         "{{ $value }} accepted messages are neither in the lake nor in the ledger nor at their gateways",
         "accepted messages are neither in the lake nor in the ledger nor at their gateways",
-        "waypost bridge prove --lake DATA/lake names them",
+        "waypost prove --lake DATA/lake names them",
     ),
     AlertRule(
         "WaypostLakeTwice", _LAKE, Measure.LAKE_TWICE, _ABOVE, 0, 0, _CRITICAL,
         "waypost_lake_twice $is",
         "{{ $value }} messages are in the lake more than once",
         "messages are in the lake more than once",
-        "waypost bridge prove --lake DATA/lake names them",
+        "waypost prove --lake DATA/lake names them",
     ),
     AlertRule(
         "WaypostLakeFindings", _LAKE, Measure.LAKE_FINDINGS, _ABOVE, 0, 0, _CRITICAL,
         "waypost_lake_findings $is",
         "{{ $value }} findings: the lake differs from the manifests of its gateways",
         "the lake differs from the manifests of its gateways",
-        "waypost bridge prove --lake DATA/lake lists the findings",
+        "waypost prove --lake DATA/lake lists the findings",
     ),
     AlertRule(
         "WaypostProofOverdue", _LAKE, Measure.PROOF_AGE_S, _ABOVE, 2 * 24 * HOUR, 0, _WARNING,
         "time() - waypost_lake_proved_timestamp_seconds $is",
         "the last proof of the lake was {{ $value | humanizeDuration }} ago",
         "the last proof of the lake is older than two days",
-        "check the job that runs waypost bridge prove",
+        "check the job that runs waypost prove",
     ),
 )  # fmt: skip
 """All rules, in the order of the file."""
