@@ -59,6 +59,7 @@ OF_COMMAND = {
     "token": GATEWAY_AND_HUB,
     "config": GATEWAY_AND_HUB,
     "rollout": GATEWAY_AND_HUB,
+    "alert": GATEWAY_AND_HUB,
     "command": GATEWAY_AND_HUB,
     "prove": GATEWAY_AND_HUB,
     "lake": (PackageSet.ANALYTICS,),

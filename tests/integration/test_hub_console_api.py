@@ -1,4 +1,4 @@
-"""What the hub's console asks for about many gateways: plans, rehearsals, saved views, files, revocation."""
+"""Routes that the hub's console needs for many gateways: plans, rehearsals, saved views, files, revocation."""
 
 from __future__ import annotations
 

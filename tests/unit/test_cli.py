@@ -117,7 +117,7 @@ ALSO = {
     "rollout start": "hall", "image configure": "hall.yaml name=hall",
 }  # fmt: skip
 """Arguments that a command needs in addition to its required parameters."""
-PLAIN = {"DEVICE@GATEWAY": "pump7@hall", "NAME@TENANT": "anna@default"}
+PLAIN = {"TIME": "30m", "DEVICE@GATEWAY": "pump7@hall", "NAME@TENANT": "anna@default"}
 """Values of untyped parameters, by their metavars; else x."""
 
 
