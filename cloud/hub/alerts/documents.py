@@ -19,6 +19,7 @@ from cloud.hub.registry.alerts import (
     ReceiverRecord,
     RuleSettings,
 )
+from edge.output.text import line
 from edge.output.times import moment_us
 
 
@@ -302,7 +303,7 @@ def place_of(record: AlertRecord) -> str:
 def _text(record: AlertRecord, event: str, hub: str) -> str:
     """Return the text of a mail."""
     lines = [
-        f"{place_of(record)}: {record.what}",
+        line(f"{place_of(record)}: {record.what}"),
         "",
         f"since:     {moment_us(record.since)}",
         f"severity:  {record.severity}",

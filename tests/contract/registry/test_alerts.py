@@ -445,7 +445,8 @@ class TestReceivers:
                 assert mail["To"] == "ops@example.com, night@example.com"
                 text = str(mail.get_payload(decode=True), "utf-8") if mail.get_payload(decode=True) else ""
                 assert "the gateway reports an error" in text
-                assert "next step: run waypost edge status" in text
+                assert "next step: run waypost status" in text
+                assert "\u202e" not in text
                 assert "WaypostGatewayProblem" in text
 
         run(story)
