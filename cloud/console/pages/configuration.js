@@ -108,7 +108,7 @@ function Editor({ selector }) {
       ${hidden && html`<p class="note-warn">Secrets are hidden. Write them again before you send this.</p>`}
       <${ErrorNote} error=${error} />
       <div class="do"><button class="button ${plan ? "" : "main"}">Check</button></div></form>
-    ${plan && html`<${Plan} plan=${plan} /><div class="stack">
+    ${plan && html`<hr class="line" /><${Plan} plan=${plan} /><hr class="line" /><div class="stack">
       <label class="field">Waves of a roll-out: numbers, shares or labels<input class="input" value=${draft.waves} onInput=${change("waves")} /></label>
       <div class="do"><${ActionButton} label="Start a roll-out" main allowed=${manage && plan.chosen > 0} onDone=${(made) => go(address("rollouts", made.id))}
           action=${() => sendYaml(withQuery("/api/v1/rollouts", { ...query, waves: draft.waves }), draft.text)} />
@@ -121,7 +121,7 @@ function Editor({ selector }) {
 function Plan({ plan }) {
   const cannot = plan.excluded ? `, ${number(plan.excluded)} cannot` : "";
   return html`<section class="stack" aria-label="Plan" role="status">
-    <p><b>${counted(plan.changed, "gateway")} would change${cannot}.</b> <span class="soft">${number(plan.unchanged)} ${plan.unchanged === 1 ? "has" : "have"} these resources already.
+    <p><b>${counted(plan.changed, "gateway")} would change${cannot}.</b> <span class="soft">${number(plan.unchanged)} ${plan.unchanged === 1 ? "has" : "have"} these resources already.${" "}
       ${number(plan.connected)} of ${number(plan.changed + plan.unchanged)} ${plan.connected === 1 ? "is" : "are"} connected; the others get it when they connect.</span></p>
     ${Object.keys(plan.overlaps).length > 0 && html`<p class="small">Takes precedence over ${Object.entries(plan.overlaps).map(([other, count]) => html`<span class="tag">${plain(other)}</span> at ${counted(count, "gateway")} `)}</p>`}
     ${plan.excluded_gateways.map((one) => html`<p key=${one.gateway} class="small"><${Name}>${one.gateway}<//>: ${plain(one.why)}</p>`)}

@@ -113,7 +113,7 @@ function Sites({ sites }) {
     <div class="sites">${sites.map((site) => html`<a key=${site.value} class="site ${site.states.offline || site.states.refusing || site.states.incomplete ? "bad" : site.states.behind ? "warn" : ""}"
       href=${site.value ? address("fleet", "", { show: "all", selector: `${site.label}=${site.value}` }) : address("fleet", "", { show: "all" })}>
       <b><${Name}>${site.value || "no site"}<//></b><span>${number(site.total)}</span>
-      <${Meter} parts=${Object.keys(STATES).map((state) => [(site.states[state] ?? 0) / site.total, SHADES[state]])} label="" />
+      <${Meter} parts=${Object.keys(STATES).map((state) => [(site.states[state] ?? 0) / site.total, SHADES[state]])} label=${`${number(site.states.well ?? 0)} of ${number(site.total)} well`} />
       <small class="soft">${Object.keys(STATES).filter((state) => state !== "well" && site.states[state]).map((state) => `${number(site.states[state])} ${STATES[state][1]}`).join(" · ") || "all well"}</small></a>`)}</div>
   <//>`;
 }
