@@ -169,7 +169,7 @@ function NewMute({ scope, close, done }) {
     <label class="field">Rule<input class="input" value=${draft.rule} onInput=${change("rule")} /></label>
     <label class="field">Labels, as in site=lyon<input class="input" value=${draft.selector} onInput=${change("selector")} /></label>
     <label class="field">Gateway<input class="input" value=${draft.gateway} onInput=${change("gateway")} /></label>
-    <p class="soft small">The same: <code>waypost alert mute --for ${duration(Number(draft.minutes) * 60).replace(/ (\w).*/, "$1")} --reason …${draft.rule ? ` --rule ${draft.rule}` : ""}${draft.selector ? ` --selector ${draft.selector}` : ""}</code></p><//>`;
+    <p class="soft small">The same: <code>waypost alert mute --for ${duration(Number(draft.minutes) * 60).replace(/ (\w).*/, "$1")} --reason …${draft.rule ? ` --rule ${draft.rule}` : ""}${draft.selector ? ` --selector ${draft.selector}` : ""}${draft.gateway ? ` --gateway ${plain(draft.gateway)}` : ""}</code></p><//>`;
 }
 
 function Mutes({ choice }) {
