@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 from collections import Counter
@@ -73,6 +74,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(ROOT / "tests").parts[0]
         if folder in {"fault", "spark"} or (folder == "integration" and item.path.name not in QUICK_INTEGRATION):
             item.add_marker("extended")
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the collected tests from garbage collection.
+
+    Thousands of tests and their modules stay to the end: each full collection would take 0.3 s to walk them.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
