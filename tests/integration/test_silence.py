@@ -13,7 +13,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -164,11 +164,14 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> DeviceTls | None:
     return DeviceTls(certificate=issued.certificate, key=issued.key)
 
 
+def skip_without(tls: DeviceTls | None, ways: Sequence[str]) -> None:
+    if "tls" in ways and tls is None:
+        pytest.skip("openssl is not installed")
+
+
 @contextlib.asynccontextmanager
 async def served(spoken: Spoken, way: str, tls: DeviceTls | None) -> AsyncIterator[Served]:
     """Yield a peer that is connected to a broker in this loop and known to it."""
-    if way == "tls" and tls is None:
-        pytest.skip("openssl is not installed")
     listener = Listener(spoken.protocol, ListenEndpoint("127.0.0.1", 0), way == "websocket", way == "tls")
     configuration = BrokerConfiguration(
         gateway="gw1",
@@ -200,24 +203,21 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
         runner.run(scenario)
 
 
-WAYS: Final = [
-    pytest.param(spoken, way, id=f"{name}-{way}")
-    for name, spoken, way in [
-        *(("amqp", AMQP, way) for way in ("tcp", "tls", "websocket")),
-        *(("mqtt", MQTT, way) for way in ("tcp", "tls", "websocket")),
-        *(("publisher", PUBLISHER, way) for way in ("tcp", "tls")),
-    ]
+GROUPS: Final = [
+    *(pytest.param((AMQP,), (way,), id=f"amqp-{way}") for way in ("tcp", "tls", "websocket")),
+    pytest.param((MQTT, PUBLISHER), ("tcp", "websocket"), id="mqtt"),
+    pytest.param((MQTT, PUBLISHER), ("tls",), id="mqtt-tls"),
 ]
-"""Connections of peers: protocol, way and TLS."""
+"""Peers with the same limit, and their transports. The peers of a group wait at the same time, each at its broker."""
 
 
-@pytest.mark.parametrize(("spoken", "way"), WAYS)
-def test_paused_peer_is_not_silent(spoken: Spoken, way: str, tls: DeviceTls | None) -> None:
+@pytest.mark.parametrize(("peers", "ways"), GROUPS)
+def test_paused_peer_is_not_silent(peers: Sequence[Spoken], ways: Sequence[str], tls: DeviceTls | None) -> None:
     """A peer that is not read for three times its limit stays: it has sent all along, and receives heartbeats where the
     protocol has them both ways.
     """
 
-    async def scenario() -> None:
+    async def pause_and_resume(spoken: Spoken, way: str) -> None:
         async with served(spoken, way, tls) as it:
             it.driver.pause_reading(PAUSE)
             until = time.monotonic() + 3 * spoken.silence_s
@@ -225,44 +225,57 @@ def test_paused_peer_is_not_silent(spoken: Spoken, way: str, tls: DeviceTls | No
             while time.monotonic() < until:
                 it.peer.beat()
                 await asyncio.sleep(spoken.silence_s / 4)
-            assert not it.ended
+            assert not it.ended, way
             said = it.peer.heard()
             if spoken is AMQP:
-                assert len(said) >= 3 * len(EMPTY_FRAME)
+                assert len(said) >= 3 * len(EMPTY_FRAME), way
             it.driver.resume_reading(PAUSE)
             for _ in range(8):
                 it.peer.beat()
                 await asyncio.sleep(spoken.silence_s / 4)
-            assert not it.ended
+            assert not it.ended, way
 
+    async def scenario() -> None:
+        async with asyncio.TaskGroup() as group:
+            for spoken in peers:
+                for way in ways:
+                    group.create_task(pause_and_resume(spoken, way))
+
+    skip_without(tls, ways)
     run(scenario())
 
 
-@pytest.mark.parametrize(("spoken", "way"), WAYS)
-def test_unread_data_in_the_socket_counts(spoken: Spoken, way: str, tls: DeviceTls | None) -> None:
+@pytest.mark.parametrize(("peers", "ways"), GROUPS)
+def test_unread_data_in_the_socket_counts(peers: Sequence[Spoken], ways: Sequence[str], tls: DeviceTls | None) -> None:
     """The loop is busy for longer than the limit; data in the socket counts although timers run first."""
+    silence_s = peers[0].silence_s
 
     async def scenario() -> None:
-        async with served(spoken, way, tls) as it:
+        async with contextlib.AsyncExitStack() as stack:
+            all_served = [await stack.enter_async_context(served(spoken, way, tls)) for spoken in peers for way in ways]
             loop = asyncio.get_running_loop()
-            await asyncio.sleep(0.6 * spoken.silence_s)  # AMQP checks for received data at its next tick
+            for it in all_served:
+                it.peer.beat()
+            await asyncio.sleep(0.6 * silence_s)  # AMQP checks for received data at its next tick
             somebody, ours = socket.socketpair()
             taken = asyncio.Event()
 
             def take_long() -> None:
                 loop.remove_reader(ours)
                 taken.set()
-                time.sleep(0.3 * spoken.silence_s)
-                it.peer.beat()
-                time.sleep(1.1 * spoken.silence_s)
+                time.sleep(0.3 * silence_s)
+                for it in all_served:
+                    it.peer.beat()
+                time.sleep(1.1 * silence_s)
 
             loop.add_reader(ours, take_long)
             with somebody, ours:
                 somebody.send(b"x")
                 await taken.wait()
-            await asyncio.sleep(spoken.silence_s / 8)
-            assert not it.ended
+            await asyncio.sleep(silence_s / 8)
+            assert not [it.peer.spoken.protocol for it in all_served if it.ended]
 
+    skip_without(tls, ways)
     run(scenario())
 
 
@@ -337,23 +350,26 @@ def test_peer_that_does_not_read_answers_counts_as_silent(spoken: Spoken, tls: D
     run(scenario())
 
 
-@pytest.mark.parametrize("protocol", ["mqtt", "amqp"])
-def test_suspended_process_disconnects_no_peer(protocol: str, tmp_path: Path) -> None:
+def test_suspended_process_disconnects_no_peer(tmp_path: Path) -> None:
     (tmp_path / "gateway.yaml").write_text(
         "{apiVersion: waypost/v1, kind: Gateway, metadata: {name: gw1}, spec: {limits: {idleTimeoutS: 1}}}\n---\n"
         "{apiVersion: waypost/v1, kind: AddressSpace, metadata: {name: default},"
         " spec: {authenticationService: {name: none}}}\n"
     )
-    with edge(tmp_path, "gw", "--config", str(tmp_path / "gateway.yaml")) as gateway:
-        peer = Peer(MQTT if protocol == "mqtt" else AMQP, "tcp", gateway.port(protocol))
-        with contextlib.closing(peer.connection):
+    with edge(tmp_path, "gw", "--config", str(tmp_path / "gateway.yaml")) as gateway, contextlib.ExitStack() as stack:
+        peers = [Peer(spoken, "tcp", gateway.port(spoken.protocol.value)) for spoken in (MQTT, AMQP)]
+        for peer in peers:
+            stack.enter_context(contextlib.closing(peer.connection))
             peer.greet()
-            for _ in range(2):
-                with standing_still(gateway.pid):
-                    for _ in range(5):
-                        time.sleep(0.5)
-                        peer.beat()
+        for _ in range(2):
+            with standing_still(gateway.pid):
                 for _ in range(5):
-                    time.sleep(0.1)
+                    time.sleep(0.5)
+                    for peer in peers:
+                        peer.beat()
+            for _ in range(5):
+                time.sleep(0.1)
+                for peer in peers:
                     peer.beat()
+        for peer in peers:
             peer.heard()
