@@ -42,11 +42,14 @@ class Simulation(NamedTuple):
         return None
 
     def require_found(self, mutation: Mutation) -> None:
-        """Raise AssertionError if the seeds do not find the defect, or find a violation in the unchanged product."""
+        """Raise AssertionError if no seed finds the defect, or if that seed finds a violation in the unchanged product.
+
+        The seeds before it found nothing even with the defect.
+        """
         found = self.seeds_needed(mutation)
         assert found is not None, f"{self.seeds_max} seeds do not show it"
-        said = [str(violation) for seed in range(found[0]) for violation in self.judge(mutation, seed)]
-        assert said == [], "the same seeds find something in the product as it is"
+        said = [str(violation) for violation in self.judge(mutation, found[0] - 1)]
+        assert said == [], "the same seed finds something in the product as it is"
 
     def table(self, mutations: Sequence[Mutation]) -> None:
         """Print the table for README.md."""
