@@ -24,6 +24,7 @@ from edge.appliance.main import load, run
 from edge.appliance.old_names import GONE_IN, RENAMED
 from edge.output import logs
 from launcher.package_sets import PackageSet, sets_of
+from tests.support.command import run_waypost
 
 ROOT = Path(__file__).parents[2]
 UNTIL = f"the old name works until version {GONE_IN}"
@@ -464,7 +465,7 @@ def test_unusable_data_directory_is_reported_without_a_traceback(
     if words in ("run", "hub run", "init") and wrong in (_missing, _foreign):
         pytest.skip("makes what is missing: that is what it is for")
     last = words.rsplit(maxsplit=1)[-1]
-    done = waypost(*words.split(), "--data", str(data), *WORDS.get(last, []))
+    done = run_waypost(*words.split(), "--data", str(data), *WORDS.get(last, []))
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode in {int(code) for code in Exit}
     if wrong is _missing and words != "apply":
