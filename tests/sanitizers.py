@@ -1,7 +1,7 @@
 """`python -m tests.sanitizers`: run the tests of the C extension under AddressSanitizer and UndefinedBehaviorSanitizer.
 
-The sanitized extension is compiled in a copy of the checkout, so the checkout keeps its own. Arguments are those of
-pytest; paths replace the default tests. `-m MODULE …` runs another program there, for example the fuzzers.
+The sanitized extension is compiled in a folder of its own and loaded in place of the checkout's. Arguments are those of
+pytest; paths replace the default tests. `-m MODULE …` runs another program with it, for example the fuzzers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,16 @@ import hatch_build
 from tests.conftest import ROOT
 
 OPTIONS: Final = "-g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
-COPIED: Final = ("bridge", "edge", "cloud", "tests", "pyproject.toml", "hatch_build.py")
+LOAD: Final = """if True:
+    import importlib.util, runpy, sys
+    import bridge
+    spec = importlib.util.spec_from_file_location("bridge._native", sys.argv[1])
+    bridge._native = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(bridge._native)
+    del sys.argv[:2]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+"""Python program that loads the extension of its first argument, and runs the module of its second one."""
 TESTS: Final = (
     "tests/unit/test_native.py",
     "tests/unit/amqp/test_loops.py",
@@ -50,42 +60,48 @@ def main(arguments: list[str]) -> int:
     if not runtime:
         sys.stderr.write("the compiler has no AddressSanitizer: apt-get install gcc\n")
         return 2
-    program = arguments
-    if arguments[:1] != ["-m"]:
-        chosen = () if any(not each.startswith("-") for each in arguments) else TESTS
-        plugins = ("-p", "no:cacheprovider", "-p", "no:faulthandler")  # signals are for the sanitizer to report
-        program = ["-m", "pytest", "-q", *plugins, *arguments, *chosen]
+    module, *options = arguments[1:] if arguments[:1] == ["-m"] else ("pytest", *_options_of_pytest(arguments))
     with tempfile.TemporaryDirectory(prefix="waypost-sanitizers-") as folder:
-        for name in COPIED:
-            _copy(ROOT / name, Path(folder, name))
-        usual = os.environ.get("CC")
-        os.environ["CC"] = f"{shlex.join(_compiler())} {OPTIONS}"
-        hatch_build.compile_extension(Path(folder))
+        extension = _compile_in(Path(folder))
         environment = {
             **os.environ,
-            "CC": usual or "cc",
-            "PYTHONPATH": folder,
+            "PYTHONPATH": str(ROOT),
             "LD_PRELOAD": runtime,
             "PYTHONMALLOC": "malloc",  # so that each object has its own memory
             # Python keeps objects at its end. The report goes to a file, because pytest captures the standard error.
             "ASAN_OPTIONS": f"detect_leaks=0:allocator_may_return_null=1:log_path={folder}/report",
             "UBSAN_OPTIONS": f"print_stacktrace=1:log_path={folder}/report",
         }
-        code = subprocess.run([sys.executable, *program], cwd=folder, env=environment, check=False).returncode
+        program = [sys.executable, "-c", LOAD, str(extension), module, *options]
+        code = subprocess.run(program, cwd=ROOT, env=environment, check=False).returncode
         for report in Path(folder).glob("report.*"):
             sys.stderr.write(report.read_text(errors="replace"))
         return code
 
 
+def _options_of_pytest(arguments: Sequence[str]) -> tuple[str, ...]:
+    chosen = () if any(not each.startswith("-") for each in arguments) else TESTS
+    plugins = ("-p", "no:cacheprovider", "-p", "no:faulthandler")  # signals are for the sanitizer to report
+    return ("-q", *plugins, *arguments, *chosen)
+
+
+def _compile_in(folder: Path) -> Path:
+    """Compile the extension with sanitizers; return its path."""
+    for name in hatch_build.SOURCES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    usual = os.environ.get("CC")
+    os.environ["CC"] = f"{shlex.join(_compiler())} {OPTIONS}"
+    try:
+        return hatch_build.compile_extension(folder)
+    finally:
+        os.environ.pop("CC")
+        if usual is not None:
+            os.environ["CC"] = usual
+
+
 def _compiler() -> list[str]:
     return shlex.split(os.environ.get("CC") or "cc")
-
-
-def _copy(source: Path, copy: Path) -> None:
-    if source.is_dir():
-        shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-    else:
-        shutil.copy(source, copy)
 
 
 if __name__ == "__main__":

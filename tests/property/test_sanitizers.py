@@ -11,12 +11,14 @@ import pytest
 from tests.conftest import ROOT
 from tests.sanitizers import find_runtime
 
+pytestmark = pytest.mark.skipif(not find_runtime(), reason="no compiler with AddressSanitizer")
+SHARE = 8
+"""Divisor of the number of examples in every run of the tests."""
 
-@pytest.mark.extended
-@pytest.mark.timeout(600)
-@pytest.mark.skipif(not find_runtime(), reason="no compiler with AddressSanitizer")
-def test_c_extension_passes_under_sanitizers() -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+def check(share: int) -> None:
+    """Run the tests of the extension in their own process, with a part of the examples."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "WAYPOST_EXAMPLES_SHARE": str(share)}
     environment.pop("PYTEST_ADDOPTS", None)
     done = subprocess.run(
         [sys.executable, "-m", "tests.sanitizers"],
@@ -28,3 +30,15 @@ def test_c_extension_passes_under_sanitizers() -> None:
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(600)
+def test_c_extension_passes_under_sanitizers() -> None:
+    check(SHARE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_c_extension_passes_all_examples_under_sanitizers() -> None:
+    check(1)

@@ -14,6 +14,7 @@ from bridge.engine.loops import LOOPS, EngineLoops
 from bridge.engine.proton import SCRATCH_BYTES
 from edge.broker.message.translation import parse_message
 from tests.property.amqp.conversation import CONVERSATION, EDGES, feed
+from tests.support.examples import examples
 from tests.support.machines import take_all
 from tests.support.models.engine_loops import EngineLoopsModel
 from tests.unit.amqp.wire import NOW, Pipe
@@ -198,7 +199,7 @@ def test_usual_frames_agree(found: list[tuple[bool, bytes]], header: bytes) -> N
 
 
 @given(damaged())
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 def test_malformed_frames_agree(message: bytes) -> None:
     found = LOOPS.malformed_at(message)
     assert found == MODEL.malformed_at(message)
@@ -206,7 +207,7 @@ def test_malformed_frames_agree(message: bytes) -> None:
 
 
 @given(damaged())
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 def test_well_formed_messages_are_decoded_by_another_codec(message: bytes) -> None:
     if LOOPS.malformed_at(message) < 0:
         proton.Message().decode(message)

@@ -27,6 +27,7 @@ from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.router.batch import CollectedBatch, Publication
 from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError, StoreFull
+from tests.support.examples import examples
 from tests.support.machines import take_all
 from tests.support.memory_store import MemoryStore
 from tests.unit.amqp.wire import NOW, message
@@ -343,7 +344,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(STEPS, max_size=25), st.sampled_from((500, 3)))
 def test_lanes_change_nothing(steps: list[Step], credit: int) -> None:
     compared(steps, credit=credit)

@@ -35,6 +35,7 @@ from edge.broker.store.errors import StoreError, StoreFull
 from edge.broker.tracing.tracer import PacketTracer
 from edge.broker.tracing.watch import TraceFilter, TraceWatch
 from tests.property.mqtt.strategies import encoded_publishes
+from tests.support.examples import examples
 from tests.support.memory_store import MemoryStore
 from tests.support.models.lanes import NoLanes
 from tests.support.run_consumer import RunConsumer
@@ -382,7 +383,7 @@ def test_lane_pauses_while_its_connection_is_traced() -> None:
     run_still(run())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_lanes_change_nothing(data: Any) -> None:
     version = data.draw(st.sampled_from((3, 4, 5)))
@@ -395,7 +396,7 @@ def test_lanes_change_nothing(data: Any) -> None:
     both(version, steps, rights=data.draw(st.booleans()))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.data())
 def test_lanes_change_nothing_where_some_messages_are_answered_at_once(data: Any) -> None:
     """Lanes change nothing where a part of the messages is answered at once.

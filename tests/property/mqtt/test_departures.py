@@ -14,6 +14,7 @@ from edge.broker.mqtt.events import ConnectEvent, MqttDelivery
 from edge.broker.mqtt.limits import USUAL_TOPIC_CHARACTERS_MAX
 from edge.broker.mqtt.outbound import SHORT_LENGTH_MAX, PublishSender
 from edge.broker.mqtt.state import PACKET_ID_MAX, InFlight, SessionState
+from tests.support.examples import examples
 
 TOKEN = object()
 TOPICS = st.sampled_from(("a", "plant/7/temp", "ä/ü", "t" * USUAL_TOPIC_CHARACTERS_MAX))
@@ -50,7 +51,7 @@ def flying(state: SessionState) -> list[Any]:
     return [(packet_id, of(entry)) for packet_id, entry in state.outgoing.items()]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(RUNS, min_size=1, max_size=6),
     st.sampled_from((3, 4, 5)),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bridge.message import Run, Stored
 from edge.broker.store import loops
 from edge.broker.store.segment import SegmentRow, _checksum, decode
+from tests.support.examples import examples
 from tests.support.models import commit_loops as model
 from tests.support.stored_runs import stored_from
 
@@ -45,7 +46,7 @@ def outcome(call: Any, *arguments: Any) -> Any:
         return "cannot be written"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     runs=st.lists(st.tuples(st.integers(1, 3), RUNS), max_size=12),
     known=st.dictionaries(st.sampled_from(ADDRESSES[:4]), st.integers(0, 2**40)),
@@ -64,7 +65,7 @@ def test_numbering_agrees(runs: list[tuple[int, Run]], known: dict[str, int], en
     assert start >= len(runs) or [run for _, run in runs[start:stopped]] == [stored.run for _, stored in seen[0][3]]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(runs=st.lists(RUNS, max_size=6), position=st.integers(0, 2**40), sparse=st.booleans())
 def test_packing_agrees(runs: list[Run], position: int, sparse: bool) -> None:
     stored = stored_from(position, runs)
@@ -77,14 +78,14 @@ def test_packing_agrees(runs: list[Run], position: int, sparse: bool) -> None:
     assert told == stored
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(runs=st.lists(st.one_of(RUNS, ODD_RUNS), max_size=3), base=st.sampled_from((-1, 0, 2**33)))
 def test_packing_of_invalid_values_agrees(runs: list[Run], base: int) -> None:
     stored = stored_from(0, runs)
     assert outcome(model.pack, stored, base) == outcome(loops.pack, stored, base)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     runs=st.lists(st.tuples(st.sampled_from((1, 1, 1, 2)), RUNS, st.sampled_from((0, 0, 0, 1))), max_size=8),
     start=st.integers(0, 2),
