@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -24,8 +25,14 @@ def judge(seed: int, options: Options) -> tuple[int, int, list[str]]:
 def campaign(seeds: Sequence[int], options: Options) -> tuple[int, dict[int, list[str]]]:
     """Run these seeds; return the total number of steps, and the violations of the seeds that failed."""
     workers = min(os.cpu_count() or 1, max(1, len(seeds) // CHUNK))
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), _keep_modules) as pool:
         return _sum(pool.map(partial(judge, options=options), seeds, chunksize=CHUNK))
+
+
+def _keep_modules() -> None:
+    """Exclude the imported modules from garbage collection: they outlive every run."""
+    gc.collect()
+    gc.freeze()
 
 
 def _sum(results: Iterable[tuple[int, int, list[str]]]) -> tuple[int, dict[int, list[str]]]:

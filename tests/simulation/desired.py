@@ -105,22 +105,18 @@ def mark_in(documents: Sequence[Mapping[str, Any]]) -> int:
 # --- the hub's registry -----------------------------------------------------------------------------------------------
 
 
-def _empty() -> bytes:
-    """Return a registry in which one gateway has connected once."""
-
-    def fill(tx: sa.Connection) -> None:
-        open_schema(tx)
-        row = {column.name: nothing(column) for column in gateways.columns}
-        tx.execute(gateways.insert().values({**row, "tenant": TENANT, "name": NAME}))
-
-    return empty(fill)
+def _fill(tx: sa.Connection) -> None:
+    """Create a registry in which one gateway has connected once."""
+    open_schema(tx)
+    row = {column.name: nothing(column) for column in gateways.columns}
+    tx.execute(gateways.insert().values({**row, "tenant": TENANT, "name": NAME}))
 
 
 class VersionsDatabase(SqlDatabase):
     """Database of a registry with one gateway."""
 
     def __init__(self, database: Database) -> None:
-        super().__init__(database, _empty())
+        super().__init__(database, empty(_fill))
 
 
 class RecordedConfigurations(Configurations):

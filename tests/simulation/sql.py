@@ -6,10 +6,12 @@ before a statement, or after a commit.
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, TypeVar
+from unittest import mock
 
 import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
@@ -42,11 +44,20 @@ def _engine_of(connection: sqlite3.Connection) -> sa.Engine:
     return engine
 
 
-def empty(fill: Callable[[sa.Connection], object]) -> bytes:
-    """Return the content of a new database after this work."""
+@cache
+def _template(fill: Callable[[sa.Connection], object]) -> bytes:
+    """Return a registry after this work, without an id; creating its tables takes a tenth of the time of a run."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    with _engine_of(connection).begin() as tx:
+    with mock.patch.object(secrets, "token_hex", return_value=""), _engine_of(connection).begin() as tx:
         fill(tx)
+    return connection.serialize()
+
+
+def empty(fill: Callable[[sa.Connection], object]) -> bytes:
+    """Return a new registry after this work, which begins with `open_schema`."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.deserialize(_template(fill))
+    connection.execute("UPDATE schema_version SET registry_id = ?", (secrets.token_hex(16),))
     return connection.serialize()
 
 
