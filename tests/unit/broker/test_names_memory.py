@@ -27,13 +27,13 @@ from edge.broker.store.limits import StoreLimits
 from tests.contract.store.rig import Rig, sqlite_rig
 from tests.support.run_consumer import RunConsumer
 
-QUEUES = 4_000
+QUEUES = 2_000
 GROUP = 500
 SENT_TO_BYTES_MAX = 500
 """Bytes of a queue and its address after one message: its counter, and the record of its first use."""
 BYTES_MAX = 100
 """Bytes of a queue and its log, after a start."""
-FILTERS = 2_000
+FILTERS = 1_000
 FILTER_BYTES_MAX = 100
 """Bytes of an unused durable subscription, with its cursor."""
 SESSION_BYTES_MAX = 300
