@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Self
 from tests.fault.hostile.neighbour import Neighbour
 from tests.support.processes import Waypost
 
-IDLE_S: Final = 1.0
+IDLE_S: Final = 0.5
 """Duration of the measurement without an attack."""
 SLOWER_MAX: Final = 3
 """Limit of the slow-down of other clients during an attack."""
