@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from cloud.proof.proof import prove
 from tests.support.lake import manifests_asked_for
-from tests.support.processes import edge, free_port, hub, wait_until
+from tests.support.processes import edge, free_port, hub, landing_soon, wait_until
 from tests.support.publisher import Publisher
 from tests.support.seeds import chosen_seed
 from tests.support.uplink import backlog
@@ -40,7 +40,7 @@ def stated(lake: Path) -> bool:
 def test_acknowledged_messages_are_in_the_lake_once(tmp_path: Path, kills: int) -> None:
     chance = random.Random(chosen_seed())
     mqtt, amqp = free_port(), free_port()
-    the_hub = hub(tmp_path, f"--amqp=127.0.0.1:{amqp}")
+    the_hub = hub(tmp_path, f"--amqp=127.0.0.1:{amqp}", *landing_soon(tmp_path))
     uplink = [f"--hub=amqp://127.0.0.1:{amqp}", "--gateway=gw1", "--forward=load/#"]
     gateway = edge(tmp_path, "gw1", f"--mqtt=127.0.0.1:{mqtt}", *uplink)
     with the_hub, gateway:

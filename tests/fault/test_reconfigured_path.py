@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 
 from tests.support.command import run_waypost
 from tests.support.paho_loop import stop_loop
-from tests.support.processes import Waypost, free_port, hub, wait_until
+from tests.support.processes import Waypost, free_port, hub, landing_soon, wait_until
 from tests.support.publisher import Publisher
 from tests.support.seeds import chosen_seed
 from tests.support.uplink import backlog
@@ -82,7 +82,7 @@ def test_acknowledged_messages_arrive_while_forwarders_change(tmp_path: Path, ty
     data = tmp_path / "gw1"
     change(data, "apply", "-f", "-", text=BASE.format(**ports))
     with (
-        hub(tmp_path, f"--amqp=127.0.0.1:{ports['hub']}") as the_hub,
+        hub(tmp_path, f"--amqp=127.0.0.1:{ports['hub']}", *landing_soon(tmp_path)) as the_hub,
         Waypost(tmp_path / "gw1.log", "run", f"--data={data}") as gateway,
     ):
         subscriber = Subscriber(ports["mqtt"])

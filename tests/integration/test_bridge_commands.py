@@ -10,7 +10,7 @@ import pytest
 
 from edge.appliance.main import run
 from tests.support.paho_client import mqtt_client
-from tests.support.processes import edge, free_port, hub, wait_until
+from tests.support.processes import edge, free_port, hub, landing_soon, wait_until
 
 
 @pytest.mark.timeout(240)
@@ -28,7 +28,11 @@ def test_bridge_is_shown_paused_and_resumed_by_commands(tmp_path: Path, capsys: 
         (one,) = bridge("status")["connectors"]
         return one  # type: ignore[no-any-return]
 
-    with hub(tmp_path, f"--amqp=127.0.0.1:{port}"), gateway, mqtt_client(gateway, "d") as client:
+    with (
+        hub(tmp_path, f"--amqp=127.0.0.1:{port}", *landing_soon(tmp_path)),
+        gateway,
+        mqtt_client(gateway, "d") as client,
+    ):
         wait_until(lambda: connector()["state"] == "connected", timeout_s=30, what="the uplink is up")
         (probed,) = bridge("test")
         assert (probed["connector"], probed["ok"], probed["forwarders"]) == (

@@ -10,7 +10,7 @@ from typing import Any
 from tests.support.clock import YEAR_S, Clock
 from tests.support.lake import rows
 from tests.support.paho_client import PahoClient, mqtt_client
-from tests.support.processes import edge, free_port, hub, wait_until
+from tests.support.processes import edge, free_port, hub, landing_soon, wait_until
 
 WAIT_S = 40.0
 EXACT = timedelta(seconds=3)
@@ -66,7 +66,7 @@ def test_times_are_corrected_once_the_clock_is_set(tmp_path: Path) -> None:
                 publish(client, sent, b"before the hub is there", b"and this")
             near.kill()
             near.start()
-            with hub(tmp_path, f"--amqp=127.0.0.1:{port}"), mqtt_client(near, "d") as client:
+            with hub(tmp_path, f"--amqp=127.0.0.1:{port}", *landing_soon(tmp_path)), mqtt_client(near, "d") as client:
                 publish(client, sent, b"after a start", b"of the same boot")
                 wait_until(lambda: len(rows(lake, "telemetry")) == len(sent), timeout_s=WAIT_S, what="landed, wrong")
                 announced = told(lake)

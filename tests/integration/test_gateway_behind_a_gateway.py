@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.support.command import error_of, output_of, run_waypost
 from tests.support.lake import rows
 from tests.support.paho_client import mqtt_client
-from tests.support.processes import Waypost, free_port, hub, wait_until
+from tests.support.processes import Waypost, free_port, hub, landing_soon, wait_until
 
 UPPER = """
 {{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: upper}},
@@ -50,7 +50,7 @@ def landed_rows(folder: Path, kind: str, *, relay: str = RELAY) -> list[dict[str
     lake, port = folder / "hub" / "lake", free_port()
     password = base64.b64encode(b"secret").decode()
     (folder / "upper.yaml").write_text(UPPER.format(hub=port, password=password, relay=relay))
-    with hub(folder, f"--amqp=127.0.0.1:{port}"), gateway(folder, "upper") as upper:
+    with hub(folder, f"--amqp=127.0.0.1:{port}", *landing_soon(folder)), gateway(folder, "upper") as upper:
         (folder / "lower.yaml").write_text(LOWER.format(kind=kind, port=upper.port(kind)))
         with gateway(folder, "lower") as lower:
             with mqtt_client(lower, "press-1") as client:

@@ -26,7 +26,7 @@ from tests.support.command import error_of, invoke
 from tests.support.cut_link import CutLink
 from tests.support.http_client import ask
 from tests.support.lake import manifests_asked_for
-from tests.support.processes import edge, free_port, hub, wait_until
+from tests.support.processes import edge, free_port, hub, landing_soon, wait_until
 from tests.support.publisher import Publisher
 from tests.support.put_gate import PutGate
 from tests.support.s3 import BUCKET, KEYS, ObjectStore
@@ -241,7 +241,7 @@ def test_kills_and_cuts_leave_each_acknowledged_message_in_the_lake_once(
 ) -> None:
     mqtt, amqp = free_port(), free_port()
     with CutLink(store.port) as link:
-        the_hub = hub(tmp_path, f"--amqp=127.0.0.1:{amqp}", f"--lake={lake.uri}")
+        the_hub = hub(tmp_path, f"--amqp=127.0.0.1:{amqp}", f"--lake={lake.uri}", *landing_soon(tmp_path))
         the_hub.environment = store.environment(link.port)
         uplink = [f"--hub=amqp://127.0.0.1:{amqp}", "--gateway=gw1", "--forward=load/#"]
         gateway = edge(tmp_path, "gw1", f"--mqtt=127.0.0.1:{mqtt}", *uplink)

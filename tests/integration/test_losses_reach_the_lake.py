@@ -9,7 +9,7 @@ from tests.support.configured_gateway import gateway_with
 from tests.support.lake import rows
 from tests.support.mosquitto import Mosquitto, installed
 from tests.support.paho_client import mqtt_client, publish_messages
-from tests.support.processes import free_port, hub, wait_until
+from tests.support.processes import free_port, hub, landing_soon, wait_until
 
 RESOURCES = """
 {{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: gw1}},
@@ -42,7 +42,7 @@ def test_every_sequence_has_landed_or_is_in_the_ledger(tmp_path: Path) -> None:
     gateway.kill()
     with gateway, mqtt_client(gateway, "d") as client:
         client.publish("plant/7", b"newest", 1)
-        with hub(tmp_path, f"--amqp=127.0.0.1:{port}"):
+        with hub(tmp_path, f"--amqp=127.0.0.1:{port}", *landing_soon(tmp_path)):
             wait_until(
                 lambda: landed(rows(lake, "telemetry")) | set(given_up(rows(lake, "ledger"))) == set(range(sent + 1)),
                 timeout_s=60,
@@ -84,7 +84,7 @@ def test_message_above_the_limit_of_a_connector_is_in_the_ledger(tmp_path: Path)
     lake, port = tmp_path / "hub" / "lake", free_port()
     broker = Mosquitto(tmp_path / "mosquitto")
     gateway = gateway_with(tmp_path, CONNECTED.format(port=port, broker=broker.port))
-    with broker.running(), hub(tmp_path, f"--amqp=127.0.0.1:{port}"), gateway:
+    with broker.running(), hub(tmp_path, f"--amqp=127.0.0.1:{port}", *landing_soon(tmp_path)), gateway:
         wait_until(
             lambda: _reaches_the_lake(broker, lake), timeout_s=60, every_s=0.5, what="the connector has subscribed"
         )

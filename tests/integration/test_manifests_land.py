@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from bridge.manifest import GENESIS, ManifestStatement, digest_of
 from tests.support.lake import manifests_asked_for, rows
 from tests.support.paho_client import mqtt_client
-from tests.support.processes import edge, free_port, hub, wait_until
+from tests.support.processes import edge, free_port, hub, landing_soon, wait_until
 
 
 def statement(row: dict[str, Any]) -> ManifestStatement:
@@ -24,7 +24,7 @@ def statement(row: dict[str, Any]) -> ManifestStatement:
 def test_accepted_messages_are_stated_in_the_lake(tmp_path: Path) -> None:
     lake, port = tmp_path / "hub" / "lake", free_port()
     gateway = edge(tmp_path, "gw1", f"--hub=amqp://127.0.0.1:{port}", "--gateway=gw1", "--forward=load/#")
-    with hub(tmp_path, f"--amqp=127.0.0.1:{port}"):
+    with hub(tmp_path, f"--amqp=127.0.0.1:{port}", *landing_soon(tmp_path)):
         with gateway, mqtt_client(gateway, "d") as client:
             for number in range(12):
                 client.publish(f"load/{number % 3}", b"x", 1)

@@ -19,7 +19,7 @@ from edge.broker.store.sqlite import FILE_NAME
 from tests.support.configured_gateway import gateway_with
 from tests.support.lake import rows
 from tests.support.paho_client import mqtt_client
-from tests.support.processes import Waypost, free_port, hub, wait_until
+from tests.support.processes import Waypost, free_port, hub, landing_soon, wait_until
 
 RESOURCES = """
 {{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: gw1}},
@@ -45,7 +45,7 @@ class Gateway:
         self.file = folder / "gw" / FILE_NAME
 
     def hub(self) -> Waypost:
-        return hub(self.folder, f"--amqp=127.0.0.1:{self.hub_port}")
+        return hub(self.folder, f"--amqp=127.0.0.1:{self.hub_port}", *landing_soon(self.folder))
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         return rows(self.folder / "hub" / "lake", table)

@@ -15,7 +15,7 @@ import pytest
 from edge.broker.store.sqlite import FILE_NAME
 from tests.support.lake import rows
 from tests.support.paho_client import mqtt_client
-from tests.support.processes import Waypost, edge, free_port, hub, wait_until
+from tests.support.processes import Waypost, edge, free_port, hub, landing_soon, wait_until
 
 SENT = 60
 ADDRESSES = 3
@@ -39,7 +39,7 @@ class Fleet:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.port = free_port()
-        self.hub = hub(folder, f"--amqp=127.0.0.1:{self.port}")
+        self.hub = hub(folder, f"--amqp=127.0.0.1:{self.port}", *landing_soon(folder))
         uplink = (f"--hub=amqp://127.0.0.1:{self.port}", "--gateway=gw1", "--forward=load/#")
         self.gateway = edge(folder, "gw1", *uplink)
         self.acked: list[bytes] = []

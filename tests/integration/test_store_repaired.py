@@ -11,7 +11,7 @@ from edge.broker.store.sqlite import FILE_NAME
 from tests.support.command import output_of, run_waypost
 from tests.support.lake import rows
 from tests.support.paho_client import mqtt_client
-from tests.support.processes import Waypost, edge, free_port, hub, wait_until
+from tests.support.processes import Waypost, edge, free_port, hub, landing_soon, wait_until
 from tests.support.stores import rot
 
 SENT = 200
@@ -70,7 +70,11 @@ def test_repaired_store_serves_and_forwards(tmp_path: Path) -> None:
     repaired = output_of("store", "repair", "--data", str(path.parent), "--yes")
     assert repaired.count("repaired and verified") == 1
     expected = {(f"load/{number % 3}", number // 3) for number in range(SENT + 3)}
-    with gateway, mqtt_client(gateway, "d") as client, hub(tmp_path, f"--amqp=127.0.0.1:{port}"):
+    with (
+        gateway,
+        mqtt_client(gateway, "d") as client,
+        hub(tmp_path, f"--amqp=127.0.0.1:{port}", *landing_soon(tmp_path)),
+    ):
         for number in range(SENT, SENT + 3):
             client.publish(f"load/{number % 3}", b"%d" % number, 1)
         wait_until(
@@ -93,7 +97,7 @@ def test_damage_while_the_gateway_runs_is_in_the_ledger(tmp_path: Path) -> None:
         rot(path, *where)
         # The gateway may find the damage first, and then has dropped the segment already.
         assert verified(path) in {(4, rotten), (0, 0)}
-        with hub(tmp_path, f"--amqp=127.0.0.1:{port}"):
+        with hub(tmp_path, f"--amqp=127.0.0.1:{port}", *landing_soon(tmp_path)):
             wait_until(
                 lambda: expected <= set(names(lake)[0]) | set(names(lake)[1]),
                 timeout_s=60,
@@ -117,7 +121,11 @@ def test_store_without_its_first_page_is_restored(tmp_path: Path) -> None:
     assert f"kept: {SENT} messages" in repaired
     assert "repaired and verified" in repaired
     expected = {(f"load/{number % 3}", number // 3) for number in range(SENT + 3)}
-    with gateway, mqtt_client(gateway, "d") as client, hub(tmp_path, f"--amqp=127.0.0.1:{port}"):
+    with (
+        gateway,
+        mqtt_client(gateway, "d") as client,
+        hub(tmp_path, f"--amqp=127.0.0.1:{port}", *landing_soon(tmp_path)),
+    ):
         for number in range(SENT, SENT + 3):
             client.publish(f"load/{number % 3}", b"%d" % number, 1)
         wait_until(lambda: expected <= set(names(lake)[0]), timeout_s=60, what="everything is in the lake")

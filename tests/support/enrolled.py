@@ -17,7 +17,7 @@ from cloud.hub.registry.opening import open_registry
 from tests.support.command import run_waypost
 from tests.support.http_client import ask
 from tests.support.lake import rows
-from tests.support.processes import Waypost, free_port, gateway_at, wait_until
+from tests.support.processes import Waypost, free_port, gateway_at, landing_soon, wait_until
 
 WAIT_S = 60.0
 
@@ -28,7 +28,8 @@ FLEET_GROUPS = ("token", "config", "rollout", "command")
 def enrolling_hub(folder: Path, *arguments: str, amqps: int = 0) -> Waypost:
     """Return a hub in ``folder/hub`` that accepts gateways by their certificates."""
     places = (f"--amqp=127.0.0.1:{amqps}", "--http=127.0.0.1:0")
-    return Waypost(folder / "hub.log", "hub", "run", "--data", str(folder / "hub"), *places, *arguments)
+    options = (*places, *landing_soon(folder), *arguments)  # a later --config takes the place of this one
+    return Waypost(folder / "hub.log", "hub", "run", "--data", str(folder / "hub"), *options)
 
 
 def run_fleet(folder: Path, *words: str, code: int = 0) -> str:

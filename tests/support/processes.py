@@ -150,6 +150,13 @@ def gateway_at(data: Path) -> Waypost:
     return Waypost(data.parent / f"{data.name}.log", "run", "--data", str(data))
 
 
+def landing_soon(folder: Path) -> tuple[str, str]:
+    """Return options of a hub that gathers messages for a tenth of a second only, so that tests wait less for it."""
+    file = folder / "landing-soon.yaml"
+    file.write_text("{apiVersion: waypost/v1, kind: Hub, spec: {gatherMilliseconds: 100}}\n")
+    return "--config", str(file)
+
+
 def hub(folder: Path, *arguments: str) -> Waypost:
     """Return a development hub on free ports; later arguments win."""
     defaults = ["--amqp=127.0.0.1:0", "--http=127.0.0.1:0"]

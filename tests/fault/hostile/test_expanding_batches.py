@@ -23,7 +23,7 @@ from tests.fault.hostile.other_gateway import OtherGateway
 from tests.fault.hostile.watch import await_memory
 from tests.support.hostile_gateway import HostileGateway, columns_of, sealed, table_of
 from tests.support.problems import await_problem
-from tests.support.processes import Waypost, hub, peak_mib, resident_mib, wait_until
+from tests.support.processes import Waypost, hub, landing_soon, peak_mib, resident_mib, wait_until
 
 RESIDENT_MIB_MAX = 768.0
 """Limit of the hub's memory, which starts at 140 MiB; the guarantee for any attack is 1 GiB."""
@@ -77,7 +77,7 @@ class Attacked:
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     folder = tmp_path_factory.mktemp("attacked")
-    with hub(folder) as running:
+    with hub(folder, *landing_soon(folder)) as running:
         yield Attacked(folder, running)
 
 
