@@ -16,7 +16,7 @@ DESKTOP: Final = {"width": 1280, "height": 900}
 PHONE: Final = {"width": 390, "height": 844}
 NARROW: Final = {"width": 320, "height": 640}
 TAGS: Final = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
-RULES: Final = {"runOnly": {"type": "tag", "values": list(TAGS)}}
+RULES: Final = {"runOnly": {"type": "tag", "values": list(TAGS)}, "resultTypes": ["violations"]}
 
 
 @dataclass
