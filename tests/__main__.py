@@ -24,7 +24,7 @@ def arguments_of(words: Sequence[str]) -> list[str]:
     if selects:
         return passed
     marks = DEFAULT_MARKS if "--all" in words else f"{DEFAULT_MARKS} and not {EXTENDED}"
-    # Files stay together because they share servers. Folders keep their order; otherwise the longest would run last.
+    # Files stay together because they share servers. They keep the order of `tests/conftest.py`: the longest run first.
     workers = [] if "-n" in passed else ["-n", str(os.cpu_count() or 1)]
     return [*workers, "--dist", "loadfile", "--no-loadscope-reorder", "-m", marks, *passed]
 

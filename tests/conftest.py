@@ -14,6 +14,7 @@ from _pytest.terminal import TerminalReporter
 from hypothesis import HealthCheck, settings
 
 from tests import DEFAULT_MARKS
+from tests.support.examples import examples
 from tests.support.postgres import Postgres, binaries
 
 ROOT = Path(__file__).parent.parent
@@ -28,7 +29,7 @@ settings.register_profile(
     derandomize=os.environ.get("WAYPOST_SEED") != "random",
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
-    max_examples=100,
+    max_examples=examples(100),
 )
 settings.load_profile("waypost")
 
@@ -66,8 +67,22 @@ QUICK_INTEGRATION = {"test_gateway_clients.py", "test_node_clients.py", "test_ht
 """Files of `tests/integration` that `./waypost test` runs: clients and servers of other people on the path to a hub."""
 
 
+LONGEST = (
+    "spark", "property/test_sanitizers.py", "simulation", "system", "fault", "integration", "unit/test_tidy.py",
+)  # fmt: skip
+"""Files and folders with long tests. They run first, in this order: a long file that starts last would keep one worker
+busy while the others have ended."""
+
+
+def _place_in_run(item: pytest.Item) -> int:
+    path = item.path.relative_to(ROOT / "tests") if item.path.is_relative_to(ROOT / "tests") else item.path
+    found = [number for number, place in enumerate(LONGEST) if path.is_relative_to(place)]
+    return found[0] if found else len(LONGEST)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `./waypost test` leaves out to take at most 8 minutes on two cores."""
+    """Run long files first; mark what `./waypost test` leaves out to take at most 8 minutes on two cores."""
+    items.sort(key=_place_in_run)
     for item in items:
         if not item.path.is_relative_to(ROOT / "tests"):
             continue
