@@ -45,6 +45,7 @@ from edge.broker.http.application import application as web_application
 from edge.broker.http.assets import StaticAssets
 from edge.broker.http.live import EVENTS, LiveFeed
 from edge.broker.http.page import ConsolePage
+from edge.broker.http.queries import choice_of, limit_of, sort_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.health.problems import serving
@@ -329,24 +330,13 @@ def _marks(registry: Registry, *, tenant: str, name: str) -> tuple[list[dict[str
 def _gateway_query(request: Request) -> tuple[GatewayQuery, str, int]:
     """Return what a request asks for, the row before the first one, and the number of rows. Raises RequestRefused."""
     query = request.query_params
-    limit, after = query.get("limit", str(PAGE_GATEWAYS)), query.get("after", "")
-    if not (_is_number(limit) and 0 < int(limit) <= PAGE_GATEWAYS_MAX):
-        raise RequestRefused(400, f"limit must be a number from 1 to {PAGE_GATEWAYS_MAX}")
-    sort, state = query.get("sort") or "danger", query.get("state", "")
-    key = sort.removeprefix("-")
-    if key not in SORTS:
-        raise RequestRefused(400, f"sort must be one of {', '.join(SORTS)}, with - before it for the reverse order")
-    if state not in _STATES:
-        raise RequestRefused(400, f"state must be one of {', '.join(filter(None, _STATES))}")
+    limit, after = limit_of(query, PAGE_GATEWAYS, PAGE_GATEWAYS_MAX), query.get("after", "")
+    sort, state = sort_of(query, SORTS, "danger"), choice_of(query, "state", _STATES)
     try:
         selector = parse_selector(query["selector"]) if query.get("selector") else None
     except LabelError as error:
         raise RequestRefused(400, str(error)) from None
-    return GatewayQuery(query.get("q", ""), state, selector, key, sort.startswith("-")), after, int(limit)
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 10
+    return GatewayQuery(query.get("q", ""), state, selector, sort.name, sort.reverse), after, limit
 
 
 def _summary(seen: SeenGateway, now_s: float, now_us: int) -> dict[str, Any]:

@@ -11,8 +11,6 @@ import click
 import msgspec
 
 from edge.appliance.clients.documents import (
-    PAGE,
-    PAGE_MAX,
     ClientDetail,
     ClientDisconnection,
     ClientPage,
@@ -22,6 +20,7 @@ from edge.appliance.errors import CommandError
 from edge.appliance.resource_commands import json_option
 from edge.appliance.running import ask, console, data_option, http_option, token_of
 from edge.appliance.trace.cli import trace
+from edge.broker.http.limits import PAGE, PAGE_MAX
 from edge.output.terminal import say, say_json
 
 T = TypeVar("T")

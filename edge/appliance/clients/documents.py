@@ -6,11 +6,6 @@ from typing import Final
 
 import msgspec
 
-PAGE: Final = 50
-"""Entries of a page unless the request says otherwise."""
-PAGE_MAX: Final = 500
-"""Most entries of a page."""
-
 
 class RefusalDocument(msgspec.Struct, kw_only=True):
     """Refusals of one client for one reason."""

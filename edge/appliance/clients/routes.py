@@ -21,11 +21,11 @@ from starlette.responses import Response
 
 from edge.appliance.clients.directory import STATES, ClientDirectory, InvalidPosition
 from edge.appliance.clients.documents import REFUSALS_SHOWN_MAX, ClientDetail, ClientDisconnection
-from edge.appliance.clients.queries import choice_of, limit_of, number_of
 from edge.appliance.clients.refusals import page_of_refusals
 from edge.appliance.clients.sources import HTTP, MQTT
 from edge.broker.http.access import HttpAccess
-from edge.broker.http.application import Answer, needing
+from edge.broker.http.application import needing
+from edge.broker.http.queries import choice_of, limit_of, number_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.security.authenticator import Authenticator
@@ -41,10 +41,10 @@ def client_routes(directory: ClientDirectory, gate: Authenticator, access: HttpA
     clients = _Clients(directory, gate)
     view, manage = needing(access.require_view), needing(access.require_manage)
     return [
-        HttpRoute("/api/v1/clients", view(_answering(clients.page)), methods=PURE),
-        HttpRoute("/api/v1/clients/{id:path}", view(_answering(clients.show)), methods=PURE),
-        HttpRoute("/api/v1/clients/{id:path}", manage(_answering(clients.disconnect)), methods=("DELETE",)),
-        HttpRoute("/api/v1/refusals", view(_answering(clients.refusals)), methods=PURE),
+        HttpRoute("/api/v1/clients", view(clients.page), methods=PURE),
+        HttpRoute("/api/v1/clients/{id:path}", view(clients.show), methods=PURE),
+        HttpRoute("/api/v1/clients/{id:path}", manage(clients.disconnect), methods=("DELETE",)),
+        HttpRoute("/api/v1/refusals", view(clients.refusals), methods=PURE),
     ]
 
 
@@ -61,7 +61,7 @@ class _Clients:
                 sort=choice_of(query, "sort", tuple(directory.sorts)),
                 state=choice_of(query, "state", STATES),
                 text=query.get("q", ""),
-                after=query.get("after"),
+                after=query.get("after") or None,
                 limit=limit_of(query),
             )
         except InvalidPosition:
@@ -118,18 +118,6 @@ class _Clients:
 
 def _unknown(name: str) -> RequestRefused:
     return RequestRefused(404, f"client {name[:100]} not found: see waypost client list")
-
-
-def _answering(answer: Answer) -> Answer:
-    """Return an endpoint that answers RequestRefused with its error."""
-
-    async def behind(request: Request) -> Response:
-        try:
-            return await answer(request)
-        except RequestRefused as refused:
-            return refused.response()
-
-    return behind
 
 
 def _json(document: Any) -> Response:

@@ -23,15 +23,16 @@ Requirement = Callable[[Request], Awaitable[None]]
 
 
 def needing(requirement: Requirement) -> Callable[[Answer], Answer]:
-    """Return a decorator that lets an endpoint answer only requests that fulfil the requirement."""
+    """Return a decorator that lets an endpoint answer only requests that fulfil the requirement. RequestRefused of the
+    endpoint is answered too."""
 
     def wrap(answer: Answer) -> Answer:
         async def behind(request: Request) -> Response:
             try:
                 await requirement(request)
+                return await answer(request)
             except RequestRefused as refused:
                 return refused.response()
-            return await answer(request)
 
         return behind
 

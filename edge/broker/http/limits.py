@@ -101,3 +101,21 @@ SESSION_LINKS_MAX: Final = 16
 
 SESSION_BODY_BYTES_MAX: Final = 16 * KIB
 """Size of the JSON body of a sign-in: a bearer token of 7 KiB, and as much again."""
+
+PAGE: Final = 50
+"""Entries of a page of a table unless the request says otherwise: two screens."""
+
+PAGE_MAX: Final = 500
+"""Most entries of a page of a table: some 100 kB."""
+
+LOG_LINES: Final = 200
+"""Lines of a page of the log unless the request says otherwise: some screens."""
+
+LOG_LINES_MAX: Final = 2_000
+"""Most lines of a page of the log: all that are kept."""
+
+LIVE_LOG_LINES_MAX: Final = 100
+"""Lines that a stream gets at once, each second; nobody reads more."""
+
+LIVE_LOG_CHARACTERS_MAX: Final = 24_000
+"""Characters of these lines: less than half of what a stream may be behind, as JSON is longer than its text."""
