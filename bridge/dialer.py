@@ -25,6 +25,9 @@ from bridge.tls_refusal import refusal
 
 log = logging.getLogger(__name__)
 
+_EVENT: Final = {"event": "link"}
+"""``extra`` of log lines that the journal of a node has too."""
+
 CLOSE_TIMEOUT_S: Final = 5.0
 """Seconds that `close` waits for an orderly end before it drops the socket; it includes `LEAVE_TIMEOUT_S`."""
 
@@ -218,7 +221,8 @@ class Dialer:
         """Record that the connection is up and the peer accepts messages."""
         self._backoff.connected(asyncio.get_running_loop().time())
         self._nudge.clear()  # this attempt also serves the requests made while it ran
-        log.info("connected to %s at %s, %s", peer, self._state.endpoint, "batches" if batching else "plain")
+        how = "batches" if batching else "plain"
+        log.info("connected to %s at %s, %s", peer, self._state.endpoint, how, extra=_EVENT)
         self._update(connected=True, peer=peer, batching=batching, last_error=None, attempts=0, refused=False)
 
     def down(self, reason: str, wait_s: float = 0.0) -> None:
@@ -253,7 +257,8 @@ class Dialer:
                 self._endpoints.failed(endpoint, loop.time())
             if self._wanted.is_set():
                 wait_s = max(self._backoff.failed(loop.time()), self._requested_wait_s)
-                log.info("not connected: %s; next attempt in %.1f s", self._state.last_error, wait_s)
+                extra = _EVENT if was_up else None  # the first of many attempts
+                log.info("not connected: %s; next attempt in %.1f s", self._state.last_error, wait_s, extra=extra)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):  # not wait_for, which in Python 3.11 can swallow a cancellation
                         await self._nudge.wait()

@@ -56,6 +56,7 @@ from edge.broker.store.records import StoreTotals, Summary
 from edge.broker.store.sqlite import open_store
 from edge.health.problems import HealthProblem, Severity
 from edge.output import logs
+from edge.output.log_history import event
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -192,6 +193,7 @@ class Gateway:
         self._renewal.start()
         self._revocations.start()
         self._reporter = asyncio.create_task(self._report())
+        log.info("version %s serves", VERSION, extra=event("start"))
         return bound
 
     async def stop(self) -> None:
@@ -234,7 +236,7 @@ class Gateway:
             await self._follow_issuer(configuration.issuer)
         self.broker.reconfigure(self._with_certificate(configuration))
         await asyncio.gather(*(uplink.dialer.close() for uplink in self.uplinks.configure(configuration)))
-        log.info("configuration applied")
+        log.info("configuration applied", extra=event("configuration"))
 
     def _with_certificate(self, configuration: BrokerConfiguration) -> BrokerConfiguration:
         """Return the configuration with the gateway's own certificate, if it names none."""
@@ -523,7 +525,7 @@ class Gateway:
             *trace_routes(broker.tracer, access),
             *client_routes(self._clients, broker.gate, access),
         ]
-        app = make_app(self.status, self._series, access, self, routes)
+        app = make_app(self.status, self._series, access, self, routes, logs.histories())
         guard = Guard(app, broker.site, lambda: not broker.gate.open, self._devices.origins)
         return TracedRequests(guard, broker.tracer)
 

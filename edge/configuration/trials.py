@@ -35,6 +35,7 @@ from edge.configuration.following import ConfigurationFollower, Reconfigurable
 from edge.configuration.hub_versions import HubVersions, Version, VersionNotAccepted
 from edge.configuration.options import OptionsRefused, RunOptions
 from edge.configuration.repository import Repository
+from edge.output.log_history import event
 
 if TYPE_CHECKING:
     from bridge.resources.resource import Resource
@@ -210,11 +211,18 @@ class Trials:
         take = partial(self._repository.take, desired, verified.authority, fault, digest=digest_of(signed.content))
         known = await asyncio.to_thread(take)
         if known.trial is not None:
-            log.warning("version %d of the hub's configuration is on trial", desired.version)
+            log.warning(
+                "version %d of the hub's configuration is on trial", desired.version, extra=event("configuration")
+            )
             self._await_confirmation(known.trial)
             await self._take_over()
         elif known.failure is not None:
-            log.warning("version %d of the hub's configuration is refused: %s", desired.version, known.failure.why)
+            log.warning(
+                "version %d of the hub's configuration is refused: %s",
+                desired.version,
+                known.failure.why,
+                extra=event("configuration"),
+            )
 
     def _fault(self, applied: Sequence[Resource], *, restart: bool) -> str | None:
         return self._following.fault(applied, restart=restart) or self._system.fault(applied)
@@ -227,7 +235,7 @@ class Trials:
                 return
             if known.confirmed is not None and known.confirmed.number == number:
                 self._stop_waiting()
-                log.info("version %d of the hub's configuration is confirmed", number)
+                log.info("version %d of the hub's configuration is confirmed", number, extra=event("configuration"))
         self.send_report()
 
     async def _expire(self, number: int) -> None:
@@ -239,7 +247,7 @@ class Trials:
         self.send_report()
 
     async def _roll_back(self, why: str) -> None:
-        log.error("the hub's configuration is rolled back: %s", why)
+        log.error("the hub's configuration is rolled back: %s", why, extra=event("configuration"))
         known = await self._step(lambda versions: versions.rolled_back(why))
         if known is None:
             self._later(AGAIN_S, partial(self._overdue, self._versions().newest))

@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from edge.output.log_history import event
+
 log = logging.getLogger(__name__)
 
 PROBLEMS_MAX: Final = 100
@@ -89,9 +91,16 @@ class ProblemList:
         """Log each problem that began or ended since the last call."""
         for problem in problems:
             if (problem.name, problem.what) not in self._since:
-                log.log(_LEVELS[problem.severity], "%s: %s; %s", problem.name, problem.what, problem.next_step)
+                log.log(
+                    _LEVELS[problem.severity],
+                    "%s: %s; %s",
+                    problem.name,
+                    problem.what,
+                    problem.next_step,
+                    extra=event("problem"),
+                )
         for name, what in self._since.keys() - {(problem.name, problem.what) for problem in problems}:
-            log.info("%s: over: %s", name, what)
+            log.info("%s: over: %s", name, what, extra=event("problem"))
 
 
 Source = Callable[[], Iterable[FoundProblem]]

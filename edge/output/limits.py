@@ -24,3 +24,12 @@ REPETITION_OF_ALL_MAX: Final = 50
 
 REPETITION_KINDS_MAX: Final = 1_000
 """(Kind, peer) pairs counted at a time, 200 B each; beyond that a kind is counted for all peers together."""
+
+LINES_KEPT_MAX: Final = 2_000
+"""Lines of the log in memory, for the console: about 600 kB, and half an hour of a busy gateway."""
+
+EVENTS_KEPT_MAX: Final = 1_000
+"""Events in memory, 300 kB: weeks of a gateway that is left alone."""
+
+HISTORY_CHARACTERS_MAX: Final = 400_000
+"""Characters of the lines in memory: 2 000 lines have 200 each; only exceptions and texts of peers are longer."""

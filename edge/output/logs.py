@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 from edge.output.limits import FLUSH_S, LINE_CHARACTERS_MAX, QUEUE_CHARACTERS_MAX
+from edge.output.log_history import LogHistories
 from edge.output.repetition import Repetition
 from edge.output.text import line
 
@@ -98,6 +99,8 @@ class LogWriter(logging.Handler):
         """`descriptor`: file descriptor of the output, which the caller owns. `wording`: see `LogFormatter`."""
         super().__init__()
         self.setFormatter(LogFormatter(wording))
+        self.histories: Final = LogHistories.empty()
+        """Latest lines, which are kept even if the output is not read."""
         self._descriptor = descriptor
         self._clock = clock
         self._repetition = Repetition(clock())
@@ -119,7 +122,7 @@ class LogWriter(logging.Handler):
             self._summarise()
             first = not self._repetition.waiting
             if record.__dict__.get("unlimited") or self._repetition.admits(record):
-                self._put(self.format(record) + "\n")
+                self._write(record)
             elif first:
                 self._await_summary()
         except Exception as error:  # a record that cannot be formatted must not raise in the caller
@@ -143,7 +146,13 @@ class LogWriter(logging.Handler):
 
     def _summarise(self) -> None:
         for summary in self._repetition.summaries(self._clock()):
-            self._put(self.format(summary) + "\n")
+            self._write(summary)
+
+    def _write(self, record: logging.LogRecord) -> None:
+        shown = self.format(record)
+        self._put(shown + "\n")
+        _, newline, frames = shown.partition("\n")
+        self.histories.add(record, record.message + newline + frames)
 
     def _await_summary(self) -> None:
         """Wake the thread so that it waits for the time of the next summary, not only for lines."""
@@ -219,10 +228,18 @@ def unhandled(_loop: object, context: Mapping[str, Any]) -> None:
 
 def figures() -> LogCounters:
     """Return the counters of this process's log; zeros when logging was set up in another way."""
-    for handler in logging.getLogger().handlers:
-        if isinstance(handler, LogWriter):
-            return handler.figures
-    return LogCounters(0, 0, 0.0)
+    writer = _writer()
+    return LogCounters(0, 0, 0.0) if writer is None else writer.figures
+
+
+def histories() -> LogHistories:
+    """Return the latest lines of this process's log; none when logging was set up in another way."""
+    writer = _writer()
+    return LogHistories.empty() if writer is None else writer.histories
+
+
+def _writer() -> LogWriter | None:
+    return next((each for each in logging.getLogger().handlers if isinstance(each, LogWriter)), None)
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:

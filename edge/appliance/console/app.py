@@ -4,7 +4,7 @@
 ``GET /healthz``                 anyone          200 while it serves, 503 otherwise; with ``view`` also the problems
 ``GET /``, ``GET /ui/…``         anyone          the page and its files, which have no data
 ``GET /api/v1/status``           view            the status, `status.GatewayStatus`
-``GET /api/v1/events``           view            live figures as Server-Sent Events: ``?topics=status``
+``GET /api/v1/events``           view            live figures as Server-Sent Events: ``?topics=status,log``
 ``GET /api/v1/series``           view            figures over time, `series.SeriesPoints`: ``?span=15m|24h|7d``
 ``GET /metrics``                 view            metrics for Prometheus
 ``POST /api/v1/uplink/pause``    manage          close the uplink until ``/resume``
@@ -32,9 +32,11 @@ from edge.broker.http.access import HttpAccess, is_local
 from edge.broker.http.application import application, needing
 from edge.broker.http.assets import StaticAssets
 from edge.broker.http.live import EVENTS, LiveFeed
+from edge.broker.http.log_api import LogTopic, log_routes
 from edge.broker.http.page import ConsolePage
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
+from edge.output.log_history import LogHistories
 
 NEVER_CACHED = {"Cache-Control": "no-store"}
 STREAMS_MAX: Final = 8
@@ -49,16 +51,21 @@ def make_app(
     access: HttpAccess,
     uplink_control: UplinkControl | None = None,
     more: Sequence[HttpRoute] = (),
+    histories: LogHistories | None = None,
 ) -> ASGIApp:
     """Make the console over a source of status and a series, which the caller keeps sampling.
 
-    Without `uplink_control` pausing answers 404. `more`: further routes, which check `access` themselves.
+    Without `uplink_control` pausing answers 404. `more`: further routes, which check `access` themselves. `histories`:
+    lines of the log.
     """
+    histories = histories or LogHistories.empty()
     console = _Console(source, series, access, uplink_control)
     view, manage = needing(access.require_view), needing(access.require_manage)
     assets = StaticAssets([resources.files("bridge.console"), resources.files(__package__).joinpath("pages")])
     page = ConsolePage("Waypost gateway", assets, "gateway.js")
-    feed = LiveFeed({"status": console.live_status}, access, streams_max=STREAMS_MAX)
+    feed = LiveFeed(
+        {"status": console.live_status}, access, streams_max=STREAMS_MAX, more={"log": LogTopic(histories.lines)}
+    )
     routes = [
         HttpRoute("/healthz", console.healthz, methods=PURE),
         HttpRoute("/", page.respond, methods=PURE),
@@ -69,6 +76,7 @@ def make_app(
         HttpRoute("/api/v1/uplink/resume", manage(console.resume), methods=("POST",)),
         HttpRoute(EVENTS, view(feed.respond), methods=("GET",)),
         *assets.routes,
+        *log_routes(histories, access),
         *more,
     ]
     return application(routes, access)

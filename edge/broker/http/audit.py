@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from edge.broker.http.access import USER
 from edge.broker.http.route import READS
 from edge.broker.http.session_api import PATH as SESSION
+from edge.output.log_history import event
 from edge.output.logs import UNLIMITED
 from edge.output.text import line
 
@@ -67,5 +68,5 @@ def _report(scope: Scope, status: int) -> None:
     log.info(
         "audit: user=%s from=%s %s %s -> %d",
         line(user or "-"), client[0] if client else "-", scope["method"], line(target[:_TARGET_CHARACTERS_MAX]), status,
-        extra=UNLIMITED,
+        extra={**UNLIMITED, **event("change")},
     )  # fmt: skip

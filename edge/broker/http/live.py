@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from starlette.requests import Request
@@ -53,6 +53,22 @@ def merge_patch(old: Snapshot, new: Snapshot) -> dict[str, Any]:
     return patch
 
 
+class FeedTopic(Protocol):
+    """Topic of a stream, encoded once for all streams."""
+
+    def take(self) -> bytes:
+        """Return the event with what is new since the last call; empty without news."""
+        ...
+
+    def whole(self) -> bytes:
+        """Return the first event of a stream."""
+        ...
+
+    def forget(self) -> None:
+        """Drop the state, as no stream has the topic."""
+        ...
+
+
 class LiveTopic:
     """Snapshots of one topic. `take` is called once a tick while a stream has the topic."""
 
@@ -67,20 +83,21 @@ class LiveTopic:
         if last is None:
             return b""
         patch = merge_patch(last, self._last)
-        return _event(f"{self._name}-patch", patch) if patch else b""
+        return event_bytes(f"{self._name}-patch", patch) if patch else b""
 
     def whole(self) -> bytes:
         """Return the event with the last snapshot, which the next patch continues."""
         if self._last is None:
             self._last = self._source()
-        return _event(self._name, self._last)
+        return event_bytes(self._name, self._last)
 
     def forget(self) -> None:
         """Drop the snapshot, as no stream has the topic."""
         self._last = None
 
 
-def _event(name: str, value: object) -> bytes:
+def event_bytes(name: str, value: object) -> bytes:
+    """Return an event of a stream, with its value as JSON."""
     return b"event: " + name.encode() + b"\ndata: " + msgspec.json.encode(value) + b"\n\n"
 
 
@@ -125,12 +142,15 @@ class LiveFeed:
         *,
         streams_max: int,
         interval_s: float = 1.0,
+        more: Mapping[str, FeedTopic] | None = None,
     ) -> None:
-        """`sources` by topic. The caller checks rights; `access` ends streams of clients that lose theirs.
+        """`sources` by topic. The caller checks rights; `access` ends streams of clients that lose theirs. `more`:
+        topics that are no snapshots.
 
         `interval_s`: time between two ticks.
         """
-        self._topics = {name: LiveTopic(name, source) for name, source in sources.items()}
+        self._topics: dict[str, FeedTopic] = {name: LiveTopic(name, source) for name, source in sources.items()}
+        self._topics.update(more or {})
         self._access = access
         self._streams_max = streams_max
         self._interval_s = interval_s

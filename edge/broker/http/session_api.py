@@ -38,6 +38,7 @@ from edge.broker.model.refusals import RefusalCause
 from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.limits import USERNAME_CHARACTERS_MAX
 from edge.broker.security.proof import LoginVerdict
+from edge.output.log_history import event
 from edge.output.text import line
 
 log = logging.getLogger(__name__)
@@ -144,7 +145,7 @@ class _SessionApi:
             self._access.sessions.end(before)
         token, session = opened
         set_user(request, session.user)
-        log.info("sign-in: user=%s from=%s", line(session.user), remote_host(request) or "-")
+        log.info("sign-in: user=%s from=%s", line(session.user), remote_host(request) or "-", extra=event("sign-in"))
         response = self._response(request, session.grant, session)
         self._access.cookie.put(request, response, token, stays=session.stays)
         return response
@@ -155,7 +156,12 @@ class _SessionApi:
             if session is not None:
                 async with self._access.admitted(request):  # checks that a page of this node sent it
                     self._access.sessions.end(session)
-                log.info("sign-out: user=%s from=%s", line(session.user), remote_host(request) or "-")
+                log.info(
+                    "sign-out: user=%s from=%s",
+                    line(session.user),
+                    remote_host(request) or "-",
+                    extra=event("sign-in"),
+                )
         except RequestRefused as refused:
             return refused.response()
         response = self._response(request, None, None)
@@ -196,7 +202,9 @@ class _SessionApi:
 
     def _failed(self, request: Request, user: str, status: int, why: str) -> RequestRefused:
         shown = line(user[:USERNAME_CHARACTERS_MAX]) or "-"
-        log.warning("sign-in refused: user=%s from=%s: %s", shown, remote_host(request) or "-", why)
+        log.warning(
+            "sign-in refused: user=%s from=%s: %s", shown, remote_host(request) or "-", why, extra=event("sign-in")
+        )
         return RequestRefused(status, why)
 
     def _shown_session(self, request: Request) -> BrowserSession | None:
