@@ -105,7 +105,7 @@ class LogHistory:
 
 
 class LogHistories(NamedTuple):
-    """What a process remembers of its log."""
+    """Latest lines and events of a process."""
 
     lines: LogHistory
     events: LogHistory

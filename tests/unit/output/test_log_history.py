@@ -87,7 +87,7 @@ def test_writer_keeps_lines_and_events() -> None:
 
 def test_writer_keeps_a_bounded_number_of_lines() -> None:
     reading, writing = os.pipe()
-    os.close(reading)  # nobody reads
+    os.close(reading)  # no reader
     writer = LogWriter(writing)
     log = logging.Logger("test.many")  # noqa: LOG001 - of this test alone
     log.addHandler(writer)
