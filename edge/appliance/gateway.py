@@ -19,11 +19,20 @@ from bridge.proxy import PeerRoute
 from bridge.resources.endpoint import ListenEndpoint
 from bridge.version import VERSION
 from edge.appliance.accounts.users import apply_resources
+from edge.appliance.addresses.directory import AddressDirectory
+from edge.appliance.addresses.sources import AddressSources
 from edge.appliance.clients.directory import ClientDirectory
 from edge.appliance.clients.sources import ClientSources
 from edge.appliance.clock import ClockQuality
 from edge.appliance.console.series import SeriesSample, StatusSeries
-from edge.appliance.console.status import AddressStatus, CommitDurations, GatewayStatus, MemoryStatus, UplinkStatus
+from edge.appliance.console.status import (
+    AddressStatus,
+    CommitDurations,
+    FlowStatus,
+    GatewayStatus,
+    MemoryStatus,
+    UplinkStatus,
+)
 from edge.appliance.crossing.documents import BridgeStatus
 from edge.appliance.crossing.status import BridgeWatch
 from edge.appliance.health import GatewayHealth
@@ -79,6 +88,9 @@ ADDRESSES_SHOWN_MAX: Final = 500
 """Subscriptions and queues that a status lists, at 2 us each. It is taken every second, and a client can create
 thousands of them."""
 
+FLOWS_SHOWN_MAX: Final = 100
+"""Rules that a status and the metrics have counts of; the configuration of a fleet has some ten."""
+
 STORE_FIGURES_S: Final = 0.5
 """Shortest time between two reads of the store's figures (a stat of its files, a sum over its logs)."""
 
@@ -123,7 +135,7 @@ class Gateway:
             self.store.close()
             raise
         self._operator_token = _operator_token(data)
-        self._data, self._development = data, development
+        self._data, self._development, self._trials = data, development, trials
         self._issuer: Issuer | None = None
         self._key = StatementKey(data)
         self.uplinks = Uplinks(
@@ -135,7 +147,6 @@ class Gateway:
             made=trials.bind if trials is not None else _ignore_uplink,
             clock=self.clock_good,
         )
-        self._trials = trials
         self._bridge = BridgeWatch(
             self.uplinks,
             self.store,
@@ -145,6 +156,7 @@ class Gateway:
         self.uplinks.configure(configuration)
         self._started_at = time.monotonic()
         self._clients = ClientDirectory(ClientSources(self.broker, self._polls, monotonic_s=loop.time, utc_s=time.time))
+        self._addresses = AddressDirectory(AddressSources(self.broker.router))
         self._devices: HttpDeviceApi | None = None  # made by the first request
         self._series = StatusSeries(self._sample, data)
         self._sampling: asyncio.Task[None] | None = None
@@ -353,6 +365,7 @@ class Gateway:
             },
             "addresses": list(itertools.islice(_addresses(router), ADDRESSES_SHOWN_MAX)),
             "addresses_left_out": max(0, self._count_addresses() - ADDRESSES_SHOWN_MAX),
+            "flows": list(itertools.islice(_flows(router), FLOWS_SHOWN_MAX)),
             "logins_refused": {"credentials": broker.gate.refused, "busy": broker.gate.busy},
             "refused": dict(broker.refusals.counts),
             "store": {
@@ -440,6 +453,7 @@ class Gateway:
                 uplink.poll(now_ns, clock_good=clock_good)
             self._bridge.take_sample()
             self._clients.tick()
+            self._addresses.tick()
             await asyncio.sleep(REPORT_INTERVAL_S)
 
     def _report_status(self, problems: Sequence[HealthProblem]) -> None:
@@ -492,16 +506,15 @@ class Gateway:
 
     def _make_app(self) -> ASGIApp:
         """Make the web application, at the first HTTP request: its modules cost no memory before that."""
+        from edge.appliance.addresses.details import AddressDetails  # noqa: PLC0415
+        from edge.appliance.addresses.routes import address_routes  # noqa: PLC0415
         from edge.appliance.clients.routes import client_routes  # noqa: PLC0415
-        from edge.appliance.console.address_listing import AddressListing  # noqa: PLC0415
         from edge.appliance.console.app import make_app  # noqa: PLC0415
         from edge.appliance.crossing.routes import bridge_routes  # noqa: PLC0415
         from edge.appliance.trace.routes import trace_routes  # noqa: PLC0415
         from edge.broker.http.access import HttpAccess  # noqa: PLC0415
         from edge.broker.http.api import HttpDeviceApi  # noqa: PLC0415
-        from edge.broker.http.application import needing  # noqa: PLC0415
         from edge.broker.http.guard import Guard  # noqa: PLC0415
-        from edge.broker.http.route import PURE, HttpRoute  # noqa: PLC0415
         from edge.broker.http.session_api import session_routes  # noqa: PLC0415
         from edge.broker.http.session_cookie import SessionCookie  # noqa: PLC0415
         from edge.broker.http.traced import TracedRequests  # noqa: PLC0415
@@ -515,10 +528,9 @@ class Gateway:
             from edge.broker.hono.http import HonoApi  # noqa: PLC0415
 
             self._devices = HonoApi(broker.devices, limits, access, broker.admission.budget)
-        addresses = AddressListing(partial(_addresses, broker.router), self._count_addresses)
-        view = needing(access.require_view)
+        details = AddressDetails(self._addresses, broker.router, broker.gate, lambda: self.configuration)
         routes = [
-            HttpRoute("/api/v1/addresses", view(addresses.respond), methods=PURE),
+            *address_routes(details, access),
             *self._devices.routes,
             *session_routes(access),
             *bridge_routes(self._bridge, self.bridge_status, access),
@@ -591,6 +603,19 @@ def _addresses(router: Router) -> Iterator[AddressStatus]:
             "received": queues.received(address),
             "stored": queues.backlog(address),
             "subscribers": consumers,
+        }
+
+
+def _flows(router: Router) -> Iterator[FlowStatus]:
+    """Yield the counts of each rule."""
+    flows = router.count_flows()
+    for rule in router.addresses.table.rules:
+        flow = flows.of(rule.pattern)
+        yield {
+            "address": rule.pattern,
+            "type": rule.type.value,
+            "received": flow.received,
+            "delivered": flow.delivered,
         }
 
 

@@ -260,6 +260,9 @@ QUEUES_IDLE_MAX: Final = 256
 """Open queues without consumers (1 MiB) above which all of them are closed: after a start every queue with messages is
 opened once."""
 
+QUEUES_COUNTED_MAX: Final = 1_000
+"""Closed queues with a count of their deliveries, 100 bytes each; the counts of others start again at zero."""
+
 SUBSCRIPTION_LINGER_S: Final = 2.0
 """Seconds that the objects of a durable subscription are kept after its client left, for clients that reconnect. Then
 it is rows of the store, and some 100 bytes of memory instead of 3 KiB."""

@@ -19,10 +19,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from edge.appliance.clients.directory import STATES, ClientDirectory, InvalidPosition
+from edge.appliance.clients.directory import STATES, ClientDirectory
 from edge.appliance.clients.documents import REFUSALS_SHOWN_MAX, ClientDetail, ClientDisconnection
 from edge.appliance.clients.refusals import page_of_refusals
 from edge.appliance.clients.sources import HTTP, MQTT
+from edge.appliance.paging import InvalidPosition
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.application import needing
 from edge.broker.http.queries import choice_of, limit_of, number_of

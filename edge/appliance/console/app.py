@@ -41,7 +41,7 @@ from edge.output.log_history import LogHistories
 NEVER_CACHED = {"Cache-Control": "no-store"}
 STREAMS_MAX: Final = 8
 """Pages with live figures at the same time; further ones ask every 10 s."""
-PAGED: Final = frozenset(("addresses", "addresses_left_out"))
+PAGED: Final = frozenset(("addresses", "addresses_left_out", "flows"))
 """Parts of the status that pages ask for separately, as they grow with the number of names."""
 
 

@@ -40,6 +40,7 @@ class GatewayCollector(Collector):
         status = status_of(self._source)
         yield from _gateway(status)
         yield from _wear(status.get("store", {}).get("wear", {}))
+        yield from _flows(status)
         yield from _memory(status)
         yield from _uplink(status)
         yield from _bridge(status.get("bridge", {}), self._now_s())
@@ -158,6 +159,18 @@ def _wear(wear: WearStatus) -> Iterable[Metric]:
         own.add_metric([window], pace)
     if own.samples:
         yield own
+
+
+def _flows(status: GatewayStatus) -> Iterable[Metric]:
+    about = "Messages from publishers to the names of an Address resource, also refused ones."
+    received = CounterMetricFamily("waypost_address_received_messages", about, labels=["address"])
+    about = "Copies for live subscribers of the names of an Address resource."
+    delivered = CounterMetricFamily("waypost_address_delivered_messages", about, labels=["address"])
+    for flow in status.get("flows", ()):
+        received.add_metric([line(flow["address"])], flow["received"])
+        delivered.add_metric([line(flow["address"])], flow["delivered"])
+    yield received
+    yield delivered
 
 
 def _memory(status: GatewayStatus) -> Iterable[Metric]:

@@ -51,6 +51,16 @@ class AddressStatus(TypedDict, total=False):
     subscribers: int
 
 
+class FlowStatus(TypedDict):
+    """Counts of one rule since the start, for the names that it applies to. `received`: messages from publishers, also
+    refused ones. `delivered`: copies for live subscribers."""
+
+    address: str
+    type: str
+    received: int
+    delivered: int
+
+
 class CommitDurations(TypedDict):
     """Durations of the store's commits since the start. `buckets`: (upper limit in seconds, count), cumulative."""
 
@@ -204,6 +214,8 @@ class GatewayStatus(TypedDict, total=False):
     addresses: Sequence[AddressStatus]
     addresses_left_out: int
     """Number of addresses that are not listed, as a status lists a limited number."""
+    flows: Sequence[FlowStatus]
+    """Counts by rule, of which there are as many as Address resources; a limited number."""
     logins_refused: Mapping[str, int]
     """Count by reason: wrong credentials, or too many attempts at once."""
     refused: Mapping[str, int]

@@ -20,6 +20,7 @@ from edge.broker.message.translation import lasting_header, read_header
 from edge.broker.model.interfaces import Explanation, Origin, Refusal
 from edge.broker.model.isolation import call_origin, end_party, send_answer
 from edge.broker.router.batch import AnycastBatch, CollectedBatch, LogRuns, LogSink, Publication, RouteTargets
+from edge.broker.router.flows import AddressFlow
 from edge.broker.router.router import Router
 
 QOS: Final = 1
@@ -265,11 +266,14 @@ class AmqpLanes:
     def forget_routes(self) -> None:
         """Do nothing, as no routes are cached here (`edge.broker.router.router.PublishSource`)."""
 
+    def count_flows(self) -> None:
+        """Do nothing, as each batch is counted at once (`edge.broker.router.router.PublishSource`)."""
+
     def _publish(self, members: Sequence[Member]) -> None:
         """Publish messages for logs as one batch, and messages for consumers of an address as one batch each."""
         received_at, clock = self._router.stamp()
         columns: dict[str, RouteTargets | None] = {}
-        logs: dict[LogSink, list[Run]] = {}
+        logs: dict[tuple[LogSink, AddressFlow], list[Run]] = {}
         kept: list[SingleRun] = []
         others: dict[str, list[Member]] = {}
         for member in members:
@@ -283,11 +287,12 @@ class AmqpLanes:
                 continue
             run = Run(address, origin.name, flags | clock, header, [body], received_at)
             kept.append((origin, run, (number,)))
-            logs.setdefault(column.log, []).append(run)
+            logs.setdefault((column.log, column.flow), []).append(run)
         if kept:
-            rows = [
-                LogRuns(sink, runs, sum(len(run.bodies[0]) for run in runs), len(runs)) for sink, runs in logs.items()
-            ]
+            rows = []
+            for (sink, flow), runs in logs.items():
+                rows.append(LogRuns(sink, runs, sum(len(run.bodies[0]) for run in runs), len(runs)))
+                flow.received += len(runs)
             logged = LoggedMessages(self._loops, kept, rows)
             call_origin(logged, self._router.publish, logged)
         for address, theirs in others.items():

@@ -156,6 +156,11 @@ class AnycastGroup:
         """True while there are consumers, or messages that wait for one."""
         return bool(self.group or self._waiting)
 
+    @property
+    def received(self) -> int:
+        """Messages offered to it."""
+        return self._position
+
     def offer(self, origin: Origin, run: Run, tokens: Sequence[int], *, hold: bool = False) -> Refusal | None:
         """Give a run to a consumer. Return a refusal without a consumer, or when too much is waiting. With `hold` the
         run may wait for the first consumer."""

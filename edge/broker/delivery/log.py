@@ -94,7 +94,7 @@ class LogSubscription:
         """Delivers stored messages to another consumer; None: all messages are delivered here."""
         self.window = CursorWindow(store.logs, store.cursors, record)
         self.reader = LogReader(store.logs, self.window, self)
-        self.failures, self._outstanding = Attempts(), Outstanding()
+        self.failures, self.deliveries = Attempts(), Outstanding()
         self.dead_lettering = DeadLettering(store.logs, store.cursors, record, deadletters, self)
         self.returns = Returns(self, deadletters)
         self.expiry = Expiry(self, self.window, self.dead_lettering, deadletters)
@@ -186,7 +186,7 @@ class LogSubscription:
         dropped."""
         self.buffer.clear()
         self._address_matches = _NO_MATCHES
-        self.window.restart([*self._outstanding, *self.dead_lettering.leaving])
+        self.window.restart([*self.deliveries, *self.dead_lettering.leaving])
         self.failures.forget_waiting()
         self.expiry.recheck()
         self.reader.discard()
@@ -222,7 +222,7 @@ class LogSubscription:
     def hand_over(self, consumer: Consumer, stored: Stored) -> None:
         """Deliver to a consumer; the messages are outstanding until they are settled."""
         first = stored.position
-        self._outstanding.add(consumer, first, first + len(stored.run.bodies) - 1)
+        self.deliveries.add(consumer, first, first + len(stored.run.bodies) - 1)
         if self.watcher is not None:
             self.watcher.before_delivery(stored)
         if self._counts:
@@ -286,7 +286,7 @@ class LogSubscription:
         if self.order is not None:
             self.order.ended(consumer)
         self.group.leave(consumer)
-        for first, last in self._outstanding.remove(
+        for first, last in self.deliveries.remove(
             consumer, stored.position, stored.position + len(stored.run.bodies) - 1
         ):
             self.requeue(first, last)
@@ -299,7 +299,7 @@ class LogSubscription:
         """Deliver to `consumer` as well. Idempotent."""
         new = consumer not in self.group
         self.group.join(consumer)
-        self._outstanding.reattach(consumer)
+        self.deliveries.reattach(consumer)
         self._unpark()
         if self.order is not None and new:
             self.order.joined(consumer)
@@ -311,9 +311,9 @@ class LogSubscription:
             self.order.left(consumer)
         self.group.leave(consumer)
         if keep:
-            self._outstanding.leave(consumer)
+            self.deliveries.leave(consumer)
         else:
-            for first, last in self._outstanding.drop(consumer):
+            for first, last in self.deliveries.drop(consumer):
                 self.requeue(first, last)
         if self._counts:
             self.failures.left(consumer)
@@ -350,7 +350,7 @@ class LogSubscription:
     @property
     def can_close(self) -> bool:
         """True when it has no consumer, and all of its state is stored: another object may serve the cursor later."""
-        if self.group or self._pumping or self.reader.reading or self._outstanding.count:
+        if self.group or self._pumping or self.reader.reading or self.deliveries.count:
             return False
         idle = self.failures.is_idle and self.expiry.is_idle and self.dead_lettering.is_idle
         return idle and not (self.order and self.order.has_state)
@@ -366,7 +366,7 @@ class LogSubscription:
     @property
     def outstanding(self) -> int:
         """Number of messages delivered and not settled."""
-        return self._outstanding.count
+        return self.deliveries.count
 
     # --- from consumers ---------------------------------------------------------------------------------------
 
@@ -374,7 +374,7 @@ class LogSubscription:
         """Take the consumer's answer; ignore positions that are not outstanding to it (a late or repeated answer)."""
         if self._closed:
             return
-        parts = self._outstanding.remove(consumer, first, last)
+        parts = self.deliveries.remove(consumer, first, last)
         if self.watcher is not None:
             self.watcher.settled(parts, accepted=outcome is DeliveryOutcome.ACCEPTED)
         if outcome is DeliveryOutcome.ACCEPTED:
@@ -395,15 +395,15 @@ class LogSubscription:
 
     def annotate(self, consumer: Consumer, position: int, annotations: bytes) -> None:
         """Note, before `settle`, the annotations that a consumer adds to a returned message (an encoded map)."""
-        if self._outstanding.holds(consumer, position):
+        if self.deliveries.holds(consumer, position):
             self.failures.annotate(position, annotations)
 
     def keeps_after_loss(self, consumer: Consumer, position: int) -> bool:
         """Count a failed delivery of a message that stays with its lost consumer. Return False when it was the last
         attempt, and the message is dead-lettered."""
-        if not self._outstanding.holds(consumer, position) or self.returns.keeps_after_loss(position):
+        if not self.deliveries.holds(consumer, position) or self.returns.keeps_after_loss(position):
             return True
-        self._outstanding.remove(consumer, position, position)
+        self.deliveries.remove(consumer, position, position)
         self.dead_lettering.continue_reading()
         return False
 

@@ -15,9 +15,11 @@ _EMPTY: Final[dict[Consumer, Ranges]] = {}
 class Outstanding:
     """Unsettled deliveries of one subscription. A consumer that left may still have some, until it has settled them."""
 
-    __slots__ = ("_by_consumer", "_leaving")
+    __slots__ = ("_by_consumer", "_leaving", "delivered")
 
     def __init__(self) -> None:
+        self.delivered = 0
+        """Messages added so far; a redelivery counts again."""
         self._by_consumer = _EMPTY
         self._leaving: set[Consumer] | None = None
         """Consumers that left with unsettled deliveries; None: no consumer, which is usual."""
@@ -39,6 +41,7 @@ class Outstanding:
                 self._by_consumer = {}
             held = self._by_consumer[consumer] = Ranges()
         held.add(first, last)
+        self.delivered += last - first + 1
 
     def holds(self, consumer: Consumer, position: int) -> bool:
         """Return True when the message is outstanding to the consumer."""

@@ -115,7 +115,7 @@ LOG_LINES_MAX: Final = 2_000
 """Most lines of a page of the log: all that are kept."""
 
 LIVE_LOG_LINES_MAX: Final = 100
-"""Lines that a stream gets at once, each second; a reader follows no more."""
+"""Lines that a stream gets at once, each second: a person reads fewer."""
 
 LIVE_LOG_CHARACTERS_MAX: Final = 24_000
 """Characters of these lines: less than half of what a stream may be behind, as JSON is longer than its text."""

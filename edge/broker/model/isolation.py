@@ -61,7 +61,7 @@ def send_answer(origin: Origin, tokens: Sequence[int], answer: Refusal | Accepta
     return True
 
 
-def call_origin(origin: Origin, call: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> bool:
+def call_origin(origin: Origin, call: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> bool:
     """Call a method of an origin. Return False when it raised: its connection ends."""
     try:
         call(*arguments, **named)

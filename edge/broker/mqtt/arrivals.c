@@ -44,6 +44,7 @@ struct log {
 struct column {
     PyObject *log;  /* a capsule; NULL: not stored */
     PyObject *live; /* live subscribers in Python, which get them first; NULL: none */
+    uint64_t received; /* messages since `take_received` */
 };
 
 /* Targets of messages to all topics with a prefix. */
@@ -617,6 +618,8 @@ static bool join(struct turn *turn, PyObject *lane, PyObject *column, PyObject *
     bool joined = capsule && add_to_batch(at(capsule, BATCH), lane, at(column, COLUMN), run, ids, ids_used, messages,
                                             bytes);
     Py_XDECREF(capsule);
+    if (joined)
+        ((struct column *)at(column, COLUMN))->received += messages;
     return joined;
 }
 
@@ -1095,6 +1098,20 @@ static PyObject *last_received(PyObject *self, PyObject *const *arguments, Py_ss
     return lane ? PyFloat_FromDouble(lane->received_at_s) : NULL;
 }
 
+/* take_received(column) -> messages for its targets since the last call */
+static PyObject *take_received(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self;
+    if (!takes("mqtt_take_received", arguments, count, "O"))
+        return NULL;
+    struct column *column = at(arguments[0], COLUMN);
+    if (!column)
+        return NULL;
+    uint64_t received = column->received;
+    column->received = 0;
+    return PyLong_FromUnsignedLongLong(received);
+}
+
 /* received(lane) -> messages that it has read */
 static PyObject *received(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
@@ -1376,6 +1393,7 @@ static PyMethodDef functions[] = {
     FUNCTION("mqtt_close_lane", close_lane),
     FUNCTION("mqtt_last_received", last_received),
     FUNCTION("mqtt_received", received),
+    FUNCTION("mqtt_take_received", take_received),
     FUNCTION("mqtt_held_bytes", held_bytes),
     FUNCTION("mqtt_is_waiting", is_waiting),
     FUNCTION("mqtt_list_rows", list_rows),

@@ -279,8 +279,7 @@ class MqttLanes:
         if generation == self._generation:
             call_origin(batch, self._router.publish, batch)
             return
-        for origin, run, tokens in batch.members():
-            call_origin(origin, self._router.publish, Publication(origin, run, tokens))
+        self._router.publish_members(batch)
 
     def _publish_alone(self, origin: Origin, run: Run, tokens: Sequence[int], topic: Any) -> None:
         if call_origin(origin, self._router.publish, Publication(origin, run, tokens)):
@@ -314,12 +313,18 @@ class MqttLanes:
         self._clear()
         self._generation += 1
 
+    def count_flows(self) -> None:
+        """See `PublishSource`."""
+        for targets, column in self._columns.items():
+            targets.flow.add(native.mqtt_take_received(column), len(targets.live))
+
     def close(self) -> None:
         """Stop reading and free what C holds, which the garbage collector does not see."""
         native.mqtt_close_turn(self._turn)
         self._clear()
 
     def _clear(self) -> None:
+        self.count_flows()
         self._columns.clear()
         self._logs.clear()
         self._live.clear()

@@ -9,6 +9,7 @@ from bridge.message import Run
 from edge.broker.delivery.batches import LiveOffer
 from edge.broker.model.interfaces import ManyOrigins, Origin
 from edge.broker.retention.quotas import QuotaAccount
+from edge.broker.router.flows import AddressFlow
 from edge.broker.router.live_subscriptions import LiveSink
 
 
@@ -18,6 +19,8 @@ class RouteTargets(NamedTuple):
     live: tuple[LiveSink, ...]
     log: LogSink | None
     """None: they are not kept."""
+    flow: AddressFlow
+    """Counts the messages."""
 
 
 class LogSink(NamedTuple):

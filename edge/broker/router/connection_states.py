@@ -17,6 +17,7 @@ from edge.broker.limits import CONNECTION_STATE_BYTES_MAX, CONNECTION_STATES_MAX
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.model.tracing import Destination
+from edge.broker.router.flows import UNCOUNTED
 from edge.broker.router.live_subscriptions import LiveSink
 from edge.broker.router.publish_sink import PublishSink
 
@@ -59,9 +60,10 @@ class ConnectionStates:
 class ConnectionStateRoute:
     """Route of one state: only the client in its topic may send it."""
 
-    __slots__ = ("_live", "_states")
+    __slots__ = ("_live", "_states", "flow")
 
     def __init__(self, states: ConnectionStates, live: Sequence[LiveSink]) -> None:
+        self.flow = UNCOUNTED
         self._states = states
         self._live = live
 

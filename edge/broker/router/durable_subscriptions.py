@@ -48,6 +48,8 @@ class SubscriptionFigures(NamedTuple):
     """Messages not delivered yet; an upper bound with a condition on messages."""
     outstanding: int
     consumers: int
+    delivered: int
+    """Messages given to its consumers since it was opened."""
 
 
 class DurableSubscriptions(Mapping[str, DurableSubscription]):
@@ -130,7 +132,11 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             yield _figures(found)
         for declaration in self._absent_declarations():
             left = self.absent_backlog(declaration)
-            yield SubscriptionFigures(declaration.name, declaration.pattern, left, 0, 0)
+            yield SubscriptionFigures(declaration.name, declaration.pattern, left, 0, 0, 0)
+
+    def figures_of(self, found: DurableSubscription) -> SubscriptionFigures:
+        """Return the figures of an open subscription."""
+        return _figures(found)
 
     def _absent_declarations(self) -> Iterator[Declaration]:
         """Yield the declarations of subscriptions that are not open."""
@@ -545,7 +551,12 @@ def unsettled_messages(subscriptions: DurableSubscriptions, name: str) -> int:
 def _figures(found: DurableSubscription) -> SubscriptionFigures:
     backlog, outstanding = sum(part.backlog for part in found.parts), sum(part.outstanding for part in found.parts)
     return SubscriptionFigures(
-        found.declaration.name, found.declaration.pattern, backlog, outstanding, len(found.consumers)
+        found.declaration.name,
+        found.declaration.pattern,
+        backlog,
+        outstanding,
+        len(found.consumers),
+        sum(part.deliveries.delivered for part in found.parts),
     )
 
 

@@ -79,6 +79,11 @@ class Logs:
         log = self._store.logs.open(f"{QUEUE_LOG}{address}")
         return self._store.cursors.backlog(self._store.cursors.open(QUEUE_CURSOR, log, 0))
 
+    def first_waiting(self, address: str) -> int:
+        """Return the first position of a queue that is not acknowledged."""
+        log = self._store.logs.open(f"{QUEUE_LOG}{address}")
+        return self._store.cursors.record(self._store.cursors.open(QUEUE_CURSOR, log, 0)).position
+
     def forget_queue(self, address: str) -> bool:
         """Free the log of a queue. Return False when it has messages, stored or under way, or a reader."""
         log = self._store.logs.open(f"{QUEUE_LOG}{address}")

@@ -20,7 +20,13 @@ from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.expiry import SWEEP_AGAIN_NS
 from edge.broker.delivery.log import QueueWatcher
 from edge.broker.delivery.priorities import NORMAL, priority_of
-from edge.broker.limits import QUEUE_LINGER_S, QUEUES_CHECKED_MAX, QUEUES_IDLE_MAX, QUEUES_OPENED_MAX
+from edge.broker.limits import (
+    QUEUE_LINGER_S,
+    QUEUES_CHECKED_MAX,
+    QUEUES_COUNTED_MAX,
+    QUEUES_IDLE_MAX,
+    QUEUES_OPENED_MAX,
+)
 from edge.broker.message.time_to_live import ttl_ns
 from edge.broker.model.interfaces import AddressError, Consumer, Refusal
 from edge.broker.model.topics import FilterTree
@@ -67,6 +73,8 @@ class Queues(Mapping[str, LogSubscription]):
         """Logs of empty, unused queues, and since when (monotonic seconds), in order of time."""
         self.opened: dict[str, LogSubscription] = {}
         """Open queues by address (other modules only read it)."""
+        self._delivered: dict[str, int] = {}
+        """Messages that closed queues gave to consumers, the latest closed last."""
         self._idle: dict[str, float] = {}
         """Open queues without consumers, and since when (monotonic seconds)."""
         self._due: dict[str, int] = {}
@@ -138,6 +146,19 @@ class Queues(Mapping[str, LogSubscription]):
         """Return the number of messages ever committed to a queue. Raises KeyError for an unknown queue."""
         return self._message_logs.bounds(self._log(address))[1]
 
+    def delivered(self, address: str) -> int:
+        """Return the number of messages given to consumers since the start, as far as it is remembered."""
+        queue = self.opened.get(address)
+        return self._delivered.get(address, 0) + (queue.deliveries.delivered if queue is not None else 0)
+
+    def first_waiting(self, address: str) -> tuple[int, int]:
+        """Return the log and the position of the oldest message that is not settled. Raises KeyError for an unknown
+        queue."""
+        queue = self.opened.get(address)
+        if queue is not None:
+            return queue.log, queue.lowest
+        return self._log(address), self._logs.first_waiting(address)
+
     def follow_configuration(self) -> None:
         """Apply changed rules or policies."""
         for address, queue in self.opened.items():
@@ -189,6 +210,12 @@ class Queues(Mapping[str, LogSubscription]):
             for consumer in self.consumers.match(address):
                 queue.join(consumer)
         return queue
+
+    def _remember_delivered(self, address: str, count: int) -> None:
+        """Keep the count of a queue that is closed, as its next object starts at zero."""
+        self._delivered[address] = self._delivered.pop(address, 0) + count
+        if len(self._delivered) > QUEUES_COUNTED_MAX:
+            del self._delivered[next(iter(self._delivered))]
 
     def _expires_at(self, address: str, due_ns: int) -> None:
         before = self._due.get(address)
@@ -246,6 +273,8 @@ class Queues(Mapping[str, LogSubscription]):
         del self.opened[address]
         self._idle.pop(address, None)
         due_ns = queue.expiry.due_ns
+        if queue.deliveries.delivered:
+            self._remember_delivered(address, queue.deliveries.delivered)
         queue.release()
         self._logs.make_idle(queue)
         if not self._logs.backlog(address):
@@ -296,6 +325,7 @@ class Queues(Mapping[str, LogSubscription]):
         self._forgotten(address, log)
         if self._logs.forget_queue(address):
             self._count -= 1
+            self._delivered.pop(address, None)
             self._names.remove(NameKind.QUEUE, user, len(address))
             self._state.delete(KIND, address)
         else:

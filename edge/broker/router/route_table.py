@@ -12,6 +12,7 @@ from edge.broker.model.remembered_names import RememberedNames
 from edge.broker.retention.quotas import QuotaAccount, Quotas
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.connection_states import ConnectionStateRoute, ConnectionStates, is_state_topic
+from edge.broker.router.flows import AddressFlows
 from edge.broker.router.logs import Logs
 from edge.broker.router.routes import (
     AnycastRoute,
@@ -78,6 +79,8 @@ class RouteTable:
     ) -> None:
         self.made = made
         """Routes made so far; `make` adds missing ones."""
+        self.flows = AddressFlows()
+        """Counts of messages by rule."""
         self._addresses = addresses
         self._subscriptions = subscriptions
         self._logs = logs
@@ -130,6 +133,7 @@ class RouteTable:
             self._subscriptions.competing,
             self._subscriptions.live,
         )
+        flow = self.flows.of(rule.pattern)
         route: Route
         if is_state_topic(address):
             route = ConnectionStateRoute(self._states, live.sinks(address))
@@ -141,11 +145,11 @@ class RouteTable:
             route = RefusingRoute(Refusal.ADDRESS_INVALID)
         elif rule.type.is_queue:
             log = competing.queue_log(address, user)
-            route = QueueRoute(log, self._open_account(rule, log))
+            route = QueueRoute(flow, log, self._open_account(rule, log))
         elif rule.type is AddressType.ANYCAST:
-            route = AnycastRoute(competing.anycast_group(address))
+            route = AnycastRoute(flow, competing.anycast_group(address))
         elif rule.type is AddressType.MULTICAST:
-            route = MulticastRoute(live.sinks(address))
+            route = MulticastRoute(flow, live.sinks(address))
         else:
             route = self._topic_route(address, rule)
             self.made.note_prefix(self.prefix(address), route)
@@ -156,12 +160,13 @@ class RouteTable:
         return self._quotas.get(self._addresses.table.rule(address).pattern)
 
     def _topic_route(self, address: str, rule: AddressRule) -> TopicRoute:
+        flow = self.flows.of(rule.pattern)
         lowest_qos = self._subscriptions.durable.lowest_qos(address)
         live = self._subscriptions.live.sinks(address)
         if lowest_qos is None:
-            return TopicRoute(live)
+            return TopicRoute(flow, live)
         log = self._logs.of_topics(rule)
-        return TopicRoute(live, log, self._open_account(rule, log), keeps_qos0=lowest_qos == 0)
+        return TopicRoute(flow, live, log, self._open_account(rule, log), keeps_qos0=lowest_qos == 0)
 
     def _open_account(self, rule: AddressRule, log: int) -> QuotaAccount:
         return self._quotas.open(rule.pattern, self._addresses.policy_of_rule(rule.pattern), log)

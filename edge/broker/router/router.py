@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from bridge.message import CLOCK_GOOD, Run
+from bridge.message import CLOCK_GOOD, Run, Stored
 from edge.broker.delivery import LogSubscription, WaitingPool
 from edge.broker.delivery.batches import offer_of
 from edge.broker.delivery.dead_letters import DeadLetters
@@ -46,13 +46,14 @@ from edge.broker.router.connection_states import ConnectionStates
 from edge.broker.router.credit_watchers import CreditWatchers
 from edge.broker.router.due_wills import DueWills
 from edge.broker.router.durable_subscriptions import DurableSubscriptions
+from edge.broker.router.flows import AddressFlows
 from edge.broker.router.live_subscriptions import LiveSubscriptions, MergeLive, unmerged
 from edge.broker.router.logs import Logs
 from edge.broker.router.publish_sink import PublishSink
 from edge.broker.router.queues import Queues
 from edge.broker.router.retained import RetainedMessages
 from edge.broker.router.route_table import RoutesMade, RouteTable
-from edge.broker.router.routes import AnycastRoute
+from edge.broker.router.routes import AnycastRoute, Route
 from edge.broker.router.sender_credit import SenderCredit
 from edge.broker.router.subscriptions import SubscriptionRegistry
 from edge.broker.router.unrouted import UnroutedMessages
@@ -74,6 +75,10 @@ class PublishSource(Protocol):
 
     def forget_routes(self) -> None:
         """Forget all results of `Router.find_targets` and `RouteTable.prefix`."""
+        ...
+
+    def count_flows(self) -> None:
+        """Add the messages that it collected since the last call to the flows of their targets."""
         ...
 
 
@@ -126,7 +131,7 @@ class Router:
         self._participants: list[CommitParticipant] = []
         self._sources: list[PublishSource] = []
         self.addresses = ConfiguredAddresses(table, policies or {})
-        self.deadletters = DeadLetters(store.cursors, store.commits, self._publish, self.clock, now_s)
+        self.deadletters = DeadLetters(store.cursors, store.commits, self._publish_counted, self.clock, now_s)
         self.ready = ReadySet(soon, now_s)
         self.pool = WaitingPool(self.ready, self._has_expired)
         self.feeds = LogFeeds(store.logs)
@@ -184,14 +189,22 @@ class Router:
     def publish(self, batch: PublishBatch) -> None:
         """Route runs of one origin or of many."""
         if isinstance(batch, Publication):
-            self._publish(*batch)
+            self._publish_counted(*batch)
         elif isinstance(batch, CollectedBatch):
             self._publish_collected(batch)
         else:
             self._publish_to_consumers(batch)
 
-    def _publish(self, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
-        """Route a run."""
+    def publish_members(self, batch: CollectedBatch) -> None:
+        """Route each run of a batch, because its targets are out of date."""
+        self._publish_each(batch.members())
+
+    def _publish_counted(self, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        """Route a run that no source has counted."""
+        self._publish(origin, run, tokens).flow.received += len(run.bodies)
+
+    def _publish(self, origin: Origin, run: Run, tokens: Sequence[int]) -> Route:
+        """Route a run, and return its route."""
         run.received_at = self.now_ns()
         if self._clock_good():
             run.flags |= CLOCK_GOOD
@@ -200,6 +213,7 @@ class Router:
         if route is None:
             route = self.routes.make(run.address, origin.user)
         route.publish(self._sink, origin, run, tokens)
+        return route
 
     def stamp(self) -> tuple[int, int]:
         """Return the time of reception of a run that arrives now, and its flags for the clock."""
@@ -243,8 +257,10 @@ class Router:
         if isinstance(route, AnycastRoute):
             taken = route.group.offer_batch(batch)
             self.figures.received += taken
+            route.flow.received += taken
         with self.subscriptions.competing.gathered(batch.address):
-            self._publish_each(batch.members(taken))
+            for origin, run, tokens in batch.members(taken):
+                call_origin(origin, self._publish_counted, origin, run, tokens)
 
     def _publish_each(self, members: Iterable[tuple[Origin, Run, Sequence[int]]]) -> None:
         """Route each run; an exception ends only its origin."""
@@ -352,8 +368,19 @@ class Router:
         self._configure_policies()
         self.subscriptions.follow_configuration()
         self._made.clear()
+        self.routes.flows.keep_only(table.patterns)
         self.flush_soon()
         self.address_listeners.notify()
+
+    def count_flows(self) -> AddressFlows:
+        """Return the counts of messages by rule, up to date."""
+        for source in self._sources:
+            source.count_flows()
+        return self.routes.flows
+
+    def read_first(self, log: int, position: int, done: Callable[[Sequence[Stored]], None]) -> None:
+        """Read the first message of a log from a position on (`MessageLogs.read`)."""
+        self._store.logs.read(log, position, 1, done)
 
     def is_unrouted(self, address: str) -> bool:
         """Return True for a topic that no subscription, forwarder or connected client receives from."""

@@ -13,6 +13,7 @@ from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.model.tracing import Destination
 from edge.broker.retention.quotas import QuotaAccount
 from edge.broker.router.batch import LogSink, RouteTargets
+from edge.broker.router.flows import UNCOUNTED, AddressFlow
 from edge.broker.router.live_subscriptions import LiveSink
 from edge.broker.router.publish_sink import PublishSink
 
@@ -21,6 +22,8 @@ class Route(Protocol):
     """Route of the runs of one address."""
 
     __slots__ = ()
+    flow: AddressFlow = UNCOUNTED
+    """Counts its messages. The caller of `publish` adds to `received`."""
 
     def publish(self, sink: PublishSink, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
         """Take a run of a sender."""
@@ -41,9 +44,10 @@ def admitted(account: QuotaAccount, log: int, run: Run) -> bool:
     return account.admits(log, sum(map(len, run.bodies)), len(run.bodies))
 
 
-def offer_live(live: Sequence[LiveSink], origin: Origin, run: Run) -> None:
-    """Offer a run to live subscriptions."""
+def offer_live(flow: AddressFlow, live: Sequence[LiveSink], origin: Origin, run: Run) -> None:
+    """Offer a run to live subscriptions, and count the copies."""
     if live:
+        flow.delivered += len(run.bodies) * len(live)
         offer = offer_of(run, origin)
         for subscription in live:
             subscription.offer(offer)
@@ -52,9 +56,10 @@ def offer_live(live: Sequence[LiveSink], origin: Origin, run: Run) -> None:
 class QueueRoute(Route):
     """Every message is stored; consumers compete for it after the commit."""
 
-    __slots__ = ("account", "log")
+    __slots__ = ("account", "flow", "log")
 
-    def __init__(self, log: int, account: QuotaAccount) -> None:
+    def __init__(self, flow: AddressFlow, log: int, account: QuotaAccount) -> None:
+        self.flow = flow
         self.log = log
         self.account = account
 
@@ -65,7 +70,7 @@ class QueueRoute(Route):
         sink.keep(self.log, origin, run, tokens)
 
     def targets(self, qos: int) -> RouteTargets | None:
-        return RouteTargets((), LogSink(self.log, self.account))
+        return RouteTargets((), LogSink(self.log, self.account), self.flow)
 
     def destination(self, qos: int) -> Destination:
         return Destination(AddressType.QUEUE.value, log=self.log)
@@ -74,10 +79,11 @@ class QueueRoute(Route):
 class TopicRoute(Route):
     """Every subscriber gets a copy. The body is stored once, and only if a durable subscription wants it."""
 
-    __slots__ = ("_keeps_qos0", "account", "live", "log")
+    __slots__ = ("_keeps_qos0", "account", "flow", "live", "log")
 
     def __init__(
         self,
+        flow: AddressFlow,
         live: Sequence[LiveSink],
         log: int | None = None,
         account: QuotaAccount | None = None,
@@ -86,6 +92,7 @@ class TopicRoute(Route):
     ) -> None:
         """`log` and `account` are None without a durable subscription. `keeps_qos0`: one of them wants QoS 0 messages
         too (a forwarder does)."""
+        self.flow = flow
         self.live = live
         self.log = log
         self.account = account
@@ -109,7 +116,7 @@ class TopicRoute(Route):
                 sink.answers.refuse(origin, tokens, Refusal.NAMES)
                 return
             retains = False
-        offer_live(self.live, origin, run)
+        offer_live(self.flow, self.live, origin, run)
         if retains:
             sink.retain(log, origin, run, tokens)
         elif log is not None:
@@ -122,8 +129,8 @@ class TopicRoute(Route):
         if self.log is None and not live:
             return None  # each message is counted under its address
         if self.log is None or self.account is None or not (qos or self._keeps_qos0):
-            return RouteTargets(live, None)
-        return RouteTargets(live, LogSink(self.log, self.account))
+            return RouteTargets(live, None, self.flow)
+        return RouteTargets(live, LogSink(self.log, self.account), self.flow)
 
     def destination(self, qos: int) -> Destination:
         kept = self.log if qos or self._keeps_qos0 else None
@@ -133,9 +140,10 @@ class TopicRoute(Route):
 class AnycastRoute(Route):
     """Each message goes to one consumer, and its answer back to the origin."""
 
-    __slots__ = ("group",)
+    __slots__ = ("flow", "group")
 
-    def __init__(self, group: AnycastGroup) -> None:
+    def __init__(self, flow: AddressFlow, group: AnycastGroup) -> None:
+        self.flow = flow
         self.group = group
 
     def publish(self, sink: PublishSink, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
@@ -156,13 +164,14 @@ class AnycastRoute(Route):
 class MulticastRoute(Route):
     """Each message goes to all connected consumers; nothing is stored. Without consumers it is refused."""
 
-    __slots__ = ("live",)
+    __slots__ = ("flow", "live")
 
-    def __init__(self, live: Sequence[LiveSink]) -> None:
+    def __init__(self, flow: AddressFlow, live: Sequence[LiveSink]) -> None:
+        self.flow = flow
         self.live = live
 
     def publish(self, sink: PublishSink, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
-        offer_live(self.live, origin, run)
+        offer_live(self.flow, self.live, origin, run)
         if self.live:
             sink.answers.accept(origin, tokens)
         else:
@@ -184,7 +193,7 @@ class TemporaryRoute(Route):
         if not self._owner:
             sink.drop_unrouted(origin, run, tokens)
             return
-        offer_live(self._owner, origin, run)
+        offer_live(self.flow, self._owner, origin, run)
         sink.answers.accept(origin, tokens)
 
     def destination(self, qos: int) -> Destination:
@@ -194,9 +203,10 @@ class TemporaryRoute(Route):
 class OwnRoute(Route):
     """Route for one origin; the messages of all others are refused, regardless of their rights."""
 
-    __slots__ = ("_owner", "_route")
+    __slots__ = ("_owner", "_route", "flow")
 
     def __init__(self, route: Route, owner: Origin) -> None:
+        self.flow = route.flow
         self._route = route
         self._owner = owner
 

@@ -13,7 +13,7 @@ import hmac
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from bridge.hidden import hides
@@ -416,6 +416,10 @@ class Authenticator:
             return found
         known = self._users.get(user)
         return () if known is None else tuple(known.rules)
+
+    def users(self) -> Iterable[CredentialUser]:
+        """Return the users, as they are now."""
+        return self._users.values()
 
     def grant_nothing(self, client: str, revoke: Callable[[Ended], None]) -> Grant:
         """Return a grant without rights, for a client that will send a token: `renew` within `TOKEN_WAIT_S`."""

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from edge.appliance.clients.directory import ClientDirectory, InvalidPosition
+from edge.appliance.clients.directory import ClientDirectory
 from edge.appliance.clients.documents import ClientDocument, ClientPage
+from edge.appliance.paging import InvalidPosition
 
 MANY = 10_000
 PAGE_S_MAX = 0.020

@@ -112,6 +112,9 @@ class ForgettingLanes:
     def publish(self) -> None:
         """Do nothing: no message waits."""
 
+    def count_flows(self) -> None:
+        """Do nothing: no message is counted here."""
+
     def forget_routes(self) -> None:
         self.forgotten += 1
 

@@ -1,0 +1,74 @@
+"""HTTP routes of addresses, for the console and `waypost trace`.
+
+===================================  ======  ========================================================================
+``GET /api/v1/addresses``            view    `documents.AddressPage`: ``?q=&sort=&after=&limit=``, busy ones first
+``GET /api/v1/addresses/{address}``  view    `documents.AddressDetail` of a name or filter
+===================================  ======  ========================================================================
+
+Errors are ``{"error": …}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bridge.topic_filter import filter_fault
+from edge.appliance.addresses.details import AddressDetails
+from edge.appliance.paging import InvalidPosition
+from edge.broker.http.access import HttpAccess
+from edge.broker.http.application import needing
+from edge.broker.http.queries import choice_of, limit_of
+from edge.broker.http.refusal import RequestRefused
+from edge.broker.http.route import PURE, HttpRoute
+
+NEVER_CACHED: Final = {"Cache-Control": "no-store"}
+
+
+def address_routes(details: AddressDetails, access: HttpAccess) -> Sequence[HttpRoute]:
+    """Return the routes of a gateway's addresses."""
+    addresses = _Addresses(details)
+    view = needing(access.require_view)
+    return [
+        HttpRoute("/api/v1/addresses", view(addresses.page), methods=PURE),
+        HttpRoute("/api/v1/addresses/{address:path}", view(addresses.show), methods=PURE),
+    ]
+
+
+class _Addresses:
+    def __init__(self, details: AddressDetails) -> None:
+        self._details = details
+        self._directory = details.directory
+
+    async def page(self, request: Request) -> Response:
+        query = request.query_params
+        try:
+            page = await self._directory.page(
+                sort=choice_of(query, "sort", self._directory.sorts),
+                text=query.get("q", ""),
+                after=query.get("after") or None,
+                limit=limit_of(query),
+            )
+        except InvalidPosition:
+            raise RequestRefused(400, "after is the `next` of an earlier page with the same sort") from None
+        return _json(page)
+
+    async def show(self, request: Request) -> Response:
+        return _json(await self._details.document(name_of(request)))
+
+
+def name_of(request: Request) -> str:
+    """Return the address that the path names. Raises RequestRefused."""
+    name = str(request.path_params["address"])
+    fault = filter_fault(name)
+    if fault:
+        raise RequestRefused(400, f"{name[:100]!r} is not an address: {fault}")
+    return name
+
+
+def _json(document: Any) -> Response:
+    return Response(msgspec.json.encode(document), media_type="application/json", headers=NEVER_CACHED)
