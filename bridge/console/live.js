@@ -35,10 +35,18 @@ export class LiveTopic {
     this.#path = path;
   }
 
+  /** Follow the topic while the page is visible. Returns a function that ends this. */
   start() {
-    document.addEventListener("visibilitychange", () => (document.hidden ? this.#close() : this.#open()));
-    addEventListener("pagehide", () => this.#close());
+    const shown = () => (document.hidden ? this.#close() : this.#open());
+    const hidden = () => this.#close();
+    document.addEventListener("visibilitychange", shown);
+    addEventListener("pagehide", hidden);
     this.#open();
+    return () => {
+      document.removeEventListener("visibilitychange", shown);
+      removeEventListener("pagehide", hidden);
+      this.#close();
+    };
   }
 
   #close() {

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from bridge.desired import SignedDesired, VerifiedDesired
+    from edge.appliance.configuring.service import ConfigurationService
     from edge.appliance.gateway import Gateway
     from edge.broker.configuration import BrokerConfiguration
     from edge.configuration.following import AppliedConfiguration, ConfigurationFollower
-    from edge.configuration.management import AddressAdministration
     from edge.configuration.options import RunOptions
     from edge.configuration.trials import Trials
 
@@ -135,11 +135,14 @@ def _read_configuration(options: RunOptions) -> tuple[BrokerConfiguration, Appli
     from bridge.resources.errors import ConfigurationRejected
     from edge.configuration.file import RepositoryError
     from edge.configuration.following import AppliedConfiguration
+    from edge.configuration.local_trial import end_trial_at_start
     from edge.configuration.options import OptionsRefused, configuration_of
     from edge.configuration.trials import count_start, roll_back_start
 
     try:
         count_start(options)
+        if options.config is None:
+            end_trial_at_start(options.data)
         while True:
             try:
                 applied = AppliedConfiguration.read(options)
@@ -236,8 +239,8 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, applied:
     gc.disable()  # until the store is read: saves a third of the start-up with 100 000 names
     following = ConfigurationFollower(options, applied)
     trials = _trials(options, following, restart=ended.set)
-    administration = partial(_administration, options, following, trials) if options.config is None else None
-    gateway = Gateway(configuration, options.data, administration, development=options.dev, trials=trials)
+    configuring = partial(_configuring, options, following, trials) if options.config is None else None
+    gateway = Gateway(configuration, options.data, configuring, development=options.dev, trials=trials)
     bound = await gateway.start()
     sys.path_importer_cache.clear()  # listings of module folders, half a MiB; the next import reads them again
     gc.freeze()  # objects made so far live as long as the process
@@ -300,10 +303,12 @@ def _verify(data: Path, signed: SignedDesired) -> VerifiedDesired:
     return verify(signed, data)
 
 
-def _administration(
+def _configuring(
     options: RunOptions, following: ConfigurationFollower, trials: Trials, gateway: Gateway
-) -> AddressAdministration:
-    """Return the administration of addresses over AMQP. It is not available with --config."""
+) -> ConfigurationService:
+    """Return the configuration of a gateway for its console and for AMQP. It is not available with --config."""
+    from edge.appliance.configuring.service import ConfigurationService
+    from edge.configuration.local import LocalConfiguration
     from edge.configuration.management import AddressAdministration
     from edge.configuration.repository import Repository
 
@@ -311,7 +316,17 @@ def _administration(
         await following.follow(gateway)
         trials.send_report()
 
-    return AddressAdministration(Repository(options.data), reload)
+    repository = Repository(options.data)
+    local = LocalConfiguration(repository, following)
+    plan = partial(_bridge_plan, options.data)
+    return ConfigurationService(local, AddressAdministration(repository, reload), reload, plan)
+
+
+def _bridge_plan(data: Path, before: BrokerConfiguration, after: BrokerConfiguration) -> list[str]:
+    """Return what changes at connectors and forwarders, as sentences."""
+    from edge.appliance.crossing.plan import changes, waiting_in
+
+    return [change.sentence for change in changes(before, after, waiting_in(data))]
 
 
 @click.command()

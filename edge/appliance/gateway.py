@@ -41,7 +41,6 @@ from edge.appliance.identity.own_certificate import OwnCertificate
 from edge.appliance.identity.renewal import Renewal
 from edge.appliance.identity.revocations import HubRevocations
 from edge.appliance.wear import Outlook, outlook
-from edge.broker.amqp.administration import Administration
 from edge.broker.configuration import BrokerConfiguration, DeviceTls, Protocol, TokenIssuer
 from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.hono.addresses import with_addresses
@@ -70,6 +69,7 @@ from edge.output.log_history import event
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from edge.appliance.configuring.service import ConfigurationService
     from edge.broker.http.api import HttpDeviceApi
     from edge.broker.http.polls import WaitingPoll
     from edge.broker.router.connector_uplink import ConnectorUplink
@@ -102,20 +102,20 @@ class Gateway:
         self,
         configuration: BrokerConfiguration,
         data: Path,
-        administration: Callable[[Gateway], Administration] | None = None,
+        configuring: Callable[[Gateway], ConfigurationService] | None = None,
         *,
         development: bool = False,
         trials: Trials | None = None,
     ) -> None:
         """Open the store and the users.
 
-        `administration` makes the administration of addresses over AMQP; `development` is shown on the console;
-        `trials` follow the hub's configuration. Raises StoreError, CredentialsError.
+        `configuring` makes the changes of its configuration; `development` is shown on the console; `trials` follow
+        the hub's configuration. Raises StoreError, CredentialsError.
         """
         loop = asyncio.get_running_loop()
         self.configuration = configuration = _with_addresses(configuration)
         self._own_certificate = _own_certificate(data, configuration)
-        self.clock_good = ClockQuality()
+        self.clock_good, self._configuring = ClockQuality(), configuring(self) if configuring is not None else None
         self.store = open_store(
             data,
             post=loop.call_soon_threadsafe,
@@ -126,7 +126,7 @@ class Gateway:
             self._with_certificate(configuration),
             self.store,
             clock_good=self.clock_good,
-            administration=None if administration is None else administration(self),
+            administration=None if self._configuring is None else self._configuring.addresses,
         )
         try:
             self.users = FollowedUsers(data, self.broker.gate.update)
@@ -213,6 +213,8 @@ class Gateway:
         if self._reporter is not None:
             self._reporter.cancel()
         self._health.stop()
+        if self._configuring is not None:
+            await self._configuring.stop()
         await self._renewal.stop()
         await self._revocations.stop()
         await self.uplinks.stop()
@@ -507,8 +509,10 @@ class Gateway:
     def _make_app(self) -> ASGIApp:
         """Make the web application, at the first HTTP request: its modules cost no memory before that."""
         from edge.appliance.addresses.details import AddressDetails  # noqa: PLC0415
+        from edge.appliance.addresses.explanation import AddressExplainer  # noqa: PLC0415
         from edge.appliance.addresses.routes import address_routes  # noqa: PLC0415
         from edge.appliance.clients.routes import client_routes  # noqa: PLC0415
+        from edge.appliance.configuring.routes import configuration_routes  # noqa: PLC0415
         from edge.appliance.console.app import make_app  # noqa: PLC0415
         from edge.appliance.crossing.routes import bridge_routes  # noqa: PLC0415
         from edge.appliance.trace.routes import trace_routes  # noqa: PLC0415
@@ -528,9 +532,12 @@ class Gateway:
             from edge.broker.hono.http import HonoApi  # noqa: PLC0415
 
             self._devices = HonoApi(broker.devices, limits, access, broker.admission.budget)
-        details = AddressDetails(self._addresses, broker.router, broker.gate, lambda: self.configuration)
+        resource_of = self._configuring.resource_of if self._configuring is not None else _no_resource
+        details = AddressDetails(self._addresses, broker.router, broker.gate, lambda: self.configuration, resource_of)
+        explainer = AddressExplainer(details, self.bridge_status, time.time)
         routes = [
-            *address_routes(details, access),
+            *address_routes(details, explainer, access),
+            *configuration_routes(self._configuring, access),
             *self._devices.routes,
             *session_routes(access),
             *bridge_routes(self._bridge, self.bridge_status, access),
@@ -625,6 +632,11 @@ def _operator_token(data: Path) -> str | None:
     except OSError as error:
         log.warning("no token for the local operator: %s: %s", error.filename, error.strerror)
         return None
+
+
+def _no_resource(_address: str) -> str:
+    """Return an empty name: addresses are from the file of --config."""
+    return ""
 
 
 def _ignore_uplink(_uplink: ConnectorUplink) -> None:

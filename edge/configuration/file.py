@@ -80,6 +80,15 @@ class ConfigurationFile(Generic[Content]):
                 fresh.unlink()
             raise self.failed("write", why) from why
 
+    def delete(self) -> None:
+        """Delete the file if it is there. Raises `RepositoryError`."""
+        try:
+            self.path.unlink(missing_ok=True)
+            if self.path.parent.is_dir():
+                self._sync_folder()
+        except OSError as why:
+            raise self.failed("delete", why) from why
+
     def failed(self, verb: str, why: OSError) -> RepositoryError:
         """Return the error for a failed operation."""
         return RepositoryError(f"cannot {verb} {why.filename or self.path}: {why.strerror or why}")

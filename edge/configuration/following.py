@@ -58,6 +58,11 @@ class ConfigurationFollower:
         """True when the resources are those of --config, so that changes are not applied."""
         return self._options.config is not None
 
+    @property
+    def latest(self) -> Sequence[Resource]:
+        """Resources that were applied last."""
+        return self._latest
+
     def fault(self, applied: Sequence[Resource], *, restart: bool) -> str | None:
         """Return the reason why these resources cannot replace the current ones, or None. `restart`: the gateway may
         restart."""

@@ -48,38 +48,48 @@ class AddressAdministration:
     async def _change(
         self, operation: str, name: str, attributes: Mapping[str, Any], done: Callable[[ManagementResponse], None]
     ) -> None:
-        answer = await asyncio.to_thread(self.changed, operation, name, attributes)
+        done(await self.change_by(_SOURCE, operation, name, attributes))
+
+    async def change_by(
+        self, user: str, operation: str, name: str, attributes: Mapping[str, Any]
+    ) -> ManagementResponse:
+        """Make the change for a user; it is on disk and in force on return, or the response has the error."""
+        answer = await asyncio.to_thread(self.changed, operation, name, attributes, user)
         if answer.status < 300:
             try:
                 await self._reload()
             except (ConfigurationRejected, RepositoryError) as error:
                 log.warning("the configuration is unchanged: %s", error)
                 answer = ManagementResponse(500, f"stored, but not applied: {error}")
-        done(answer)
+        return answer
 
-    def changed(self, operation: str, name: str, attributes: Mapping[str, Any]) -> ManagementResponse:
-        """Change the repository and return the response. Blocks until it is on disk."""
+    def changed(
+        self, operation: str, name: str, attributes: Mapping[str, Any], user: str = _SOURCE
+    ) -> ManagementResponse:
+        """Change the repository and return the response. Blocks until it is on disk. `user`: for the history."""
         try:
             found = self._resource(name)
             if operation == "CREATE":
-                return self._created(name, attributes, found)
+                return self._created(name, attributes, found, user)
             if found is None:
                 return ManagementResponse(404, f"the applied resources have no address {name!r}")
             if operation == "DELETE":
-                self._repository.delete([found.key])
+                self._repository.delete([found.key], by=user)
                 return ManagementResponse(204, "No Content", {})
-            return self._applied(found.name, {**found.document["spec"], **_spec(attributes)}, 200)
+            return self._applied(found.name, {**found.document["spec"], **_spec(attributes)}, 200, user)
         except ConfigurationRejected as rejected:
             return ManagementResponse(400, "; ".join(f"{error.path}: {error.message}" for error in rejected.errors))
         except RepositoryError as error:
             return ManagementResponse(500, str(error))
 
-    def _created(self, name: str, attributes: Mapping[str, Any], found: Resource | None) -> ManagementResponse:
+    def _created(
+        self, name: str, attributes: Mapping[str, Any], found: Resource | None, user: str
+    ) -> ManagementResponse:
         if found is not None:
             return ManagementResponse(409, f"address {name!r} already exists")
-        return self._applied(self._free_name(name), {**_spec(attributes), "address": name}, 201)
+        return self._applied(self._free_name(name), {**_spec(attributes), "address": name}, 201, user)
 
-    def _applied(self, resource_name: str, spec: Mapping[str, Any], status: int) -> ManagementResponse:
+    def _applied(self, resource_name: str, spec: Mapping[str, Any], status: int, user: str) -> ManagementResponse:
         document = {
             "apiVersion": OWN_VERSION,
             "kind": _ADDRESS,
@@ -89,7 +99,7 @@ class AddressAdministration:
         resource = schema.build(KINDS, document, ResourceOrigin(_SOURCE))
         if not isinstance(resource, Resource):
             raise ConfigurationRejected(resource)
-        self._repository.apply([resource])
+        self._repository.apply([resource], by=user)
         return ManagementResponse(status, "Created" if status == 201 else "OK", document["spec"])
 
     def _resource(self, address: str) -> Resource | None:

@@ -25,6 +25,7 @@ from bridge.resources.overlay import Overlay
 from bridge.resources.plan import Documents, ResourceChange
 from bridge.resources.resource import Resource, ResourceKinds
 from edge.configuration.file import FILE_MODE, ConfigurationFile, Mark
+from edge.configuration.history import ON_THIS_MACHINE, ConfigurationHistory
 from edge.configuration.hub_part import layer, layers, managed, name_of, not_ours
 from edge.configuration.hub_versions import HubVersions
 from edge.configuration.kinds import KINDS
@@ -70,6 +71,14 @@ UNCHECKED: Final = ResourceKinds(KINDS)
 """The same kinds without checks, for resources that are only a part of the configuration."""
 
 
+class ConfigurationChanged(Exception):
+    """There was another change since the one that a person looked at; `version` is in force now."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"the configuration was changed in the meantime: version {version} is in force")
+        self.version = version
+
+
 class Repository:
     """Applied resources of one data directory."""
 
@@ -89,6 +98,8 @@ class Repository:
             damaged="move it away; the local configuration is then in force until the hub sends a new version",
         )
         self.path = self._own.path
+        self.history = ConfigurationHistory(self.folder)
+        """Earlier versions of the own part."""
         self._seen: tuple[Mark, int] | None = None
 
     @property
@@ -131,22 +142,25 @@ class Repository:
         """Return the changes that `apply` would make, without writing. Raises as `apply`."""
         return self._planned(self._read(), self.hub_versions(), resources, keep=keep).changes
 
-    def apply(self, resources: Sequence[Resource], *, keep: bool = False) -> tuple[int, list[ResourceChange]]:
+    def apply(
+        self, resources: Sequence[Resource], *, keep: bool = False, by: str = ON_THIS_MACHINE
+    ) -> tuple[int, list[ResourceChange]]:
         """Add these resources, or replace those of the same kind and name. Return (version, one change per resource).
 
         All or nothing: raises `ConfigurationRejected` when the result would not be valid, or the hub decides about one
         of them; `RepositoryError` when it cannot be written; the configuration is then unchanged. Nothing is written
-        when nothing changes. `keep`: these resources override the hub's until its next version.
+        when nothing changes. `keep`: these resources override the hub's until its next version. `by`: user, for the
+        history.
         """
         with self._locked():
             file, versions = self._read(), self.hub_versions()
             planned = self._planned(file, versions, resources, keep=keep)
-            version = self._commit(file, planned.documents, planned.changes)
+            version = self._commit(file, planned.documents, planned.changes, by)
             if planned.versions != versions:
                 self._write_hub(planned.versions)
             return version, planned.changes
 
-    def delete(self, keys: Sequence[tuple[str, str]]) -> tuple[int, list[ResourceChange]]:
+    def delete(self, keys: Sequence[tuple[str, str]], *, by: str = ON_THIS_MACHINE) -> tuple[int, list[ResourceChange]]:
         """Delete the own resources with these (kind, name); unknown ones are not in the changes.
 
         All or nothing; raises as `apply` (for example when a forwarder needs the connector).
@@ -154,7 +168,54 @@ class Repository:
         with self._locked():
             file, over = self._read(), layers(self.hub_versions())
             kept, changes = plan.deleted(KINDS, file.resources, set(keys), str(self.path), over)
-            return self._commit(file, kept, changes), changes
+            return self._commit(file, kept, changes, by), changes
+
+    # --- the whole of the own part ----------------------------------------------------------------------------
+
+    def documents(self) -> Documents:
+        """Return the own resources as written. Raises `RepositoryError`."""
+        return self._read().resources
+
+    def plan_whole(self, resources: Sequence[Resource]) -> list[ResourceChange]:
+        """Return the changes that `replace_whole` would make, without writing. Raises as `apply`."""
+        return self._planned_whole(self._read(), self.hub_versions(), resources)[1]
+
+    def replace_whole(
+        self, resources: Sequence[Resource], *, expected: int, by: str, before: Callable[[], None] = lambda: None
+    ) -> tuple[int, list[ResourceChange]]:
+        """Make these the own resources: others are deleted. Return as `apply` does, and raise as it.
+
+        `expected`: version that the change was made of; `ConfigurationChanged` if it is another one by now. `before` is
+        called before a new version is written.
+        """
+        with self._locked():
+            file, versions = self._read(), self.hub_versions()
+            if file.version != expected:
+                raise ConfigurationChanged(file.version)
+            documents, changes = self._planned_whole(file, versions, resources)
+            if any(change.before != change.after for change in changes):
+                before()
+            return self._commit(file, documents, changes, by), changes
+
+    def restore(self, documents: Documents, by: str) -> int:
+        """Make these documents, which were valid before, the own resources. Return the version. Raises
+        `RepositoryError`."""
+        with self._locked():
+            file = self._read()
+            changes = [ResourceChange("", "", {"resources": file.resources}, {"resources": documents})]
+            return self._commit(file, documents, changes, by)
+
+    def _planned_whole(
+        self, file: _File, versions: HubVersions, resources: Sequence[Resource]
+    ) -> tuple[Documents, list[ResourceChange]]:
+        old = {plan.key_of(document): document for document in file.resources}
+        given = {resource.key for resource in resources}
+        stays = [document for key, document in old.items() if key in given]
+        changed = [each for each in resources if old.get(each.key) != each.document]
+        planned = self._planned(_File(FORMAT, file.version, stays), versions, changed, keep=False)
+        deleted = [ResourceChange(*key, document, None) for key, document in old.items() if key not in given]
+        # resources that stay as they are may be the hub's to decide about; they are no change
+        return planned.documents, [*planned.changes, *deleted]
 
     # --- the hub's part ---------------------------------------------------------------------------------------
 
@@ -213,11 +274,13 @@ class Repository:
         unchanged = [ResourceChange(*each.key, each.document, each.document) for each in same]
         return _Planned(documents, [*changes, *unchanged], versions)
 
-    def _commit(self, file: _File, documents: Documents, changes: Sequence[ResourceChange]) -> int:
+    def _commit(self, file: _File, documents: Documents, changes: Sequence[ResourceChange], by: str) -> int:
         if all(change.before == change.after for change in changes):
             return file.version
         version = file.version + 1
+        self.history.add_missing(file.version, file.resources)
         self._own.write(_File(FORMAT, version, documents))
+        self.history.add(version, documents, by)
         return version
 
     def _read(self) -> _File:

@@ -12,7 +12,20 @@ from playwright.sync_api import Browser
 from tests.console.visit import NARROW, PHONE, visiting
 from tests.support.processes import Waypost, edge, free_port, hub, wait_until
 
-GATEWAY_PAGES = ("overview", "devices", "devices?show=refused", "addresses", "bridge", "store", "system")
+GATEWAY_PAGES = (
+    "overview",
+    "devices",
+    "devices?show=refused",
+    "addresses",
+    "addresses/plant%2Ftemp",
+    "addresses?new=1",
+    "bridge",
+    "store",
+    "configuration",
+    "log",
+    "log?show=events",
+    "system",
+)
 ALERT_PAGES = tuple(f"alerts?show={each}" for each in ("open", "pending", "resolved", "mutes", "rules", "receivers"))
 FLEET_PAGES = ("fleet", "fleet?show=all", "enrolment", "configuration", "rollouts", "commands")
 HUB_PAGES = (*FLEET_PAGES, *ALERT_PAGES, "lake", "system")

@@ -11,7 +11,7 @@ from edge.appliance.addresses.documents import AddressConsumer, AddressDetail, A
 from edge.appliance.addresses.wording import policy_sentences
 from edge.appliance.paging import SLICE_ROWS, WorkSlices
 from edge.broker.configuration import BrokerConfiguration, Direction
-from edge.broker.model.authorization import Operation, substitute
+from edge.broker.model.authorization import EVERYTHING, Operation, substitute
 from edge.broker.model.interfaces import Consumer
 from edge.broker.model.topics import overlaps
 from edge.broker.router.router import Router
@@ -22,6 +22,9 @@ CONSUMERS_SHOWN_MAX: Final = 50
 
 USERS_SHOWN_MAX: Final = 50
 """Users with a right that a document lists."""
+
+OVERLAPPING_SHOWN_MAX: Final = 20
+"""Overlapping rules that a document lists."""
 
 CREDIT_SHOWN_MAX: Final = 1 << 24
 """Credit above which a consumer takes everything."""
@@ -38,11 +41,14 @@ class AddressDetails:
         router: Router,
         gate: Authenticator,
         configuration: Callable[[], BrokerConfiguration],
+        resource_of: Callable[[str], str],
     ) -> None:
+        """`resource_of` returns the name of the Address resource with a pattern; empty without one."""
         self.directory: Final = directory
         self.router: Final = router
         self.gate: Final = gate
         self.configuration: Final = configuration
+        self._resource_of = resource_of
 
     async def document(self, address: str) -> AddressDetail:
         """Return the details of a name or filter."""
@@ -55,6 +61,8 @@ class AddressDetails:
             address=address,
             type=rule.type.value,
             rule=rule.pattern,
+            resource=self._resource_of(rule.pattern),
+            overlapping=self._overlapping(address, rule.pattern),
             policy=policy_sentences(rule.type, policy),
             rows=await self.directory.documents(address),
             consumers=[_consumer(*each) for each in islice(found, CONSUMERS_SHOWN_MAX)],
@@ -66,6 +74,10 @@ class AddressDetails:
             deadletter=letters,
             dead_letters=router.queues.backlog(letters) if letters in router.queues else 0,
         )
+
+    def _overlapping(self, address: str, own: str) -> list[str]:
+        others = (each.pattern for each in self.router.addresses.table.rules if each.pattern not in (own, EVERYTHING))
+        return list(islice((each for each in others if overlaps(each, address)), OVERLAPPING_SHOWN_MAX))
 
     async def users(self, operation: Operation, address: str) -> AddressUsers:
         """Return the users with a right for an address, or for a part of a filter."""

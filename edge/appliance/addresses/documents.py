@@ -80,6 +80,10 @@ class AddressDetail(msgspec.Struct, kw_only=True):
     """Type by the rule."""
     rule: str
     """Pattern of the rule that applies; ``#`` may be the default of the space."""
+    resource: str
+    """Name of the Address resource with this rule; empty: it is from no resource of this gateway."""
+    overlapping: list[str]
+    """Patterns of other rules that apply to some of the same names; the most specific one decides."""
     policy: list[str]
     """Sentences about what happens to messages."""
     rows: list[AddressDocument]
@@ -100,3 +104,27 @@ class AddressDetail(msgspec.Struct, kw_only=True):
     """Address of its dead letters; empty: they are dropped."""
     dead_letters: int
     """Messages that wait there, also those of other addresses."""
+
+
+class ExplanationStep(msgspec.Struct, kw_only=True):
+    """One finding on the way of a message."""
+
+    part: str
+    """Part of the way: ``rule``, ``senders``, ``arrivals``, ``room``, ``receivers``, ``subscribers``, ``waiting`` or
+    ``forwarders``."""
+    state: str
+    """``ok``, ``note``, or ``wrong`` for a reason why messages do not arrive."""
+    text: str
+    """Sentence about it."""
+    next_step: str
+    """Next step for the operator; empty: there is nothing to do."""
+
+
+class AddressExplanation(msgspec.Struct, kw_only=True):
+    """Answer to the question why messages to an address do not arrive."""
+
+    address: str
+    verdict: str
+    """First reason, or that nothing stands in the way."""
+    steps: list[ExplanationStep]
+    """Findings in the order of a message's way."""

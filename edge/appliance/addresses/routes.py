@@ -3,6 +3,7 @@
 ===================================  ======  ========================================================================
 ``GET /api/v1/addresses``            view    `documents.AddressPage`: ``?q=&sort=&after=&limit=``, busy ones first
 ``GET /api/v1/addresses/{address}``  view    `documents.AddressDetail` of a name or filter
+``GET /api/v1/why``                  view    `documents.AddressExplanation`: ``?address=``, why messages do not arrive
 ===================================  ======  ========================================================================
 
 Errors are ``{"error": …}``.
@@ -19,6 +20,7 @@ from starlette.responses import Response
 
 from bridge.topic_filter import filter_fault
 from edge.appliance.addresses.details import AddressDetails
+from edge.appliance.addresses.explanation import AddressExplainer
 from edge.appliance.paging import InvalidPosition
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.application import needing
@@ -29,19 +31,21 @@ from edge.broker.http.route import PURE, HttpRoute
 NEVER_CACHED: Final = {"Cache-Control": "no-store"}
 
 
-def address_routes(details: AddressDetails, access: HttpAccess) -> Sequence[HttpRoute]:
+def address_routes(details: AddressDetails, explainer: AddressExplainer, access: HttpAccess) -> Sequence[HttpRoute]:
     """Return the routes of a gateway's addresses."""
-    addresses = _Addresses(details)
+    addresses = _Addresses(details, explainer)
     view = needing(access.require_view)
     return [
         HttpRoute("/api/v1/addresses", view(addresses.page), methods=PURE),
         HttpRoute("/api/v1/addresses/{address:path}", view(addresses.show), methods=PURE),
+        HttpRoute("/api/v1/why", view(addresses.explain), methods=PURE),
     ]
 
 
 class _Addresses:
-    def __init__(self, details: AddressDetails) -> None:
+    def __init__(self, details: AddressDetails, explainer: AddressExplainer) -> None:
         self._details = details
+        self._explainer = explainer
         self._directory = details.directory
 
     async def page(self, request: Request) -> Response:
@@ -60,10 +64,16 @@ class _Addresses:
     async def show(self, request: Request) -> Response:
         return _json(await self._details.document(name_of(request)))
 
+    async def explain(self, request: Request) -> Response:
+        return _json(await self._explainer.explain(_checked(request.query_params.get("address", ""))))
+
 
 def name_of(request: Request) -> str:
     """Return the address that the path names. Raises RequestRefused."""
-    name = str(request.path_params["address"])
+    return _checked(str(request.path_params["address"]))
+
+
+def _checked(name: str) -> str:
     fault = filter_fault(name)
     if fault:
         raise RequestRefused(400, f"{name[:100]!r} is not an address: {fault}")

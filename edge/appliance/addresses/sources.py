@@ -58,8 +58,8 @@ class AddressSources:
         come and go in between."""
         router = self._router
         live: Counter[str] = Counter()
-        for number, each in enumerate(list(router.subscriptions.live)):
-            live[router.addresses.table.rule_of_filter(each.pattern).pattern] += len(each.group.consumers)
+        for number, found in enumerate(list(router.subscriptions.live)):
+            live[router.addresses.table.rule_of_filter(found.pattern).pattern] += len(found.group.consumers)
             if not number % PREPARED:
                 yield None
         flows = router.count_flows()

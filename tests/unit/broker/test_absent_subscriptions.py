@@ -251,7 +251,7 @@ class TestAbsentSubscription:
         away(site, site.consumer("topic/a", options=options("mqtt/c/topic/a")))
         site.send("topic/a", b"1", b"2")
         [figures] = site.router.durable_subscriptions.figures()
-        assert figures == ("mqtt/c/topic/a", "topic/a", 2, 0, 0)
+        assert figures == ("mqtt/c/topic/a", "topic/a", 2, 0, 0, 0)
         assert opened(site) == set()
 
 

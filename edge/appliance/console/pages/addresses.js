@@ -1,10 +1,12 @@
 // Addresses: queues, durable subscriptions and rules, busy first; and the page of one address.
 
-import { get } from "./api.js";
+import { del, get, withQuery } from "./api.js";
 import { Spark } from "./chart.js";
+import { lazy } from "./frame.js";
 import { html, useRef, useState } from "./html.js";
-import { Empty, ErrorNote, Name, Pairs, Panel, Pill, Time } from "./parts.js";
-import { address } from "./route.js";
+import { ActionButton, Empty, ErrorNote, Name, Pairs, Panel, Pill, Time } from "./parts.js";
+import { address, go } from "./route.js";
+import { useSession } from "./session.js";
 import { useEvery } from "./state.js";
 import { PagedTable } from "./table.js";
 import { counted, number, plain, rate } from "./text.js";
@@ -20,12 +22,17 @@ const COLUMNS = [
   { name: "Consumers", sort: "consumers", order: "descending", numeric: true, cell: (row) => number(row.consumers) },
 ];
 
-export function Addresses({ rest }) {
+const AddressWizard = lazy(() => import("./address_wizard.js"), "AddressWizard");
+
+export function Addresses({ rest, query }) {
+  if (query.new) return html`<${AddressWizard} />`;
   return rest ? html`<${Address} key=${rest} name=${rest} />` : html`<${List} />`;
 }
 
 function List() {
-  return html`<${Panel} title="Addresses" flush>
+  const { manage } = useSession();
+  const make = manage && html`<a class="button main" href=${address("addresses", "", { new: "1" })}>New address</a>`;
+  return html`<${Panel} title="Addresses" extra=${make} flush>
     <${PagedTable} label="addresses" path="/api/v1/addresses" items="addresses" columns=${COLUMNS} every=${5}
       id=${(row) => row.id}
       empty=${html`<${Empty} title="Nothing is kept here yet">A queue appears with its first message or consumer, a durable
@@ -35,6 +42,7 @@ function List() {
 
 const SAMPLES_MAX = 60;
 const EVERY_S = 2;
+const WHY_S = 10;
 
 /** Rates of an address since its page was opened, from its counts. */
 function useRates(rows) {
@@ -86,8 +94,43 @@ function Address({ name }) {
       <//>
       <${Panel} title="Consumers" span=${6} flush>${consumers(detail)}<//>
       <${Panel} title="Who may use it" span=${6}>${rights(detail)}<//>
+      <${Why} name=${name} />
       ${detail.rows.length > 0 && html`<${Panel} title="What is counted" flush>${figures(detail)}<//>`}
+      ${detail.resource && html`<${Change} detail=${detail} />`}
     </div>`;
+}
+
+const STATES = { ok: ["good", "ok"], note: ["idle", "note"], wrong: ["bad", "look"] };
+
+/** The way of a message to this address, and what stands in it. */
+function Why({ name }) {
+  const [found, setFound] = useState(null);
+  const [error, setError] = useState(null);
+  async function load() {
+    try {
+      setFound(await get(withQuery("/api/v1/why", { address: name })));
+      setError(null);
+    } catch (failed) {
+      setError(failed);
+    }
+  }
+  useEvery(WHY_S, load, [name]);
+  return html`<${Panel} title="Does a message arrive?"><${ErrorNote} error=${error} retry=${load} />
+    ${found && html`<p><b>${plain(found.verdict)}</b></p>
+      <${Pairs} pairs=${found.steps.map((step) => [html`<${Pill} tone=${STATES[step.state]?.[0]}>${STATES[step.state]?.[1] ?? step.state}<//> ${step.part}`,
+        html`${plain(step.text)}${step.next_step && html`<br /><span class="small">Next: ${plain(step.next_step)}</span>`}`])} />
+      <p class="soft small">The same on the command line: <code>waypost trace ${plain(name)}</code></p>`}<//>`;
+}
+
+/** Deletion of the rule. Its messages stay. */
+function Change({ detail }) {
+  const { manage } = useSession();
+  const waiting = detail.rows.reduce((sum, row) => sum + row.waiting, 0);
+  const path = `/api/v1/addresses/${detail.rule.split("/").map(encodeURIComponent).join("/")}`;
+  return html`<${Panel} title="Rule"><p><${Name} mono>${detail.rule}<//> is the Address resource <${Name} mono>${detail.resource}<//>.
+      Its limits are on the page <a href=${address("configuration")}>Configuration</a>.</p>
+    <div class="do"><${ActionButton} label="Delete the rule" danger allowed=${manage} action=${() => del(path)} onDone=${() => go(address("addresses"))}
+      confirm=${`Names of ${plain(detail.rule)} follow another rule from now on. ${counted(waiting, "waiting message")} stay in the store. The same: waypost delete address ${plain(detail.resource)}`} /></div><//>`;
 }
 
 function Flow({ label, values }) {

@@ -19,7 +19,11 @@ const GROUPS = [
     { page: "bridge", label: "Bridge", icon: "bridge", key: "b", view: lazy(() => import("./bridge.js"), "Bridge") },
     { page: "store", label: "Store & card", icon: "store", key: "s", view: lazy(() => import("./store.js"), "Store") },
   ],
-  [{ page: "system", label: "System", icon: "system", key: "y", view: lazy(() => import("./system.js"), "System") }],
+  [
+    { page: "configuration", label: "Configuration", icon: "configuration", key: "c", view: lazy(() => import("./configuration.js"), "Configuration") },
+    { page: "log", label: "Log", icon: "log", key: "l", view: lazy(() => import("./log.js"), "Log") },
+    { page: "system", label: "System", icon: "system", key: "y", view: lazy(() => import("./system.js"), "System") },
+  ],
 ];
 
 function countProblems(status) {
