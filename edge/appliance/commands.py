@@ -26,7 +26,7 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
         "top": LazyCommand("edge.appliance.watching.cli:top", "Show the gateway live, on the full screen.", "edge"),
         "watch": LazyCommand("edge.appliance.watching.cli:watch", "Repeat a command, and mark changes.", "edge"),
         "events": LazyCommand("edge.appliance.watching.cli:events", "Show what happens at a gateway.", "edge"),
-        "trace": LazyCommand("edge.appliance.addresses.cli:trace_address", "Explain lost messages of an address.", "edge"),
+        "trace": LazyCommand("edge.appliance.addresses.cli:trace_address", "Explain where messages go.", "edge"),
     },
     "Gateway": {
         "get": LazyCommand("edge.appliance.resource_commands:get", "List applied resources.", "edge"),
