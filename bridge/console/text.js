@@ -67,6 +67,11 @@ export function clock(value, now = new Date()) {
   return `${days === 1 ? "yesterday" : at.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${time.slice(0, 5)}`;
 }
 
+/** Return a text as one word of a shell. */
+export function shellWord(text) {
+  return /^[\w./+:@%-]+$/.test(text) ? text : `'${plain(text).replaceAll("'", "'\\''")}'`;
+}
+
 /** Return `count` and the noun, in the right number. */
 export function counted(count, noun, plural = `${noun}s`) {
   return `${number(count)} ${PLURALS.select(count) === "one" ? noun : plural}`;

@@ -140,8 +140,10 @@ def _users(detail: AddressDetail, users: AddressUsers, verb: str) -> Steps:
         more = f" and {users.total - 3} more" if users.total > 3 else ""
         yield _step(part, "ok", f"May {verb}: {', '.join(map(line, users.names[:3]))}{more}.")
     else:
-        right = "send" if verb == "send" else "recv"
-        step = f"waypost user allow USER {right}:{word(detail.address)}"
+        address = word(detail.address)
+        step = (
+            f"waypost user allow USER send:{address}" if verb == "send" else f"waypost user allow USER recv:{address}"
+        )
         yield _step(part, "wrong", f"No user may {verb} it.", step)
 
 

@@ -5,7 +5,7 @@ import { html, useEffect, useState } from "./html.js";
 import { ActionButton, ErrorNote, Name, Panel } from "./parts.js";
 import { address, go } from "./route.js";
 import { useSession } from "./session.js";
-import { plain } from "./text.js";
+import { plain, shellWord } from "./text.js";
 
 const TYPING_MS = 300;
 
@@ -107,7 +107,7 @@ function Users({ found, name }) {
   if (!found || found.everyone) return html`<p class="soft">No sign-in is configured: every client may send and receive.</p>`;
   const list = (users) => (users.total ? users.names.map((each) => html`<span class="tag">${plain(each)}</span> `) : html`<span class="warn-t">no user</span>`);
   return html`<p>May send: ${list(found.senders)}</p><p>May receive: ${list(found.receivers)}</p>
-    <p class="soft small">Rights belong to users: <code>waypost user allow USER send:${plain(name)}</code>. They are in force at once.</p>`;
+    <p class="soft small">Rights belong to users: <code>waypost user allow USER ${shellWord(`send:${name}`)}</code>. They are in force at once.</p>`;
 }
 
 function Review({ name, spec }) {

@@ -9,7 +9,7 @@ import { address, go } from "./route.js";
 import { useSession } from "./session.js";
 import { useEvery } from "./state.js";
 import { PagedTable } from "./table.js";
-import { counted, number, plain, rate } from "./text.js";
+import { counted, number, plain, rate, shellWord } from "./text.js";
 
 const COLUMNS = [
   { name: "Address", sort: "address", order: "ascending", cell: (row) => html`<a href=${address("addresses", row.address)}><${Name} mono>${row.address}<//></a>${
@@ -119,7 +119,7 @@ function Why({ name }) {
     ${found && html`<p><b>${plain(found.verdict)}</b></p>
       <${Pairs} pairs=${found.steps.map((step) => [html`<${Pill} tone=${STATES[step.state]?.[0]}>${STATES[step.state]?.[1] ?? step.state}<//> ${step.part}`,
         html`${plain(step.text)}${step.next_step && html`<br /><span class="small">Next: ${plain(step.next_step)}</span>`}`])} />
-      <p class="soft small">The same on the command line: <code>waypost trace ${plain(name)}</code></p>`}<//>`;
+      <p class="soft small">The same on the command line: <code>waypost trace ${shellWord(name)}</code></p>`}<//>`;
 }
 
 /** Deletion of the rule. Its messages stay. */
@@ -130,7 +130,7 @@ function Change({ detail }) {
   return html`<${Panel} title="Rule"><p><${Name} mono>${detail.rule}<//> is the Address resource <${Name} mono>${detail.resource}<//>.
       Its limits are on the page <a href=${address("configuration")}>Configuration</a>.</p>
     <div class="do"><${ActionButton} label="Delete the rule" danger allowed=${manage} action=${() => del(path)} onDone=${() => go(address("addresses"))}
-      confirm=${`Names of ${plain(detail.rule)} follow another rule from now on. ${counted(waiting, "waiting message")} stay in the store. The same: waypost delete address ${plain(detail.resource)}`} /></div><//>`;
+      confirm=${`Names of ${plain(detail.rule)} follow another rule from now on. ${counted(waiting, "waiting message")} stay in the store. The same: waypost delete address ${shellWord(detail.resource)}`} /></div><//>`;
 }
 
 function Flow({ label, values }) {
