@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.fault.hostile.web import gateway_of
+from tests.support.configured_gateway import basic, gateway_with, user
 from tests.support.http_client import Answer, ask
 from tests.support.processes import Waypost, edge, wait_until
 
@@ -137,6 +139,20 @@ def test_earlier_version_returns(gateway: Waypost) -> None:
     assert send(gateway, "PUT", "configuration", {"restore": 1, "version": 2}).document["version"] == 3
     assert (type_of(gateway, "jobs/1"), type_of(gateway, "orders")) == ("queue", "topic")
     assert send(gateway, "GET", "configuration/9").status == 404
+
+
+def test_only_managers_change_and_a_file_is_not_changed(tmp_path: Path) -> None:
+    text = gateway_of(extra="".join((user("viewer", "view"), user("boss", "manage"))))
+    with gateway_with(tmp_path, text) as server:
+        for method, path in (("PUT", "configuration"), ("POST", "configuration/check"), ("POST", "addresses")):
+            body = b'{"text": "", "version": 0}'
+            answers = [
+                ask(server, method, f"/api/v1/{path}", body, {"Content-Type": "application/json", **basic(name, name)})
+                for name in ("viewer", "boss")
+            ]
+            assert [answer.status for answer in answers] == [403, 400 if path == "addresses" else 409]
+        shown = ask(server, "GET", "/api/v1/configuration", headers=basic("viewer", "viewer")).document
+        assert "--config" in shown["fixed"]
 
 
 class TestAddresses:

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from bridge.hidden import hides
+
 
 class ConfigurationFault(msgspec.Struct, kw_only=True):
     """One mistake in a configuration."""
@@ -125,12 +127,14 @@ class EarlierConfiguration(msgspec.Struct, kw_only=True):
     """Effects of a return to it."""
 
 
+@hides("text")
 class ConfigurationText(msgspec.Struct, kw_only=True):
     """Body of a check: own resources as YAML."""
 
     text: str
 
 
+@hides("text")
 class ConfigurationRequest(msgspec.Struct, kw_only=True):
     """Body of a change: a text, or an earlier version to return to."""
 

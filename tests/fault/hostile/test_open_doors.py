@@ -14,7 +14,15 @@ from tests.support.command import run_waypost
 from tests.support.configured_gateway import gateway_with, user
 from tests.support.processes import Waypost
 
-PAGES = ("/api/v1/status", "/api/v1/series", "/api/v1/addresses", "/api/v1/log", "/api/v1/journal", "/metrics")
+PAGES = (
+    "/api/v1/status",
+    "/api/v1/series",
+    "/api/v1/addresses",
+    "/api/v1/log",
+    "/api/v1/journal",
+    "/api/v1/configuration",
+    "/metrics",
+)
 STEERING = ("/api/v1/uplink/pause", "/api/v1/uplink/resume")
 USERS = "".join(
     (user("viewer", "view"), user("boss", "manage"), user("pump7", "send, recv"), user("partly", "view", '"plant/#"'))
