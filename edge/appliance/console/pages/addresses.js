@@ -156,7 +156,7 @@ function consumers(detail) {
     return html`<div class="body"><${Empty} title="No consumer is connected">${detail.type === "topic"
       ? "Messages without a durable subscription or a forwarder are dropped." : "Messages wait until one comes, or are refused where nothing is stored."}<//></div>`;
   }
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="Consumers"><table class="cards">
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="Table of consumers"><table class="cards">
     <thead><tr><th scope="col">Client</th><th scope="col">Subscription</th><th scope="col" class="n">Can take now</th><th scope="col" class="n">Dropped</th></tr></thead>
     <tbody>${detail.consumers.map((one, place) => html`<tr key=${place}>
       <th scope="row"><${Name}>${one.name}<//>${one.user && one.user !== one.name ? html`<small>user <${Name}>${one.user}<//></small>` : null}</th>
@@ -178,7 +178,7 @@ function users(found) {
 }
 
 function figures(detail) {
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="What is counted"><table class="cards">
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="Table of counts"><table class="cards">
     <thead><tr><th scope="col">Part</th><th scope="col">Type</th><th scope="col" class="n">Received</th><th scope="col" class="n">Delivered</th><th scope="col" class="n">Waiting</th></tr></thead>
     <tbody>${detail.rows.map((row) => html`<tr key=${row.id}><th scope="row"><${Name} mono>${row.subscription || row.address}<//></th>
       <td data-label="Type">${row.type}</td><td class="n" data-label="Received">${number(row.received)}</td>

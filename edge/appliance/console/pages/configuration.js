@@ -125,7 +125,7 @@ function Editor({ known, applied }) {
 }
 
 /** Result of a check: mistakes with their lines, or what would change. */
-function Check({ check, edited, show = null }) {
+function Check({ check, edited, show = null, about = "Difference" }) {
   if (!edited) return html`<p class="soft small">Nothing is changed.</p>`;
   if (check === null) return html`<p class="soft small">Checking…</p>`;
   if (!check.ok) {
@@ -136,15 +136,15 @@ function Check({ check, edited, show = null }) {
   if (check.changes.length === 0) return html`<p class="soft small">No resource changes.</p>`;
   return html`<p class="good-t">It can be applied. ${counted(check.changes.length, "resource")} would change:</p>
     ${check.changes.map((each) => html`<details key=${`${each.kind}/${each.name}`} open=${check.changes.length < 4}>
-      <summary>${plain(each.kind)} <${Name} mono>${each.name}<//> ${each.change}</summary><${Diff} text=${each.diff} /></details>`)}
+      <summary>${plain(each.kind)} <${Name} mono>${each.name}<//> ${each.change}</summary><${Diff} text=${each.diff} label=${`${about} of ${plain(each.kind)} ${plain(each.name)}`} /></details>`)}
     ${[...check.bridge, ...check.notes].map((each, place) => html`<p key=${place} class="note-warn">${plain(each)}</p>`)}`;
 }
 
 const SIGNS = { "+": "plus", "-": "minus" };
 
-function Diff({ text }) {
+function Diff({ text, label }) {
   const lines = text.split("\n").filter((line) => line && !/^(---|\+\+\+|@@)/.test(line));
-  return html`<pre class="diff scroll" tabindex="0" role="region" aria-label="Difference">${lines.map((line, place) => html`<span key=${place} class=${SIGNS[line[0]] ?? ""}>${plain(line)}\n</span>`)}</pre>`;
+  return html`<pre class="diff scroll" tabindex="0" role="region" aria-label=${label}>${lines.map((line, place) => html`<span key=${place} class=${SIGNS[line[0]] ?? ""}>${plain(line)}\n</span>`)}</pre>`;
 }
 
 function Managed({ known }) {
@@ -153,7 +153,7 @@ function Managed({ known }) {
     <p class="soft small">Version ${number(known.hub_version)} of the hub's configuration decides about these: change them there.
       <code>waypost apply --local</code> overrides one until the hub's next version.</p>
     ${known.managed.map((each) => html`<details key=${`${each.kind}/${each.name}`}><summary>${plain(each.kind)} <${Name} mono>${each.name}<//></summary>
-      <pre class="diff scroll" tabindex="0" role="region" aria-label=${`${plain(each.kind)} ${plain(each.name)}`}>${yamlLines(each.text)}</pre></details>`)}
+      <pre class="diff scroll" tabindex="0" role="region" aria-label=${`Resource ${plain(each.kind)} ${plain(each.name)}`}>${yamlLines(each.text)}</pre></details>`)}
   <//>`;
 }
 
@@ -195,7 +195,7 @@ function History({ known, applied }) {
         <td data-label="Time"><${Time} at=${each.at * 1000} /></td><td data-label="By">${each.by ? html`<${Name}>${each.by}<//>` : "–"}</td>
         <td class="n" data-label="Resources">${number(each.resources)}</td>
         <td class="n">${each.version !== known.version && html`<button class="button" onClick=${() => look(each.version)}>Look</button>`}</td></tr>`)}</tbody></table></div>`}
-    ${shown && html`<div class="body"><h3>Back to version ${number(shown.version)}</h3><${Check} check=${shown.check} edited />
+    ${shown && html`<div class="body"><h3>Back to version ${number(shown.version)}</h3><${Check} check=${shown.check} edited about="Return" />
       <div class="do"><${ActionButton} label=${`Try version ${shown.version} for 2 minutes`} main allowed=${manage && shown.check.ok && shown.check.changes.length > 0}
         action=${() => put("/api/v1/configuration", { restore: shown.version, version: known.version, try_s: TRY_S })} onDone=${applied} />
         <button class="button" onClick=${() => setShown(null)}>Close</button></div></div>`}

@@ -100,7 +100,7 @@ function Events({ choice }) {
     <${ErrorNote} error=${error} retry=${load} />
     ${page && (page.lines.length === 0 ? html`<div class="body"><${Empty} title="Nothing happened">Changes that users make, sign-ins, problems,
       the link to the hub and versions of the configuration appear here, the last 1,000 since the gateway started.<//></div>`
-      : html`<${Table} lines=${page.lines} label="Events" />`)}
+      : html`<${Table} lines=${page.lines} label="Table of events" />`)}
   <//>`;
 }
 
