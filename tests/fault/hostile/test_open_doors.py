@@ -15,7 +15,6 @@ from tests.support.configured_gateway import gateway_with, user
 from tests.support.processes import Waypost
 
 PAGES = (
-)
     "/api/v1/status",
     "/api/v1/series",
     "/api/v1/addresses",
