@@ -74,7 +74,8 @@ class AddressSources:
             yield _subscription(each)
         queues = router.queues
         for address in list(queues.opened):
-            yield self._queue(address)
+            if address in queues:
+                yield self._queue(address)
         for address in queues.walk():
             if address not in queues.opened:
                 yield self._queue(address)
