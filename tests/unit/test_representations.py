@@ -27,6 +27,7 @@ HARMLESS = ("int", "int | None", "bool", "Stored")
 """Types of fields with a number, or with a run, which hides its content."""
 HIDDEN_WITHIN = {
     "cloud.hub.groups.QueueEntry.content": "a batch, a document or what is unreadable",
+    "cloud.hub.registry.views.SavedView.page": "the name of a page of the console",
     "cloud.lake.lake.TransactionId.application": "a name the hub gives",
 }
 """Fields with values that hide their own content."""

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from bridge.hidden import hides
 from cloud.hub.alerts.limits import PING_S_RANGE, RECIPIENTS_MAX, SEND_S_MAX
 from cloud.hub.registry.alerts import ReceiverRecord
 from edge.output.text import line
@@ -66,6 +67,7 @@ class NotificationFailed(Exception):
     """The receiver did not take a notification; the message says why."""
 
 
+@hides("document", "text")
 class Notification(NamedTuple):
     """Notification to send."""
 

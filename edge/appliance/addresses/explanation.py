@@ -54,17 +54,17 @@ class AddressExplainer:
     def _arrivals(self, detail: AddressDetail) -> Steps:
         """Yield what came from publishers, and who was refused."""
         refused = page_of_refusals(self._details.gate.refusals, limit=REFUSALS_NAMED_MAX, text=detail.address)
-        for each in refused.refusals:
-            if each.address == detail.address:
-                name = line(each.user or each.client or each.remote)
-                text = f"{name}: {each.what}, {counted(each.count, 'time')}"
-                yield _step("arrivals", "wrong", text, each.next_step)
+        for refusal in refused.refusals:
+            if refusal.address == detail.address:
+                name = line(refusal.user or refusal.client or refusal.remote)
+                text = f"{name}: {refusal.what}, {counted(refusal.count, 'time')}"
+                yield _step("arrivals", "wrong", text, refusal.next_step)
         rows = [row for row in detail.rows if row.received is not None]
         received = sum(row.received or 0 for row in rows)
-        if not rows or received:
+        if received:
             names = "names of this rule" if rows and rows[0].id.startswith("rule/") else "it"
             yield _step("arrivals", "ok", f"{counted(received, 'message')} came to {names}.")
-        else:
+        elif rows:
             step = "look whether the publisher is connected: waypost client list; it may use another name"
             yield _step("arrivals", "wrong", "No message has come to it.", step)
         for each in self._details.router.unrouted:
