@@ -74,7 +74,7 @@ def name_of(request: Request) -> str:
 
 
 def _checked(name: str) -> str:
-    fault = filter_fault(name)
+    fault = filter_fault(name) if name else "it is empty"
     if fault:
         raise RequestRefused(400, f"{name[:100]!r} is not an address: {fault}")
     return name
