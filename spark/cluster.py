@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 PYTHON: Final = "spark.pyspark.python"
 _PACKAGE: Final = Path(__file__).parent
-_CLOUD: Final = _PACKAGE.parent / "cloud"
+_ROOT: Final = _PACKAGE.parent
+_CLOUD: Final = _ROOT / "cloud"
+_BRIDGE: Final = _ROOT / "bridge"
 _PROOF: Final = {"delta": "io/delta/sql/DeltaSparkSessionExtension.class", "s3": "waypost/ConditionalLogStore.class"}
 """A class that only this set of jars has."""
 
@@ -38,15 +40,22 @@ def executor_python(settings: Mapping[str, str]) -> str:
 
 
 def send_code(session: SparkSession) -> None:
-    """Send this package and the one that writes data files to the executors."""
+    """Send this package, and what it needs to write data files, to the executors."""
     from pyspark import SparkFiles  # noqa: PLC0415 - half a second that `--help` must not pay
 
     # In the folder of the session, which Spark deletes at its end.
     packed = Path(SparkFiles.getRootDirectory()).parent / "waypost.zip"
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
-        for path in sorted((*_PACKAGE.rglob("*.py"), _CLOUD / "__init__.py", *(_CLOUD / "place").rglob("*.py"))):
-            file.write(path, path.relative_to(_PACKAGE.parent))
+    pack_code(packed)
     session.sparkContext.addPyFile(str(packed))
+
+
+def pack_code(packed: Path) -> None:
+    """Write the archive of the modules that executors import."""
+    places = (*_PACKAGE.rglob("*.py"), _CLOUD / "__init__.py", *(_CLOUD / "place").rglob("*.py"))
+    secrets = (_BRIDGE / "__init__.py", _BRIDGE / "hidden.py")
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
+        for path in sorted((*places, *secrets)):
+            file.write(path, path.relative_to(_ROOT))
 
 
 def require_jars(session: SparkSession, jars: JarSet) -> None:

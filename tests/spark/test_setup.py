@@ -13,7 +13,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from spark import class_archive, java, setup
+from spark import class_archive, cluster, java, setup
 from spark.connector import pins, repository
 from spark.connector.jar_set import DELTA, S3, SETS, JarSet
 from spark.connector.pins import Jar
@@ -250,3 +250,17 @@ class TestArchive:
         monkeypatch.setattr(class_archive, "make_archive", refused)
         assert setup.main(["archive"]) == 1
         assert capsys.readouterr().err == "error: /usr/share/waypost: Permission denied\n"
+
+
+def test_executors_import_what_they_run_from_the_archive_alone(tmp_path: Path) -> None:
+    """An import outside of the archive failed every job on a cluster."""
+    cluster.pack_code(tmp_path / "waypost.zip")
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'waypost.zip')!r})\n"
+        "import spark.file_writer, spark.transforms.readings, spark.jobs.anomalies, spark.kernels.decode\n"
+        "ours = [one.__file__ for name, one in sys.modules.items()\n"
+        "        if name.partition('.')[0] in ('bridge', 'cloud', 'edge', 'images', 'spark') and one.__file__]\n"
+        "print([path for path in ours if 'waypost.zip' not in path], len(ours) > 10)"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[] True\n", "")
