@@ -20,13 +20,17 @@ import pytest
 
 from cloud.place.place import parse
 from spark import java, submit
-from tests.spark import lakes
+from spark.lake import SparkLake
+from tests.spark import lakes, mixed, oracle
 from tests.spark.lakes import message
+from tests.support.processes import wait_until
 from tests.support.s3 import BUCKET, KEYS, ObjectStore
+from tests.support.seeds import chosen_seed
 from tests.support.standalone_cluster import HOME, SECRET, StandaloneCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
+SEED = 20_261_129
 LAKE = f"s3://{BUCKET}/lake"
 RUN_S = 900
 """Longest pass on a busy machine of two cores, with five JVMs."""
@@ -199,6 +203,44 @@ def test_what_was_kept_outlives_an_executor(tmp_path: Path) -> None:
             driver.stdin.flush()
             assert driver.stdout.readline() == "1000\n"
         assert driver.returncode == 0
+
+
+@pytest.mark.timeout(2 * RUN_S)
+@pytest.mark.parametrize("victim", ["executor", "worker"])
+def test_every_value_is_that_of_the_oracle_after_a_pass_that_lost_half_of_the_cluster(
+    tmp_path: Path, victim: str
+) -> None:
+    """An executor or a worker is killed while jobs compute with what the readings have just committed."""
+    lake, folder, log = tmp_path / "lake", tmp_path / "cluster", tmp_path / "pass.log"
+    landings = mixed.landings(chosen_seed(SEED), 1, scale=0.3)
+    landings[0].write(lake)
+    settings = ("spark.driver.host=127.0.0.1", "spark.executor.memory=512m")
+    options = [word for setting in settings for word in ("--conf", setting)]
+    with StandaloneCluster(folder) as cluster, log.open("w") as said:
+        environment = {
+            "SPARK_CONF_DIR": str(cluster.configuration),
+            "JAVA_HOME": str(java.find().home),
+            "PATH": "/usr/bin:/bin",
+            "PYTHONPATH": str(ROOT),
+            "HOME": str(tmp_path),
+        }
+        command = [sys.executable, "-P", "-m", "spark.cli", "run", "--lake", str(lake), "--master", cluster.master]
+        with subprocess.Popen([*command, *options], env=environment, stdout=said, stderr=said) as driver:
+            try:
+                progress = SparkLake(None, lake)
+                committed = "the first readings are committed"
+                wait_until(lambda: (progress.version("readings") or 0) > 0, timeout_s=RUN_S, what=committed)
+                lost, *others = executors(folder)
+                assert others, "the pass has both executors"
+                if victim == "executor":
+                    os.kill(lost, signal.SIGKILL)
+                else:
+                    cluster.kill_worker()
+                assert driver.poll() is None, "the pass is still running"
+                assert driver.wait(RUN_S) == 0, log.read_text()
+            finally:
+                driver.kill()
+    assert oracle.differences(lake, landings) == []
 
 
 @pytest.mark.timeout(RUN_S)

@@ -56,6 +56,10 @@ class StandaloneCluster:
         for process in self._processes:
             process.wait(READY_S)
 
+    def kill_worker(self) -> None:
+        """Kill one of its workers; the executor of the worker ends as well."""
+        self._processes[1].kill()
+
     def pages(self) -> str:
         """Return the pages of its master, for people and for programs; empty before it serves."""
         found = ""
