@@ -13,6 +13,7 @@ from tests.bench import (
     commits,
     crossing,
     figures,
+    first,
     gold,
     hour,
     latency,
@@ -222,6 +223,7 @@ CASES: Final[dict[str, Benchmark]] = {
         commits.BENCHMARK,
         gold.BENCHMARK,
         hour.BENCHMARK,
+        first.BENCHMARK,
         many_gateways.BENCHMARK,
     )
 }  # fmt: skip
