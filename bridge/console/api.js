@@ -47,14 +47,15 @@ async function request(method, path, body, type = "application/json") {
 
 export const get = (path) => request("GET", path);
 export const post = (path, body) => request("POST", path, body);
+export const patch = (path, body) => request("PATCH", path, body);
 export const put = (path, body) => request("PUT", path, body);
 export const patch = (path, body) => request("PATCH", path, body);
 /** POST a YAML text. */
 export const sendYaml = (path, text) => request("POST", path, text, "application/yaml");
 export const del = (path) => request("DELETE", path);
 
-/** Return a path with a query; values that are empty are left out. */
+/** Return a path with a query, added to the one that it has; values that are empty are left out. */
 export function withQuery(path, query) {
   const given = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
-  return given.length ? `${path}?${new URLSearchParams(given)}` : path;
+  return given.length ? `${path}${path.includes("?") ? "&" : "?"}${new URLSearchParams(given)}` : path;
 }

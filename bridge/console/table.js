@@ -7,6 +7,7 @@ import { useEvery } from "./state.js";
 import { number } from "./text.js";
 
 const PAGE = 50;
+const NO_TABLE = 404;
 const TYPING_MS = 300;
 
 /**
@@ -24,7 +25,7 @@ const TYPING_MS = 300;
  * @param {object} properties
  * @param {string} properties.label what the rows are
  * @param {string} properties.path of the API
- * @param {string} properties.items key of the rows in its answers
+ * @param {string} [properties.items] key of the rows in its answers
  * @param {Record<string, string>} [properties.query] further parameters
  * @param {Column[]} properties.columns the first is the row's header
  * @param {(row: any) => string} properties.id unique key of a row
@@ -33,8 +34,9 @@ const TYPING_MS = 300;
  * @param {boolean} [properties.search]
  * @param {any} [properties.filters] chips beside the search
  * @param {(rows: any[], clear: () => void) => any} [properties.actions] bar for selected rows; with it rows can be selected
+ * @param {(page: any) => any[]} [properties.unpack] rows of an answer, if they are not a list with the key `items`
  */
-export function PagedTable({ label, path, items, query = {}, columns, id, empty, every = 5, search = true, filters = null, actions = null }) {
+export function PagedTable({ label, path, items = "", query = {}, columns, id, empty, every = 5, search = true, filters = null, actions = null, unpack = null }) {
   const [text, setText] = useState("");
   const [wanted, setWanted] = useState("");
   const [sort, setSort] = useState("");
@@ -76,7 +78,7 @@ export function PagedTable({ label, path, items, query = {}, columns, id, empty,
     typing.current = setTimeout(() => setWanted(value.trim()), TYPING_MS);
   }
 
-  const rows = page?.[items] ?? [];
+  const rows = (page && (unpack ? unpack(page) : page[items])) || [];
   const first = (starts.length - 1) * PAGE;
   return html`
     <div class="table-bar">
@@ -86,7 +88,7 @@ export function PagedTable({ label, path, items, query = {}, columns, id, empty,
       <span class="grow"></span>
       <span class="soft small" role="status">${page && count(first, rows.length, page.total, Boolean(page.next))}</span>
     </div>
-    <${ErrorNote} error=${error} retry=${load} />
+    ${error?.status === NO_TABLE ? html`<div class="body">${empty}</div>` : html`<${ErrorNote} error=${error} retry=${load} />`}
     ${actions && selected.size > 0 && html`<div class="table-bar selected" role="group" aria-label="Selected rows"><b class="small">${number(selected.size)} selected</b>
       ${actions([...selected.values()], () => setSelected(new Map()))}<span class="grow"></span><button class="button" onClick=${() => setSelected(new Map())}>Clear</button></div>`}
     ${page && rows.length === 0 && !error && html`<div class="body">${wanted ? html`<p class="soft">Nothing matches “${wanted}”.</p>` : empty}</div>`}

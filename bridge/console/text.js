@@ -16,6 +16,23 @@ export function number(value) {
   return typeof value === "number" ? WHOLE.format(value) : NOT_KNOWN;
 }
 
+/** Return a measured value with four digits, as its unit may be anything: 0.0123; 21.5; 13,719. */
+export function measure(value) {
+  if (typeof value !== "number") return NOT_KNOWN;
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e9)) return value.toExponential(3);
+  const decimals = size >= 1000 || size === 0 ? 0 : Math.min(6, 3 - Math.floor(Math.log10(size)));
+  return new Intl.NumberFormat("en", { maximumFractionDigits: decimals }).format(value);
+}
+
+/** Return a share in percent. It is 100 % only if nothing is missing. */
+export function percent(part, whole) {
+  if (typeof part !== "number" || !whole) return NOT_KNOWN;
+  if (part >= whole) return "100 %";
+  const share = Math.floor((1e5 * part) / whole) / 1e3;
+  return `${share > 99 ? share : Math.floor(10 * share) / 10} %`;
+}
+
 /** Return a rate or a ratio with one decimal below ten. */
 export function rate(value) {
   if (typeof value !== "number") return NOT_KNOWN;

@@ -114,6 +114,9 @@ VIEW_BYTES_MAX = 4 * 1024
 MARKS_SHOWN_MAX = 1_000
 """Marks in one response of the API about a gateway."""
 
+SPANS_SENT_MAX = 100_000
+"""Landed ranges of one gateway that are compared with its statements: 2 MB. A usual gateway has some hundred."""
+
 REGISTRY_ATTEMPTS_MAX = 15
 """Attempts of a transaction that conflicts with another hub's; then its data is held and retried later."""
 

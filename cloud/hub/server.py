@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 import uvloop
+from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from bridge.downlink import Downlink, DownlinkSource
@@ -61,6 +62,7 @@ from cloud.hub.fleet import FleetState
 from cloud.hub.fleet_view import FleetViews
 from cloud.hub.groups import Key
 from cloud.hub.health import HubHealth
+from cloud.hub.lake_http import lake_routes
 from cloud.hub.lander import Lander
 from cloud.hub.limits import SHUTDOWN_S
 from cloud.hub.memory import COLLECTED
@@ -80,7 +82,8 @@ from cloud.lake.delta import DeltaLake
 from cloud.lake.faults import CannotLand, RegistryError
 from cloud.lake.landing import Landing
 from cloud.lake.limits import GATHER_MS_DEFAULT
-from cloud.place.place import LakePlace
+from cloud.place.place import LakePlace, place_of
+from cloud.reader.client import LakeReader
 from edge.broker.amqp.session import AmqpSession
 from edge.broker.configuration import AuthenticationMode, TlsListener, TokenIssuer
 from edge.broker.http.access import HttpAccess
@@ -115,6 +118,9 @@ log = logging.getLogger(__name__)
 
 REGISTRY = "registry.db"
 """Registry file in the data directory, if no other registry is configured."""
+
+LAKE = "lake"
+"""Folder of the lake in the data directory, if no other place is configured."""
 
 STOPPING = "the hub stops"
 """Reason for paused sockets during shutdown: new data would not be answered."""
@@ -232,6 +238,7 @@ class HubServer:
         self._url = ""
         """URL for gateways."""
         self._health = self._make_health()
+        self._reader = LakeReader(place_of(configuration.lake or configuration.data / LAKE).uri)
         self._metrics = Metrics(
             self._fleet,
             self._committer,
@@ -383,31 +390,8 @@ class HubServer:
     async def run(self, ready: Callable[[ListenEndpoint, ListenEndpoint], None], stop: asyncio.Event) -> None:
         """Serve until `stop` is set. `ready` is called with the bound addresses (AMQP, HTTP). Raises `HubError`."""
         configuration = self._configuration
-        clock = asyncio.get_running_loop().time
-        access = self._make_access()
-        app = application(
-            self._fleet,
-            self._committer,
-            self._metrics,
-            access,
-            self._health,
-            dev=configuration.dev,
-            now_us=_now_us,
-            clock=clock,
-            views=self._views,
-            alerts=self._alert_counts,
-            more=[
-                *session_routes(access, may_operate),
-                *alert_routes(self._alerts, access),
-                *command_routes(self._commands, access),
-                *(desired_routes(self._desired, access) if self._desired is not None else ()),
-                *(enrolment_routes(self._enrolment, time.time) if self._enrolment is not None else ()),
-                *(token_routes(self._enrolment, access, lambda: self._url) if self._enrolment is not None else ()),
-            ],
-        )
-        http_host = configuration.http
-        names = configuration.enroller.names if configuration.enroller is not None else ()
-        site = Site([http_host.host], exposed=not http_host.loopback, machine=socket.gethostname(), listed=names)
+        access, site = self._make_access(), self._make_site()
+        app = self._make_application(access)
         try:
             await self._start_users()
             if self._tls is not None:
@@ -438,6 +422,7 @@ class HubServer:
         finally:
             self._health.stop()
             await self._alerts.close()
+            await self._reader.stop()
             await self._finish()
             await self._close_services()
             if self._users is not None:
@@ -466,6 +451,36 @@ class HubServer:
             await self._desired.close()
         if self._enrolment is not None:
             await self._enrolment.close()
+
+    def _make_application(self, access: HttpAccess) -> Starlette:
+        """Make the application that answers over HTTP."""
+        return application(
+            self._fleet,
+            self._committer,
+            self._metrics,
+            access,
+            self._health,
+            dev=self._configuration.dev,
+            now_us=_now_us,
+            clock=asyncio.get_running_loop().time,
+            views=self._views,
+            alerts=self._alert_counts,
+            more=[
+                *session_routes(access, may_operate),
+                *alert_routes(self._alerts, access),
+                *lake_routes(self._reader, access, self._fleet, self._committer, _now_us),
+                *command_routes(self._commands, access),
+                *(desired_routes(self._desired, access) if self._desired is not None else ()),
+                *(enrolment_routes(self._enrolment, time.time) if self._enrolment is not None else ()),
+                *(token_routes(self._enrolment, access, lambda: self._url) if self._enrolment is not None else ()),
+            ],
+        )
+
+    def _make_site(self) -> Site:
+        """Return the names that requests may be addressed to."""
+        http, enroller = self._configuration.http, self._configuration.enroller
+        names = enroller.names if enroller is not None else ()
+        return Site([http.host], exposed=not http.loopback, machine=socket.gethostname(), listed=names)
 
     def _make_access(self) -> HttpAccess:
         """Make the access over HTTP, with sessions and the operator token of the data directory."""
@@ -575,7 +590,7 @@ def open_data(configuration: HubConfiguration) -> OpenedHub:
         registry = Registry(configuration.registry or sqlite_url(data / REGISTRY), writer_id(data))
         try:
             versions = {table: registry.commits.confirmed_version(table) for table in contract().tables}
-            lake = DeltaLake(configuration.lake or data / "lake", durable_versions=versions)
+            lake = DeltaLake(configuration.lake or data / LAKE, durable_versions=versions)
             registry.commits.write_to(lake)
             if registry.commits.is_older_copy:
                 OlderCopyNotice(data).add(OlderCopySign.LAKE)

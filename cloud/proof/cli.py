@@ -98,6 +98,7 @@ def prove(
     """
     from cloud.lake.faults import LakeError
     from cloud.proof.account import prove_account
+    from cloud.proof.document import proof_document
     from cloud.proof.lake import LakeMissing
     from cloud.proof.proof import prove as judge
 
@@ -114,7 +115,7 @@ def prove(
     if metrics is not None:
         _write(metrics, _metrics(proof, time.time()))
     if as_json:
-        click.echo(json.dumps(_document(proof), indent=2))
+        click.echo(json.dumps(proof_document(proof), indent=2))
     else:
         _print(proof, hours=hours)
     sys.stdout.flush()
@@ -177,50 +178,6 @@ def _write(path: Path, text: str) -> None:
         raise ProofError(f"{path} cannot be written: {error.strerror}") from None
 
 
-# --- JSON -------------------------------------------------------------------------------------------------------------
-
-
-def _document(proof: Proof) -> dict[str, Any]:
-    return {
-        "complete": proof.complete,
-        "statements": proof.statements,
-        "bytes_read": proof.bytes_read,
-        "streams": [_total(total) for total in proof.totals],
-        "hours": [_hour(line) for line in proof.hours],
-        "findings": [{**finding._asdict(), "kind": finding.kind.value} for finding in proof.findings],
-        "findings_left_out": proof.findings_left_out,
-        "keys": [
-            {"tenant": tenant, "gateway": gateway, "epoch": epoch, "public_key": key}
-            for (tenant, gateway, epoch), key in sorted(proof.keys.items())
-        ],
-        "notes": proof.notes,
-    }
-
-
-def _total(total: Total) -> dict[str, Any]:
-    return {
-        **total.stream._asdict(),
-        "hours": total.hours,
-        "accepted": total.accepted,
-        "landed": total.landed,
-        "given_up": total.given_up,
-        "waiting": total.waiting,
-        "unexplained": total.unexplained,
-        "twice": total.twice,
-        "unstated": total.unstated,
-    }
-
-
-def _hour(line: HourLine) -> dict[str, Any]:
-    fields = line._asdict()
-    stream = fields.pop("stream")
-    return {**stream._asdict(), **fields, "hour": None if line.hour is None else _when(line.hour)}
-
-
-def _when(hour_ns: int) -> str:
-    return datetime.datetime.fromtimestamp(hour_ns // 1_000_000_000, datetime.UTC).strftime("%Y-%m-%dT%HZ")
-
-
 # --- text -------------------------------------------------------------------------------------------------------------
 
 
@@ -228,6 +185,7 @@ def _print(proof: Proof, *, hours: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from cloud.proof.document import hour_text
     from cloud.proof.limits import LINES_SHOWN
 
     out = Console()
@@ -238,7 +196,7 @@ def _print(proof: Proof, *, hours: bool) -> None:
     for name in ("accepted", "landed", "given up", "waiting", "unex-\nplained", "twice"):
         table.add_column(name, justify="right", no_wrap=True, min_width=5)
     lines: list[tuple[Total | HourLine, str]] = [
-        (line, _when(line.hour)[5:] if line.hour is not None else "open") for line in proof.hours
+        (line, hour_text(line.hour)[5:] if line.hour is not None else "open") for line in proof.hours
     ]
     if not hours:
         lines = [(total, "") for total in proof.totals]

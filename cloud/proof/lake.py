@@ -29,6 +29,7 @@ class ReadScope:
     part: int = 0
     parts: int = 1
     """Number of parts that the gateways are divided into by name; `part` is the one to read."""
+    tenant: str | None = None
 
     def has(self, gateway: str) -> bool:
         """Return whether a gateway is in the scope."""
@@ -106,6 +107,8 @@ def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _of_scope(batch: pa.RecordBatch, scope: ReadScope) -> pa.RecordBatch:
+    if scope.tenant is not None:
+        batch = batch.filter(pc.equal(batch.column("tenant"), scope.tenant))
     if scope.gateway is None and scope.parts == 1:
         return batch
     names = batch.column("gateway").dictionary_encode()

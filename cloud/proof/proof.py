@@ -5,12 +5,11 @@ from __future__ import annotations
 import datetime
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
 
-from bridge.manifest import ManifestStatement
 from cloud.lake.faults import LakeError
 from cloud.lake.sequences import SequenceStream
 from cloud.place.place import LakeLocation
@@ -20,15 +19,8 @@ from cloud.proof.judgement import DiscardedRange, HourLine, ReportedBacklog, Sen
 from cloud.proof.lake import ProofLakeReader, ReadScope
 from cloud.proof.landed import LandedSequences, LandedStreams
 from cloud.proof.limits import EARLIER_DAYS, FINDINGS_MAX, HELD_MAX, PARTS_MAX
-from cloud.proof.statements import (
-    FindingKind,
-    LandedStatement,
-    ProofFinding,
-    StatementKeys,
-    chain_faults,
-    closing_faults,
-    statement_fault,
-)
+from cloud.proof.statement_check import StatementCheck
+from cloud.proof.statements import LandedStatement, ProofFinding
 from edge.output.amounts import counted, number, verb
 
 _LEDGER: Final = ("tenant", "gateway", "epoch", "address", "first_sequence", "last_sequence", "reason")
@@ -107,6 +99,7 @@ def prove(
     lake: LakeLocation,
     *,
     gateway: str | None = None,
+    tenant: str | None = None,
     since: datetime.date | None = None,
     every_hour: bool = False,
     held_max: int = HELD_MAX,
@@ -122,7 +115,7 @@ def prove(
         try:
             proof = Proof()
             for part in range(parts):
-                _Part(reader, proof, ReadScope(gateway, since, part, parts), held_max, every_hour).judge()
+                _Part(reader, proof, ReadScope(gateway, since, part, parts, tenant), held_max, every_hour).judge()
             break
         except TooManySpans:
             parts *= 4
@@ -173,7 +166,7 @@ class _Part:
         """Check all streams of the part. Raises `LakeError`, `TooManySpans`."""
         data = self._scope
         if data.since is not None:
-            data = ReadScope(data.gateway, data.since - datetime.timedelta(EARLIER_DAYS), data.part, data.parts)
+            data = replace(data, since=data.since - datetime.timedelta(EARLIER_DAYS))
         self._backlogs = read_backlogs(
             self._reader, data
         )  # first, because the statuses refer to messages that are read after them
@@ -186,7 +179,7 @@ class _Part:
             self._judge(stream, found, ledger, statements).findings for stream in streams
         )
         if doubtful:  # an older partition may have the missing messages
-            earlier = ReadScope(data.gateway, None, data.part, data.parts)
+            earlier = replace(data, since=None)
             found, ledger = self._landed(earlier), self._ledger(earlier)
         waiting: defaultdict[Gateway, int] = defaultdict(int)
         for stream in streams:
@@ -252,48 +245,11 @@ class _Part:
 
     def _statements(self) -> dict[SequenceStream, list[LandedStatement]]:
         """Read the statements; return the valid ones, and report faults of others and of their chains."""
-        read: dict[tuple[SequenceStream, str], LandedStatement] = {}
-        keys = StatementKeys()
+        check = StatementCheck(self._proof.find)
         for row in self._reader.rows("manifests", manifests.COLUMNS, self._scope):
-            signed = manifests.read_statement(row)
-            if isinstance(signed, str):
-                name = (row["tenant"], row["gateway"], row["epoch"], row["address"])
-                words = f"not a valid statement: {signed}"
-                self._proof.find(
-                    [ProofFinding(FindingKind.FORGED, *name, row["first_sequence"], row["last_sequence"], words)]
-                )
-                continue
-            keys.learn(signed)
-            before = read.get((signed.stream, signed.statement.digest))
-            if before is None or statement_fault(before, keys):  # after a crash of the hub it may be there twice
-                read[signed.stream, signed.statement.digest] = signed
-            self._hold(len(read))
-        return self._valid(read.values(), keys)
-
-    def _valid(
-        self, read: Iterable[LandedStatement], keys: StatementKeys
-    ) -> dict[SequenceStream, list[LandedStatement]]:
-        proof, valid = self._proof, dict[SequenceStream, list[LandedStatement]]()
-        gateways: dict[Gateway, list[ManifestStatement]] = {}
-        for signed in read:
-            why = statement_fault(signed, keys)
-            if why is not None:
-                statement = signed.statement
-                proof.find(
-                    [
-                        ProofFinding(
-                            FindingKind.FORGED, *signed.stream, statement.first_sequence, statement.last_sequence, why
-                        )
-                    ]
-                )
-                continue
-            proof.statements += 1
-            valid.setdefault(signed.stream, []).append(signed)
-            gateways.setdefault((signed.stream.tenant, signed.stream.gateway), []).append(signed.statement)
-        whole = self._scope.since is None
-        for stream, chain in valid.items():
-            proof.find(chain_faults(stream, [signed.statement for signed in chain], whole=whole))
-        for (tenant, gateway), made in gateways.items():
-            proof.find(closing_faults(tenant, gateway, made, whole=whole))
-        proof.keys.update((name, key) for name, (_, key) in keys.of.items())
+            check.add(row)
+            self._hold(len(check.read))
+        valid = check.valid(whole=self._scope.since is None)
+        self._proof.statements += sum(map(len, valid.values()))
+        self._proof.keys.update((name, key) for name, (_, key) in check.keys.of.items())
         return valid

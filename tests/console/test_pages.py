@@ -28,7 +28,10 @@ GATEWAY_PAGES = (
 )
 ALERT_PAGES = tuple(f"alerts?show={each}" for each in ("open", "pending", "resolved", "mutes", "rules", "receivers"))
 FLEET_PAGES = ("fleet", "fleet?show=all", "enrolment", "configuration", "rollouts", "commands")
-HUB_PAGES = (*FLEET_PAGES, *ALERT_PAGES, "lake", "system")
+GATEWAY_TABS = ("completeness", "configuration", "commands", "history")
+LAKE_PAGES = ("lake", "completeness", *(f"analytics?show={each}" for each in ("values", "delivery", "outages", "devices")))
+ONE_GATEWAY = tuple(f"fleet/default%2Fgw1{tab}" for tab in ("", *(f"?tab={name}" for name in GATEWAY_TABS)))
+HUB_PAGES = (*FLEET_PAGES, *ALERT_PAGES, *LAKE_PAGES, *ONE_GATEWAY, "system")
 FIRST_LOAD_BYTES_MAX = 70_000
 SECOND_LOAD_BYTES_MAX = 8_000
 """The page itself, and the API's answers that the overview asks for."""
@@ -67,7 +70,10 @@ def test_page_of_the_gateway_is_accessible(browser: Browser, gateway: Waypost, p
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("page", HUB_PAGES)
-def test_page_of_the_hub_is_accessible(browser: Browser, hub_server: Waypost, page: str, scheme: str) -> None:
+def test_page_of_the_hub_is_accessible(
+    browser: Browser, hub_server: Waypost, gateway: Waypost, page: str, scheme: str
+) -> None:
+    assert gateway.pid  # the hub knows one
     with visiting(browser, base_of(hub_server), color_scheme=scheme) as visit:
         visit.open(f"#/{page}")
         assert visit.violations() == []

@@ -13,6 +13,7 @@ import paho.mqtt.client as paho
 import pytest
 from playwright.sync_api import Browser
 
+from tests.console import gold_world
 from tests.console.visit import PHONE, visiting
 from tests.fault.hostile.web import gateway_of
 from tests.support.command import PROGRAM
@@ -155,3 +156,42 @@ def test_alert_is_muted_with_a_reason(browser: Browser, tmp_path: Path) -> None:
             visit.open("#/alerts?show=mutes")
             visit.see("works on the mast")
             assert visit.violations() == []
+
+
+@pytest.fixture(scope="module")
+def analysed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    """Yield a hub with tables of analytics."""
+    with hub(tmp_path_factory.mktemp("analysed")) as running:
+        gold_world.fill(running.data / "lake")
+        yield running
+
+
+def test_analyst_finds_an_unusual_value_and_shares_the_chart(browser: Browser, analysed: Waypost) -> None:
+    with visiting(browser, base_of(analysed)) as visit:
+        visit.open("#/analytics")
+        visit.see(gold_world.HOSTILE[:28])  # a name of a device is text
+        visit.page.get_by_role("link", name="temperature").click()
+        visit.see("2 unusual values")
+        row = visit.page.get_by_role("row").filter(has_text="spike").first
+        assert "34.5" in row.inner_text()
+        assert "21.3" in row.inner_text()
+        visit.page.get_by_role("button", name="24 h").click()
+        visit.see("0 unusual values")
+        address = visit.page.url
+        with visit.page.expect_download() as download:
+            visit.page.get_by_role("link", name="CSV").click()
+        assert download.value.suggested_filename == "rollup_1m.csv"
+        assert visit.violations() == []
+    with visiting(browser, base_of(analysed)) as visit:
+        visit.page.goto(address)  # another person opens the link
+        visit.see("0 unusual values")
+
+
+def test_incomplete_day_is_seen_with_its_range_and_gateway(browser: Browser, analysed: Waypost) -> None:
+    with visiting(browser, base_of(analysed)) as visit:
+        visit.open("#/completeness")
+        visit.see("99.97 %")
+        row = visit.page.get_by_role("row").filter(has_text="106")
+        row.wait_for()
+        assert "7" in row.inner_text()
+        assert visit.violations() == []

@@ -63,7 +63,7 @@ export function Fleet({ rest, query, figures: status }) {
       setError(failed);
     }
   });
-  if (rest) return html`<${GatewayPage} name=${rest} configures=${status !== null && !status.dev} />`;
+  if (rest) return html`<${GatewayPage} name=${rest} query=${query} configures=${status !== null && !status.dev} />`;
   const shown = query.show ?? "danger";
   const choose = (value) => go(address("fleet", "", { ...query, show: value }), true);
   return html`

@@ -1,27 +1,29 @@
-// One gateway as the hub knows it: delivery, addresses, configuration, commands.
+// One gateway as the hub knows it: delivery, completeness, configuration, commands, history.
 
-import { get, post, withQuery } from "./api.js";
+import { get, patch, post, withQuery } from "./api.js";
 import { Spark } from "./chart.js";
+import { lazy } from "./frame.js";
+import { useRead } from "./gold.js";
+import { Faults, HourStrip } from "./hours.js";
 import { html, useState } from "./html.js";
-import { ActionButton, Empty, ErrorNote, Name, Pairs, Panel, Pill, Time } from "./parts.js";
-import { address } from "./route.js";
+import { ActionButton, Choice, Empty, ErrorNote, Name, Pairs, Panel, Pill, Time } from "./parts.js";
+import { address, go } from "./route.js";
 import { useSession } from "./session.js";
 import { useEvery } from "./state.js";
 import { room, STATES } from "./fleet.js";
-import { bytes, duration, number, plain, rate } from "./text.js";
+import { bytes, counted, number, plain } from "./text.js";
 
-export function GatewayPage({ name, configures }) {
+const TABS = [["", "Delivery"], ["completeness", "Completeness"], ["configuration", "Configuration"], ["commands", "Commands"], ["history", "History"]];
+const STRIP_DAYS = 7;
+const History = lazy(() => import("./analytics.js"), "GatewayDelivery");
+
+/** @param {{name: string, query?: Record<string, string>, configures: boolean}} properties `name`: tenant and name */
+export function GatewayPage({ name, query = {}, configures }) {
   const [tenant, ...rest] = name.split("/");
   const gatewayName = rest.join("/");
   const [gateway, setGateway] = useState(null);
-  const [wanted, setWanted] = useState(null);
-  const [commands, setCommands] = useState(null);
   const [error, setError] = useState(null);
   const { manage } = useSession();
-  async function loadWanted() {
-    const found = await get(withQuery("/api/v1/configurations", { tenant })).catch(() => ({ gateways: [] }));
-    setWanted(found.gateways.find((each) => each.gateway === gatewayName) ?? null);
-  }
   async function load() {
     try {
       setGateway(await get(withQuery(`/api/v1/gateways/${encodeURIComponent(gatewayName)}`, { tenant })));
@@ -29,65 +31,137 @@ export function GatewayPage({ name, configures }) {
     } catch (failed) {
       setError(failed);
     }
-    if (configures) await loadWanted();
-    setCommands(await get(withQuery("/api/v1/commands", { tenant, gateway: gatewayName, limit: 10 })).catch(() => null));
   }
   useEvery(5, load, [name]);
   const back = html`<p><a href=${address("fleet")}>All gateways</a></p>`;
   if (gateway === null) return html`${back}<${ErrorNote} error=${error} retry=${load} />`;
   const [tone, word] = STATES[gateway.state] ?? ["idle", gateway.connected ? "connected" : "offline"];
-  const status = gateway.status ?? {};
+  const tab = query.tab ?? "";
+  const choose = (value) => go(address("fleet", name, { tab: value }), true);
+  const shared = { tenant, gateway: gatewayName, manage };
   return html`${back}<${ErrorNote} error=${error} />
     ${gateway.why && html`<section class="problem ${tone === "bad" ? "" : "warn"}"><div><h2>${word}</h2><p>${plain(gateway.why)}</p></div>
       <p class="soft small right">${gateway.since ? html`since <${Time} at=${gateway.since} />` : ""}</p>
       ${gateway.next_step && html`<p class="do"><b class="small">Next:</b> <span class="small">${plain(gateway.next_step)}</span></p>`}</section>`}
-    <div class="grid">
-      <${Panel} title=${plain(gateway.name)} span=${6} extra=${html`<${Pill} tone=${tone}>${word}<//>`}>
-        <${Pairs} pairs=${[
-          ["tenant", html`<${Name}>${gateway.tenant}<//>`],
-          ["labels", Object.entries(gateway.labels ?? {}).map(([label, value]) => html`<span class="tag">${plain(label)}=${plain(value)}</span> `)],
-          ["address", html`<span class="mono">${plain(gateway.remote ?? "–")}</span>`],
-          ["first seen", html`<${Time} at=${gateway.first_seen} />`],
-          ["last seen", gateway.connected ? "now" : html`<${Time} at=${gateway.last_seen} relative />`],
-          ["version", plain(status.version ?? "–")],
-          ["devices connected", number(status.devices_connected)],
-          ["clock", plain(status.clock_quality ?? "–")],
-        ]} />
-      <//>
-      <${Panel} title="Delivery" span=${6} extra=${html`<${Spark} values=${gateway.rate.length ? gateway.rate : [0, 0]} label="messages a second over the last minute" />`}>
-        <${Pairs} pairs=${[
-          ["messages in the lake", number(gateway.landed)],
-          ["newest reading", html`<${Time} at=${gateway.newest_received_at} relative />`],
-          ["waiting at the gateway", `${number(status.backlog_messages)}${status.backlog_bytes ? ` (${bytes(status.backlog_bytes)})` : ""}`],
-          ["oldest of them", status.backlog_oldest_at ? html`<${Time} at=${status.backlog_oldest_at} relative />` : "–"],
-          ["room left", room(gateway.room_hours)],
-        ]} />
-      <//>
-      <${Panel} title="Configuration" span=${6}><${Configuration} wanted=${wanted} tenant=${tenant} manage=${manage} loaded=${load} /><//>
-      <${Panel} title="Commands" span=${6} extra=${html`<a class="small" href=${address("commands", "", { gateway: gatewayName })}>all</a>`}>
-        ${!commands?.commands?.length ? html`<p class="soft">No command was sent to its devices.</p>`
-          : html`<${Pairs} pairs=${commands.commands.map((one) => [html`<${Name}>${one.device}<//> ${plain(one.name)}`, html`${one.state} <${Time} at=${one.changed_at} relative />`])} />`}<//>
-      <${Panel} title="Addresses" flush>${gateway.marks.length === 0
-        ? html`<div class="body"><${Empty} title="Nothing has landed">Its addresses appear with their first message.<//></div>`
-        : html`<div class="scroll" tabindex="0" role="region" aria-label="Table of addresses"><table class="cards">
-          <thead><tr><th scope="col">Address</th><th scope="col">Epoch</th><th scope="col" class="n">Landed up to</th><th scope="col" class="n">Complete up to</th><th scope="col" class="n">Missing</th></tr></thead>
-          <tbody>${gateway.marks.map((mark) => html`<tr key=${`${mark.epoch} ${mark.address}`}><th scope="row"><${Name} mono>${mark.address}<//></th>
-            <td class="mono" data-label="Epoch">${plain(mark.epoch).slice(0, 8)}</td><td class="n" data-label="Landed up to">${number(mark.mark)}</td>
-            <td class="n" data-label="Complete up to">${number(mark.contiguous)}</td><td class="n ${mark.missing ? "warn-t" : ""}" data-label="Missing">${number(mark.missing)}</td></tr>`)}</tbody></table></div>`}
-        ${gateway.marks_total > gateway.marks.length && html`<p class="table-bar soft small">${number(gateway.marks.length)} of ${number(gateway.marks_total)} addresses</p>`}<//>
-    </div>`;
+    <div class="filters"><${Choice} label=${`About ${plain(gateway.name)}`} options=${TABS} value=${tab} choose=${choose} /></div>
+    ${tab === "" && html`<${Delivery} gateway=${gateway} tone=${tone} word=${word} labels=${configures} manage=${manage} loaded=${load} />`}
+    ${tab === "completeness" && html`<${Hours} ...${shared} />`}
+    ${tab === "configuration" && html`<${Configuration} ...${shared} configures=${configures} />`}
+    ${tab === "commands" && html`<${Commands} ...${shared} />`}
+    ${tab === "history" && html`<div class="stack"><${History} query=${{ ...query, tenant, gateway: gatewayName }} /></div>`}`;
 }
 
-function Configuration({ wanted, tenant, manage, loaded }) {
-  if (!wanted?.state) return html`<p class="soft">The hub has no configuration for it: it uses its own.</p>`;
-  return html`<${Pairs} pairs=${[
-      ["state", html`<span class=${wanted.why ? "bad-t" : ""}>${plain(wanted.state)}</span>`],
-      ["wanted version", number(wanted.wanted)],
-      ["in force", number(wanted.version)],
-      ...(wanted.why ? [["reason", plain(wanted.why)]] : []),
-      ["reported", html`<${Time} at=${wanted.reported_at} relative />`],
-    ]} />
-    ${wanted.wanted > 1 && html`<div class="do"><${ActionButton} label="Go back to version ${wanted.wanted - 1}" allowed=${manage} onDone=${loaded}
-      confirm=${`Version ${wanted.wanted - 1} becomes the next version of this gateway. It is taken back by itself if the gateway does not come back.`}
-      action=${() => post(withQuery(`/api/v1/configurations/${encodeURIComponent(wanted.gateway)}/rollback`, { tenant, to: wanted.wanted - 1 }))} /></div>`}`;
+function Delivery({ gateway, tone, word, labels, manage, loaded }) {
+  const status = gateway.status ?? {};
+  return html`<div class="grid">
+    <${Panel} title=${plain(gateway.name)} span=${6} extra=${html`<${Pill} tone=${tone}>${word}<//>`}>
+      <${Pairs} pairs=${[
+        ["tenant", html`<${Name}>${gateway.tenant}<//>`],
+        ["address", html`<span class="mono">${plain(gateway.remote ?? "–")}</span>`],
+        ["first seen", html`<${Time} at=${gateway.first_seen} />`],
+        ["last seen", gateway.connected ? "now" : html`<${Time} at=${gateway.last_seen} relative />`],
+        ["version", plain(status.version ?? "–")],
+        ["devices connected", number(status.devices_connected)],
+        ["clock", plain(status.clock_quality ?? "–")],
+      ]} />
+    <//>
+    <${Panel} title="Delivery" span=${6} extra=${html`<${Spark} values=${gateway.rate.length ? gateway.rate : [0, 0]} label="messages a second over the last minute" />`}>
+      <${Pairs} pairs=${[
+        ["messages in the lake", number(gateway.landed)],
+        ["newest reading", html`<${Time} at=${gateway.newest_received_at} relative />`],
+        ["waiting at the gateway", `${number(status.backlog_messages)}${status.backlog_bytes ? ` (${bytes(status.backlog_bytes)})` : ""}`],
+        ["oldest of them", status.backlog_oldest_at ? html`<${Time} at=${status.backlog_oldest_at} relative />` : "–"],
+        ["room left", room(gateway.room_hours)],
+      ]} />
+    <//>
+    <${Panel} title="Labels"><${Labels} gateway=${gateway} editable=${labels} manage=${manage} loaded=${loaded} /><//>
+    <${Panel} title="Addresses" flush>${gateway.marks.length === 0
+      ? html`<div class="body"><${Empty} title="Nothing has landed">Its addresses appear with their first message.<//></div>`
+      : html`<div class="scroll" tabindex="0" role="region" aria-label="Table of addresses"><table class="cards">
+        <thead><tr><th scope="col">Address</th><th scope="col">Epoch</th><th scope="col" class="n">Landed up to</th><th scope="col" class="n">Complete up to</th><th scope="col" class="n">Missing</th></tr></thead>
+        <tbody>${gateway.marks.map((mark) => html`<tr key=${`${mark.epoch} ${mark.address}`}><th scope="row"><${Name} mono>${mark.address}<//></th>
+          <td class="mono" data-label="Epoch">${plain(mark.epoch).slice(0, 8)}</td><td class="n" data-label="Landed up to">${number(mark.mark)}</td>
+          <td class="n" data-label="Complete up to">${number(mark.contiguous)}</td><td class="n ${mark.missing ? "warn-t" : ""}" data-label="Missing">${number(mark.missing)}</td></tr>`)}</tbody></table></div>`}
+      ${gateway.marks_total > gateway.marks.length && html`<p class="table-bar soft small">${number(gateway.marks.length)} of ${number(gateway.marks_total)} addresses</p>`}<//>
+  </div>`;
+}
+
+/** Labels with a button to remove each, and a form for another one. */
+function Labels({ gateway, editable, manage, loaded }) {
+  const [draft, setDraft] = useState("");
+  const [error, setError] = useState(null);
+  const labels = Object.entries(gateway.labels ?? {});
+  const change = (changes) => patch(withQuery(`/api/v1/labels/${encodeURIComponent(gateway.name)}`, { tenant: gateway.tenant }), changes);
+  async function submit(event) {
+    event.preventDefault();
+    const [key, ...value] = draft.split("=");
+    try {
+      await change({ [key.trim()]: value.join("=").trim() });
+      setDraft("");
+      setError(null);
+      loaded();
+    } catch (failed) {
+      setError(failed);
+    }
+  }
+  return html`<div class="do">${labels.map(([key, value]) => html`<span class="action" key=${key}><span class="tag">${plain(key)}=${plain(value)}</span>
+      ${editable && html`<${ActionButton} label=${`Remove ${plain(key)}`} allowed=${manage} onDone=${loaded} action=${() => change({ [key]: null })} />`}</span>`)}
+    ${labels.length === 0 && html`<span class="soft">None: pages and selectors find gateways by labels.</span>`}</div>
+    ${editable && html`<form class="do" onSubmit=${submit}><label class="field">Label<input class="input" placeholder="site=berlin" pattern="[^=]+=.*" required value=${draft}
+      onInput=${(event) => setDraft(event.target.value)} /></label><button class="button" disabled=${!manage} title=${manage ? "" : "needs the right manage:#"}>Set</button></form>`}
+    <${ErrorNote} error=${error} />`;
+}
+
+function Hours({ tenant, gateway }) {
+  const { found, error, load } = useRead(withQuery(`/api/v1/completeness/${encodeURIComponent(gateway)}`, { tenant, days: STRIP_DAYS }));
+  const proof = withQuery(`/api/v1/proof/${encodeURIComponent(gateway)}`, { tenant, days: 31 });
+  return html`<${Panel} title="Hours" extra=${html`<a class="button" href=${proof} download>Download the proof</a>`}>
+      <${ErrorNote} error=${error} retry=${load} />
+      ${found && html`<${HourStrip} hours=${found.hours} days=${STRIP_DAYS} />
+        ${found.open && html`<p class="small">${counted(found.open.accepted, "message")} of the present hour are not stated yet${found.open.waiting ? `; ${number(found.open.waiting)} of them wait` : ""}.</p>`}
+        <p class="soft small">From ${counted(found.statements, "signed statement")} of the gateway, the ledger, and what the hub has landed. The same with every message:
+          <code class="name">waypost bridge prove --gateway ${plain(gateway)} --hours</code></p>`}
+    <//>
+    ${found?.faults.length > 0 && html`<${Panel} title="Statements that are missing or forged" flush><${Faults} faults=${found.faults} left_out=${found.faults_left_out} gateway=${false} /><//>`}`;
+}
+
+function Configuration({ tenant, gateway, manage, configures }) {
+  const path = withQuery(`/api/v1/configurations/${encodeURIComponent(gateway)}`, { tenant });
+  const { found, error, missing, load } = useRead(configures ? path : "");
+  const [shown, setShown] = useState(false);
+  const none = html`<${Panel} title="Configuration"><${Empty} title="It uses its own configuration">The hub has none for it.
+    <code>waypost fleet config apply</code> gives it one.<//><//>`;
+  if (!configures || missing) return none;
+  if (!found) return html`<${ErrorNote} error=${error} retry=${load} />`;
+  const back = (version) => post(withQuery(`/api/v1/configurations/${encodeURIComponent(gateway)}/rollback`, { tenant, to: version }));
+  return html`<div class="grid"><${Panel} title="Configuration" span=${6}><${Pairs} pairs=${[
+        ["state", html`<span class=${found.why ? "bad-t" : ""}>${plain(found.state)}</span>`],
+        ["wanted version", number(found.wanted)],
+        ["in force", number(found.version)],
+        ...(found.why ? [["reason", plain(found.why)]] : []),
+        ...(found.kept.length ? [["kept by the gateway itself", found.kept.map(plain).join(", ")]] : []),
+        ["reported", html`<${Time} at=${found.reported_at} relative />`],
+      ]} /><//>
+    <${Panel} title="Wanted" span=${6} extra=${html`<button class="button" aria-expanded=${shown} onClick=${() => setShown(!shown)}>${shown ? "Hide" : "Show"}</button>`}>
+      ${shown ? html`<pre class="code scroll" tabindex="0">${plainLines(JSON.stringify(found.resources, null, 2))}</pre>` : html`<p class="soft">${counted(found.resources.length, "resource")}; secrets are not shown.</p>`}<//>
+    <${Panel} title="Versions" flush><div class="scroll" tabindex="0" role="region" aria-label="Table of versions"><table class="cards">
+      <thead><tr><th scope="col">Version</th><th scope="col">State</th><th scope="col">Why</th><th scope="col" class="n">Made</th><th scope="col"><span class="skip">Action</span></th></tr></thead>
+      <tbody>${found.versions.map((one) => html`<tr key=${one.version}><th scope="row">${number(one.version)}</th>
+        <td><${Pill} tone=${one.failure ? "bad" : one.confirmed_at ? "good" : "idle"}>${one.failure ? "taken back" : one.confirmed_at ? "confirmed" : "not reported"}<//>${one.failure && html`<small>${plain(one.failure)}</small>`}</td>
+        <td class="what">${plain(one.note || one.selector || (one.rollout ? `roll-out ${one.rollout.slice(0, 8)}` : "–"))}</td>
+        <td class="n" data-label="Made"><${Time} at=${one.made_at} /><small><${Name}>${one.made_by}<//></small></td>
+        <td>${one.version !== found.wanted && html`<${ActionButton} label=${`Go back to ${number(one.version)}`} allowed=${manage} onDone=${load} action=${() => back(one.version)}
+          confirm=${`Version ${one.version} becomes the next version of this gateway. It is taken back by itself if the gateway does not come back.`} />`}</td></tr>`)}</tbody></table></div>
+      <p class="table-bar soft small">On the command line: <code class="name">waypost fleet config rollback ${plain(gateway)} --to VERSION</code></p><//></div>`;
+}
+
+/** Text of several lines without hidden characters. */
+const plainLines = (text) => text.split("\n").map(plain).join("\n");
+
+function Commands({ tenant, gateway }) {
+  const { found, error, load } = useRead(withQuery("/api/v1/commands", { tenant, gateway, limit: 50 }));
+  return html`<${Panel} title="Commands" extra=${html`<a class="small" href=${address("commands", "", { gateway })}>send, cancel</a>`}>
+    <${ErrorNote} error=${error} retry=${load} />
+    ${found && (found.commands.length === 0 ? html`<${Empty} title="No command was sent to its devices">A command waits for its device until its time to live ends.<//>`
+      : html`<${Pairs} pairs=${found.commands.map((one) => [html`<${Name}>${one.device}<//> ${plain(one.name)}`, html`${one.state} <${Time} at=${one.changed_at} relative />`])} />`)}<//>`;
 }
