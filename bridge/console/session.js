@@ -1,10 +1,11 @@
 // Who is signed in, and the page that signs in.
 
-import { del, get, onSignedOut, post } from "./api.js";
+import { del, get, onSignedOut, post, withQuery } from "./api.js";
 import { Mark } from "./icons.js";
 import { html, useEffect, useState } from "./html.js";
 import { ErrorNote } from "./parts.js";
 import { Shared, useShared } from "./state.js";
+import { plain } from "./text.js";
 
 /**
  * @typedef {object} Session
@@ -12,11 +13,21 @@ import { Shared, useShared } from "./state.js";
  * @property {boolean} view @property {boolean} manage rights on the whole node
  * @property {boolean} open the node has no authentication
  * @property {boolean} secure the connection is encrypted, or does not leave this machine
- * @property {string[]} methods ways to sign in: `password`, `token`
+ * @property {string[]} methods ways to sign in: `password`, `token`, `oidc`
+ * @property {string | null} provider host of the issuer where people sign in
  */
 
 const current = new Shared(/** @type {Session | null} */ (null));
 const failure = new Shared(/** @type {Error | null} */ (null));
+
+/** Reasons why a sign-in at the issuer did not succeed. */
+const FAULTS = {
+  denied: "The issuer did not let you in: try again, or ask whoever manages its users.",
+  state: "This sign-in was too old, or was begun in another window: try again.",
+  code: "The issuer does not take the answer of this sign-in any more: try again.",
+  token: "The issuer's tokens are not for this node: its log says why. Check audience, userClaim and rightsClaim of oidc.",
+  issuer: "The issuer cannot be reached, or no client is configured for people: the log of this node says why.",
+};
 
 export const useSession = () => useShared(current);
 
@@ -32,6 +43,13 @@ async function load() {
 /** Use the one-time link that `waypost open` made, if the page was opened by it; then ask who is signed in. */
 export async function begin() {
   onSignedOut(() => current.value?.user && load());
+  const fault = new URLSearchParams(location.hash.slice(1)).get("sign-in");
+  if (fault) {
+    history.replaceState(null, "", "/");
+    await load();
+    failure.set(new Error(FAULTS[fault] ?? "The sign-in did not succeed: try again."));
+    return;
+  }
   const link = new URLSearchParams(location.hash.slice(1)).get("link");
   if (link) {
     history.replaceState(null, "", "/");
@@ -62,6 +80,13 @@ export function SignedIn({ title, children }) {
   return html`<${SignIn} title=${title} session=${session} failed=${failed} />`;
 }
 
+/** Way to the issuer, which comes back to the same page. */
+function AtIssuer({ provider, stay, error }) {
+  const path = withQuery("/api/v1/session/oidc", { page: location.hash, stay: stay ? "1" : "" });
+  return html`<${ErrorNote} error=${error} /><a class="button main" href=${path}>Sign in with ${plain(provider)}</a>
+    <p class="soft small">Or with a token that it gave you:</p>`;
+}
+
 function SignIn({ title, session, failed }) {
   const [user, setUser] = useState("");
   const [password, setPassword] = useState("");
@@ -90,6 +115,7 @@ function SignIn({ title, session, failed }) {
     <div class="brand"><${Mark} /><h1>${title}</h1></div>
     ${!session.secure && html`<p class="note-warn">This connection is not encrypted: a password can be read on the way. Use the
       https address of this node.</p>`}
+    ${session.methods.includes("oidc") && html`<${AtIssuer} provider=${session.provider} stay=${stay} error=${error} />`}
     <form onSubmit=${submit}>
       ${byToken
         ? html`<label>Token of the issuer<input class="input" type="password" autocomplete="off" required value=${token}
@@ -100,8 +126,8 @@ function SignIn({ title, session, failed }) {
             onInput=${(event) => setPassword(event.target.value)} /></label>`}
       <label class="check"><input type="checkbox" checked=${stay} onChange=${(event) => setStay(event.target.checked)} /> Stay signed in on this
         device for 12 hours</label>
-      <${ErrorNote} error=${error} />
-      <button class="button main" disabled=${running}>${running ? "…" : "Sign in"}</button>
+      ${!session.methods.includes("oidc") && html`<${ErrorNote} error=${error} />`}
+      <button class="button ${session.methods.includes("oidc") ? "" : "main"}" disabled=${running}>${running ? "…" : "Sign in"}</button>
     </form>
     <p class="soft small">At the machine itself, <code>waypost open</code> signs in without a password.</p>
   </main>`;

@@ -131,6 +131,7 @@ class ConfiguredUser(msgspec.Struct, frozen=True):
     rules: tuple[AccessRule, ...] = ()
 
 
+@hides("client_secret")
 class TokenIssuer(ResourcePart, frozen=True, kw_only=True):
     """OpenID Connect issuer of bearer tokens, which give a client its user and its rights."""
 
@@ -148,6 +149,13 @@ class TokenIssuer(ResourcePart, frozen=True, kw_only=True):
     """Further hosts that may serve its keys, in addition to its own."""
     grace_s: Live[Seconds] = msgspec.field(default=7 * 86_400.0, name="offlineGrace")
     """Time for which its keys stay valid while it cannot be reached."""
+    client_id: Live[str | None] = None
+    """Client by which people sign in at the console: code flow with PKCE. Without it they enter a token. Register
+    ``https://NODE/api/v1/session/oidc/callback`` as its redirect URI."""
+    client_secret: Live[str | None] = None
+    """Secret of this client, if the issuer gave it one."""
+    scope: Live[Text] = "openid"
+    """Scopes that a sign-in asks for, separated by spaces; with ``offline_access`` some issuers renew for longer."""
 
 
 class TlsFiles(ResourcePart, frozen=True, kw_only=True):

@@ -19,6 +19,10 @@ def issuer_faults(resource: Resource, path: Path, oidc: TokenIssuer) -> Errors:
     for i, key_host in enumerate(oidc.key_hosts):
         if host_name(key_host) is None:
             yield error_at(resource, (*path, "keyHosts", i), f'"{key_host}" is not a host, or host:port')
+    if oidc.client_secret is not None and oidc.client_id is None:
+        yield error_at(resource, (*path, "clientSecret"), "a secret belongs to a client: set clientId")
+    if "openid" not in oidc.scope.split():
+        yield error_at(resource, (*path, "scope"), "scope must contain openid: without it the issuer sends no id token")
     try:
         url = urlsplit(oidc.issuer)
         host, _ = url.hostname, url.port

@@ -51,7 +51,7 @@ OPTIONAL_ATTRIBUTES = {
     "bridge/tls_refusal.py:reason": "of an error",
     "bridge/transport/websocket.py:event_hint": "of an error of wsproto",
     "edge/broker/http/messages.py:status": "of an error",
-    "edge/broker/security/issuer.py:reason": "of an error",
+    "edge/broker/security/issuer_requests.py:reason": "of an error",
     "edge/broker/store/faults.py:sqlite_errorcode": "of an error",
     "edge/broker/store/faults.py:sqlite_errorname": "of an error",
 }

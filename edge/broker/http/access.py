@@ -17,7 +17,7 @@ import hmac
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from starlette.requests import Request
 
@@ -32,6 +32,9 @@ from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
 from edge.broker.security.site import is_loopback, same_origin
 from edge.output.text import word
+
+if TYPE_CHECKING:
+    from edge.broker.security.code_flow import CodeFlow
 
 USER: Final = "waypost.user"
 """Key of the authenticated user in the ASGI scope of a request."""
@@ -77,15 +80,17 @@ class HttpAccess:
         *,
         operator_rules: Sequence[AccessRule] = OPERATOR_RULES,
         clock: Callable[[], float] = time.monotonic,
+        utc_s: Callable[[], float] = time.time,
     ) -> None:
         """Without a `gate`, or with an open one, every client may do everything. `operator_token`: see `OPERATOR`.
 
-        `cookie`: cookie of sessions; None: no sessions. `clock`: monotonic seconds.
+        `cookie`: cookie of sessions; None: no sessions. `clock`: monotonic seconds; `utc_s`: UTC seconds.
         """
         self.gate = gate
         self._operator_token = operator_token
         self._operator_rules = operator_rules
         self.clock = clock
+        self.utc_s = utc_s
         self.cookie = cookie or SessionCookie()
         self.sessions = BrowserSessions(gate.release if gate is not None else lambda _: None)
 
@@ -93,6 +98,12 @@ class HttpAccess:
     def open(self) -> bool:
         """True without authentication."""
         return self.gate is None or self.gate.open
+
+    @property
+    def code_flow(self) -> CodeFlow | None:
+        """Return the sign-in of people at the issuer; None where none is configured."""
+        gate = self.gate
+        return gate.bearer.code_flow if gate is not None and gate.tokens and gate.bearer is not None else None
 
     @asynccontextmanager
     async def admitted(self, request: Request) -> AsyncIterator[AdmittedClient]:

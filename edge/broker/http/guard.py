@@ -17,8 +17,8 @@ from edge.broker.security.site import ForeignRequest, RequestOrigin, Site
 
 _BROKEN_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 """A percent sign without two hexadecimal digits (RFC 3986 section 2.1)."""
-PAGES: Final = frozenset(("/",))
-"""Paths that links on other sites may lead to."""
+PAGES: Final = frozenset(("/", "/api/v1/session/oidc/callback"))
+"""Paths that links on other sites may lead to. The issuer of a sign-in is one; `oidc_api` checks its answer."""
 
 
 class Guard:

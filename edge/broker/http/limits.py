@@ -99,6 +99,19 @@ SESSION_LINK_S: Final = 60.0
 SESSION_LINKS_MAX: Final = 16
 """Unused links; the oldest is dropped for a new one."""
 
+OIDC_SIGN_INS_MAX: Final = 256
+"""Sign-ins in progress at the issuer, 1 KiB each; the oldest one of the busiest address is dropped for a new
+one."""
+
+OIDC_SIGN_IN_S: Final = 600.0
+"""Seconds for a sign-in at the issuer: a second factor has to be found first."""
+
+OIDC_RENEW_BEFORE_S: Final = 30.0
+"""Seconds before the end of a token at which the issuer is asked for the next one."""
+
+OIDC_RENEW_RETRY_S: Final = 10.0
+"""Seconds until the next attempt while the issuer does not answer; the session ends with its token."""
+
 SESSION_BODY_BYTES_MAX: Final = 16 * KIB
 """Size of the JSON body of a sign-in: a bearer token of 7 KiB, and as much again."""
 

@@ -7,8 +7,8 @@
 ``POST /api/v1/session/link``     operator  a code that signs in once (`LinkDocument`), for `waypost open`
 ================================  ========  ========================================================================
 
-Wrong passwords count like those of other protocols (`security.login_throttle`): 429 while there are too many. Another
-way to sign in, such as the code flow of OpenID Connect, adds a name to `SessionDocument.methods` and routes of its own,
+Wrong passwords count like those of other protocols (`security.login_throttle`): 429 while there are too many. The code
+flow of OpenID Connect has routes of its own (`oidc_api`). Each way to sign in has a name in `SessionDocument.methods`,
 and ends in `HttpAccess.open_session`.
 """
 
@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
+from urllib.parse import urlsplit
 
 import msgspec
 from starlette.requests import Request
@@ -28,6 +29,7 @@ from bridge.hidden import hides
 from edge.broker.http.access import OPERATOR, HttpAccess, failure_words, is_local, remote_host, set_user, verify
 from edge.broker.http.body import read_body
 from edge.broker.http.limits import SESSION_BODY_BYTES_MAX, SESSION_LINK_S
+from edge.broker.http.oidc_api import oidc_routes
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.http.session_cookie import is_encrypted
@@ -61,7 +63,10 @@ class SessionDocument(msgspec.Struct, kw_only=True):
     secure: bool
     """The connection has TLS, or does not leave this machine."""
     methods: tuple[str, ...]
-    """Ways to sign in: `password` (user and password), `token` (a token of the issuer). Links always work."""
+    """Ways to sign in: `password` (user and password), `token` (a token of the issuer), `oidc` (at the issuer).
+    Links always work."""
+    provider: str | None
+    """Host of the issuer where people sign in; None unless `methods` has `oidc`."""
     expires_at: str | None
     """End of the session if it is not used, as an ISO time in UTC; None without a session."""
 
@@ -108,6 +113,7 @@ def session_routes(
         HttpRoute("/api/v1/session", api.sign_in, methods=("POST",)),
         HttpRoute("/api/v1/session", api.sign_out, methods=("DELETE",)),
         HttpRoute("/api/v1/session/link", api.link, methods=("POST",)),
+        *oidc_routes(access),
     ]
 
 
@@ -215,7 +221,12 @@ class _SessionApi:
 
     def _response(self, request: Request, grant: Grant | None, session: BrowserSession | None) -> Response:
         local, is_open, gate = is_local(request), self._access.open, self._access.gate
-        methods = {"password": gate is not None and gate.passwords, "token": gate is not None and gate.tokens}
+        flow = self._access.code_flow
+        methods = {
+            "oidc": flow is not None,
+            "password": gate is not None and gate.passwords,
+            "token": gate is not None and gate.tokens,
+        }
         document = SessionDocument(
             user=grant.user if grant is not None else None,
             view=is_open or (grant is not None and self._may(grant, Operation.VIEW)),
@@ -223,6 +234,7 @@ class _SessionApi:
             open=is_open,
             secure=local or is_encrypted(request),
             methods=tuple(name for name, there in methods.items() if there),
+            provider=urlsplit(flow.configuration.issuer).netloc if flow is not None else None,
             expires_at=self._ends(session) if session is not None else None,
         )
         return Response(msgspec.json.encode(document), media_type="application/json", headers=_NOT_KEPT)

@@ -13,7 +13,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from edge.broker.http.limits import SESSION_STAY_S
+from edge.broker.http.limits import OIDC_SIGN_IN_S, SESSION_STAY_S
 
 _DIGEST_CHARACTERS: Final = 8
 
@@ -42,15 +42,31 @@ class SessionCookie:
         """Let the browser forget the token."""
         self._set(request, response, "", 0)
 
-    def _set(self, request: Request, response: Response, token: str, max_age_s: int | None) -> None:
+    # --- sign-in at an issuer: `SameSite=Lax`, as the browser comes back by a link of another site ------------------
+
+    def sign_in(self, request: Request) -> str | None:
+        """Return the secret of the sign-in that this browser began; None without one."""
+        return request.cookies.get(f"{self.name(request)}-oidc") or None
+
+    def put_sign_in(self, request: Request, response: Response, secret: str) -> None:
+        """Give the browser the secret of its sign-in."""
+        self._set(request, response, secret, int(OIDC_SIGN_IN_S), of_sign_in=True)
+
+    def remove_sign_in(self, request: Request, response: Response) -> None:
+        """Let the browser forget its sign-in."""
+        self._set(request, response, "", 0, of_sign_in=True)
+
+    def _set(
+        self, request: Request, response: Response, token: str, max_age_s: int | None, *, of_sign_in: bool = False
+    ) -> None:
         response.set_cookie(
-            self.name(request),
+            f"{self.name(request)}-oidc" if of_sign_in else self.name(request),
             token,
             max_age=max_age_s,
             path="/",
             secure=is_encrypted(request),
             httponly=True,
-            samesite="strict",
+            samesite="lax" if of_sign_in else "strict",
         )
 
 

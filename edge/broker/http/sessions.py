@@ -100,6 +100,9 @@ class BrowserSessions:
     def __len__(self) -> int:
         return len(self._by_key)
 
+    def __contains__(self, session: BrowserSession) -> bool:
+        return self._by_key.get(session.key) is session
+
     def __iter__(self) -> Iterator[BrowserSession]:
         return iter(list(self._by_key.values()))
 

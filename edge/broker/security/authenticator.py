@@ -438,9 +438,12 @@ class Authenticator:
         rules = self._rules(proven)
         if grant.user and Grant(proven.user, grant.client, rules).may_relay != grant.may_relay:
             return False
+        session = self._sessions.get(grant)
         self.release(grant)
         grant.replace(proven.user, rules)
         self._hold(grant, proven.expires_at_s)
+        if session is not None:
+            self._sessions[grant] = session
         return True
 
     def expire(self) -> None:

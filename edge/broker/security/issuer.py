@@ -11,38 +11,29 @@ import asyncio
 import json
 import logging
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-from edge.broker.configuration import TlsFiles, TokenIssuer
+from edge.broker.configuration import TokenIssuer
+from edge.broker.security.code_flow import CodeFlow
+from edge.broker.security.issuer_requests import IssuerError, fetch_keys
 from edge.broker.security.limits import (
     ISSUER_ASKED_S_MIN,
-    ISSUER_DOCUMENT_BYTES_MAX,
     ISSUER_REFRESH_S,
     ISSUER_RETRY_S,
-    ISSUER_TIMEOUT_S,
     TOKENS_WAITING_MAX,
 )
-from edge.broker.security.peer_tls import peer_context
 from edge.broker.security.private_file import write_private
 from edge.broker.security.proof import Decided, LoginVerdict, VerifiedIdentity
-from edge.broker.security.tokens import BearerTokenError, IssuerKey, UnknownIssuerKey, read_keys, verify
+from edge.broker.security.sign_in import IssuedTokens
+from edge.broker.security.tokens import BearerTokenError, IssuerKey, UnknownIssuerKey, read_keys, verify, verify_person
 
 log = logging.getLogger(__name__)
 
 FILE: Final = "issuer.json"
-DISCOVERY: Final = "/.well-known/openid-configuration"
-_READ_BYTES: Final = 16_384
 
 Fetch = Callable[[TokenIssuer], Any]
-
-
-class IssuerError(Exception):
-    """The keys could not be fetched. The message says why."""
 
 
 class Issuer:
@@ -69,8 +60,11 @@ class Issuer:
         self._requesting = False
         """A request is in progress; tokens with unknown keys wait for it."""
         self._wanted = asyncio.Event()
-        self._waiting: list[tuple[bytes, Decided]] = []
+        self._waiting: list[tuple[Callable[[], VerifiedIdentity], Decided]] = []
         self._following: asyncio.Task[None] | None = None
+        client = configuration.client_id
+        self.code_flow = CodeFlow(configuration, client, self) if client is not None else None
+        """Sign-in of people; None without a client."""
 
     def start(self) -> None:
         """Load the stored keys and start refreshing them."""
@@ -102,25 +96,34 @@ class Issuer:
 
     def check(self, token: bytes, decided: Decided) -> None:
         """Call `decided` once: at once, or after the issuer has sent an unknown key."""
+        self._check(lambda: verify(token, self._known_keys(), self.configuration, self._utc_s()), decided)
+
+    def check_person(self, tokens: IssuedTokens, nonce: str | None, decided: Decided) -> None:
+        """Check the tokens of a sign-in, like `check`. `nonce`: None for renewed tokens."""
+        self._check(
+            lambda: verify_person(tokens, nonce, self._known_keys(), self.configuration, self._utc_s()), decided
+        )
+
+    def _check(self, verified: Callable[[], VerifiedIdentity], decided: Decided) -> None:
         try:
-            proven = self._verified(token)
+            proven = verified()
         except UnknownIssuerKey as why:
             if not self._may_request():
                 self._refuse(why, decided)
             elif len(self._waiting) >= TOKENS_WAITING_MAX:
                 decided(LoginVerdict.BUSY, None)
             else:
-                self._waiting.append((token, decided))
+                self._waiting.append((verified, decided))
                 self._wanted.set()
         except BearerTokenError as why:
             self._refuse(why, decided)
         else:
             decided(LoginVerdict.ACCEPTED, proven)
 
-    def _verified(self, token: bytes) -> VerifiedIdentity:
+    def _known_keys(self) -> tuple[IssuerKey, ...]:
         if not self._has_keys():
             raise UnknownIssuerKey("the keys of the issuer are unknown or older than the grace period")
-        return verify(token, self._keys, self.configuration, self._utc_s())
+        return self._keys
 
     def _may_request(self) -> bool:
         """Limit the requests for unknown keys, since any client can name keys that do not exist."""
@@ -133,9 +136,9 @@ class Issuer:
 
     def _answer_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for token, decided in waiting:
+        for verified, decided in waiting:
             try:
-                proven = self._verified(token)
+                proven = verified()
             except BearerTokenError as why:
                 self._refuse(why, decided)
             else:
@@ -202,59 +205,3 @@ def _usable(document: Any) -> tuple[IssuerKey, ...]:
     if not keys:
         raise IssuerError("it publishes no usable key")
     return keys
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects, which could lead from TLS to plain HTTP."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-def fetch_keys(issuer: TokenIssuer) -> Any:
-    """Fetch the key set of the issuer. Blocks for up to twice `ISSUER_TIMEOUT_S`. Raises IssuerError."""
-    handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
-    if issuer.issuer.startswith("https:"):
-        try:
-            handlers.append(urllib.request.HTTPSHandler(context=peer_context(TlsFiles(ca=issuer.ca))))
-        except OSError as error:
-            raise IssuerError(str(error)) from error
-    opener = urllib.request.build_opener(*handlers)
-    document = _get(opener, issuer.issuer.rstrip("/") + DISCOVERY)
-    if not isinstance(document, dict) or document.get("issuer") != issuer.issuer:
-        raise IssuerError("its discovery document is that of another issuer")  # section 4.3
-    where = str(document.get("jwks_uri"))
-    _check_location(where, issuer)
-    return _get(opener, where)
-
-
-def _check_location(where: str, issuer: TokenIssuer) -> None:
-    """Raise IssuerError unless keys may be fetched from this URL: a document must not direct requests to any host."""
-    try:
-        place, own = urlsplit(where), urlsplit(issuer.issuer)
-    except ValueError:
-        raise IssuerError("its discovery document names no jwks_uri") from None
-    if place.scheme != own.scheme:
-        raise IssuerError("its discovery document names no jwks_uri of the same scheme")
-    if place.netloc.lower() not in (own.netloc.lower(), *(host.lower() for host in issuer.key_hosts)):
-        host = place.netloc.rpartition("@")[2][:100]
-        raise IssuerError(f"its keys are on another host, {host}: list it in oidc.keyHosts if that is right")
-
-
-def _get(opener: urllib.request.OpenerDirector, url: str) -> Any:
-    deadline = time.monotonic() + ISSUER_TIMEOUT_S
-    body = b""
-    try:
-        with opener.open(url, timeout=ISSUER_TIMEOUT_S) as answer:
-            while part := answer.read1(_READ_BYTES):
-                body += part
-                if len(body) > ISSUER_DOCUMENT_BYTES_MAX:
-                    raise IssuerError(f"{url}: more than {ISSUER_DOCUMENT_BYTES_MAX} bytes")
-                if time.monotonic() > deadline:
-                    raise IssuerError(f"{url}: incomplete after {ISSUER_TIMEOUT_S:g} s")
-        return json.loads(body)
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise IssuerError(f"{url}: status {error.code}") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise IssuerError(f"{url}: {getattr(error, 'reason', None) or error}") from error

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from edge.broker.model.authorization import AccessRule
+
+if TYPE_CHECKING:
+    from edge.broker.security.code_flow import CodeFlow
 
 
 class LoginVerdict(enum.Enum):
@@ -35,6 +38,11 @@ Decided = Callable[[LoginVerdict, VerifiedIdentity | None], None]
 
 class BearerVerifier(Protocol):
     """Verifies bearer tokens."""
+
+    @property
+    def code_flow(self) -> CodeFlow | None:
+        """Sign-in of people at the issuer; None if none is configured."""
+        ...
 
     def check(self, token: bytes, decided: Decided) -> None:
         """Call `decided` once: at once, or after the issuer has sent its keys."""

@@ -6,17 +6,22 @@ key of its own type: ``none``, and a MAC keyed with a public key, are not signat
 
 from __future__ import annotations
 
+import hmac
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import jwt
+import msgspec
 from jwt.types import Options
 
 from edge.broker.configuration import TokenIssuer
 from edge.broker.model.authorization import AccessRule, Operation
 from edge.broker.security.limits import ISSUER_KEYS_MAX, RULES_PER_USER_MAX, TOKEN_LEEWAY_S, USERNAME_CHARACTERS_MAX
 from edge.broker.security.proof import VerifiedIdentity
+
+if TYPE_CHECKING:
+    from edge.broker.security.sign_in import IssuedTokens
 
 ALGORITHMS: Final = {
     "RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "PS256": "RSA", "PS384": "RSA", "PS512": "RSA",
@@ -67,8 +72,46 @@ def read_keys(document: object) -> tuple[IssuerKey, ...]:
     return tuple(found)
 
 
+def verify_person(
+    shown: IssuedTokens, nonce: str | None, keys: Sequence[IssuerKey], issuer: TokenIssuer, at_s: float
+) -> VerifiedIdentity:
+    """Return user and rights of a person who signed in at this time (UTC seconds). Raises BearerTokenError.
+
+    The id token has to be for this client and for the sign-in with this `nonce` (OpenID Connect Core section 3.1.3.7);
+    without a nonce the tokens were renewed. User and rights are those of the access token if it is for the audience, as
+    a program would show it, else those of the id token.
+    """
+    subject: object = None
+    if nonce is not None:
+        own = msgspec.structs.replace(issuer, audience=issuer.client_id or "")
+        claims = _signed_claims(shown.id_token.encode(), keys, own)
+        _check_times(claims, at_s)
+        if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
+            raise BearerTokenError("the id token is that of another sign-in: its nonce differs")
+        if claims.get("azp", issuer.client_id) != issuer.client_id:
+            raise BearerTokenError("the id token is that of another client (azp)")
+        subject = claims.get("sub")
+    found, unknown = "", False
+    for token in filter(None, (shown.access_token, shown.id_token)):
+        try:
+            claims = _signed_claims(token.encode(), keys, issuer)
+        except BearerTokenError as why:
+            found, unknown = found or str(why), unknown or isinstance(why, UnknownIssuerKey)
+            continue
+        if nonce is not None and claims.get("sub") != subject:
+            raise BearerTokenError("the tokens of the sign-in are of two people")
+        return _proven(claims, issuer, at_s)
+    text = f"no token of the sign-in is for the audience {issuer.audience}: {found}"
+    raise UnknownIssuerKey(text) if unknown else BearerTokenError(text)
+
+
 def verify(token: bytes, keys: Sequence[IssuerKey], issuer: TokenIssuer, at_s: float) -> VerifiedIdentity:
     """Return user and rights of a token that is valid at this time (UTC seconds). Raises BearerTokenError."""
+    return _proven(_signed_claims(token, keys, issuer), issuer, at_s)
+
+
+def _signed_claims(token: bytes, keys: Sequence[IssuerKey], issuer: TokenIssuer) -> Mapping[str, Any]:
+    """Return the claims of a token for the audience, signed by the issuer. Raises BearerTokenError."""
     try:
         header = jwt.get_unverified_header(token)
     except (jwt.PyJWTError, ValueError):
@@ -82,7 +125,7 @@ def verify(token: bytes, keys: Sequence[IssuerKey], issuer: TokenIssuer, at_s: f
     ]
     if not fitting:
         raise UnknownIssuerKey("signed with an unknown key")
-    return _proven(_claims(token, fitting, algorithm, issuer), issuer, at_s)
+    return _claims(token, fitting, algorithm, issuer)
 
 
 def _claims(token: bytes, keys: Sequence[IssuerKey], algorithm: str, issuer: TokenIssuer) -> Mapping[str, Any]:
@@ -104,13 +147,19 @@ def _claims(token: bytes, keys: Sequence[IssuerKey], algorithm: str, issuer: Tok
     raise BearerTokenError(why)
 
 
-def _proven(claims: Mapping[str, Any], issuer: TokenIssuer, at_s: float) -> VerifiedIdentity:
+def _check_times(claims: Mapping[str, Any], at_s: float) -> float:
+    """Return the end of a token, UTC seconds. Raises BearerTokenError unless it is valid now."""
     expires_at_s = _seconds(claims, "exp")
     if expires_at_s <= at_s:
         raise BearerTokenError("it has expired")
     for name in ("nbf", "iat"):
         if name in claims and _seconds(claims, name) > at_s + TOKEN_LEEWAY_S:
             raise BearerTokenError(f"{name} is in the future: check the clock of the gateway")
+    return expires_at_s
+
+
+def _proven(claims: Mapping[str, Any], issuer: TokenIssuer, at_s: float) -> VerifiedIdentity:
+    expires_at_s = _check_times(claims, at_s)
     user = _claim(claims, issuer.user_claim)
     if not isinstance(user, str) or not 0 < len(user) <= USERNAME_CHARACTERS_MAX or not user.isprintable():
         raise BearerTokenError(f"claim {issuer.user_claim} does not contain a user name")

@@ -19,7 +19,7 @@ from proton import Message
 from proton.utils import SyncRequestResponse
 
 from edge.broker.configuration import TokenIssuer
-from edge.broker.security.issuer import IssuerError, fetch_keys
+from edge.broker.security.issuer_requests import IssuerError, fetch_keys
 from edge.broker.security.limits import TOKEN_BYTES_MAX
 from tests.fault.hostile.web import ask, gateway_of
 from tests.support.amqp_client import amqp_client

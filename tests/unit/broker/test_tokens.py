@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives import serialization
 from edge.broker.configuration import TokenIssuer
 from edge.broker.model.authorization import AccessRule, Operation
 from edge.broker.security import issuer as issuer_module
-from edge.broker.security.issuer import FILE, Issuer, IssuerError, fetch_keys
+from edge.broker.security.issuer import FILE, Issuer
+from edge.broker.security.issuer_requests import IssuerError, fetch_keys
 from edge.broker.security.limits import (
     ISSUER_DOCUMENT_BYTES_MAX,
     ISSUER_KEYS_MAX,

@@ -42,6 +42,8 @@ PAGE = {"sec-fetch-mode": "cors", "sec-fetch-site": "same-origin"}
 class TokenIssuer:
     """Accepts the token `good` for an hour."""
 
+    code_flow = None
+
     def check(self, token: bytes, decided: Any) -> None:
         if token == b"good":
             decided(LoginVerdict.ACCEPTED, VerifiedIdentity("tim", (VIEW,), UTC_S + 3_600))

@@ -1,0 +1,210 @@
+"""Signing in with an OpenID Connect issuer, for people in browsers.
+
+====================================  ========  ====================================================================
+``GET /api/v1/session/oidc``          anyone    goes to the issuer; ``?page=#/fleet&stay=1``
+``GET /api/v1/session/oidc/callback`` anyone    comes back from it: opens the session, and goes to the page
+====================================  ========  ====================================================================
+
+The answer of the issuer comes as a link that any site could make. So a sign-in is known by a random state, is used
+once, and belongs to the browser that began it: a cookie, which a link cannot set, has its other half. The last redirect
+leads to this node only: the page is the part after the ``#``. A failure leads to the sign-in page with a word
+(`SignInFault`), and the log has the reason. Texts of the issuer are shown nowhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from bridge.hidden import hides
+from edge.broker.http.access import HttpAccess, remote_host, set_user
+from edge.broker.http.limits import OIDC_RENEW_BEFORE_S, OIDC_RENEW_RETRY_S, OIDC_SIGN_IN_S, OIDC_SIGN_INS_MAX
+from edge.broker.http.route import HttpRoute
+from edge.broker.http.session_cookie import is_encrypted
+from edge.broker.http.sessions import BrowserSession, OpenedSession
+from edge.broker.model.authorization import Ended
+from edge.broker.model.refusals import RefusalCause
+from edge.broker.security.sign_in import SignedInPerson, SignInFailed, SignInFault
+from edge.output.text import line
+
+if TYPE_CHECKING:
+    from edge.broker.security.code_flow import CodeFlow
+
+log = logging.getLogger(__name__)
+
+BEGIN: Final = "/api/v1/session/oidc"
+CALLBACK: Final = "/api/v1/session/oidc/callback"
+_RANDOM_BYTES: Final = 32
+_PAGE: Final = re.compile(r"#/[\w/?&=%.~+:-]{0,500}", re.ASCII)
+"""Part of an address after the ``#`` that a person may come back to."""
+_ANSWER_CHARACTERS_MAX: Final = 4_096
+"""Characters of code and state in an answer of the issuer."""
+_NOT_KEPT: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+
+
+@hides("nonce", "verifier")
+class PendingSignIn(NamedTuple):
+    """Sign-in in progress at the issuer."""
+
+    browser: bytes
+    """SHA-256 of the cookie of the browser that began it."""
+    nonce: str
+    verifier: str
+    redirect_uri: str
+    page: str
+    stay: bool
+    until_s: float
+    source: str
+    """Address of the browser."""
+
+
+class PendingSignIns:
+    """Sign-ins in progress, by the SHA-256 of their state."""
+
+    def __init__(self) -> None:
+        self._by_state: dict[bytes, PendingSignIn] = {}
+        """The oldest first."""
+
+    def add(self, state: str, pending: PendingSignIn) -> None:
+        """Keep a sign-in until its answer. At the limit the oldest one of the address with the most makes room, so that
+        one client cannot keep the others from signing in."""
+        if len(self._by_state) >= OIDC_SIGN_INS_MAX:
+            [(busiest, _)] = Counter(each.source for each in self._by_state.values()).most_common(1)
+            del self._by_state[next(key for key, each in self._by_state.items() if each.source == busiest)]
+        self._by_state[_digest(state)] = pending
+
+    def take(self, state: str, browser: str, now: float) -> PendingSignIn | None:
+        """Return the sign-in of a state once; None if it is unknown, too old, or was begun by another browser."""
+        pending = self._by_state.pop(_digest(state), None)
+        if pending is None or now >= pending.until_s or not hmac.compare_digest(pending.browser, _digest(browser)):
+            return None
+        return pending
+
+
+def oidc_routes(access: HttpAccess) -> Sequence[HttpRoute]:
+    """Return the routes of this module."""
+    api = _OidcApi(access)
+    return [
+        HttpRoute("/api/v1/session/oidc", api.begin, methods=("GET",)),
+        HttpRoute("/api/v1/session/oidc/callback", api.finish, methods=("GET",)),
+    ]
+
+
+class _OidcApi:
+    def __init__(self, access: HttpAccess) -> None:
+        self._access = access
+        self._pending = PendingSignIns()
+        self._renewing: set[asyncio.Task[None]] = set()
+
+    async def begin(self, request: Request) -> Response:
+        state, browser, nonce, verifier = (secrets.token_urlsafe(_RANDOM_BYTES) for _ in range(4))
+        scheme = "https" if is_encrypted(request) else "http"
+        redirect_uri = f"{scheme}://{request.headers.get('host', '')}{CALLBACK}"
+        try:
+            where = await self._flow().address(redirect_uri, state, nonce, verifier)
+        except SignInFailed as failed:
+            return self._failed(request, failed)
+        page, stay = request.query_params.get("page", ""), request.query_params.get("stay") == "1"
+        known = page if _PAGE.fullmatch(page) else ""
+        until_s, source = self._access.clock() + OIDC_SIGN_IN_S, remote_host(request)
+        self._pending.add(
+            state, PendingSignIn(_digest(browser), nonce, verifier, redirect_uri, known, stay, until_s, source)
+        )
+        response = RedirectResponse(where, 303, headers=_NOT_KEPT)
+        self._access.cookie.put_sign_in(request, response, browser)
+        return response
+
+    async def finish(self, request: Request) -> Response:
+        try:
+            flow = self._flow()
+            person, pending = await self._signed_in(request, flow)
+            token, session = self._open(person, pending)
+        except SignInFailed as failed:
+            return self._failed(request, failed)
+        if person.refresh_token:
+            renewing = asyncio.get_running_loop().create_task(self._renew(session, flow, person.refresh_token))
+            self._renewing.add(renewing)
+            renewing.add_done_callback(self._renewing.discard)
+        set_user(request, session.user)
+        log.info("sign-in: user=%s from=%s by the issuer", line(session.user), remote_host(request) or "-")
+        response = RedirectResponse(f"/{pending.page}", 303, headers=_NOT_KEPT)
+        self._access.cookie.put(request, response, token, stays=session.stays)
+        self._access.cookie.remove_sign_in(request, response)
+        return response
+
+    def _flow(self) -> CodeFlow:
+        """Return the sign-in at the issuer. Raises SignInFailed where none is configured."""
+        flow = self._access.code_flow
+        if flow is None:
+            raise SignInFailed(SignInFault.ISSUER, "no client is configured (oidc.clientId)")
+        return flow
+
+    def _open(self, person: SignedInPerson, pending: PendingSignIn) -> OpenedSession:
+        """Open the session of a person. Raises SignInFailed."""
+        opened = self._access.open_session(person.proven, stays=pending.stay)
+        if opened is None:
+            raise SignInFailed(SignInFault.TOKEN, "the user has changed")
+        return opened
+
+    async def _signed_in(self, request: Request, flow: CodeFlow) -> tuple[SignedInPerson, PendingSignIn]:
+        """Verify an answer of the issuer. Raises SignInFailed."""
+        query, browser = request.query_params, self._access.cookie.sign_in(request) or ""
+        code, state = (query.get(name, "")[:_ANSWER_CHARACTERS_MAX] for name in ("code", "state"))
+        pending = self._pending.take(state, browser, self._access.clock())
+        if pending is None:
+            raise SignInFailed(SignInFault.STATE, "the answer belongs to no sign-in of this browser")
+        if query.get("iss", flow.configuration.issuer) != flow.configuration.issuer:
+            raise SignInFailed(SignInFault.STATE, "the answer is that of another issuer")
+        if "error" in query or not code:
+            raise SignInFailed(SignInFault.DENIED, f"the issuer answered {query.get('error', '')[:60]!r}")
+        return await flow.exchange(code, pending.redirect_uri, pending.verifier, pending.nonce), pending
+
+    async def _renew(self, session: BrowserSession, flow: CodeFlow, refresh_token: str) -> None:
+        """Keep the rights of a session those that the issuer gives, until the session ends.
+
+        A session has the life of its token. Before its end the issuer is asked for the next one; it refuses when the
+        person was removed there, and the session ends.
+        """
+        gate = self._access.gate
+        while gate is not None and session in self._access.sessions and session.grant.expires_at_s is not None:
+            left_s = session.grant.expires_at_s - self._access.utc_s()
+            await asyncio.sleep(max(1.0, left_s - OIDC_RENEW_BEFORE_S))
+            if session not in self._access.sessions:
+                return
+            try:
+                person = await flow.renew(refresh_token)
+            except SignInFailed as failed:
+                log.info("session of %s is not renewed: %s", line(session.user), failed)
+                if failed.fault is not SignInFault.ISSUER:
+                    self._access.sessions.end(session, Ended.CHANGED)
+                    return
+                await asyncio.sleep(OIDC_RENEW_RETRY_S)  # until the token ends, and the session with it
+                continue
+            if self._access.code_flow is not flow or not gate.renew(session.grant, person.proven):
+                self._access.sessions.end(session, Ended.CHANGED)
+                return
+            refresh_token = person.refresh_token
+
+    def _failed(self, request: Request, failed: SignInFailed) -> Response:
+        """Lead to the sign-in page, which says why in words."""
+        log.warning("sign-in by the issuer refused: from=%s: %s", remote_host(request) or "-", failed)
+        if self._access.gate is not None and failed.fault is SignInFault.TOKEN:
+            self._access.gate.failed(remote_host(request), "", "", RefusalCause.TOKEN)
+        response = RedirectResponse(f"/#sign-in={quote(failed.fault.value)}", 303, headers=_NOT_KEPT)
+        self._access.cookie.remove_sign_in(request, response)
+        return response
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

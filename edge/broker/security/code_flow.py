@@ -1,0 +1,133 @@
+"""Sign-in of people at an OpenID Connect issuer: the authorization code flow with PKCE (RFC 6749, RFC 7636, RFC 9700).
+
+`CodeFlow` builds the address at the issuer, exchanges the code, and verifies the tokens. The id token has to be for
+this client and this sign-in (nonce). User and rights come from a token for the configured audience, exactly as for a
+program that shows one. The module knows neither requests of browsers nor sessions; `edge.broker.http.oidc_api` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+from urllib.parse import urlencode
+
+from edge.broker.configuration import TokenIssuer
+from edge.broker.security.issuer_requests import IssuerError, discover, post_form
+from edge.broker.security.proof import Decided, LoginVerdict, VerifiedIdentity
+from edge.broker.security.sign_in import IssuedTokens, SignedInPerson, SignInFailed, SignInFault
+
+
+class TokenCheck(Protocol):
+    """Verifies the tokens of a sign-in with the keys of the issuer (`edge.broker.security.issuer.Issuer`)."""
+
+    def check_person(self, tokens: IssuedTokens, nonce: str | None, decided: Decided) -> None:
+        """Call `decided` once. `nonce`: that of the sign-in; None for renewed tokens, which have none."""
+        ...
+
+
+Discover = Callable[[TokenIssuer], Mapping[str, Any]]
+PostForm = Callable[[TokenIssuer, str, Mapping[str, str], tuple[str, str] | None], tuple[int, Any]]
+
+
+class CodeFlow:
+    """Sign-ins at one issuer."""
+
+    def __init__(
+        self,
+        configuration: TokenIssuer,
+        client_id: str,
+        check: TokenCheck,
+        *,
+        find: Discover = discover,
+        post: PostForm = post_form,
+    ) -> None:
+        """`find`, `post`: requests to the issuer; they block, and raise IssuerError."""
+        self.configuration = configuration
+        self._client_id = client_id
+        self._check = check
+        self._find = find
+        self._post = post
+        self._document: Mapping[str, Any] | None = None
+
+    async def address(self, redirect_uri: str, state: str, nonce: str, verifier: str) -> str:
+        """Return the address at the issuer where a person signs in. Raises SignInFailed."""
+        document = await self._discovered()
+        query = {
+            "response_type": "code",
+            "client_id": self._client_id,
+            "redirect_uri": redirect_uri,
+            "scope": self.configuration.scope,
+            "state": state,
+            "nonce": nonce,
+            "code_challenge": challenge_of(verifier),
+            "code_challenge_method": "S256",
+        }
+        place = str(document["authorization_endpoint"])
+        return f"{place}{'&' if '?' in place else '?'}{urlencode(query)}"
+
+    async def exchange(self, code: str, redirect_uri: str, verifier: str, nonce: str) -> SignedInPerson:
+        """Return the person of a code. Raises SignInFailed."""
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": redirect_uri,
+            "code_verifier": verifier,
+        }
+        return await self._tokens(form, nonce)
+
+    async def renew(self, refresh_token: str) -> SignedInPerson:
+        """Return the person again, with the rights that the issuer gives it now. Raises SignInFailed."""
+        renewed = await self._tokens({"grant_type": "refresh_token", "refresh_token": refresh_token}, None)
+        return renewed if renewed.refresh_token else renewed._replace(refresh_token=refresh_token)
+
+    async def _discovered(self) -> Mapping[str, Any]:
+        if self._document is None:
+            try:
+                self._document = await asyncio.to_thread(self._find, self.configuration)
+            except IssuerError as error:
+                raise SignInFailed(SignInFault.ISSUER, str(error)) from error
+        return self._document
+
+    async def _tokens(self, form: Mapping[str, str], nonce: str | None) -> SignedInPerson:
+        document, own = await self._discovered(), self.configuration
+        secret = (self._client_id, own.client_secret) if own.client_secret is not None else None
+        sent = {**form, **({} if secret is not None else {"client_id": self._client_id})}
+        try:
+            status, found = await asyncio.to_thread(self._post, own, str(document["token_endpoint"]), sent, secret)
+        except IssuerError as error:
+            raise SignInFailed(SignInFault.ISSUER, str(error)) from error
+        if status != 200 or not isinstance(found, Mapping):
+            why = str(found.get("error", ""))[:60] if isinstance(found, Mapping) else ""
+            fault = SignInFault.ISSUER if status >= 500 else SignInFault.CODE
+            raise SignInFailed(fault, f"the token endpoint answered {status} {json.dumps(why)}")
+        tokens = IssuedTokens(_text(found, "id_token"), _text(found, "access_token"))
+        return SignedInPerson(await self._verified(tokens, nonce), _text(found, "refresh_token"))
+
+    async def _verified(self, tokens: IssuedTokens, nonce: str | None) -> VerifiedIdentity:
+        verdict: asyncio.Future[tuple[LoginVerdict, VerifiedIdentity | None]]
+        verdict = asyncio.get_running_loop().create_future()
+
+        def decided(result: LoginVerdict, proven: VerifiedIdentity | None) -> None:
+            if not verdict.done():
+                verdict.set_result((result, proven))
+
+        self._check.check_person(tokens, nonce, decided)
+        result, proven = await verdict
+        if proven is None:
+            fault = SignInFault.ISSUER if result is LoginVerdict.BUSY else SignInFault.TOKEN
+            raise SignInFailed(fault, "the tokens are not valid: the line before says why")
+        return proven
+
+
+def challenge_of(verifier: str) -> str:
+    """Return the code challenge of a verifier (RFC 7636 section 4.2)."""
+    return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+
+
+def _text(document: Mapping[str, Any], name: str) -> str:
+    value = document.get(name)
+    return value if isinstance(value, str) else ""
