@@ -10,7 +10,7 @@ from cloud.proof.proof import Proof, Total
 
 
 def proof_document(proof: Proof) -> dict[str, Any]:
-    """Return a proof as ``waypost bridge prove --json`` prints it."""
+    """Return a proof as ``waypost prove --json`` prints it."""
     return {
         "complete": proof.complete,
         "statements": proof.statements,

@@ -36,7 +36,7 @@ def list_tables(place: LakePlace) -> dict[str, Any]:
             opened = OpenTable(place, name)
             row |= {"version": opened.delta.version(), "written_at": opened.written_at()}
         found.append(row)
-    return {"tables": found, "make": f"waypost analytics run --lake {place.uri}"}
+    return {"tables": found, "make": f"waypost lake run --lake {place.uri}"}
 
 
 def read_rows(table: OpenTable, read: GoldRows) -> bytes | dict[str, Any]:

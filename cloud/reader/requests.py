@@ -84,7 +84,7 @@ class GatewayHours(msgspec.Struct, frozen=True, tag=True):
 
 
 class GatewayProof(msgspec.Struct, frozen=True, tag=True):
-    """Proof of one gateway, as ``waypost bridge prove`` makes it."""
+    """Proof of one gateway, as ``waypost prove`` makes it."""
 
     gateway: str
     tenant: str

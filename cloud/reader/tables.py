@@ -1,6 +1,6 @@
 """Tables of the lake as the pages read them: which ones, their time, and their usual order.
 
-The gold tables are those that `waypost analytics run` makes. Their columns are in the tables themselves, so that
+The gold tables are those that `waypost lake run` makes. Their columns are in the tables themselves, so that
 nothing of Spark is needed to read them.
 """
 
@@ -138,7 +138,7 @@ class OpenTable:
             self.schema = _as_strings(pa.schema(self.delta.schema().to_arrow()))
             metadata = self.delta.metadata()
         except TableNotFoundError:
-            raise TableMissing(f"table {name} does not exist: run `waypost analytics run --lake {place.uri}`") from None
+            raise TableMissing(f"table {name} does not exist: run `waypost lake run --lake {place.uri}`") from None
         except (DeltaError, OSError) as error:
             raise ReadRefused(f"table {name} cannot be read: {error}") from error
         self.partitions: Sequence[str] = metadata.partition_columns

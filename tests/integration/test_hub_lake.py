@@ -53,8 +53,8 @@ def test_wrong_questions_name_what_is_wrong(tenants: TenantHub) -> None:
         ("gold/outages?limit=100000", 400, "limit"),
         ("gold/outages?begin=yesterday", 400, "begin"),
         ("gold/rollup", 400, "begin"),
-        ("gold/gaps", 404, "waypost analytics run"),
-        ("completeness", 404, "waypost analytics run"),
+        ("gold/gaps", 404, "waypost lake run"),
+        ("completeness", 404, "waypost lake run"),
         ("completeness/nobody", 404, "nobody"),
         ("proof/nobody", 404, "nobody"),
     ):

@@ -120,7 +120,7 @@ function Hours({ tenant, gateway }) {
       ${found && html`<${HourStrip} hours=${found.hours} days=${STRIP_DAYS} />
         ${found.open && html`<p class="small">${counted(found.open.accepted, "message")} of the present hour are not stated yet${found.open.waiting ? `; ${number(found.open.waiting)} of them wait` : ""}.</p>`}
         <p class="soft small">From ${counted(found.statements, "signed statement")} of the gateway, the ledger, and what the hub has landed. The same with every message:
-          <code class="name">waypost bridge prove --gateway ${plain(gateway)} --hours</code></p>`}
+          <code class="name">waypost prove --gateway ${plain(gateway)} --hours</code></p>`}
     <//>
     ${found?.faults.length > 0 && html`<${Panel} title="Statements that are missing or forged" flush><${Faults} faults=${found.faults} left_out=${found.faults_left_out} gateway=${false} /><//>`}`;
 }
@@ -130,7 +130,7 @@ function Configuration({ tenant, gateway, manage, configures }) {
   const { found, error, missing, load } = useRead(configures ? path : "");
   const [shown, setShown] = useState(false);
   const none = html`<${Panel} title="Configuration"><${Empty} title="It uses its own configuration">The hub has none for it.
-    <code>waypost fleet config apply</code> gives it one.<//><//>`;
+    <code>waypost config apply</code> gives it one.<//><//>`;
   if (!configures || missing) return none;
   if (!found) return html`<${ErrorNote} error=${error} retry=${load} />`;
   const back = (version) => post(withQuery(`/api/v1/configurations/${encodeURIComponent(gateway)}/rollback`, { tenant, to: version }));
@@ -152,7 +152,7 @@ function Configuration({ tenant, gateway, manage, configures }) {
         <td class="n" data-label="Made"><${Time} at=${one.made_at} /><small><${Name}>${one.made_by}<//></small></td>
         <td>${one.version !== found.wanted && html`<${ActionButton} label=${`Go back to ${number(one.version)}`} allowed=${manage} onDone=${load} action=${() => back(one.version)}
           confirm=${`Version ${one.version} becomes the next version of this gateway. It is taken back by itself if the gateway does not come back.`} />`}</td></tr>`)}</tbody></table></div>
-      <p class="table-bar soft small">On the command line: <code class="name">waypost fleet config rollback ${plain(gateway)} --to VERSION</code></p><//></div>`;
+      <p class="table-bar soft small">On the command line: <code class="name">waypost config rollback ${plain(gateway)} --to VERSION</code></p><//></div>`;
 }
 
 /** Text of several lines without hidden characters. */

@@ -56,8 +56,8 @@ function Tables() {
           <td class="n" data-label="Files">${number(table.files)}<small class=${table.small_files >= SMALL_FILES_MANY ? "warn-t" : ""}>${table.small_files ? `${number(table.small_files)} small` : ""}</small></td>
           <td class="n" data-label="Oldest day">${table.oldest_day ?? "–"}</td><td class="n" data-label="Last commit"><${Time} at=${table.written_at} relative /><small>version ${number(table.version)}</small></td>
           <td class="n" data-label="Last maintained"><${Time} at=${table.optimized_at} relative /></td></tr>`))}</tbody></table></div>
-      <p class="table-bar soft small">A small file has less than 4 MB. The hub compacts what it lands; <code class="name">waypost analytics maintain --lake ${plain(found.place)}</code> compacts every table and removes
-        replaced files${many ? ": it is due" : ""}. With <code>analytics run --follow</code> it happens by itself.</p>`}<//>`;
+      <p class="table-bar soft small">A small file has less than 4 MB. The hub compacts what it lands; <code class="name">waypost lake maintain --lake ${plain(found.place)}</code> compacts every table and removes
+        replaced files${many ? ": it is due" : ""}. With <code>lake run --follow</code> it happens by itself.</p>`}<//>`;
 }
 
 function Quarantine() {
@@ -71,5 +71,5 @@ function Quarantine() {
       <tbody>${found.rows.map((row, place) => html`<tr key=${place}><th scope="row"><${Name}>${row.gateway}<//><small>${plain(row.link)}</small></th><td class="what">${plain(row.reason)}</td>
         <td class="what"><code class="name">${row.head.slice(0, HEAD_HEX)}${row.head.length > HEAD_HEX ? "…" : ""}</code></td><td class="n" data-label="Size">${bytes(row.bytes)}</td>
         <td class="n" data-label="Received"><${Time} at=${row.received_at} /></td></tr>`)}</tbody></table></div>
-      <p class="table-bar soft small">All of them: <code class="name">waypost analytics query "SELECT * FROM quarantine"</code></p>`}<//>`;
+      <p class="table-bar soft small">All of them: <code class="name">waypost lake query "SELECT * FROM quarantine"</code></p>`}<//>`;
 }

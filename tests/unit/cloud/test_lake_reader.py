@@ -150,7 +150,7 @@ class TestPages:
     def test_missing_table_names_the_command(self, tmp_path: Path) -> None:
         found = answer(Folder(tmp_path), ReadRequest(GoldRows("outages")))
         assert found.missing
-        assert f"waypost analytics run --lake {tmp_path}" in found.refused
+        assert f"waypost lake run --lake {tmp_path}" in found.refused
 
     def test_rows_above_the_memory_limit_are_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         gold.put(tmp_path, "device_health", *(gold.device(f"d{n}") for n in range(100)))
