@@ -26,7 +26,7 @@ from cloud.reader.limits import (
     READERS_MAX,
     READS_WAITING_MAX,
 )
-from cloud.reader.requests import LENGTH_BYTES, LakeRead, ReadAnswer, ReadRequest
+from cloud.reader.requests import LENGTH_BYTES, LakeAnswer, LakeRead, LakeRequest
 
 log = logging.getLogger(__name__)
 
@@ -56,12 +56,12 @@ class _ReaderProcess:
         self.process = process
         self._requests, self._answers = process.stdin, process.stdout
 
-    async def ask(self, request: bytes) -> ReadAnswer:
+    async def ask(self, request: bytes) -> LakeAnswer:
         """Send a request and wait for its answer. Raises `EOFError`, `OSError` if the process ends."""
         self._requests.write(len(request).to_bytes(LENGTH_BYTES, "big") + request)
         await self._requests.drain()
         length = int.from_bytes(await self._answers.readexactly(LENGTH_BYTES), "big")
-        return msgspec.msgpack.decode(await self._answers.readexactly(length), type=ReadAnswer)
+        return msgspec.msgpack.decode(await self._answers.readexactly(length), type=LakeAnswer)
 
     async def end(self) -> None:
         """Kill the process and wait for its end."""
@@ -83,14 +83,14 @@ class LakeReader:
         self._idle: list[_ReaderProcess] = []
         self._ending: asyncio.TimerHandle | None = None
         self._ends: set[asyncio.Task[None]] = set()
-        self._kept: OrderedDict[bytes, ReadAnswer] = OrderedDict()
+        self._kept: OrderedDict[bytes, LakeAnswer] = OrderedDict()
         self._stopped = False
 
     async def ask(self, read: LakeRead, *, seconds: float | None = None) -> bytes:
         """Return the answer to a read. Raises `ReadFailed`. `seconds`: longest time; by default `READ_S_MAX`."""
         key = msgspec.msgpack.encode(read)
         kept = self._kept.get(key)
-        request = msgspec.msgpack.encode(ReadRequest(read, kept.state if kept is not None else None))
+        request = msgspec.msgpack.encode(LakeRequest(read, kept.state if kept is not None else None))
         answer = await self._answer(request, self._read_s_max if seconds is None else seconds)
         if answer.missing:
             raise ReadTableMissing(answer.refused)
@@ -112,7 +112,7 @@ class LakeReader:
         if self._ends:
             await asyncio.wait(self._ends)
 
-    async def _answer(self, request: bytes, seconds: float) -> ReadAnswer:
+    async def _answer(self, request: bytes, seconds: float) -> LakeAnswer:
         if self._waiting >= READS_WAITING_MAX:
             raise ReadBusy("too many pages read the lake at the moment: try again in some seconds")
         self._waiting += 1
@@ -166,7 +166,7 @@ class LakeReader:
         self._ends.add(ending)
         ending.add_done_callback(self._ends.discard)
 
-    def _keep(self, key: bytes, answer: ReadAnswer) -> None:
+    def _keep(self, key: bytes, answer: LakeAnswer) -> None:
         """Keep an answer, unless it is large or its tables are not known. The oldest make room."""
         self._kept.pop(key, None)
         if answer.body is None or not answer.state or len(answer.body) > CACHED_BYTES_MAX // 4:

@@ -114,22 +114,22 @@ LakeRead: TypeAlias = (
 )
 
 
-class ReadRequest(msgspec.Struct, frozen=True):
+class LakeRequest(msgspec.Struct, frozen=True):
     """One read. `known`: state of the tables that the hub has an answer of."""
 
     read: LakeRead
     known: str | None = None
 
 
-class ReadAnswer(msgspec.Struct, frozen=True):
+class LakeAnswer(msgspec.Struct, frozen=True):
     """Answer to a read."""
 
     state: str = ""
     """Versions of the tables that were read; empty: do not keep the answer."""
     body: bytes | None = None
-    """JSON, or CSV; None: the tables are those of `ReadRequest.known`."""
+    """JSON, or CSV; None: the tables are those of `LakeRequest.known`."""
     refused: str = ""
-    """Why there is no answer, with the next step; empty if there is one."""
+    """Reason for a missing answer, with the next step; empty if there is an answer."""
     missing: bool = False
     """The table does not exist yet: no job has run."""
 

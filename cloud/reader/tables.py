@@ -68,7 +68,7 @@ GOLD: Final[Mapping[str, GoldTable]] = {
 
 
 class ReadRefused(Exception):
-    """There is no answer; the message says why and what to do."""
+    """The read has no answer; the message says why and what to do."""
 
 
 class TableMissing(ReadRefused):

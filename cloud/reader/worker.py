@@ -21,11 +21,11 @@ from cloud.reader.requests import (
     GatewayHours,
     GatewayProof,
     GoldRows,
+    LakeAnswer,
     LakeRead,
+    LakeRequest,
     LakeTables,
     QuarantineSample,
-    ReadAnswer,
-    ReadRequest,
     SeriesList,
     StatementFaults,
     TableList,
@@ -36,22 +36,22 @@ Document: TypeAlias = dict[str, Any] | bytes
 """JSON object, or the bytes of a file."""
 
 
-def answer(place: LakePlace, request: ReadRequest) -> ReadAnswer:
-    """Read what a request asks for."""
+def answer(place: LakePlace, request: LakeRequest) -> LakeAnswer:
+    """Answer one request."""
     try:
         table = _table_of(place, request.read)
         state = table.state if table is not None else ""
         if state and state == request.known:
-            return ReadAnswer(state)
+            return LakeAnswer(state)
         found = _read(place, request.read, table)
     except TableMissing as missing:
-        return ReadAnswer(refused=str(missing), missing=True)
+        return LakeAnswer(refused=str(missing), missing=True)
     except ReadRefused as refused:
-        return ReadAnswer(refused=str(refused))
+        return LakeAnswer(refused=str(refused))
     body = found if isinstance(found, bytes) else msgspec.json.encode(found)
     if len(body) > READ_BYTES_MAX:
-        return ReadAnswer(refused=f"the answer has more than {READ_BYTES_MAX // 1_048_576} MB: choose a shorter span")
-    return ReadAnswer(state, body)
+        return LakeAnswer(refused=f"the answer has more than {READ_BYTES_MAX // 1_048_576} MB: choose a shorter span")
+    return LakeAnswer(state, body)
 
 
 def _table_of(place: LakePlace, read: LakeRead) -> OpenTable | None:
@@ -90,7 +90,7 @@ def _read(place: LakePlace, read: LakeRead, table: OpenTable | None) -> Document
 
 def serve(place: LakePlace, source: IO[bytes], target: IO[bytes]) -> None:
     """Answer requests until the input ends."""
-    requests = msgspec.msgpack.Decoder(ReadRequest)
+    requests = msgspec.msgpack.Decoder(LakeRequest)
     while length := source.read(LENGTH_BYTES):
         request = requests.decode(source.read(int.from_bytes(length, "big")))
         encoded = msgspec.msgpack.encode(answer(place, request))

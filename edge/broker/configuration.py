@@ -155,7 +155,7 @@ class TokenIssuer(ResourcePart, frozen=True, kw_only=True):
     client_secret: Live[str | None] = None
     """Secret of this client, if the issuer gave it one."""
     scope: Live[Text] = "openid"
-    """Scopes that a sign-in asks for, separated by spaces; with ``offline_access`` some issuers renew for longer."""
+    """Scopes that a sign-in requests, separated by spaces; with ``offline_access`` some issuers renew for longer."""
 
 
 class TlsFiles(ResourcePart, frozen=True, kw_only=True):

@@ -107,7 +107,7 @@ OIDC_SIGN_IN_S: Final = 600.0
 """Seconds for a sign-in at the issuer: a second factor has to be found first."""
 
 OIDC_RENEW_BEFORE_S: Final = 30.0
-"""Seconds before the end of a token at which the issuer is asked for the next one."""
+"""Seconds before the end of a token at which the next one is requested."""
 
 OIDC_RENEW_RETRY_S: Final = 10.0
 """Seconds until the next attempt while the issuer does not answer; the session ends with its token."""

@@ -85,7 +85,7 @@ class PendingSignIns:
         self._by_state[_digest(state)] = pending
 
     def take(self, state: str, browser: str, now: float) -> PendingSignIn | None:
-        """Return the sign-in of a state once; None if it is unknown, too old, or was begun by another browser."""
+        """Return the sign-in of a state once; None if it is unknown, too old, or of another browser."""
         pending = self._by_state.pop(_digest(state), None)
         if pending is None or now >= pending.until_s or not hmac.compare_digest(pending.browser, _digest(browser)):
             return None
@@ -173,7 +173,7 @@ class _OidcApi:
     async def _renew(self, session: BrowserSession, flow: CodeFlow, refresh_token: str) -> None:
         """Keep the rights of a session those that the issuer gives, until the session ends.
 
-        A session has the life of its token. Before its end the issuer is asked for the next one; it refuses when the
+        A session has the life of its token. Before its end the next one is requested; the issuer refuses when the
         person was removed there, and the session ends.
         """
         gate = self._access.gate

@@ -1,4 +1,4 @@
-"""Result of a sign-in at an issuer: the person, or why there is none."""
+"""Result of a sign-in at an issuer: the person, or the reason of the failure."""
 
 from __future__ import annotations
 

@@ -23,10 +23,10 @@ from cloud.reader.requests import (
     GatewayProof,
     GoldRows,
     LakeRead,
+    LakeRequest,
     LakeTables,
     LandedSpans,
     QuarantineSample,
-    ReadRequest,
     SeriesList,
     StatementFaults,
     TableList,
@@ -45,13 +45,13 @@ DAY_MS = 86_400_000
 
 def read(lake: Path, what: LakeRead) -> Any:
     """Return the document of a read that has an answer."""
-    found = answer(Folder(lake), ReadRequest(what))
+    found = answer(Folder(lake), LakeRequest(what))
     assert found.body is not None, found.refused
     return json.loads(found.body)
 
 
 def refusal(lake: Path, what: LakeRead) -> str:
-    found = answer(Folder(lake), ReadRequest(what))
+    found = answer(Folder(lake), LakeRequest(what))
     assert found.body is None
     return found.refused
 
@@ -134,7 +134,7 @@ class TestPages:
 
     def test_csv_quotes_and_has_no_formula(self, tmp_path: Path) -> None:
         gold.put(tmp_path, "device_health", gold.device('=cmd|"x",1'))
-        found = answer(Folder(tmp_path), ReadRequest(GoldRows("device_health", csv=True)))
+        found = answer(Folder(tmp_path), LakeRequest(GoldRows("device_health", csv=True)))
         assert found.body is not None
         [row] = csv.DictReader(io.StringIO(found.body.decode()))
         assert row["device"] == '\'=cmd|"x",1'
@@ -148,7 +148,7 @@ class TestPages:
         assert "number" in refusal(tmp_path, GoldRows("outages", equal={"messages": "many"}))
 
     def test_missing_table_names_the_command(self, tmp_path: Path) -> None:
-        found = answer(Folder(tmp_path), ReadRequest(GoldRows("outages")))
+        found = answer(Folder(tmp_path), LakeRequest(GoldRows("outages")))
         assert found.missing
         assert f"waypost lake run --lake {tmp_path}" in found.refused
 

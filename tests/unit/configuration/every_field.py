@@ -206,6 +206,11 @@ OTHER: Final[dict[str, Edit]] = {
     "AddressSpace authenticationService": {("AddressSpace/default", "authenticationService"): {"name": "none"}},
     "AddressSpace authenticationService.name": {("AddressSpace/default", "authenticationService.name"): "none"},
     EXTERNAL: {("AddressSpace/default", "authenticationService"): {"name": "external"}},
+    f"{EXTERNAL}.clientSecret": {
+        ("AddressSpace/default", "authenticationService.oidc.clientId"): "console",
+        ("AddressSpace/default", "authenticationService.oidc.clientSecret"): "other",
+    },
+    f"{EXTERNAL}.scope": {("AddressSpace/default", "authenticationService.oidc.scope"): "openid groups"},
     f"{EXTERNAL}.issuer": {("AddressSpace/default", "authenticationService.oidc.issuer"): "http://127.0.0.1:1/b"},
     "AddressSpace deviceApi": {("AddressSpace/default", "deviceApi"): None},
     "AddressSpace deviceApi.tenant": {
