@@ -152,6 +152,7 @@ class LakeReader:
                 *(sys.executable, "-P", "-m", "cloud.reader.worker", self._lake),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
+                start_new_session=True,  # an interrupt at the terminal is for the hub; the process ends with its input
                 env={**os.environ, "PYTHONPATH": path},
             )
         )
