@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cloud.lake.faults import LakeError
-from cloud.lake.sequences import SequenceSet, SequenceStream
+from cloud.lake.sequences import SequenceStream, Span
 from cloud.place.place import LakePlace
 from cloud.proof import statements as manifests
 from cloud.proof.document import proof_document
@@ -103,7 +103,7 @@ def read_hours(place: LakePlace, read: GatewayHours) -> dict[str, Any]:
             gone = DiscardedRange(row["first_sequence"], row["last_sequence"], row["reason"])
             ledger[row["epoch"], row["address"]].append(gone)
     valid = check.valid(whole=False)
-    landed = {(each.epoch, each.address): SequenceSet(each.spans) for each in read.landed}
+    landed = {(each.epoch, each.address): each.spans for each in read.landed}
     hours: defaultdict[int | None, Counter[str]] = defaultdict(Counter)
     reasons: defaultdict[int | None, Counter[str]] = defaultdict(Counter)
     for line in _lines(read, valid, landed, ledger):
@@ -134,7 +134,7 @@ def read_hours(place: LakePlace, read: GatewayHours) -> dict[str, Any]:
 def _lines(
     read: GatewayHours,
     valid: dict[SequenceStream, list[manifests.LandedStatement]],
-    landed: dict[tuple[str, str], SequenceSet],
+    landed: dict[tuple[str, str], list[Span]],
     ledger: dict[tuple[str, str], list[DiscardedRange]],
 ) -> Iterator[HourLine]:
     reported_at = moment_of(read.reported_at)
@@ -143,7 +143,8 @@ def _lines(
     )
     for stream, signed in valid.items():
         key, there = (stream.epoch, stream.address), LandedSequences()
-        there.there = landed.get(key, SequenceSet())
+        for span in landed.get(key, ()):
+            there.add(*span)
         lowest = min(one.statement.first_sequence for one in signed)
         mine = [gone for gone in ledger.get(key, ()) if gone.last >= lowest]
         stated = [(one.statement, one.ingested_at) for one in signed]

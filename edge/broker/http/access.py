@@ -17,7 +17,7 @@ import hmac
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from starlette.requests import Request
 
@@ -30,11 +30,9 @@ from edge.broker.model.authorization import EVERYTHING, AccessRule, Ended, Grant
 from edge.broker.model.refusals import RefusalCause
 from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
+from edge.broker.security.sign_in import PersonSignIn
 from edge.broker.security.site import is_loopback, same_origin
 from edge.output.text import word
-
-if TYPE_CHECKING:
-    from edge.broker.security.code_flow import CodeFlow
 
 USER: Final = "waypost.user"
 """Key of the authenticated user in the ASGI scope of a request."""
@@ -100,7 +98,7 @@ class HttpAccess:
         return self.gate is None or self.gate.open
 
     @property
-    def code_flow(self) -> CodeFlow | None:
+    def code_flow(self) -> PersonSignIn | None:
         """Return the sign-in of people at the issuer; None where none is configured."""
         gate = self.gate
         return gate.bearer.code_flow if gate is not None and gate.tokens and gate.bearer is not None else None

@@ -21,7 +21,7 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -35,11 +35,8 @@ from edge.broker.http.session_cookie import is_encrypted
 from edge.broker.http.sessions import BrowserSession, OpenedSession
 from edge.broker.model.authorization import Ended
 from edge.broker.model.refusals import RefusalCause
-from edge.broker.security.sign_in import SignedInPerson, SignInFailed, SignInFault
+from edge.broker.security.sign_in import PersonSignIn, SignedInPerson, SignInFailed, SignInFault
 from edge.output.text import line
-
-if TYPE_CHECKING:
-    from edge.broker.security.code_flow import CodeFlow
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +140,7 @@ class _OidcApi:
         self._access.cookie.remove_sign_in(request, response)
         return response
 
-    def _flow(self) -> CodeFlow:
+    def _flow(self) -> PersonSignIn:
         """Return the sign-in at the issuer. Raises SignInFailed where none is configured."""
         flow = self._access.code_flow
         if flow is None:
@@ -157,7 +154,7 @@ class _OidcApi:
             raise SignInFailed(SignInFault.TOKEN, "the user has changed")
         return opened
 
-    async def _signed_in(self, request: Request, flow: CodeFlow) -> tuple[SignedInPerson, PendingSignIn]:
+    async def _signed_in(self, request: Request, flow: PersonSignIn) -> tuple[SignedInPerson, PendingSignIn]:
         """Verify an answer of the issuer. Raises SignInFailed."""
         query, browser = request.query_params, self._access.cookie.sign_in(request) or ""
         code, state = (query.get(name, "")[:_ANSWER_CHARACTERS_MAX] for name in ("code", "state"))
@@ -170,7 +167,7 @@ class _OidcApi:
             raise SignInFailed(SignInFault.DENIED, f"the issuer answered {query.get('error', '')[:60]!r}")
         return await flow.exchange(code, pending.redirect_uri, pending.verifier, pending.nonce), pending
 
-    async def _renew(self, session: BrowserSession, flow: CodeFlow, refresh_token: str) -> None:
+    async def _renew(self, session: BrowserSession, flow: PersonSignIn, refresh_token: str) -> None:
         """Keep the rights of a session those that the issuer gives, until the session ends.
 
         A session has the life of its token. Before its end the next one is requested; the issuer refuses when the

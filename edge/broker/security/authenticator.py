@@ -41,7 +41,8 @@ from edge.broker.security.limits import (
     VERIFICATION_WAIT_S_MAX,
 )
 from edge.broker.security.login_throttle import Failures
-from edge.broker.security.proof import BearerVerifier, Decided, LoginVerdict, VerifiedIdentity
+from edge.broker.security.proof import Decided, LoginVerdict, VerifiedIdentity
+from edge.broker.security.sign_in import BearerVerifier
 from edge.broker.security.waiting_logins import WaitingLogin, WaitingLogins
 
 log = logging.getLogger(__name__)

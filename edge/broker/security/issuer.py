@@ -37,7 +37,7 @@ Fetch = Callable[[TokenIssuer], Any]
 
 
 class Issuer:
-    """Verifies tokens (`edge.broker.security.proof.BearerVerifier`). `start`, later `stop`; inside a running loop."""
+    """Verifies tokens (`edge.broker.security.sign_in.BearerVerifier`). `start`, later `stop`; inside a running loop."""
 
     def __init__(
         self,

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple
 
 from edge.broker.model.authorization import AccessRule
-
-if TYPE_CHECKING:
-    from edge.broker.security.code_flow import CodeFlow
 
 
 class LoginVerdict(enum.Enum):
@@ -34,16 +31,3 @@ class VerifiedIdentity(NamedTuple):
 
 Decided = Callable[[LoginVerdict, VerifiedIdentity | None], None]
 """Callback, called once, now or later. The identity is given with ACCEPTED and is None otherwise."""
-
-
-class BearerVerifier(Protocol):
-    """Verifies bearer tokens."""
-
-    @property
-    def code_flow(self) -> CodeFlow | None:
-        """Sign-in of people at the issuer; None if none is configured."""
-        ...
-
-    def check(self, token: bytes, decided: Decided) -> None:
-        """Call `decided` once: at once, or after the issuer has sent its keys."""
-        ...

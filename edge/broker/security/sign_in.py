@@ -1,12 +1,13 @@
-"""Result of a sign-in at an issuer: the person, or the reason of the failure."""
+"""Interfaces of an issuer: tokens of programs, and sign-ins of people with their results."""
 
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from bridge.hidden import hides
-from edge.broker.security.proof import VerifiedIdentity
+from edge.broker.configuration import TokenIssuer
+from edge.broker.security.proof import Decided, VerifiedIdentity
 
 
 class SignInFault(enum.Enum):
@@ -46,3 +47,37 @@ class SignedInPerson(NamedTuple):
 
     proven: VerifiedIdentity
     refresh_token: str = ""
+
+
+class PersonSignIn(Protocol):
+    """Sign-ins of people at one issuer. Every method raises `SignInFailed`."""
+
+    @property
+    def configuration(self) -> TokenIssuer:
+        """Return the issuer."""
+        ...
+
+    async def address(self, redirect_uri: str, state: str, nonce: str, verifier: str) -> str:
+        """Return the address at the issuer where a person signs in."""
+        ...
+
+    async def exchange(self, code: str, redirect_uri: str, verifier: str, nonce: str) -> SignedInPerson:
+        """Return the person of a code."""
+        ...
+
+    async def renew(self, refresh_token: str) -> SignedInPerson:
+        """Return the person again, with the rights that the issuer gives it now."""
+        ...
+
+
+class BearerVerifier(Protocol):
+    """Verifies bearer tokens."""
+
+    @property
+    def code_flow(self) -> PersonSignIn | None:
+        """Return the sign-in of people; None if none is configured."""
+        ...
+
+    def check(self, token: bytes, decided: Decided) -> None:
+        """Call `decided` once: at once, or after the issuer has sent its keys."""
+        ...

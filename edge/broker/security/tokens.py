@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import jwt
 import msgspec
@@ -19,9 +19,7 @@ from edge.broker.configuration import TokenIssuer
 from edge.broker.model.authorization import AccessRule, Operation
 from edge.broker.security.limits import ISSUER_KEYS_MAX, RULES_PER_USER_MAX, TOKEN_LEEWAY_S, USERNAME_CHARACTERS_MAX
 from edge.broker.security.proof import VerifiedIdentity
-
-if TYPE_CHECKING:
-    from edge.broker.security.sign_in import IssuedTokens
+from edge.broker.security.sign_in import IssuedTokens
 
 ALGORITHMS: Final = {
     "RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "PS256": "RSA", "PS384": "RSA", "PS512": "RSA",
