@@ -104,7 +104,9 @@ class RowFilter:
         """Return True if no row can match, by the least and greatest values of columns."""
         for column, value in self.equal.items():
             low, high = least.get(column), most.get(column)
-            if value is not None and type(low) is type(high) is type(value) and not low <= value <= high:
+            if low is None or high is None or value is None:
+                continue
+            if type(low) is type(high) is type(value) and not low <= value <= high:
                 return True
         if self.time is None:
             return False

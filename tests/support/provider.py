@@ -116,7 +116,7 @@ class TestProvider(TestIssuer):
         person = {"aud": CLIENT, "azp": CLIENT, "nonce": nonce, **self.changes}
         access = self.token(self.user, self.scope, self.life_s, **{"aud": AUDIENCE, **self.access})
         return {
-            "id_token": self.token(self.user, "", self.life_s, **person),
+            "id_token": self.token(self.user, **{"scope": "", "expires_in_s": self.life_s, **person}),
             "access_token": secrets.token_urlsafe(16) if self.opaque else access,
             "refresh_token": renewal,
             "token_type": "Bearer",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import re
 from importlib import resources
 from pathlib import Path
+from posixpath import dirname, join, normpath
 
 import httpx
 import pytest
@@ -23,6 +25,8 @@ GATEWAY = [resources.files("bridge.console"), resources.files("edge.appliance.co
 HUB = [resources.files("bridge.console"), resources.files("cloud.console").joinpath("pages")]
 FIRST_LOAD_BYTES_MAX = 70_000
 """Bytes of a first visit on the wire: an uplink over GSM takes seconds for more."""
+STATIC_IMPORT = re.compile(r'(?:\bfrom|^import)\s*"(\.[^"]+)"', re.MULTILINE)
+"""Import of a module that is loaded at once. Pages are imported when they are opened."""
 
 
 def get(app: ASGIApp, path: str, encoding: str = "gzip") -> httpx.Response:
@@ -78,7 +82,17 @@ def test_first_visit_of_a_console_is_small(folders: list[Path], script: str) -> 
     assets = StaticAssets(folders)
     page = ConsolePage("x", assets, script)
     assert f'src="{assets.base}{script}"' in page._text
-    assert sum(len(content) for content in assets._files.values()) <= FIRST_LOAD_BYTES_MAX
+    files = {name.removeprefix(assets.base): content for name, content in assets._files.items()}
+    loaded = {"icon.svg", "waypost.css", "vendor/uplot.css", "vendor/uplot.js", script}
+    ahead = [script]
+    while ahead:
+        module = ahead.pop()
+        imported = STATIC_IMPORT.findall(gzip.decompress(files[module]).decode())
+        found = {normpath(join(dirname(module), name)) for name in imported} - loaded
+        ahead += found
+        loaded |= found
+    assert len(loaded) > 10
+    assert sum(len(files[name]) for name in loaded) <= FIRST_LOAD_BYTES_MAX
 
 
 ROWS = {"rows": ["the same row"] * 500}

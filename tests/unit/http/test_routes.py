@@ -27,8 +27,13 @@ from edge.broker.limits import Limits
 
 ANY: Any = None
 ROOT = Path(bridge_file).parents[1]
-TAKES_BY_GET = {"/c/{address:path}", "/api/v1/events"}
-"""Paths where GET has an effect: it locks a message, or opens a stream."""
+TAKES_BY_GET = {
+    "/c/{address:path}",
+    "/api/v1/events",
+    "/api/v1/session/oidc",
+    "/api/v1/session/oidc/callback",
+}
+"""Paths where GET has an effect: it locks a message, opens a stream, or is a step of a sign-in."""
 
 
 def common() -> list[HttpRoute]:
