@@ -7,7 +7,6 @@ import { useEvery } from "./state.js";
 import { number } from "./text.js";
 
 const PAGE = 50;
-const NO_TABLE = 404;
 const TYPING_MS = 300;
 
 /**
@@ -88,7 +87,7 @@ export function PagedTable({ label, path, items = "", query = {}, columns, id, e
       <span class="grow"></span>
       <span class="soft small" role="status">${page && count(first, rows.length, page.total, Boolean(page.next))}</span>
     </div>
-    ${error?.status === NO_TABLE ? html`<div class="body">${empty}</div>` : html`<${ErrorNote} error=${error} retry=${load} />`}
+    <${ErrorNote} error=${error} retry=${load} />
     ${actions && selected.size > 0 && html`<div class="table-bar selected" role="group" aria-label="Selected rows"><b class="small">${number(selected.size)} selected</b>
       ${actions([...selected.values()], () => setSelected(new Map()))}<span class="grow"></span><button class="button" onClick=${() => setSelected(new Map())}>Clear</button></div>`}
     ${page && rows.length === 0 && !error && html`<div class="body">${wanted ? html`<p class="soft">Nothing matches “${wanted}”.</p>` : empty}</div>`}

@@ -13,8 +13,8 @@
 ================================================  ===================================================================
 
 Reading is done in processes (`cloud.reader.client`), never in the hub. Rows of other tenants than the user's are never
-read. Times are milliseconds since 1970, UTC. A table that no job has made yet is answered with 404, with the command
-that makes it.
+read. Times are milliseconds since 1970, UTC. A table that no job has made yet has the version null, and a field
+`missing` with the command that makes it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from starlette.responses import Response
 
 from cloud.hub.committer import Committer
 from cloud.hub.fleet import FleetState
-from cloud.hub.json_http import NOT_KEPT
+from cloud.hub.json_http import NOT_KEPT, json_response
 from cloud.hub.limits import SPANS_SENT_MAX
 from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.scope import Scope, require_fleet, scope_of
@@ -59,6 +59,8 @@ _DAY_MS: Final = 86_400_000
 _NUMBER_DIGITS_MAX: Final = 15
 _PARAMETERS: Final = frozenset(("tenant", "begin", "end", "sort", "q", "after", "limit", "format", "points"))
 """Parameters of a read of rows; others are columns with the wanted value."""
+_NO_ROWS: Final = {"version": None, "written_at": None, "columns": {}, "total": 0, "next": None}
+"""Answer about a table that no job has made."""
 _NAME: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -86,8 +88,8 @@ def _answered(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Req
             return await answer(request)
         except RequestRefused as refused:
             return refused.response()
-        except ReadTableMissing as missing:
-            return RequestRefused(404, str(missing)).response()
+        except ReadTableMissing as missing:  # no error: analytics have not run, and the page says so
+            return json_response({**_NO_ROWS, "missing": str(missing)})
         except (ReadBusy, RegistryError) as error:
             return RequestRefused(503, str(error)).response()
         except ReadFailed as error:

@@ -53,14 +53,19 @@ def test_wrong_questions_name_what_is_wrong(tenants: TenantHub) -> None:
         ("gold/outages?limit=100000", 400, "limit"),
         ("gold/outages?begin=yesterday", 400, "begin"),
         ("gold/rollup", 400, "begin"),
-        ("gold/gaps", 404, "waypost lake run"),
-        ("completeness", 404, "waypost lake run"),
         ("completeness/nobody", 404, "nobody"),
         ("proof/nobody", 404, "nobody"),
     ):
         found = tenants.ask(f"/api/v1/{path}", FLEET)
         assert found[0] == status, path
         assert word in found[1]["error"], path
+
+
+def test_table_that_no_job_has_made_is_empty_and_names_the_command(tenants: TenantHub) -> None:
+    for path in ("gold/gaps", "gold/series", "completeness"):
+        status, found = tenants.ask(f"/api/v1/{path}", FLEET)
+        assert (status, found["version"], found["total"]) == (200, None, 0), path
+        assert "waypost lake run" in found["missing"]
 
 
 def test_hours_and_proof_of_a_gateway_need_no_analytics(tmp_path: Path) -> None:

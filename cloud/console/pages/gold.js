@@ -7,7 +7,7 @@ import { useEvery } from "./state.js";
 import { ago, number } from "./text.js";
 
 const EVERY_S = 60;
-const NO_TABLE = 404;
+const NOT_THERE = 404;
 
 /** Rows of an answer that has columns. @param {{columns: Record<string, any[]>}} page */
 export function rowsOf(page) {
@@ -36,8 +36,8 @@ export function useRead(path) {
   }
   useEvery(EVERY_S, load, [path]);
   const mine = state.path === path ? state : { found: null, error: null };
-  const missing = mine.error?.status === NO_TABLE;
-  return { found: mine.found, error: missing ? null : mine.error, missing, load };
+  const missing = Boolean(mine.found?.missing) || mine.error?.status === NOT_THERE;
+  return { found: missing ? null : mine.found, error: missing ? null : mine.error, missing, load };
 }
 
 /** Shown where no job has made a table. */
