@@ -47,7 +47,6 @@ async function request(method, path, body, type = "application/json") {
 
 export const get = (path) => request("GET", path);
 export const post = (path, body) => request("POST", path, body);
-export const patch = (path, body) => request("PATCH", path, body);
 export const put = (path, body) => request("PUT", path, body);
 export const patch = (path, body) => request("PATCH", path, body);
 /** POST a YAML text. */

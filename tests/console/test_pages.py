@@ -29,7 +29,11 @@ GATEWAY_PAGES = (
 ALERT_PAGES = tuple(f"alerts?show={each}" for each in ("open", "pending", "resolved", "mutes", "rules", "receivers"))
 FLEET_PAGES = ("fleet", "fleet?show=all", "enrolment", "configuration", "rollouts", "commands")
 GATEWAY_TABS = ("completeness", "configuration", "commands", "history")
-LAKE_PAGES = ("lake", "completeness", *(f"analytics?show={each}" for each in ("values", "delivery", "outages", "devices")))
+LAKE_PAGES = (
+    "lake",
+    "completeness",
+    *(f"analytics?show={each}" for each in ("values", "delivery", "outages", "devices")),
+)
 ONE_GATEWAY = tuple(f"fleet/default%2Fgw1{tab}" for tab in ("", *(f"?tab={name}" for name in GATEWAY_TABS)))
 HUB_PAGES = (*FLEET_PAGES, *ALERT_PAGES, *LAKE_PAGES, *ONE_GATEWAY, "system")
 FIRST_LOAD_BYTES_MAX = 70_000
