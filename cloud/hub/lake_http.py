@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -59,7 +59,7 @@ _DAY_MS: Final = 86_400_000
 _NUMBER_DIGITS_MAX: Final = 15
 _PARAMETERS: Final = frozenset(("tenant", "begin", "end", "sort", "q", "after", "limit", "format", "points"))
 """Parameters of a read of rows; others are columns with the wanted value."""
-_NO_ROWS: Final = {"version": None, "written_at": None, "columns": {}, "total": 0, "next": None}
+_NO_ROWS: Final[dict[str, Any]] = {"version": None, "written_at": None, "columns": {}, "total": 0, "next": None}
 """Answer about a table that no job has made."""
 _NAME: Final = re.compile(r"[^A-Za-z0-9._-]")
 
