@@ -33,7 +33,7 @@ from cloud.hub.limits import SPANS_SENT_MAX
 from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.scope import Scope, require_fleet, scope_of
 from cloud.lake.faults import RegistryError
-from cloud.reader.client import LakeReader, ReadBusy, ReadFailed, ReadTableMissing
+from cloud.reader.client import LakeReader, ReadBusy, ReadFailed, ReadTableMissing, ReadUnreadable
 from cloud.reader.limits import DAYS_MAX, HOURS_DAYS_MAX, POINTS_MAX, PROOF_S_MAX, ROWS_DEFAULT, SERIES_DAYS
 from cloud.reader.requests import (
     CompletenessDays,
@@ -90,7 +90,7 @@ def _answered(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Req
             return refused.response()
         except ReadTableMissing as missing:  # no error: analytics have not run, and the page says so
             return json_response({**_NO_ROWS, "missing": str(missing)})
-        except (ReadBusy, RegistryError) as error:
+        except (ReadBusy, ReadUnreadable, RegistryError) as error:
             return RequestRefused(503, str(error)).response()
         except ReadFailed as error:
             return RequestRefused(400, str(error)).response()

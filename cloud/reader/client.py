@@ -42,6 +42,10 @@ class ReadTableMissing(ReadFailed):
     """The table has not been made yet: no job has run."""
 
 
+class ReadUnreadable(ReadFailed):
+    """The table cannot be read."""
+
+
 class ReadBusy(ReadFailed):
     """The read was not done, or not in time."""
 
@@ -94,6 +98,8 @@ class LakeReader:
         answer = await self._answer(request, self._read_s_max if seconds is None else seconds)
         if answer.missing:
             raise ReadTableMissing(answer.refused)
+        if answer.unreadable:
+            raise ReadUnreadable(answer.refused)
         if answer.refused:
             raise ReadFailed(answer.refused)
         if answer.body is None:

@@ -132,6 +132,8 @@ class LakeAnswer(msgspec.Struct, frozen=True):
     """Reason for a missing answer, with the next step; empty if there is an answer."""
     missing: bool = False
     """The table does not exist yet: no job has run."""
+    unreadable: bool = False
+    """The table cannot be read: the question was right."""
 
 
 def choose_rollup(begin: int, end: int, points: int = POINTS_MAX) -> str:

@@ -68,6 +68,15 @@ def test_table_that_no_job_has_made_is_empty_and_names_the_command(tenants: Tena
         assert "waypost lake run" in found["missing"]
 
 
+def test_damaged_table_is_no_fault_of_the_request(tenants: TenantHub) -> None:
+    gold.put(tenants.data / "lake", "device_health", gold.device("pump7"))
+    for path in (tenants.data / "lake" / "device_health").rglob("*.parquet"):
+        path.write_bytes(b"damaged")
+    status, found = tenants.ask("/api/v1/gold/device_health", FLEET)
+    assert (status, "cannot be read" in found["error"]) == (503, True)
+    assert tenants.ask("/api/v1/gold/outages", FLEET)[0] == 200
+
+
 def test_hours_and_proof_of_a_gateway_need_no_analytics(tmp_path: Path) -> None:
     async def land(running: Waypost) -> None:
         peer = await GatewayPeer("hall 1").connect(running.endpoints["amqp"])

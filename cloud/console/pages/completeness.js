@@ -80,6 +80,6 @@ function Proof() {
       <label class="field">Days<select class="input" value=${days} onChange=${(event) => setDays(event.target.value)}>
         ${["7", "31", "92"].map((count) => html`<option key=${count} value=${count}>${count}</option>`)}<option value="">all</option></select></label>
       ${gateway ? html`<a class="button main" href=${path} download>Download</a>` : html`<button class="button main" disabled>Download</button>`}</div>
-    <p class="soft small">Statements with their signatures, and the balance of every hour, for people who have to check it themselves. The same on the command line:
+    <p class="soft small">Statements with their signatures, and the balance of every hour, for people who have to check it themselves. The same on the command line:${" "}
       <code class="name">waypost prove --gateway ${gateway ? plain(gateway) : "NAME"} --hours --json</code></p><//>`;
 }

@@ -117,9 +117,10 @@ function Hours({ tenant, gateway }) {
   const proof = withQuery(`/api/v1/proof/${encodeURIComponent(gateway)}`, { tenant, days: 31 });
   return html`<${Panel} title="Hours" extra=${html`<a class="button" href=${proof} download>Download the proof</a>`}>
       <${ErrorNote} error=${error} retry=${load} />
+      ${!found && !error && html`<p class="soft">Reading the lake…</p>`}
       ${found && html`<${HourStrip} hours=${found.hours} days=${STRIP_DAYS} />
         ${found.open && html`<p class="small">${counted(found.open.accepted, "message")} of the present hour are not stated yet${found.open.waiting ? `; ${number(found.open.waiting)} of them wait` : ""}.</p>`}
-        <p class="soft small">From ${counted(found.statements, "signed statement")} of the gateway, the ledger, and what the hub has landed. The same with every message:
+        <p class="soft small">From ${counted(found.statements, "signed statement")} of the gateway, the ledger, and what the hub has landed. The same with every message:${" "}
           <code class="name">waypost prove --gateway ${plain(gateway)} --hours</code></p>`}
     <//>
     ${found?.faults.length > 0 && html`<${Panel} title="Statements that are missing or forged" flush><${Faults} faults=${found.faults} left_out=${found.faults_left_out} gateway=${false} /><//>`}`;
@@ -129,7 +130,7 @@ function Configuration({ tenant, gateway, manage, configures }) {
   const path = withQuery(`/api/v1/configurations/${encodeURIComponent(gateway)}`, { tenant });
   const { found, error, missing, load } = useRead(configures ? path : "");
   const [shown, setShown] = useState(false);
-  const none = html`<${Panel} title="Configuration"><${Empty} title="It uses its own configuration">The hub has none for it.
+  const none = html`<${Panel} title="Configuration"><${Empty} title="It uses its own configuration">The hub has none for it:${" "}
     <code>waypost config apply</code> gives it one.<//><//>`;
   if (!configures || missing) return none;
   if (!found) return html`<${ErrorNote} error=${error} retry=${load} />`;

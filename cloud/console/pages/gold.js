@@ -44,7 +44,7 @@ export function useRead(path) {
 export function NoJob({ what = "This page" }) {
   const { found, error } = useRead("/api/v1/gold");
   if (!found) return html`<${ErrorNote} error=${error} />`;
-  return html`<${Empty} title="No job has run">${what} shows what analytics make of the lake. Run them once:
+  return html`<${Empty} title="No job has run">${what} shows what analytics make of the lake. Run them once:${" "}
     <code class="name">${found.make}</code>; with <code>--follow</code> they keep on.<//>`;
 }
 

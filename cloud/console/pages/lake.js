@@ -36,7 +36,7 @@ function Landing({ landing, totals }) {
       ["gaps seen, closed later", `${number(totals.gaps)}, ${number(totals.holes_closed)}`],
       ["set aside as unreadable", number(totals.quarantined)],
     ]} />
-    <${Spark} values=${landing.latencies_ms.map((value) => value ?? 0)} label="latency of the last landings" />
+    ${landing.latencies_ms.length > 2 && html`<${Spark} values=${landing.latencies_ms.map((value) => value ?? 0)} label="latency of the last landings" />`}
   <//>`;
 }
 

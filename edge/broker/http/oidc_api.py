@@ -59,7 +59,8 @@ class PendingSignIn(NamedTuple):
     nonce: str
     verifier: str
     redirect_uri: str
-    page: str
+    leads_to: str
+    """Page of the console after the sign-in."""
     stay: bool
     until_s: float
     source: str
@@ -135,7 +136,7 @@ class _OidcApi:
             renewing.add_done_callback(self._renewing.discard)
         set_user(request, session.user)
         log.info("sign-in: user=%s from=%s by the issuer", line(session.user), remote_host(request) or "-")
-        response = RedirectResponse(f"/{pending.page}", 303, headers=_NOT_KEPT)
+        response = RedirectResponse(f"/{pending.leads_to}", 303, headers=_NOT_KEPT)
         self._access.cookie.put(request, response, token, stays=session.stays)
         self._access.cookie.remove_sign_in(request, response)
         return response

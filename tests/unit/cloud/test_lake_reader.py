@@ -152,6 +152,17 @@ class TestPages:
         assert found.missing
         assert f"waypost lake run --lake {tmp_path}" in found.refused
 
+    @pytest.mark.parametrize("damage", ["log", "rows"])
+    def test_damaged_table_is_told_from_a_wrong_question(self, tmp_path: Path, damage: str) -> None:
+        gold.put(tmp_path, "outages", gold.outage(0, 1, 2))
+        pattern = {"log": "*.json", "rows": "*.parquet"}[damage]
+        for path in (tmp_path / "outages").rglob(pattern):
+            path.write_bytes(b"damaged")
+        found = answer(Folder(tmp_path), LakeRequest(GoldRows("outages")))
+        assert found.unreadable
+        assert "table outages cannot be read" in found.refused
+        assert not answer(Folder(tmp_path), LakeRequest(GoldRows("telemetry"))).unreadable
+
     def test_rows_above_the_memory_limit_are_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         gold.put(tmp_path, "device_health", *(gold.device(f"d{n}") for n in range(100)))
         monkeypatch.setattr(tables.ReadBudget.__init__, "__defaults__", (1_000, 0))

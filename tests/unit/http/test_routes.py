@@ -53,7 +53,8 @@ def gateway() -> list[Route]:
 def hub() -> list[Route]:
     access = HttpAccess()
     more = [*common(), *command_routes(ANY, access), *desired_routes(ANY, access), *enrolment_routes(ANY, ANY)]
-    app = hub_application(ANY, ANY, ANY, HttpAccess(), ANY, dev=False, now_us=lambda: 0, clock=lambda: 0.0, more=more)
+    given = {"dev": False, "now_us": lambda: 0, "clock": lambda: 0.0, "views": ANY, "alerts": ANY, "more": more}
+    app = hub_application(ANY, ANY, ANY, HttpAccess(), ANY, **cast(Any, given))
     return cast(Any, app).routes  # type: ignore[no-any-return]
 
 
