@@ -29,7 +29,7 @@ from cloud.proof.statement_check import StatementCheck
 from cloud.proof.statements import ProofFinding
 from cloud.reader.limits import FINDINGS_SHOWN_MAX, STATEMENTS_CHECKED_MAX
 from cloud.reader.requests import CompletenessDays, GatewayHours, GatewayProof, StatementFaults
-from cloud.reader.tables import EPOCH, OpenTable, ReadBudget, ReadRefused, RowFilter, TableUnreadable, moment_of
+from cloud.reader.tables import EPOCH, LakeTableUnreadable, OpenTable, ReadBudget, ReadRefused, RowFilter, moment_of
 
 _SUMS: Final = ("accepted", "landed", "waiting", "unexplained")
 _LEDGER: Final = ("tenant", "gateway", "epoch", "address", "first_sequence", "last_sequence", "reason")
@@ -205,11 +205,11 @@ def read_proof(place: LakePlace, read: GatewayProof) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _lake_errors() -> Iterator[None]:
-    """Turn `LakeError` into `TableUnreadable`."""
+    """Turn `LakeError` into `LakeTableUnreadable`."""
     try:
         yield
     except LakeError as error:
-        raise TableUnreadable(str(error)) from error
+        raise LakeTableUnreadable(str(error)) from error
 
 
 def _day(milliseconds_utc: int) -> datetime.date:

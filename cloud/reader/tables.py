@@ -75,7 +75,7 @@ class TableMissing(ReadRefused):
     """The table has not been made yet."""
 
 
-class TableUnreadable(ReadRefused):
+class LakeTableUnreadable(ReadRefused):
     """The table is damaged, or its place does not answer."""
 
 
@@ -146,7 +146,7 @@ class OpenTable:
         except TableNotFoundError:
             raise TableMissing(f"table {name} does not exist: run `waypost lake run --lake {place.uri}`") from None
         except (DeltaError, OSError) as error:
-            raise TableUnreadable(f"table {name} cannot be read: {error}") from error
+            raise LakeTableUnreadable(f"table {name} cannot be read: {error}") from error
         self.partitions: Sequence[str] = metadata.partition_columns
         self.state = f"{metadata.id}:{self.delta.version()}"
         """Identity and version."""
@@ -184,7 +184,7 @@ class OpenTable:
                         budget.hold(batch.nbytes)
                         yield batch.select(list(columns))
         except (OSError, DeltaError, pa.ArrowException) as error:
-            raise TableUnreadable(f"table {self.name} cannot be read: {error}") from error
+            raise LakeTableUnreadable(f"table {self.name} cannot be read: {error}") from error
 
     def _of_file(self, path: str, columns: Sequence[str], wanted: RowFilter) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([self.schema.field(name) for name in columns])

@@ -30,7 +30,7 @@ from cloud.reader.requests import (
     StatementFaults,
     TableList,
 )
-from cloud.reader.tables import GOLD, OpenTable, ReadRefused, TableMissing, TableUnreadable
+from cloud.reader.tables import GOLD, LakeTableUnreadable, OpenTable, ReadRefused, TableMissing
 
 Document: TypeAlias = dict[str, Any] | bytes
 """JSON object, or the bytes of a file."""
@@ -46,7 +46,7 @@ def answer(place: LakePlace, request: LakeRequest) -> LakeAnswer:
         found = _read(place, request.read, table)
     except TableMissing as missing:
         return LakeAnswer(refused=str(missing), missing=True)
-    except TableUnreadable as error:
+    except LakeTableUnreadable as error:
         return LakeAnswer(refused=str(error), unreadable=True)
     except ReadRefused as refused:
         return LakeAnswer(refused=str(refused))
