@@ -4,7 +4,7 @@
 
 Only the interface for people and programs (``/api/``) is logged, as messages of devices are no changes of the node.
 Bodies are not logged, as they may contain secrets. Requests without a user, which change nothing, are left out, and so
-are sign-ins, which have lines of their own (`session_api`).
+are requests that only check a change, and sign-ins, which have lines of their own (`session_api`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ from edge.output.text import line
 log = logging.getLogger(__name__)
 
 _AUDITED: Final = "/api/"
+_REHEARSALS: Final = frozenset(
+    {"/api/v1/configuration/check", "/api/v1/configurations/plan", "/api/v1/commands/rehearsal"}
+)
+"""Paths whose requests change nothing; a page sends some as one types."""
 _TARGET_CHARACTERS_MAX: Final = 500
 """Characters of path and query in a line; names have up to 255."""
 _FAILED: Final = 500
@@ -55,7 +59,7 @@ class AuditLog:
 
 
 def _is_audited(path: str) -> bool:
-    return path.startswith(_AUDITED) and path != SESSION
+    return path.startswith(_AUDITED) and path != SESSION and path not in _REHEARSALS
 
 
 def _report(scope: Scope, status: int) -> None:

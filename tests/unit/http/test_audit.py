@@ -26,6 +26,7 @@ def test_who_from_where_what_and_the_outcome(caplog: pytest.LogCaptureFixture) -
             await browser.delete("/api/v1/change", headers=BOB)
             await browser.put("/api/v1/nowhere", headers=ANN)
             await browser.get("/api/v1/change", headers=ANN)
+            await browser.post("/api/v1/configuration/check", headers=ANN)
             await browser.post("/change", headers=ANN)
             await browser.post("/api/v1/change")
             await browser.post("/api/v1/change", headers={"authorization": "Basic YW5uOng="})

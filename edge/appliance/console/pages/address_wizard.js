@@ -31,6 +31,7 @@ export function AddressWizard() {
   const [name, setName] = useState("");
   const [limits, setLimits] = useState(DEFAULTS);
   const [hub, setHub] = useState("");
+  const [accepted, setAccepted] = useState(false);
   useEffect(() => {
     get("/api/v1/bridge").then((bridge) => setHub(bridge.connectors[0]?.name ?? ""), () => setHub(""));
   }, []);
@@ -46,13 +47,13 @@ export function AddressWizard() {
     ${step === 1 && html`<${NameStep} purpose=${purpose} name=${name} setName=${setName} found=${found} taken=${taken} hub=${hub} enter=${() => usable && setStep(4)} />`}
     ${step === 2 && html`<${Limits} purpose=${purpose} limits=${limits} setLimits=${setLimits} />`}
     ${step === 3 && html`<${Users} found=${found} name=${name.trim()} />`}
-    ${step === 4 && html`<${Review} name=${name.trim()} spec=${spec} />`}
+    ${step === 4 && html`<${Review} name=${name.trim()} spec=${spec} setAccepted=${setAccepted} />`}
     ${step > 0 && html`<div class="do">
       <button class="button" onClick=${() => setStep(step === 4 ? 1 : step - 1)}>Back</button>
       ${step === 1 && html`<button class="button" disabled=${!usable} onClick=${() => setStep(2)}>Limits and users</button>`}
       ${step === 2 && html`<button class="button" onClick=${() => setStep(3)}>Users</button>`}
       ${step < 4 && html`<button class="button main" disabled=${!usable} onClick=${() => setStep(4)}>Review</button>`}
-      ${step === 4 && html`<${ActionButton} label="Create" main allowed=${manage}
+      ${step === 4 && accepted && html`<${ActionButton} label="Create" main allowed=${manage}
         action=${() => post("/api/v1/addresses", { address: name.trim(), spec })} onDone=${() => go(address("addresses", name.trim()))} />`}
     </div>`}
   <//>`;
@@ -110,7 +111,7 @@ function Users({ found, name }) {
     <p class="soft small">Rights belong to users: <code>waypost user allow USER ${shellWord(`send:${name}`)}</code>. They are in force at once.</p>`;
 }
 
-function Review({ name, spec }) {
+function Review({ name, spec, setAccepted }) {
   const [check, setCheck] = useState(null);
   const [error, setError] = useState(null);
   const yaml = yamlOf(name, spec);
@@ -118,8 +119,11 @@ function Review({ name, spec }) {
     (async () => {
       const known = await get("/api/v1/configuration");
       const text = known.text ? `${known.text}---\n${yaml}` : yaml;
-      setCheck(await post("/api/v1/configuration/check", { text }));
+      const found = await post("/api/v1/configuration/check", { text });
+      setCheck(found);
+      setAccepted(found.ok);
     })().catch(setError);
+    return () => setAccepted(false);
   }, [yaml]);
   return html`<${ErrorNote} error=${error} />
     <pre class="diff scroll" tabindex="0" role="region" aria-label="YAML">${yaml.split("\n").map((line) => `${plain(line)}\n`)}</pre>

@@ -117,8 +117,8 @@ function Why({ name }) {
   useEvery(WHY_S, load, [name]);
   return html`<${Panel} title="Does a message arrive?"><${ErrorNote} error=${error} retry=${load} />
     ${found && html`<p><b>${plain(found.verdict)}</b></p>
-      <${Pairs} pairs=${found.steps.map((step) => [html`<${Pill} tone=${STATES[step.state]?.[0]}>${STATES[step.state]?.[1] ?? step.state}<//> ${step.part}`,
-        html`${plain(step.text)}${step.next_step && html`<br /><span class="small">Next: ${plain(step.next_step)}</span>`}`])} />
+      <ul class="why">${found.steps.map((step, place) => html`<li key=${place}><${Pill} tone=${STATES[step.state]?.[0]}>${STATES[step.state]?.[1] ?? step.state}<//>
+        <span class="soft">${step.part}</span><span>${plain(step.text)}${step.next_step && html`<br /><span class="small">Next: ${plain(step.next_step)}</span>`}</span></li>`)}</ul>
       <p class="soft small">The same on the command line: <code>waypost trace ${shellWord(name)}</code></p>`}<//>`;
 }
 

@@ -109,7 +109,7 @@ function Editor({ known, applied }) {
     ${behind && edited && html`<div class="note-warn" role="alert">Version ${number(known.version)} is in force by now.
       <button class="button" onClick=${restart}>Drop my changes and show it</button></div>`}
     <div class="editor">
-      <pre class="numbers" aria-hidden="true">${lines.map((_, place) => html`<span key=${place} class=${wrong.has(place + 1) ? "bad-t" : ""}>${place + 1}\n</span>`)}</pre>
+      <pre class="numbers" aria-hidden="true">${lines.map((_, place) => html`<span key=${place} class=${wrong.has(place + 1) ? "bad-t" : ""}>${`${place + 1}\n`}</span>`)}</pre>
       <textarea ref=${area} class="input mono" aria-label="Configuration as YAML" aria-describedby="configuration-check" wrap="off" spellcheck=${false}
         autocapitalize="off" rows=${lines.length + 1} value=${text} readonly=${!manage} onInput=${(event) => setText(event.target.value)}></textarea>
     </div>
