@@ -27,7 +27,7 @@ _AUDITED: Final = "/api/"
 _REHEARSALS: Final = frozenset(
     {"/api/v1/configuration/check", "/api/v1/configurations/plan", "/api/v1/commands/rehearsal"}
 )
-"""Paths whose requests change nothing; a page sends some as one types."""
+"""Paths of requests that change nothing; a page sends some as one types."""
 _TARGET_CHARACTERS_MAX: Final = 500
 """Characters of path and query in a line; names have up to 255."""
 _FAILED: Final = 500
