@@ -151,10 +151,11 @@ def test_what_is_logged(gateway: GatewayWithUser) -> None:
     def logged() -> str:
         return gateway.process.log.read_text()
 
+    resumed = "audit: user=anna from=127.0.0.1 POST /api/v1/bridge/resume?connector=none -> 404"
+    wait_until(lambda: resumed in logged(), timeout_s=WAIT_S, what="lines of the log")
     wait_until(lambda: "sign-out: user=anna from=127.0.0.1" in logged(), timeout_s=WAIT_S, what="lines of the log")
     assert "sign-in refused: user=anna from=127.0.0.1: wrong user name or password" in logged()
     assert "sign-in: user=anna from=127.0.0.1" in logged()
-    assert "audit: user=anna from=127.0.0.1 POST /api/v1/bridge/resume?connector=none -> 404" in logged()
     assert gateway.password not in logged()
     assert "guess" not in logged()
 
