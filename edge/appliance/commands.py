@@ -36,6 +36,7 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
         "delete": LazyCommand("edge.appliance.resource_commands:delete", "Delete resources.", "edge"),
         "user": LazyCommand("edge.appliance.accounts.cli:user", "Manage users: devices and people.", "edge"),
         "client": LazyCommand("edge.appliance.clients.cli:client", "Show clients, and disconnect them.", "edge"),
+        "message": LazyCommand("edge.appliance.messages.cli:message", "Send and browse messages.", "edge"),
         "store": LazyCommand("edge.appliance.store.cli:store", "Inspect and repair the store.", "edge"),
         "bridge": LazyCommand("edge.appliance.crossing.cli:bridge", "Monitor and control the bridge to a hub.", "edge"),
         "update": LazyCommand("edge.appliance.update.cli:update", "Install, test and roll back updates.", "edge"),

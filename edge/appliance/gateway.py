@@ -46,6 +46,7 @@ from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.hono.addresses import with_addresses
 from edge.broker.hono.hub_commands import HubCommandAddresses
 from edge.broker.listeners.admission import Admission
+from edge.broker.listeners.endpoints import running_endpoints
 from edge.broker.listeners.tcp import ListenError
 from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.lazy_server import LazyWebServer
@@ -508,6 +509,7 @@ class Gateway:
 
     def _make_app(self) -> ASGIApp:
         """Make the web application, at the first HTTP request: its modules cost no memory before that."""
+        from edge.appliance.accounts.routes import user_routes  # noqa: PLC0415
         from edge.appliance.addresses.details import AddressDetails  # noqa: PLC0415
         from edge.appliance.addresses.explanation import AddressExplainer  # noqa: PLC0415
         from edge.appliance.addresses.routes import address_routes  # noqa: PLC0415
@@ -515,6 +517,7 @@ class Gateway:
         from edge.appliance.configuring.routes import configuration_routes  # noqa: PLC0415
         from edge.appliance.console.app import make_app  # noqa: PLC0415
         from edge.appliance.crossing.routes import bridge_routes  # noqa: PLC0415
+        from edge.appliance.messages.routes import message_routes  # noqa: PLC0415
         from edge.appliance.trace.routes import trace_routes  # noqa: PLC0415
         from edge.broker.http.access import HttpAccess  # noqa: PLC0415
         from edge.broker.http.api import HttpDeviceApi  # noqa: PLC0415
@@ -543,6 +546,8 @@ class Gateway:
             *bridge_routes(self._bridge, self.bridge_status, access),
             *trace_routes(broker.tracer, access),
             *client_routes(self._clients, broker.gate, access),
+            *user_routes(self.users, broker.gate, access, partial(running_endpoints, self._data)),
+            *message_routes(broker.router, self.store, self._devices, access),
         ]
         app = make_app(self.status, self._series, access, self, routes, logs.histories())
         guard = Guard(app, broker.site, lambda: not broker.gate.open, self._devices.origins)

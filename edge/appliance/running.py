@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -53,11 +54,14 @@ def ask(
     token: str | None,
     *,
     method: str = "GET",
+    body: Any = None,
+    login: tuple[str, str] | None = None,
     answer_s: float = ANSWER_S,
     context: ssl.SSLContext | None = None,
 ) -> Any:
-    """Return the document at a URL of a gateway. `context`: for `https`. Raises CommandError."""
-    with connect(url, token, method=method, answer_s=answer_s, context=context) as answer:
+    """Return the document at a URL of a gateway. `body`: document to send; `login`: user and password, instead of the
+    token; `context`: for `https`. Raises CommandError."""
+    with connect(url, token, method=method, body=body, login=login, answer_s=answer_s, context=context) as answer:
         try:
             return msgspec.json.decode(answer.read())
         except (OSError, ValueError) as error:
@@ -69,15 +73,22 @@ def connect(
     token: str | None,
     *,
     method: str = "GET",
+    body: Any = None,
+    login: tuple[str, str] | None = None,
     answer_s: float = ANSWER_S,
     context: ssl.SSLContext | None = None,
 ) -> HTTPResponse:
-    """Return the response of a gateway, with its body not yet read. `context`: for `https`. Raises CommandError."""
+    """Return the response of a gateway, with its body not yet read. Parameters as of `ask`. Raises CommandError."""
     import urllib.error
     import urllib.request
 
     request = urllib.request.Request(url, method=method)  # noqa: S310 - http
-    if token is not None:
+    if body is not None:
+        request.data = msgspec.json.encode(body)
+        request.add_header("Content-Type", "application/json")
+    if login is not None:
+        request.add_header("Authorization", f"Basic {base64.b64encode(':'.join(login).encode()).decode()}")
+    elif token is not None:
         request.add_header("Authorization", f"Bearer {token}")
     try:
         return cast("HTTPResponse", urllib.request.urlopen(request, timeout=answer_s, context=context))  # noqa: S310
@@ -85,8 +96,10 @@ def connect(
         with refused:
             why = f"{url} answers {refused.code} {refused.reason}"
             body = refused.read()
-        if refused.code not in (401, 403):
+        if refused.code not in (401, 403) or (login is not None and refused.code == 403):
             raise CommandError(_error_in(body) or why) from None
+        if login is not None:
+            raise CommandError(f"user {login[0]}: {_error_in(body) or why}") from None
         hint = "give --data with the gateway's data directory, and run this as the user the gateway runs as"
         if token is not None:
             hint = "another gateway answers there: --http has the address of this one, after http= in its `ready` line"

@@ -16,6 +16,9 @@ GATEWAY_PAGES = (
     "overview",
     "devices",
     "devices?show=refused",
+    "messages",
+    "messages?show=browse&address=%23",
+    "messages?show=try",
     "addresses",
     "addresses/plant%2Ftemp",
     "addresses?new=1",
@@ -24,6 +27,7 @@ GATEWAY_PAGES = (
     "configuration",
     "log",
     "log?show=events",
+    "users",
     "system",
 )
 ALERT_PAGES = tuple(f"alerts?show={each}" for each in ("open", "pending", "resolved", "mutes", "rules", "receivers"))

@@ -14,10 +14,10 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.console import gold_world
-from tests.console.visit import PHONE, visiting
+from tests.console.visit import PHONE, Visit, visiting
 from tests.fault.hostile.web import gateway_of
-from tests.support.command import PROGRAM
-from tests.support.configured_gateway import gateway_with, user
+from tests.support.command import PROGRAM, output_of
+from tests.support.configured_gateway import basic, gateway_with, resources, user
 from tests.support.http_client import ask, status
 from tests.support.processes import Waypost, edge, hub, wait_until
 
@@ -195,3 +195,113 @@ def test_incomplete_day_is_seen_with_its_range_and_gateway(browser: Browser, ana
         row.wait_for()
         assert "7" in row.inner_text()
         assert visit.violations() == []
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Iterator[Waypost]:
+    """Yield a gateway with people, a device made by hand, and a queue with dead letters."""
+    jobs = """
+---
+{apiVersion: waypost/v1, kind: Address, metadata: {name: default.jobs},
+  spec: {address: jobs, type: queue, deadletter: dead}}
+---
+{apiVersion: waypost/v1, kind: Address, metadata: {name: default.dead}, spec: {address: dead, type: deadletter}}
+"""
+    users = "".join((user("boss", "manage, recv, send"), user("machine", "send, recv")))
+    with gateway_with(tmp_path, resources(jobs, users)) as running:
+        yield running
+
+
+def sign_in(visit: Visit, name: str) -> None:
+    visit.page.goto(visit.base)
+    visit.page.get_by_label("User").fill(name)
+    visit.page.get_by_label("Password", exact=True).fill(name)
+    visit.page.get_by_role("button", name="Sign in").click()
+    visit.see("Messages a second")
+
+
+def test_refused_device_gets_a_new_password_then_a_right_and_its_message_arrives(
+    browser: Browser, workshop: Waypost
+) -> None:
+    """Cause seen at once; three clicks to a new password; two to the missing right."""
+    output_of("user", "add", "pump8", "--allow", "send:plant/%u/#", "--data", str(workshop.data))
+    assert ask(workshop, "POST", "/t/plant/pump8/temp", b"1", basic("pump8", "wrong")).status == 401
+    with visiting(browser, base_of(workshop)) as visit:
+        page = visit.page
+        sign_in(visit, "boss")
+        visit.open("#/devices?show=refused")
+        page.get_by_role("row").filter(has_text="pump8").get_by_role("button", name="New password").click()
+        page.get_by_role("button", name="Make a new password").click()
+        password = page.locator("[data-password]").inner_text()
+        assert visit.violations() == []
+        page.get_by_role("button", name="Done").click()
+        assert ask(workshop, "POST", "/t/plant/pump8/temp", b"1", basic("pump8", password)).status == 202
+        assert ask(workshop, "POST", "/t/jobs", b"{}", basic("pump8", password)).status == 403
+        row = page.get_by_role("row").filter(has_text="no right to send to")
+        row.get_by_role("button", name="Allow this").click()
+        page.get_by_role("dialog").get_by_text("send:jobs").first.wait_for()
+        page.get_by_role("dialog").get_by_role("button", name="Allow").click()
+        page.get_by_role("dialog").wait_for(state="detached")
+        assert ask(workshop, "POST", "/t/jobs", b"{}", basic("pump8", password)).status == 202
+        assert ask(workshop, "GET", "/c/jobs?settle=auto", None, basic("machine", "machine")).body == b"{}"
+
+
+def test_user_is_added_tried_and_removed(browser: Browser, workshop: Waypost) -> None:
+    with visiting(browser, base_of(workshop)) as visit:
+        page = visit.page
+        sign_in(visit, "boss")
+        visit.open("#/users")
+        page.get_by_role("button", name="Add a user").click()
+        page.get_by_label("Name").fill("press1")
+        page.get_by_role("button", name="Add", exact=True).click()
+        password = page.locator("[data-password]").inner_text()
+        page.get_by_text("QR code", exact=True).click()
+        page.get_by_role("img", name="QR code").wait_for()
+        page.get_by_text("Code to paste").click()
+        assert password in page.locator("pre").inner_text()
+        assert visit.violations() == []
+        page.get_by_role("button", name="Done").click()
+        assert ask(workshop, "POST", "/t/plant/press1/x", b"1", basic("press1", password)).status == 202
+        page.get_by_role("link", name="press1").click()
+        page.get_by_label("Address").fill("plant/pump7/temp")
+        page.get_by_role("button", name="Try").click()
+        visit.see("no right covers plant/pump7/temp")
+        assert visit.violations() == []
+        page.get_by_role("button", name="Remove").click()
+        remove = page.get_by_role("dialog").get_by_role("button", name="Remove")
+        assert remove.is_disabled()
+        page.get_by_label("To confirm, type press1").fill("press1")
+        remove.click()
+        page.get_by_role("button", name="Add a user").wait_for()
+        assert ask(workshop, "POST", "/t/plant/press1/x", b"1", basic("press1", password)).status == 401
+        visit.wrong.clear()  # the page of the removed user may ask for it once more
+
+
+def test_dead_letters_are_retried_after_a_count(browser: Browser, workshop: Waypost) -> None:
+    """Two clicks from the page to the retried messages."""
+    machine = basic("machine", "machine")
+    for number in range(3):
+        assert ask(workshop, "POST", "/t/jobs", b'{"job": %d}' % number, machine).status == 202
+        lock = ask(workshop, "GET", "/c/jobs", None, machine).lock
+        ask(workshop, "PUT", f"/c/jobs?lock={lock}&outcome=rejected", None, machine)
+    with visiting(browser, base_of(workshop)) as visit:
+        page = visit.page
+        sign_in(visit, "boss")
+        visit.open("#/messages")
+        page.get_by_role("link", name="rejected").click()
+        visit.see('{"job": 0}')
+        page.get_by_label("Select message 1").check()
+        assert visit.violations() == []
+        page.get_by_role("button", name="Delete 1 message").click()
+        page.get_by_label("To confirm, type dead").fill("dead")
+        page.get_by_role("dialog").get_by_role("button", name="Delete 1 message").click()
+        page.get_by_role("dialog").get_by_text("1 message deleted").wait_for()
+        page.get_by_role("button", name="Close").click()
+        page.get_by_role("link", name="All dead letters").click()
+        page.get_by_role("button", name="Retry 2 messages").click()
+        page.get_by_role("dialog").get_by_role("button", name="Retry 2 messages").click()
+        page.get_by_role("dialog").get_by_text("2 messages retried").wait_for()
+        page.get_by_role("button", name="Close").click()
+        visit.see("No dead letters")
+    found = [ask(workshop, "GET", "/c/jobs?settle=auto", None, machine).body for _ in range(2)]
+    assert sorted(found) == [b'{"job": 0}', b'{"job": 2}']

@@ -15,22 +15,27 @@ import click
 from click.decorators import FC
 
 from bridge.resources import values
+from edge.appliance.accounts.changes import (
+    UserByResource,
+    UserExists,
+    UserNotFound,
+    add_rights,
+    add_user,
+    remove_user,
+    replace_rights,
+    rotate_secret,
+)
 from edge.appliance.accounts.profiles import PROFILES
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.program import as_called
 from edge.broker.model.authorization import AccessRule
 from edge.broker.security import rights
 from edge.broker.security.credentials import (
-    BY_RESOURCE,
     CredentialFile,
     CredentialsDamaged,
     CredentialsError,
     CredentialUser,
-    end_secrets,
     generated_password,
-    new_user,
-    with_rules,
-    with_secret,
 )
 from edge.output.amounts import counted
 from edge.output.password import read_password
@@ -104,14 +109,11 @@ def add(
     rules = _rules((*PROFILES.get(profile or "", ()), *allowed))
     password, made = _secret(password_stdin, generate)
     of = f"{word(name)} --data {word(data)}"
-
-    def make(file: CredentialFile) -> None:
-        if name in file.load().users:
-            step = f"its rights: waypost user allow {of}\na new password: waypost user rotate {of}"
-            raise CommandError(f"user {name} exists already", hint=step)
-        file.put([with_secret(new_user(name, rules), password, at_s=time.time())], new=True)
-
-    _with_file(data, make)
+    try:
+        _with_file(data, lambda file: add_user(file, name, rules, password))
+    except UserExists as why:
+        step = f"its rights: waypost user allow {of}\na new password: waypost user rotate {of}"
+        raise CommandError(str(why), hint=step) from None
     _report(f"{name}: added", {"name": name, "allow": rights.format_rights(rules)}, made, as_json)
     if not rules:
         step = as_called(f"waypost user allow {of} --allow {word(f'send:plant/{name}/#')}")
@@ -139,18 +141,18 @@ def list_users(data: Path, as_json: bool) -> None:
 @click.argument("name")
 @_data
 @_allow
+@click.option("--add", "adds", is_flag=True, help="Keep the other rights of the user.")
 @_as_json
-def allow(name: str, data: Path, allowed: tuple[str, ...], as_json: bool) -> None:
-    """Replace the rights of a user. Its connections are closed; it reconnects with the new rights."""
-    rules = _rules(allowed)
+def allow(name: str, data: Path, allowed: tuple[str, ...], adds: bool, as_json: bool) -> None:
+    """Replace the rights of a user, or add to them. Its connections are closed; it reconnects with the new rights.
 
-    def change(file: CredentialFile) -> None:
-        file.put([with_rules(_changeable_user(file, name), rules)])
-
-    _with_file(data, change)
-    _report(
-        f"{name}: {counted(len(rules), 'right')}", {"name": name, "allow": rights.format_rights(rules)}, None, as_json
-    )
+    \b
+      waypost user allow pump7 --data ./gw --add --allow send:alarm/%u
+    """
+    rules, change = _rules(allowed), add_rights if adds else replace_rights
+    user = _with_file(data, lambda file: change(file, name, rules))
+    document = {"name": name, "allow": rights.format_rights(user.rules)}
+    _report(f"{name}: {counted(len(document['allow']), 'right')}", document, None, as_json)
 
 
 @click.command()
@@ -159,12 +161,7 @@ def allow(name: str, data: Path, allowed: tuple[str, ...], as_json: bool) -> Non
 @_as_json
 def remove(name: str, data: Path, as_json: bool) -> None:
     """Remove a user. Its connections are closed, and it can no longer log in."""
-
-    def take(file: CredentialFile) -> None:
-        _changeable_user(file, name)
-        file.remove([name])
-
-    _with_file(data, take)
+    _with_file(data, lambda file: remove_user(file, name))
     _report(f"{name}: removed", {"name": name}, None, as_json)
 
 
@@ -187,14 +184,8 @@ def rotate(
     except ValueError as why:
         raise CommandError(str(why), code=Exit.USAGE) from None
     password, made = _secret(password_stdin, generate)
-    ends = now + start_s + overlap_s
-
-    def change(file: CredentialFile) -> None:
-        user = end_secrets(_changeable_user(file, name), ends)
-        not_before = now + start_s if start_s else 0.0
-        file.put([with_secret(user, password, at_s=now, not_before=not_before)])
-
-    _with_file(data, change)
+    ends, not_before = now + start_s + overlap_s, now + start_s if start_s else 0.0
+    _with_file(data, lambda file: rotate_secret(file, name, password, ends_at_s=ends, not_before=not_before))
     _report(f"{name}: new secret; the old ones end {_moment(ends)}", {"name": name, "old_end": ends}, made, as_json)
 
 
@@ -220,22 +211,15 @@ def _with_file(data: Path, use: Callable[[CredentialFile], T]) -> T:
     try:
         with CredentialFile.open(data) as file:
             return use(file)
+    except UserNotFound as error:
+        raise CommandError(str(error), hint=f"list the users: waypost user list --data {word(data)}") from None
+    except UserByResource as error:
+        raise CommandError(str(error), hint="change that with `waypost apply`") from None
     except CredentialsDamaged as error:
         step = "move it away and add the devices again: waypost user add; it holds no messages"
         raise CommandError(str(error), hint=step, code=Exit.INTEGRITY) from None
     except CredentialsError as error:
         raise CommandError(str(error)) from None
-
-
-def _changeable_user(file: CredentialFile, name: str) -> CredentialUser:
-    """Return the user. Raises CommandError when it does not exist, or comes from a resource."""
-    user = file.load().users.get(name)
-    if user is None:
-        step = f"list the users: waypost user list --data {word(file.path.parent)}"
-        raise CommandError(f"user {name} not found", hint=step)
-    if user.origin == BY_RESOURCE:
-        raise CommandError(f"user {name} comes from a MessagingUser resource", hint="change that with `waypost apply`")
-    return user
 
 
 def _secret(password_stdin: bool, generate: bool) -> tuple[str, str | None]:

@@ -26,7 +26,7 @@ _MARKS: Final = {"ok": "ok   ", "note": "note ", "wrong": "WRONG"}
 @http_option
 @json_option
 def trace_address(address: str, data: Path | None, http: str | None, as_json: bool) -> None:
-    """Explain why messages to ADDRESS do not arrive.
+    """Explain where messages go.
 
     Shows the rule that applies, who may send and receive, what came, who subscribes, where messages are now, and the
     next step. Exits with 1 when something stands in the way.

@@ -82,7 +82,7 @@ class AddressDetails:
     async def users(self, operation: Operation, address: str) -> AddressUsers:
         """Return the users with a right for an address, or for a part of a filter."""
         slices, names = WorkSlices(), list[str]()
-        for number, user in enumerate(self.gate.users()):
+        for number, user in enumerate(self.gate.users.values()):
             filters = (each for rule in user.rules if operation in rule.operations for each in rule.addresses)
             if _reaches(filters, user.name, address):
                 names.append(user.name)

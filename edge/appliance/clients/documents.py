@@ -32,6 +32,8 @@ class RefusalDocument(msgspec.Struct, kw_only=True):
     """Last refusal."""
     count: int
     """Refusals from the first to the last."""
+    right: str = ""
+    """Right that would have allowed it, such as ``send:plant/7``; empty for other reasons."""
 
 
 class RefusalPage(msgspec.Struct, kw_only=True):

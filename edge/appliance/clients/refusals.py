@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from edge.appliance.accounts.rights_in_words import missing_right
 from edge.appliance.clients.documents import RefusalDocument, RefusalPage
 from edge.appliance.program import as_called
 from edge.broker.limits import REFUSAL_TIMES_MAX
@@ -49,6 +50,7 @@ def document_of(entry: RefusedClient) -> RefusalDocument:
         first_at=entry.first_at,
         last_at=entry.last_at,
         count=entry.count,
+        right=missing_right(entry),
     )
 
 

@@ -13,7 +13,6 @@ Errors are ``{"error": …}``. A name that several clients have gets 409.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
@@ -26,6 +25,7 @@ from edge.appliance.clients.sources import HTTP, MQTT
 from edge.appliance.paging import InvalidPosition
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.application import needing
+from edge.broker.http.json_documents import json_answer
 from edge.broker.http.queries import choice_of, limit_of, number_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
@@ -33,8 +33,6 @@ from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.rights import format_rights
 from edge.broker.store.errors import StoreError
 from edge.output.text import line
-
-NEVER_CACHED: Final = {"Cache-Control": "no-store"}
 
 
 def client_routes(directory: ClientDirectory, gate: Authenticator, access: HttpAccess) -> Sequence[HttpRoute]:
@@ -67,7 +65,7 @@ class _Clients:
             )
         except InvalidPosition:
             raise RequestRefused(400, "after is the `next` of an earlier page with the same sort") from None
-        return _json(page)
+        return json_answer(page)
 
     async def show(self, request: Request) -> Response:
         identity = self._identity_of(request)
@@ -85,7 +83,7 @@ class _Clients:
             rights=format_rights(self._gate.rules_of(document.user, document.name)) if document.user else [],
             refusals=refusals.refusals,
         )
-        return _json(detail)
+        return json_answer(detail)
 
     async def disconnect(self, request: Request) -> Response:
         identity = self._identity_of(request)
@@ -98,12 +96,12 @@ class _Clients:
             disconnected, ended = self._sources.disconnect(identity, end_session=end_session)
         except StoreError as error:
             raise RequestRefused(503, f"the session cannot be ended: {error}") from error
-        return _json(ClientDisconnection(id=identity, disconnected=disconnected, session_ended=ended))
+        return json_answer(ClientDisconnection(id=identity, disconnected=disconnected, session_ended=ended))
 
     async def refusals(self, request: Request) -> Response:
         query = request.query_params
         after, limit, text = number_of(query, "after"), limit_of(query), query.get("q", "")
-        return _json(page_of_refusals(self._gate.refusals, after=after, limit=limit, text=text))
+        return json_answer(page_of_refusals(self._gate.refusals, after=after, limit=limit, text=text))
 
     def _identity_of(self, request: Request) -> str:
         """Return the identity of the client that the path names. Raises RequestRefused."""
@@ -119,7 +117,3 @@ class _Clients:
 
 def _unknown(name: str) -> RequestRefused:
     return RequestRefused(404, f"client {name[:100]} not found: see waypost client list")
-
-
-def _json(document: Any) -> Response:
-    return Response(msgspec.json.encode(document), media_type="application/json", headers=NEVER_CACHED)

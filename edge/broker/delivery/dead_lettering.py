@@ -131,6 +131,17 @@ class DeadLettering:
             self._unread = []
         self._unread.append((first, last, reason))
 
+    def lend(self, first: int, last: int) -> None:
+        """Count messages that an operator moves elsewhere. Call `given_up` when they are there, or else `keep`."""
+        self._leaving.add(first, last)
+        self._count += last - first + 1
+
+    def keep(self, first: int, last: int) -> bool:
+        """Count messages no longer that were lent and stay. Return False if the cursor was deleted meanwhile."""
+        self._leaving.remove(first, last)
+        self._count -= last - first + 1
+        return not self._closed
+
     def try_again(self) -> None:
         """Try failed messages again."""
         self._unread, self._failed = self._unread + self._failed, _EMPTY

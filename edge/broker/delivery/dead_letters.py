@@ -14,11 +14,12 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from bridge.amqp_values import Symbol, encode
+from bridge.amqp_values import DecodeError, Symbol, decode, encode
 from bridge.hidden import hides
-from bridge.message import AMQP, RETAIN, Run, Stored
+from bridge.message import AMQP, CLOCK_GOOD, RETAIN, Run, Stored
+from bridge.sections import MESSAGE_ANNOTATIONS, section_at, skip
 from edge.broker.delivery.consumer_group import part_of
-from edge.broker.message.amqp_annotations import merge_annotations
+from edge.broker.message.amqp_annotations import merge_annotations, pairs, remove_annotations
 from edge.broker.message.amqp_expiry import without_expiry
 from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_properties import decode_run, encode_run
@@ -38,6 +39,11 @@ SEQUENCE_ANNOTATION: Final = DEAD_PREFIX + "sequence"
 
 DEAD_LETTERED: Final = "dead-lettered: "
 """Prefix of the reason in the ledger when the message is at a dead letter address."""
+
+_MARK_NAMES: Final = (REASON_ANNOTATION, FROM_ANNOTATION, SEQUENCE_ANNOTATION)
+
+MARK_CHARACTERS_MAX: Final = 100
+"""Characters of a reason: the texts of `LossReason` have up to 30, but any client may send to a dead letter address."""
 
 LOGGED_KINDS_MAX: Final = 1_000
 """Kinds of loss that are logged; each message is in the ledger anyway."""
@@ -247,6 +253,53 @@ def with_annotations(body: bytes, annotations: dict[str, str | int]) -> bytes:
     Raises `bridge.amqp_values.DecodeError` when it is not a message.
     """
     return merge_annotations(body, encode({Symbol(name): value for name, value in annotations.items()}))
+
+
+class DeadLetterMarks(NamedTuple):
+    """Marks of a dead letter. A message that was sent to the dead letter address itself has empty ones."""
+
+    reason: str = ""
+    """Text of a `LossReason`."""
+    origin: str = ""
+    """Address where the message was dropped."""
+    sequence: int = -1
+    """Number of the message there."""
+
+
+def dead_letter_marks(run: Run, body: bytes) -> DeadLetterMarks:
+    """Return the marks of one message of a run."""
+    found: dict[object, object]
+    try:
+        found = _amqp_marks(body) if run.flags & AMQP else dict(decode_run(run.properties).user_property)
+    except (DecodeError, MqttError):
+        return DeadLetterMarks()
+    reason, origin, sequence = (found.get(name) for name in _MARK_NAMES)
+    number = str(sequence)
+    return DeadLetterMarks(
+        str(reason or "")[:MARK_CHARACTERS_MAX],
+        str(origin or ""),
+        int(number) if number.isascii() and number.isdigit() and len(number) < 20 else -1,
+    )
+
+
+def without_marks(run: Run, body: bytes, address: str) -> Run:
+    """Return one message of a run as sent to `address`, without the marks of a dead letter."""
+    properties = run.properties
+    if run.flags & AMQP:
+        body = remove_annotations(body, frozenset(_MARK_NAMES))
+    else:
+        decoded = decode_run(properties)
+        kept = tuple(pair for pair in decoded.user_property if pair[0] not in _MARK_NAMES)
+        if len(kept) < len(decoded.user_property):
+            properties = encode_run(msgspec.structs.replace(decoded, user_property=kept))
+    return Run(address, run.device, run.flags & ~CLOCK_GOOD, properties, [body])
+
+
+def _amqp_marks(body: bytes) -> dict[object, object]:
+    section = section_at(body, 0)
+    if section.code != MESSAGE_ANNOTATIONS:
+        return {}
+    return {str(key): decode(pair, skip(pair, 0))[0] for key, pair in pairs(body, section.value)}
 
 
 def _marks(address: str, reason: LossReason, sequence: int) -> dict[str, str | int]:

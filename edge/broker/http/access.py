@@ -38,7 +38,10 @@ USER: Final = "waypost.user"
 """Key of the authenticated user in the ASGI scope of a request."""
 OPERATOR: Final = "operator"
 """User of the operator token in the data directory."""
-OPERATOR_RULES: Final = (AccessRule((EVERYTHING,), frozenset((Operation.VIEW, Operation.MANAGE))),)
+OPERATOR_RULES: Final = (
+    AccessRule((EVERYTHING,), frozenset((Operation.VIEW, Operation.MANAGE, Operation.SEND, Operation.RECV))),
+)
+"""Rights of the operator token. Whoever reads it can read the store, and add users, in the same directory."""
 BASIC: Final = {"WWW-Authenticate": 'Basic realm="waypost", charset="UTF-8"'}
 BEARER: Final = {"WWW-Authenticate": 'Bearer realm="waypost"'}
 BEARER_OR_BASIC: Final = {"WWW-Authenticate": f"{BEARER['WWW-Authenticate']}, {BASIC['WWW-Authenticate']}"}

@@ -153,8 +153,7 @@ class HttpDeviceApi:
                     address = str(request.path_params["address"])
                     messages = [parse_single(address, body, request.query_params, fields_of(request))]
                 _check_sending(self._access, request, admission.grant, messages)
-                with self._publishing():
-                    publishing = await self._published(device, messages, admission.user)
+                publishing = await self.published(device, messages, admission.user)
             return _answer(publishing, messages) if many else _single_answer(publishing)
         except BadRequest as error:
             return RequestRefused(error.status, str(error)).response()
@@ -174,12 +173,14 @@ class HttpDeviceApi:
         finally:
             self.publishing -= 1
 
-    async def _published(self, device: str, messages: list[HttpMessage], user: str) -> PublishRequest:
-        publishing = PublishRequest(device, len(messages), user)
-        if messages:
-            publishing.publish(self._router, messages)
-            await self._wait_answered(publishing)
-        return publishing
+    async def published(self, device: str, messages: list[HttpMessage], user: str) -> PublishRequest:
+        """Publish messages, and wait until all are answered. Raises RequestRefused."""
+        with self._publishing():
+            publishing = PublishRequest(device, len(messages), user)
+            if messages:
+                publishing.publish(self._router, messages)
+                await self._wait_answered(publishing)
+            return publishing
 
     async def _wait_answered(self, publishing: PublishRequest) -> None:
         """Wait until all messages are answered. Raises RequestRefused."""

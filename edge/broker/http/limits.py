@@ -132,3 +132,6 @@ LIVE_LOG_LINES_MAX: Final = 100
 
 LIVE_LOG_CHARACTERS_MAX: Final = 24_000
 """Characters of these lines: less than half of what a stream may be behind, as JSON is longer than its text."""
+
+API_BODY_BYTES_MAX: Final = 64 * 1024
+"""Bytes of a document that people and scripts send: rights, a selection of 1 000 messages."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -101,17 +101,22 @@ def event_bytes(name: str, value: object) -> bytes:
     return b"event: " + name.encode() + b"\ndata: " + msgspec.json.encode(value) + b"\n\n"
 
 
-class _Subscriber:
-    """One stream: its topics, and the events that are not sent yet."""
+class EventQueue:
+    """Events of one stream that are not sent yet, up to `UNSENT_BYTES_MAX`."""
 
-    def __init__(self, topics: Iterable[str]) -> None:
-        self.topics = frozenset(topics)
+    def __init__(self) -> None:
         self.arrived = asyncio.Event()
         self.ended = False
         self._unsent: deque[bytes] = deque()
         self._bytes = 0
 
+    @property
+    def has_room(self) -> bool:
+        """False while half of the room is used: then optional events are better left out."""
+        return self._bytes < UNSENT_BYTES_MAX // 2
+
     def put(self, events: bytes) -> None:
+        """Add events; a stream that is too far behind ends."""
         if not events or self.ended:
             return
         self._unsent.append(events)
@@ -121,6 +126,7 @@ class _Subscriber:
         self.arrived.set()
 
     def take(self) -> bytes:
+        """Remove and return all events."""
         events = b"".join(self._unsent)
         self._unsent.clear()
         self._bytes = 0
@@ -128,8 +134,17 @@ class _Subscriber:
         return events
 
     def end(self) -> None:
+        """End the stream, after the events that are in it."""
         self.ended = True
         self.arrived.set()
+
+
+class _Subscriber(EventQueue):
+    """Stream of live figures."""
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        super().__init__()
+        self.topics = frozenset(topics)
 
 
 class LiveFeed:
@@ -170,20 +185,28 @@ class LiveFeed:
             return JSONResponse({"error": f"topics must be some of {', '.join(self._topics)}"}, status_code=400)
         if len(self._subscribers) >= self._streams_max:
             return RequestRefused(503, f"{self._streams_max} pages are open: this one asks less often").response()
-        return _EventStream(self, request, wanted)
+        subscriber = _Subscriber(wanted)
+        return EventStream(request, subscriber, self._following(request, subscriber))
 
-    def subscribe(self, topics: Iterable[str]) -> _Subscriber:
+    @contextlib.asynccontextmanager
+    async def _following(self, request: Request, subscriber: _Subscriber) -> AsyncIterator[AdmittedClient]:
+        async with self._access.admitted(request) as client:
+            self._subscribe(subscriber)
+            try:
+                yield client
+            finally:
+                self._unsubscribe(subscriber)
+
+    def _subscribe(self, subscriber: _Subscriber) -> None:
         """Add a stream, which gets a snapshot of each topic at once."""
-        subscriber = _Subscriber(topics)
         self._subscribers.add(subscriber)
         subscriber.put(b"retry: %d\n\n" % RETRY_MS)
         for name in sorted(subscriber.topics):
             subscriber.put(self._topics[name].whole())
         if self._ticking is None:
             self._ticking = asyncio.create_task(self._tick(), name="console: live figures")
-        return subscriber
 
-    def unsubscribe(self, subscriber: _Subscriber) -> None:
+    def _unsubscribe(self, subscriber: _Subscriber) -> None:
         """Remove a stream. After the last one nothing runs."""
         self._subscribers.discard(subscriber)
         used = frozenset[str]().union(*(each.topics for each in self._subscribers))
@@ -194,10 +217,6 @@ class LiveFeed:
             self._ticking.cancel()
             self._ticking = None
 
-    async def admit(self, stack: contextlib.AsyncExitStack, request: Request) -> AdmittedClient:
-        """Authenticate the client for as long as `stack` is open. Raises RequestRefused."""
-        return await stack.enter_async_context(self._access.admitted(request))
-
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
@@ -207,35 +226,36 @@ class LiveFeed:
                 each.put(b"".join(events[name] for name in sorted(each.topics)))
 
 
-class _EventStream(Response):
-    """The answer of one stream. It ends with the client's connection, or its rights."""
+class EventStream(Response):
+    """The answer of one stream. It ends with the client's connection, its rights, or its queue."""
 
-    def __init__(self, feed: LiveFeed, request: Request, topics: Iterable[str]) -> None:
+    def __init__(
+        self, request: Request, events: EventQueue, following: contextlib.AbstractAsyncContextManager[AdmittedClient]
+    ) -> None:
+        """`following` admits the client, and has events put into the queue until it is left; raises RequestRefused."""
         super().__init__(headers=HEADERS)
         del self.headers["content-length"]
-        self._feed = feed
         self._request = request
-        self._topics = topics
+        self._events = events
+        self._following = following
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        events = self._events
         async with contextlib.AsyncExitStack() as stack:
             try:
-                client = await self._feed.admit(stack, self._request)
+                client = await stack.enter_async_context(self._following)
             except RequestRefused as refused:
                 await refused.response()(scope, receive, send)
                 return
-            subscriber = self._feed.subscribe(self._topics)
-            stack.callback(self._feed.unsubscribe, subscriber)
-            client.ended.add_done_callback(lambda _: subscriber.end())
+            client.ended.add_done_callback(lambda _: events.end())
             gone = asyncio.ensure_future(wait_closed(receive))
-            gone.add_done_callback(lambda _: subscriber.end())
+            gone.add_done_callback(lambda _: events.end())
             stack.callback(gone.cancel)
             with peer_of(self._request).parking():
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                while not subscriber.ended:
-                    events = subscriber.take() or b":\n\n"
-                    await send({"type": "http.response.body", "body": events, "more_body": True})
+                while not events.ended:
+                    await send({"type": "http.response.body", "body": events.take() or b":\n\n", "more_body": True})
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(KEEP_ALIVE_S):
-                            await subscriber.arrived.wait()
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                            await events.arrived.wait()
+                await send({"type": "http.response.body", "body": events.take(), "more_body": False})

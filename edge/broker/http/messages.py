@@ -58,6 +58,7 @@ class HttpMessage(msgspec.Struct, frozen=True):
     correlation_data: bytes | None = None
     status: int | None = None
     """Status of a response to a command."""
+    user_properties: tuple[tuple[str, str], ...] = ()
 
     @property
     def flags(self) -> int:
@@ -67,7 +68,9 @@ class HttpMessage(msgspec.Struct, frozen=True):
     @property
     def properties(self) -> bytes:
         """`Run.properties`."""
-        users = () if self.status is None else ((STATUS, str(self.status)),)
+        users = self.user_properties
+        if self.status is not None:
+            users = (*users, (STATUS, str(self.status)))
         if (self.content_type, self.ttl_s, self.correlation_data, users) == (None, None, None, ()):
             return encode_run(NONE)
         return encode_run(
@@ -108,7 +111,7 @@ def parse_single(address: str, body: bytes, query: Mapping[str, str], headers: M
         body,
         _number("qos", query.get("qos", headers.get("qos-level", "1")), 2),
         _flag("retain", query.get("retain", "false")),
-        _content_type(query.get("content-type") or headers.get("content-type")),
+        check_content_type(query.get("content-type") or headers.get("content-type")),
         None if ttl is None else _number("ttl", ttl, TTL_S_MAX),
         None if correlation is None else _correlation(correlation),
         None if status is None else _number("status", status, STATUS_MAX),
@@ -191,7 +194,7 @@ def _message(item: _BatchItem, i: int) -> HttpMessage:
 
 
 def _read(item: _BatchItem) -> HttpMessage:
-    content_type = _content_type(item.content_type)
+    content_type = check_content_type(item.content_type)
     body = b""
     if (item.body is msgspec.UNSET) is (item.base64 is None):
         _bad("exactly one of body and base64 is required")
@@ -209,7 +212,8 @@ def _read(item: _BatchItem) -> HttpMessage:
     return HttpMessage(check_address(item.address), body, item.qos, item.retain, content_type, item.ttl)
 
 
-def _content_type(text: str | None) -> str | None:
+def check_content_type(text: str | None) -> str | None:
+    """Return a content type; None for an empty one. Raises BadRequest."""
     if not text:
         return None
     if len(text) > CONTENT_TYPE_CHARACTERS_MAX or not text.isprintable():

@@ -5,7 +5,8 @@ Existing annotations are copied in their encoded form.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 
 from bridge.amqp_values import Allowance, DecodeError, decode
 from bridge.limits import ANNOTATIONS_MAX
@@ -28,10 +29,23 @@ def merge_annotations(body: bytes, annotations: bytes) -> bytes:
     if section.code == MESSAGE_ANNOTATIONS:
         rest = body[section.end :]
         kept = [pair for key, pair in pairs(body, section.value) if key not in keys]
-    every = [*kept, *(pair for _, pair in ours)]
+    return _section([*kept, *(pair for _, pair in ours)]) + rest
+
+
+def remove_annotations(body: bytes, names: AbstractSet[str]) -> bytes:
+    """Return a message without its header, and without the annotations of these names. Raises `DecodeError`."""
+    section = section_at(body, 0)
+    if section.code != MESSAGE_ANNOTATIONS:
+        return body
+    kept = [pair for key, pair in pairs(body, section.value) if str(key) not in names]
+    rest = body[section.end :]
+    return _section(kept) + rest if kept else rest
+
+
+def _section(every: Sequence[bytes]) -> bytes:
+    """Return the section with these encoded pairs."""
     raw = b"".join(every)
-    header = b"\x00\x53\x72\xd1" + (len(raw) + 4).to_bytes(4, "big") + (2 * len(every)).to_bytes(4, "big")
-    return header + raw + rest
+    return b"\x00\x53\x72\xd1" + (len(raw) + 4).to_bytes(4, "big") + (2 * len(every)).to_bytes(4, "big") + raw
 
 
 def merge_into_run(run: Run, annotations: bytes) -> Run:

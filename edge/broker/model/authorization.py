@@ -209,6 +209,18 @@ class Grant:
         verdicts[address] = verdict
 
 
+def allowing_rule(
+    rules: Sequence[AccessRule], operation: Operation, address: str, user: str, client: str
+) -> AccessRule | None:
+    """Return the part of a rule that allows an operation at an address, or at all addresses of a filter."""
+    for rule in rules:
+        for pattern in rule.addresses if operation in rule.operations else ():
+            meant = substitute(pattern, user, client)
+            if meant is not None and _within(meant, address):
+                return AccessRule((pattern,), rule.operations)
+    return None
+
+
 def _within(allowed: str, pattern: str) -> bool:
     """Return True when `allowed` covers `pattern`. A leading wildcard does not match ``$`` names [MQTT-4.7.2-1]."""
     hidden = pattern.startswith("$") and not allowed.startswith("$")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressTable, AddressType
@@ -43,6 +43,10 @@ class ConfiguredAddresses:
     def policy_of_subscription(self, name: str | None) -> AddressPolicy | None:
         """Return the policy configured for a durable subscription by its name, or None."""
         return self._policies.get(name) if name is not None else None
+
+    def policies(self) -> Collection[AddressPolicy]:
+        """Return all policies, of rules and of subscriptions."""
+        return self._policies.values()
 
     @property
     def rule_policies(self) -> dict[str, AddressPolicy]:

@@ -13,7 +13,7 @@ import hmac
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from bridge.hidden import hides
@@ -103,6 +103,8 @@ class Authenticator:
         """Connections answered "busy": too many passwords were waiting, or theirs waited too long."""
         self.late = 0
         """Connections answered "busy" because their password waited for `VERIFICATION_WAIT_S_MAX`."""
+        self.last_logins: dict[str, float] = {}
+        """Last successful login since the start by user of this space, UTC seconds."""
         self.verifications = 0
         """Passwords hashed."""
         self._worker = worker
@@ -168,6 +170,8 @@ class Authenticator:
         for name in changed & before.keys():
             user, now = before[name], self._users.get(name)
             self._known.pop(name, None)
+            if now is None:
+                self.last_logins.pop(name, None)
             if now is None or now.rules != user.rules:
                 for grant in list(self._grants.get(name, ())):
                     log.info("user %s changed: closing the connection of %s", name, grant.client or "-")
@@ -394,6 +398,8 @@ class Authenticator:
         """
         if proven.user not in self._users and proven.expires_at_s is None:
             return None
+        if proven.user in self._users:
+            self.last_logins[proven.user] = self._utc_s()
         grant = Grant(proven.user, client, self._rules(proven), revoke)
         self._hold(grant, proven.expires_at_s)
         return grant
@@ -410,6 +416,15 @@ class Authenticator:
                 self._limit_sessions(user)
         return grant
 
+    @property
+    def users(self) -> Mapping[str, CredentialUser]:
+        """Users of this space by name, as they are now: a change replaces the mapping."""
+        return self._users
+
+    def connections_of(self, user: str) -> int:
+        """Return the number of connections, sessions and requests of a user."""
+        return len(self._grants.get(user, ()))
+
     def rules_of(self, user: str, client: str) -> tuple[AccessRule, ...]:
         """Return the rights of a connected client of this user, or those of the user."""
         found = next((grant.rules for grant in self._grants.get(user, ()) if grant.client == client), None)
@@ -417,10 +432,6 @@ class Authenticator:
             return found
         known = self._users.get(user)
         return () if known is None else tuple(known.rules)
-
-    def users(self) -> Iterable[CredentialUser]:
-        """Return the users, as they are now."""
-        return self._users.values()
 
     def grant_nothing(self, client: str, revoke: Callable[[Ended], None]) -> Grant:
         """Return a grant without rights, for a client that will send a token: `renew` within `TOKEN_WAIT_S`."""

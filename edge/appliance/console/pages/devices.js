@@ -8,6 +8,7 @@ import { useSession } from "./session.js";
 import { useEvery } from "./state.js";
 import { PagedTable } from "./table.js";
 import { duration, number, plain } from "./text.js";
+import { AllowRight, NewPassword } from "./user_changes.js";
 
 const SHOWN = [["connected", "Connected"], ["silent", "Silent"], ["refused", "Refused"], ["absent", "Absent"]];
 const TONES = { connected: "good", silent: "warn", absent: "idle" };
@@ -28,11 +29,28 @@ const CLIENTS = [
 const REFUSALS = [
   { name: "Device", cell: (row) => html`<${Name}>${row.user || row.client || "unknown"}<//><small class="mono">${plain(row.remote)}</small>` },
   { name: "Reason", wide: true, cell: (row) => html`<span class="bad-t">${plain(row.what)}</span>${row.address ? html` <${Name} mono>${row.address}<//>` : null}
-    <small>Next: ${plain(row.next_step)}</small>` },
+    <small>Next: ${plain(row.next_step)}</small><${Fix} refusal=${row} />` },
   { name: "Times", numeric: true, cell: (row) => number(row.count) },
   { name: "First", numeric: true, optional: true, cell: (row) => html`<${Time} at=${ms(row.first_at)} />` },
   { name: "Last", numeric: true, cell: (row) => html`<${Time} at=${ms(row.last_at)} relative />` },
 ];
+
+/** Button that removes the cause of a refusal. */
+function Fix({ refusal }) {
+  const { manage } = useSession();
+  const [open, setOpen] = useState(false);
+  const close = () => setOpen(false);
+  const missing = manage ? "" : "needs the right manage:#";
+  if (refusal.reason === "unknown-user" && refusal.user) {
+    return manage && html`<span class="do"><a class="button" href=${address("users", "", { add: refusal.user })}>Add this user…</a></span>`;
+  }
+  if (refusal.reason === "wrong-password") {
+    return html`<span class="do"><button class="button" disabled=${!manage} title=${missing} onClick=${() => setOpen(true)}>New password…</button></span>
+      ${open && html`<${NewPassword} name=${refusal.user} close=${close} />`}`;
+  }
+  return refusal.right ? html`<span class="do"><button class="button" disabled=${!manage} title=${missing} onClick=${() => setOpen(true)}>Allow this…</button></span>
+    ${open && html`<${AllowRight} name=${refusal.user} right=${refusal.right} close=${close} />`}` : null;
+}
 
 export function Devices({ rest, query }) {
   if (rest) return html`<${Device} id=${rest} />`;

@@ -16,10 +16,12 @@ const GROUPS = [
     { page: "overview", label: "Overview", icon: "home", key: "o", view: Overview, count: countProblems },
     { page: "devices", label: "Devices", icon: "phone", key: "d", view: lazy(() => import("./devices.js"), "Devices") },
     { page: "addresses", label: "Addresses", icon: "list", key: "a", view: lazy(() => import("./addresses.js"), "Addresses") },
+    { page: "messages", label: "Messages", icon: "messages", key: "m", view: lazy(() => import("./messages.js"), "Messages") },
     { page: "bridge", label: "Bridge", icon: "bridge", key: "b", view: lazy(() => import("./bridge.js"), "Bridge") },
     { page: "store", label: "Store & card", icon: "store", key: "s", view: lazy(() => import("./store.js"), "Store") },
   ],
   [
+    { page: "users", label: "Users", icon: "person", key: "u", view: lazy(() => import("./users.js"), "Users") },
     { page: "configuration", label: "Configuration", icon: "configuration", key: "c", view: lazy(() => import("./configuration.js"), "Configuration") },
     { page: "log", label: "Log", icon: "log", key: "l", view: lazy(() => import("./log.js"), "Log") },
     { page: "system", label: "System", icon: "system", key: "y", view: lazy(() => import("./system.js"), "System") },

@@ -1,0 +1,389 @@
+"""`waypost message`: messages of a running gateway."""
+
+from __future__ import annotations
+
+import base64
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import urlencode
+
+import click
+import msgspec
+
+from edge.appliance.errors import CommandError
+from edge.appliance.messages.documents import (
+    DeadLetterList,
+    DeadLetterOutcome,
+    MessageDocument,
+    MessagePage,
+    PublishOutcome,
+)
+from edge.appliance.messages.limits import STEP_S_MAX
+from edge.appliance.resource_commands import json_option
+from edge.appliance.running import ask, connect, console, data_option, http_option, token_of
+from edge.broker.http.limits import PAGE, PAGE_MAX
+from edge.output.amounts import counted
+from edge.output.password import read_password
+from edge.output.terminal import say, say_json
+from edge.output.text import line
+
+T = TypeVar("T")
+SILENT_S_MAX: Final = 60.0
+"""Longest silence of a stream: the gateway sends a comment every 15 s."""
+DONE: Final = {"retry": "retried", "move": "moved", "delete": "deleted"}
+"""Past participles of the actions on dead letters."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def message() -> None:
+    """Send and browse messages."""
+
+
+@message.group()
+def dead() -> None:
+    """Retry, move or delete dead letters.
+
+    Messages that were rejected, tried too often or expired are dead letters if their address has `deadletter` or
+    `expiry`.
+    """
+
+
+def _selection_options(function: Any) -> Any:
+    """Add the options that select dead letters."""
+    for option in reversed(
+        (
+            click.argument("queue"),
+            click.option("--reason", metavar="TEXT", help="Only messages with this reason."),
+            click.option(
+                "--from", "origin", metavar="ADDRESS", help="Only messages that were dropped at this address."
+            ),
+            click.option("--dry-run", is_flag=True, help="Count the messages, and change nothing."),
+            data_option,
+            http_option,
+            json_option,
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@dead.command("list")
+@data_option
+@http_option
+@json_option
+def list_dead(data: Path | None, http: str | None, as_json: bool) -> None:
+    """List dead letters by reason and origin.
+
+    \b
+      waypost message dead list --data ./gw1
+    """
+    found = read_document(DeadLetterList, call(data, http, "dead-letters"))
+    if as_json:
+        say_json(msgspec.to_builtins(found))
+        return
+    if not found.groups:
+        queues = ", ".join(map(line, found.queues)) or "no address has `deadletter` or `expiry`"
+        say(f"no dead letters ({queues})")
+    for each in found.groups:
+        origin = f" at {line(each.origin)}" if each.origin else ""
+        say(f"{line(each.queue)}: {counted(each.messages, 'message')} {line(each.reason) or 'sent directly'}{origin}")
+    if not found.complete:
+        say("not all messages are counted yet: run this again", err=True)
+
+
+@dead.command()
+@_selection_options
+def retry(
+    queue: str,
+    reason: str | None,
+    origin: str | None,
+    dry_run: bool,
+    data: Path | None,
+    http: str | None,
+    as_json: bool,
+) -> None:
+    """Send dead letters back.
+
+    \b
+    Each goes to the address where it was dropped. It leaves the queue in the commit that stores it there, so
+    none is lost and none comes twice, even if the power is cut. Subscribers of a topic all get it again.
+    Messages stay if their address would not store them.
+
+    \b
+      waypost message dead retry dead --from jobs --dry-run --data ./gw1
+      waypost message dead retry dead --from jobs --reason rejected --data ./gw1
+    """
+    selection = {"queue": queue, "reason": reason, "from": origin, "dry_run": dry_run}
+    _act("retry", selection, data, http, as_json)
+
+
+@dead.command()
+@click.option("--to", "target", metavar="ADDRESS", required=True, help="Address that gets them.")
+@_selection_options
+def move(
+    queue: str,
+    target: str,
+    reason: str | None,
+    origin: str | None,
+    dry_run: bool,
+    data: Path | None,
+    http: str | None,
+    as_json: bool,
+) -> None:
+    """Send dead letters to another address.
+
+    \b
+      waypost message dead move dead --to inspection --data ./gw1
+    """
+    selection = {"queue": queue, "reason": reason, "from": origin, "dry_run": dry_run, "to": target}
+    _act("move", selection, data, http, as_json)
+
+
+@dead.command()
+@_selection_options
+def delete(
+    queue: str,
+    reason: str | None,
+    origin: str | None,
+    dry_run: bool,
+    data: Path | None,
+    http: str | None,
+    as_json: bool,
+) -> None:
+    """Delete dead letters.
+
+    The loss ledger has an entry for them.
+
+    \b
+      waypost message dead delete dead --reason expired --data ./gw1
+    """
+    selection = {"queue": queue, "reason": reason, "from": origin, "dry_run": dry_run}
+    _act("delete", selection, data, http, as_json)
+
+
+def _act(action: str, selection: dict[str, Any], data: Path | None, http: str | None, as_json: bool) -> None:
+    """Do an action in steps, and print the outcome of all."""
+    whole: DeadLetterOutcome | None = None
+    reasons: dict[str, None] = {}
+    while True:
+        step = read_document(DeadLetterOutcome, call(data, http, f"dead-letters/{action}", selection))
+        reasons |= dict.fromkeys(filter(None, step.why.split("; ")))
+        if whole is None:
+            whole = step
+        else:
+            whole.done, whole.kept = whole.done + step.done, whole.kept + step.kept
+        if step.next is None:
+            break
+        selection["after"] = step.next
+    whole.next, whole.why = None, "; ".join(reasons)
+    if as_json:
+        say_json(msgspec.to_builtins(whole))
+        return
+    if selection["dry_run"]:
+        say(f"{counted(whole.messages, 'message')} would be {DONE[action]}")
+    else:
+        say(f"{counted(whole.done, 'message')} {DONE[action]}")
+    if whole.kept:
+        say(f"{counted(whole.kept, 'message')} stay{'s' if whole.kept == 1 else ''} in {line(selection['queue'])}")
+    if whole.why:
+        say(f"note: {line(whole.why)}", err=True)
+
+
+@message.command()
+@click.argument("address")
+@click.option(
+    "--limit", type=click.IntRange(1, PAGE_MAX), default=PAGE, show_default=True, help="Most messages to show."
+)
+@click.option("--after", metavar="NEXT", help="Continue after an earlier page: its `next`.")
+@click.option("--oldest", is_flag=True, help="The oldest first.  [default: the newest]")
+@click.option("--since", metavar="WHEN", help="Only from this time or age on: 15m, 2h, 2026-11-21T08:00.")
+@click.option("--until", metavar="WHEN", help="Only before this time or age.")
+@click.option("--query", "-q", "text", metavar="TEXT", help="Only with this text in the body.")
+@data_option
+@http_option
+@json_option
+def browse(
+    address: str,
+    limit: int,
+    after: str | None,
+    oldest: bool,
+    since: str | None,
+    until: str | None,
+    text: str | None,
+    data: Path | None,
+    http: str | None,
+    as_json: bool,
+) -> None:
+    """Show the messages that an address keeps.
+
+    \b
+    They are not consumed. A queue shows the messages that no consumer has accepted, a topic or filter those
+    that its log still has. For a gateway that is stopped: waypost store export.
+
+    \b
+      waypost message browse jobs --data ./gw1
+      waypost message browse 'plant/#' --since 15m --query '"t": 9' --data ./gw1
+    """
+    order = "oldest" if oldest else "newest"
+    wanted = {
+        "address": address,
+        "limit": limit,
+        "after": after,
+        "order": order,
+        "since": since,
+        "until": until,
+        "q": text,
+    }
+    query = urlencode({name: value for name, value in wanted.items() if value is not None})
+    page = read_document(MessagePage, call(data, http, f"messages?{query}"))
+    if as_json:
+        say_json(msgspec.to_builtins(page))
+        return
+    for each in page.messages:
+        show_message(each)
+    if not page.messages:
+        say("no message", err=True)
+    if page.next is not None:
+        say(f"more: --after {page.next}", style="dim", err=True)
+
+
+def show_message(each: MessageDocument) -> None:
+    """Print one message on a line."""
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(each.received_at))
+    cut = f" … ({each.size} bytes)" if each.shown < each.size else ""
+    say(f"{at}  {line(each.address)}  {line(each.body)}{cut}")
+
+
+def _login_options(function: Any) -> Any:
+    """Add the options of a user who sends or receives."""
+    user = click.option("--user", metavar="NAME", help="Log in as this user.  [default: the operator of --data]")
+    stdin = click.option("--password-stdin", is_flag=True, help="Read the password of --user from standard input.")
+    return user(stdin(data_option(http_option(function))))
+
+
+@message.command()
+@click.argument("address")
+@click.argument("body")
+@click.option("--content-type", metavar="TYPE", help="Media type; application/json is checked.")
+@click.option("--property", "properties", metavar="NAME=VALUE", multiple=True, help="User property (repeatable).")
+@click.option("--retain", is_flag=True, help="Keep it as the last message of a topic.")
+@click.option("--ttl", "ttl_s", metavar="SECONDS", type=click.IntRange(0), help="Time to live.")
+@_login_options
+def pub(
+    address: str,
+    body: str,
+    content_type: str | None,
+    properties: tuple[str, ...],
+    retain: bool,
+    ttl_s: int | None,
+    user: str | None,
+    password_stdin: bool,
+    data: Path | None,
+    http: str | None,
+) -> None:
+    """Publish a message to ADDRESS.
+
+    It is on disk when this ends. BODY: `-` reads standard input.
+
+    \b
+      waypost message pub plant/pump7/temp 21.5 --data ./gw1
+      waypost message pub jobs '{"cut": 3}' --content-type application/json --data ./gw1
+    """
+    pairs = dict(each.partition("=")[::2] for each in properties)
+    content = sys.stdin.buffer.read() if body == "-" else body.encode()
+    document: dict[str, Any] = {"address": address, "base64": base64.b64encode(content).decode()}
+    document |= {"content_type": content_type, "properties": pairs, "retain": retain, "ttl_s": ttl_s}
+    answer = call(data, http, "messages", document, login=_login(user, stdin=password_stdin))
+    if not read_document(PublishOutcome, answer).subscribers:
+        say("note: no subscription of the topic matches, so it is not kept", err=True)
+
+
+@message.command()
+@click.argument("wanted", metavar="FILTER")
+@click.option("--count", type=click.IntRange(1), help="End after this many messages.")
+@_login_options
+@json_option
+def sub(
+    wanted: str,
+    count: int | None,
+    user: str | None,
+    password_stdin: bool,
+    data: Path | None,
+    http: str | None,
+    as_json: bool,
+) -> None:
+    """Show messages as they arrive.
+
+    \b
+    It ends after 10 minutes. At most 50 messages a second are shown; the others are counted. With --json each
+    is a document on a line. A queue is browsed instead, as a subscriber would take its messages.
+
+    \b
+      waypost message sub 'plant/#' --data ./gw1
+    """
+    url = f"http://{console(data, http)}/api/v1/messages/live?{urlencode({'filter': wanted})}"
+    shown, login = 0, _login(user, stdin=password_stdin)
+    with connect(url, token_of(data), login=login, answer_s=SILENT_S_MAX) as answer:
+        for event, content in read_events(answer):
+            if event == "end":
+                say(read_document(dict, msgspec.json.decode(content)).get("why", ""), err=True)
+                return
+            if event == "counts" and (skipped := msgspec.json.decode(content).get("skipped")):
+                say(f"{counted(skipped, 'message')} not shown", style="dim", err=True)
+            if event == "message":
+                document = msgspec.json.decode(content)
+                if as_json:
+                    say_json(document, indent=0)
+                else:
+                    show_message(read_document(MessageDocument, document))
+                sys.stdout.flush()
+                shown += 1
+                if shown == count:
+                    return
+
+
+def read_events(lines: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
+    """Yield name and data of Server-Sent Events."""
+    name, content = "", b""
+    for each in lines:
+        field, _, value = each.rstrip(b"\r\n").partition(b": ")
+        if field == b"event":
+            name = value.decode()
+        elif field == b"data":
+            content = value
+        elif not field and name:
+            yield name, content
+            name, content = "", b""
+
+
+def _login(user: str | None, *, stdin: bool) -> tuple[str, str] | None:
+    """Return name and password of the user who is logged in; None: the operator."""
+    if user is None:
+        if stdin:
+            raise click.UsageError("--password-stdin needs --user")
+        return None
+    return user, read_password()
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+def call(
+    data: Path | None, http: str | None, path: str, body: Any = None, *, login: tuple[str, str] | None = None
+) -> Any:
+    """Return the document of a route; with a `body` it is a POST. `login`: user and password. Raises CommandError."""
+    url = f"http://{console(data, http)}/api/v1/{path}"
+    method = "GET" if body is None else "POST"
+    return ask(url, token_of(data), login=login, method=method, body=body, answer_s=STEP_S_MAX + 5.0)
+
+
+def read_document(kind: type[T], document: Any) -> T:
+    """Return a document of the API. Raises CommandError."""
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        hint = "gateway and command may be of different versions: compare `waypost --version` with `waypost status`"
+        raise CommandError(f"the gateway's answer is not understood: {error}", hint=hint) from None

@@ -1,0 +1,43 @@
+"""JSON documents of an API: read from requests, and sent as answers."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from edge.broker.http.application import Answer
+from edge.broker.http.body import read_body
+from edge.broker.http.limits import API_BODY_BYTES_MAX
+from edge.broker.http.refusal import RequestRefused
+
+T = TypeVar("T")
+NEVER_CACHED: Final = {"Cache-Control": "no-store"}
+
+
+async def read_document(request: Request, kind: type[T]) -> T:
+    """Return the document in the body of a request. Raises RequestRefused."""
+    body = await read_body(request, API_BODY_BYTES_MAX, "the request")
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise RequestRefused(400, f"the body is not valid: {error}") from None
+
+
+def answering(answer: Answer) -> Answer:
+    """Return an endpoint that answers RequestRefused with its error."""
+
+    async def behind(request: Request) -> Response:
+        try:
+            return await answer(request)
+        except RequestRefused as refused:
+            return refused.response()
+
+    return behind
+
+
+def json_answer(document: Any) -> Response:
+    """Return a document as an answer that no cache keeps."""
+    return Response(msgspec.json.encode(document), media_type="application/json", headers=NEVER_CACHED)
