@@ -19,7 +19,7 @@ from cloud.place.faults import ObjectStoreError
 from cloud.place.folder import Folder
 from cloud.place.place import LakePlace, place_of
 from spark import dropping, maintenance, schemas, verification
-from spark.cli import analytics
+from spark.cli import analytics, report
 from spark.data_files import DataFile, list_files
 from spark.jobs import pass_lock
 from spark.verification import DamagedFile
@@ -37,7 +37,9 @@ class Killed(BaseException):
 
 
 def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(analytics, [str(argument) for argument in arguments])
+    words = [str(argument) for argument in arguments]
+    command, rest = (report, words[1:]) if words[:1] == ["report"] else (analytics, words)
+    return CliRunner().invoke(command, rest)
 
 
 def drop(lake: LakePlace | Path, *names: str) -> Result:
@@ -491,9 +493,9 @@ class TestBeside:
         listed = invoke("query", "--lake", lake, "--json", "tables")
         assert (listed.exit_code, "set_aside" in listed.stdout, "_damaged" in listed.stdout) == (0, True, False)
         assert invoke("query", "--lake", lake, "SELECT * FROM _damaged").exit_code != 0
-        report = invoke("report", "--lake", lake, "--json")
-        assert (report.exit_code, "_damaged" in report.stdout) == (0, False)
-        assert '"job":"verify"' in report.stdout.replace(" ", "")
+        drawn = invoke("report", "--lake", lake, "--json")
+        assert (drawn.exit_code, "_damaged" in drawn.stdout) == (0, False)
+        assert '"job":"verify"' in drawn.stdout.replace(" ", "")
 
 
 class TestBucket:
