@@ -20,6 +20,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +35,7 @@ from spark.cli import analytics
 from spark.connector.jar_set import DELTA
 from spark.connector.repository import ConnectorMissing
 from spark.jobs.catalog import NAMES
+from spark.transforms import clocks
 from tests.spark import comparison, mixed, oracle
 from tests.support.processes import wait_until
 from tests.support.seeds import chosen_seed
@@ -179,7 +181,9 @@ def test_a_pass_with_nothing_new_starts_no_spark(passed: PassedLake, monkeypatch
     def start(*_: object) -> None:
         raise AssertionError("Spark was started")
 
+    earlier = datetime.now(UTC) - timedelta(hours=1)  # rejects of wrong clocks are read again at each full hour
     monkeypatch.setattr(session, "start", start)
+    monkeypatch.setattr(clocks, "now", lambda: earlier)
     done = CliRunner().invoke(analytics, ["run", "--lake", str(passed.lake)])
     assert (done.exit_code, done.output.count(" done ")) == (0, len(NAMES)), done.output
 
