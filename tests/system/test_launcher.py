@@ -309,7 +309,7 @@ def test_help_and_version_need_no_set_up(tmp_path: Path, word: str) -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert ("waypost 0." if word == "--version" else "Run a gateway.") in done.stdout
+    assert ("waypost 0." if word == "--version" else "Run a gateway until") in done.stdout
     assert not (tmp_path / ".venv").exists()
 
 

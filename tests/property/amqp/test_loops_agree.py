@@ -126,6 +126,7 @@ MODEL = EngineLoopsModel()
 
 
 @given(st.lists(steps, max_size=25))
+@settings(max_examples=100)  # as in every run: it is quick
 def test_commands_agree(script: list[Any]) -> None:
     assert transcript(script, LOOPS) == transcript(script, EngineLoopsModel())
 
