@@ -14,6 +14,7 @@ from cloud.place.place import LakePlace
 from cloud.reader.limits import CSV_ROWS_MAX, POINTS_MAX, ROWS_DEFAULT, ROWS_MAX, SERIES_MAX
 from cloud.reader.requests import ROLLUPS, GoldRows, SeriesList
 from cloud.reader.tables import GOLD, OpenTable, ReadBudget, ReadRefused, RowFilter, milliseconds, moment_of
+from edge.output.text import word
 
 NAMES: Final = ("tenant", "gateway", "device", "address", "metric")
 """Columns that name things; a search looks at them."""
@@ -36,7 +37,7 @@ def list_tables(place: LakePlace) -> dict[str, Any]:
             opened = OpenTable(place, name)
             row |= {"version": opened.delta.version(), "written_at": opened.written_at()}
         found.append(row)
-    return {"tables": found, "make": f"waypost lake run --lake {place.uri}"}
+    return {"tables": found, "make": f"waypost lake run --lake {word(place.uri)}"}
 
 
 def read_rows(table: OpenTable, read: GoldRows) -> bytes | dict[str, Any]:

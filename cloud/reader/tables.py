@@ -20,6 +20,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from cloud.place.place import LakePlace
 from cloud.reader.limits import BATCH_ROWS, READ_BYTES_MAX
+from edge.output.text import word
 
 _TICK: Final = datetime.timedelta(milliseconds=1)
 """Statistics in the log are cut to milliseconds."""
@@ -144,7 +145,9 @@ class OpenTable:
             self.schema = _as_strings(pa.schema(self.delta.schema().to_arrow()))
             metadata = self.delta.metadata()
         except TableNotFoundError:
-            raise TableMissing(f"table {name} does not exist: run `waypost lake run --lake {place.uri}`") from None
+            raise TableMissing(
+                f"table {name} does not exist: run `waypost lake run --lake {word(place.uri)}`"
+            ) from None
         except (DeltaError, OSError) as error:
             raise LakeTableUnreadable(f"table {name} cannot be read: {error}") from error
         self.partitions: Sequence[str] = metadata.partition_columns
