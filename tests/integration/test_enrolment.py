@@ -378,7 +378,7 @@ def test_stolen_key_of_the_hub_is_refused_after_revocation(tmp_path: Path) -> No
             wait_until(lambda: operator_uplink(gateway)["state"] == "connected", timeout_s=WAIT_S, what="the link")
             stolen.write_bytes((tmp_path / "hub" / "authority" / "server.pem").read_bytes())
             before = shown_at(port)
-            assert "revoked; the hub creates another certificate" in run_fleet(tmp_path, "revoke-hub")
+            assert "revoked; the hub creates another certificate" in run_fleet(tmp_path, "hub", "revoke-certificate")
             wait_until(lambda: shown_at(port) != before, timeout_s=WAIT_S, what="another certificate")
             assert operator_uplink(gateway)["state"] == "connected"
             assert log.read_text().count("connected to waypost-hub") == 1, "a link that stands goes on"

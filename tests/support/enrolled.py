@@ -22,7 +22,7 @@ from tests.support.processes import Waypost, free_port, gateway_at, landing_soon
 WAIT_S = 60.0
 
 
-FLEET_GROUPS = ("token", "config", "rollout", "command")
+FLEET_GROUPS = ("hub", "token", "config", "rollout", "command")
 
 
 def enrolling_hub(folder: Path, *arguments: str, amqps: int = 0) -> Waypost:
