@@ -72,12 +72,14 @@ TABS: Final = (
         ),
     ),
     TopTab(
-        "addresses", "addresses", lambda page: page["addresses"], ("-stored", "-received", "-subscribers", "address"),
+        "addresses", "addresses", lambda page: page["addresses"], ("rate", "waiting", "consumers", "address"),
         (
             TopColumn("address", 40, _text("address")), TopColumn("type", 12, _text("type")),
-            TopColumn("stored", 14, _number("stored"), right=True),
+            TopColumn("per s", 10, lambda row: f"{row.get('received_per_s') or 0:,.1f}", right=True),
             TopColumn("received", 14, _number("received"), right=True),
-            TopColumn("consumers", 10, _number("subscribers"), right=True),
+            TopColumn("delivered", 14, _number("delivered"), right=True),
+            TopColumn("waiting", 14, _number("waiting"), right=True),
+            TopColumn("consumers", 10, _number("consumers"), right=True),
             TopColumn("subscription", 24, _text("subscription")),
         ),
     ),
