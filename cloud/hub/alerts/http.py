@@ -63,6 +63,7 @@ from cloud.hub.scope import FLEET, Scope, scope_of
 from cloud.lake.faults import RegistryError
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
+from edge.broker.http.queries import limit_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.model.authorization import Operation
@@ -71,8 +72,6 @@ ALERTS: Final = "/api/v1/alerts"
 ALERT_RULES: Final = "/api/v1/alert-rules"
 MUTES: Final = "/api/v1/mutes"
 RECEIVERS: Final = "/api/v1/receivers"
-PAGE: Final = 50
-PAGE_MAX: Final = 500
 _STATES: Final = ("open", "firing", "acknowledged", "muted", "resolved", "all", "pending")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -160,7 +159,7 @@ class _AlertApi:
 
     async def page(self, request: Request) -> Response:
         scope, query = await scope_of(self._access, request), request.query_params
-        limit = _limit(query.get("limit"))
+        limit = limit_of(query)
         state, severity = query.get("state") or "open", query.get("severity", "")
         if state not in _STATES:
             raise RequestRefused(400, f"state must be one of {', '.join(_STATES)}")
@@ -369,15 +368,6 @@ async def _document(request: Request, kind: type[T]) -> T:
         return msgspec.json.decode(body or b"{}", type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestRefused(400, f"invalid document: {error}") from None
-
-
-def _limit(text: str | None) -> int:
-    """Parse the number of rows. Raises `RequestRefused`."""
-    if text is None:
-        return PAGE
-    if text.isascii() and text.isdigit() and len(text) < 5 and 0 < int(text) <= PAGE_MAX:
-        return int(text)
-    raise RequestRefused(400, f"limit must be a number from 1 to {PAGE_MAX}")
 
 
 def _position(after: str) -> tuple[int, str]:

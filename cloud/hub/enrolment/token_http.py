@@ -29,13 +29,12 @@ from cloud.hub.scope import scope_of
 from cloud.lake.faults import RegistryError
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
+from edge.broker.http.queries import limit_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.model.authorization import Operation
 
 TOKENS: Final = "/api/v1/tokens"
-PAGE: Final = 50
-PAGE_MAX: Final = 500
 _STATES: Final = ("open", "spent", "revoked", "expired")
 
 
@@ -87,12 +86,10 @@ class _TokenApi:
 
     async def page(self, request: Request) -> Response:
         scope, query = await scope_of(self._access, request), request.query_params
-        state, text = query.get("state", ""), query.get("limit", str(PAGE))
+        state, limit = query.get("state", ""), limit_of(query)
         if state and state not in _STATES:
             raise RequestRefused(400, f"state must be one of {', '.join(_STATES)}")
-        if not (text.isascii() and text.isdigit() and len(text) < 5 and 0 < int(text) <= PAGE_MAX):
-            raise RequestRefused(400, f"limit must be a number from 1 to {PAGE_MAX}")
-        after, limit, now_us = query.get("after"), int(text), self._enrolment.now_us()
+        after, now_us = query.get("after"), self._enrolment.now_us()
         wanted = TokenFilter(scope.tenant, state, _position(after) if after else None)
         found, total = await self._enrolment.ask(lambda registry: registry.page(wanted, limit + 1, now_us))
         last = found[limit - 1] if len(found) > limit else None
