@@ -105,6 +105,7 @@ class Checkpointer:
         self._log_bytes += log_bytes
         self._left_bytes += log_bytes
         long = self._log_bytes >= LOG_TIMES_MAX * self._limits.checkpoint_bytes
+        ended = self._thread is not None
         if self._thread is not None:
             if self._thread.is_alive() and not long:
                 return
@@ -113,7 +114,12 @@ class Checkpointer:
             return
         if long:
             self._move("RESTART")
-        elif self._left_bytes <= LOG_REST_SHARE * self._limits.checkpoint_bytes or not self._start():
+        elif self._left_bytes <= LOG_REST_SHARE * self._limits.checkpoint_bytes:
+            self._move("PASSIVE")
+        elif ended:
+            # The checkpoint that just ended may have moved this commit too, and all before it. Wait for the next one.
+            return
+        elif not self._start():
             self._move("PASSIVE")
 
     def no_room(self, now: float) -> None:
@@ -140,7 +146,6 @@ class Checkpointer:
 
     def _start(self) -> bool:
         """Start a background checkpoint. Return False when no thread can be started."""
-        self._started_at_bytes = self._log_bytes
         thread = threading.Thread(target=self._run, name="store-checkpoint", daemon=True)
         try:
             thread.start()
@@ -150,6 +155,7 @@ class Checkpointer:
         return True
 
     def _run(self) -> None:
+        self._started_at_bytes = self._log_bytes
         self._result = self._checkpoint(self._background, "PASSIVE")
         if self._result is not None:
             self._sync()

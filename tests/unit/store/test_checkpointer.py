@@ -149,7 +149,7 @@ def test_many_commits_made_meanwhile_cause_another_checkpoint(site: Site) -> Non
     site.commit(int(LOG_REST_SHARE * COMMITS) + 1)
     site.background.gate.set()
     site.wait_for_the_checkpoint()
-    site.commit()
+    site.commit(2)
     site.wait_for_the_checkpoint()
     assert len(site.background.found) == 2
     site.commit(2)
@@ -223,6 +223,24 @@ def test_checkpoint_starts_with_something_to_move(site: Site) -> None:
     """The bug at https://sqlite.org/wal.html#walresetbug needs a checkpoint of a finished log during a commit."""
     site.commit(3_000)
     assert site.background.found
+    assert all(moved < there for moved, there in site.background.found)
+
+
+def test_no_checkpoint_starts_on_commits_that_the_last_one_moved(site: Site) -> None:
+    """A thread that starts late moves commits that count as made during it."""
+    site.background.gate.clear()
+    site.commit_until_begun()
+    site.commit(COMMITS // 4)
+    site.own.execute("INSERT INTO message VALUES (?)", (BODY,))
+    site.committed += 1
+    site.background.gate.set()
+    site.wait_for_the_checkpoint()
+    moved_frames, frames = moved(site.path)
+    assert moved_frames == frames
+    site.checkpointer.committed(COMMIT_BYTES)
+    site.commit(COMMITS)
+    site.wait_for_the_checkpoint()
+    assert len(site.background.found) > 1
     assert all(moved < there for moved, there in site.background.found)
 
 
