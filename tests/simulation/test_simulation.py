@@ -13,7 +13,7 @@ from tests.simulation.campaign import campaign
 from tests.simulation.run import run
 from tests.simulation.world import Options
 
-SEEDS = 1_000
+SEEDS = 500
 """Number of seeds in every test run; they are fixed, so that only a change makes a test fail."""
 SEEDS_SLOW = 10_000
 """Number of new seeds in a long run."""
