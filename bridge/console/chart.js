@@ -6,7 +6,7 @@ import { clock, number } from "./text.js";
 const HEIGHT = 150;
 
 /**
- * @typedef {{label: string, values: (number | null)[], tone: "c1" | "c2" | "c3", fill?: boolean, dashed?: boolean}} Line
+ * @typedef {{label: string, values: (number | null)[], tone: "c1" | "c2" | "c3", fill?: boolean}} Line
  */
 
 /** @typedef {{at: number, value: number, expected: number | null}} Mark Value to point at, and the value that was expected instead. */
@@ -93,7 +93,7 @@ function options(width, height, lines, times, { off, unit, marks, band, zero, fo
         label: `${line.label} (${unit})`,
         stroke: colour(line.tone),
         fill: line.fill ? colour(`${line.tone}-wash`) || undefined : undefined,
-        dash: line.dashed ? [4, 3] : undefined,
+        dash: line.tone === "c3" ? [4, 3] : undefined, // as in the legend
         width: 1.75,
         points: { show: false },
         spanGaps: false,

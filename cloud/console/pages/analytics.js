@@ -81,9 +81,9 @@ function Series({ query, to }) {
   const unit = rows.find((row) => row.unit)?.unit ?? "value";
   const times = useMemo(() => rows.map((row) => row.window_start / 1000), [rows]);
   const lines = useMemo(() => [
-    line(rows, "highest", "c3", (row) => row.max, { dashed: true }),
+    line(rows, "highest", "c3", (row) => row.max),
     line(rows, "mean", "c1", (row) => row.mean),
-    line(rows, "lowest", "c3", (row) => row.min, { dashed: true }),
+    line(rows, "lowest", "c3", (row) => row.min),
   ], [rows]);
   const marks = useMemo(() => anomalies.map((row) => ({ at: row.event_time / 1000, value: row.value, expected: row.expected })), [unusual.found]);
   const last = rows[rows.length - 1];
@@ -158,7 +158,7 @@ export function GatewayDelivery({ query }) {
         ["outages", number(outages.length)],
       ]} />
       <${TimeChart} key=${`${query.gateway} ${begin}`} title=${title} unit="s" times=${times} off=${off} format=${measure} height=${220} lines=${[
-        line(rows, "median", "c1", (row) => row.p50_s), line(rows, "95 of 100", "c2", (row) => row.p95_s), line(rows, "99 of 100", "c3", (row) => row.p99_s, { dashed: true })]}
+        line(rows, "median", "c1", (row) => row.p50_s), line(rows, "95 of 100", "c2", (row) => row.p95_s), line(rows, "99 of 100", "c3", (row) => row.p99_s)]}
         summary=${`${percent(sum("within"), sum("timed"))} within a minute, ${counted(outages.length, "outage")}`} />
       <div class="legend"><span><i></i>median (s)</span><span><i class="k2"></i>95 of 100</span><span><i class="k3"></i>99 of 100</span><span><i class="ks"></i>outage</span></div>`}
     ${slo.found && html`<${Age} page=${slo.found} />`}
