@@ -96,7 +96,7 @@ class SelectorPlan(NamedTuple):
     """Gateways that other selectors with a configuration choose too, by selector."""
 
 
-class _Planned(Exception):
+class _PlanRollback(Exception):
     """Rolls back the transaction of a plan."""
 
     def __init__(self, plan: SelectorPlan) -> None:
@@ -156,11 +156,11 @@ class Selectors:
         def work(tx: sa.Connection) -> None:
             require_room(tx, record.tenant, record.selector)
             store_selector(tx, record._replace(decided_at=in_order(tx, making.now_us)))
-            raise _Planned(_plan(tx, record, making))
+            raise _PlanRollback(_plan(tx, record, making))
 
         try:
             self._database.transaction(work)
-        except _Planned as planned:
+        except _PlanRollback as planned:
             return planned.plan
         raise AssertionError("a plan ends its transaction")
 
