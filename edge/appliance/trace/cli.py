@@ -18,7 +18,7 @@ import msgspec
 
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.running import connect, console, data_option, http_option, token_of
-from edge.broker.tracing.events import LEGEND, TraceEvent, folded, line_of
+from edge.broker.tracing.events import LEGEND, TraceEvent, folded, is_failure, line_of
 from edge.broker.tracing.limits import TRACE_IDLE_S
 from edge.output.amounts import counted
 from edge.output.terminal import say
@@ -125,7 +125,7 @@ class _Tally:
             self._say_begin(event)
             return
         if event.kind == "ended":
-            say("the gateway ended the trace at its time limit; start it again to continue", err=True)
+            say(f"the gateway ended the trace: {line(event.text)}; start it again to continue", err=True)
             raise _Enough
         if event.kind == "dropped":
             self._dropped += event.count or 0
@@ -135,9 +135,7 @@ class _Tally:
             click.echo(msgspec.json.encode(event))
         else:
             text = line_of(event) if self._columns is None else folded(event, self._columns)
-            style = (
-                "red" if _is_failure(event) else next((_STYLES[sign] for sign in _STYLES if sign in text[:17]), None)
-            )
+            style = "red" if is_failure(event) else next((_STYLES[sign] for sign in _STYLES if sign in text[:17]), None)
             say(text, style=style)
         sys.stdout.flush()
         if self._count_max is not None and self._shown >= self._count_max:
@@ -161,12 +159,6 @@ class _Tally:
         else:
             name = f"{line(self._about)} is not connected" if self._about else "no client is connected"
             say(f"{name}: waiting; Ctrl-C ends", style="dim", err=True)
-
-
-def _is_failure(event: TraceEvent) -> bool:
-    refused = event.outcome.startswith(("refused", "no subscriber"))
-    failed = event.code is not None and event.code >= (400 if event.kind == "request" else 0x80)
-    return refused or failed or event.name in ("TLS refused", "login refused")
 
 
 def _events(answer: http.client.HTTPResponse) -> Iterator[TraceEvent]:

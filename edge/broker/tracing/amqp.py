@@ -1,4 +1,4 @@
-"""AMQP 1.0 frames in words: performatives and SASL, without message bodies and credentials."""
+"""AMQP 1.0 frames in words: performatives and SASL, without credentials, and without bodies unless a trace requests them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from bridge.amqp_values import DecodeError, DescribedValue, decode
 from bridge.engine.events import Closed
-from edge.broker.tracing.dissector import DissectedPacket, IncompleteBytes, RecentAddresses, Wanted
+from edge.broker.message.translation import payload_of
+from edge.broker.tracing.dissector import DissectedPacket, IncompleteBytes, RecentAddresses, Wanted, payload_text
 from edge.broker.tracing.events import IN, OUT
 from edge.broker.tracing.limits import TRACE_HEAD_BYTES_MAX
 from edge.output.text import line
@@ -44,6 +45,7 @@ class AmqpDissector:
         self.client = client
         self.user = user
         self.known = began
+        self.shows_payload = False
         self.protocol = "AMQP 1.0"
         self._streams = {IN: IncompleteBytes(), OUT: IncompleteBytes()}
         self._in_step = {IN: not began, OUT: not began}
@@ -98,6 +100,8 @@ class AmqpDissector:
         try:
             descriptor, fields, used = _described(frame)
             found = self._performative(direction, channel, descriptor, fields, size - (body - pos) - used)
+            if descriptor == TRANSFER and self.shows_payload:
+                found.payload = _payload(frame[used:])
         except (DecodeError, TypeError, ValueError, IndexError) as error:
             words = str(error) if isinstance(error, DecodeError) else "its fields have wrong types"
             found = DissectedPacket(name="frame", text=f"cannot be read: {words}", always=True)
@@ -247,6 +251,15 @@ def _described(frame: bytes) -> tuple[Any, list[Any], int]:
     if not isinstance(value, DescribedValue) or not isinstance(value.value, list):
         raise DecodeError("it is not a performative")
     return value.descriptor, value.value, used
+
+
+def _payload(message: bytes) -> str:
+    """Return the begin of the body of a message; that of its bytes if it continues in another frame."""
+    try:
+        _, _, body = payload_of(message)
+    except DecodeError:
+        body = message
+    return payload_text(body)
 
 
 def _one(address: str) -> tuple[str, ...]:

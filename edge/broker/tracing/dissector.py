@@ -7,7 +7,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from edge.broker.tracing.limits import TRACE_ADDRESSES_KEPT_MAX
+from bridge.hidden import hides
+from edge.broker.tracing.limits import TRACE_ADDRESSES_KEPT_MAX, TRACE_PAYLOAD_BYTES_MAX
 
 K = TypeVar("K")
 
@@ -15,8 +16,9 @@ Wanted = Callable[[], bool]
 """Returns True when there is room for another event. Otherwise a packet is only counted."""
 
 
+@hides("payload")
 class DissectedPacket(msgspec.Struct, kw_only=True):
-    """One packet or frame without its payload; see `edge.broker.tracing.events.TraceEvent`."""
+    """One packet or frame; see `edge.broker.tracing.events.TraceEvent`."""
 
     name: str
     id: int | None = None
@@ -28,6 +30,8 @@ class DissectedPacket(msgspec.Struct, kw_only=True):
     flags: tuple[str, ...] = ()
     bytes: int | None = None
     payload_bytes: int | None = None
+    payload: str = ""
+    """Begin of the message, if `Dissector.shows_payload`."""
     code: int | None = None
     reason: str = ""
     text: str = ""
@@ -41,6 +45,11 @@ class DissectedPacket(msgspec.Struct, kw_only=True):
     """True when the packet ends the connection."""
 
 
+def payload_text(payload: bytes) -> str:
+    """Return the begin of a payload as text; bytes that are not UTF-8 are escaped."""
+    return payload[:TRACE_PAYLOAD_BYTES_MAX].decode("utf-8", "backslashreplace")
+
+
 class Dissector(Protocol):
     """Reads the bytes of one connection in both directions, without any influence on it."""
 
@@ -50,6 +59,8 @@ class Dissector(Protocol):
     user: str
     known: bool
     """True once the client has identified itself."""
+    shows_payload: bool
+    """True while a trace requests the begin of payloads, `TRACE_PAYLOAD_BYTES_MAX`."""
 
     def read(self, direction: str, data: bytes, wanted: Wanted) -> Iterator[DissectedPacket | None]:
         """Yield the packets that begin in these bytes, and None for one that was only counted."""

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from bridge.hidden import hides
 from edge.broker.tracing.limits import TRACE_TEXT_CHARACTERS_MAX
 from edge.output.amounts import counted
 from edge.output.text import line as one_line
@@ -34,14 +35,16 @@ ARROWS: Final = {
 LEGEND: Final = "<- from the client, -> to the client, == outcome, -- connection, <> HTTP"
 
 
+@hides("payload")
 class TraceEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One packet, frame, outcome or step of a connection. Fields without a value are left out of the JSON.
 
     `kind`      packet, outcome, connection, request, dropped, started (the first of each trace) or ended (the last,
-                where the gateway ends it for its age).
+                where the gateway ends it; `text` says why).
     `name`      packet, performative or HTTP method in the words of its standard; otherwise what happened.
     `id`        MQTT packet identifier, AMQP delivery-id; `last_id` in a line for several.
-    `bytes`     of the whole packet or frame; `payload_bytes` of the message within, which is never shown.
+    `bytes`     of the whole packet or frame; `payload_bytes` of the message within.
+    `payload`   begin of the message as text, only in a trace that requests it (`TraceWatch.shows_payload`).
     `code`      MQTT reason code or HTTP status; `reason` its name, or the AMQP error condition.
     `sequence`  first sequence of stored messages in (`epoch`, `address`); `last_sequence` the last one.
     `count`     number of messages of an outcome, or of dropped events.
@@ -62,6 +65,7 @@ class TraceEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
     flags: tuple[str, ...] = ()
     bytes: int | None = None
     payload_bytes: int | None = None
+    payload: str = ""
     code: int | None = None
     reason: str = ""
     outcome: str = ""
@@ -83,7 +87,27 @@ def utc(now_ns: int) -> str:
 
 def line_of(event: TraceEvent) -> str:
     """Return the line of an event for people."""
-    return " ".join(filter(None, (_clock(event), _arrow(event), _client(event), _details(event))))
+    return " ".join(filter(None, (_clock(event), sign_of(event), client_of(event), details_of(event))))
+
+
+def sign_of(event: TraceEvent) -> str:
+    """Return the sign of an event: its direction or kind."""
+    return ARROWS.get((event.kind, event.direction), "--")
+
+
+def client_of(event: TraceEvent) -> str:
+    """Return ``client@host:port`` of an event; empty for those that are about the trace itself."""
+    if event.kind in ("dropped", "started", "ended"):
+        return ""
+    client = short(event.client or event.user or "-")
+    return f"{client}@{event.remote}" if event.remote else client
+
+
+def is_failure(event: TraceEvent) -> bool:
+    """Return True for an event that says that something was refused or lost."""
+    refused = event.outcome.startswith(("refused", "no subscriber"))
+    failed = event.code is not None and event.code >= (400 if event.kind == "request" else 0x80)
+    return refused or failed or event.name in ("TLS refused", "login refused")
 
 
 def folded(event: TraceEvent, columns: int) -> str:
@@ -98,24 +122,14 @@ def _clock(event: TraceEvent) -> str:
     return f"{event.time[11:23]}Z" if len(event.time) > 23 else event.time
 
 
-def _arrow(event: TraceEvent) -> str:
-    return ARROWS.get((event.kind, event.direction), "--")
-
-
-def _client(event: TraceEvent) -> str:
-    if event.kind in ("dropped", "started", "ended"):
-        return ""
-    client = short(event.client or event.user or "-")
-    return f"{client}@{event.remote}" if event.remote else client
-
-
 def short(text: str) -> str:
     """Return a text of a peer in one line, shortened."""
     shown = one_line(text)
     return shown if len(shown) <= TRACE_TEXT_CHARACTERS_MAX else shown[: TRACE_TEXT_CHARACTERS_MAX - 1] + "…"
 
 
-def _details(event: TraceEvent) -> str:
+def details_of(event: TraceEvent) -> str:
+    """Return what happened, without time, sign and client."""
     if event.kind == "dropped":
         return f"{counted(event.count or 0, 'event')} not shown: more than the trace can keep"
     head = " ".join(filter(None, (event.name, _ids(event), short(event.address), *event.flags, _sizes(event))))

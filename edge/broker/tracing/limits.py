@@ -37,5 +37,14 @@ TRACE_S_MAX: Final = 86_400.0
 """Seconds until the gateway ends a trace: long enough to wait overnight for a device that fails once a day. A forgotten
 trace ends by itself, because a traced client is served more slowly."""
 
+TRACE_PAGE_S: Final = 900.0
+"""Seconds until a trace in a browser ends, unless it requests another time: a page is easily left open."""
+
+TRACE_PAGE_EVENTS: Final = 2_000
+"""Events until a trace in a browser ends, unless it requests another number: more than a person reads, about 1 MiB."""
+
+TRACE_PAYLOAD_BYTES_MAX: Final = 512
+"""Bytes of a payload in an event, where a trace requests them: enough for a reading in JSON."""
+
 TRACE_IDLE_S: Final = 5.0
 """Seconds between two keep-alives to a watcher without events."""

@@ -1,4 +1,4 @@
-"""MQTT packets in words, without payloads and credentials."""
+"""MQTT packets in words, without credentials, and without payloads unless a trace requests them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edge.broker.message.mqtt_wire import PacketReader, PacketType, read_fixed_h
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import DisconnectedEvent
 from edge.broker.mqtt.handshake import PROTOCOL_NAMES
-from edge.broker.tracing.dissector import DissectedPacket, IncompleteBytes, RecentAddresses, Wanted
+from edge.broker.tracing.dissector import DissectedPacket, IncompleteBytes, RecentAddresses, Wanted, payload_text
 from edge.broker.tracing.events import IN, OUT
 from edge.broker.tracing.limits import TRACE_FILTERS_SHOWN_MAX, TRACE_HEAD_BYTES_MAX
 from edge.output.amounts import counted
@@ -65,6 +65,7 @@ class MqttDissector:
         self.client = client
         self.user = user
         self.known = bool(version)
+        self.shows_payload = False
         self._version = version or 4
         self.protocol = _VERSIONS.get(version, "MQTT")
         self._streams = {IN: IncompleteBytes(pending), OUT: IncompleteBytes()}
@@ -146,6 +147,7 @@ class MqttDissector:
             addresses=(topic,),
             flags=tuple(flags),
             payload_bytes=stop - reader.pos,
+            payload=payload_text(data[reader.pos : min(stop, len(data))]) if self.shows_payload else "",
             text=_describe(properties),
         )
 

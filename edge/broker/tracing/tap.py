@@ -186,6 +186,8 @@ class Tap:
     def watched_by(self, watches: Sequence[TraceWatch]) -> None:
         """Show the connection in these traces from now on, with the events from before the client was known."""
         self.watches = tuple(watches)
+        if self._dissector is not None:
+            self._dissector.shows_payload = any(each.shows_payload is not None for each in watches)
         early, self._early = self._early, None
         for event, addresses, always in early or ():
             self._offer(event, addresses, always=always)
@@ -245,6 +247,7 @@ class Tap:
             flags=packet.flags,
             bytes=packet.bytes,
             payload_bytes=packet.payload_bytes,
+            payload=packet.payload,
             code=packet.code,
             reason=packet.reason,
             text=packet.text,

@@ -77,11 +77,14 @@ class PacketTracer:
     def active(self) -> bool:
         return bool(self._watches)
 
-    def watch(self, about: TraceFilter, arrived: Callable[[], None]) -> TraceWatch:
-        """Start a trace, which lasts until `leave`. `arrived` is called when events wait. Raises `TooManyTraces`."""
+    def watch(
+        self, about: TraceFilter, arrived: Callable[[], None], shows_payload: Callable[[str], bool] | None = None
+    ) -> TraceWatch:
+        """Start a trace, which lasts until `leave`. `arrived` is called when events wait; `shows_payload`: see
+        `TraceWatch`. Raises `TooManyTraces`."""
         if len(self._watches) >= TRACES_MAX:
             raise TooManyTraces(f"there are {TRACES_MAX} traces already: end one of them")
-        watch = TraceWatch(about, arrived)
+        watch = TraceWatch(about, arrived, shows_payload)
         self._begin(watch)
         return watch
 

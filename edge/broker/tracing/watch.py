@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from edge.broker.model.topics import is_filter, matches, overlaps
 from edge.broker.tracing.events import TraceEvent
 from edge.broker.tracing.limits import TRACE_EVENTS_WAITING_MAX
@@ -53,9 +55,13 @@ class TraceFilter(NamedTuple):
 class TraceWatch:
     """Events of one trace that wait for `take`; events beyond the limit are counted."""
 
-    def __init__(self, about: TraceFilter, arrived: Callable[[], None]) -> None:
-        """`arrived` is called with the first waiting event."""
+    def __init__(
+        self, about: TraceFilter, arrived: Callable[[], None], shows_payload: Callable[[str], bool] | None = None
+    ) -> None:
+        """`arrived` is called with the first waiting event. `shows_payload` returns True if the payload of messages of
+        an address may be shown; None: the trace has no payloads."""
         self.about = about
+        self.shows_payload = shows_payload
         self.ended = False
         """True when the gateway stops, and no event follows."""
         self.dropped = 0
@@ -73,6 +79,8 @@ class TraceWatch:
         if not self.has_room:
             self.drop()
             return
+        if event.payload and (self.shows_payload is None or not self.shows_payload(event.address)):
+            event = msgspec.structs.replace(event, payload="")
         self._waiting.append(event)
         if len(self._waiting) == 1:
             self._arrived()

@@ -12,7 +12,12 @@ from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.tracing.dissector import DissectedPacket
 from edge.broker.tracing.events import IN, OUT
-from edge.broker.tracing.limits import TRACE_ADDRESSES_KEPT_MAX, TRACE_FILTERS_SHOWN_MAX, TRACE_HEAD_BYTES_MAX
+from edge.broker.tracing.limits import (
+    TRACE_ADDRESSES_KEPT_MAX,
+    TRACE_FILTERS_SHOWN_MAX,
+    TRACE_HEAD_BYTES_MAX,
+    TRACE_PAYLOAD_BYTES_MAX,
+)
 from edge.broker.tracing.mqtt import MqttDissector
 
 SECRET = b"hunter2-secret"
@@ -184,3 +189,13 @@ def test_oldest_topic_is_forgotten() -> None:
 def test_packets_without_room_are_counted_and_not_read() -> None:
     data = packets.Publish("a", b"x", 1, packet_id=1).encode(5)
     assert list(open_dissector().read(IN, 3 * data, lambda: False)) == [None, None, None]
+
+
+def test_payload_is_read_only_while_a_trace_asks_for_it() -> None:
+    message = packets.Publish("plant/7", b"x" * 2 * TRACE_PAYLOAD_BYTES_MAX, 0)
+    dissector = open_dissector()
+    assert read(dissector, IN, message)[0].payload == ""
+    dissector.shows_payload = True
+    (found,) = read(dissector, IN, message)
+    assert found.payload == "x" * TRACE_PAYLOAD_BYTES_MAX
+    assert "xxx" not in repr(found)

@@ -39,9 +39,13 @@ def test_trace_ends_by_itself() -> None:
     got, tracer = answer("client=meter7")
     events: list[Any] = [msgspec.json.decode(line) for line in got.content.splitlines() if line]
     assert [event["kind"] for event in events] == ["started", "ended"]
+    assert events[-1]["text"] == "0 s are over"
     assert not tracer.active
 
 
-@pytest.mark.parametrize(("query", "traces", "status"), [("client=x", TRACES_MAX, 429), ("address=a/%23/b", 0, 400)])
+@pytest.mark.parametrize(
+    ("query", "traces", "status"),
+    [("client=x", TRACES_MAX, 429), ("address=a/%23/b", 0, 400), ("client=x&seconds=x", 0, 400)],
+)
 def test_untraceable_requests_are_refused(query: str, traces: int, status: int) -> None:
     assert answer(query, traces)[0].status_code == status

@@ -51,3 +51,14 @@ def test_dropped_events_are_counted_and_reported() -> None:
     assert len(arrived) == 1
     watch.offer(TraceEvent(kind="packet", name="PUBLISH"))
     assert len(watch.take()) == 1
+
+
+def test_payload_is_shown_only_where_the_trace_may_show_it() -> None:
+    readable = TraceWatch(TraceFilter(), lambda: None, lambda address: address == "plant/7")
+    plain = TraceWatch(TraceFilter(), lambda: None)
+    for address in ("plant/7", "secret"):
+        event = TraceEvent(kind="packet", name="PUBLISH", address=address, payload="21.5")
+        readable.offer(event)
+        plain.offer(event)
+    assert [event.payload for event in readable.take()] == ["21.5", ""]
+    assert [event.payload for event in plain.take()] == ["", ""]
