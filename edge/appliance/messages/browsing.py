@@ -13,9 +13,11 @@ from typing import NamedTuple
 import msgspec
 
 from bridge.message import Run, Stored
+from edge.appliance.messages.conditions import MessageCondition
 from edge.appliance.messages.documents import MessageDocument, MessagePage
 from edge.appliance.messages.limits import ANSWER_BYTES_MAX, PAGE_READ_BYTES, SEARCH_MESSAGES_MAX
 from edge.appliance.messages.reading import message_document, read_runs
+from edge.appliance.paging import WorkSlices
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.ranges import Ranges
@@ -37,8 +39,7 @@ class MessageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Position of the last message of the page before."""
     since_ns: int | None = None
     until_ns: int | None = None
-    text: bytes = b""
-    """Part of the body."""
+    condition: MessageCondition = MessageCondition()
     limit: int = 50
     bytes_shown: int = 1024
 
@@ -102,7 +103,9 @@ class MessageBrowser:
         if query.since_ns is not None:
             start = max(start, await self._position_at(log, query.since_ns, start, end))
         documents, searched, size, last = list[MessageDocument](), 0, 0, start - 1
+        slices = WorkSlices()
         async for found in self._read(log, start, end):
+            await slices.pause()
             searched, last = searched + 1, found.stored.position + found.place
             if last not in taken and _matches(query, found):
                 documents.append(message_document(found.stored, found.place, query.bytes_shown))
@@ -120,11 +123,12 @@ class MessageBrowser:
             first = max(first, await self._position_at(log, query.since_ns, first, end))
         end = end if query.after is None else min(end, query.after)
         step = self._messages_in(log, PAGE_READ_BYTES)
-        documents, searched, size = list[MessageDocument](), 0, 0
+        documents, searched, size, slices = list[MessageDocument](), 0, 0, WorkSlices()
         while end > first and searched < SEARCH_MESSAGES_MAX:
             start = max(first, end - step)
             some = [each async for each in self._read(log, start, end)]
             for found in reversed(some):
+                await slices.pause()
                 position = found.stored.position + found.place
                 if position not in taken and _matches(query, found):
                     documents.append(message_document(found.stored, found.place, query.bytes_shown))
@@ -167,4 +171,4 @@ class MessageBrowser:
 
 
 def _matches(query: MessageQuery, found: _Found) -> bool:
-    return query.wants(found.stored.run) and query.text in found.stored.run.bodies[found.place]
+    return query.wants(found.stored.run) and query.condition.holds(found.stored, found.place)

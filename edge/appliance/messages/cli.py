@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -52,7 +53,14 @@ def dead() -> None:
 
 
 def _selection_options(function: Any) -> Any:
-    """Add the options that select dead letters."""
+    """Add the options that select dead letters, and give the function their `selection`."""
+
+    @functools.wraps(function)
+    def selecting(
+        queue: str, reason: str | None, origin: str | None, dry_run: bool, **more: Any
+    ) -> None:  # one document for all actions
+        function(selection={"queue": queue, "reason": reason, "from": origin, "dry_run": dry_run}, **more)
+
     for option in reversed(
         (
             click.argument("queue"),
@@ -66,8 +74,8 @@ def _selection_options(function: Any) -> Any:
             json_option,
         )
     ):
-        function = option(function)
-    return function
+        selecting = option(selecting)
+    return selecting
 
 
 @dead.command("list")
@@ -96,15 +104,7 @@ def list_dead(data: Path | None, http: str | None, as_json: bool) -> None:
 
 @dead.command()
 @_selection_options
-def retry(
-    queue: str,
-    reason: str | None,
-    origin: str | None,
-    dry_run: bool,
-    data: Path | None,
-    http: str | None,
-    as_json: bool,
-) -> None:
+def retry(selection: dict[str, Any], data: Path | None, http: str | None, as_json: bool) -> None:
     """Send dead letters back.
 
     \b
@@ -116,43 +116,24 @@ def retry(
       waypost message dead retry dead --from jobs --dry-run --data ./gw1
       waypost message dead retry dead --from jobs --reason rejected --data ./gw1
     """
-    selection = {"queue": queue, "reason": reason, "from": origin, "dry_run": dry_run}
     _act("retry", selection, data, http, as_json)
 
 
 @dead.command()
 @click.option("--to", "target", metavar="ADDRESS", required=True, help="Address that gets them.")
 @_selection_options
-def move(
-    queue: str,
-    target: str,
-    reason: str | None,
-    origin: str | None,
-    dry_run: bool,
-    data: Path | None,
-    http: str | None,
-    as_json: bool,
-) -> None:
+def move(selection: dict[str, Any], target: str, data: Path | None, http: str | None, as_json: bool) -> None:
     """Send dead letters to another address.
 
     \b
       waypost message dead move dead --to inspection --data ./gw1
     """
-    selection = {"queue": queue, "reason": reason, "from": origin, "dry_run": dry_run, "to": target}
-    _act("move", selection, data, http, as_json)
+    _act("move", {**selection, "to": target}, data, http, as_json)
 
 
 @dead.command()
 @_selection_options
-def delete(
-    queue: str,
-    reason: str | None,
-    origin: str | None,
-    dry_run: bool,
-    data: Path | None,
-    http: str | None,
-    as_json: bool,
-) -> None:
+def delete(selection: dict[str, Any], data: Path | None, http: str | None, as_json: bool) -> None:
     """Delete dead letters.
 
     The loss ledger has an entry for them.
@@ -160,7 +141,6 @@ def delete(
     \b
       waypost message dead delete dead --reason expired --data ./gw1
     """
-    selection = {"queue": queue, "reason": reason, "from": origin, "dry_run": dry_run}
     _act("delete", selection, data, http, as_json)
 
 
@@ -202,6 +182,8 @@ def _act(action: str, selection: dict[str, Any], data: Path | None, http: str | 
 @click.option("--since", metavar="WHEN", help="Only from this time or age on: 15m, 2h, 2026-11-21T08:00.")
 @click.option("--until", metavar="WHEN", help="Only before this time or age.")
 @click.option("--query", "-q", "text", metavar="TEXT", help="Only with this text in the body.")
+@click.option("--where", metavar="SELECTOR", help="Only with these properties and fields (JMS selector).")
+@click.option("--body-json", "body", metavar="CONDITION", help="Only with a JSON body like this: '$.t > 30'.")
 @data_option
 @http_option
 @json_option
@@ -213,6 +195,8 @@ def browse(
     since: str | None,
     until: str | None,
     text: str | None,
+    where: str | None,
+    body: str | None,
     data: Path | None,
     http: str | None,
     as_json: bool,
@@ -226,6 +210,11 @@ def browse(
     \b
       waypost message browse jobs --data ./gw1
       waypost message browse 'plant/#' --since 15m --query '"t": 9' --data ./gw1
+      waypost message browse jobs --where "unit = 'K' AND message.size > 100" --data ./gw1
+
+    \b
+    Names of a selector: user and application properties, message.size, message.device, message.client,
+    message.qos, message.retain, message.address, header.ttl, properties.content_type, properties.reply_to.
     """
     order = "oldest" if oldest else "newest"
     wanted = {
@@ -236,6 +225,8 @@ def browse(
         "since": since,
         "until": until,
         "q": text,
+        "where": where,
+        "json": body,
     }
     query = urlencode({name: value for name, value in wanted.items() if value is not None})
     page = read_document(MessagePage, call(data, http, f"messages?{query}"))

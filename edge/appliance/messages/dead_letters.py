@@ -14,6 +14,8 @@ from functools import partial
 from typing import NamedTuple
 
 from bridge.message import Run, Stored
+from bridge.publisher import device_of
+from edge.appliance.messages.browsing import MessageQuery
 from edge.appliance.messages.documents import (
     DeadLetterGroup,
     DeadLetterList,
@@ -30,12 +32,14 @@ from edge.appliance.messages.limits import (
     INDEX_UNUSED_S,
     INDEXES_MAX,
     PAGE_READ_BYTES,
+    SEARCH_MESSAGES_MAX,
     STEP_BYTES_MAX,
     STEP_MESSAGES_MAX,
     STEP_S_MAX,
     UPDATE_S,
 )
 from edge.appliance.messages.reading import message_document, read_runs
+from edge.appliance.paging import WorkSlices
 from edge.broker.delivery.dead_letters import dead_letter_marks, without_marks
 from edge.broker.delivery.transfers import QueueTransfer
 from edge.broker.http.messages import BadRequest, check_address
@@ -150,8 +154,16 @@ class DeadLetterIndex:
 class DeadLetterService:
     """Dead letters of one gateway."""
 
-    def __init__(self, router: Router, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        router: Router,
+        store: Store,
+        may_send: Callable[[str, str], bool] = lambda _publisher, _address: True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`may_send` returns True if a publisher (`bridge.publisher`) may send to an address."""
         self._router = router
+        self._may_send = may_send
         self._store = store
         self._clock = clock
         self._indexes: dict[int, DeadLetterIndex] = {}
@@ -184,21 +196,27 @@ class DeadLetterService:
             complete=complete,
         )
 
-    async def page(self, selection: DeadLetterStep, limit: int, bytes_shown: int) -> MessagePage:
-        """Return messages of a selection, oldest first. Raises RequestRefused."""
+    async def page(self, selection: DeadLetterStep, query: MessageQuery) -> MessagePage:
+        """Return messages of a selection that `query` wants, oldest first. Raises RequestRefused."""
         index, waiting = await self._selected(selection)
-        found, size = list[MessageDocument](), 0
+        found, size, searched, last, slices = list[MessageDocument](), 0, 0, -1, WorkSlices()
         async for stored, place in self._read(index, waiting, _start(selection)):
-            document = message_document(stored, place, bytes_shown, dead=True)
-            found.append(document)
-            size += document.shown
-            if len(found) == limit or size >= ANSWER_BYTES_MAX:
+            await slices.pause()
+            searched, last = searched + 1, stored.position + place
+            if query.wants(stored.run) and query.condition.holds(stored, place):
+                found.append(message_document(stored, place, query.bytes_shown, dead=True))
+                size += found[-1].shown
+            if len(found) == query.limit or size >= ANSWER_BYTES_MAX or searched >= SEARCH_MESSAGES_MAX:
                 break
-        more = bool(found) and waiting.following(found[-1].position + 1) is not None
-        return MessagePage(messages=found, next=found[-1].position if more else None)
+        more = searched > 0 and waiting.following(last + 1) is not None
+        return MessagePage(messages=found, next=last if more else None, searched=searched)
 
     async def retry(self, selection: DeadLetterStep, user: str) -> DeadLetterOutcome:
-        """Send messages to the addresses where they were dropped. Raises RequestRefused."""
+        """Send messages to the addresses where they were dropped. Raises RequestRefused.
+
+        The address is a mark in the message, and a client that may send to the dead letter address can forge it. So a
+        message goes only to an address that drops its messages here, and to which its publisher may send.
+        """
         return await self._send(selection, "", user)
 
     async def move(self, selection: DeadLetterStep, target: str, user: str) -> DeadLetterOutcome:
@@ -237,9 +255,15 @@ class DeadLetterService:
         def send(transfer: QueueTransfer, part: Stored) -> None:
             transfer.send(part, lambda run, body: without_marks(run, body, address_of(run, body)), self._publish)
 
+        def why_not(run: Run, body: bytes) -> str:
+            address = address_of(run, body)
+            if target or not address:
+                return self._why_not_kept(address)
+            return self._why_not_origin(selection.queue, run.device, address) or self._why_not_kept(address)
+
         if target and (why := self._why_not_kept(target)):
             raise RequestRefused(409, why)
-        return await self._step(selection, user, send, lambda run, body: self._why_not_kept(address_of(run, body)))
+        return await self._step(selection, user, send, why_not)
 
     async def _step(
         self, selection: DeadLetterStep, user: str, act: Act, why_not: Callable[[Run, bytes], str]
@@ -335,6 +359,14 @@ class DeadLetterService:
         while len(self._indexes) > INDEXES_MAX:
             del self._indexes[next(iter(self._indexes))]
         return index
+
+    def _why_not_origin(self, queue: str, publisher: str, address: str) -> str:
+        """Return why the mark with the origin of a message is not believed; empty: it is."""
+        if not self._router.addresses.drops_into(address, queue):
+            return f"dead letters of {address[:100]} do not come here: move them"
+        if self._may_send(publisher, address):
+            return ""
+        return f"{device_of(publisher)[:100]} may not send to {address[:100]}: move them"
 
     def _why_not_kept(self, address: str) -> str:
         """Return why messages to an address would not be stored; empty: they would be."""

@@ -3,17 +3,19 @@
 =======================================  ======  ==================================================================
 ``GET /api/v1/dead-letters``             view    `documents.DeadLetterList`: groups by reason and origin
 ``GET /api/v1/dead-letters/messages``    recv    `documents.MessagePage`: ``?queue=&reason=&from=&after=&limit=&bytes=``
+                                                 ``&since=&until=&q=&where=&json=``
 ``POST /api/v1/dead-letters/retry``      manage  send some back to where they were dropped: `documents.DeadLetterStep`
 ``POST /api/v1/dead-letters/move``       manage  send some to an address, with ``recv``: `documents.DeadLetterMove`
 ``POST /api/v1/dead-letters/delete``     manage  drop some, with an entry in the loss ledger: `DeadLetterStep`
 ``GET /api/v1/messages``                 recv    messages that an address keeps, `documents.MessagePage`:
-                                                 ``?address=&order=&after=&limit=&since=&until=&q=&bytes=``
+                                                 ``?address=&order=&after=&limit=&bytes=&since=&until=&q=&where=&json=``
 ``POST /api/v1/messages``                send    publish one as the signed-in user: `documents.NewMessage`
 ``GET /api/v1/messages/live``            recv    messages as they arrive, `live.LiveMessages`: ``?filter=``
 =======================================  ======  ==================================================================
 
-A change takes up to 1 000 messages; its answer, `documents.DeadLetterOutcome`, has the `after` of the next one. To see
-messages a user needs the right to receive from their address. Errors are ``{"error": …}``.
+`where` is a selector (``unit = 'K' AND message.size > 100``), `json` a condition on the body (``$.t > 30``): see
+`conditions`. A change takes up to 1 000 messages; its answer, `documents.DeadLetterOutcome`, has the `after` of the
+next one. To see messages a user needs the right to receive from their address. Errors are ``{"error": …}``.
 """
 
 from __future__ import annotations
@@ -21,13 +23,16 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from bridge.publisher import client_of, device_of
 from bridge.topic_filter import filter_fault
 from edge.appliance.messages.browsing import MessageBrowser, MessageQuery
+from edge.appliance.messages.conditions import MessageCondition
 from edge.appliance.messages.dead_letters import DeadLetterService
 from edge.appliance.messages.documents import DeadLetterMove, DeadLetterStep, NewMessage, PublishOutcome
 from edge.appliance.messages.limits import BODY_BYTES_SHOWN, BODY_BYTES_SHOWN_MAX, PROPERTY_BYTES_MAX
@@ -36,19 +41,25 @@ from edge.appliance.store.selection import moment
 from edge.broker.http.access import USER, AdmittedClient, HttpAccess
 from edge.broker.http.api import STATUS, HttpDeviceApi
 from edge.broker.http.application import needing
+from edge.broker.http.audit import note_rehearsal
 from edge.broker.http.json_documents import answering, json_answer, read_document
 from edge.broker.http.messages import JSON, BadRequest, HttpMessage, check_address, check_content_type
 from edge.broker.http.queries import choice_of, limit_of, number_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
+from edge.broker.model.authorization import Grant
 from edge.broker.model.refusals import RefusalCause
 from edge.broker.router.router import Router
+from edge.broker.security.authenticator import Authenticator
 from edge.broker.store.contract import Store
+
+S = TypeVar("S", bound=DeadLetterStep)
 
 
 def message_routes(router: Router, store: Store, devices: HttpDeviceApi, access: HttpAccess) -> Sequence[HttpRoute]:
     """Return the routes of this module. `devices` publishes."""
-    dead, messages = _DeadLetters(DeadLetterService(router, store), access), _Messages(router, store, devices, access)
+    dead = _DeadLetters(DeadLetterService(router, store, lambda *sent: _may_send(access.gate, *sent)), access)
+    messages = _Messages(router, store, devices, access)
     view, manage = needing(access.require_view), needing(access.require_manage)
     return [
         HttpRoute("/api/v1/dead-letters", view(dead.groups), methods=PURE),
@@ -79,19 +90,27 @@ class _DeadLetters:
             after=number_of(query, "after"),
         )
         await check_receiving(self._access, request, selection.queue)
-        return json_answer(await self._service.page(selection, limit_of(query), bytes_of(request)))
+        wanted = MessageQuery(
+            address="#",
+            since_ns=_moment_of(query, "since"),
+            until_ns=_moment_of(query, "until"),
+            condition=condition_of(query),
+            limit=limit_of(query),
+            bytes_shown=bytes_of(request),
+        )
+        return json_answer(await self._service.page(selection, wanted))
 
     async def retry(self, request: Request) -> Response:
-        selection = await read_document(request, DeadLetterStep)
+        selection = await _selection(request, DeadLetterStep)
         return json_answer(await self._service.retry(selection, request.scope.get(USER, "")))
 
     async def move(self, request: Request) -> Response:
-        selection = await read_document(request, DeadLetterMove)
+        selection = await _selection(request, DeadLetterMove)
         await check_receiving(self._access, request, selection.queue)
         return json_answer(await self._service.move(selection, selection.to, request.scope.get(USER, "")))
 
     async def delete(self, request: Request) -> Response:
-        selection = await read_document(request, DeadLetterStep)
+        selection = await _selection(request, DeadLetterStep)
         return json_answer(await self._service.delete(selection, request.scope.get(USER, "")))
 
 
@@ -110,7 +129,7 @@ class _Messages:
             after=number_of(query, "after"),
             since_ns=_moment_of(query, "since"),
             until_ns=_moment_of(query, "until"),
-            text=query.get("q", "").encode(),
+            condition=condition_of(query),
             limit=limit_of(query),
             bytes_shown=bytes_of(request),
         )
@@ -135,6 +154,22 @@ class _Messages:
 
     async def live(self, request: Request) -> Response:
         return await self._live.respond(request, lambda client, wanted: _check(self._access, request, client, wanted))
+
+
+def _may_send(gate: Authenticator | None, publisher: str, address: str) -> bool:
+    """Return True if a publisher may send to an address. Others than users are not judged: they came over the bridge."""
+    user, client = device_of(publisher), client_of(publisher)
+    if gate is None or gate.open or not gate.knows(user):
+        return True
+    return Grant(user, client, gate.rules_of(user, client)).may_send(address)
+
+
+async def _selection(request: Request, kind: type[S]) -> S:
+    """Return the selection in the body of a request; a dry run is left out of the audit. Raises RequestRefused."""
+    selection = await read_document(request, kind)
+    if selection.dry_run:
+        note_rehearsal(request.scope)
+    return selection
 
 
 async def check_receiving(access: HttpAccess, request: Request, address: str) -> None:
@@ -194,6 +229,11 @@ def _moment_of(query: Mapping[str, str], name: str) -> int | None:
         return moment(text, time.time())
     except (ValueError, OverflowError) as error:
         raise RequestRefused(400, f"{name}: {error}") from None
+
+
+def condition_of(query: Mapping[str, str]) -> MessageCondition:
+    """Return the condition of a request: ``q``, ``where`` and ``json``. Raises RequestRefused."""
+    return MessageCondition(query.get("q", ""), query.get("where", ""), query.get("json", ""))
 
 
 def bytes_of(request: Request) -> int:

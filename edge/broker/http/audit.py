@@ -4,7 +4,7 @@
 
 Only the interface for people and programs (``/api/``) is logged, as messages of devices are no changes of the node.
 Bodies are not logged, as they may contain secrets. Requests without a user, which change nothing, are left out, and so
-are requests that only check a change, and sign-ins, which have lines of their own (`session_api`).
+are requests that only check a change (`note_rehearsal`), and sign-ins, which have lines of their own (`session_api`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ _REHEARSALS: Final = frozenset(
     {"/api/v1/configuration/check", "/api/v1/configurations/plan", "/api/v1/commands/rehearsal"}
 )
 """Paths of requests that change nothing; a page sends some as one types."""
+REHEARSAL: Final = "waypost.rehearsal"
+"""Key of the scope of a request that turned out to be a dry run."""
 _TARGET_CHARACTERS_MAX: Final = 500
 """Characters of path and query in a line; names have up to 255."""
 _FAILED: Final = 500
@@ -55,7 +57,13 @@ class AuditLog:
         try:
             await self._app(scope, receive, send_noting_status)
         finally:
-            _report(scope, status)
+            if not scope.get(REHEARSAL):
+                _report(scope, status)
+
+
+def note_rehearsal(scope: Scope) -> None:
+    """Leave this request out of the audit: it changes nothing."""
+    scope[REHEARSAL] = True
 
 
 def _is_audited(path: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressTable, AddressType
+from edge.broker.model.topics import matches
 
 PLAIN = AddressPolicy()
 
@@ -47,6 +48,11 @@ class ConfiguredAddresses:
     def policies(self) -> Collection[AddressPolicy]:
         """Return all policies, of rules and of subscriptions."""
         return self._policies.values()
+
+    def drops_into(self, address: str, queue: str) -> bool:
+        """Return True if a rule or a subscription that covers an address drops its messages into this queue."""
+        covering = (policy for name, policy in self._policies.items() if matches(name.partition("::")[0], address))
+        return any(queue in (policy.deadletter, policy.expiry) for policy in covering)
 
     @property
     def rule_policies(self) -> dict[str, AddressPolicy]:

@@ -11,6 +11,7 @@ from proton import Message
 
 from bridge.message import AMQP, Run
 from edge.appliance.messages import dead_letters
+from edge.appliance.messages.browsing import MessageQuery
 from edge.appliance.messages.dead_letters import DeadLetterService
 from edge.appliance.messages.documents import DeadLetterOutcome, DeadLetterStep
 from edge.broker.delivery.dead_letters import REASON_ANNOTATION
@@ -92,11 +93,11 @@ def test_page_shows_messages_of_a_group(site: DeadLetterSite) -> None:
     site.kill("queue/b", b"3")
     site.groups()
     step = DeadLetterStep(queue=DEAD, origin="queue/a")
-    page = site.wait(lambda: site.service.page(step, 1, 100))
+    page = site.wait(lambda: site.service.page(step, MessageQuery(address="#", limit=1, bytes_shown=100)))
     found = [(each.body, each.reason, each.origin, each.device) for each in page.messages]
     assert found == [("1", "rejected", "queue/a", "device")]
     step.after = page.next
-    page = site.wait(lambda: site.service.page(step, 1, 100))
+    page = site.wait(lambda: site.service.page(step, MessageQuery(address="#", limit=1, bytes_shown=100)))
     assert ([each.body for each in page.messages], page.next) == (["2"], None)
 
 
