@@ -101,3 +101,53 @@ class RightsVerdict(msgspec.Struct, kw_only=True):
     """The right that allows it, or what is missing."""
     right: str
     """Right that would allow exactly this; empty if none can."""
+
+
+class UserImport(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Table of users to add and to change."""
+
+    csv: str
+    """Rows with the columns `name`, `profile` and `allow`; the first row names them."""
+    dry_run: bool = False
+    """Check the rows and say what would change; change nothing."""
+
+
+class ImportFault(msgspec.Struct, kw_only=True):
+    """One row that is wrong."""
+
+    line: int
+    error: str
+
+
+class RightsChange(msgspec.Struct, kw_only=True):
+    """User that has other rights than its row."""
+
+    name: str
+    before: list[str]
+    after: list[str]
+
+
+@hides("password")
+class ImportedUser(msgspec.Struct):
+    """User that was added, with its password, which is shown only in this answer."""
+
+    name: str
+    password: str
+
+
+class UserImportOutcome(msgspec.Struct, kw_only=True):
+    """Changes of a table; in a dry run those that it would make."""
+
+    added: list[str]
+    """Users that are added by this step."""
+    changed: list[RightsChange]
+    """Users that get other rights; their passwords stay."""
+    unchanged: int
+    """Rows of users that are as they should be."""
+    left: int
+    """Users that a further request with the same table adds."""
+    faults: list[ImportFault]
+    """Wrong rows, at most 50. With one of them nothing is changed."""
+    faults_total: int
+    passwords: list[ImportedUser]
+    """Passwords of the users in `added`; empty in a dry run."""
