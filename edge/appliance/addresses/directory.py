@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
-from edge.appliance.addresses.documents import AddressDocument, AddressPage
+from edge.appliance.addresses.documents import AddressDocument, AddressLevel, AddressPage, AddressTreePage
 from edge.appliance.addresses.sources import AddressRow, AddressSources
+from edge.appliance.addresses.tree import level_of, page_of_level
 from edge.appliance.paging import SLICE_ROWS, RankedRow, WorkSlices, page_of, sort_rows
 
 FRESH_S: Final = 4.0
@@ -33,6 +34,9 @@ SLICE: Final = 100
 
 ORDERS_KEPT_MAX: Final = 4
 """Sorted and filtered orders of a list that are kept."""
+
+LEVELS_KEPT_MAX: Final = 16
+"""Levels of the tree that are kept: a page shows some open branches, and reads each of them."""
 
 
 class _Counts(NamedTuple):
@@ -61,6 +65,8 @@ class AddressDirectory:
         """Time between the counts before and the rows; 0 without counts."""
         self._read_at = self._used_at = float("-inf")
         self._left_out = 0
+        self._levels: dict[str, list[AddressLevel]] = {}
+        """Levels of the tree by the address above them, least recently made first."""
         self._orders: dict[tuple[str, str], list[RankedRow]] = {}
         """Orders by sort key and text, least recently made first."""
         self._busy = asyncio.Lock()
@@ -82,6 +88,24 @@ class AddressDirectory:
         if self._rows and not self._busy.locked() and self._clock() - self._used_at > UNUSED_S:
             self._rows, self._before, self._read_at = {}, {}, float("-inf")
             self._orders.clear()
+            self._levels.clear()
+
+    async def tree(self, under: str, *, after: str | None = None, limit: int) -> AddressTreePage:
+        """Return a page of one level of the tree: the names below an address."""
+        async with self._busy:
+            self._used_at = self._clock()
+            if self._used_at - self._read_at >= FRESH_S:
+                await self._refresh()
+            levels = self._levels.get(under)
+            if levels is None:
+                levels = self._levels[under] = await level_of(
+                    self._rows.values(), under, lambda row: self._rates(row).received_per_s
+                )
+                while len(self._levels) > LEVELS_KEPT_MAX:
+                    del self._levels[next(iter(self._levels))]
+            shown, following = page_of_level(levels, after, limit)
+            total, left_out = len(levels), self._left_out
+        return AddressTreePage(under=under, levels=shown, next=following, total=total, left_out=left_out)
 
     async def page(self, *, sort: str, text: str = "", after: str | None = None, limit: int) -> AddressPage:
         """Return a page of addresses with this text in address or subscription.
@@ -125,6 +149,7 @@ class AddressDirectory:
         self._rows, self._read_at = found, now
         self._left_out = max(0, self.sources.count() - len(found))
         self._orders.clear()
+        self._levels.clear()
 
     async def _order(self, sort: str, text: str) -> list[RankedRow]:
         order = self._orders.get((sort, text))

@@ -47,6 +47,37 @@ class AddressPage(msgspec.Struct, kw_only=True):
     """Further addresses, which are in no page."""
 
 
+class AddressLevel(msgspec.Struct, kw_only=True):
+    """One name at a level of the tree, with everything below it."""
+
+    name: str
+    """Text between two slashes."""
+    path: str
+    """Address up to here."""
+    rows: int
+    """Rows of the list that are here or below."""
+    deeper: int
+    """Rows below; 0: the branch ends here."""
+    received_per_s: float
+    """Rates of these rows in all."""
+    waiting: int
+    """Waiting messages of these rows in all."""
+
+
+class AddressTreePage(msgspec.Struct, kw_only=True):
+    """Page of one level of the tree of addresses, by name."""
+
+    under: str
+    """Address above the level; empty for the first level."""
+    levels: list[AddressLevel]
+    next: str | None
+    """Value of `after` for the next page; None: this is the last one."""
+    total: int
+    """Names of the level, on all pages."""
+    left_out: int
+    """Further addresses, which are in no page."""
+
+
 class AddressConsumer(msgspec.Struct, kw_only=True):
     """Consumer of an address."""
 

@@ -3,6 +3,7 @@
 ===================================  ======  ========================================================================
 ``GET /api/v1/addresses``            view    `documents.AddressPage`: ``?q=&sort=&after=&limit=``, busy ones first
 ``GET /api/v1/addresses/{address}``  view    `documents.AddressDetail` of a name or filter
+``GET /api/v1/address-tree``         view    `documents.AddressTreePage`: ``?under=&after=&limit=``, one level
 ``GET /api/v1/why``                  view    `documents.AddressExplanation`: ``?address=``, why messages do not arrive
 ===================================  ======  ========================================================================
 
@@ -38,6 +39,7 @@ def address_routes(details: AddressDetails, explainer: AddressExplainer, access:
     return [
         HttpRoute("/api/v1/addresses", view(addresses.page), methods=PURE),
         HttpRoute("/api/v1/addresses/{address:path}", view(addresses.show), methods=PURE),
+        HttpRoute("/api/v1/address-tree", view(addresses.tree), methods=PURE),
         HttpRoute("/api/v1/why", view(addresses.explain), methods=PURE),
     ]
 
@@ -60,6 +62,11 @@ class _Addresses:
         except InvalidPosition:
             raise RequestRefused(400, "after is the `next` of an earlier page with the same sort") from None
         return _json(page)
+
+    async def tree(self, request: Request) -> Response:
+        query = request.query_params
+        under, after = query.get("under", ""), query.get("after") or None
+        return _json(await self._directory.tree(under, after=after, limit=limit_of(query)))
 
     async def show(self, request: Request) -> Response:
         return _json(await self._details.document(name_of(request)))
