@@ -53,8 +53,8 @@ class LogHistory:
 
     def __init__(self, lines_max: int, characters_max: int, clock: Callable[[], float] = time.time) -> None:
         """`clock`: UTC seconds since 1970."""
+        self.lines_max: Final = lines_max
         self._lines: deque[LogLine] = deque()
-        self._lines_max = lines_max
         self._characters_max = characters_max
         self._characters = 0
         self._newest = int(clock() * 1_000)
@@ -72,8 +72,27 @@ class LogHistory:
             kind = record.__dict__.get(EVENT, "")
             self._lines.append(LogLine(self._newest, record.created, record.levelno, record.name, text, kind))
             self._characters += len(text)
-            while len(self._lines) > self._lines_max or self._characters > self._characters_max:
-                self._characters -= len(self._lines.popleft().text)
+            self._make_room()
+
+    def restore(self, lines: Sequence[LogLine]) -> None:
+        """Put the lines of an earlier process before the first one.
+
+        After a clock that was set back they may have higher numbers; then the lines of this process get new numbers.
+        """
+        if not lines:
+            return
+        with self._lock:
+            present, last = list(self._lines), max(line.number for line in lines)
+            if present and present[0].number <= last:
+                present = [line._replace(number=last + place) for place, line in enumerate(present, 1)]
+            self._newest = max(self._newest, last, present[-1].number if present else 0)
+            self._lines = deque([*sorted(lines), *present])
+            self._characters = sum(len(line.text) for line in self._lines)
+            self._make_room()
+
+    def _make_room(self) -> None:
+        while len(self._lines) > self.lines_max or self._characters > self._characters_max:
+            self._characters -= len(self._lines.popleft().text)
 
     def after(
         self, number: int | None, lines_max: int, wanted: Callable[[LogLine], bool] = lambda _line: True
@@ -88,13 +107,14 @@ class LogHistory:
             found = [line for line in lines if wanted(line)]
             return LogExtract(found[-lines_max:], newest, 0)
         later = list(takewhile(lambda line: line.number > number, reversed(lines)))[::-1]
-        gone = newest - number - len(later)
+        known = bool(lines) and number >= lines[0].number - 1
+        gone = 0 if known else newest - number - len(later)
         found = list(islice((line for line in later if wanted(line)), lines_max))
         return LogExtract(found, found[-1].number if len(found) == lines_max else newest, gone)
 
     def tail(self, number: int, lines_max: int, characters_max: int) -> LogExtract:
         """Return the last lines after a number, as many as there is room for; the others are missed."""
-        extract = self.after(number, self._lines_max)
+        extract = self.after(number, self.lines_max)
         kept = deque[LogLine]()
         for line in reversed(extract.lines):
             characters_max -= len(line.text)

@@ -14,8 +14,11 @@ import click
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.running import data_option, http_option
 from edge.output.terminal import say, say_json
+from edge.output.text import line
 
 INTERVAL_S: Final = 2.0
+LAST, LAST_MAX = 10, 500
+"""Earlier events that `waypost events` shows, and as many as it may."""
 TOPICS: Final = ("status",)
 """Topics of `/api/v1/events` at a gateway."""
 _CLEAR: Final = "\x1b[H\x1b[2J"
@@ -114,13 +117,17 @@ def _print_marked(lines: list[str], before: list[str] | None) -> None:
 @data_option
 @http_option
 @click.option("-f", "--follow", is_flag=True, help="Go on until Ctrl-C.")
+@click.option("--last", type=click.IntRange(0, LAST_MAX), help="Earlier events, first.  [default: 10; with --json 0]")
 @click.option("--topic", "topics", multiple=True, type=click.Choice(TOPICS), default=TOPICS, help="Topic of the feed.")
 @click.option("--json", "as_json", is_flag=True, help="Print each event as one line of JSON (NDJSON).")
-def events(data: Path | None, http: str | None, follow: bool, topics: tuple[str, ...], as_json: bool) -> None:
+def events(
+    data: Path | None, http: str | None, follow: bool, last: int | None, topics: tuple[str, ...], as_json: bool
+) -> None:
     """Show what happens at a gateway. Problems that begin and end, the uplink, clients, refused messages.
 
-    Without --follow it shows the problems of now. With --json each line is `{"schema": 1, "kind": EVENT, "items":
-    [DOCUMENT]}`: first `status` with the whole status, then `status-patch` with what changed (RFC 7396).
+    First come the last events that the gateway keeps, also over restarts; without --follow then the problems of now.
+    With --json each line is `{"schema": 1, "kind": EVENT, "items": [DOCUMENT]}`: with --last first `journal` with those
+    events, then `status` with the whole status, and `status-patch` with what changed (RFC 7396).
 
     \b
       waypost events -f
@@ -130,8 +137,12 @@ def events(data: Path | None, http: str | None, follow: bool, topics: tuple[str,
     from edge.appliance.watching.connection import OperatorConnection
 
     known: dict[str, Any] = {}
+    connection = OperatorConnection(data, http)
+    earlier = (0 if as_json else LAST) if last is None else last
+    if earlier:
+        _show_journal(connection.get("journal", limit=earlier)["lines"], as_json=as_json)
     with contextlib.suppress(KeyboardInterrupt):
-        for event in OperatorConnection(data, http).events(",".join(topics)):
+        for event in connection.events(",".join(topics)):
             if as_json:
                 say_json({"schema": 1, "kind": event.name, "items": [event.data]}, indent=0)
             now = event.data if event.name in TOPICS else merge(known, event.data)
@@ -144,3 +155,14 @@ def events(data: Path | None, http: str | None, follow: bool, topics: tuple[str,
                 if not as_json and not now.get("problems"):
                     say("no problems; --follow shows what happens from now on")
                 return
+
+
+def _show_journal(lines: list[dict[str, Any]], *, as_json: bool) -> None:
+    """Print earlier events."""
+    if as_json:
+        say_json({"schema": 1, "kind": "journal", "items": lines}, indent=0)
+        return
+    for each in lines:
+        at = datetime.datetime.fromtimestamp(each["at"]).astimezone()
+        text = str(each["text"]).partition("\n")[0]
+        say(f"{at:%Y-%m-%d %H:%M:%S}  {each['event']}: {line(text)}", style="dim")
