@@ -75,15 +75,17 @@ export function Problem({ problem, children = null }) {
 /**
  * Button for an action at the server; shows that it runs, and why it failed.
  *
- * `confirm` is a text with the consequences, shown in a dialog first. `allowed`: false shows the button disabled, with the
+ * `confirm` is a text with the consequences, shown in a dialog first; `typed` a name that has to be typed there. `allowed`: false shows the button disabled, with the
  * missing right.
  */
-export function ActionButton({ label, action, confirm = "", danger = false, allowed = true, main = false, onDone = null }) {
+export function ActionButton({ label, action, confirm = "", danger = false, allowed = true, main = false, onDone = null, typed = "" }) {
   const [running, setRunning] = useState(false);
   const [error, setError] = useState(null);
   const [asking, setAsking] = useState(false);
+  const [entered, setEntered] = useState("");
   async function run() {
     setAsking(false);
+    setEntered("");
     setRunning(true);
     setError(null);
     try {
@@ -101,9 +103,11 @@ export function ActionButton({ label, action, confirm = "", danger = false, allo
     </button>
     ${error && html`<span class="bad-t small" role="alert">${plain(error.message)}</span>`}
     ${asking && html`<${Dialog} title=${label} close=${() => setAsking(false)}>
-      <p>${confirm}</p>
-      <div class="do"><button class="button ${danger ? "danger" : "main"}" onClick=${run}>${label}</button>
-        <button class="button" onClick=${() => setAsking(false)}>Cancel</button></div>
+      <div class="stack"><p>${confirm}</p>
+      ${typed && html`<label class="field"><span>To confirm, type <b>${plain(typed)}</b></span><input class="input" name="confirm" autocapitalize="none" autocomplete="off"
+        spellcheck="false" value=${entered} onInput=${(event) => setEntered(event.target.value)} /></label>`}
+      <div class="do"><button class="button ${danger ? "danger" : "main"}" type="button" disabled=${typed !== "" && entered !== typed} onClick=${run}>${label}</button>
+        <button type="button" class="button" onClick=${() => setAsking(false)}>Cancel</button></div></div>
     <//>`}
   </span>`;
 }

@@ -24,6 +24,7 @@ from edge.appliance.addresses.sources import AddressSources
 from edge.appliance.clients.directory import ClientDirectory
 from edge.appliance.clients.sources import ClientSources
 from edge.appliance.clock import ClockQuality
+from edge.appliance.console.event_journal import EventJournal
 from edge.appliance.console.series import SeriesSample, StatusSeries
 from edge.appliance.console.status import (
     AddressStatus,
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from edge.appliance.configuring.service import ConfigurationService
+    from edge.appliance.doctor.uplink_check import UplinkCheck
     from edge.broker.http.api import HttpDeviceApi
     from edge.broker.http.polls import WaitingPoll
     from edge.broker.router.connector_uplink import ConnectorUplink
@@ -148,27 +150,33 @@ class Gateway:
             made=trials.bind if trials is not None else _ignore_uplink,
             clock=self.clock_good,
         )
-        self._bridge = BridgeWatch(
-            self.uplinks,
-            self.store,
-            stored_bytes=lambda: self.store.medium.written[0].payload_bytes,
-            room_bytes=self._room,
-        )
+        self._bridge = self._make_bridge()
         self.uplinks.configure(configuration)
         self._started_at = time.monotonic()
         self._clients = ClientDirectory(ClientSources(self.broker, self._polls, monotonic_s=loop.time, utc_s=time.time))
         self._addresses = AddressDirectory(AddressSources(self.broker.router))
         self._devices: HttpDeviceApi | None = None  # made by the first request
         self._series = StatusSeries(self._sample, data)
-        self._sampling: asyncio.Task[None] | None = None
+        self._histories = logs.histories()
+        self._journal = EventJournal(self._histories.events, data)
+        self._recording: list[asyncio.Task[None]] = []
+        """Tasks that keep charts and events."""
         self._web_server: LazyWebServer | None = None
         self._reporter: asyncio.Task[None] | None = None
         self._renewal = Renewal(data, self._hub_of_identity)
         self._revocations = HubRevocations(data, self._hub_of_list)
         self._health = self._make_health()
+        self._check: UplinkCheck | None = None  # made with the web application
         self._totals: StoreTotals | None = None
         self._totals_at = float("-inf")
         self._wear: Outlook
+
+    def _make_bridge(self) -> BridgeWatch:
+        """Return the figures of the uplinks."""
+        medium = self.store.medium
+        return BridgeWatch(
+            self.uplinks, self.store, stored_bytes=lambda: medium.written[0].payload_bytes, room_bytes=self._room
+        )
 
     def _make_health(self) -> GatewayHealth:
         """Return the health checks of this gateway."""
@@ -201,6 +209,8 @@ class Gateway:
         except (ListenError, CredentialsError):
             await self.stop()
             raise
+        await asyncio.to_thread(self._journal.load)
+        self._recording.append(asyncio.create_task(self._journal.run(), name="console: events"))
         self.uplinks.start()
         self._health.start()
         self._renewal.start()
@@ -214,6 +224,8 @@ class Gateway:
         if self._reporter is not None:
             self._reporter.cancel()
         self._health.stop()
+        if self._check is not None:
+            await self._check.stop()
         if self._configuring is not None:
             await self._configuring.stop()
         await self._renewal.stop()
@@ -222,9 +234,9 @@ class Gateway:
         await self.broker.stop()
         await self.users.stop()
         await self._follow_issuer(None)
-        if self._sampling is not None:
-            self._sampling.cancel()
-            await asyncio.gather(self._sampling, return_exceptions=True)  # it saves the charts
+        for task in self._recording:
+            task.cancel()
+        await asyncio.gather(*self._recording, return_exceptions=True)  # they save charts and events
         if self._web_server is not None:
             await self._web_server.stop()
         self.store.close()
@@ -369,7 +381,6 @@ class Gateway:
             "addresses": list(itertools.islice(_addresses(router), ADDRESSES_SHOWN_MAX)),
             "addresses_left_out": max(0, self._count_addresses() - ADDRESSES_SHOWN_MAX),
             "flows": list(itertools.islice(_flows(router), FLOWS_SHOWN_MAX)),
-            "logins_refused": {"credentials": broker.gate.refused, "busy": broker.gate.busy},
             "refused": dict(broker.refusals.counts),
             "store": {
                 "messages": totals.messages,
@@ -504,11 +515,12 @@ class Gateway:
             self._web_server = LazyWebServer(
                 list(sockets.values()), self._make_app, modules, wrong_port, self.broker.tracer
             )
-            self._sampling = asyncio.create_task(self._series.run(), name="console: series")
+            self._recording.append(asyncio.create_task(self._series.run(), name="console: series"))
         return {name: bound.sock.getsockname()[:2] for name, bound in sockets.items()}
 
     def _make_app(self) -> ASGIApp:
         """Make the web application, at the first HTTP request: its modules cost no memory before that."""
+        from edge.appliance.accounts.import_routes import import_routes  # noqa: PLC0415
         from edge.appliance.accounts.routes import user_routes  # noqa: PLC0415
         from edge.appliance.addresses.details import AddressDetails  # noqa: PLC0415
         from edge.appliance.addresses.explanation import AddressExplainer  # noqa: PLC0415
@@ -517,6 +529,9 @@ class Gateway:
         from edge.appliance.configuring.routes import configuration_routes  # noqa: PLC0415
         from edge.appliance.console.app import make_app  # noqa: PLC0415
         from edge.appliance.crossing.routes import bridge_routes  # noqa: PLC0415
+        from edge.appliance.doctor.check import CheckContext  # noqa: PLC0415
+        from edge.appliance.doctor.routes import check_routes  # noqa: PLC0415
+        from edge.appliance.doctor.uplink_check import UplinkCheck  # noqa: PLC0415
         from edge.appliance.messages.routes import message_routes  # noqa: PLC0415
         from edge.appliance.trace.routes import trace_routes  # noqa: PLC0415
         from edge.broker.http.access import HttpAccess  # noqa: PLC0415
@@ -538,18 +553,21 @@ class Gateway:
         resource_of = self._configuring.resource_of if self._configuring is not None else _no_resource
         details = AddressDetails(self._addresses, broker.router, broker.gate, lambda: self.configuration, resource_of)
         explainer = AddressExplainer(details, self.bridge_status, time.time)
+        self._check = UplinkCheck(lambda: CheckContext(configuration=self.configuration, synchronized=self.clock_good))
         routes = [
             *address_routes(details, explainer, access),
             *configuration_routes(self._configuring, access),
             *self._devices.routes,
             *session_routes(access),
             *bridge_routes(self._bridge, self.bridge_status, access),
+            *check_routes(self._check, access),
             *trace_routes(broker.tracer, access),
             *client_routes(self._clients, broker.gate, access),
             *user_routes(self.users, broker.gate, access, partial(running_endpoints, self._data)),
+            *import_routes(self.users, access),
             *message_routes(broker.router, self.store, self._devices, access),
         ]
-        app = make_app(self.status, self._series, access, self, routes, logs.histories())
+        app = make_app(self.status, self._series, access, self, routes, self._histories)
         guard = Guard(app, broker.site, lambda: not broker.gate.open, self._devices.origins)
         return TracedRequests(guard, broker.tracer)
 

@@ -80,10 +80,6 @@ def _gateway(status: GatewayStatus) -> Iterable[Metric]:
         name, about = "waypost_store_commit_seconds", "Duration of commits."
         yield HistogramMetricFamily(name, about, buckets=ends, sum_value=commits["seconds"])
     yield from _addresses(status)
-    logins = CounterMetricFamily("waypost_logins_refused", "Logins refused since the start.", labels=["reason"])
-    for reason, count in status.get("logins_refused", {}).items():
-        logins.add_metric([reason], count)
-    yield logins
     about = "Refused logins, connections and operations of clients, by reason."
     refused = CounterMetricFamily("waypost_refused", about, labels=["reason"])
     for reason, count in status.get("refused", {}).items():

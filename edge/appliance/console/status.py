@@ -216,8 +216,6 @@ class GatewayStatus(TypedDict, total=False):
     """Number of addresses that are not listed, as a status lists a limited number."""
     flows: Sequence[FlowStatus]
     """Counts by rule, of which there are as many as Address resources; a limited number."""
-    logins_refused: Mapping[str, int]
-    """Count by reason: wrong credentials, or too many attempts at once."""
     refused: Mapping[str, int]
     """Refused connections, logins and operations of clients, by reason (`edge.broker.model.refusals.RefusalCause`)."""
     store: StoreStatus

@@ -4,7 +4,7 @@ import { del, get, withQuery } from "./api.js";
 import { Spark } from "./chart.js";
 import { lazy } from "./frame.js";
 import { html, useRef, useState } from "./html.js";
-import { ActionButton, Empty, ErrorNote, Name, Pairs, Panel, Pill, Time } from "./parts.js";
+import { ActionButton, Choice, Empty, ErrorNote, Name, Pairs, Panel, Pill, Time } from "./parts.js";
 import { address, go } from "./route.js";
 import { useSession } from "./session.js";
 import { useEvery } from "./state.js";
@@ -22,16 +22,20 @@ const COLUMNS = [
   { name: "Consumers", sort: "consumers", order: "descending", numeric: true, cell: (row) => number(row.consumers) },
 ];
 
+const AddressTree = lazy(() => import("./address_tree.js"), "AddressTree");
 const AddressWizard = lazy(() => import("./address_wizard.js"), "AddressWizard");
 
 export function Addresses({ rest, query }) {
   if (query.new) return html`<${AddressWizard} />`;
-  return rest ? html`<${Address} key=${rest} name=${rest} />` : html`<${List} />`;
+  return rest ? html`<${Address} key=${rest} name=${rest} />` : html`<${List} tree=${query.show === "tree"} />`;
 }
 
-function List() {
+function List({ tree }) {
   const { manage } = useSession();
-  const make = manage && html`<a class="button main" href=${address("addresses", "", { new: "1" })}>New address</a>`;
+  const make = html`<${Choice} label="Show as" options=${[["list", "List"], ["tree", "Tree"]]} value=${tree ? "tree" : "list"}
+      choose=${(value) => go(address("addresses", "", value === "tree" ? { show: "tree" } : {}), true)} />
+    ${manage && html`<a class="button main" href=${address("addresses", "", { new: "1" })}>New address</a>`}`;
+  if (tree) return html`<${Panel} title="Addresses" extra=${make}><${AddressTree} /><//>`;
   return html`<${Panel} title="Addresses" extra=${make} flush>
     <${PagedTable} label="addresses" path="/api/v1/addresses" items="addresses" columns=${COLUMNS} every=${5}
       id=${(row) => row.id}
@@ -129,8 +133,8 @@ function Change({ detail }) {
   const path = `/api/v1/addresses/${detail.rule.split("/").map(encodeURIComponent).join("/")}`;
   return html`<${Panel} title="Rule"><p><${Name} mono>${detail.rule}<//> is the Address resource <${Name} mono>${detail.resource}<//>.
       Its limits are on the page <a href=${address("configuration")}>Configuration</a>.</p>
-    <div class="do"><${ActionButton} label="Delete the rule" danger allowed=${manage} action=${() => del(path)} onDone=${() => go(address("addresses"))}
-      confirm=${`Names of ${plain(detail.rule)} follow another rule from now on. ${counted(waiting, "waiting message")} stay in the store. The same: waypost delete address ${shellWord(detail.resource)}`} /></div><//>`;
+    <div class="do"><${ActionButton} label="Delete the rule" danger typed=${detail.rule} allowed=${manage} action=${() => del(path)} onDone=${() => go(address("addresses"))}
+      confirm=${`Names of ${plain(detail.rule)} follow another rule from now on. ${counted(waiting, "waiting message")} stay in the store. From a terminal: waypost delete address ${shellWord(detail.resource)}`} /></div><//>`;
 }
 
 function Flow({ label, values }) {

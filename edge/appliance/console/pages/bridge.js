@@ -6,6 +6,7 @@ import { ActionButton, Empty, ErrorNote, Name, Pairs, Panel, Pill, Time } from "
 import { useSession } from "./session.js";
 import { useEvery } from "./state.js";
 import { bytes, clock, counted, duration, number, plain, rate } from "./text.js";
+import { UplinkCheck } from "./uplink_check.js";
 
 const TONES = { connected: "good", connecting: "bad", paused: "warn" };
 
@@ -54,6 +55,7 @@ function Connector({ connector, loaded }) {
         ${results?.map((result) => html`<p role="status" class=${result.ok ? "good-t" : "bad-t"}>${result.ok
           ? `${plain(result.why)}${result.round_trip_s === null ? "" : `: ${Math.round(result.round_trip_s * 1000)} ms`}`
           : plain(result.why)}</p>`)}
+        <${UplinkCheck} connector=${connector.name} />
       </div>
     </div>
     ${connector.forwarders.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label=${`Forwarders of ${plain(connector.name)}`}>

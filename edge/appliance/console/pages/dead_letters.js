@@ -3,9 +3,10 @@
 import { get, post } from "./api.js";
 import { html, useState } from "./html.js";
 import { MessageBody } from "./message_body.js";
+import { MessageFilters } from "./message_filters.js";
 import { CommandLine } from "./command_line.js";
 import { Dialog, Empty, ErrorNote, Name, Panel, Time } from "./parts.js";
-import { address } from "./route.js";
+import { address, go } from "./route.js";
 import { useSession } from "./session.js";
 import { useEvery } from "./state.js";
 import { PagedTable } from "./table.js";
@@ -140,6 +141,8 @@ function sentence(action, group, count) {
 
 function Group({ query }) {
   const selection = { queue: query.queue, reason: query.reason ?? "", from: query.from ?? "" };
+  const conditions = { since: query.since ?? "", where: query.where ?? "", json: query.json ?? "" };
+  const change = (some) => go(address("messages", "", { show: "dead", ...selection, ...conditions, ...some }), true);
   const [chosen, setChosen] = useState(/** @type {number[]} */ ([]));
   const [asked, setAsked] = useState(null);
   const [turn, setTurn] = useState(0);
@@ -155,7 +158,7 @@ function Group({ query }) {
   return html`<p><a href=${address("messages", "", { show: "dead" })}>All dead letters</a></p>
     <${Panel} title=${`${plain(selection.reason || "sent directly")}${selection.from ? ` at ${plain(selection.from)}` : ""}`} flush
       extra=${html`<${Buttons} group=${group} selection=${{ ...selection, positions: chosen }} ask=${setAsked} count=${chosen.length} />`}>
-      <${PagedTable} key=${turn} label="messages" path=${`${PATH}/messages?${new URLSearchParams(selection)}`} items="messages" search=${false} every=${3_600}
+      <${PagedTable} key=${turn} label="messages" path=${`${PATH}/messages?${new URLSearchParams(selection)}`} items="messages" every=${3_600} query=${conditions} filters=${html`<${MessageFilters} query=${query} change=${change} />`}
         columns=${columns} id=${(row) => row.position}
         empty=${html`<${Empty} title="No message is left in this group">They were retried, moved, deleted, or a consumer took them.<//>`} />
       ${asked && html`<${Act} ...${asked} close=${() => { setAsked(null); setChosen([]); setTurn(turn + 1); }} />`}

@@ -6,6 +6,7 @@ import { ActionButton, Choice, Empty, ErrorNote, Name, Pairs, Panel, Pill, Time 
 import { address, go } from "./route.js";
 import { useSession } from "./session.js";
 import { useEvery } from "./state.js";
+import { PacketTrace } from "./packet_trace.js";
 import { PagedTable } from "./table.js";
 import { duration, number, plain } from "./text.js";
 import { AllowRight, NewPassword } from "./user_changes.js";
@@ -15,6 +16,9 @@ const TONES = { connected: "good", silent: "warn", absent: "idle" };
 
 /** Milliseconds of a time that the API gives in seconds. */
 const ms = (seconds) => (typeof seconds === "number" ? seconds * 1000 : null);
+
+/** Address of the packet trace of a client, which need not be connected. */
+const follow = (name) => address("devices", "", { follow: name });
 
 const CLIENTS = [
   { name: "Device", sort: "name", order: "ascending", cell: (row) => html`<a href=${address("devices", row.id)}><${Name}>${row.name}<//></a><small><${Name}>${row.user}<//></small>` },
@@ -29,7 +33,7 @@ const CLIENTS = [
 const REFUSALS = [
   { name: "Device", cell: (row) => html`<${Name}>${row.user || row.client || "unknown"}<//><small class="mono">${plain(row.remote)}</small>` },
   { name: "Reason", wide: true, cell: (row) => html`<span class="bad-t">${plain(row.what)}</span>${row.address ? html` <${Name} mono>${row.address}<//>` : null}
-    <small>Next: ${plain(row.next_step)}</small><${Fix} refusal=${row} />` },
+    <small>Next: ${plain(row.next_step)}</small><span class="do"><${Fix} refusal=${row} /><a class="button" href=${follow(row.client || row.user || row.remote)}>Follow its packets</a></span>` },
   { name: "Times", numeric: true, cell: (row) => number(row.count) },
   { name: "First", numeric: true, optional: true, cell: (row) => html`<${Time} at=${ms(row.first_at)} />` },
   { name: "Last", numeric: true, cell: (row) => html`<${Time} at=${ms(row.last_at)} relative />` },
@@ -42,17 +46,18 @@ function Fix({ refusal }) {
   const close = () => setOpen(false);
   const missing = manage ? "" : "needs the right manage:#";
   if (refusal.reason === "unknown-user" && refusal.user) {
-    return manage && html`<span class="do"><a class="button" href=${address("users", "", { add: refusal.user })}>Add this user…</a></span>`;
+    return manage && html`<a class="button" href=${address("users", "", { add: refusal.user })}>Add this user…</a>`;
   }
   if (refusal.reason === "wrong-password") {
-    return html`<span class="do"><button class="button" disabled=${!manage} title=${missing} onClick=${() => setOpen(true)}>New password…</button></span>
+    return html`<button class="button" disabled=${!manage} title=${missing} onClick=${() => setOpen(true)}>New password…</button>
       ${open && html`<${NewPassword} name=${refusal.user} close=${close} />`}`;
   }
-  return refusal.right ? html`<span class="do"><button class="button" disabled=${!manage} title=${missing} onClick=${() => setOpen(true)}>Allow this…</button></span>
+  return refusal.right ? html`<button class="button" disabled=${!manage} title=${missing} onClick=${() => setOpen(true)}>Allow this…</button>
     ${open && html`<${AllowRight} name=${refusal.user} right=${refusal.right} close=${close} />`}` : null;
 }
 
 export function Devices({ rest, query }) {
+  if (query.follow !== undefined) return html`<${PacketTrace} key=${query.follow} client=${query.follow} />`;
   if (rest) return html`<${Device} id=${rest} />`;
   const shown = query.show ?? "connected";
   const choice = html`<${Choice} label="Show" options=${SHOWN} value=${shown} choose=${(value) => go(address("devices", "", { show: value }), true)} />`;
@@ -109,6 +114,7 @@ function Device({ id }) {
           ["usually sends every", duration(device.usual_interval_s)],
         ]} />
         <div class="do">
+          <a class="button" href=${follow(device.name)}>Follow its packets</a>
           ${!absent && html`<${ActionButton} label="Disconnect" allowed=${manage} onDone=${load}
             confirm="The connection is closed. A device usually connects again at once; its session and what waits for it stay."
             action=${() => del(withQuery(path, { session: "keep" }))} />`}

@@ -99,7 +99,7 @@ function Events({ choice }) {
     </div>
     <${ErrorNote} error=${error} retry=${load} />
     ${page && (page.lines.length === 0 ? html`<div class="body"><${Empty} title="Nothing happened">Changes that users make, sign-ins, problems,
-      the link to the hub and versions of the configuration appear here, the last 1,000 since the gateway started.<//></div>`
+      the link to the hub and versions of the configuration appear here, the last 1,000, also from before a restart.<//></div>`
       : html`<${Table} lines=${page.lines} label="Table of events" />`)}
   <//>`;
 }

@@ -3,12 +3,14 @@
 import { get, post, withQuery } from "./api.js";
 import { TimeChart } from "./chart.js";
 import { html, useState } from "./html.js";
-import { ActionButton, Choice, ErrorNote, Name, Pairs, Panel, Pill, Problem } from "./parts.js";
+import { ActionButton, Choice, ErrorNote, Name, Pairs, Panel } from "./parts.js";
 import { address } from "./route.js";
 import { useSession } from "./session.js";
 import { useEvery, useNow } from "./state.js";
 import { ago, bytes, clock, counted, duration, number, rate } from "./text.js";
-import { Room, wearText } from "./room.js";
+import { Problems } from "./problems.js";
+import { Room } from "./room.js";
+import { UplinkCheck } from "./uplink_check.js";
 
 const SPANS = [["15m", "15 min"], ["24h", "24 h"], ["7d", "7 d"]];
 const EVERY_S = { "15m": 5, "24h": 30, "7d": 60 };
@@ -31,7 +33,7 @@ export function Overview({ figures: status }) {
   if (status === null) return null;
   return html`
     ${uplinkProblem(status, bridge, manage)}
-    ${(status.problems ?? []).map((problem) => html`<${Problem} key=${problem.name} problem=${problem} />`)}
+    <${Problems} problems=${status.problems ?? []} hidden=${away(status) ? [`connector ${bridge?.connectors?.[0]?.name}`] : []} />
     <${Path} status=${status} bridge=${bridge} points=${points} />
     <${ErrorNote} error=${error} />
     <div class="grid">
@@ -42,7 +44,7 @@ export function Overview({ figures: status }) {
           summary=${`${rate(recent(points.received_per_s))} arrive, ${rate(recent(points.acked_per_s))} are taken by the hub`}
           lines=${[
             { label: "arrived", values: smooth(points, points.received_per_s), tone: "c1", fill: true },
-            { label: "taken by the hub", values: smooth(points, points.acked_per_s), tone: "c3", dashed: true },
+            { label: "taken by the hub", values: smooth(points, points.acked_per_s), tone: "c3" },
           ]} />`}
       <//>
       <${Panel} title="Waiting for the hub" span=${4} extra=${html`<span class="small soft">peak ${number(peak(points))}</span>`}>
@@ -71,10 +73,12 @@ function refusals(status) {
   return refused ? html`<a class="bad-t" href=${address("devices", "", { show: "refused" })}>${number(refused)}</a>` : "0";
 }
 
+const away = (status) => ["connecting", "paused"].includes(status.uplink?.state);
+
 /** What is certain while the hub is away: nothing is lost, how long the card lasts, and how to look for the cause. */
 function uplinkProblem(status, bridge, manage) {
   const uplink = status.uplink;
-  if (!uplink || (uplink.state !== "connecting" && uplink.state !== "paused")) return null;
+  if (!away(status)) return null;
   const paused = uplink.state === "paused";
   const waiting = uplink.backlog_messages ?? 0;
   const hours = bridge?.autonomy_hours;
@@ -84,8 +88,8 @@ function uplinkProblem(status, bridge, manage) {
       <p>Nothing is lost: <b>${counted(waiting, "message")}</b> ${waiting === 1 ? "waits" : "wait"} on the card${room}.</p>
       ${!paused && uplink.last_error && html`<p class="small soft">Last attempt: <${Name}>${uplink.last_error}<//></p>`}</div>
     <p class="soft small right">since ${clock(uplink.since)}</p>
-    ${!paused && html`<p class="do"><b class="small">Next:</b> <span class="small">check the network of this gateway
-      (<code>waypost doctor</code> tries each step), and ask who runs the hub whether it is up.</span></p>`}
+    ${!paused && html`<p class="do"><b class="small">Next:</b> <span class="small">see at which step the connection fails, as
+      <code>waypost doctor</code> does; if each works, ask who runs the hub.</span></p><${UplinkCheck} />`}
     <div class="do">${paused && html`<${ActionButton} label="Resume the uplink" main allowed=${manage} action=${() => post("/api/v1/uplink/resume")} />`}
       <a class="button" href=${address("bridge")}>Details</a></div>
   </section>`;

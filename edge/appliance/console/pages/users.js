@@ -10,6 +10,7 @@ import { useEvery } from "./state.js";
 import { PagedTable } from "./table.js";
 import { counted, number, plain } from "./text.js";
 import { AllowRight, NewPassword, Secret } from "./user_changes.js";
+import { ImportUsers } from "./user_import.js";
 
 const PROFILES = [
   ["sensor", "Device: sends readings, gets its commands"],
@@ -37,16 +38,18 @@ function passwords(user) {
 export function Users({ rest, query }) {
   const session = useSession();
   const [adding, setAdding] = useState(query.add ?? null);
+  const [importing, setImporting] = useState(false);
   const [turn, setTurn] = useState(0);
   if (rest) return html`<${User} name=${rest} />`;
-  const button = html`<button class="button main" disabled=${!session.manage} title=${session.manage ? "" : "needs the right manage:#"}
-    onClick=${() => setAdding("")}>Add a user…</button>`;
+  const missing = session.manage ? "" : "needs the right manage:#";
+  const button = html`<button class="button" disabled=${!session.manage} title=${missing} onClick=${() => setImporting(true)}>Import…</button> <button class="button main" disabled=${!session.manage} title=${missing} onClick=${() => setAdding("")}>Add a user…</button>`;
   return html`${session.open && html`<p class="note-warn">This gateway requires no login: everybody may do everything, and the rights below are not checked.</p>`}
     <${Panel} title="Users" extra=${button} flush>
       <${PagedTable} key=${turn} label="users" path="/api/v1/users" items="users" columns=${COLUMNS} id=${(row) => row.name}
         empty=${html`<${Empty} title="There is no user yet">A device logs in with the name and password of a user. Add the first one above, or with
           <code>waypost user add pump7</code>.<//>`} />
     <//>
+    ${importing && html`<${ImportUsers} close=${() => { setImporting(false); setTurn(turn + 1); }} />`}
     ${adding !== null && html`<${Add} suggested=${adding} close=${() => { setAdding(null); setTurn(turn + 1); if (query.add) go(address("users"), true); }} />`}`;
 }
 
