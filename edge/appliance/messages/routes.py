@@ -157,7 +157,7 @@ class _Messages:
 
 
 def _may_send(gate: Authenticator | None, publisher: str, address: str) -> bool:
-    """Return True if a publisher may send to an address. Others than users are not judged: they came over the bridge."""
+    """Return True if a publisher may send to an address; also for one of the bridge, which is not a user here."""
     user, client = device_of(publisher), client_of(publisher)
     if gate is None or gate.open or not gate.knows(user):
         return True

@@ -1,4 +1,4 @@
-"""AMQP 1.0 frames in words: performatives and SASL, without credentials, and without bodies unless a trace requests them."""
+"""AMQP 1.0 frames in words: performatives and SASL, without credentials, and with bodies only on request."""
 
 from __future__ import annotations
 

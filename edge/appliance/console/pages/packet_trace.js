@@ -66,8 +66,8 @@ export function PacketTrace({ client }) {
         ${TIMES.map(([seconds, text]) => html`<option key=${seconds} value=${seconds}>${text}</option>`)}</select></label>
       <label class="check"><input type="checkbox" checked=${draft.payload} disabled=${busy} onChange=${(event) => set({ payload: event.target.checked })} /> Show payloads</label>
       ${busy
-        ? html`<button type="button" class="button" onClick=${() => { setFollowed(null); setState("You ended the trace."); }}>Stop</button>`
-        : html`<button class="button main" disabled=${!manage} title=${manage ? "" : "needs the right manage:#"}>Follow</button>`}
+        ? html`<button key="stop" type="button" class="button" onClick=${() => { setFollowed(null); setState("You ended the trace."); }}>Stop</button>`
+        : html`<button key="follow" class="button main" disabled=${!manage} title=${manage ? "" : "needs the right manage:#"}>Follow</button>`}
       <button type="button" class="button" disabled=${lines.length === 0} onClick=${() => saveText(`trace-${draft.client}.txt`, lines.map(asText).join(""))}>Download</button>
     </form>
     <p class="small soft" role="status">${state || `It ends by itself, at the latest after ${number(KEPT)} events. Passwords are never shown; payloads only where you may receive them.`}

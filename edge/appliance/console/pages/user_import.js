@@ -60,8 +60,8 @@ export function ImportUsers({ close }) {
     <${ErrorNote} error=${error} />
     ${plan && html`<${Plan} plan=${plan} />`}
     <div class="do"><button class="button ${plan && !plan.faults_total && changes ? "" : "main"}" disabled=${!table.trim()}>Check</button>
-      ${plan && plan.faults_total === 0 && changes > 0 && html`<button type="button" class="button main" onClick=${apply}>Add ${number(plan.added.length)}, change ${number(plan.changed.length)}</button>`}
-      <button type="button" class="button" onClick=${close}>Cancel</button></div>
+      ${plan && plan.faults_total === 0 && changes > 0 && html`<button key="apply" type="button" class="button main" onClick=${apply}>Add ${number(plan.added.length)}, change ${number(plan.changed.length)}</button>`}
+      <button key="cancel" type="button" class="button" onClick=${close}>Cancel</button></div>
   </form><//>`;
 }
 
