@@ -2,6 +2,7 @@
 
 import { get, post, withQuery } from "./api.js";
 import { TimeChart } from "./chart.js";
+import { lazy } from "./frame.js";
 import { html, useState } from "./html.js";
 import { ActionButton, Choice, ErrorNote, Name, Pairs, Panel } from "./parts.js";
 import { address } from "./route.js";
@@ -10,8 +11,8 @@ import { useEvery, useNow } from "./state.js";
 import { ago, bytes, clock, counted, duration, number, rate } from "./text.js";
 import { Problems } from "./problems.js";
 import { Room } from "./room.js";
-import { UplinkCheck } from "./uplink_check.js";
 
+const UplinkCheck = lazy(() => import("./uplink_check.js"), "UplinkCheck"); // only while the hub is away
 const SPANS = [["15m", "15 min"], ["24h", "24 h"], ["7d", "7 d"]];
 const EVERY_S = { "15m": 5, "24h": 30, "7d": 60 };
 
@@ -88,8 +89,7 @@ function uplinkProblem(status, bridge, manage) {
       <p>Nothing is lost: <b>${counted(waiting, "message")}</b> ${waiting === 1 ? "waits" : "wait"} on the card${room}.</p>
       ${!paused && uplink.last_error && html`<p class="small soft">Last attempt: <${Name}>${uplink.last_error}<//></p>`}</div>
     <p class="soft small right">since ${clock(uplink.since)}</p>
-    ${!paused && html`<p class="do"><b class="small">Next:</b> <span class="small">see at which step the connection fails, as
-      <code>waypost doctor</code> does; if each works, ask who runs the hub.</span></p><${UplinkCheck} />`}
+    ${!paused && html`<p class="do"><b class="small">Next:</b> <span class="small">see at which step the connection fails (<code>waypost doctor</code> tries the same); if each works, ask who runs the hub.</span></p><${UplinkCheck} />`}
     <div class="do">${paused && html`<${ActionButton} label="Resume the uplink" main allowed=${manage} action=${() => post("/api/v1/uplink/resume")} />`}
       <a class="button" href=${address("bridge")}>Details</a></div>
   </section>`;
