@@ -92,7 +92,7 @@ def run(
     from cloud.hub.configuration import HubSettings, load
     from cloud.hub.enrolment.files import Enroller, machine_names
     from cloud.hub.memory import hide_pandas
-    from cloud.hub.server import HubConfiguration, HubError
+    from cloud.hub.opening import HubConfiguration, HubError
     from cloud.hub.server import run as serve
     from edge.broker.listeners.endpoints import remove_endpoints
     from edge.output.logs import write_to_stderr

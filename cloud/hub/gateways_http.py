@@ -20,15 +20,14 @@ from starlette.responses import Response
 
 from cloud.hub.committer import Committer
 from cloud.hub.fleet_view import SeenGateway
-from cloud.hub.json_http import NOT_KEPT, json_response
+from cloud.hub.json_http import answered, json_response
 from cloud.hub.labels import format_labels
 from cloud.hub.limits import SAVED_VIEWS_MAX, VIEW_BYTES_MAX
 from cloud.hub.registry.views import SavedView
 from cloud.hub.scope import scope_of
-from cloud.lake.faults import RegistryError
 from edge.broker.http.access import HttpAccess
-from edge.broker.http.application import Answer
 from edge.broker.http.body import read_body
+from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.output.text import cell
@@ -52,7 +51,7 @@ class ViewRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def csv_response(gateways: Sequence[SeenGateway]) -> Response:
     """Return gateways as a CSV file."""
     text = "".join(_lines(gateways))
-    headers = {**NOT_KEPT, "Content-Disposition": 'attachment; filename="gateways.csv"'}
+    headers = {**NEVER_CACHED, "Content-Disposition": 'attachment; filename="gateways.csv"'}
     return Response(text, media_type="text/csv", headers=headers)
 
 
@@ -89,26 +88,14 @@ def view_routes(committer: Committer, access: HttpAccess) -> list[HttpRoute]:
     """Return the routes of saved views."""
     api = _ViewApi(committer, access)
     return [
-        HttpRoute(VIEWS, _answered(api.all), methods=PURE),
-        HttpRoute(VIEWS + "/{name}", _answered(api.put), methods=("PUT",)),
-        HttpRoute(VIEWS + "/{name}", _answered(api.delete), methods=("DELETE",)),
+        HttpRoute(VIEWS, answered(api.all), methods=PURE),
+        HttpRoute(VIEWS + "/{name}", answered(api.put), methods=("PUT",)),
+        HttpRoute(VIEWS + "/{name}", answered(api.delete), methods=("DELETE",)),
     ]
 
 
-def _answered(answer: Answer) -> Answer:
-    async def behind(request: Request) -> Response:
-        try:
-            return await answer(request)
-        except RequestRefused as refused:
-            return refused.response()
-        except RegistryError as error:
-            return RequestRefused(503, str(error)).response()
-
-    return behind
-
-
 class _ViewApi:
-    """Endpoints. Every method raises what `_answered` translates."""
+    """Endpoints. Every method raises what `answered` translates."""
 
     def __init__(self, committer: Committer, access: HttpAccess) -> None:
         self._committer = committer

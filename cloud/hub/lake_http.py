@@ -20,20 +20,19 @@ read. Times are milliseconds since 1970, UTC. A table that no job has made yet h
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from cloud.hub.committer import Committer
 from cloud.hub.fleet import FleetState
-from cloud.hub.json_http import NOT_KEPT, json_response
+from cloud.hub.json_http import answered
 from cloud.hub.limits import SPANS_SENT_MAX
 from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.scope import Scope, require_fleet, scope_of
-from cloud.lake.faults import RegistryError
-from cloud.reader.client import LakeReader, ReadBusy, ReadFailed, ReadTableMissing, ReadUnreadable
+from cloud.reader.client import LakeReader
 from cloud.reader.limits import DAYS_MAX, HOURS_DAYS_MAX, POINTS_MAX, PROOF_S_MAX, ROWS_DEFAULT, SERIES_DAYS
 from cloud.reader.requests import (
     CompletenessDays,
@@ -50,6 +49,7 @@ from cloud.reader.requests import (
     choose_rollup,
 )
 from edge.broker.http.access import HttpAccess
+from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 
@@ -59,8 +59,6 @@ _DAY_MS: Final = 86_400_000
 _NUMBER_DIGITS_MAX: Final = 15
 _PARAMETERS: Final = frozenset(("tenant", "begin", "end", "sort", "q", "after", "limit", "format", "points"))
 """Parameters of a read of rows; others are columns with the wanted value."""
-_NO_ROWS: Final[dict[str, Any]] = {"version": None, "written_at": None, "columns": {}, "total": 0, "next": None}
-"""Answer about a table that no job has made."""
 _NAME: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -70,36 +68,20 @@ def lake_routes(
     """Return the routes of this module."""
     api = _LakeApi(reader, access, fleet, committer, now_us)
     return [
-        HttpRoute(GOLD, _answered(api.tables), methods=PURE),
-        HttpRoute(GOLD + "/series", _answered(api.series), methods=PURE),
-        HttpRoute(GOLD + "/{table}", _answered(api.rows), methods=PURE),
-        HttpRoute(COMPLETENESS, _answered(api.days), methods=PURE),
-        HttpRoute(COMPLETENESS + "/{gateway:path}", _answered(api.hours), methods=PURE),
-        HttpRoute("/api/v1/statements", _answered(api.statements), methods=PURE),
-        HttpRoute("/api/v1/proof/{gateway:path}", _answered(api.proof), methods=PURE),
-        HttpRoute("/api/v1/lake", _answered(api.lake), methods=PURE),
-        HttpRoute("/api/v1/quarantine", _answered(api.quarantine), methods=PURE),
+        HttpRoute(GOLD, answered(api.tables), methods=PURE),
+        HttpRoute(GOLD + "/series", answered(api.series), methods=PURE),
+        HttpRoute(GOLD + "/{table}", answered(api.rows), methods=PURE),
+        HttpRoute(COMPLETENESS, answered(api.days), methods=PURE),
+        HttpRoute(COMPLETENESS + "/{gateway:path}", answered(api.hours), methods=PURE),
+        HttpRoute("/api/v1/statements", answered(api.statements), methods=PURE),
+        HttpRoute("/api/v1/proof/{gateway:path}", answered(api.proof), methods=PURE),
+        HttpRoute("/api/v1/lake", answered(api.lake), methods=PURE),
+        HttpRoute("/api/v1/quarantine", answered(api.quarantine), methods=PURE),
     ]
 
 
-def _answered(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    async def behind(request: Request) -> Response:
-        try:
-            return await answer(request)
-        except RequestRefused as refused:
-            return refused.response()
-        except ReadTableMissing as missing:  # no error: analytics have not run, and the page says so
-            return json_response({**_NO_ROWS, "missing": str(missing)})
-        except (ReadBusy, ReadUnreadable, RegistryError) as error:
-            return RequestRefused(503, str(error)).response()
-        except ReadFailed as error:
-            return RequestRefused(400, str(error)).response()
-
-    return behind
-
-
 class _LakeApi:
-    """Endpoints. Every method raises what `_answered` translates."""
+    """Endpoints. Every method raises what `answered` translates."""
 
     def __init__(
         self,
@@ -241,9 +223,9 @@ def _number(request: Request, name: str, default: int, most: int) -> int:
 
 
 def _document(body: bytes) -> Response:
-    return Response(body, media_type="application/json", headers=NOT_KEPT)
+    return Response(body, media_type="application/json", headers=NEVER_CACHED)
 
 
 def _file(body: bytes, name: str, media_type: str) -> Response:
-    headers = {**NOT_KEPT, "content-disposition": f'attachment; filename="{name}"'}
+    headers = {**NEVER_CACHED, "content-disposition": f'attachment; filename="{name}"'}
     return Response(body, media_type=media_type, headers=headers)

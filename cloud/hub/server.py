@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple
 
 import sqlalchemy as sa
 import uvloop
 from starlette.applications import Starlette
-from starlette.types import ASGIApp
 
 from bridge.downlink import Downlink, DownlinkSource
 from bridge.engine import Engine
 from bridge.enrolment import ALPN
-from bridge.hidden import hides
 from bridge.hub_addresses import COMMANDS, DESIRED
 from bridge.intake import Intake
 from bridge.resources.endpoint import ListenEndpoint
@@ -44,48 +38,36 @@ from cloud.hub.copies import Copies
 from cloud.hub.data import DataError, data_directory, require_unheld, writer_id
 from cloud.hub.desired.http import routes as desired_routes
 from cloud.hub.desired.service import DesiredConfigurations
-from cloud.hub.enrolment.authority import OwnAuthority
 from cloud.hub.enrolment.files import (
     FOLDER,
     AuthorityFileError,
-    Enroller,
     ServerCertificate,
-    connect_registration,
-    load_authority,
 )
 from cloud.hub.enrolment.http import routes as enrolment_routes
-from cloud.hub.enrolment.registration import Registration
 from cloud.hub.enrolment.revocation_record import RevocationRecord
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.enrolment.token_http import routes as token_routes
 from cloud.hub.fleet import FleetState
 from cloud.hub.fleet_view import FleetViews
-from cloud.hub.groups import Key
 from cloud.hub.health import HubHealth
+from cloud.hub.http_listener import serve_http
 from cloud.hub.lake_http import lake_routes
 from cloud.hub.lander import Lander
 from cloud.hub.limits import SHUTDOWN_S
 from cloud.hub.memory import COLLECTED
 from cloud.hub.metrics import Metrics
-from cloud.hub.older_copy import OlderCopyNotice, OlderCopySign
+from cloud.hub.older_copy import OlderCopyNotice
+from cloud.hub.opening import LAKE, REGISTRY, HubConfiguration, HubError, ListenerCredentials, OpenedHub, open_data
 from cloud.hub.peers import DEFAULT_TENANT, HubPeer, PeerKind, tenants_of
-from cloud.hub.registry.directory import GatewayRecord
-from cloud.hub.registry.faults import RegistryUnreachable
 from cloud.hub.registry.location import sqlite_url
-from cloud.hub.registry.registry import Registry
 from cloud.hub.scope import OPERATOR_RULES, may_operate
 from cloud.hub.service import HubService, ignore_report
 from cloud.hub.spaces import Spaces, TenantSpace
-from cloud.hub.tenants import Tenants
-from cloud.lake.contract import contract
-from cloud.lake.delta import DeltaLake
-from cloud.lake.faults import CannotLand, RegistryError
-from cloud.lake.landing import Landing
-from cloud.lake.limits import GATHER_MS_DEFAULT
-from cloud.place.place import LakePlace, place_of
+from cloud.lake.faults import RegistryError
+from cloud.place.place import place_of
 from cloud.reader.client import LakeReader
 from edge.broker.amqp.session import AmqpSession
-from edge.broker.configuration import AuthenticationMode, TlsListener, TokenIssuer
+from edge.broker.configuration import AuthenticationMode
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.guard import Guard
 from edge.broker.http.peer import HttpPeer
@@ -95,13 +77,8 @@ from edge.broker.http.traced import TracedRequests
 from edge.broker.limits import CERTIFICATES_CHECK_S
 from edge.broker.listeners.frames import Frames
 from edge.broker.listeners.heap import collect_seldom
-from edge.broker.listeners.secure import Admit
 from edge.broker.listeners.tcp import ListenError, require_free
 from edge.broker.listeners.tls import Certificates, TlsError
-from edge.broker.listeners.web.bound_socket import BoundSocket
-from edge.broker.listeners.web.connection import Upgrade
-from edge.broker.listeners.web.server import ServeError, WebServer
-from edge.broker.listeners.wrong_port import WrongPortReporter
 from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.credentials import CredentialsError, CredentialSnapshot
 from edge.broker.security.followed_users import FollowedUsers
@@ -116,12 +93,6 @@ from edge.output.logs import unhandled
 
 log = logging.getLogger(__name__)
 
-REGISTRY = "registry.db"
-"""Registry file in the data directory, if no other registry is configured."""
-
-LAKE = "lake"
-"""Folder of the lake in the data directory, if no other place is configured."""
-
 STOPPING = "the hub stops"
 """Reason for paused sockets during shutdown: new data would not be answered."""
 
@@ -130,69 +101,6 @@ HEALTH_EVERY_S = 5.0
 
 FAREWELL_S = 1.0
 """Maximum wait for the last acknowledgements to be written."""
-
-
-class HubError(Exception):
-    """The hub cannot start; the message says why and what to do, on one line."""
-
-    def __init__(self, message: str, *, unreachable: bool = False) -> None:
-        """`unreachable`: a server that the hub needs does not answer."""
-        super().__init__(message)
-        self.unreachable = unreachable
-
-
-@hides("registry")
-@dataclass(frozen=True, slots=True)
-class HubConfiguration:
-    """Configuration of a hub process. `registry`: None for SQLite in the data directory."""
-
-    data: Path
-    amqp: ListenEndpoint
-    http: ListenEndpoint
-    dev: bool
-    gather_ms: int = GATHER_MS_DEFAULT
-    registry: sa.URL | None = None
-    tls: TlsListener | None = None
-    """Certificate of the listeners; None without TLS, or for the hub's own certificate."""
-    enroller: Enroller | None = None
-    """None if gateways cannot enrol: development mode, or certificates of another authority."""
-    tenants: Tenants = field(default_factory=Tenants)
-    """Quotas of the tenants."""
-    lake: LakePlace | None = None
-    """None for a folder of the data directory."""
-    oidc: TokenIssuer | None = None
-    """Issuer of the users' tokens; None if they have passwords."""
-
-
-class ListenerCredentials(NamedTuple):
-    """Authority, certificate and registration of a hub with enrolment."""
-
-    authority: OwnAuthority
-    server: ServerCertificate
-    registration: Registration | None
-    """None if the hub's own authority signs the gateways' certificates."""
-
-
-class OpenedHub(NamedTuple):
-    """Open data directory. Registry and landing are for the thread that opened them."""
-
-    registry: Registry
-    landing: Landing
-    gateways: Sequence[GatewayRecord]
-    """Gateways known when it was opened."""
-    landed_of_forgotten: Mapping[Key, int]
-    """Messages in the lake of forgotten gateways."""
-    own: ListenerCredentials | None = None
-    """Set if gateways can enrol."""
-
-
-class Served(NamedTuple):
-    """Running HTTP server."""
-
-    endpoint: ListenEndpoint
-    """Address it listens on."""
-    admit: Admit
-    """Accepts connections of another listener with clients that negotiated HTTP."""
 
 
 class HubServer:
@@ -580,82 +488,6 @@ class HubServer:
     def _opened_space(self, space: TenantSpace) -> None:
         """Take the commands that applications send in this space."""
         CommandEntry(space, self._commands.send)
-
-
-def open_data(configuration: HubConfiguration) -> OpenedHub:
-    """Open and recover registry and lake of a data directory. Raises `HubError`, `DataError`. Blocks."""
-    data = configuration.data
-    try:
-        own = own_credentials(data, configuration.enroller) if configuration.enroller is not None else None
-        registry = Registry(configuration.registry or sqlite_url(data / REGISTRY), writer_id(data))
-        try:
-            versions = {table: registry.commits.confirmed_version(table) for table in contract().tables}
-            lake = DeltaLake(configuration.lake or data / LAKE, durable_versions=versions)
-            registry.commits.write_to(lake)
-            if registry.commits.is_older_copy:
-                OlderCopyNotice(data).add(OlderCopySign.LAKE)
-            registry.directory.mark_all_disconnected()
-            known = registry.directory
-            landing = Landing(lake, registry.commits)
-            return OpenedHub(registry, landing, known.gateways(), known.landed_of_forgotten(), own)
-        except BaseException:
-            registry.close()
-            raise
-    except AuthorityFileError as error:
-        raise HubError(str(error)) from error
-    except CannotLand as error:
-        raise HubError(f"{data}: {error}", unreachable=isinstance(error, RegistryUnreachable)) from error
-
-
-def own_credentials(data: Path, enroller: Enroller) -> ListenerCredentials:
-    """Load the authority and the hub's own certificate; create missing ones. Raises `AuthorityFileError`."""
-    authority = load_authority(data, enroller.authority_files, time.time())
-    authority.name_hub(frozenset(str(name).lower() for name in enroller.names), enroller.ocsp_url)
-    registration = connect_registration(data, authority, enroller.est) if enroller.est is not None else None
-    clients = registration.file if registration is not None else None
-    server = ServerCertificate(data, authority, enroller.names, clients)
-    server.keep(time.time())
-    return ListenerCredentials(authority, server, registration)
-
-
-@contextlib.asynccontextmanager
-async def serve_http(
-    app: ASGIApp,
-    endpoint: ListenEndpoint,
-    certificates: Certificates | None,
-    upgrade: Upgrade,
-    wrong_port: WrongPortReporter,
-) -> AsyncIterator[Served]:
-    """Serve the application while the context lasts, with TLS if there are certificates.
-
-    `upgrade` gets connections that ask for WebSocket; `wrong_port` learns the HTTP port. Raises `ListenError`.
-
-    A client certificate names a gateway and authenticates no user: names of gateways and of users are separate.
-    """
-    try:
-        listening = socket.create_server(
-            (endpoint.host, endpoint.port), family=socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
-        )
-    except OSError as error:
-        why = "the port is in use; stop the other program or choose another port (0 picks a free one)"
-        reason = why if error.errno == errno.EADDRINUSE else error.strerror
-        raise ListenError(f"http: cannot listen on {endpoint}: {reason}") from error
-    host, port = listening.getsockname()[:2]
-    wrong_port.add_listener("http", port, protocol="HTTP", tls=certificates is not None)
-    web = WebServer(
-        app,
-        [BoundSocket(listening, certificates)],
-        identify=lambda _certificate: None,
-        upgrade=upgrade,
-        wrong_port=wrong_port,
-    )
-    try:
-        await web.start()
-        yield Served(ListenEndpoint(host, port), lambda _identity: web.admit_secure(None))
-    except ServeError as error:
-        raise ListenError(f"http: {error}") from error
-    finally:
-        await web.stop()
 
 
 def run(configuration: HubConfiguration, ready: Callable[[ListenEndpoint, ListenEndpoint], None]) -> None:

@@ -42,7 +42,7 @@ def operator(fleet: EnrolledFleet) -> HubOperator:
 
 
 def plan(operator: HubOperator, selector: str, body: bytes) -> dict[str, Any]:
-    answer = operator.send("POST", f"configurations/plan?selector={selector}", body, YAML)
+    answer = operator.send("POST", f"plans?selector={selector}", body, YAML)
     assert answer.status == HTTPStatus.OK, answer
     return dict(answer.document)
 
@@ -80,7 +80,7 @@ class TestPlan:
         [("site%3D", ADDRESS, 400), ("site%3Dlyon", b"kind: Unknown", 400), ("", ADDRESS, 400)],
     )
     def test_mistakes_are_refused(self, operator: HubOperator, selector: str, body: bytes, wanted: int) -> None:
-        answer = operator.send("POST", f"configurations/plan?selector={selector}", body, YAML)
+        answer = operator.send("POST", f"plans?selector={selector}", body, YAML)
         assert answer.status == wanted, answer
 
 

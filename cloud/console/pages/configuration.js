@@ -93,7 +93,7 @@ function Editor({ selector }) {
   async function check() {
     setError(null);
     try {
-      setPlan(await sendYaml(withQuery(`${PATH}/plan`, query), draft.text));
+      setPlan(await sendYaml(withQuery("/api/v1/plans", query), draft.text));
     } catch (failed) {
       setPlan(null);
       setError(failed);

@@ -23,7 +23,6 @@ from __future__ import annotations
 import re
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -55,12 +54,11 @@ from cloud.hub.alerts.limits import (
 )
 from cloud.hub.alerts.receivers import ReceiverSettings, WebhookSettings, make_secret
 from cloud.hub.alerts.rules import BY_NAME, RULES, AlertSeverity
-from cloud.hub.alerts.service import AlertsNotReady, HubAlerts
-from cloud.hub.json_http import json_response
-from cloud.hub.labels import LabelError, parse_selector
+from cloud.hub.alerts.service import HubAlerts
+from cloud.hub.json_http import answered, json_response
+from cloud.hub.labels import parse_selector
 from cloud.hub.registry.alerts import AlertFilter, AlertRecord, MuteRecord, ReceiverRecord, RuleSettings
 from cloud.hub.scope import FLEET, Scope, scope_of
-from cloud.lake.faults import RegistryError
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
 from edge.broker.http.queries import limit_of
@@ -119,37 +117,23 @@ def routes(alerts: HubAlerts, access: HttpAccess) -> list[HttpRoute]:
     """Return the routes of this module."""
     api = _AlertApi(alerts, access)
     return [
-        HttpRoute(ALERTS, _answered(api.page), methods=PURE),
-        HttpRoute(ALERTS + "/{id}", _answered(api.one), methods=PURE),
-        HttpRoute(ALERTS + "/{id}/acknowledge", _answered(api.acknowledge), methods=("POST",)),
-        HttpRoute(ALERT_RULES, _answered(api.rules), methods=PURE),
-        HttpRoute(ALERT_RULES + "/{rule}", _answered(api.change_rule), methods=("PATCH",)),
-        HttpRoute(MUTES, _answered(api.mutes), methods=PURE),
-        HttpRoute(MUTES, _answered(api.mute), methods=("POST",)),
-        HttpRoute(MUTES + "/{id}", _answered(api.unmute), methods=("DELETE",)),
-        HttpRoute(RECEIVERS, _answered(api.receivers), methods=PURE),
-        HttpRoute(RECEIVERS + "/{name}", _answered(api.put_receiver), methods=("PUT",)),
-        HttpRoute(RECEIVERS + "/{name}", _answered(api.delete_receiver), methods=("DELETE",)),
-        HttpRoute(RECEIVERS + "/{name}/test", _answered(api.test_receiver), methods=("POST",)),
+        HttpRoute(ALERTS, answered(api.page), methods=PURE),
+        HttpRoute(ALERTS + "/{id}", answered(api.one), methods=PURE),
+        HttpRoute(ALERTS + "/{id}/acknowledge", answered(api.acknowledge), methods=("POST",)),
+        HttpRoute(ALERT_RULES, answered(api.rules), methods=PURE),
+        HttpRoute(ALERT_RULES + "/{rule}", answered(api.change_rule), methods=("PATCH",)),
+        HttpRoute(MUTES, answered(api.mutes), methods=PURE),
+        HttpRoute(MUTES, answered(api.mute), methods=("POST",)),
+        HttpRoute(MUTES + "/{id}", answered(api.unmute), methods=("DELETE",)),
+        HttpRoute(RECEIVERS, answered(api.receivers), methods=PURE),
+        HttpRoute(RECEIVERS + "/{name}", answered(api.put_receiver), methods=("PUT",)),
+        HttpRoute(RECEIVERS + "/{name}", answered(api.delete_receiver), methods=("DELETE",)),
+        HttpRoute(RECEIVERS + "/{name}/test", answered(api.test_receiver), methods=("POST",)),
     ]
 
 
-def _answered(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    async def behind(request: Request) -> Response:
-        try:
-            return await answer(request)
-        except RequestRefused as refused:
-            return refused.response()
-        except LabelError as error:
-            return RequestRefused(400, str(error)).response()
-        except (AlertsNotReady, RegistryError) as error:
-            return RequestRefused(503, str(error)).response()
-
-    return behind
-
-
 class _AlertApi:
-    """Endpoints. Every method raises what `_answered` translates."""
+    """Endpoints. Every method raises what `answered` translates."""
 
     def __init__(self, alerts: HubAlerts, access: HttpAccess) -> None:
         self._alerts = alerts

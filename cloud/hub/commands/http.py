@@ -17,7 +17,7 @@ Reading needs the right to view.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
@@ -26,20 +26,17 @@ from starlette.responses import Response
 
 from cloud.hub.commands.documents import (
     CommandDocument,
-    InvalidCommand,
     check_command,
     command_document,
     outlook_document,
 )
 from cloud.hub.commands.limits import DOCUMENT_BYTES_MAX, PAGE_MAX, SELECTED_COMMANDS_MAX, WAIT_S_MAX
-from cloud.hub.commands.service import CommandsBusy, Draft, HubCommands
-from cloud.hub.json_http import message_response
-from cloud.hub.labels import LabelError, LabelSelector, parse_selector
+from cloud.hub.commands.service import Draft, HubCommands
+from cloud.hub.json_http import answered, message_response
+from cloud.hub.labels import LabelSelector, parse_selector
 from cloud.hub.peers import DEFAULT_TENANT, InvalidPeer, PeerKind, parse_user
 from cloud.hub.registry.commands import CancelTooLate, CommandFilter, CommandOutlook, CommandRefused, CommandState
-from cloud.hub.registry.commands import CommandRefusal as Why
 from cloud.hub.scope import FLEET, scope_of
-from cloud.lake.faults import RegistryError
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
 from edge.broker.http.refusal import RequestRefused
@@ -48,7 +45,6 @@ from edge.broker.model.authorization import Grant, Operation
 
 PATH: Final = "/api/v1/commands"
 IDEMPOTENCY_KEY: Final = "idempotency-key"
-_STATUS: Final = {Why.NO_GATEWAY: 404, Why.FULL: 429, Why.TENANT_FULL: 429, Why.OTHER_CONTENT: 422}
 _STATES: Final = [state.value for state in CommandState]
 
 
@@ -61,26 +57,12 @@ def routes(commands: HubCommands, access: HttpAccess) -> list[HttpRoute]:
     """Return the routes of this module."""
     api = _CommandApi(commands, access)
     return [
-        HttpRoute(PATH, _answered(api.send), methods=("POST",)),
-        HttpRoute(PATH, _answered(api.page), methods=PURE),
-        HttpRoute(PATH + "/rehearsal", _answered(api.rehearse), methods=("POST",)),
-        HttpRoute(PATH + "/{id}", _answered(api.one), methods=PURE),
-        HttpRoute(PATH + "/{id}", _answered(api.cancel), methods=("DELETE",)),
+        HttpRoute(PATH, answered(api.send), methods=("POST",)),
+        HttpRoute(PATH, answered(api.page), methods=PURE),
+        HttpRoute(PATH + "/rehearsal", answered(api.rehearse), methods=("POST",)),
+        HttpRoute(PATH + "/{id}", answered(api.one), methods=PURE),
+        HttpRoute(PATH + "/{id}", answered(api.cancel), methods=("DELETE",)),
     ]
-
-
-def _answered(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    async def behind(request: Request) -> Response:
-        try:
-            return await answer(request)
-        except RequestRefused as refused:
-            return refused.response()
-        except CommandRefused as refused:
-            return RequestRefused(_STATUS[refused.why], str(refused)).response()
-        except (CommandsBusy, RegistryError) as error:
-            return RequestRefused(503, str(error)).response()
-
-    return behind
 
 
 class _CommandApi:
@@ -143,11 +125,8 @@ class _CommandApi:
                 return await self._send_selected(request, grant, document)
             tenant = _tenant_of(grant, request, address_of(document.gateway, document.device))
             key = request.headers.get(IDEMPOTENCY_KEY)
-            try:
-                made = check_command(document, tenant, grant.user if grant is not None else "", key=key)
-                sent = await self._commands.send(made)
-            except InvalidCommand as error:
-                raise RequestRefused(400, str(error)) from None
+            made = check_command(document, tenant, grant.user if grant is not None else "", key=key)
+            sent = await self._commands.send(made)
         return message_response(command_document(sent), 202)
 
     async def cancel(self, request: Request) -> Response:
@@ -196,21 +175,15 @@ _ANY: Final = "any"
 
 
 def _checked(document: CommandDocument, tenant: str, by: str, gateway: str) -> Draft:
-    """Return the command for one gateway. Raises `RequestRefused`."""
-    try:
-        return check_command(msgspec.structs.replace(document, gateway=gateway, selector=""), tenant, by)
-    except InvalidCommand as error:
-        raise RequestRefused(400, str(error)) from None
+    """Return the command for one gateway. Raises `InvalidCommand`."""
+    return check_command(msgspec.structs.replace(document, gateway=gateway, selector=""), tenant, by)
 
 
 def _chosen(document: CommandDocument) -> Collection[str] | LabelSelector:
-    """Return the gateways of a command. Raises `RequestRefused`."""
+    """Return the gateways of a command. Raises `RequestRefused`, `LabelError`."""
     if bool(document.selector) is bool(document.gateway):
         raise RequestRefused(400, "name a gateway, or a selector of gateways")
-    try:
-        return parse_selector(document.selector) if document.selector else (document.gateway,)
-    except LabelError as error:
-        raise RequestRefused(400, str(error)) from None
+    return parse_selector(document.selector) if document.selector else (document.gateway,)
 
 
 def _scope_of_sender(grant: Grant | None, request: Request, document: CommandDocument) -> str:

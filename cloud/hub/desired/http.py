@@ -3,7 +3,7 @@
 ``GET  /api/v1/configurations``                         gateways (wanted, in force, errors) and selectors
 ``POST /api/v1/configurations?selector=SELECTOR``       YAML: configuration of gateways with these labels, also later
 ``DELETE /api/v1/configurations?selector=SELECTOR``     end that
-``POST /api/v1/configurations/plan?selector=SELECTOR``  YAML: what that would do; nothing is changed
+``POST /api/v1/plans?selector=SELECTOR``                YAML: what that would do; nothing is changed
 ``GET  /api/v1/selectors``                              configurations of selectors, the latest first, with counts;
                                                         ``?selector=``: one with its YAML, without secrets
 ``GET  /api/v1/configurations/<gateway>``               one gateway with its versions, without secrets
@@ -23,17 +23,16 @@ Reading needs the right to view.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bridge.desired import CONFIRM_S, DesiredError
+from bridge.desired import CONFIRM_S
 from bridge.resources.diff import masked
 from bridge.resources.document import SOURCE_BYTES_MAX
-from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import parse, to_yaml
 from cloud.hub.desired.making import (
     ConfigurationTables,
@@ -49,17 +48,16 @@ from cloud.hub.desired.making import (
     start_rollout,
 )
 from cloud.hub.desired.planned import plan_document, selector_rows
-from cloud.hub.desired.service import DesiredConfigurations, NotReady
+from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.desired.shown import gateway_row, member_row, rollout_row, selector_row, version_row
-from cloud.hub.json_http import json_response
-from cloud.hub.labels import Changes, LabelError, LabelSelector, parse_selector, validate_labels
+from cloud.hub.json_http import answered, json_response
+from cloud.hub.labels import Changes, LabelSelector, parse_selector, validate_labels
 from cloud.hub.limits import LABELS_BYTES_MAX
 from cloud.hub.peers import DEFAULT_TENANT
-from cloud.hub.registry.configurations import UnknownGateway, WantedConfiguration
-from cloud.hub.registry.rollouts import RolloutError, Rollouts
-from cloud.hub.rollout import RolloutPace, WavesError
+from cloud.hub.registry.configurations import WantedConfiguration
+from cloud.hub.registry.rollouts import Rollouts
+from cloud.hub.rollout import RolloutPace
 from cloud.hub.scope import scope_of
-from cloud.lake.faults import RegistryError
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
 from edge.broker.http.refusal import RequestRefused
@@ -71,56 +69,32 @@ CONFIGURATIONS: Final = "/api/v1/configurations"
 SELECTORS: Final = "/api/v1/selectors"
 ROLLOUTS: Final = "/api/v1/rollouts"
 LABELS: Final = "/api/v1/labels"
-_STATUS: Final[dict[type[Exception], int]] = {
-    DesiredError: 400,
-    WavesError: 400,
-    LabelError: 400,
-    UnknownGateway: 404,
-    RolloutError: 409,
-    NotReady: 503,
-}
+PLANS: Final = "/api/v1/plans"
 
 
 def routes(desired: DesiredConfigurations, access: HttpAccess) -> list[HttpRoute]:
     """Return the routes of this module."""
     api = _DesiredApi(desired, access)
     return [
-        HttpRoute(CONFIGURATIONS, _answered(api.gateways), methods=PURE),
-        HttpRoute(CONFIGURATIONS, _answered(api.post_selector), methods=("POST",)),
-        HttpRoute(CONFIGURATIONS, _answered(api.delete_selector), methods=("DELETE",)),
-        HttpRoute(CONFIGURATIONS + "/plan", _answered(api.plan), methods=("POST",)),
-        HttpRoute(SELECTORS, _answered(api.selectors), methods=PURE),
-        HttpRoute(CONFIGURATIONS + "/{gateway}", _answered(api.gateway), methods=PURE),
-        HttpRoute(CONFIGURATIONS + "/{gateway}", _answered(api.post_configuration), methods=("POST",)),
-        HttpRoute(CONFIGURATIONS + "/{gateway}/rollback", _answered(api.roll_back), methods=("POST",)),
-        HttpRoute(ROLLOUTS, _answered(api.rollouts), methods=PURE),
-        HttpRoute(ROLLOUTS, _answered(api.begin), methods=("POST",)),
-        HttpRoute(ROLLOUTS + "/{id}", _answered(api.rollout), methods=PURE),
-        HttpRoute(ROLLOUTS + "/{id}/{step}", _answered(api.step), methods=("POST",)),
-        HttpRoute(LABELS, _answered(api.labels), methods=PURE),
-        HttpRoute(LABELS + "/{gateway}", _answered(api.label), methods=("PATCH",)),
+        HttpRoute(CONFIGURATIONS, answered(api.gateways), methods=PURE),
+        HttpRoute(CONFIGURATIONS, answered(api.post_selector), methods=("POST",)),
+        HttpRoute(CONFIGURATIONS, answered(api.delete_selector), methods=("DELETE",)),
+        HttpRoute(PLANS, answered(api.plan), methods=("POST",)),
+        HttpRoute(SELECTORS, answered(api.selectors), methods=PURE),
+        HttpRoute(CONFIGURATIONS + "/{gateway}", answered(api.gateway), methods=PURE),
+        HttpRoute(CONFIGURATIONS + "/{gateway}", answered(api.post_configuration), methods=("POST",)),
+        HttpRoute(CONFIGURATIONS + "/{gateway}/rollback", answered(api.roll_back), methods=("POST",)),
+        HttpRoute(ROLLOUTS, answered(api.rollouts), methods=PURE),
+        HttpRoute(ROLLOUTS, answered(api.begin), methods=("POST",)),
+        HttpRoute(ROLLOUTS + "/{id}", answered(api.rollout), methods=PURE),
+        HttpRoute(ROLLOUTS + "/{id}/{step}", answered(api.step), methods=("POST",)),
+        HttpRoute(LABELS, answered(api.labels), methods=PURE),
+        HttpRoute(LABELS + "/{gateway}", answered(api.label), methods=("PATCH",)),
     ]
 
 
-def _answered(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    async def behind(request: Request) -> Response:
-        try:
-            return await answer(request)
-        except RequestRefused as refused:
-            return refused.response()
-        except ConfigurationRejected as rejected:
-            errors = [str(error) for error in rejected.errors]
-            return json_response({"error": "; ".join(errors), "errors": errors}, 400)
-        except tuple(_STATUS) as error:
-            return RequestRefused(_STATUS[type(error)], str(error)).response()
-        except RegistryError as error:
-            return RequestRefused(503, str(error)).response()
-
-    return behind
-
-
 class _DesiredApi:
-    """Endpoints. Every method raises what `_answered` translates."""
+    """Endpoints. Every method raises what `answered` translates."""
 
     def __init__(self, desired: DesiredConfigurations, access: HttpAccess) -> None:
         self._desired = desired

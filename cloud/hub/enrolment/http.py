@@ -27,10 +27,11 @@ from bridge.enrolment import (
 from cloud.hub.enrolment import ocsp
 from cloud.hub.enrolment.limits import OCSP_REQUEST_BYTES_MAX, OCSP_VALID_S
 from cloud.hub.enrolment.service import Enrolment
-from cloud.hub.json_http import NOT_KEPT, json_response
+from cloud.hub.json_http import ENROLMENT_STATUS, json_response
 from cloud.hub.registry.enrolments import EnrolmentRefused, NamelessRequest
 from cloud.lake.faults import RegistryError
 from edge.broker.http.body import read_body
+from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.peer import peer_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
@@ -41,37 +42,24 @@ Answer = TypeVar("Answer")
 OCSP_PATH: Final = "/enrolment/ocsp"
 """OCSP requests (RFC 6960): POST, or GET with the request in Base64 after a slash."""
 
-STATUS: Final = {
-    RefusalReason.MALFORMED: 400,
-    RefusalReason.NAMELESS: 409,
-    RefusalReason.UNKNOWN: 401,
-    RefusalReason.NO_CERTIFICATE: 401,
-    RefusalReason.EXPIRED: 403,
-    RefusalReason.REVOKED: 403,
-    RefusalReason.SPENT: 403,
-    RefusalReason.OTHER_GATEWAY: 403,
-    RefusalReason.NAME_TAKEN: 409,
-    RefusalReason.TOO_MANY: 429,
-    RefusalReason.TENANT_FULL: 429,
-    RefusalReason.UNAVAILABLE: 503,
-}
-
 
 def routes(enrolment: Enrolment, now: Callable[[], float]) -> list[HttpRoute]:
     """Return the routes of `bridge.enrolment`. `now`: UTC seconds since 1970."""
 
     async def authority(_request: Request) -> Response:
-        return Response(enrolment.authority.pem, media_type="application/x-pem-file", headers=NOT_KEPT)
+        return Response(enrolment.authority.pem, media_type="application/x-pem-file", headers=NEVER_CACHED)
 
     async def revoked(_request: Request) -> Response:
-        return Response(enrolment.revocations(), media_type="application/pkix-crl", headers=NOT_KEPT)
+        return Response(enrolment.revocations(), media_type="application/pkix-crl", headers=NEVER_CACHED)
 
     async def status(request: Request) -> Response:
         try:
             asked = await _asked_about(request)
         except RequestRefused as refused:
             return Response(str(refused), refused.status, media_type="text/plain")
-        kept = NOT_KEPT if request.method == "POST" else {"cache-control": f"public, max-age={int(OCSP_VALID_S / 2)}"}
+        kept = (
+            NEVER_CACHED if request.method == "POST" else {"cache-control": f"public, max-age={int(OCSP_VALID_S / 2)}"}
+        )
         return Response(await enrolment.status_of(asked), media_type=ocsp.MEDIA_TYPE, headers=kept)
 
     async def certificate(request: Request) -> Response:
@@ -124,7 +112,10 @@ async def respond(asked: Awaitable[Answer], now: Callable[[], float]) -> Respons
         document, status = await asked, 200
     except EnrolmentRefused as refused:
         named = refused.gateway_uri if isinstance(refused, NamelessRequest) else ""
-        document, status = EnrolmentRefusal(str(refused), refused.reason.value, now(), named), STATUS[refused.reason]
+        document, status = (
+            EnrolmentRefusal(str(refused), refused.reason.value, now(), named),
+            ENROLMENT_STATUS[refused.reason],
+        )
     except RegistryError as error:
         document, status = EnrolmentRefusal(str(error), RefusalReason.UNAVAILABLE.value, now()), 503
     return json_response(document, status)

@@ -10,23 +10,21 @@ Reading needs the right to view, changes the right to manage: for one's own tena
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cloud.hub.enrolment.http import STATUS
 from cloud.hub.enrolment.limits import TOKEN_DOCUMENT_BYTES_MAX
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.enrolment.tokens import NewTokens, TokenPage, TokenRequest, make_tokens, new_token, token_document
-from cloud.hub.json_http import json_response
-from cloud.hub.labels import LabelError, apply_changes, validate_labels
+from cloud.hub.json_http import answered, json_response
+from cloud.hub.labels import apply_changes, validate_labels
 from cloud.hub.peers import DEFAULT_TENANT, gateway_fault, tenant_fault
-from cloud.hub.registry.enrolments import EnrolmentRefused, TokenFilter
+from cloud.hub.registry.enrolments import TokenFilter
 from cloud.hub.scope import scope_of
-from cloud.lake.faults import RegistryError
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
 from edge.broker.http.queries import limit_of
@@ -42,31 +40,15 @@ def routes(enrolment: Enrolment, access: HttpAccess, hub_url: Callable[[], str])
     """Return the routes of this module. `hub_url` returns the URL of the hub for gateways."""
     api = _TokenApi(enrolment, access, hub_url)
     return [
-        HttpRoute(TOKENS, _answered(api.page), methods=PURE),
-        HttpRoute(TOKENS, _answered(api.create), methods=("POST",)),
-        HttpRoute(TOKENS + "/{id}", _answered(api.revoke), methods=("DELETE",)),
-        HttpRoute("/api/v1/gateways/{name:path}/revoke", _answered(api.revoke_gateway), methods=("POST",)),
+        HttpRoute(TOKENS, answered(api.page), methods=PURE),
+        HttpRoute(TOKENS, answered(api.create), methods=("POST",)),
+        HttpRoute(TOKENS + "/{id}", answered(api.revoke), methods=("DELETE",)),
+        HttpRoute("/api/v1/gateways/{name:path}/revoke", answered(api.revoke_gateway), methods=("POST",)),
     ]
 
 
-def _answered(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    async def behind(request: Request) -> Response:
-        try:
-            return await answer(request)
-        except RequestRefused as refused:
-            return refused.response()
-        except LabelError as error:
-            return RequestRefused(400, str(error)).response()
-        except EnrolmentRefused as refused:
-            return RequestRefused(STATUS[refused.reason], str(refused)).response()
-        except RegistryError as error:
-            return RequestRefused(503, str(error)).response()
-
-    return behind
-
-
 class _TokenApi:
-    """Endpoints. Every method raises what `_answered` translates."""
+    """Endpoints. Every method raises what `answered` translates."""
 
     def __init__(self, enrolment: Enrolment, access: HttpAccess, hub_url: Callable[[], str]) -> None:
         self._enrolment = enrolment

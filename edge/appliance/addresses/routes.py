@@ -13,7 +13,7 @@ Errors are ``{"error": …}``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -25,11 +25,10 @@ from edge.appliance.addresses.explanation import AddressExplainer
 from edge.appliance.paging import InvalidPosition
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.application import needing
+from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.queries import choice_of, limit_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
-
-NEVER_CACHED: Final = {"Cache-Control": "no-store"}
 
 
 def address_routes(details: AddressDetails, explainer: AddressExplainer, access: HttpAccess) -> Sequence[HttpRoute]:

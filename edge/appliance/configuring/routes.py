@@ -41,6 +41,7 @@ from edge.appliance.configuring.service import ConfigurationService, TrialRunnin
 from edge.broker.http.access import USER, HttpAccess
 from edge.broker.http.application import Answer, needing
 from edge.broker.http.body import read_body
+from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.configuration.file import RepositoryError
@@ -52,7 +53,6 @@ BODY_BYTES_MAX: Final = 2 * SOURCE_BYTES_MAX
 ADDRESS_BYTES_MAX: Final = 64 * 1024
 """JSON of one address."""
 FIXED: Final = "this gateway runs with --config, so only that file configures it"
-_HEADERS: Final = {"Cache-Control": "no-store"}
 _NO_TRIAL: Final = "no change is on trial: it was kept, taken back, or changed again"
 
 T = TypeVar("T")
@@ -182,4 +182,6 @@ def _user(request: Request) -> str:
 
 
 def _json(document: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(document), status_code=status, media_type="application/json", headers=_HEADERS)
+    return Response(
+        msgspec.json.encode(document), status_code=status, media_type="application/json", headers=NEVER_CACHED
+    )

@@ -31,6 +31,7 @@ from edge.appliance.console.status import StatusSource, UplinkControl
 from edge.broker.http.access import HttpAccess, is_local
 from edge.broker.http.application import application, needing
 from edge.broker.http.assets import StaticAssets
+from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.live import EVENTS, LiveFeed
 from edge.broker.http.log_api import LogTopic, log_routes
 from edge.broker.http.page import ConsolePage
@@ -38,7 +39,6 @@ from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.output.log_history import LogHistories
 
-NEVER_CACHED = {"Cache-Control": "no-store"}
 STREAMS_MAX: Final = 8
 """Pages with live figures at the same time; further ones ask every 10 s."""
 PAGED: Final = frozenset(("addresses", "addresses_left_out", "flows"))

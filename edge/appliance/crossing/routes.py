@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
 
 import msgspec
 from starlette.requests import Request
@@ -25,10 +24,9 @@ from edge.appliance.crossing.probe import probe
 from edge.appliance.crossing.status import BridgeWatch
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.application import needing
+from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.router.uplinks import AnyConnector, is_to_hub
-
-NEVER_CACHED: Final = {"Cache-Control": "no-store"}
 
 
 def bridge_routes(watch: BridgeWatch, status: Callable[[], BridgeStatus], access: HttpAccess) -> Sequence[HttpRoute]:

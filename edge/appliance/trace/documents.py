@@ -8,6 +8,7 @@ from typing import Final, Protocol
 import msgspec
 
 from bridge.hidden import hides
+from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.live import HEADERS, event_bytes
 from edge.broker.tracing.events import TraceEvent, client_of, details_of, is_failure, sign_of
 
@@ -56,7 +57,7 @@ class JsonLines:
 
     headers: Final[Mapping[str, str]] = {
         "Content-Type": "application/x-ndjson",
-        "Cache-Control": "no-store",
+        **NEVER_CACHED,
         "X-Accel-Buffering": "no",
     }
 

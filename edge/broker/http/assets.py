@@ -16,6 +16,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.route import PURE, HttpRoute
 
 PREFIX: Final = "/ui/"
@@ -56,7 +57,7 @@ class StaticAssets:
         path = request.scope["path"]
         compressed = self._files.get(path)
         if compressed is None:
-            return JSONResponse({"error": f"{path} is not part of this console"}, 404, {"Cache-Control": "no-store"})
+            return JSONResponse({"error": f"{path} is not part of this console"}, 404, NEVER_CACHED)
         fields = {**FOREVER, "Vary": "Accept-Encoding", "Content-Type": MEDIA_TYPES[_suffix(path)]}
         if "gzip" in request.headers.get("accept-encoding", ""):
             return Response(compressed, headers={**fields, "Content-Encoding": "gzip"})

@@ -24,9 +24,7 @@ from edge.output.text import line
 log = logging.getLogger(__name__)
 
 _AUDITED: Final = "/api/"
-_REHEARSALS: Final = frozenset(
-    {"/api/v1/configuration/check", "/api/v1/configurations/plan", "/api/v1/commands/rehearsal"}
-)
+_REHEARSALS: Final = frozenset({"/api/v1/configuration/check", "/api/v1/plans", "/api/v1/commands/rehearsal"})
 """Paths of requests that change nothing; a page sends some as one types."""
 REHEARSAL: Final = "waypost.rehearsal"
 """Key of the scope of a request that turned out to be a dry run."""

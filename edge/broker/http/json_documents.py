@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -10,11 +10,11 @@ from starlette.responses import Response
 
 from edge.broker.http.application import Answer
 from edge.broker.http.body import read_body
+from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.limits import API_BODY_BYTES_MAX
 from edge.broker.http.refusal import RequestRefused
 
 T = TypeVar("T")
-NEVER_CACHED: Final = {"Cache-Control": "no-store"}
 
 
 async def read_document(request: Request, kind: type[T]) -> T:

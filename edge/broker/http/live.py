@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from edge.broker.http.access import AdmittedClient, HttpAccess
+from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.peer import peer_of, wait_closed
 from edge.broker.http.refusal import RequestRefused
 
@@ -31,7 +32,7 @@ RETRY_MS: Final = 5_000
 """Pause of a browser before it connects again."""
 HEADERS: Final = {
     "Content-Type": "text/event-stream",
-    "Cache-Control": "no-store",
+    **NEVER_CACHED,
     "X-Accel-Buffering": "no",
 }
 

@@ -23,6 +23,7 @@ from starlette.responses import Response
 
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.application import needing
+from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.limits import LIVE_LOG_CHARACTERS_MAX, LIVE_LOG_LINES_MAX, LOG_LINES, LOG_LINES_MAX
 from edge.broker.http.live import event_bytes
 from edge.broker.http.queries import choice_of, limit_of, number_of
@@ -34,7 +35,6 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 EVENT_KINDS: Final = ("", "change", "configuration", "link", "problem", "sign-in", "start")
 """Values of `kind`; the first is all of them."""
 _NUMBERS: Final = {name: int(logging.getLevelName(name.upper())) for name in LEVELS}
-_HEADERS: Final = {"Cache-Control": "no-store"}
 
 
 class LogLineDocument(msgspec.Struct, kw_only=True):
@@ -135,7 +135,7 @@ class _Log:
         text = "".join(
             f"{_iso(line.at)} {logging.getLevelName(line.level):7} {line.logger}: {line.text}\n" for line in lines
         )
-        headers = {**_HEADERS, "Content-Disposition": 'attachment; filename="waypost.log"'}
+        headers = {**NEVER_CACHED, "Content-Disposition": 'attachment; filename="waypost.log"'}
         return Response(text, media_type="text/plain; charset=utf-8", headers=headers)
 
 
@@ -159,4 +159,4 @@ def _iso(at: float) -> str:
 
 
 def _json(document: LogPage) -> Response:
-    return Response(msgspec.json.encode(document), media_type="application/json", headers=_HEADERS)
+    return Response(msgspec.json.encode(document), media_type="application/json", headers=NEVER_CACHED)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.messages import CONTENT_TYPE_CHARACTERS_MAX
 
 OPAQUE: Final = "application/octet-stream"
 _INERT: Final = {
-    "Cache-Control": "no-store",
+    **NEVER_CACHED,
     "Content-Disposition": "attachment",
     "Content-Security-Policy": "sandbox; default-src 'none'",
     "X-Content-Type-Options": "nosniff",

@@ -29,6 +29,7 @@ from starlette.responses import RedirectResponse, Response
 
 from bridge.hidden import hides
 from edge.broker.http.access import HttpAccess, remote_host, set_user
+from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.limits import OIDC_RENEW_BEFORE_S, OIDC_RENEW_RETRY_S, OIDC_SIGN_IN_S, OIDC_SIGN_INS_MAX
 from edge.broker.http.route import HttpRoute
 from edge.broker.http.session_cookie import is_encrypted
@@ -47,7 +48,7 @@ _PAGE: Final = re.compile(r"#/[\w/?&=%.~+:-]{0,500}", re.ASCII)
 """Part of an address after the ``#`` that a person may come back to."""
 _ANSWER_CHARACTERS_MAX: Final = 4_096
 """Characters of code and state in an answer of the issuer."""
-_NOT_KEPT: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+_NOT_KEPT: Final = {**NEVER_CACHED, "Referrer-Policy": "no-referrer"}
 
 
 @hides("nonce", "verifier")

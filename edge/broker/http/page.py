@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from edge.broker.http.assets import StaticAssets
+from edge.broker.http.caching import NEVER_CACHED
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -21,7 +22,7 @@ POLICY: Final = (
 """Content security policy (W3C CSP 3, Trusted Types): files and data of this server only, no inline script or style,
 and no text becomes markup."""
 FIELDS: Final = {
-    "Cache-Control": "no-store",
+    **NEVER_CACHED,
     "Content-Security-Policy": POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",

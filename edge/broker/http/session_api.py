@@ -28,6 +28,7 @@ from starlette.responses import Response
 from bridge.hidden import hides
 from edge.broker.http.access import OPERATOR, HttpAccess, failure_words, is_local, remote_host, set_user, verify
 from edge.broker.http.body import read_body
+from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.limits import SESSION_BODY_BYTES_MAX, SESSION_LINK_S
 from edge.broker.http.oidc_api import oidc_routes
 from edge.broker.http.refusal import RequestRefused
@@ -46,7 +47,6 @@ from edge.output.text import line
 log = logging.getLogger(__name__)
 
 PATH: Final = "/api/v1/session"
-_NOT_KEPT: Final = {"Cache-Control": "no-store"}
 
 
 class SessionDocument(msgspec.Struct, kw_only=True):
@@ -180,7 +180,7 @@ class _SessionApi:
             return RequestRefused(403, why).response()
         set_user(request, OPERATOR)
         made = LinkDocument(code=self._links.make(self._access.clock()), seconds=SESSION_LINK_S)
-        return Response(msgspec.json.encode(made), media_type="application/json", headers=_NOT_KEPT)
+        return Response(msgspec.json.encode(made), media_type="application/json", headers=NEVER_CACHED)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class _SessionApi:
             provider=urlsplit(flow.configuration.issuer).netloc if flow is not None else None,
             expires_at=self._ends(session) if session is not None else None,
         )
-        return Response(msgspec.json.encode(document), media_type="application/json", headers=_NOT_KEPT)
+        return Response(msgspec.json.encode(document), media_type="application/json", headers=NEVER_CACHED)
 
     def _ends(self, session: BrowserSession) -> str:
         now = self._access.clock()

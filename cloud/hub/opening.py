@@ -1,0 +1,134 @@
+"""Configuration of a hub process, and opening of its data directory: registry, lake, authority."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from bridge.hidden import hides
+from bridge.resources.endpoint import ListenEndpoint
+from cloud.hub.data import writer_id
+from cloud.hub.enrolment.authority import OwnAuthority
+from cloud.hub.enrolment.files import (
+    AuthorityFileError,
+    Enroller,
+    ServerCertificate,
+    connect_registration,
+    load_authority,
+)
+from cloud.hub.enrolment.registration import Registration
+from cloud.hub.groups import Key
+from cloud.hub.older_copy import OlderCopyNotice, OlderCopySign
+from cloud.hub.registry.directory import GatewayRecord
+from cloud.hub.registry.faults import RegistryUnreachable
+from cloud.hub.registry.location import sqlite_url
+from cloud.hub.registry.registry import Registry
+from cloud.hub.tenants import Tenants
+from cloud.lake.contract import contract
+from cloud.lake.delta import DeltaLake
+from cloud.lake.faults import CannotLand
+from cloud.lake.landing import Landing
+from cloud.lake.limits import GATHER_MS_DEFAULT
+from cloud.place.place import LakePlace
+from edge.broker.configuration import TlsListener, TokenIssuer
+
+REGISTRY = "registry.db"
+"""Registry file in the data directory, if no other registry is configured."""
+
+LAKE = "lake"
+"""Folder of the lake in the data directory, if no other place is configured."""
+
+
+class HubError(Exception):
+    """The hub cannot start; the message says why and what to do, on one line."""
+
+    def __init__(self, message: str, *, unreachable: bool = False) -> None:
+        """`unreachable`: a server that the hub needs does not answer."""
+        super().__init__(message)
+        self.unreachable = unreachable
+
+
+@hides("registry")
+@dataclass(frozen=True, slots=True)
+class HubConfiguration:
+    """Configuration of a hub process. `registry`: None for SQLite in the data directory."""
+
+    data: Path
+    amqp: ListenEndpoint
+    http: ListenEndpoint
+    dev: bool
+    gather_ms: int = GATHER_MS_DEFAULT
+    registry: sa.URL | None = None
+    tls: TlsListener | None = None
+    """Certificate of the listeners; None without TLS, or for the hub's own certificate."""
+    enroller: Enroller | None = None
+    """None if gateways cannot enrol: development mode, or certificates of another authority."""
+    tenants: Tenants = field(default_factory=Tenants)
+    """Quotas of the tenants."""
+    lake: LakePlace | None = None
+    """None for a folder of the data directory."""
+    oidc: TokenIssuer | None = None
+    """Issuer of the users' tokens; None if they have passwords."""
+
+
+class ListenerCredentials(NamedTuple):
+    """Authority, certificate and registration of a hub with enrolment."""
+
+    authority: OwnAuthority
+    server: ServerCertificate
+    registration: Registration | None
+    """None if the hub's own authority signs the gateways' certificates."""
+
+
+class OpenedHub(NamedTuple):
+    """Open data directory. Registry and landing are for the thread that opened them."""
+
+    registry: Registry
+    landing: Landing
+    gateways: Sequence[GatewayRecord]
+    """Gateways known when it was opened."""
+    landed_of_forgotten: Mapping[Key, int]
+    """Messages in the lake of forgotten gateways."""
+    own: ListenerCredentials | None = None
+    """Set if gateways can enrol."""
+
+
+def open_data(configuration: HubConfiguration) -> OpenedHub:
+    """Open and recover registry and lake of a data directory. Raises `HubError`, `DataError`. Blocks."""
+    data = configuration.data
+    try:
+        own = own_credentials(data, configuration.enroller) if configuration.enroller is not None else None
+        registry = Registry(configuration.registry or sqlite_url(data / REGISTRY), writer_id(data))
+        try:
+            versions = {table: registry.commits.confirmed_version(table) for table in contract().tables}
+            lake = DeltaLake(configuration.lake or data / LAKE, durable_versions=versions)
+            registry.commits.write_to(lake)
+            if registry.commits.is_older_copy:
+                OlderCopyNotice(data).add(OlderCopySign.LAKE)
+            registry.directory.mark_all_disconnected()
+            known = registry.directory
+            landing = Landing(lake, registry.commits)
+            return OpenedHub(registry, landing, known.gateways(), known.landed_of_forgotten(), own)
+        except BaseException:
+            registry.close()
+            raise
+    except AuthorityFileError as error:
+        raise HubError(str(error)) from error
+    except CannotLand as error:
+        raise HubError(f"{data}: {error}", unreachable=isinstance(error, RegistryUnreachable)) from error
+
+
+def own_credentials(data: Path, enroller: Enroller) -> ListenerCredentials:
+    """Load the authority and the hub's own certificate; create missing ones. Raises `AuthorityFileError`."""
+    authority = load_authority(data, enroller.authority_files, time.time())
+    authority.name_hub(frozenset(str(name).lower() for name in enroller.names), enroller.ocsp_url)
+    registration = connect_registration(data, authority, enroller.est) if enroller.est is not None else None
+    clients = registration.file if registration is not None else None
+    server = ServerCertificate(data, authority, enroller.names, clients)
+    server.keep(time.time())
+    return ListenerCredentials(authority, server, registration)
