@@ -147,6 +147,10 @@ class Acceptor:
         peers = [(driver, connection.peer) for driver, connection in self.admitted.items()]
         return [driver for driver, peer in peers if peer is not None and (peer.tenant, peer.kind) == wanted]
 
+    def count_connections(self, tenant: str) -> tuple[int, int]:
+        """Return the number of connections of a tenant, and of those of its applications."""
+        return self._of_tenant[tenant], self._applications[tenant]
+
     def review(self) -> None:
         """Close connections with certificates that are no longer accepted."""
         for connection in list(self.admitted.values()):

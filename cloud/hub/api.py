@@ -17,6 +17,8 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as ASGIScope
 
 from bridge.version import VERSION
+from cloud.hub.audit_http import audit_routes
+from cloud.hub.audit_trail import AuditTrail, HubAudit
 from cloud.hub.committer import Committer, Fault
 from cloud.hub.fleet import FleetState
 from cloud.hub.fleet_view import (
@@ -71,6 +73,7 @@ def application(
     clock: Callable[[], float],
     views: FleetViews,
     alerts: Callable[[], Mapping[str, int]],
+    audit: HubAudit,
     more: Sequence[HttpRoute] = (),
 ) -> Starlette:
     """Return the ASGI application.
@@ -97,9 +100,11 @@ def application(
         HttpRoute("/api/v1/gateways.csv", api.scoped(api.gateways_file), methods=PURE),
         HttpRoute("/api/v1/gateways/{name:path}", api.scoped(api.gateway), methods=PURE),
         *view_routes(committer, access),
+        *audit_routes(audit, access),
         *more,
     ]
     app = web_application(routes, access)
+    app.add_middleware(AuditTrail, audit=audit, access=access)
     app.add_middleware(RefuseNul)
     return app
 

@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from cloud.hub.committer import Committer
 from cloud.hub.fleet_view import SeenGateway
-from cloud.hub.json_http import answered, json_response
+from cloud.hub.json_http import answering, json_response
 from cloud.hub.labels import format_labels
 from cloud.hub.limits import SAVED_VIEWS_MAX, VIEW_BYTES_MAX
 from cloud.hub.registry.views import SavedView
@@ -34,6 +34,7 @@ from edge.output.text import cell
 from edge.output.times import moment_us
 
 VIEWS: Final = "/api/v1/views"
+answered: Final = answering({})
 COLUMNS: Final = (
     "tenant", "gateway", "state", "why", "since", "connected", "last_seen", "waiting_messages", "waiting_bytes",
     "room_hours", "version", "labels",

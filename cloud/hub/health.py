@@ -53,13 +53,15 @@ class HubHealth:
         enrolment: Enrolment | None = None,
         commands: Callable[[], str | None] = lambda: None,
         alerts: Callable[[], str | None] = lambda: None,
+        audit: Callable[[], str | None] = lambda: None,
         desired: DesiredConfigurations | None = None,
         tenants: Tenants | None = None,
         older_copy: OlderCopyNotice | None = None,
         data: Path,
     ) -> None:
         """`users` returns why users or their changes are not in effect; `certificates` returns those of the TLS
-        listener, if it has any; `commands` returns why commands wait, `alerts` why rules are not evaluated."""
+        listener, if it has any; `commands` returns why commands wait, `alerts` why rules are not evaluated,
+        `audit` why changes are not recorded."""
         self.lag = LoopLag()
         self._fleet = fleet
         self._committer = committer
@@ -73,6 +75,7 @@ class HubHealth:
         self._enrolment = enrolment
         self._commands = commands
         self._alerts = alerts
+        self._audit = audit
         self._desired = desired
         self._tenants = tenants or Tenants()
         self._older_copy = older_copy or OlderCopyNotice(data)
@@ -92,6 +95,7 @@ class HubHealth:
                     self.refused,
                     self.applications,
                     self.alerts,
+                    self.audit,
                     self.certificate,
                     self.configurations,
                 ),
@@ -213,6 +217,11 @@ class HubHealth:
         """Report that alerts do not work."""
         if (why := self._alerts()) is not None:
             yield FoundProblem("alerts", why, "check the registry and the hub's log", Severity.WARNING)
+
+    def audit(self) -> Iterator[FoundProblem]:
+        """Report that changes are not recorded."""
+        if (why := self._audit()) is not None:
+            yield FoundProblem("audit", why, "check the registry and the hub's log", Severity.WARNING)
 
     def certificate(self) -> Iterator[FoundProblem]:
         certificates = self._certificates()

@@ -21,18 +21,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from cloud.hub.committer import Committer
 from cloud.hub.fleet import FleetState
-from cloud.hub.json_http import answered
+from cloud.hub.json_http import answering, json_response
 from cloud.hub.limits import SPANS_SENT_MAX
 from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.scope import Scope, require_fleet, scope_of
-from cloud.reader.client import LakeReader
+from cloud.reader.client import LakeReader, ReadBusy, ReadFailed, ReadTableMissing, ReadUnreadable
 from cloud.reader.limits import DAYS_MAX, HOURS_DAYS_MAX, POINTS_MAX, PROOF_S_MAX, ROWS_DEFAULT, SERIES_DAYS
 from cloud.reader.requests import (
     CompletenessDays,
@@ -59,7 +59,17 @@ _DAY_MS: Final = 86_400_000
 _NUMBER_DIGITS_MAX: Final = 15
 _PARAMETERS: Final = frozenset(("tenant", "begin", "end", "sort", "q", "after", "limit", "format", "points"))
 """Parameters of a read of rows; others are columns with the wanted value."""
+_NO_ROWS: Final[dict[str, Any]] = {"version": None, "written_at": None, "columns": {}, "total": 0, "next": None}
+"""Answer about a table that no job has made."""
 _NAME: Final = re.compile(r"[^A-Za-z0-9._-]")
+
+
+def _missing(error: ReadTableMissing) -> Response:
+    """Return no rows: analytics have not run, which is no error, and the page says so."""
+    return json_response({**_NO_ROWS, "missing": str(error)})
+
+
+answered: Final = answering({ReadTableMissing: _missing, ReadBusy: 503, ReadUnreadable: 503, ReadFailed: 400})
 
 
 def lake_routes(

@@ -218,6 +218,36 @@ REPORTS_AT_ONCE_MAX = 200
 FAILED_SHOWN_MAX = 20
 """Gateways named in problems about failed configurations."""
 
+USER_DOCUMENT_BYTES_MAX = 64 * 1024
+"""Bytes of a document about a user: several times its rights."""
+
+PASSWORD_OVERLAP_S_MAX = 7 * 86_400.0
+"""Longest time for which an old password stays valid: a week to set the new one in every application."""
+
+AUDIT_KEPT_S = 400 * 86_400
+"""Time that lines of the audit are kept: a year, and a month for its review."""
+
+AUDIT_ROWS_MAX = 200_000
+"""Lines of the audit that are kept, the latest: some 60 MiB of the registry."""
+
+AUDIT_VALUE_BYTES_MAX = 2_000
+"""Bytes of the state before or after a change in the audit; a larger one is left out."""
+
+AUDIT_TEXT_CHARACTERS_MAX = 500
+"""Characters of a subject or an error in the audit."""
+
+AUDIT_WAITING_MAX = 1_000
+"""Lines of the audit that wait while the registry cannot be written; above it the oldest are lost, and counted."""
+
+AUDIT_REFUSED_INTERVAL_S = 10.0
+"""Interval of lines about equal refusals of one user: refusals must not push changes out of the audit."""
+
+AUDIT_CHECK_S = 10.0
+"""Interval of writing lines again that wait, and of looking whether old ones are due."""
+
+AUDIT_CLEANUP_S = 3_600.0
+"""Interval of deleting old lines of the audit."""
+
 WHY_CHARACTERS_MAX = 2_000
 """Characters kept of a gateway's reason: some ten errors of a file."""
 

@@ -139,9 +139,14 @@ class TenantPressure:
             self._checked_at_bytes = total
             self.update()
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Pending bytes of the tenant."""
+        return sum(intake.waiting_bytes for intake in self._intakes)
+
     def update(self) -> None:
         """Compare the pending data with the quota, and pause or resume."""
-        waiting = sum(intake.waiting_bytes for intake in self._intakes)
+        waiting = self.waiting_bytes
         if self.pressed and waiting <= self._bytes_max // 2:
             self.pressed = False
             for intake in self._intakes:

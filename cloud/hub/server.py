@@ -29,6 +29,7 @@ from cloud.hub.alerts.http import routes as alert_routes
 from cloud.hub.alerts.measures import PROOF, HubFigures, HubMeasures
 from cloud.hub.alerts.service import HubAlerts
 from cloud.hub.api import application
+from cloud.hub.audit_trail import HubAudit
 from cloud.hub.commands.applications import CommandApplications, CommandEntry, CommandInterception
 from cloud.hub.commands.http import routes as command_routes
 from cloud.hub.commands.service import HubCommands
@@ -43,6 +44,7 @@ from cloud.hub.enrolment.files import (
     AuthorityFileError,
     ServerCertificate,
 )
+from cloud.hub.enrolment.gateway_http import gateway_routes
 from cloud.hub.enrolment.http import routes as enrolment_routes
 from cloud.hub.enrolment.revocation_record import RevocationRecord
 from cloud.hub.enrolment.service import Enrolment
@@ -63,6 +65,8 @@ from cloud.hub.registry.location import sqlite_url
 from cloud.hub.scope import OPERATOR_RULES, may_operate
 from cloud.hub.service import HubService, ignore_report
 from cloud.hub.spaces import Spaces, TenantSpace
+from cloud.hub.tenants_http import TenantsView, tenant_routes
+from cloud.hub.users_http import user_routes
 from cloud.lake.faults import RegistryError
 from cloud.place.place import place_of
 from cloud.reader.client import LakeReader
@@ -168,14 +172,15 @@ class HubServer:
             later=loop.call_later,
         )
         self._views = FleetViews(self._fleet, self._committer, now_us=_now_us, clock=loop.time)
-        self._alerts = HubAlerts(
-            registry,
-            writer_id(configuration.data),
-            HubMeasures(self._figures, configuration.data / PROOF, _now_us()),
-            self._views.of(None).gateways,
-            time.time,
-            name=socket.gethostname(),
-        )
+        self._alerts = self._make_alerts(registry)
+        self._audit = HubAudit(registry, time.time)
+
+    def _make_alerts(self, registry: sa.URL) -> HubAlerts:
+        """Make the alert service."""
+        data = self._configuration.data
+        measures = HubMeasures(self._figures, data / PROOF, _now_us())
+        gateways, name = self._views.of(None).gateways, socket.gethostname()
+        return HubAlerts(registry, writer_id(data), measures, gateways, time.time, name=name)
 
     def _gateway_url(self, port: int) -> str:
         """Return the URL of this hub for gateways."""
@@ -244,6 +249,7 @@ class HubServer:
             enrolment=self._enrolment,
             commands=lambda: self._commands.trouble,
             alerts=lambda: self._alerts.trouble,
+            audit=lambda: self._audit.trouble,
             desired=self._desired,
             tenants=self._configuration.tenants,
             older_copy=self._older_copy,
@@ -351,9 +357,11 @@ class HubServer:
             await self._desired.open()
         await self._commands.open()
         await self._alerts.open()
+        await self._audit.open()
 
     async def _close_services(self) -> None:
         """Close what `_open_services` has opened."""
+        await self._audit.close()
         await self._commands.close()
         if self._desired is not None:
             await self._desired.close()
@@ -362,6 +370,9 @@ class HubServer:
 
     def _make_application(self, access: HttpAccess) -> Starlette:
         """Make the application that answers over HTTP."""
+        clock = asyncio.get_running_loop().time
+        quotas = self._configuration.tenants
+        tenants = TenantsView(self._fleet, quotas, self.acceptor, self._spaces, self._service, clock)
         return application(
             self._fleet,
             self._committer,
@@ -370,16 +381,20 @@ class HubServer:
             self._health,
             dev=self._configuration.dev,
             now_us=_now_us,
-            clock=asyncio.get_running_loop().time,
+            clock=clock,
             views=self._views,
             alerts=self._alert_counts,
+            audit=self._audit,
             more=[
                 *session_routes(access, may_operate),
+                *user_routes(self._users, self._gate, access),
+                *tenant_routes(tenants, access),
                 *alert_routes(self._alerts, access),
                 *lake_routes(self._reader, access, self._fleet, self._committer, _now_us),
                 *command_routes(self._commands, access),
                 *(desired_routes(self._desired, access) if self._desired is not None else ()),
                 *(enrolment_routes(self._enrolment, time.time) if self._enrolment is not None else ()),
+                *(gateway_routes(self._enrolment, access) if self._enrolment is not None else ()),
                 *(token_routes(self._enrolment, access, lambda: self._url) if self._enrolment is not None else ()),
             ],
         )

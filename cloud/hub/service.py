@@ -305,6 +305,11 @@ class HubService:
         for intake in list(self._sessions):
             intake.close(condition, description)
 
+    def waiting_bytes(self, tenant: str) -> int:
+        """Return the bytes that the gateways of a tenant have sent and that have not landed."""
+        own = self._tenants.get(tenant)
+        return own.waiting_bytes if own is not None else 0
+
     # --- pressure ---------------------------------------------------------------------------------------------------
 
     def _tenant_of(self, session: GatewaySession) -> TenantPressure:

@@ -61,6 +61,11 @@ class TenantSpace:
         """Return whether a live subscription exists."""
         return not self.router.subscriptions.live.empty
 
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of bodies in its queues and durable subscriptions."""
+        return sum(account.used for _, account in self.router.quotas)
+
     def close(self) -> None:
         """Finish the last commit and close the store. Blocks."""
         self._space.stop()

@@ -41,7 +41,8 @@ LAKE_PAGES = (
     *(f"analytics?show={each}" for each in ("values", "delivery", "outages", "devices")),
 )
 ONE_GATEWAY = tuple(f"fleet/default%2Fgw1{tab}" for tab in ("", *(f"?tab={name}" for name in GATEWAY_TABS)))
-HUB_PAGES = (*FLEET_PAGES, *ALERT_PAGES, *LAKE_PAGES, *ONE_GATEWAY, "system")
+PEOPLE_PAGES = ("people", "people?show=tenants", "people?show=tenants&tenant=default", "audit")
+HUB_PAGES = (*FLEET_PAGES, *ALERT_PAGES, *LAKE_PAGES, *ONE_GATEWAY, *PEOPLE_PAGES, "system")
 FIRST_LOAD_BYTES_MAX = 70_000
 SECOND_LOAD_BYTES_MAX = 8_000
 """The page itself, and the API's answers that the overview asks for."""

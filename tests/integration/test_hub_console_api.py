@@ -151,6 +151,23 @@ class TestLists:
         wait_until(labelled, timeout_s=60, what="the labels are read again")
         assert operator.send("GET", "gateways.csv?state=strange").status == HTTPStatus.BAD_REQUEST
 
+    def test_identity_has_certificate_token_and_address(self, operator: HubOperator) -> None:
+        found = operator.get("identities/hall")
+        [certificate] = found["certificates"]
+        assert (certificate["state"], certificate["revoked_at"]) == ("valid", None)
+        assert certificate["issuer"].startswith("CN=")
+        assert certificate["token"] in {each["id"] for each in operator.get("tokens?state=spent")["tokens"]}
+        assert found["remote"].startswith("127.0.0.1")
+        assert operator.send("GET", "identities/nowhere").status == HTTPStatus.NOT_FOUND
+
+    def test_only_a_revoked_gateway_is_forgotten(self, operator: HubOperator) -> None:
+        assert operator.send("POST", "gateways/mast/forget").status == HTTPStatus.CONFLICT
+        assert operator.send("POST", "gateways/mast/revoke").status == HTTPStatus.OK
+        assert operator.send("POST", "gateways/mast/forget").status == HTTPStatus.OK
+        assert operator.send("POST", "gateways/mast/forget").status == HTTPStatus.NOT_FOUND
+        [last] = operator.get("audit?action=gateway.forget&outcome=done")["lines"]
+        assert (last["subject"], last["tenant"]) == ("mast", "default")
+
     def test_revoked_gateway_is_disconnected(self, operator: HubOperator) -> None:
         assert operator.send("POST", "gateways/hall/revoke").document["certificates"] == 1
         wait_until(lambda: operator.get("status")["gateways"]["connected"] == 0, timeout_s=60, what="it is closed")

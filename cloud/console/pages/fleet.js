@@ -7,9 +7,11 @@ import { Choice, Empty, ErrorNote, Meter, Name, Panel, Pill, Problem, Time } fro
 import { address, go } from "./route.js";
 import { useEvery } from "./state.js";
 import { FleetActions, Views } from "./fleet_actions.js";
-import { GatewayPage } from "./gateway_page.js";
+import { lazy } from "./frame.js";
 import { PagedTable } from "./table.js";
 import { bytes, counted, duration, number, plain, rate } from "./text.js";
+
+const GatewayPage = lazy(() => import("./gateway_page.js"), "GatewayPage");
 
 export const STATES = {
   well: ["good", "well"],

@@ -23,9 +23,11 @@ const GROUPS = [
     { page: "commands", label: "Commands", icon: "commands", key: "c", view: lazy(() => import("./commands.js"), "Commands") },
   ],
   [
-    { page: "analytics", label: "Analytics", icon: "analytics", key: "a", view: lazy(() => import("./analytics.js"), "Analytics") },
+    { page: "analytics", label: "Analytics", icon: "analytics", key: "n", view: lazy(() => import("./analytics.js"), "Analytics") },
     { page: "completeness", label: "Completeness", icon: "completeness", key: "p", view: lazy(() => import("./completeness.js"), "Completeness") },
     { page: "lake", label: "Lake", icon: "store", key: "l", view: lazy(() => import("./lake.js"), "Lake") },
+    { page: "people", label: "People", icon: "person", key: "u", view: lazy(() => import("./people.js"), "People") },
+    { page: "audit", label: "Audit", icon: "log", key: "t", view: lazy(() => import("./audit.js"), "Audit") },
     { page: "system", label: "System", icon: "system", key: "y", view: lazy(() => import("./system.js"), "System") },
   ],
 ];

@@ -54,8 +54,9 @@ from cloud.hub.alerts.limits import (
 )
 from cloud.hub.alerts.receivers import ReceiverSettings, WebhookSettings, make_secret
 from cloud.hub.alerts.rules import BY_NAME, RULES, AlertSeverity
-from cloud.hub.alerts.service import HubAlerts
-from cloud.hub.json_http import answered, json_response
+from cloud.hub.alerts.service import AlertsNotReady, HubAlerts
+from cloud.hub.changes import note_change
+from cloud.hub.json_http import answering, json_response
 from cloud.hub.labels import parse_selector
 from cloud.hub.registry.alerts import AlertFilter, AlertRecord, MuteRecord, ReceiverRecord, RuleSettings
 from cloud.hub.scope import FLEET, Scope, scope_of
@@ -73,6 +74,7 @@ RECEIVERS: Final = "/api/v1/receivers"
 _STATES: Final = ("open", "firing", "acknowledged", "muted", "resolved", "all", "pending")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
+answered: Final = answering({AlertsNotReady: 503})
 T = TypeVar("T")
 Note = Annotated[str, msgspec.Meta(max_length=NOTE_CHARACTERS_MAX)]
 
@@ -119,16 +121,16 @@ def routes(alerts: HubAlerts, access: HttpAccess) -> list[HttpRoute]:
     return [
         HttpRoute(ALERTS, answered(api.page), methods=PURE),
         HttpRoute(ALERTS + "/{id}", answered(api.one), methods=PURE),
-        HttpRoute(ALERTS + "/{id}/acknowledge", answered(api.acknowledge), methods=("POST",)),
+        HttpRoute(ALERTS + "/{id}/acknowledge", answered(api.acknowledge, "alert.acknowledge"), methods=("POST",)),
         HttpRoute(ALERT_RULES, answered(api.rules), methods=PURE),
-        HttpRoute(ALERT_RULES + "/{rule}", answered(api.change_rule), methods=("PATCH",)),
+        HttpRoute(ALERT_RULES + "/{rule}", answered(api.change_rule, "alert-rule.change"), methods=("PATCH",)),
         HttpRoute(MUTES, answered(api.mutes), methods=PURE),
-        HttpRoute(MUTES, answered(api.mute), methods=("POST",)),
-        HttpRoute(MUTES + "/{id}", answered(api.unmute), methods=("DELETE",)),
+        HttpRoute(MUTES, answered(api.mute, "mute.create"), methods=("POST",)),
+        HttpRoute(MUTES + "/{id}", answered(api.unmute, "mute.end"), methods=("DELETE",)),
         HttpRoute(RECEIVERS, answered(api.receivers), methods=PURE),
-        HttpRoute(RECEIVERS + "/{name}", answered(api.put_receiver), methods=("PUT",)),
-        HttpRoute(RECEIVERS + "/{name}", answered(api.delete_receiver), methods=("DELETE",)),
-        HttpRoute(RECEIVERS + "/{name}/test", answered(api.test_receiver), methods=("POST",)),
+        HttpRoute(RECEIVERS + "/{name}", answered(api.put_receiver, "receiver.change"), methods=("PUT",)),
+        HttpRoute(RECEIVERS + "/{name}", answered(api.delete_receiver, "receiver.delete"), methods=("DELETE",)),
+        HttpRoute(RECEIVERS + "/{name}/test", answered(api.test_receiver, "receiver.test"), methods=("POST",)),
     ]
 
 
@@ -180,7 +182,8 @@ class _AlertApi:
     async def acknowledge(self, request: Request) -> Response:
         scope, by = await self._scope_and_user(request, Operation.MANAGE)
         wanted, identifier = await _document(request, AcknowledgeRequest), request.path_params["id"]
-        await self._get(scope, identifier)
+        alert, _ = await self._get(scope, identifier)
+        note_change(request, subject=f"{alert.rule} {alert.id}", tenant=alert.tenant, after={"note": wanted.note})
         now_us = self._alerts.now_us()
         await self._alerts.ask(lambda registry: registry.acknowledge(identifier, by, wanted.note, now_us))
         return json_response(alert_detail(*await self._get(scope, identifier)))
@@ -230,6 +233,7 @@ class _AlertApi:
             self._alerts.now_us(),
             by,
         )
+        note_change(request, before=_settings(before), after=_settings(settings))
         await self._alerts.ask(lambda registry: registry.set_rule(settings))
         return json_response(next(each for each in await self._rules() if each.rule == name))
 
@@ -261,6 +265,7 @@ class _AlertApi:
             made_at=now_us,
             made_by=by,
         )
+        note_change(request, subject=made.id, tenant=tenant, after=mute_document(made))
         if not await self._alerts.ask(lambda registry: registry.mute(made, MUTES_MAX)):
             raise RequestRefused(409, f"{MUTES_MAX} mutes are in effect: end some, or use wider ones")
         return json_response(mute_document(made), 201)
@@ -272,6 +277,7 @@ class _AlertApi:
         mine = next((each for each in known if each.id == identifier and scope.covers(each.tenant)), None)
         if mine is None:
             raise RequestRefused(404, f"no mute {identifier[:64]} is in effect")
+        note_change(request, tenant=mine.tenant, before=mute_document(mine))
         await self._alerts.ask(lambda registry: registry.unmute(identifier, now_us))
         return json_response(mute_document(mine._replace(until=now_us)))
 
@@ -304,6 +310,7 @@ class _AlertApi:
             changed_at=self._alerts.now_us(),
             changed_by=by,
         )
+        note_change(request, before=_receiver_kind(before), after=_receiver_kind(record))
         if not await self._alerts.ask(lambda registry: registry.put_receiver(record, RECEIVERS_MAX)):
             raise RequestRefused(409, f"there are {RECEIVERS_MAX} receivers: delete one first")
         return json_response(receiver_document(record, made), 200 if before is not None else 201)
@@ -342,7 +349,18 @@ class _AlertApi:
         scope, by = await self._scope_and_user(request, operation)
         if scope.tenant is not None:
             raise RequestRefused(403, f"this covers all tenants, which requires the right {operation.value}:{FLEET}")
+        note_change(request, tenant="")
         return by
+
+
+def _settings(rule: RuleSettings) -> dict[str, Any]:
+    """Return the settings of a rule for the audit."""
+    return {name: getattr(rule, name) for name in ("enabled", "for_s", "severity", "selector")}
+
+
+def _receiver_kind(receiver: ReceiverRecord | None) -> dict[str, str] | None:
+    """Return what the audit shows of a receiver: its settings may contain secrets."""
+    return None if receiver is None else {"kind": receiver.kind, "severity": receiver.severity}
 
 
 async def _document(request: Request, kind: type[T]) -> T:

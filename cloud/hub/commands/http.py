@@ -18,24 +18,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from cloud.hub.changes import note_change, note_error
 from cloud.hub.commands.documents import (
     CommandDocument,
+    InvalidCommand,
     check_command,
     command_document,
     outlook_document,
 )
 from cloud.hub.commands.limits import DOCUMENT_BYTES_MAX, PAGE_MAX, SELECTED_COMMANDS_MAX, WAIT_S_MAX
-from cloud.hub.commands.service import Draft, HubCommands
-from cloud.hub.json_http import answered, message_response
+from cloud.hub.commands.service import CommandsBusy, Draft, HubCommands
+from cloud.hub.json_http import answering, message_response
 from cloud.hub.labels import LabelSelector, parse_selector
 from cloud.hub.peers import DEFAULT_TENANT, InvalidPeer, PeerKind, parse_user
 from cloud.hub.registry.commands import CancelTooLate, CommandFilter, CommandOutlook, CommandRefused, CommandState
+from cloud.hub.registry.commands import CommandRefusal as Why
 from cloud.hub.scope import FLEET, scope_of
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
@@ -45,6 +48,10 @@ from edge.broker.model.authorization import Grant, Operation
 
 PATH: Final = "/api/v1/commands"
 IDEMPOTENCY_KEY: Final = "idempotency-key"
+_STATUS: Final = {Why.NO_GATEWAY: 404, Why.FULL: 429, Why.TENANT_FULL: 429, Why.OTHER_CONTENT: 422}
+answered: Final = answering(
+    {InvalidCommand: 400, CommandRefused: lambda refused: _STATUS[refused.why], CommandsBusy: 503}
+)
 _STATES: Final = [state.value for state in CommandState]
 
 
@@ -57,11 +64,11 @@ def routes(commands: HubCommands, access: HttpAccess) -> list[HttpRoute]:
     """Return the routes of this module."""
     api = _CommandApi(commands, access)
     return [
-        HttpRoute(PATH, answered(api.send), methods=("POST",)),
+        HttpRoute(PATH, answered(api.send, "command.send"), methods=("POST",)),
         HttpRoute(PATH, answered(api.page), methods=PURE),
         HttpRoute(PATH + "/rehearsal", answered(api.rehearse), methods=("POST",)),
         HttpRoute(PATH + "/{id}", answered(api.one), methods=PURE),
-        HttpRoute(PATH + "/{id}", answered(api.cancel), methods=("DELETE",)),
+        HttpRoute(PATH + "/{id}", answered(api.cancel, "command.cancel"), methods=("DELETE",)),
     ]
 
 
@@ -96,6 +103,7 @@ class _CommandApi:
         """Send a command to every gateway that a selector chooses."""
         tenant, by = _scope_of_sender(grant, request, document), grant.user if grant is not None else ""
         found, total = await self._commands.rehearse(tenant, _chosen(document))
+        note_change(request, subject=document.selector, tenant=tenant, after={**_shown(document), "gateways": total})
         if total > SELECTED_COMMANDS_MAX:
             raise RequestRefused(
                 409, f"{total} gateways are more than {SELECTED_COMMANDS_MAX}: use a narrower selector"
@@ -124,6 +132,7 @@ class _CommandApi:
             if document.selector:
                 return await self._send_selected(request, grant, document)
             tenant = _tenant_of(grant, request, address_of(document.gateway, document.device))
+            note_change(request, subject=document.gateway, tenant=tenant, after=_shown(document))
             key = request.headers.get(IDEMPOTENCY_KEY)
             made = check_command(document, tenant, grant.user if grant is not None else "", key=key)
             sent = await self._commands.send(made)
@@ -138,9 +147,11 @@ class _CommandApi:
         async with self._access.admitted(request) as (grant, _):
             if found.tenant != _tenant_of(grant, request, address_of(found.gateway, found.device), found.tenant):
                 raise RequestRefused(403, "the command belongs to another tenant")
+            note_change(request, subject=f"{found.gateway} {identifier}", tenant=found.tenant)
             try:
                 cancelled = await self._commands.cancel(identifier, grant.user if grant is not None else "")
             except CancelTooLate as late:
+                note_error(request, str(late))
                 return message_response({"error": str(late), "command": command_document(late.command)}, 409)
         return message_response(command_document(cancelled or found))
 
@@ -172,6 +183,11 @@ class _CommandApi:
 
 _ANY: Final = "any"
 """Name that stands for a gateway of a selector when the rest of a command is checked."""
+
+
+def _shown(document: CommandDocument) -> dict[str, Any]:
+    """Return what the audit shows of a command."""
+    return {"device": document.device, "name": document.name}
 
 
 def _checked(document: CommandDocument, tenant: str, by: str, gateway: str) -> Draft:

@@ -30,10 +30,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bridge.desired import CONFIRM_S
+from bridge.desired import CONFIRM_S, DesiredError
 from bridge.resources.diff import masked
 from bridge.resources.document import SOURCE_BYTES_MAX
+from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import parse, to_yaml
+from cloud.hub.changes import note_change
 from cloud.hub.desired.making import (
     ConfigurationTables,
     RolloutTarget,
@@ -48,15 +50,15 @@ from cloud.hub.desired.making import (
     start_rollout,
 )
 from cloud.hub.desired.planned import plan_document, selector_rows
-from cloud.hub.desired.service import DesiredConfigurations
+from cloud.hub.desired.service import DesiredConfigurations, NotReady
 from cloud.hub.desired.shown import gateway_row, member_row, rollout_row, selector_row, version_row
-from cloud.hub.json_http import answered, json_response
+from cloud.hub.json_http import answering, json_response
 from cloud.hub.labels import Changes, LabelSelector, parse_selector, validate_labels
 from cloud.hub.limits import LABELS_BYTES_MAX
 from cloud.hub.peers import DEFAULT_TENANT
-from cloud.hub.registry.configurations import WantedConfiguration
-from cloud.hub.registry.rollouts import Rollouts
-from cloud.hub.rollout import RolloutPace
+from cloud.hub.registry.configurations import UnknownGateway, WantedConfiguration
+from cloud.hub.registry.rollouts import RolloutError, Rollouts
+from cloud.hub.rollout import RolloutPace, WavesError
 from cloud.hub.scope import scope_of
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
@@ -72,24 +74,47 @@ LABELS: Final = "/api/v1/labels"
 PLANS: Final = "/api/v1/plans"
 
 
+def _rejected(error: ConfigurationRejected) -> Response:
+    errors = [str(each) for each in error.errors]
+    return json_response({"error": "; ".join(errors), "errors": errors}, 400)
+
+
+answered: Final = answering(
+    {
+        ConfigurationRejected: _rejected,
+        DesiredError: 400,
+        WavesError: 400,
+        UnknownGateway: 404,
+        RolloutError: 409,
+        NotReady: 503,
+    }
+)
+
+
 def routes(desired: DesiredConfigurations, access: HttpAccess) -> list[HttpRoute]:
     """Return the routes of this module."""
     api = _DesiredApi(desired, access)
     return [
         HttpRoute(CONFIGURATIONS, answered(api.gateways), methods=PURE),
-        HttpRoute(CONFIGURATIONS, answered(api.post_selector), methods=("POST",)),
-        HttpRoute(CONFIGURATIONS, answered(api.delete_selector), methods=("DELETE",)),
+        HttpRoute(CONFIGURATIONS, answered(api.post_selector, "configuration.set"), methods=("POST",)),
+        HttpRoute(CONFIGURATIONS, answered(api.delete_selector, "configuration.end"), methods=("DELETE",)),
         HttpRoute(PLANS, answered(api.plan), methods=("POST",)),
         HttpRoute(SELECTORS, answered(api.selectors), methods=PURE),
         HttpRoute(CONFIGURATIONS + "/{gateway}", answered(api.gateway), methods=PURE),
-        HttpRoute(CONFIGURATIONS + "/{gateway}", answered(api.post_configuration), methods=("POST",)),
-        HttpRoute(CONFIGURATIONS + "/{gateway}/rollback", answered(api.roll_back), methods=("POST",)),
+        HttpRoute(
+            CONFIGURATIONS + "/{gateway}", answered(api.post_configuration, "configuration.set"), methods=("POST",)
+        ),
+        HttpRoute(
+            CONFIGURATIONS + "/{gateway}/rollback",
+            answered(api.roll_back, "configuration.roll-back"),
+            methods=("POST",),
+        ),
         HttpRoute(ROLLOUTS, answered(api.rollouts), methods=PURE),
-        HttpRoute(ROLLOUTS, answered(api.begin), methods=("POST",)),
+        HttpRoute(ROLLOUTS, answered(api.begin, "rollout.start"), methods=("POST",)),
         HttpRoute(ROLLOUTS + "/{id}", answered(api.rollout), methods=PURE),
-        HttpRoute(ROLLOUTS + "/{id}/{step}", answered(api.step), methods=("POST",)),
+        HttpRoute(ROLLOUTS + "/{id}/{step}", answered(api.step, "rollout.step"), methods=("POST",)),
         HttpRoute(LABELS, answered(api.labels), methods=PURE),
-        HttpRoute(LABELS + "/{gateway}", answered(api.label), methods=("PATCH",)),
+        HttpRoute(LABELS + "/{gateway}", answered(api.label, "gateway.label"), methods=("PATCH",)),
     ]
 
 
@@ -125,12 +150,15 @@ class _DesiredApi:
         wanted = await self._wanted(request, request.path_params["gateway"])
         now_us, sign = self._desired.now_us(), self._desired.sign
         [made] = await self._desired.ask(lambda tables: set_wanted(tables.configurations, [wanted], now_us, sign))
+        note_change(request, tenant=wanted.tenant, after={"version": made.version, "why": wanted.note})
         return json_response(version_row(made), 201)
 
     async def post_selector(self, request: Request) -> Response:
         wanted = (await self._wanted(request, ""))._replace(selector=str(_selector(request)))
         now_us, sign = self._desired.now_us(), self._desired.sign
         made = await self._desired.ask(lambda tables: set_wanted_for_selector(tables.selectors, wanted, now_us, sign))
+        shown = {"gateways": len(made), "why": wanted.note}
+        note_change(request, subject=wanted.selector, tenant=wanted.tenant, after=shown)
         return json_response({"selector": wanted.selector, "gateways": [version_row(each) for each in made]}, 201)
 
     async def selectors(self, request: Request) -> Response:
@@ -163,7 +191,9 @@ class _DesiredApi:
     async def delete_selector(self, request: Request) -> Response:
         tenant, _ = await self._tenant_and_user(request, Operation.MANAGE)
         text, how = str(_selector(request)), make_context(self._desired.now_us(), self._desired.sign)
+        note_change(request, subject=text, tenant=tenant)
         made = await self._desired.ask(lambda tables: tables.selectors.delete(tenant, text, how))
+        note_change(request, after={"gateways": len(made)})
         return json_response({"selector": text, "gateways": [version_row(each) for each in made]})
 
     async def labels(self, request: Request) -> Response:
@@ -179,12 +209,15 @@ class _DesiredApi:
         name, changes = request.path_params["gateway"], _changes(await read_body(request, LABELS_BYTES_MAX, "labels"))
         how = make_context(self._desired.now_us(), self._desired.sign)
 
-        def work(tables: ConfigurationTables) -> dict[str, Any]:
+        def work(tables: ConfigurationTables) -> tuple[dict[str, str], dict[str, Any]]:
+            before = tables.selectors.labels(tenant).get(name, {})
             made = tables.selectors.label(tenant, (name,), changes, how)
             labels = tables.selectors.labels(tenant)[name]
-            return {"gateway": name, "labels": labels, "version": made[0].version if made else None}
+            return before, {"gateway": name, "labels": labels, "version": made[0].version if made else None}
 
-        return json_response(await self._desired.ask(work))
+        before, answer = await self._desired.ask(work)
+        note_change(request, tenant=tenant, before=before, after=answer["labels"])
+        return json_response(answer)
 
     async def roll_back(self, request: Request) -> Response:
         tenant, by = await self._tenant_and_user(request, Operation.MANAGE)
@@ -199,6 +232,7 @@ class _DesiredApi:
             )
 
         [made] = await self._desired.ask(work)
+        note_change(request, tenant=tenant, after={"version": made.version, "why": note})
         return json_response(version_row(made), 201)
 
     async def rollouts(self, request: Request) -> Response:
@@ -224,6 +258,7 @@ class _DesiredApi:
         pace = RolloutPace(seconds[0], seconds[1], int(_number(query.get("failures", "0"), "failures")))
         waves, now_us = query.get("waves", "1,10%,100%"), self._desired.now_us()
         started = await self._desired.ask(lambda tables: start_rollout(tables, wanted, target, waves, pace, now_us))
+        note_change(request, subject=started.id, tenant=wanted.tenant, after={"waves": waves, "why": wanted.note})
         return await self._shown(wanted.tenant, started.id, 201)
 
     async def step(self, request: Request) -> Response:

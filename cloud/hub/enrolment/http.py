@@ -27,7 +27,7 @@ from bridge.enrolment import (
 from cloud.hub.enrolment import ocsp
 from cloud.hub.enrolment.limits import OCSP_REQUEST_BYTES_MAX, OCSP_VALID_S
 from cloud.hub.enrolment.service import Enrolment
-from cloud.hub.json_http import ENROLMENT_STATUS, json_response
+from cloud.hub.json_http import json_response
 from cloud.hub.registry.enrolments import EnrolmentRefused, NamelessRequest
 from cloud.lake.faults import RegistryError
 from edge.broker.http.body import read_body
@@ -41,6 +41,22 @@ Answer = TypeVar("Answer")
 
 OCSP_PATH: Final = "/enrolment/ocsp"
 """OCSP requests (RFC 6960): POST, or GET with the request in Base64 after a slash."""
+
+
+STATUS: Final = {
+    RefusalReason.MALFORMED: 400,
+    RefusalReason.NAMELESS: 409,
+    RefusalReason.UNKNOWN: 401,
+    RefusalReason.NO_CERTIFICATE: 401,
+    RefusalReason.EXPIRED: 403,
+    RefusalReason.REVOKED: 403,
+    RefusalReason.SPENT: 403,
+    RefusalReason.OTHER_GATEWAY: 403,
+    RefusalReason.NAME_TAKEN: 409,
+    RefusalReason.TOO_MANY: 429,
+    RefusalReason.TENANT_FULL: 429,
+    RefusalReason.UNAVAILABLE: 503,
+}
 
 
 def routes(enrolment: Enrolment, now: Callable[[], float]) -> list[HttpRoute]:
@@ -114,7 +130,7 @@ async def respond(asked: Awaitable[Answer], now: Callable[[], float]) -> Respons
         named = refused.gateway_uri if isinstance(refused, NamelessRequest) else ""
         document, status = (
             EnrolmentRefusal(str(refused), refused.reason.value, now(), named),
-            ENROLMENT_STATUS[refused.reason],
+            STATUS[refused.reason],
         )
     except RegistryError as error:
         document, status = EnrolmentRefusal(str(error), RefusalReason.UNAVAILABLE.value, now()), 503

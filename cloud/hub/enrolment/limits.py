@@ -61,6 +61,9 @@ CERTIFICATES_A_GATEWAY_MAX: Final = 16
 """Valid certificates of one gateway. It has one, and two around a renewal; repeated requests must not fill the
 registry."""
 
+CERTIFICATES_SHOWN_MAX: Final = 20
+"""Certificates of a gateway in one answer, the latest: with a renewal every few weeks a year of them."""
+
 REVOCATIONS_CHECK_INTERVAL_S: Final = 1.0
 """Interval of polling for certificates revoked by a command or another hub: one query. Their connections end within
 that time."""

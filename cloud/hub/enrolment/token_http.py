@@ -3,7 +3,6 @@
 ``GET  /api/v1/tokens``        tokens, the newest first: ``?state=open|spent|revoked|expired&after=&limit=``
 ``POST /api/v1/tokens``        `tokens.TokenRequest`: 1 to 500 new tokens, with their texts and QR codes, shown once
 ``DELETE /api/v1/tokens/<id>`` revoke a token; 409 if a gateway has used it
-``POST /api/v1/gateways/<name>/revoke`` revoke the certificates of a gateway; ``?tenant=``
 
 Reading needs the right to view, changes the right to manage: for one's own tenant, or with ``$fleet`` for every tenant.
 """
@@ -17,13 +16,15 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from cloud.hub.changes import note_change
+from cloud.hub.enrolment.http import STATUS
 from cloud.hub.enrolment.limits import TOKEN_DOCUMENT_BYTES_MAX
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.enrolment.tokens import NewTokens, TokenPage, TokenRequest, make_tokens, new_token, token_document
-from cloud.hub.json_http import answered, json_response
+from cloud.hub.json_http import answering, json_response
 from cloud.hub.labels import apply_changes, validate_labels
 from cloud.hub.peers import DEFAULT_TENANT, gateway_fault, tenant_fault
-from cloud.hub.registry.enrolments import TokenFilter
+from cloud.hub.registry.enrolments import EnrolmentRefused, TokenFilter
 from cloud.hub.scope import scope_of
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
@@ -33,6 +34,7 @@ from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.model.authorization import Operation
 
 TOKENS: Final = "/api/v1/tokens"
+answered: Final = answering({EnrolmentRefused: lambda refused: STATUS[refused.reason]})
 _STATES: Final = ("open", "spent", "revoked", "expired")
 
 
@@ -41,9 +43,8 @@ def routes(enrolment: Enrolment, access: HttpAccess, hub_url: Callable[[], str])
     api = _TokenApi(enrolment, access, hub_url)
     return [
         HttpRoute(TOKENS, answered(api.page), methods=PURE),
-        HttpRoute(TOKENS, answered(api.create), methods=("POST",)),
-        HttpRoute(TOKENS + "/{id}", answered(api.revoke), methods=("DELETE",)),
-        HttpRoute("/api/v1/gateways/{name:path}/revoke", answered(api.revoke_gateway), methods=("POST",)),
+        HttpRoute(TOKENS, answered(api.create, "token.create"), methods=("POST",)),
+        HttpRoute(TOKENS + "/{id}", answered(api.revoke, "token.revoke"), methods=("DELETE",)),
     ]
 
 
@@ -54,17 +55,6 @@ class _TokenApi:
         self._enrolment = enrolment
         self._access = access
         self._hub_url = hub_url
-
-    async def revoke_gateway(self, request: Request) -> Response:
-        scope = await scope_of(self._access, request, Operation.MANAGE)
-        name, now_us = request.path_params["name"], self._enrolment.now_us()
-        tenant = request.query_params.get("tenant", scope.tenant or DEFAULT_TENANT)
-        if not scope.covers(tenant):
-            raise RequestRefused(403, f"tenant {tenant} is outside your scope")
-        count = await self._enrolment.ask(lambda registry: registry.revoke(tenant, name, now_us))
-        if not count:
-            raise RequestRefused(404, f"gateway {name} of tenant {tenant} has no valid certificate")
-        return json_response({"tenant": tenant, "gateway": name, "certificates": count})
 
     async def page(self, request: Request) -> Response:
         scope, query = await scope_of(self._access, request), request.query_params
@@ -94,6 +84,8 @@ class _TokenApi:
         made = make_tokens(wanted, tenant, self._enrolment.authority.fingerprint, now_us)
         await self._enrolment.ask(lambda registry: registry.add([record for _, record in made]))
         rows = [new_token(token, record) for token, record in made]
+        shown = {"tokens": len(made), "gateways": wanted.gateways, "labels": wanted.labels}
+        note_change(request, subject=", ".join(record.id for _, record in made[:10]), tenant=tenant, after=shown)
         return json_response(NewTokens(hub=self._hub_url(), tokens=rows), 201)
 
     async def revoke(self, request: Request) -> Response:
@@ -104,6 +96,7 @@ class _TokenApi:
             raise RequestRefused(404, f"no token {identifier[:64]}")
         if found.spent_at is not None:
             raise RequestRefused(409, f"token {identifier} was used to enrol a gateway: revoke the gateway instead")
+        note_change(request, tenant=found.tenant)
         await self._enrolment.ask(lambda registry: registry.revoke_token(identifier, now_us))
         after = await self._enrolment.ask(lambda registry: registry.token(identifier))
         return json_response(token_document(after or found, now_us))

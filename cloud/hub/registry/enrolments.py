@@ -140,6 +140,19 @@ class TenantFull(EnrolmentRefused):
         self.tenant = tenant
 
 
+class RegisteredIdentity(NamedTuple):
+    """Identity of a gateway in the registry."""
+
+    certificates: Sequence[CertificateRecord]
+    """Certificates, the latest first."""
+    tokens: Sequence[TokenRecord]
+    """Tokens that were used for these certificates."""
+    attestation: tuple[int, str] | None
+    """Time and document of its attestation."""
+    remote: str
+    """Address of its last connection; empty if unknown."""
+
+
 class ForgetRefusal(enum.Enum):
     """Reason why a gateway cannot be forgotten."""
 
@@ -311,6 +324,29 @@ class Enrolments:
         query = sa.select(attestations.c.told_at, attestations.c.document).where(*mine)
         row = self._database.transaction(lambda tx: tx.execute(query).first())
         return None if row is None else (row[0], row[1])
+
+    def identity(self, tenant: str, gateway: str, most: int) -> RegisteredIdentity | None:
+        """Return the identity of a gateway with its latest `most` certificates; None for an unknown one."""
+        mine = (certificates.c.tenant == tenant, certificates.c.gateway == gateway)
+        query = sa.select(*_CERTIFICATE).where(*mine).order_by(certificates.c.begins_at.desc(), certificates.c.serial)
+        told = sa.select(attestations.c.told_at, attestations.c.document).where(
+            attestations.c.tenant == tenant, attestations.c.gateway == gateway
+        )
+
+        def work(tx: sa.Connection) -> RegisteredIdentity | None:
+            made = [CertificateRecord(*row) for row in tx.execute(query.limit(most))]
+            if not made and not names.is_known(tx, tenant, gateway):
+                return None
+            used = sa.select(*_TOKEN).where(tokens.c.serial.in_([each.serial for each in made]))
+            row = tx.execute(told).first()
+            return RegisteredIdentity(
+                made,
+                [TokenRecord(*each) for each in tx.execute(used)],
+                None if row is None else (row[0], row[1]),
+                names.remote_of(tx, tenant, gateway),
+            )
+
+        return self._database.transaction(work)
 
     def certificates(self) -> list[CertificateRecord]:
         """Return all certificates of gateways, by gateway and time."""

@@ -38,6 +38,11 @@ def is_connected(tx: sa.Connection, tenant: str, gateway: str) -> bool:
     return bool(tx.execute(sa.select(gateways.c.connected).where(*_row_of(tenant, gateway))).scalar())
 
 
+def remote_of(tx: sa.Connection, tenant: str, gateway: str) -> str:
+    """Return the address of the last connection of a gateway; empty for one that has never connected."""
+    return str(tx.execute(sa.select(gateways.c.remote).where(*_row_of(tenant, gateway))).scalar() or "")
+
+
 def forgotten_gateways(tx: sa.Connection, since_us: int) -> dict[Key, int]:
     """Return the gateways forgotten since then, with the time."""
     query = sa.select(gateways.c.tenant, gateways.c.name, gateways.c.forgotten_at)

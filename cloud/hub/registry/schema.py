@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateColumn
 
 from cloud.hub.registry.faults import RegistryForeign, RegistryTooNew
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 """Version of the tables below; incremented with every change."""
 
 PARAMETERS_MAX = 900
@@ -356,6 +356,23 @@ views = sa.Table(
     sa.Column("name", sa.String(63), primary_key=True),
     sa.Column("page", sa.String(32), nullable=False),
     sa.Column("query", sa.Text, nullable=False),
+)
+audit = sa.Table(
+    "audit",
+    metadata,
+    sa.Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("at", sa.BigInteger, nullable=False, index=True),
+    sa.Column("user", NameType, nullable=False),
+    sa.Column("remote", sa.String(255), nullable=False),
+    sa.Column("tenant", NameType, nullable=False),
+    sa.Column("action", sa.String(64), nullable=False),
+    sa.Column("subject", NameType, nullable=False),
+    sa.Column("before", NameType, nullable=True),
+    sa.Column("after", NameType, nullable=True),
+    sa.Column("status", sa.Integer, nullable=False),
+    sa.Column("error", NameType, nullable=False),
+    sa.Index("audit_of_tenant", "tenant", "number"),
+    sqlite_autoincrement=True,
 )
 
 

@@ -15,16 +15,6 @@ import click
 from click.decorators import FC
 
 from bridge.resources import values
-from edge.appliance.accounts.changes import (
-    UserByResource,
-    UserExists,
-    UserNotFound,
-    add_rights,
-    add_user,
-    remove_user,
-    replace_rights,
-    rotate_secret,
-)
 from edge.appliance.accounts.profiles import PROFILES
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.program import as_called
@@ -36,6 +26,16 @@ from edge.broker.security.credentials import (
     CredentialsError,
     CredentialUser,
     generated_password,
+)
+from edge.broker.security.user_changes import (
+    UserByResource,
+    UserExists,
+    UserNotFound,
+    add_rights,
+    add_user,
+    remove_user,
+    replace_rights,
+    rotate_secret,
 )
 from edge.output.amounts import counted
 from edge.output.password import read_password

@@ -26,17 +26,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bridge.resources.endpoint import ListenEndpoint, authority
-from edge.appliance.accounts.changes import (
-    UserByResource,
-    UserExists,
-    UserNotFound,
-    add_rights,
-    add_user,
-    remove_user,
-    replace_rights,
-    rotate_secret,
-    rules_of_profile,
-)
+from edge.appliance.accounts.changes import rules_of_profile
 from edge.appliance.accounts.documents import (
     NewPassword,
     NewRights,
@@ -65,6 +55,16 @@ from edge.broker.security.credentials import (
 )
 from edge.broker.security.followed_users import FollowedUsers
 from edge.broker.security.rights import format_rights, parse_rights
+from edge.broker.security.user_changes import (
+    UserByResource,
+    UserExists,
+    UserNotFound,
+    add_rights,
+    add_user,
+    remove_user,
+    replace_rights,
+    rotate_secret,
+)
 
 _OF_PEOPLE: Final = {Operation.VIEW, Operation.MANAGE}
 _LISTENERS: Final = (("mqtts", "mqtts"), ("mqtt", "mqtt"))

@@ -16,6 +16,7 @@ from cloud.hub.api import application as hub_application
 from cloud.hub.commands.http import routes as command_routes
 from cloud.hub.desired.http import routes as desired_routes
 from cloud.hub.enrolment.http import routes as enrolment_routes
+from cloud.hub.users_http import user_routes
 from edge.appliance.console.app import make_app
 from edge.appliance.crossing.routes import bridge_routes
 from edge.broker.hono.http import HonoApi
@@ -53,8 +54,9 @@ def gateway() -> list[Route]:
 def hub() -> list[Route]:
     access = HttpAccess()
     more = [*common(), *command_routes(ANY, access), *desired_routes(ANY, access), *enrolment_routes(ANY, ANY)]
-    given = {"dev": False, "now_us": lambda: 0, "clock": lambda: 0.0, "views": ANY, "alerts": ANY, "more": more}
-    app = hub_application(ANY, ANY, ANY, HttpAccess(), ANY, **cast(Any, given))
+    given = {"dev": False, "now_us": lambda: 0, "clock": lambda: 0.0}
+    parts = {"views": ANY, "alerts": ANY, "audit": ANY, "more": [*more, *user_routes(ANY, ANY, access)]}
+    app = hub_application(ANY, ANY, ANY, HttpAccess(), ANY, **cast(Any, {**given, **parts}))
     return cast(Any, app).routes  # type: ignore[no-any-return]
 
 

@@ -1,0 +1,116 @@
+"""Audit over HTTP.
+
+``GET /api/v1/audit``  changes, the latest first:
+                       ``?user=&action=&outcome=done|refused&q=&since=MS&until=MS&after=&limit=``
+
+Needs the right to view: the lines of one's own tenant, or with ``$fleet`` all of them, and with ``?tenant=`` those of
+one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cloud.hub.audit_trail import AuditNotReady, HubAudit
+from cloud.hub.json_http import answering, json_response
+from cloud.hub.limits import AUDIT_KEPT_S
+from cloud.hub.registry.audit import AuditFilter, NumberedEntry
+from cloud.hub.scope import scope_of
+from edge.broker.http.access import HttpAccess
+from edge.broker.http.queries import choice_of, limit_of, number_of
+from edge.broker.http.route import PURE, HttpRoute
+
+AUDIT: Final = "/api/v1/audit"
+answered: Final = answering({AuditNotReady: 503})
+_OUTCOMES: Final = {"": None, "done": True, "refused": False}
+_TEXT_CHARACTERS_MAX: Final = 100
+
+
+class AuditLine(msgspec.Struct, kw_only=True):
+    """Change that a person or program made, or tried to make."""
+
+    number: int
+    at: int
+    user: str
+    """Empty where authentication is off."""
+    remote: str
+    """Address of the client."""
+    tenant: str
+    """Tenant of what was changed; empty for the hub itself."""
+    action: str
+    """Noun and verb, as in ``token.create``."""
+    subject: str
+    """Name of what was changed."""
+    before: Any
+    """State before the change, where it is small; null if it is not known."""
+    after: Any
+    status: int
+    """Status of the answer over HTTP."""
+    error: str
+    """Reason why it was not done; empty when it was."""
+
+
+class AuditPage(msgspec.Struct, kw_only=True):
+    """Page of the audit."""
+
+    lines: list[AuditLine]
+    next: int | None
+    """Value of `after` for the next page; null on the last one."""
+    total: int
+    """Number of all lines that match."""
+    kept_s: int
+    """Seconds that lines are kept."""
+
+
+def audit_routes(audit: HubAudit, access: HttpAccess) -> list[HttpRoute]:
+    """Return the routes of this module."""
+
+    async def page(request: Request) -> Response:
+        scope, query = await scope_of(access, request), request.query_params
+        limit = limit_of(query)
+        wanted = AuditFilter(
+            tenant=query.get("tenant") if scope.tenant is None else scope.tenant,
+            user=query.get("user", ""),
+            action=query.get("action", ""),
+            done=_OUTCOMES[choice_of(query, "outcome", tuple(_OUTCOMES))],
+            text=query.get("q", "")[:_TEXT_CHARACTERS_MAX],
+            since=_bounded(number_of(query, "since")),
+            until=_bounded(number_of(query, "until")),
+            before=_bounded(number_of(query, "after"), 1),
+        )
+        found, total = await audit.ask(lambda registry: registry.page(wanted, limit + 1))
+        following = found[limit - 1].number if len(found) > limit else None
+        rows = [_line(each) for each in found[:limit]]
+        return json_response(AuditPage(lines=rows, next=following, total=total, kept_s=AUDIT_KEPT_S))
+
+    return [HttpRoute(AUDIT, answered(page), methods=PURE)]
+
+
+def _line(numbered: NumberedEntry) -> AuditLine:
+    entry = numbered.entry
+    return AuditLine(
+        number=numbered.number,
+        at=entry.at // 1_000,
+        user=entry.user,
+        remote=entry.remote,
+        tenant=entry.tenant,
+        action=entry.action,
+        subject=entry.subject,
+        before=_decoded(entry.before),
+        after=_decoded(entry.after),
+        status=entry.status,
+        error=entry.error,
+    )
+
+
+def _bounded(number: int | None, unit: int = 1_000) -> int | None:
+    """Return a number of a query, times `unit`, within the numbers of a database."""
+    return None if number is None else min(number * unit, (1 << 63) - 1)
+
+
+def _decoded(text: str | None) -> Any:
+    return None if text is None else msgspec.json.decode(text)

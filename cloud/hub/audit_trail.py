@@ -1,0 +1,250 @@
+"""Audit of a hub: one line in the registry for each change over HTTP.
+
+A line has user, address, action, subject, the state before and after where it is small, and the outcome. It is written
+before the answer leaves. While the registry cannot be written, lines wait in memory, and the hub reports a problem: the
+change itself has been made. Endpoints say what they change (`cloud.hub.changes`); bodies are not recorded, as they may
+contain secrets. Requests without a user change nothing and are left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+from starlette.datastructures import QueryParams
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cloud.hub.changes import CHANGE, NotedChange
+from cloud.hub.limits import (
+    AUDIT_CHECK_S,
+    AUDIT_CLEANUP_S,
+    AUDIT_KEPT_S,
+    AUDIT_REFUSED_INTERVAL_S,
+    AUDIT_ROWS_MAX,
+    AUDIT_TEXT_CHARACTERS_MAX,
+    AUDIT_VALUE_BYTES_MAX,
+    AUDIT_WAITING_MAX,
+)
+from cloud.hub.peers import DEFAULT_TENANT, InvalidPeer, PeerKind, parse_user
+from cloud.hub.registry.audit import Audit, AuditEntry
+from cloud.lake.faults import RegistryError
+from edge.broker.http.access import USER, HttpAccess
+from edge.broker.http.route import READS
+from edge.broker.http.session_api import PATH as SESSION
+from edge.output.document import json
+from edge.output.text import line
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_SESSIONS: Final = {"POST": "session.open", "DELETE": "session.close"}
+_FAILED: Final = 500
+"""Status of an answer when the endpoint raised an exception."""
+_REFUSED: Final = 400
+"""Least status of a request that was not done."""
+_REFUSED_INTERVAL_US: Final = int(AUDIT_REFUSED_INTERVAL_S * 1_000_000)
+_LEFT_OUT: Final = '{"left_out":true}'
+"""Value that was too large."""
+
+
+class AuditNotReady(Exception):
+    """The hub is starting or stopping; the request may be repeated in some seconds."""
+
+
+class HubAudit:
+    """Writes and reads the audit. `open`, later `close`. Runs on the event loop; the registry work in a thread."""
+
+    def __init__(self, registry: sa.URL, now: Callable[[], float]) -> None:
+        """`now`: UTC seconds since 1970."""
+        self.lost = 0
+        """Lines lost since the start, as too many waited."""
+        self._url = registry
+        self._now = now
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="audit")
+        self._registry: Audit | None = None
+        self._waiting: deque[AuditEntry] = deque()
+        self._fault: str | None = None
+        self._cleaned_at = float("-inf")
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def trouble(self) -> str | None:
+        """Reason why changes are not recorded; None if they are."""
+        if self._fault is None:
+            return None
+        lost = f", {self.lost} are lost" if self.lost else ""
+        return f"{len(self._waiting)} changes are not in the audit yet{lost}: {self._fault}"
+
+    async def open(self) -> None:
+        """Open the registry. Raises `RegistryError`."""
+        loop = asyncio.get_running_loop()
+        self._registry = await loop.run_in_executor(self._executor, Audit, self._url)
+        self._task = loop.create_task(self._keep(), name="audit")
+
+    async def close(self) -> None:
+        """Write what waits, and close the registry. Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await self._write()
+        registry, self._registry = self._registry, None
+        if registry is not None:
+            await asyncio.get_running_loop().run_in_executor(self._executor, registry.close)
+        self._executor.shutdown()
+
+    def now_us(self) -> int:
+        """Return UTC microseconds since 1970."""
+        return int(self._now() * 1_000_000)
+
+    async def ask(self, work: Callable[[Audit], T]) -> T:
+        """Run `work` on the registry's thread. Raises `AuditNotReady`, `RegistryError`."""
+        registry = self._registry
+        if registry is None:
+            raise AuditNotReady("the hub is starting or stopping; try again in some seconds")
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work, registry)
+
+    async def record(self, entry: AuditEntry) -> None:
+        """Write a line; it is on disk on return, unless the registry cannot be written."""
+        self._waiting.append(entry)
+        await self._write()
+
+    async def clean_up(self) -> int:
+        """Delete old lines; return their number. Raises `AuditNotReady`, `RegistryError`."""
+        before_us = self.now_us() - AUDIT_KEPT_S * 1_000_000
+        return await self.ask(lambda registry: registry.clean_up(before_us, AUDIT_ROWS_MAX))
+
+    async def _write(self) -> None:
+        entries = list(self._waiting)
+        if not entries:
+            return
+        self._waiting.clear()
+        try:
+            await self.ask(lambda registry: registry.add(entries))
+        except (RegistryError, AuditNotReady) as error:
+            self._keep_waiting(entries, str(error))
+        except BaseException:
+            self._keep_waiting(entries, "internal error")
+            raise
+        else:
+            self._fault = None
+
+    def _keep_waiting(self, entries: list[AuditEntry], why: str) -> None:
+        self._waiting.extendleft(reversed(entries))
+        if self._fault is None:
+            log.warning("changes are not recorded in the audit: %s", why)
+        self._fault = why
+        while len(self._waiting) > AUDIT_WAITING_MAX:
+            self._waiting.popleft()
+            self.lost += 1
+
+    async def _keep(self) -> None:
+        """Write again what waits, and delete old lines when they are due."""
+        while True:
+            try:
+                await self._write()
+                if not 0 <= self._now() - self._cleaned_at < AUDIT_CLEANUP_S:
+                    self._cleaned_at = self._now()
+                    await self.clean_up()
+            except (RegistryError, AuditNotReady) as error:
+                log.warning("old lines of the audit are not deleted: %s", error)
+            except Exception:  # an internal error must not end the task silently
+                log.exception("the audit failed with an internal error")
+            await asyncio.sleep(AUDIT_CHECK_S)
+
+
+class AuditTrail:
+    """ASGI middleware that records changes in the audit."""
+
+    def __init__(self, app: ASGIApp, audit: HubAudit, access: HttpAccess) -> None:
+        self._app = app
+        self._audit = audit
+        self._access = access
+        self._refused: dict[tuple[str, str, int], int] = {}
+        """Time of the last line about a refusal, by user, action and status."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in READS:
+            await self._app(scope, receive, send)
+            return
+        recorded = False
+
+        async def send_after_recording(message: Message) -> None:
+            nonlocal recorded
+            if message["type"] == "http.response.start" and not recorded:
+                recorded = True
+                await self._record(scope, message["status"])
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_after_recording)
+        finally:
+            if not recorded:
+                await self._record(scope, _FAILED)
+
+    async def _record(self, scope: Scope, status: int) -> None:
+        noted, user = _noted(scope, status), scope.get(USER)
+        if noted is None or (user is None and not self._access.open):
+            return
+        now_us = self._audit.now_us()
+        if status >= _REFUSED and self._is_repeated((user or "", noted.action, status), now_us):
+            return
+        client, subject = scope.get("client"), noted.subject
+        if subject is None:
+            subject = " ".join(str(each) for each in scope.get("path_params", {}).values())
+        entry = AuditEntry(
+            at=now_us,
+            user=user or "",
+            remote=client[0] if client else "",
+            tenant=_tenant(scope, noted, user, status),
+            action=noted.action,
+            subject=line(subject[:AUDIT_TEXT_CHARACTERS_MAX]),
+            before=_value(noted.before),
+            after=_value(noted.after),
+            status=status,
+            error=line(noted.error[:AUDIT_TEXT_CHARACTERS_MAX]),
+        )
+        await self._audit.record(entry)
+
+    def _is_repeated(self, refusal: tuple[str, str, int], now_us: int) -> bool:
+        """Return True for a refusal like one a moment ago: refusals must not push changes out of the audit."""
+        if now_us - self._refused.get(refusal, -_REFUSED_INTERVAL_US) < _REFUSED_INTERVAL_US:
+            return True
+        if len(self._refused) >= AUDIT_WAITING_MAX:
+            self._refused.clear()
+        self._refused[refusal] = now_us
+        return False
+
+
+def _noted(scope: Scope, status: int) -> NotedChange | None:
+    """Return the change of a request; None if it changes nothing."""
+    if scope["path"] != SESSION:
+        return scope.get(CHANGE)
+    return NotedChange(_SESSIONS[scope["method"]], tenant="") if status < 400 and scope["method"] in _SESSIONS else None
+
+
+def _tenant(scope: Scope, noted: NotedChange, user: str | None, status: int) -> str:
+    if noted.tenant is not None:
+        return noted.tenant
+    wanted = QueryParams(scope["query_string"]).get("tenant")
+    if wanted and status < _REFUSED:  # a refused request says nothing to the tenant that it names
+        return wanted[:AUDIT_TEXT_CHARACTERS_MAX]
+    try:
+        return parse_user(user or "", PeerKind.PERSON).tenant
+    except InvalidPeer:
+        return DEFAULT_TENANT
+
+
+def _value(document: Any) -> str | None:
+    if document is None:
+        return None
+    text = json(document)
+    return text if len(text.encode()) <= AUDIT_VALUE_BYTES_MAX else _LEFT_OUT

@@ -1,0 +1,50 @@
+"""Changes of a request, noted by its endpoint for the audit (`cloud.hub.audit_trail`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.requests import Request
+
+CHANGE: Final = "waypost.change"
+"""Key of the noted change in the ASGI scope of a request."""
+
+
+@dataclass(slots=True)
+class NotedChange:
+    """Change that a request wants."""
+
+    action: str
+    """Noun and verb, as in ``token.create``."""
+    subject: str | None = None
+    """Name of what is changed; None: as in the path."""
+    tenant: str | None = None
+    """Tenant of it, empty for the hub itself; None: as in the query, or the user's."""
+    before: Any = None
+    after: Any = None
+    error: str = ""
+
+
+def note_change(
+    request: Request, *, subject: str | None = None, tenant: str | None = None, before: Any = None, after: Any = None
+) -> None:
+    """Add to the noted change of a request. Values are JSON documents without secrets."""
+    noted: NotedChange | None = request.scope.get(CHANGE)
+    if noted is None:
+        return
+    if subject is not None:
+        noted.subject = subject
+    if tenant is not None:
+        noted.tenant = tenant
+    if before is not None:
+        noted.before = before
+    if after is not None:
+        noted.after = after
+
+
+def note_error(request: Request, why: str) -> None:
+    """Note why a change was refused, or failed."""
+    noted: NotedChange | None = request.scope.get(CHANGE)
+    if noted is not None:
+        noted.error = why

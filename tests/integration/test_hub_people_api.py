@@ -1,0 +1,235 @@
+"""Users, tenants and the audit of a hub over HTTP."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import json
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.enrolled import EnrolledFleet
+from tests.support.http_client import Answer, ask
+from tests.support.operator import HubOperator
+
+HUB = Path(__file__).parents[2] / "cloud" / "hub"
+NO_CHANGES = {"api.put", "api.delete", "api.plan", "api.rehearse"}
+"""Endpoints that change nothing: saved views, plans, rehearsals."""
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubOperator]:
+    with EnrolledFleet(tmp_path_factory.mktemp("people")) as fleet:
+        yield HubOperator(fleet.hub)
+
+
+def added(hub: HubOperator, name: str, *allow: str) -> str:
+    """Add a user; return its password."""
+    made = hub.send("POST", "users", {"name": name, "allow": list(allow)})
+    assert made.status == HTTPStatus.CREATED, made
+    return str(made.document["password"])
+
+
+class Person:
+    """User who sends requests with its password, or with the cookie of a session."""
+
+    def __init__(self, hub: HubOperator, name: str, password: str) -> None:
+        self.hub, self.name, self.password = hub, name, password
+        token = base64.b64encode(f"{name}:{password}".encode()).decode()
+        self.headers = {"Authorization": f"Basic {token}"}
+
+    def send(self, method: str, path: str, body: Any = None) -> Answer:
+        headers = {**self.headers, "Content-Type": "application/json", "Sec-Fetch-Site": "same-origin"}
+        content = None if body is None else json.dumps(body).encode()
+        return ask(self.hub.hub, method, f"/api/v1/{path}", content, headers, tls=self.hub.context)
+
+    def sign_in(self) -> Person:
+        """Open a session, and use its cookie from now on."""
+        self.headers = {}
+        answer = self.send("POST", "session", {"user": self.name, "password": self.password})
+        assert answer.status == HTTPStatus.OK, answer
+        self.headers = {"Cookie": answer.headers["set-cookie"].partition(";")[0]}
+        return self
+
+
+def audit(hub: HubOperator, query: str) -> list[dict[str, Any]]:
+    return list(hub.get(f"audit?{query}")["lines"])
+
+
+@pytest.fixture(scope="module")
+def manager(hub: HubOperator) -> Person:
+    allow = ("manage:#", "view:#", "recv:plant/#", "send:box/%u")
+    return Person(hub, "boss@south", added(hub, "boss@south", *allow))
+
+
+class TestUsers:
+    """Users of a hub."""
+
+    def test_a_new_user_signs_in_at_once(self, hub: HubOperator) -> None:
+        person = Person(hub, "ann@acme", added(hub, "ann@acme", "view:#"))
+        assert person.send("GET", "status").document["tenant"] == "acme"
+        [row] = hub.get("users?q=ANN")["users"]
+        assert (row["tenant"], row["allow"], row["passwords"]) == ("acme", ["view:#"], 1)
+        assert "password" not in row
+        assert hub.send("POST", "users", {"name": "ann@acme"}).status == HTTPStatus.CONFLICT
+        for wrong in ({"name": "ann"}, {"name": "bob@acme", "allow": ["see:#"]}, {"nam": "bob@acme"}):
+            assert hub.send("POST", "users", wrong).status == HTTPStatus.BAD_REQUEST, wrong
+
+    def test_a_new_password_ends_the_sessions(self, hub: HubOperator) -> None:
+        person = Person(hub, "eve@acme", added(hub, "eve@acme", "view:#")).sign_in()
+        assert person.send("GET", "status").status == HTTPStatus.OK
+        assert hub.get("users?q=eve")["users"][0]["sessions"] == 1
+        made = hub.send("POST", "users/eve@acme/password", {}).document
+        assert made["password"] != person.password
+        assert person.send("GET", "status").status == HTTPStatus.UNAUTHORIZED
+        assert Person(hub, "eve@acme", person.password).send("GET", "status").status == HTTPStatus.UNAUTHORIZED
+        assert Person(hub, "eve@acme", made["password"]).send("GET", "status").status == HTTPStatus.OK
+
+    def test_with_an_overlap_both_passwords_are_valid(self, hub: HubOperator) -> None:
+        old = added(hub, "tom@acme", "view:#")
+        new = hub.send("POST", "users/tom@acme/password", {"overlap_s": 600}).document["password"]
+        for password in (old, new):
+            assert Person(hub, "tom@acme", password).send("GET", "status").status == HTTPStatus.OK
+        assert hub.get("users?q=tom")["users"][0]["passwords"] == 2
+        assert hub.send("POST", "users/tom@acme/password", {"overlap_s": 1e9}).status == HTTPStatus.BAD_REQUEST
+
+    def test_sessions_end_with_the_rights_the_user_or_by_hand(self, hub: HubOperator) -> None:
+        person = Person(hub, "sam@acme", added(hub, "sam@acme", "view:#")).sign_in()
+        assert hub.send("DELETE", "users/sam@acme/sessions").document["sessions"] == 1
+        assert person.send("GET", "status").status == HTTPStatus.UNAUTHORIZED
+        person.sign_in()
+        assert hub.send("PUT", "users/sam@acme/rights", {"allow": ["recv:#"]}).document["allow"] == ["recv:#"]
+        assert person.send("GET", "status").status == HTTPStatus.UNAUTHORIZED
+        person.sign_in()
+        assert person.send("GET", "status").status == HTTPStatus.FORBIDDEN
+        assert hub.send("DELETE", "users/sam@acme").status == HTTPStatus.OK
+        assert person.send("GET", "status").status == HTTPStatus.UNAUTHORIZED
+        assert hub.send("DELETE", "users/sam@acme").status == HTTPStatus.NOT_FOUND
+
+    def test_pages_follow_each_other(self, hub: HubOperator) -> None:
+        for name in ("p1@paged", "p2@paged", "p3@paged"):
+            added(hub, name)
+        first = hub.get("users?tenant=paged&limit=2")
+        assert ([each["name"] for each in first["users"]], first["total"]) == (["p1@paged", "p2@paged"], 3)
+        rest = hub.get(f"users?tenant=paged&limit=2&after={first['next']}")
+        assert ([each["name"] for each in rest["users"]], rest["next"]) == (["p3@paged"], None)
+
+
+class TestManagerOfATenant:
+    """A user with ``manage:#`` manages users of its tenant, within its own rights."""
+
+    def test_gives_what_it_has_in_its_own_tenant(self, manager: Person) -> None:
+        made = manager.send("POST", "users", {"name": "new@south", "allow": ["view:#", "recv:plant/hall/+"]})
+        assert made.status == HTTPStatus.CREATED, made
+        assert manager.send("DELETE", "users/new@south").status == HTTPStatus.OK
+
+    @pytest.mark.parametrize("right", ["recv:#", "send:plant/x", "view:$fleet", "manage:$fleet", "send:box/%u"])
+    def test_gives_no_more_than_it_has(self, manager: Person, right: str) -> None:
+        refused = manager.send("POST", "users", {"name": "new@south", "allow": [right]})
+        assert refused.status == HTTPStatus.FORBIDDEN, refused
+        assert "you have no right" in refused.document["error"]
+
+    def test_takes_over_no_user_with_more_rights(self, hub: HubOperator, manager: Person) -> None:
+        added(hub, "root@south", "manage:$fleet")
+        for method, path in (("POST", "/password"), ("PUT", "/rights"), ("DELETE", "/sessions"), ("DELETE", "")):
+            answer = manager.send(method, f"users/root@south{path}", {"allow": []} if method == "PUT" else None)
+            assert answer.status == HTTPStatus.FORBIDDEN, answer
+        rows = {each["name"]: each["manageable"] for each in manager.send("GET", "users").document["users"]}
+        assert rows == {"boss@south": True, "root@south": False}
+
+    def test_sees_and_changes_nothing_of_other_tenants(self, hub: HubOperator, manager: Person) -> None:
+        added(hub, "far@north", "view:#")
+        assert manager.send("GET", "users?tenant=north").document["total"] == 2, "its own"
+        assert manager.send("DELETE", "users/far@north").status == HTTPStatus.NOT_FOUND
+        assert manager.send("POST", "users", {"name": "x@north"}).status == HTTPStatus.FORBIDDEN
+        assert [each["tenant"] for each in manager.send("GET", "tenants").document["tenants"]] == ["south"]
+        assert {each["tenant"] for each in manager.send("GET", "audit").document["lines"]} == {"south"}
+
+
+def test_tenants_with_limits_and_use(hub: HubOperator) -> None:
+    added(hub, "one@limits", "view:#")
+    page = hub.get("tenants?q=limits")
+    [row] = page["tenants"]
+    assert (row["tenant"], row["users"], row["gateways"], row["messages"]) == ("limits", 1, 0, 0)
+    quota = {each["limit"]: each for each in row["quota"]}
+    assert quota["gateways"]["used"] == 0
+    assert quota["storedBytes"]["most"] > 0
+    assert quota["bytesPerSecond"]["most"] is None
+    assert hub.get("tenants?limit=1")["next"]
+
+
+class TestAudit:
+    """Audit of the changes over HTTP."""
+
+    def test_a_line_says_who_did_what_from_where(self, hub: HubOperator) -> None:
+        added(hub, "audited@acme", "view:#")
+        hub.send("PUT", "users/audited@acme/rights", {"allow": ["recv:#"]})
+        last, first = audit(hub, "q=audited@acme&user=operator")
+        assert (first["action"], first["tenant"], first["remote"]) == ("user.create", "acme", "127.0.0.1")
+        assert (last["action"], last["subject"], last["status"]) == ("user.rights", "audited@acme", 200)
+        assert (last["before"], last["after"]) == ({"allow": ["view:#"]}, {"allow": ["recv:#"]})
+        assert hub.get("audit?limit=1")["next"]
+
+    def test_refused_changes_have_a_line_with_the_reason(self, hub: HubOperator) -> None:
+        person = Person(hub, "viewer@acme", added(hub, "viewer@acme", "view:#"))
+        for _ in range(3):
+            assert person.send("POST", "tokens?tenant=other", {}).status == HTTPStatus.FORBIDDEN
+        [line] = audit(hub, "user=viewer@acme&outcome=refused")
+        assert (line["action"], line["status"], line["tenant"]) == ("token.create", 403, "acme")
+        assert "no right to manage" in line["error"]
+
+    def test_secrets_are_not_recorded(self, hub: HubOperator) -> None:
+        settings = {"settings": {"kind": "webhook", "url": "https://user:pw7@localhost/x"}, "secret": "s3cret"}
+        hub.send("PUT", "receivers/hook", settings)
+        hub.send("DELETE", "receivers/hook")
+        password = added(hub, "hidden@acme")
+        everything = json.dumps(hub.get("audit?limit=500"))
+        assert not any(secret in everything for secret in ("pw7", "s3cret", password))
+        assert {each["tenant"] for each in audit(hub, "action=receiver")} == {""}
+
+    def test_tokens_labels_rules_mutes_and_sessions(self, hub: HubOperator) -> None:
+        hub.send("POST", "tokens", {"gateways": ["hall"], "labels": {"site": "lyon"}})
+        hub.send("POST", "mutes", {"minutes": 5, "reason": "works"})
+        hub.send("PATCH", "alert-rules/WaypostGatewayProblem", {"enabled": False})
+        Person(hub, "day@acme", added(hub, "day@acme")).sign_in()
+        assert audit(hub, "action=token.create&outcome=done")[0]["after"]["labels"] == {"site": "lyon"}
+        assert audit(hub, "action=mute.create")[0]["after"]["reason"] == "works"
+        [rule] = audit(hub, "action=alert-rule")
+        assert (rule["subject"], rule["before"]["enabled"], rule["after"]["enabled"]) == (
+            "WaypostGatewayProblem",
+            True,
+            False,
+        )
+        assert audit(hub, "user=day@acme")[0]["action"] == "session.open"
+
+    def test_views_plans_and_reads_are_no_changes(self, hub: HubOperator) -> None:
+        before = hub.get("audit")["total"]
+        hub.send("PUT", "views/mine", {"page": "fleet", "query": ""})
+        hub.send("POST", "plans?selector=a=b", b"", "application/yaml")
+        hub.send("GET", "tokens")
+        assert hub.get("audit")["total"] == before
+
+    @pytest.mark.parametrize("query", ["outcome=maybe", "after=x", "since=-1", "limit=0"])
+    def test_wrong_queries_are_refused(self, hub: HubOperator, query: str) -> None:
+        assert hub.send("GET", f"audit?{query}").status == HTTPStatus.BAD_REQUEST
+
+    def test_largest_numbers_are_answered(self, hub: HubOperator) -> None:
+        assert hub.get(f"audit?since={'9' * 19}&until={'9' * 19}&after={'9' * 19}")["lines"] == []
+
+
+def test_every_endpoint_that_changes_something_names_its_action() -> None:
+    silent = []
+    for path in HUB.rglob("*http.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(
+                    func=ast.Name(id="HttpRoute"),
+                    args=[_, ast.Call(func=ast.Name(id="answered"), args=[endpoint])],
+                    keywords=[ast.keyword(arg="methods", value=ast.Tuple())],
+                ) if ast.unparse(endpoint) not in NO_CHANGES:
+                    silent.append(f"{path.name}: {ast.unparse(endpoint)}")
+    assert not silent
