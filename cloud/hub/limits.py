@@ -131,7 +131,11 @@ REGISTRY_SILENCE_S_MAX = 30
 """Seconds of silence after which PostgreSQL is considered gone (TCP keepalives and unacknowledged data)."""
 
 REGISTRY_STATEMENT_S_MAX = 30
-"""Seconds for one statement of PostgreSQL, and between two of a transaction: a frozen hub must not keep rows locked."""
+"""Seconds for one statement of PostgreSQL."""
+
+REGISTRY_IDLE_S_MAX = 5
+"""Seconds between two statements of a transaction on PostgreSQL: other hubs wait for the rows that a stopped hub has
+locked."""
 
 SHUTDOWN_S = 20.0
 """Maximum wait for the landing in progress at shutdown; systemd and Kubernetes kill after 30 s or more."""

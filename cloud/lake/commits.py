@@ -39,7 +39,15 @@ class CommitLog(Protocol):
         ...
 
     def unresolved(self) -> Sequence[Prepared]:
-        """Return the prepared commits that this hub has to settle, the oldest first."""
+        """Return the prepared commits of this hub, the oldest first."""
+        ...
+
+    def take_over(self, gateways: Iterable[tuple[str, str]]) -> Sequence[Prepared]:
+        """Prepare to land for gateways, each (tenant, name): load their landed sequences.
+
+        A gateway that came from another hub of this lake may be named by open commits of that hub. Those are returned,
+        the oldest first, and nothing is loaded: settle them, and call it again.
+        """
         ...
 
     def landed(self, stream: SequenceStream) -> SequenceSet:
@@ -68,11 +76,14 @@ class CommitLog(Protocol):
         ...
 
     def confirm(self, prepared: Prepared, version: int) -> None:
-        """Record that the commit is in the table as `version`: its ranges have landed."""
+        """Record that the commit is in the table as `version`: its ranges have landed.
+
+        Raises `RegistryError`, also if another hub has settled the commit before.
+        """
         ...
 
     def forget(self, prepared: Prepared) -> None:
-        """Forget a commit that is not in the table and never will be."""
+        """Forget a commit that is not in the table and never will be, unless another hub has settled it before."""
         ...
 
 

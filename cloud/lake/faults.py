@@ -6,7 +6,7 @@
     │   ├── RegistryError   the registry cannot be used
     │   └── StreamInDoubt   the landed sequences of one stream are unknown; other streams are not affected
     │       ├── StreamDamaged   its record is damaged, or an older copy: it is rebuilt from the lake
-    │       └── StreamElsewhere another hub has an unfinished landing of it
+    │       └── StreamElsewhere a hub with another lake has an unfinished landing of it
     └── ContentError    the content can never become rows: it goes raw into `quarantine`
 
 Other exceptions (`MemoryError`, `OSError`, internal errors) are faults of the hub too: the content is held.
@@ -50,7 +50,7 @@ class StreamDamaged(StreamInDoubt):
 
 
 class StreamElsewhere(StreamInDoubt):
-    """Another hub has an unfinished landing of the stream."""
+    """A hub with another lake has an unfinished landing of the stream."""
 
 
 class ContentError(LandingError):

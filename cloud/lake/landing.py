@@ -10,7 +10,9 @@ id;
 
 After a crash, or an error with unknown outcome, `resolve` looks for the id in the table. If it is there, the commit is
 confirmed. If not, the table is fenced against it, so that no delayed writer can commit it, and it is forgotten.
-Messages that are repeated after a confirmed commit are trimmed; after a forgotten one they land.
+Messages that are repeated after a confirmed commit are trimmed; after a forgotten one they land. A hub to which a
+gateway has moved does the same with the open commits of other hubs of the lake that name the gateway, before it reads
+what has landed of it: no hub waits for another.
 
 This module has no thread, clock, socket, disk or database of its own: `cloud.hub.lander` calls it from one thread.
 """
@@ -28,7 +30,7 @@ import pyarrow as pa
 
 from bridge.batch import encode
 from bridge.hidden import hides
-from cloud.lake.commits import CommitLog, Failpoint, GatewayStore, no_failpoint
+from cloud.lake.commits import CommitLog, Failpoint, GatewayStore, Prepared, no_failpoint
 from cloud.lake.faults import LakeError, StreamDamaged, StreamInDoubt
 from cloud.lake.lake import LandingLake, TransactionId
 from cloud.lake.limits import HOLES_MAX, SLICE_BYTES_MAX
@@ -212,20 +214,32 @@ class Landing:
         fault: LakeError | None = None
         unsettled: set[str] = set()
         for prepared in self._commits.unresolved():
-            transaction = TransactionId(self._commits.application(prepared), prepared.commit)
             try:
-                landed = self._lake.settled(prepared.table, transaction)
+                self._look_up(prepared)
             except LakeError as error:
                 fault = error
                 unsettled.add(prepared.table)
-                continue
-            if landed:
-                self._commits.confirm(prepared, self._lake.versions[prepared.table])
-            else:
-                self._commits.forget(prepared)
         self._unsettled = unsettled
         if fault is not None:
             raise fault
+
+    def _look_up(self, prepared: Prepared) -> None:
+        """Confirm or forget a prepared commit, of this hub or of another. Raises `CannotLand`."""
+        transaction = TransactionId(self._commits.application(prepared), prepared.commit)
+        if self._lake.settled(prepared.table, transaction):
+            self._commits.confirm(prepared, self._lake.versions[prepared.table])
+        else:
+            self._commits.forget(prepared)
+
+    def _take_over(self, gateways: Iterable[tuple[str, str]]) -> None:
+        """Prepare to land for these gateways: settle what other hubs of the lake have left open. Raises `CannotLand`.
+
+        The other hub may have ended, or wait, or be about to append: the lake decides, and fences it.
+        """
+        names = set(gateways)
+        while left_open := self._commits.take_over(names):
+            for prepared in left_open:
+                self._look_up(prepared)
 
     def land(
         self, batches: Sequence[ReceivedBatch], now_us: int, *, clock: Clock = _no_clock, seconds: float = 1.0
@@ -237,6 +251,7 @@ class Landing:
         the fault of the hub; then nothing may be acknowledged.
         """
         self._settle("telemetry")
+        self._take_over((received.tenant, received.gateway) for received in batches)
         known = LandedSets(self._commits.landed)
         began = clock()
         tables: list[pa.Table] = []
@@ -265,6 +280,7 @@ class Landing:
         """Land ledger ranges, each once: as many documents as can be looked up in `seconds` by `clock`, at least one.
         Raises as `land`."""
         self._settle("ledger")
+        self._take_over((entry.tenant, entry.gateway) for document in documents for entry in document)
         began = clock()
         new: dict[SequenceRange, LedgerRange] = {}
         done = 0
@@ -301,6 +317,7 @@ class Landing:
         Raises `CannotLand`, and ValueError for a batch that cannot be encoded.
         """
         self._settle("telemetry")
+        self._take_over([(received.tenant, received.gateway)])
         tenant, gateway, batch = received.tenant, received.gateway, received.batch
         content = encode(batch.stored(), space=batch.space, epoch=batch.epoch, lane=batch.lane)
         self.quarantine([UnreadableContent(tenant, gateway, "telemetry", None, reason, content, now_us)], now_us)

@@ -133,6 +133,10 @@ class SimulatedCommits:
         found = sorted(self._database.commits.items())
         return [Prepared(WRITER, table, commit, ranges) for (table, commit), (done, ranges, _) in found if not done]
 
+    def take_over(self, gateways: Iterable[Key]) -> Sequence[Prepared]:
+        """Return nothing: one hub at a time uses this database."""
+        return []
+
     def landed(self, stream: SequenceStream) -> SequenceSet:
         return self._database.landed.get(stream) or SequenceSet()
 

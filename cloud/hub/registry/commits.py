@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from cloud.hub.groups import Key
 from cloud.hub.registry.database import Database, execute_many
-from cloud.hub.registry.faults import GatewaysMoved, LandingElsewhere
+from cloud.hub.registry.faults import CommitSettled, GatewaysMoved, LandingElsewhere
 from cloud.hub.registry.generations import Generations
 from cloud.hub.registry.lineages import Lineages, Reached
 from cloud.hub.registry.marks import GatewayMarks, Marks
@@ -19,7 +19,7 @@ from cloud.hub.registry.packing import pack_checked, unpack_ranges
 from cloud.hub.registry.schema import OLDER_WRITER, PARAMETERS_MAX, commits, gateways, ledgered
 from cloud.hub.registry.writer import RegistryWriter
 from cloud.lake.commits import GatewayStore, Prepared
-from cloud.lake.faults import RegistryError, StreamDamaged, StreamElsewhere
+from cloud.lake.faults import StreamDamaged, StreamElsewhere
 from cloud.lake.lake import LandingLake
 from cloud.lake.limits import COMMITS_KEPT
 from cloud.lake.sequences import SequenceRange, SequenceSet, SequenceStream
@@ -60,7 +60,7 @@ class RegistryCommits:
         self._last: dict[str, int] = {row[0]: row[1] for row in rows}
 
     def write_to(self, lake: LandingLake) -> None:
-        """Record the lake of this hub; it then settles the open commits of earlier hubs there.
+        """Record the lake of this hub.
 
         Later commits of this writer in the lake show that the registry is an older copy (restored, or a standby that
         took over). Then numbers continue after the lake's, because a new commit must not be mistaken for an old one,
@@ -70,12 +70,13 @@ class RegistryCommits:
         later = {table: self._later(lake, table) for table in NUMBERED}
         there = lake.gateways() if later[TELEMETRY] else set()
 
-        def work(tx: sa.Connection) -> frozenset[str]:
+        def work(tx: sa.Connection) -> None:
             if later[TELEMETRY]:
                 self._marks.mark_unusable(tx, there)
-            return self._writer.write_to(tx, identity)
+            self._writer.write_to(tx, identity)
 
-        self._writer.settles |= self._database.transaction(work)
+        self._database.transaction(work)
+        self._writer.lake = identity
         for table, last in later.items():
             if last:
                 self.is_older_copy = True
@@ -103,7 +104,7 @@ class RegistryCommits:
 
     def confirmed_version(self, table: str) -> int:
         """Return the highest version of this hub's table known to be on disk; -1 without one."""
-        mine = commits.c.writer.in_(sorted(self._writer.settles)) & (commits.c.table_name == table)
+        mine = commits.c.writer.in_(sorted(self._writer.own)) & (commits.c.table_name == table)
         query = sa.select(sa.func.max(commits.c.version)).where(mine)
         found = self._database.transaction(lambda tx: tx.execute(query).scalar_one_or_none())
         return -1 if found is None else int(found)
@@ -113,7 +114,25 @@ class RegistryCommits:
 
     def _unresolved(self, tx: sa.Connection) -> Sequence[Prepared]:
         self._writer.require(tx)
-        return _prepared(tx, commits.c.writer.in_(sorted(self._writer.settles)))
+        return _prepared(tx, commits.c.writer.in_(sorted(self._writer.own)))
+
+    def take_over(self, gateways: Iterable[Key]) -> Sequence[Prepared]:
+        new = {key for key in gateways if self._marks.known(key) is None}
+        return self._database.transaction(lambda tx: self._take_over(tx, new)) if new else []
+
+    def _take_over(self, tx: sa.Connection, new: set[Key]) -> Sequence[Prepared]:
+        """Return the open commits of other hubs of this lake that name one of the gateways; load marks if there are
+        none.
+
+        No hub can prepare another one: the connection to this hub has a later generation. A gateway named by a commit
+        in another lake is not loaded, because its marks are not known before that lake was looked at.
+        """
+        others = self._open_elsewhere(tx, new)
+        of_lake = self._writer.others_of_lake(tx) if others else set()
+        found = [prepared for prepared in others if prepared.writer in of_lake]
+        if not found:
+            self._marks.load(tx, new.difference(*map(_gateways_of, others)))
+        return found
 
     # --- marks ------------------------------------------------------------------------------------------------------
 
@@ -137,20 +156,23 @@ class RegistryCommits:
         """Load the marks of a gateway. If it came from another hub, they are stable once nothing of it is landing
         there: nothing more can be prepared there."""
         known = self._marks.known(key)
-        if known is not None:
-            return known
-        self._require_none_elsewhere(tx, {key})
-        return self._marks.load(tx, key)
+        if known is None:
+            self._require_none_elsewhere(tx, {key})
+            known = self._marks.load(tx, [key])[key]
+        return known
 
     def _require_none_elsewhere(self, tx: sa.Connection, who: set[Key]) -> None:
         """Check that no other hub has prepared commits of these gateways. Raises `LandingElsewhere`."""
-        for prepared in _prepared(tx, commits.c.writer.not_in(sorted(self._writer.settles))):
-            moved = {(moved.tenant, moved.gateway) for moved in prepared.ranges} & who
-            if moved:
-                raise LandingElsewhere(
-                    f"the hub with writer id {prepared.writer} has an unfinished landing of gateway {min(moved)[1]}; "
-                    "start that hub to finish it"
-                )
+        for prepared in self._open_elsewhere(tx, who):
+            raise LandingElsewhere(
+                f"the hub with writer id {prepared.writer} has an unfinished landing of gateway "
+                f"{min(_gateways_of(prepared) & who)[1]}; start that hub to finish it"
+            )
+
+    def _open_elsewhere(self, tx: sa.Connection, who: set[Key]) -> list[Prepared]:
+        """Return the prepared commits of other hubs that name one of these gateways."""
+        others = _prepared(tx, commits.c.writer.not_in(sorted(self._writer.own)))
+        return [prepared for prepared in others if _gateways_of(prepared) & who]
 
     def restore(self, tenant: str, gateway: str, landed: Mapping[SequenceStream, SequenceSet]) -> None:
         def work(tx: sa.Connection) -> dict[SequenceStream, SequenceSet]:
@@ -176,8 +198,8 @@ class RegistryCommits:
         self, table: str, ranges: Sequence[SequenceRange], rows: int, reached: Reached | None = None
     ) -> Prepared:
         prepared = Prepared(self._writer.id, table, self._last.get(table, 0) + 1, ranges)
+        self._last[table] = prepared.commit  # also if the transaction fails: it may have happened
         whole = self._database.transaction(lambda tx: self._prepare(tx, prepared, rows, reached or {}))
-        self._last[table] = prepared.commit
         self._lineages.remember(whole)
         return prepared
 
@@ -209,13 +231,13 @@ class RegistryCommits:
         self._writer.require(tx)
         changed: dict[SequenceStream, SequenceSet] = {}
         if prepared.table != LEDGER:
-            changed = self._marks.add(tx, prepared.ranges)
+            changed = self._marks.add(tx, prepared.ranges, cached=prepared.writer in self._writer.own)
             _count(tx, prepared.ranges)
         elif prepared.ranges:
             tx.execute(ledgered.insert(), [moved._asdict() for moved in prepared.ranges])
         done = commits.update().where(_row_of(prepared), commits.c.state == PREPARED)
         if tx.execute(done.values(state=CONFIRMED, version=version, ranges=b"")).rowcount != 1:
-            raise RegistryError(f"commit {prepared.commit} of table {prepared.table} is not prepared any more")
+            raise CommitSettled(f"another hub has settled commit {prepared.commit} of table {prepared.table}")
         older = (commits.c.state != PREPARED) & (commits.c.id <= prepared.commit - COMMITS_KEPT)
         tx.execute(commits.delete().where(*_of_table(prepared), older))
         return changed
@@ -223,7 +245,8 @@ class RegistryCommits:
     def forget(self, prepared: Prepared) -> None:
         def work(tx: sa.Connection) -> None:
             self._writer.require(tx)
-            tx.execute(commits.update().where(_row_of(prepared)).values(state=FORGOTTEN, ranges=b""))
+            still = _row_of(prepared) & (commits.c.state == PREPARED)
+            tx.execute(commits.update().where(still).values(state=FORGOTTEN, ranges=b""))
 
         self._database.transaction(work)
 
@@ -234,6 +257,10 @@ def _prepared(tx: sa.Connection, of: sa.ColumnElement[bool]) -> list[Prepared]:
     query = sa.select(*columns).where(of, commits.c.state == PREPARED)
     rows = tx.execute(query.order_by(commits.c.writer, commits.c.table_name, commits.c.id)).all()
     return [Prepared(*row[:3], unpack_ranges(row[3], row[1], row[2])) for row in rows]
+
+
+def _gateways_of(prepared: Prepared) -> set[Key]:
+    return {(moved.tenant, moved.gateway) for moved in prepared.ranges}
 
 
 def _of_table(prepared: Prepared) -> tuple[sa.ColumnElement[bool], ...]:

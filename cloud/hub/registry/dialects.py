@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from cloud.hub.limits import (
     REGISTRY_CONNECT_S_MAX,
+    REGISTRY_IDLE_S_MAX,
     REGISTRY_SILENCE_S_MAX,
     REGISTRY_STATEMENT_S_MAX,
 )
@@ -151,7 +152,7 @@ class Postgresql:
         if cursor.execute("SHOW synchronous_commit").fetchone()[0] == "off":
             cursor.execute("SET synchronous_commit TO on")
         cursor.execute(f"SET statement_timeout TO '{REGISTRY_STATEMENT_S_MAX}s'")
-        cursor.execute(f"SET idle_in_transaction_session_timeout TO '{REGISTRY_STATEMENT_S_MAX}s'")
+        cursor.execute(f"SET idle_in_transaction_session_timeout TO '{REGISTRY_IDLE_S_MAX}s'")
         connection.commit()
         cursor.close()
 

@@ -45,7 +45,8 @@ class Directory:
 
     def presence(self, changes: Mapping[Key, Presence]) -> None:
         """Store connects and disconnects. Each connect is a generation, and fences earlier ones. A forgotten gateway
-        that connects is known again."""
+        that connects is known again. The end of a connection changes nothing if the gateway has moved to another hub.
+        """
         if not changes:
             return
         known = self._database.transaction(lambda tx: self._write_presence(tx, changes))
@@ -62,13 +63,19 @@ class Directory:
             known.update(dict.fromkeys(new, 0))
         mine = (gateways.c.tenant == sa.bindparam("at_tenant"), gateways.c.name == sa.bindparam("at_name"))
         columns = ("last_seen", "connected", "remote", "generation", "writer")
-        tx.execute(
+        statement = (
             gateways.update()
             .where(*mine)
             .values({name: sa.bindparam(f"at_{name}") for name in columns})
-            .values(forgotten_at=sa.case((_ONLY_LEFT, gateways.c.forgotten_at), else_=sa.null())),
-            [self._presence_row(key, presence, known[key]) for key, presence in changes.items()],
+            .values(forgotten_at=sa.case((_ONLY_LEFT, gateways.c.forgotten_at), else_=sa.null()))
         )
+        rows = [
+            self._presence_row(key, presence, known[key])
+            for key, presence in changes.items()
+            if presence.connects or self._generations.of(key) in (None, known[key])
+        ]
+        if rows:
+            tx.execute(statement, rows)
         return known
 
     def _presence_row(self, key: Key, presence: Presence, generation: int) -> dict[str, Any]:
@@ -94,7 +101,7 @@ class Directory:
 
     def mark_all_disconnected(self) -> None:
         """Mark all gateways of this hub as disconnected, at its start."""
-        mine = gateways.c.writer.is_(None) | gateways.c.writer.in_(sorted(self._writer.settles))
+        mine = gateways.c.writer.is_(None) | gateways.c.writer.in_(sorted(self._writer.own))
         statement = gateways.update().where(gateways.c.connected.is_(True), mine).values(connected=False)
         self._database.transaction(lambda tx: tx.execute(statement))
 

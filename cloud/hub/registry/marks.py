@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from cloud.hub.groups import Key
 from cloud.hub.registry.database import Database, execute_many
 from cloud.hub.registry.generations import Generations
-from cloud.hub.registry.schema import marks
+from cloud.hub.registry.schema import PARAMETERS_MAX, marks
 from cloud.lake.limits import HOLES_MAX
 from cloud.lake.sequences import SequenceRange, SequenceSet, SequenceStream
 
@@ -78,17 +78,25 @@ class Marks:
         self._loaded[key] = _Loaded(self._generations.of(key), found)
         return found
 
-    def load(self, tx: sa.Connection, key: Key) -> GatewayMarks:
-        """Return the marks of a gateway, from the cache or the database."""
-        found = self.known(key)
-        return found if found is not None else self.keep(key, _read(tx, key))
+    def load(self, tx: sa.Connection, keys: Collection[Key]) -> Mapping[Key, GatewayMarks]:
+        """Read the marks of gateways that are not known, and cache them."""
+        found = _read(tx, keys)
+        for key, marks_of_gateway in found.items():
+            self.keep(key, marks_of_gateway)
+        return found
 
-    def add(self, tx: sa.Connection, ranges: Sequence[SequenceRange]) -> dict[SequenceStream, SequenceSet]:
-        """Store that these ranges have landed; return what `remember` gets after the commit."""
+    def add(
+        self, tx: sa.Connection, ranges: Sequence[SequenceRange], *, cached: bool
+    ) -> dict[SequenceStream, SequenceSet]:
+        """Store that these ranges have landed; return what `remember` gets after the commit.
+
+        `cached`: False reads the rows again, because another hub may have changed them.
+        """
         changed: dict[SequenceStream, SequenceSet] = {}
         new: set[SequenceStream] = set()
+        read = _read(tx, {_gateway_of(each) for each in ranges if not (cached and self.known(_gateway_of(each)))})
         for key, of_gateway in groupby(ranges, key=_gateway_of):
-            known = self.load(tx, key)
+            known = read[key] if key in read else self._loaded[key].marks
             for moved in of_gateway:
                 stream = moved.stream
                 landed = changed.get(stream)
@@ -147,19 +155,24 @@ def _gateway_of(entry: SequenceStream | SequenceRange) -> Key:
     return entry[:2]
 
 
-def _read(tx: sa.Connection, key: Key) -> GatewayMarks:
-    known = GatewayMarks()
-    for row in tx.execute(sa.select(marks).where(marks.c.tenant == key[0], marks.c.gateway == key[1])).all():
-        stream = SequenceStream(row.tenant, row.gateway, row.epoch, row.address)
-        if row.checksum == NO_CHECKSUM:
-            known.damage[stream] = "the registry was an older copy"
-            continue
-        try:
-            known.landed[stream] = unpack_marks(stream, row.mark, row.spans, row.checksum)
-        except MarkDamaged as error:
-            log.error("registry: the row of %r of gateway %s is damaged: %s", row.address, key[1], error)  # noqa: TRY400
-            known.damage[stream] = str(error)
-    return known
+def _read(tx: sa.Connection, keys: Collection[Key]) -> dict[Key, GatewayMarks]:
+    """Return the marks of gateways; those of a gateway without a row are empty."""
+    found = {key: GatewayMarks() for key in keys}
+    names = sorted(found)
+    for start in range(0, len(names), PARAMETERS_MAX // 2):
+        part = names[start : start + PARAMETERS_MAX // 2]
+        for row in tx.execute(sa.select(marks).where(sa.tuple_(marks.c.tenant, marks.c.gateway).in_(part))).all():
+            known = found[row.tenant, row.gateway]
+            stream = SequenceStream(row.tenant, row.gateway, row.epoch, row.address)
+            if row.checksum == NO_CHECKSUM:
+                known.damage[stream] = "the registry was an older copy"
+                continue
+            try:
+                known.landed[stream] = unpack_marks(stream, row.mark, row.spans, row.checksum)
+            except MarkDamaged as error:
+                log.error("registry: the row of %r of gateway %s is damaged: %s", row.address, row.gateway, error)  # noqa: TRY400
+                known.damage[stream] = str(error)
+    return found
 
 
 def _row(stream: SequenceStream, landed: SequenceSet, names: Sequence[str] = _ROW) -> dict[str, Any]:

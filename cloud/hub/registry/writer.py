@@ -18,8 +18,10 @@ class RegistryWriter:
 
     def __init__(self, writer_id: str) -> None:
         self.id = writer_id
-        self.settles = frozenset({writer_id, OLDER_WRITER})
-        """Writers with commits that this one confirms or forgets: itself, and those it has replaced."""
+        self.own = frozenset({writer_id, OLDER_WRITER})
+        """Ids of this writer's commits: its own, and those of versions that had no writers."""
+        self.lake: str | None = None
+        """Lake that it writes into; None before `write_to`."""
         self._starts = 0
 
     def start(self, tx: sa.Connection) -> None:
@@ -31,14 +33,14 @@ class RegistryWriter:
         else:
             tx.execute(writers.update().where(writers.c.id == self.id).values(starts=self._starts))
 
-    def write_to(self, tx: sa.Connection, lake: str) -> frozenset[str]:
-        """Record the lake of this writer; return all writers of that lake.
-
-        A data directory is locked by one hub at a time, so the others have ended, and this one settles their open
-        commits.
-        """
+    def write_to(self, tx: sa.Connection, lake: str) -> None:
+        """Record the lake of this writer."""
         tx.execute(writers.update().where(writers.c.id == self.id).values(lake=lake))
-        return frozenset(tx.execute(sa.select(writers.c.id).where(writers.c.lake == lake)).scalars())
+
+    def others_of_lake(self, tx: sa.Connection) -> set[str]:
+        """Return the other writers of this writer's lake, running or not."""
+        found = tx.execute(sa.select(writers.c.id).where(writers.c.lake == self.lake)).scalars()
+        return set(found) - self.own if self.lake is not None else set()
 
     def require(self, tx: sa.Connection) -> None:
         """Check that this start is the latest one, in each transaction about commits. Raises `WriterReplaced`."""

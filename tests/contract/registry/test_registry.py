@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql
 
 from cloud.hub.groups import GatewayLineage, Presence
 from cloud.hub.registry.database import Database, WrongThread
-from cloud.hub.registry.faults import GatewaysMoved, RegistryForeign, RegistryTooNew, WriterReplaced
+from cloud.hub.registry.faults import CommitSettled, GatewaysMoved, RegistryForeign, RegistryTooNew, WriterReplaced
 from cloud.hub.registry.registry import Registry
 from cloud.hub.registry.schema import SCHEMA_VERSION, NameType
 from cloud.lake.commits import GatewayStore
@@ -69,6 +69,15 @@ class TestDirectory:
         again.mark_all_disconnected()
         assert {g.name: g.connected for g in again.gateways()} == {"gw1": False, "gw2": True}
 
+    def test_end_of_an_old_connection_leaves_the_new_one_at_another_hub(self, place: Place) -> None:
+        here, there = place.open(HERE).directory, place.open(THERE).directory
+        here.presence({KEY: connected()})
+        there.presence({KEY: connected()})
+        here.presence({KEY: Presence("-", connected=False, at_us=2)})
+        assert [gateway.connected for gateway in there.gateways()] == [True]
+        there.presence({KEY: Presence("-", connected=False, at_us=3)})
+        assert [gateway.connected for gateway in there.gateways()] == [False]
+
     def test_gateway_at_another_hub_is_fenced_until_it_returns(self, place: Place) -> None:
         names = [("default", f"gw{i}") for i in range(1_000)]
         here, there = place.open(HERE).directory, place.open(THERE).directory
@@ -109,7 +118,7 @@ class TestCommits:
         assert commits.landed(STREAM).mark == -1
         later = commits.prepare("telemetry", [], 0)
         assert later.commit > prepared.commit, "an id is not given twice while the program runs"
-        with pytest.raises(RegistryError, match="not prepared any more"):
+        with pytest.raises(CommitSettled):
             commits.confirm(prepared, 1)
         commits.forget(later)
         assert place.open().commits.prepare("telemetry", [], 0).commit > later.commit, "nor after that"
@@ -166,20 +175,62 @@ class TestSeveralHubs:
         here.confirm(mine, 5)
         assert (here.confirmed_version("telemetry"), there.confirmed_version("telemetry")) == (5, 99)
 
-    def test_open_commit_of_a_lost_writer_is_settled_by_the_next_writer_of_its_lake(self, place: Place) -> None:
-        """The file with the writer's id is lost; lake and registry are not."""
-        lost, other = place.open(HERE).commits, place.open(THERE).commits
-        lost.write_to(MemoryLake("this"))
-        other.write_to(MemoryLake("that"))
-        prepared, theirs = lost.prepare("telemetry", [moved(0, 9)], 10), other.prepare("telemetry", [], 0)
-        following = place.open("c" * 32).commits
-        assert following.unresolved() == []
-        following.write_to(MemoryLake("this"))
-        assert following.unresolved() == [prepared]
-        assert following.application(prepared) == lost.application(prepared)
-        following.confirm(prepared, 3)
-        assert following.landed(STREAM).spans == [(0, 9)]
-        assert other.unresolved() == [theirs]
+    def test_open_commit_is_settled_by_the_hub_to_which_its_gateway_moves(self, place: Place) -> None:
+        here, there = place.open(HERE), place.open(THERE)
+        for hub in (here, there):
+            hub.commits.write_to(MemoryLake("this"))
+        here.directory.presence({KEY: connected()})
+        prepared = here.commits.prepare("telemetry", [moved(0, 9)], 10)
+        assert there.commits.unresolved() == []
+        there.directory.presence({KEY: connected()})
+        assert there.commits.take_over([("default", "another")]) == []
+        assert there.commits.take_over([KEY]) == [prepared]
+        assert there.commits.application(prepared) == here.commits.application(prepared)
+        there.commits.confirm(prepared, 3)
+        assert there.commits.take_over([KEY]) == []
+        assert there.commits.landed(STREAM).spans == [(0, 9)]
+        with pytest.raises(CommitSettled):
+            here.commits.confirm(prepared, 3)
+        here.commits.forget(prepared)
+        assert here.commits.unresolved() == []
+        assert there.commits.landed(STREAM).spans == [(0, 9)]
+        land(there, moved(10, 19))
+        here.directory.presence({KEY: connected()})
+        assert here.commits.take_over([KEY]) == []
+        assert here.commits.landed(STREAM).spans == [(0, 19)]
+
+    def test_settling_uses_no_marks_from_before_a_gateway_moved(self, place: Place) -> None:
+        """The commit names two gateways. One was here once and has landed more elsewhere since."""
+        here, there = place.open(HERE), place.open(THERE)
+        for hub in (here, there):
+            hub.commits.write_to(MemoryLake("this"))
+        other = STREAM._replace(gateway="other")
+        elsewhere = ("default", "other")
+        here.directory.presence({elsewhere: connected()})
+        land(here, moved(0, 9, other))
+        there.directory.presence({elsewhere: connected(), KEY: connected()})
+        land(there, moved(10, 99, other))
+        prepared = there.commits.prepare("telemetry", [moved(0, 9), moved(100, 109, other)], 20)
+        here.directory.presence({KEY: connected()})
+        assert here.commits.take_over([KEY]) == [prepared]
+        here.commits.confirm(prepared, 3)
+        with pytest.raises(CommitSettled):
+            there.commits.confirm(prepared, 3)
+        assert there.commits.landed(other).spans == [(0, 109)]
+        assert place.open("c" * 32).commits.landed(other).spans == [(0, 109)]
+
+    def test_open_commit_in_another_lake_is_awaited(self, place: Place) -> None:
+        here, there = place.open(HERE), place.open(THERE)
+        here.commits.write_to(MemoryLake("this"))
+        there.commits.write_to(MemoryLake("that"))
+        here.directory.presence({KEY: connected()})
+        prepared = here.commits.prepare("telemetry", [moved(0, 9)], 10)
+        there.directory.presence({KEY: connected()})
+        assert there.commits.take_over([KEY]) == []
+        with pytest.raises(StreamElsewhere, match=HERE):
+            there.commits.landed(STREAM)
+        here.commits.confirm(prepared, 1)
+        assert there.commits.landed(STREAM).spans == [(0, 9)]
 
     def test_copy_of_a_data_directory_replaces_the_hub(self, place: Place) -> None:
         """Two hubs with one writer id would settle each other's commits, so the older one stops."""
@@ -264,6 +315,7 @@ class TestThreads:
             lambda: registry.directory.fenced([KEY]),
             lambda: registry.lineages.compare(GatewayStore("t", "gw", "e"), GatewayLineage("e", ["1"])),
             registry.commits.unresolved,
+            lambda: registry.commits.take_over([KEY]),
             lambda: registry.commits.landed(STREAM),
             lambda: registry.commits.marks("default", "gw"),
             lambda: registry.commits.ledgered([]),

@@ -1,0 +1,1 @@
+"""Several hubs on one registry and one lake, in every order of their steps."""

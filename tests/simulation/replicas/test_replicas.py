@@ -1,0 +1,72 @@
+"""Hubs on one registry and one lake land each message once, in every order of steps that the seeds give."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from cloud.hub.registry.commits import RegistryCommits
+from cloud.hub.registry.generations import Generations
+from tests.simulation.replicas.lake import ReplicaLake
+from tests.simulation.replicas.world import violations
+from tests.support.medium import fast_folder
+
+SEEDS = 30
+"""Number of seeds in every test run; they are fixed, so that only a change makes a test fail."""
+SEEDS_SLOW = 3_000
+"""Number of new seeds in a long run."""
+SEEDS_OF_DEFECTS = 40
+"""Number of seeds of which one must find each deliberate defect."""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with TemporaryDirectory(dir=fast_folder()) as made:
+        yield Path(made)
+
+
+def test_each_message_lands_once_whichever_hub_lands_it(folder: Path) -> None:
+    assert violations(range(SEEDS), folder) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7_200)
+def test_each_message_lands_once_with_many_new_seeds(folder: Path) -> None:
+    first = random.SystemRandom().randrange(1 << 40)
+    assert violations(range(first, first + SEEDS_SLOW), folder) == {}
+
+
+DEFECTS: dict[str, tuple[type, str, Callable[..., Any]]] = {
+    "open commits of other hubs are left open": (
+        RegistryCommits,
+        "take_over",
+        lambda self, gateways: self._database.transaction(lambda tx: self._marks.load(tx, list(gateways))) or [],
+    ),
+    "a hub prepares commits for gateways that have moved": (Generations, "moved", lambda _self, _tx, _who: set()),
+    "a commit is forgotten without a fence": (
+        ReplicaLake,
+        "settled",
+        lambda self, table, transaction: (self.committed(table, transaction.application) or 0) >= transaction.commit,
+    ),
+    "a commit is confirmed whether or not it is still open": (
+        RegistryCommits,
+        "_confirm",
+        lambda self, tx, prepared, _version: self._marks.add(tx, prepared.ranges, cached=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_deliberate_defect_is_found(defect: str, folder: Path) -> None:
+    where, name, wrong = DEFECTS[defect]
+    with mock.patch.object(where, name, wrong):
+        for seed in range(SEEDS_OF_DEFECTS):
+            if violations(range(seed, seed + 1), folder):
+                return
+    pytest.fail(f"{SEEDS_OF_DEFECTS} seeds do not find it")

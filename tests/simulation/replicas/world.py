@@ -1,0 +1,294 @@
+"""Hubs, each with its own thread, registry connection and view of the lake; gateways that move between them; faults.
+
+Real are landing, lander and registry with its SQL (SQLite), and the rows of the lake. Simulated are the lake's tables,
+the network and the hubs' processes: each transaction of the registry, and each read and write of the lake, is a step
+after which any other hub may run, this hub may be killed, or stand still for good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any, Final, TypeVar
+from unittest import mock
+
+from cloud.hub.groups import GatewaySession, Key, LandingGroup, Presence, QueueEntry
+from cloud.hub.lander import Lander
+from cloud.hub.registry.database import Database
+from cloud.hub.registry.location import sqlite_url
+from cloud.hub.registry.registry import Registry
+from cloud.lake.faults import CannotLand, RegistryError
+from cloud.lake.landing import Landing
+from tests.simulation.replicas.gateways import SimulatedGateway
+from tests.simulation.replicas.lake import ReplicaLake, SharedTables
+from tests.simulation.replicas.turns import Turn
+
+T = TypeVar("T")
+
+HUBS: Final = 3
+GATEWAYS: Final = 4
+EVENTS: Final = 220
+"""Random events before all faults end."""
+FINAL_TURNS: Final = 4_000
+"""Turns within which everything is answered once the faults have ended."""
+FAILURE_SHARE: Final = 0.05
+"""Share of operations on lake and registry that fail."""
+
+
+class Replica:
+    """One hub: its process while it has one, and the queue of that process."""
+
+    def __init__(self, number: int, world: World) -> None:
+        self.number = number
+        self.still = False
+        """It stands still: it is never chosen."""
+        self.turn: Turn | None = None
+        self._world = world
+        self._starts = 0
+        self._queue: list[QueueEntry] = []
+        self._presence: dict[Key, Presence] = {}
+
+    @property
+    def up(self) -> bool:
+        return self.turn is not None and not self.turn.ended
+
+    def start(self) -> None:
+        """Start a process: with the writer id of the last one, or with a new one, as after the loss of its file."""
+        self._queue, self._presence = [], {}
+        if self._starts == 0 or self._world.random.random() < 0.3:
+            self._starts += 1
+        self.turn = Turn(self._serve)
+
+    def kill(self) -> None:
+        """End the process between two steps."""
+        if self.turn is not None:
+            self.turn.kill()
+
+    def connect(self, session: GatewaySession) -> None:
+        found = self._presence.setdefault(session.key, Presence(session.remote, connected=True, at_us=1))
+        found.connected, found.connects = True, found.connects + 1
+
+    def disconnect(self, session: GatewaySession) -> None:
+        """Notice the end of a connection."""
+        session.gone = True
+        self._presence.setdefault(session.key, Presence(session.remote, connected=False, at_us=1)).connected = False
+        self._queue = [entry for entry in self._queue if entry.session is not session]
+
+    def receive(self, entries: list[QueueEntry]) -> None:
+        self._queue += entries
+
+    def _serve(self, turn: Turn) -> None:
+        """Work as a hub's process does, until it is killed; an error of registry or lake at the start ends it."""
+        world = self._world
+        with contextlib.suppress(CannotLand):
+            registry = Registry(world.url, f"{self.number}{self._starts:031}")
+            try:
+                lake = ReplicaLake(world.tables, turn.step, world.random, world.fails)
+                registry.commits.write_to(lake)
+                registry.directory.mark_all_disconnected()
+                lander = Lander(registry, Landing(lake, registry.commits), clock=lambda: 0.0)
+                while True:
+                    turn.step()
+                    self._land(lander)
+            finally:
+                registry.close()
+
+    def _land(self, lander: Lander) -> None:
+        group = LandingGroup(self._queue, self._presence)
+        if not (group.entries or group.presence):
+            return
+        self._queue, self._presence = [], {}
+        lander.land(group, 1)
+        for entry in group.entries:
+            if entry.verdict is not None:
+                entry.answer(entry.verdict, entry.words)
+            elif not entry.session.gone:
+                self._queue.append(entry)
+        for key, presence in group.presence.items():
+            self._presence.setdefault(key, presence)
+
+
+class World:
+    """One run of one seed."""
+
+    def __init__(self, seed: int, folder: Path, template: Path) -> None:
+        self.random = Random(seed)
+        self.tables = SharedTables()
+        file = folder / f"{seed}.db"
+        shutil.copy(template, file)
+        self.url = sqlite_url(file)
+        self.failing = FAILURE_SHARE
+        self.hubs = [Replica(number, self) for number in range(HUBS)]
+        self.gateways = [SimulatedGateway(f"gw{number}", self.random) for number in range(GATEWAYS)]
+        self._connections = 0
+
+    def fails(self) -> bool:
+        """Return whether this operation fails."""
+        return self.random.random() < self.failing
+
+    def run(self) -> list[str]:
+        """Run from the start until everything is answered; return what is wrong."""
+        with self._stepwise_transactions():
+            try:
+                for hub in self.hubs:
+                    hub.start()
+                for _ in range(EVENTS):
+                    self._event()
+                self.tables.arrive()
+                self.failing = 0.0
+                self._end()
+                errors = [repr(hub.turn.error) for hub in self.hubs if hub.turn is not None and hub.turn.error]
+                return errors + self._violations()
+            finally:
+                for hub in self.hubs:
+                    hub.kill()
+
+    def _event(self) -> None:
+        random = self.random
+        hub = random.choice(self.hubs)
+        choice = random.random()
+        if choice < 0.62:
+            self._advance(hub, random.randint(1, 12))
+        elif choice < 0.77:
+            gateway = random.choice(self.gateways)
+            gateway.make()
+            self._send(gateway)
+        elif choice < 0.90:
+            self._move(random.choice(self.gateways))
+        elif choice < 0.94:
+            self.tables.arrive()
+        elif choice < 0.96:
+            hub.still = not hub.still
+        elif choice < 0.98:
+            self._kill(hub)
+        elif not hub.up:
+            self._start(hub)
+
+    def _end(self) -> None:
+        """Let the hubs that are not standing still land everything; one may stand still for good."""
+        serving = [hub for hub in self.hubs if not hub.still] or self.hubs[:1]
+        for hub in self.hubs:
+            hub.still = hub not in serving
+        for turn in range(FINAL_TURNS):
+            if not any(gateway.unanswered for gateway in self.gateways):
+                break
+            hub = self.random.choice(serving)
+            if not hub.up:
+                self._start(hub)
+            self._advance(hub, 1)
+            for gateway in self.gateways:
+                served = gateway.hub is not None and self.hubs[gateway.hub] in serving
+                if gateway.unanswered and (not served or gateway.session is None or turn % 400 == 0):
+                    self._move(gateway, serving)
+        for hub in self.hubs:  # a hub that stood still continues: an unfinished landing of it must change nothing
+            self._advance(hub, 200)
+
+    def _start(self, hub: Replica) -> None:
+        """Start a hub again, without the connections of its last process."""
+        self._kill(hub)
+        hub.start()
+
+    def _kill(self, hub: Replica) -> None:
+        """End the process of a hub, and with it its connections."""
+        hub.kill()
+        for gateway in self.gateways:
+            if gateway.hub == hub.number:
+                gateway.disconnect()
+
+    def _advance(self, hub: Replica, steps: int) -> None:
+        for _ in range(steps):
+            if hub.up and not hub.still and hub.turn is not None:
+                hub.turn.advance()
+
+    def _move(self, gateway: SimulatedGateway, among: list[Replica] | None = None) -> None:
+        """Connect a gateway again, to any hub that runs. The old hub may notice the end of the connection, or not."""
+        hubs = [hub for hub in among or self.hubs if hub.up]
+        if not hubs:
+            return
+        if gateway.session is not None and gateway.hub is not None and self.random.random() < 0.6:
+            self.hubs[gateway.hub].disconnect(gateway.session)
+        hub = self.random.choice(hubs)
+        self._connections += 1
+        gateway.connect(hub.number, f"connection {self._connections}")
+        assert gateway.session is not None
+        hub.connect(gateway.session)
+        self._send(gateway)
+
+    def _send(self, gateway: SimulatedGateway) -> None:
+        if gateway.hub is not None and self.hubs[gateway.hub].up:
+            self.hubs[gateway.hub].receive(gateway.send())
+
+    def _violations(self) -> list[str]:
+        wrong: list[str] = []
+        landed: Counter[tuple[str, int]] = Counter()
+        for rows in self.tables.rows("telemetry"):
+            landed.update(zip(rows.column("gateway").to_pylist(), rows.column("sequence").to_pylist(), strict=True))
+        explained: Counter[tuple[str, int]] = Counter()
+        for rows in self.tables.rows("ledger"):
+            first = rows.column("first_sequence").to_pylist()
+            explained.update(zip(rows.column("gateway").to_pylist(), first, strict=True))
+        for gateway in self.gateways:
+            if gateway.unanswered:
+                wrong.append(f"{gateway.name}: {gateway.unanswered} of {gateway.made} have no answer")
+            for name, found, numbers in (
+                ("lake", landed, gateway.stored & gateway.answered),
+                ("ledger", explained, gateway.dropped & gateway.answered),
+            ):
+                lost = [number for number in numbers if not found[gateway.name, number]]
+                twice = [number for (name_of, number), times in found.items() if name_of == gateway.name and times > 1]
+                wrong += [f"{gateway.name}: {lost} acknowledged and not in the {name}"] if lost else []
+                wrong += [f"{gateway.name}: {sorted(twice)} in the {name} twice"] if twice else []
+        return wrong
+
+    @contextlib.contextmanager
+    def _stepwise_transactions(self) -> Iterator[None]:
+        """Make each transaction a step, which may fail before it happens or after it."""
+        run = Database.transaction
+        turn_of = self._turn_of
+
+        def transaction(database: Database, work: Callable[[Any], T]) -> T:
+            turn = turn_of()
+            if turn is None:
+                return run(database, work)
+            turn.step()
+            fails, after = self.fails(), self.random.random() < 0.5
+            if fails and not after:
+                _forget_cached(database)
+                raise RegistryError("the registry does not answer")
+            result = run(database, work)
+            turn.step()
+            if fails:
+                _forget_cached(database)
+                raise RegistryError("the registry's answer was lost")
+            return result
+
+        with mock.patch.object(Database, "transaction", transaction):
+            yield
+
+    def _turn_of(self) -> Turn | None:
+        """Return the turn of the calling thread."""
+        return next((hub.turn for hub in self.hubs if hub.turn is not None and hub.turn.is_mine()), None)
+
+
+def _forget_cached(database: Database) -> None:
+    """Do what a failed transaction does."""
+    for forget in database.rolled_back:
+        forget()
+
+
+def make_template(file: Path) -> None:
+    """Make an empty registry, to be copied for each run."""
+    Registry(sqlite_url(file), "f" * 32).close()
+
+
+def violations(seeds: range, folder: Path) -> dict[int, list[str]]:
+    """Run seeds; return what is wrong with those that failed."""
+    template = folder / "template.db"
+    if not template.exists():
+        make_template(template)
+    found = {seed: World(seed, folder, template).run() for seed in seeds}
+    return {seed: wrong for seed, wrong in found.items() if wrong}
