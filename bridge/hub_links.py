@@ -13,7 +13,7 @@ from bridge.clock_offset import CAPABILITY as CLOCK_OFFSETS
 from bridge.engine import Condition, Detached, Dispositions, Link, Transfers, describe_condition
 from bridge.forwarders.inbox import ForwarderInbox
 from bridge.forwarders.receivers import Receivers
-from bridge.hub_addresses import DESIRED, LEDGER, MANIFESTS, STATUS, TELEMETRY
+from bridge.hub_addresses import DESIRED, LEDGER, MANIFESTS, RECEIPTS, STATUS, TELEMETRY
 from bridge.reports import Reports
 from bridge.uplink import Uplink, UplinkShell
 
@@ -46,6 +46,7 @@ class HubLinks:
         self._ledger: Link | None = None
         self._manifests: Link | None = None
         self._configuration: Link | None = None
+        self._receipts: Link | None = None
         self._waiting: Link | None = None
         """Telemetry link that waits for the hub to compare lineages."""
         self._leaving = False
@@ -86,6 +87,8 @@ class HubLinks:
             self._reports.attached(connection.engine, manifests=link)
         elif self._reports is not None and link is self._configuration:
             self._reports.attached(connection.engine, configuration=link)
+        elif self._reports is not None and link is self._receipts:
+            self._reports.attached(connection.engine, receipts=link)
         else:
             return self._receivers.attached(link)
         return True
@@ -102,7 +105,7 @@ class HubLinks:
             return
         if event.link is self._telemetry:
             self._uplink.settled(event.items, now)
-        elif self._reports is not None and event.link in (self._ledger, self._manifests, self._configuration):
+        elif self._reports is not None and event.link in self._report_links:
             self._reports.settled(event.link, event.items)
             if self._reports.stuck:
                 connection.disconnect("the hub requests a new epoch, and the store cannot begin one")
@@ -135,6 +138,11 @@ class HubLinks:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
+    @property
+    def _report_links(self) -> tuple[Link | None, ...]:
+        """Links with documents that the peer settles."""
+        return self._ledger, self._manifests, self._configuration, self._receipts
+
     def _on_telemetry(self, connection: AmqpConnection, link: Link) -> None:
         self._waiting = link
         batching = CAPABILITY in link.offered_capabilities
@@ -144,6 +152,8 @@ class HubLinks:
             self._manifests = attach(MANIFESTS, MANIFESTS, desired_capabilities=(CLOCK_OFFSETS,))
             if self._reports.sends_configuration:
                 self._configuration = attach(DESIRED, DESIRED)
+            if self._reports.sends_receipt_requests:
+                self._receipts = attach(RECEIPTS, RECEIPTS)
         elif self._reports is not None:
             self._reports.release()
         if batching:

@@ -33,7 +33,7 @@ from bridge.engine import (
     Transfers,
 )
 from bridge.hidden import hides
-from bridge.hub_addresses import DESIRED, INSTANCE, LEDGER, MANIFESTS, STATUS, TELEMETRY
+from bridge.hub_addresses import DESIRED, INSTANCE, LEDGER, MANIFESTS, RECEIPTS, STATUS, TELEMETRY
 from bridge.lane import BatchLane
 from bridge.limits import (
     DESIRED_REPORT_BYTES_MAX,
@@ -41,6 +41,8 @@ from bridge.limits import (
     INSTANCE_CHARACTERS_MAX,
     LEDGER_BYTES_MAX,
     MANIFEST_BYTES_MAX,
+    RECEIPT_DOCUMENT_BYTES_MAX,
+    RECEIPT_REQUESTS_UNSETTLED_MAX,
     STATUS_BYTES_MAX,
 )
 from bridge.plain import Arrival, MessageError
@@ -143,6 +145,10 @@ class IntakeService(Protocol):
 
     def desired_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
         """Handle a report of the gateway's configuration (`bridge.desired.DesiredReport`)."""
+        ...
+
+    def receipts_requested(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
+        """Handle a request for statements (`bridge.landing_receipt.ReceiptRequest`): accept it after the answer."""
         ...
 
     def unreadable_arrived(self, intake: Intake, token: int, unread: UnreadDelivery, gateway: str) -> None:
@@ -367,6 +373,7 @@ class Intake:
             LEDGER: LEDGER_CREDIT,
             MANIFESTS: MANIFESTS_CREDIT,
             DESIRED: DESIRED_CREDIT,
+            RECEIPTS: RECEIPT_REQUESTS_UNSETTLED_MAX,
         }
         link.bind(_ReceiverState(address, credit[address], batching=batching))
         self._receivers.append(link)
@@ -377,9 +384,10 @@ class Intake:
 
     def _takes(self, address: str) -> bool:
         """Return True when gateways may send to this address. Configuration reports are taken only where a source
-        decides about configurations, as accepting a report confirms it."""
+        decides about configurations, as accepting a report confirms it; requests for receipts where a source answers
+        them."""
         return address in (TELEMETRY, STATUS, LEDGER, MANIFESTS) or (
-            address == DESIRED and self._downlink.serves(DESIRED)
+            address in (DESIRED, RECEIPTS) and self._downlink.serves(address)
         )
 
     def _on_transfers(self, event: Transfers) -> None:
@@ -462,6 +470,9 @@ class Intake:
         elif target == DESIRED:
             document = _document(body, DESIRED_REPORT_BYTES_MAX)
             self._service.desired_arrived(self, self._hold(link, delivery, len(body)), document, gateway)
+        elif target == RECEIPTS:
+            document = _document(body, RECEIPT_DOCUMENT_BYTES_MAX)
+            self._service.receipts_requested(self, self._hold(link, delivery, len(body)), document, gateway)
         else:
             document = _document(body, LEDGER_BYTES_MAX)
             self._service.ledger_arrived(self, self._hold(link, delivery, len(body)), document, gateway)
@@ -471,7 +482,7 @@ class Intake:
     ) -> None:
         self.malformed += 1
         target = link.context.target
-        if target not in (STATUS, DESIRED):
+        if target not in (STATUS, DESIRED, RECEIPTS):
             token = self._hold(link, delivery, len(message))
             self._service.unreadable_arrived(
                 self, token, UnreadDelivery(target, delivery, message, str(error)), gateway

@@ -194,3 +194,18 @@ answer needs it at 3 Mbit/s."""
 LINGERING_MAX: Final = 1_024
 """Sockets that linger at a time, each a descriptor and some bytes. Beyond it the oldest of the host with the most is
 closed at once. They count as open connections but give way to real ones, so a refused client gains no slot."""
+
+RECEIPT_SPANS_MAX: Final = 64
+"""Ranges of messages in a gateway's request for statements: the hub looks each up, 10 us, and signs it, 50 us."""
+
+RECEIPT_STATEMENTS_MAX: Final = 128
+"""Statements in a hub's answer, 80 KiB: a range with holes needs several. The gateway requests the rest again."""
+
+RECEIPT_DOCUMENT_BYTES_MAX: Final = 512 * 1024
+"""Bytes of a request for statements, of its answer and of a receipt: the longest addresses have 64 KiB each."""
+
+RECEIPT_CORRELATION_BYTES_MAX: Final = 256
+"""Bytes of the correlation data of a message that wants a receipt: the gateway stores them until the receipt is out."""
+
+RECEIPT_REQUESTS_UNSETTLED_MAX: Final = 2
+"""Requests for statements that a gateway may have in flight; it sends the next one after the answer."""

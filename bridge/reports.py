@@ -34,6 +34,9 @@ CONFIGURATIONS_MAX: Final = 4
 MANIFESTS_MAX: Final = 8
 """Manifest documents in memory until the hub has them; the rest waits in the store."""
 
+RECEIPT_REQUESTS_MAX: Final = 1
+"""Requests for statements in memory until the hub has answered; the rest follows from the gateway's small state."""
+
 CLOCK_OFFSETS_MAX: Final = 1
 """Clock documents in memory until the hub has them; the rest waits in the store."""
 
@@ -70,6 +73,9 @@ class Reports:
         self._configuration = Documents("report of the configuration", CONFIGURATIONS_MAX, self._tags)
         self.sends_configuration = False
         """True when the hub decides about the configuration, so there are configuration reports."""
+        self.receipt_requests = Documents("request for receipts", RECEIPT_REQUESTS_MAX, self._tags)
+        self.sends_receipt_requests = False
+        """True when a device may want receipts, so the link for requests is attached."""
         self._engine: Engine | None = None
         self._status_link: Link | None = None
 
@@ -116,6 +122,12 @@ class Reports:
         self._configuration.put(document, done)
         self.wake()
 
+    def request_receipts(self, document: Mapping[str, Any], done: Callable[[bool], None]) -> None:
+        """Send a `bridge.landing_receipt.ReceiptRequest`; ``done(True)`` once the hub has sent its answer. At most
+        `receipt_requests.credit` of them."""
+        self.receipt_requests.put(document, done)
+        self.wake()
+
     def clear(self) -> None:
         """Drop unsent documents: the caller creates them again."""
         self._ledger.clear()
@@ -132,6 +144,7 @@ class Reports:
         ledger: Link | None = None,
         manifests: Link | None = None,
         configuration: Link | None = None,
+        receipts: Link | None = None,
     ) -> None:
         """Use a link that the peer accepted."""
         self._engine = engine
@@ -144,6 +157,8 @@ class Reports:
                 self.clock_offsets.attach(manifests)
         if configuration is not None:
             self._configuration.attach(configuration)
+        if receipts is not None:
+            self.receipt_requests.attach(receipts)
 
     @property
     def held(self) -> bool:
@@ -173,6 +188,7 @@ class Reports:
         self.manifests.detached()
         self.clock_offsets.detached()
         self._configuration.detached()
+        self.receipt_requests.detached()
 
     def flush(self) -> None:
         """Send as much as the links take. Called before telemetry: the hub knows a loss before it sees the gap."""
@@ -189,6 +205,7 @@ class Reports:
             self._ledger.flush(engine)
             self.clock_offsets.flush(engine)
             self.manifests.flush(engine)
+            self.receipt_requests.flush(engine)
         if status is not None and status.credit > 0 and self._status is not None:
             engine.send(status, next(self._tags), self._status, settled=True)
             self._status = None
@@ -204,6 +221,8 @@ class Reports:
                 self._answered(state, condition)
             elif link is self._configuration.link:
                 self._configuration.settled(tag, state, condition)
+            elif link is self.receipt_requests.link:
+                self.receipt_requests.settled(tag, state, condition)
             elif link is self.manifests.link:
                 self.manifests.settled(tag, state, condition)
                 self.clock_offsets.settled(tag, state, condition)

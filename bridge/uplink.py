@@ -116,6 +116,10 @@ def _no_lanes() -> None:
     """Do nothing: an uplink without lanes."""
 
 
+def _ignore_landed(_pieces: Sequence[Piece]) -> None:
+    """Do nothing: no device waits for a receipt."""
+
+
 class UplinkShell(Protocol):
     """Methods of the connection's driver that the uplink uses (`bridge.transport.driver.ConnectionDriver`)."""
 
@@ -166,6 +170,8 @@ class Uplink:
         self.backlog = SendFlow(f"{name}, backlog", self._path, window_bytes=lambda: backlog_bytes, choose=self._choose)
         self.rate = LinkRate()
         self.pacer = pacer
+        self.call_when_landed: Callable[[Sequence[Piece]], None] = _ignore_landed
+        """Called with messages that the peer has accepted, once for each delivery and before they are settled."""
         self._live_share = 1.0
         """The live lane's share of a link that both lanes could fill; 1: the live lane always goes first."""
         self._shared = 0.0
@@ -252,6 +258,10 @@ class Uplink:
         self._begin()
         self._pump()
 
+    def reconnect(self, reason: str) -> None:
+        """End the connection, if there is one; the dialer connects again."""
+        self._path.disconnect(reason)
+
     def detached(self) -> None:
         """Handle the end of the link: unsettled messages return to the front of their lanes, in the order sent."""
         self._engine = self._link = None
@@ -297,6 +307,8 @@ class Uplink:
             else:
                 refused = f"the peer released {delivery.messages} messages ({state.name.lower()})"
         for delivery, outcome in finished:
+            if outcome is self._outcomes.accepted:
+                self.call_when_landed(delivery.pieces)
             delivery.flow.finish(delivery.pieces, outcome)
         if refused is not None:
             self._path.disconnect(refused)

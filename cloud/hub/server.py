@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 from bridge.downlink import Downlink, DownlinkSource
 from bridge.engine import Engine
 from bridge.enrolment import ALPN
-from bridge.hub_addresses import COMMANDS, DESIRED
+from bridge.hub_addresses import COMMANDS, DESIRED, RECEIPTS
 from bridge.intake import Intake
 from bridge.resources.endpoint import ListenEndpoint
 from bridge.resources.endpoint import authority as host_and_port
@@ -61,6 +61,8 @@ from cloud.hub.metrics import Metrics
 from cloud.hub.older_copy import OlderCopyNotice
 from cloud.hub.opening import LAKE, REGISTRY, HubConfiguration, HubError, ListenerCredentials, OpenedHub, open_data
 from cloud.hub.peers import DEFAULT_TENANT, HubPeer, PeerKind, tenants_of
+from cloud.hub.receipts.service import ReceiptService
+from cloud.hub.receipts.signer import ReceiptSigner
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.scope import OPERATOR_RULES, may_operate
 from cloud.hub.service import HubService, ignore_report
@@ -146,6 +148,7 @@ class HubServer:
         self._commands = self._make_commands()
         if self._desired is not None:
             self.sources[DESIRED] = self._desired
+        self._receipts = self.sources[RECEIPTS] = self._make_receipts()
         self._certificates: Certificates | None = None
         self._url = ""
         """URL for gateways."""
@@ -168,6 +171,7 @@ class HubServer:
             copy=self._copies.take,
             hear=self._commands.handle_batch,
             configured=self._desired.reported if self._desired is not None else ignore_report,
+            requested=self._receipts.request,
             tenants=configuration.tenants,
             later=loop.call_later,
         )
@@ -275,6 +279,16 @@ class HubServer:
         """Sources of messages for gateways, by the address they receive them from."""
         return made
 
+    def _make_receipts(self) -> ReceiptService:
+        """Make the service for landing receipts. Without enrolment an authority is made at the first request."""
+        data, enroller = self._configuration.data, self._configuration.enroller
+        given = enroller.authority_files if enroller is not None else None
+        return ReceiptService(
+            self._committer,
+            ReceiptSigner(data / FOLDER, lambda: load_authority(data, given, time.time())),
+            _now_us,
+        )
+
     def _follow_users(self) -> FollowedUsers:
         """Read the users and follow their changes. Raises `HubError`."""
         try:
@@ -362,6 +376,7 @@ class HubServer:
     async def _close_services(self) -> None:
         """Close what `_open_services` has opened."""
         await self._audit.close()
+        await self._receipts.close()
         await self._commands.close()
         if self._desired is not None:
             await self._desired.close()

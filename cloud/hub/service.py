@@ -18,6 +18,7 @@ from bridge.batch import AddressRange, Batch
 from bridge.desired import DesiredReport
 from bridge.hub_addresses import IDENTITY_SHARED, LEDGER, MANIFESTS
 from bridge.intake import Intake, UnreadDelivery
+from bridge.landing_receipt import ReceiptRequest
 from bridge.lane import BatchLane
 from bridge.limits import HELD_MESSAGE_BYTES, HELD_RANGE_BYTES
 from bridge.plain import Arrival as PlainMessage
@@ -73,6 +74,15 @@ Reported = Callable[[Key, DesiredReport, Callable[[], None]], None]
 """Called with the configuration report of a gateway, and a function to call when it is stored."""
 
 
+Requested = Callable[[Key, ReceiptRequest, Callable[[], None]], None]
+"""Called with the request of a gateway for statements, and a function to call after the answer."""
+
+
+def _no_receipts(_key: Key, _request: ReceiptRequest, done: Callable[[], None]) -> None:
+    """State nothing: this hub gives no receipts."""
+    done()
+
+
 def ignore_report(_key: Key, _report: DesiredReport, _kept: Callable[[], None]) -> None:
     """Ignore a report: the hub configures no gateways."""
 
@@ -104,11 +114,13 @@ class HubService:
         copy: Copy = _copy_nothing,
         hear: Hear = _no_command_news,
         configured: Reported = ignore_report,
+        requested: Requested = _no_receipts,
         tenants: Tenants | None = None,
         later: Callable[[float, Callable[[], None]], object] = _never,
     ) -> None:
         """`now_us`: UTC microseconds; `clock`: monotonic seconds. `copy` and `queue_news` get batches before they land;
-        `configured` gets configuration reports; `later` calls a function after some seconds, for quotas with a rate."""
+        `configured` gets configuration reports, `requested` requests for receipts; `later` calls a function after some
+        seconds, for quotas with a rate."""
         self._fleet = fleet
         self._committer = committer
         self._metrics = metrics
@@ -118,6 +130,7 @@ class HubService:
         self._copy = copy
         self._hear = hear
         self._configured = configured
+        self._requested = requested
         self._quotas = tenants or Tenants()
         self._later = later
         self._tenants: dict[str, TenantPressure] = {}
@@ -270,6 +283,18 @@ class HubService:
             intake.reject(token, "amqp:decode-error", str(error))
             return
         self._configured(session.key, report, lambda: intake.accept((token,)))
+
+    def receipts_requested(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
+        session = self._sessions.get(intake)
+        if session is None:
+            return
+        try:
+            request = msgspec.convert(document, ReceiptRequest)
+        except msgspec.ValidationError as error:
+            log.warning("gateway %s: invalid request for receipts: %s", gateway, error)
+            intake.reject(token, "amqp:decode-error", str(error))
+            return
+        self._requested(session.key, request, lambda: intake.accept((token,)))
 
     def unreadable_arrived(self, intake: Intake, token: int, unread: UnreadDelivery, gateway: str) -> None:
         session = self._sessions.get(intake)

@@ -53,6 +53,7 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
     "Data": {
         "lake": LazyCommand("spark.cli:analytics", "Analyse a lake.", "spark"),
         "report": LazyCommand("spark.cli:report", "Draw the report of a lake.", "spark"),
+        "receipt": LazyCommand("edge.appliance.receipts.cli:receipt", "Verify receipts of landed messages.", "edge"),
         "prove": LazyCommand("cloud.proof.cli:prove", "Prove that a lake has every message.", "cloud"),
         "simulate": LazyCommand("edge.appliance.simulator.cli:simulate", "Simulate a device.", "edge"),
     },

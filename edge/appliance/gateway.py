@@ -54,6 +54,7 @@ from edge.broker.listeners.web.lazy_server import LazyWebServer
 from edge.broker.model.address_policy import DurabilityMode
 from edge.broker.retention import summaries
 from edge.broker.router.commands.addresses import PLAIN, CommandAddresses, with_commands
+from edge.broker.router.landing.addresses import with_receipts
 from edge.broker.router.router import Router
 from edge.broker.router.uplinks import Uplinks, is_to_hub
 from edge.broker.security.credentials import CredentialsError
@@ -673,4 +674,4 @@ def _command_addresses(configuration: BrokerConfiguration) -> CommandAddresses:
 
 def _with_addresses(configuration: BrokerConfiguration) -> BrokerConfiguration:
     """Return the configuration with the addresses that exist without being configured."""
-    return with_commands(with_addresses(configuration), _command_addresses(configuration))
+    return with_receipts(with_commands(with_addresses(configuration), _command_addresses(configuration)))

@@ -252,6 +252,34 @@ them. The rest follows in the next turns. Opening a queue takes 0.1 ms and more.
 RECEIPTS_WAITING_MAX: Final = 10_000
 """Receipts of commands that wait in memory for room in the store, some 300 bytes each; then the oldest is dropped."""
 
+LANDING_REQUESTS_MAX: Final = 10_000
+"""Messages with a receipt to come, in memory and in the store: some 500 bytes and 250 bytes each. A message beyond it
+gets no receipt, so its device keeps its copy."""
+
+LANDING_REQUESTS_KEPT_S: Final = 30 * 86_400.0
+"""Seconds after which the gateway gives up on a receipt: its forwarder may have been removed."""
+
+LANDING_LEDGER_ENTRIES_MAX: Final = 500
+"""Entries of the loss ledger read in one tick for messages with a receipt to come, 2 ms."""
+
+LANDING_GAP_MAX: Final = 4_096
+"""Messages between two requested ones of an address that one requested range still covers: a landing's usual range."""
+
+LANDING_RETRY_S_FIRST: Final = 1.0
+"""Seconds until a message without a statement is requested again; twice as long each time."""
+
+LANDING_RETRY_S_MAX: Final = 60.0
+"""Longest wait until a message without a statement is requested again: some 200 bytes a minute."""
+
+LANDING_RECOVERY_BYTES: Final = 1 << 20
+"""Bytes of a log read at a time to find the messages of the last commit before a crash."""
+
+LANDING_RECEIPT_TTL_S: Final = 7 * 86_400.0
+"""Default time to live of a receipt in the queue of its device, which may be away."""
+
+LANDING_RECEIPTS_BYTES: Final = 16 << 20
+"""Default quota of all receipts in the queues of devices, 10 000 of 1.6 KB."""
+
 QUEUE_LINGER_S: Final = 5.0
 """Seconds that a queue without consumers stays open, for clients that connect again for every message. Then it is rows
 of the store, and some 100 bytes of memory instead of 3 KiB."""

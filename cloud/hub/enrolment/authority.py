@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -19,6 +19,7 @@ from cryptography.x509 import ocsp
 from cryptography.x509.oid import AuthorityInformationAccessOID, ExtendedKeyUsageOID, NameOID
 
 from bridge.enrolment import COMMON_NAME_CHARACTERS_MAX, local_name
+from bridge.landing_receipt import SIGNER_NAME
 from cloud.hub.enrolment.limits import (
     AUTHORITY_BACKDATED_S,
     AUTHORITY_DAYS,
@@ -28,6 +29,9 @@ from cloud.hub.enrolment.limits import (
     RSA_BITS,
 )
 from cloud.hub.peers import gateway_uri
+
+DOCUMENT_SIGNING: Final = x509.ObjectIdentifier("1.3.6.1.5.5.7.3.36")
+"""Purpose of a key: it signs documents (RFC 9336 section 3.1)."""
 
 PublicKey: TypeAlias = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
 PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
@@ -166,6 +170,18 @@ class OwnAuthority:
         builder = self._leaf(subject, key, now, life_s, AUTHORITY_BACKDATED_S, ExtendedKeyUsageOID.SERVER_AUTH)
         alternatives = x509.SubjectAlternativeName([_general_name(name) for name in names])
         return self._signed(builder.add_extension(alternatives, critical=False), key)
+
+    def receipt_certificate(self, key: PublicKey, now: float, life_s: float) -> x509.Certificate:
+        """Sign a certificate for a key that signs landing receipts, and nothing else (RFC 9336)."""
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "landing receipts")])
+        name = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(SIGNER_NAME)])
+        return (
+            _builder(subject, self.certificate.subject, key, now, life_s, AUTHORITY_BACKDATED_S)
+            .add_extension(_usage(signs=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([DOCUMENT_SIGNING]), critical=True)
+            .add_extension(name, critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
 
     def revocations(self, revoked: Iterable[RevokedCertificate], number: int, now: float) -> bytes:
         builder = (

@@ -17,6 +17,10 @@ GATEWAY_DAYS_MAX: Final = 825.0
 SERVER_DAYS: Final = 90.0
 """Validity of the hub's own certificate, which the hub renews at two thirds."""
 
+RECEIPT_SIGNER_DAYS: Final = 90.0
+"""Validity of the certificate with which receipts are signed; a new key follows at two thirds. A receipt is verified
+for the time of its statement, so it stays valid for ever."""
+
 AUTHORITY_DAYS: Final = 20 * 365.25
 """Validity of the authority: every gateway holds its certificate, and gets another one only by a new enrolment."""
 

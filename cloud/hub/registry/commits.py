@@ -16,19 +16,21 @@ from cloud.hub.registry.generations import Generations
 from cloud.hub.registry.lineages import Lineages, Reached
 from cloud.hub.registry.marks import GatewayMarks, Marks
 from cloud.hub.registry.packing import pack_checked, unpack_ranges
-from cloud.hub.registry.schema import OLDER_WRITER, PARAMETERS_MAX, commits, gateways, ledgered
+from cloud.hub.registry.schema import OLDER_WRITER, PARAMETERS_MAX, commits, gateways, ledgered, writers
 from cloud.hub.registry.writer import RegistryWriter
 from cloud.lake.commits import GatewayStore, Prepared
 from cloud.lake.faults import StreamDamaged, StreamElsewhere
 from cloud.lake.lake import LandingLake
 from cloud.lake.limits import COMMITS_KEPT
-from cloud.lake.sequences import SequenceRange, SequenceSet, SequenceStream
+from cloud.lake.sequences import SequenceRange, SequenceSet, SequenceStream, Span
 
 log = logging.getLogger(__name__)
 
 PREPARED, CONFIRMED, FORGOTTEN = "prepared", "confirmed", "forgotten"
 """States. A forgotten commit keeps its row for a while: its number is fenced in the lake and must not be used again."""
 TELEMETRY, LEDGER = "telemetry", "ledger"
+OVERLAPS_MAX: Final = 128
+"""Ranges of the ledger read for one range of messages."""
 NUMBERED = (TELEMETRY, LEDGER)
 """Tables of the lake with numbered commits."""
 
@@ -105,6 +107,16 @@ class RegistryCommits:
     def confirmed_version(self, table: str) -> int:
         """Return the highest version of this hub's table known to be on disk; -1 without one."""
         mine = commits.c.writer.in_(sorted(self._writer.own)) & (commits.c.table_name == table)
+        query = sa.select(sa.func.max(commits.c.version)).where(mine)
+        found = self._database.transaction(lambda tx: tx.execute(query).scalar_one_or_none())
+        return -1 if found is None else int(found)
+
+    def landed_version(self, table: str) -> int:
+        """Return the version of a table of this hub's lake that has all confirmed commits, also of other hubs; -1
+        without one."""
+        lake = sa.select(writers.c.lake).where(writers.c.id == self._writer.id).scalar_subquery()
+        there = sa.select(writers.c.id).where(writers.c.lake == lake)
+        mine = commits.c.writer.in_(there) & (commits.c.table_name == table)
         query = sa.select(sa.func.max(commits.c.version)).where(mine)
         found = self._database.transaction(lambda tx: tx.execute(query).scalar_one_or_none())
         return -1 if found is None else int(found)
@@ -191,6 +203,14 @@ class RegistryCommits:
             return _in_ledger(tx, asked)
 
         return self._database.transaction(work)
+
+    def dropped(self, stream: SequenceStream, first: int, last: int) -> list[Span]:
+        """Return the ranges of the ledger that overlap ``first..last`` of a stream, at most `OVERLAPS_MAX`."""
+        of_stream = (ledgered.c[name] == value for name, value in zip(stream._fields, stream, strict=True))
+        overlaps = (ledgered.c.first <= last, ledgered.c.last >= first)
+        query = sa.select(ledgered.c.first, ledgered.c.last).where(*of_stream, *overlaps)
+        rows = query.order_by(ledgered.c.first).limit(OVERLAPS_MAX)
+        return [(row[0], row[1]) for row in self._database.transaction(lambda tx: tx.execute(rows).all())]
 
     # --- changes ----------------------------------------------------------------------------------------------------
 

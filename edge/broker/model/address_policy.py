@@ -52,6 +52,12 @@ class Durability(msgspec.Struct, frozen=True):
 DurabilityWord = Annotated[Durability, read_by(Durability.parse, str, pattern=r"^(fsync|memory|batch:\d+)$")]
 
 
+class Receipts(enum.Enum):
+    """Receipts that a sender may request for its messages."""
+
+    LANDED = "landed"
+
+
 class Redelivery(ResourcePart, frozen=True, kw_only=True):
     """Number and timing of the retries of a failed delivery."""
 
@@ -100,5 +106,8 @@ class AddressPolicy(ResourcePart, frozen=True, kw_only=True):
     durability: Live[DurabilityWord] = Durability()
     """Time of an acknowledgement: after its commit (`fsync`), after a delayed commit (`batch:<milliseconds>`), or
     at once (`memory`: messages stay in a bounded ring, which is lost with the process)."""
+    receipts: Live[Receipts | None] = None
+    """`landed`: a message may request a signed receipt once a hub has it in the lake (user or application property
+    ``waypost-receipt: landed``). Without this field such requests are ignored."""
     consumers_max: Live[Count | None] = msgspec.field(default=None, name="maxConsumers")
     """Most consumers at one time. The default is unlimited, and 1 for a subscription."""

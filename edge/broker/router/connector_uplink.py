@@ -43,6 +43,8 @@ from edge.broker.retention.manifests import Manifests, Signer
 from edge.broker.router.commands.inbox import CommandInbox
 from edge.broker.router.connector_types import engine_of
 from edge.broker.router.forwarding import Forwarding
+from edge.broker.router.landing.exchange import ReceiptExchange
+from edge.broker.router.landing.receipts import LandingReceipts
 from edge.broker.router.peer_connector import dialed
 from edge.broker.router.router import Router
 from edge.broker.security.peer_tls import peer_context, peer_stamps
@@ -157,6 +159,8 @@ class ConnectorUplink:
             pacer=_pacer(connector, hop.gateway, router, state),
             begin=self._split_lanes,
         )
+        self._exchange: ReceiptExchange | None = None
+        """None: no device may want receipts."""
         self._instance = secrets.token_hex(8)
         self._spent_kept = 0
         """Bytes of the month's budget in the store."""
@@ -307,6 +311,20 @@ class ConnectorUplink:
     def tell_status(self, document: dict[str, Any]) -> None:
         """Report our status to the hub; the latest replaces earlier ones."""
         self.reports.status(document)
+
+    def give_receipts(self, receipts: LandingReceipts) -> None:
+        """Exchange requests for receipts with the hub from now on; idempotent. A present connection ends, because its
+        links are attached when it opens."""
+        if self._exchange is not None:
+            return
+        self._exchange = ReceiptExchange(
+            self.connector.name, self.reports, self._forwards, lambda: self.uplink.connected
+        )
+        receipts.set_exchange(self.connector.name, self._exchange)
+        self.inboxes.append(self._exchange)
+        self.reports.sends_receipt_requests = True
+        self.uplink.call_when_landed = receipts.settled
+        self.uplink.reconnect("receipts of landed messages are wanted")
 
     def release(self) -> None:
         """Unbind all forwarders, and stop reporting."""

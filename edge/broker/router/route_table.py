@@ -13,6 +13,7 @@ from edge.broker.retention.quotas import QuotaAccount, Quotas
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.connection_states import ConnectionStateRoute, ConnectionStates, is_state_topic
 from edge.broker.router.flows import AddressFlows
+from edge.broker.router.landing.route import RequestRecorder, with_receipts
 from edge.broker.router.logs import Logs
 from edge.broker.router.routes import (
     AnycastRoute,
@@ -86,6 +87,8 @@ class RouteTable:
         self._logs = logs
         self._quotas = quotas
         self._states = states
+        self._recorder: RequestRecorder | None = None
+        """Takes requests for receipts; None: no address has receipts."""
         self._owners: dict[str, Origin] = {}
         """Only origin that may send, by prefix of the addresses."""
 
@@ -94,12 +97,19 @@ class RouteTable:
         self._owners[prefix] = owner
         self.made.clear()
 
+    def record_requests(self, recorder: RequestRecorder) -> None:
+        """Have the requests for receipts recorded at addresses with receipts."""
+        self._recorder = recorder
+        self.made.clear()
+
     def make(self, address: str, user: str) -> Route:
         """Make the route of an address by the present rules; `user` is charged for a new queue."""
         route: Route | None = self.made.of_prefix(address)
         if route is None:
             try:
                 route = self._route(address, user)
+                if self._recorder is not None and self._has_receipts(address):
+                    route = with_receipts(route, self._recorder)
                 owner = self._owner(address)
                 route = route if owner is None else OwnRoute(route, owner)
             except AddressError as error:
@@ -109,19 +119,22 @@ class RouteTable:
 
     def prefix(self, address: str) -> str:
         """Return the prefix, with its slash, of all addresses with the same route as this one at present; empty if it
-        has its own route. Temporary and reserved addresses have none."""
+        has its own route. Temporary and reserved addresses have none, nor have those with receipts."""
         known = self.made.known_prefix(address)
         if known:
             return known
         levels = address.split("/")
         if address.startswith(TEMPORARY_PREFIX) or self._owner(address) is not None:
             return ""
-        if self._addresses.table.rule(address).type is not AddressType.TOPIC:
+        if self._addresses.table.rule(address).type is not AddressType.TOPIC or self._has_receipts(address):
             return ""
         table, subscriptions = self._addresses.table, self._subscriptions
         parts = (table, subscriptions.durable, subscriptions.live)
         count = max(part.deciding_levels(address) for part in parts)
         return "/".join([*levels[:count], ""]) if count < len(levels) else ""
+
+    def _has_receipts(self, address: str) -> bool:
+        return self._addresses.policy(address).receipts is not None
 
     def _owner(self, address: str) -> Origin | None:
         """Return the only origin that may send to an address; None: any with the right."""

@@ -9,7 +9,7 @@ import asyncio
 import importlib
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeGuard
 
 from edge.broker.configuration import BrokerConfiguration, Connector, ConnectorType, Direction
@@ -18,6 +18,7 @@ from edge.broker.model.clock import WallClock
 from edge.broker.router.commands.addresses import PLAIN, CommandAddresses, command_forwarders
 from edge.broker.router.commands.receipts import CommandReceipts
 from edge.broker.router.inbound_losses import InboundLosses
+from edge.broker.router.landing.addresses import wants_receipts
 from edge.broker.router.recent_names import NamesByForwarder
 from edge.broker.router.router import Router
 from edge.broker.store.contract import Store
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from bridge.dialer import Dialer
     from edge.broker.retention.manifests import Signer
     from edge.broker.router.connector_uplink import ConnectorUplink
+    from edge.broker.router.landing.receipts import LandingReceipts
     from edge.broker.router.peer_connector import PeerConnector
 
 log = logging.getLogger(__name__)
@@ -67,6 +69,8 @@ class Uplinks:
         self._made = made
         self.receipts = CommandReceipts(router, store.state, store.cursors, commands)
         """Receipts of commands."""
+        self.landing_receipts: LandingReceipts | None = None
+        """Receipts of landed messages; None: no connector to a hub yet."""
         self._router = router
         self._store = store
         self._by_name: dict[str, AnyConnector] = {}
@@ -110,8 +114,26 @@ class Uplinks:
                 uplink.dialer.start(self._leaving.pop(connector.name, None))
         incoming = (forwarder for forwarder in configuration.forwarders if forwarder.direction is Direction.IN)
         known = {f"{forwarder.connector}/{forwarder.name}" for forwarder in incoming}
+        self._configure_receipts(configuration, gone)
         self._names.forget_all_but(known | {_commands_of(connector) for connector in wanted})
         return gone
+
+    def _configure_receipts(self, configuration: BrokerConfiguration, gone: Sequence[AnyConnector]) -> None:
+        """Start receipts if senders may request them, or some are to come."""
+        hubs = [uplink for uplink in self if is_to_hub(uplink)]
+        if self.landing_receipts is None and not hubs:
+            return
+        if self.landing_receipts is None:
+            from edge.broker.router.landing.receipts import LandingReceipts  # noqa: PLC0415 - as all of connectors
+
+            self.landing_receipts = LandingReceipts(self._router, self._store)
+        receipts = self.landing_receipts
+        for gone_uplink in gone:
+            receipts.set_exchange(gone_uplink.connector.name, None)
+        if wants_receipts(configuration) or receipts.in_use:
+            receipts.start()
+            for uplink in hubs:
+                uplink.give_receipts(receipts)
 
     def start(self) -> None:
         """Start to dial; needs a running loop."""

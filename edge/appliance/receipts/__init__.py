@@ -1,0 +1,1 @@
+"""`waypost receipt`: verify landing receipts."""
