@@ -54,12 +54,12 @@ class ReceiptError(ValueError):
 
 
 class ReceiptOutcome(enum.Enum):
-    """What became of a message."""
+    """Outcome of a message at the lake."""
 
     LANDED = "landed"
-    """It is in the lake."""
+    """The lake has it."""
     DROPPED = "dropped"
-    """It is in the loss ledger of the lake, and will not be in the lake."""
+    """The loss ledger of the lake has it: it was given up."""
 
 
 class MessageSpan(msgspec.Struct, frozen=True):

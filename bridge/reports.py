@@ -84,6 +84,10 @@ class Reports:
         self.sends_configuration = True
         self._configuration.call_when_accepted(report)
 
+    def begin_receipt_requests(self) -> None:
+        """Attach a link for requests for receipts, from the next connection on."""
+        self.sends_receipt_requests = True
+
     def set_wake(self, wake: Callable[[], None]) -> None:
         """Set the connection: `wake` is called when there is something to send."""
         self.wake = wake

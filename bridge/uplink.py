@@ -170,8 +170,7 @@ class Uplink:
         self.backlog = SendFlow(f"{name}, backlog", self._path, window_bytes=lambda: backlog_bytes, choose=self._choose)
         self.rate = LinkRate()
         self.pacer = pacer
-        self.call_when_landed: Callable[[Sequence[Piece]], None] = _ignore_landed
-        """Called with messages that the peer has accepted, once for each delivery and before they are settled."""
+        self._landed: Callable[[Sequence[Piece]], None] = _ignore_landed
         self._live_share = 1.0
         """The live lane's share of a link that both lanes could fill; 1: the live lane always goes first."""
         self._shared = 0.0
@@ -258,6 +257,10 @@ class Uplink:
         self._begin()
         self._pump()
 
+    def watch_landed(self, call: Callable[[Sequence[Piece]], None]) -> None:
+        """Call this with messages that the peer has accepted, once for each delivery and before they are settled."""
+        self._landed = call
+
     def reconnect(self, reason: str) -> None:
         """End the connection, if there is one; the dialer connects again."""
         self._path.disconnect(reason)
@@ -308,7 +311,7 @@ class Uplink:
                 refused = f"the peer released {delivery.messages} messages ({state.name.lower()})"
         for delivery, outcome in finished:
             if outcome is self._outcomes.accepted:
-                self.call_when_landed(delivery.pieces)
+                self._landed(delivery.pieces)
             delivery.flow.finish(delivery.pieces, outcome)
         if refused is not None:
             self._path.disconnect(refused)

@@ -146,9 +146,7 @@ class HubServer:
         if self._enrolment is not None:
             self._desired = DesiredConfigurations(self._enrolment.authority, registry)
         self._commands = self._make_commands()
-        if self._desired is not None:
-            self.sources[DESIRED] = self._desired
-        self._receipts = self.sources[RECEIPTS] = self._make_receipts()
+        self._receipts = self._make_receipts()
         self._certificates: Certificates | None = None
         self._url = ""
         """URL for gateways."""
@@ -277,17 +275,17 @@ class HubServer:
         self._interception = CommandInterception(knows)
         self.sources: dict[str, DownlinkSource] = {COMMANDS: made.dispatch}
         """Sources of messages for gateways, by the address they receive them from."""
+        if self._desired is not None:
+            self.sources[DESIRED] = self._desired
         return made
 
     def _make_receipts(self) -> ReceiptService:
         """Make the service for landing receipts. Without enrolment an authority is made at the first request."""
         data, enroller = self._configuration.data, self._configuration.enroller
         given = enroller.authority_files if enroller is not None else None
-        return ReceiptService(
-            self._committer,
-            ReceiptSigner(data / FOLDER, lambda: load_authority(data, given, time.time())),
-            _now_us,
-        )
+        signer = ReceiptSigner(data / FOLDER, lambda: load_authority(data, given, time.time()))
+        made = self.sources[RECEIPTS] = ReceiptService(self._committer, signer, _now_us)
+        return made
 
     def _follow_users(self) -> FollowedUsers:
         """Read the users and follow their changes. Raises `HubError`."""

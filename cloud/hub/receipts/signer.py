@@ -63,7 +63,7 @@ class ReceiptSigner:
         return ReceiptAnswer(signer.certificate, [_signed(signer, each) for each in statements])
 
     def _keep(self) -> _Signer:
-        """Return the key. A new one is made if there is none, or its certificate is at two thirds of its validity."""
+        """Return the key; make a new one if it is missing, or at two thirds of the validity of its certificate."""
         now = self._now()
         if self._signer is None or now >= self._signer.due_at:
             authority = self._authority()

@@ -1,4 +1,4 @@
-"""What became of ranges of messages, by confirmed commits of the lake. For the registry's thread.
+"""Makes statements about ranges of messages from the confirmed commits of the lake. For the registry's thread.
 
 The marks of a stream name too much once it has had more than `HOLES_MAX` holes, because the lowest ones are closed. A
 stream at that limit gets no statement.

@@ -40,10 +40,12 @@ def receipt() -> None:
 )
 @json_option
 def verify(file: IO[bytes], authority: Path | None, data: Path | None, as_json: bool) -> None:
-    """Verify a receipt: the hub has signed that the message is in the lake, or was dropped.
+    """Verify a receipt.
 
-    FILE has the body of a message from landing-receipt/DEVICE; - reads it from stdin. Nothing is asked over
-    the network, and a receipt never gets out of date.
+    \b
+    The hub has signed that the message is in the lake, or was dropped. FILE has the body of a message from
+    landing-receipt/DEVICE; - reads it from stdin. Nothing is asked over the network, and a receipt never
+    gets out of date.
 
     \b
       waypost receipt verify receipt.json --authority hub/authority/ca.pem

@@ -103,6 +103,9 @@ class UplinkProgress(msgspec.Struct, frozen=True):
 class ConnectorUplink:
     """One connector with its forwarders: dials forever, and sends the messages that match their filters."""
 
+    _exchange: ReceiptExchange | None = None
+    """Exchange about landed messages; None: no device may want receipts."""
+
     def __init__(
         self,
         connector: Connector,
@@ -159,8 +162,6 @@ class ConnectorUplink:
             pacer=_pacer(connector, hop.gateway, router, state),
             begin=self._split_lanes,
         )
-        self._exchange: ReceiptExchange | None = None
-        """None: no device may want receipts."""
         self._instance = secrets.token_hex(8)
         self._spent_kept = 0
         """Bytes of the month's budget in the store."""
@@ -322,8 +323,8 @@ class ConnectorUplink:
         )
         receipts.set_exchange(self.connector.name, self._exchange)
         self.inboxes.append(self._exchange)
-        self.reports.sends_receipt_requests = True
-        self.uplink.call_when_landed = receipts.settled
+        self.reports.begin_receipt_requests()
+        self.uplink.watch_landed(receipts.settled)
         self.uplink.reconnect("receipts of landed messages are wanted")
 
     def release(self) -> None:

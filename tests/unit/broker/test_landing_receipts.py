@@ -90,7 +90,7 @@ def unsigned(made: LandingStatement) -> SignedLanding:
 
 
 class Site(RouterSite):
-    """Gateway whose address `plant/#` has receipts, with a forwarder and a hub that answers when it is told to."""
+    """Gateway with receipts at `plant/#`, a forwarder, and a hub that answers on demand."""
 
     def __init__(self, policy: AddressPolicy | None = None) -> None:
         super().__init__()

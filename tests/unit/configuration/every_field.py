@@ -295,7 +295,7 @@ def another(field: Field, now: Any) -> Any:
     if reader is not None:
         return _WRITTEN[reader.read]
     if isinstance(plain, inspect.EnumType):
-        current = field.default.value if now is None else now
+        current = getattr(field.default, "value", None) if now is None else now
         return next(member.value for member in plain.cls if member.value != current)
     if isinstance(plain, inspect.BoolType):
         return not (field.default if now is None else now)

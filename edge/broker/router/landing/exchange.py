@@ -25,7 +25,7 @@ ANSWERS_CREDIT = 4
 """Answers that the hub may send: there is one for each request, and an earlier one may be late."""
 
 
-class RequestSender(Protocol):
+class ReceiptRequestSender(Protocol):
     """Sender of documents to the hub (`bridge.reports.Reports`)."""
 
     def request_receipts(self, document: dict[str, Any], done: Callable[[bool], None]) -> None:
@@ -37,9 +37,13 @@ class ReceiptExchange:
     """Exchange of one connector; `bridge.forwarders.inbox.ForwarderInbox` for the answers."""
 
     def __init__(
-        self, connector: str, sender: RequestSender, forwards: Callable[[str], bool], connected: Callable[[], bool]
+        self,
+        connector: str,
+        sender: ReceiptRequestSender,
+        forwards: Callable[[str], bool],
+        connected: Callable[[], bool],
     ) -> None:
-        """`forwards` returns True for an address whose messages go to this hub; `connected`, while they may."""
+        """`forwards` returns True for an address with messages for this hub, `connected` while it can be reached."""
         self.name = f"receipts of {connector}"
         self.remote = RECEIPTS
         self.qos = 1
@@ -60,7 +64,7 @@ class ReceiptExchange:
         return self._settle is not None and not self._in_flight and self._connected()
 
     def request(self, spans: Sequence[MessageSpan], done: Callable[[], None]) -> None:
-        """Request statements. `done` is called after the answer, or when there is none. Call it while `is_ready`."""
+        """Request statements. `done` is called after the answer, or when the hub refuses. Call it while `is_ready`."""
         self._in_flight = True
         document = msgspec.to_builtins(ReceiptRequest(list(spans)))
         self._sender.request_receipts(document, partial(self._answered, done))

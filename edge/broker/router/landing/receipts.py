@@ -113,7 +113,7 @@ class LandingReceipts(Origin):
         return bool(self.awaited or self.awaited.unnumbered or self._storing)
 
     def start(self) -> None:
-        """Take part in the router's work; idempotent. Before it there are no receipts, and no cost."""
+        """Take part in the router's work; idempotent. Without a start nothing is looked at."""
         if self._started:
             return
         self._started = True

@@ -1,0 +1,97 @@
+"""Statements about landed messages, on SQLite and on PostgreSQL: only what a confirmed commit has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bridge.landing_receipt import MessageSpan
+from bridge.limits import RECEIPT_STATEMENTS_MAX
+from cloud.hub.groups import Presence
+from cloud.hub.receipts.statements import make_statements
+from cloud.hub.registry.registry import Registry
+from cloud.lake.limits import HOLES_MAX
+from cloud.lake.sequences import SequenceRange, SequenceStream
+from tests.contract.registry.conftest import THERE, Place
+from tests.contract.registry.landings import TEMPERATURE, land
+from tests.support.memory_lake import MemoryLake
+
+KEY = (TEMPERATURE.tenant, TEMPERATURE.gateway)
+
+
+def opened(place: Place, *writer: str) -> Registry:
+    registry = place.open(*writer)
+    registry.commits.write_to(MemoryLake())
+    registry.directory.presence({KEY: Presence("-", connected=True, at_us=1, connects=1)})
+    return registry
+
+
+def moved(first: int, last: int, stream: SequenceStream = TEMPERATURE) -> SequenceRange:
+    return SequenceRange(*stream, first, last)
+
+
+def stated(registry: Registry, first: int, last: int, stream: SequenceStream = TEMPERATURE) -> list[tuple[Any, ...]]:
+    span = MessageSpan(stream.epoch, stream.address, first, last)
+    made = make_statements(registry, KEY, [span], 5)
+    return [(each.outcome.value, each.first, each.last, each.table, each.version) for each in made]
+
+
+def test_messages_are_stated_only_after_their_commit_is_confirmed(place: Place) -> None:
+    registry = opened(place)
+    assert stated(registry, 0, 9) == []
+    prepared = registry.commits.prepare("telemetry", [moved(0, 4)], 5)
+    assert stated(registry, 0, 9) == []
+    registry.commits.confirm(prepared, 17)
+    assert stated(registry, 0, 9) == [("landed", 0, 4, "telemetry", 17)]
+    assert stated(registry, 5, 9) == []
+    registry.commits.forget(registry.commits.prepare("telemetry", [moved(5, 9)], 5))
+    assert stated(registry, 5, 9) == []
+
+
+def test_statement_survives_a_restart(place: Place) -> None:
+    registry = opened(place)
+    land(registry, moved(0, 4), version=3)
+    registry.close()
+    assert stated(place.open(), 2, 2) == [("landed", 2, 2, "telemetry", 3)]
+
+
+def test_dropped_messages_are_stated_by_the_ledger(place: Place) -> None:
+    registry = opened(place)
+    land(registry, moved(0, 2), moved(8, 9), version=6)
+    land(registry, moved(1, 5), table="ledger", version=4)
+    assert stated(registry, 1, 9) == [
+        ("landed", 1, 2, "telemetry", 6),
+        ("landed", 8, 9, "telemetry", 6),
+        ("dropped", 3, 5, "ledger", 4),
+    ]
+
+
+def test_version_includes_commits_of_other_hubs_of_the_lake(place: Place) -> None:
+    here, there = opened(place), place.open(THERE)
+    land(here, moved(0, 0), version=3)
+    land(there, moved(0, 0, SequenceStream("default", "gw2", "f", "a")), version=8)
+    assert stated(here, 0, 0) == [("landed", 0, 0, "telemetry", 3)], "that hub has another lake"
+    there.commits.write_to(MemoryLake())
+    assert stated(here, 0, 0) == [("landed", 0, 0, "telemetry", 8)]
+
+
+def test_messages_of_another_gateway_are_not_stated(place: Place) -> None:
+    registry = opened(place)
+    land(registry, moved(0, 4))
+    other = MessageSpan(TEMPERATURE.epoch, TEMPERATURE.address, 0, 4)
+    assert make_statements(registry, ("default", "gw9"), [other], 5) == []
+
+
+def test_statements_of_an_answer_are_limited(place: Place) -> None:
+    registry = opened(place)
+    land(registry, *(moved(n, n) for n in range(0, 4 * RECEIPT_STATEMENTS_MAX, 2)))
+    assert len(stated(registry, 0, 4 * RECEIPT_STATEMENTS_MAX)) == RECEIPT_STATEMENTS_MAX
+
+
+@pytest.mark.parametrize(("holes", "known"), [(HOLES_MAX - 1, True), (HOLES_MAX, False), (HOLES_MAX + 5, False)])
+def test_stream_that_may_have_closed_holes_gets_no_statement(place: Place, *, holes: int, known: bool) -> None:
+    """A closed hole counts as landed, so that its messages are not landed twice; they are not in the lake."""
+    registry = opened(place)
+    land(registry, *(moved(n, n) for n in range(0, 2 * holes + 1, 2)))
+    assert bool(stated(registry, 2 * holes, 2 * holes)) is known
