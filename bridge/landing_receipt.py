@@ -59,7 +59,7 @@ class ReceiptOutcome(enum.Enum):
     LANDED = "landed"
     """The lake has it."""
     DROPPED = "dropped"
-    """The loss ledger of the lake has it: it was given up."""
+    """It was discarded: the loss ledger of the lake has it."""
 
 
 class MessageSpan(msgspec.Struct, frozen=True):
