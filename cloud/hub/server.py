@@ -43,6 +43,7 @@ from cloud.hub.enrolment.files import (
     FOLDER,
     AuthorityFileError,
     ServerCertificate,
+    load_authority,
 )
 from cloud.hub.enrolment.gateway_http import gateway_routes
 from cloud.hub.enrolment.http import routes as enrolment_routes
