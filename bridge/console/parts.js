@@ -112,11 +112,14 @@ export function ActionButton({ label, action, confirm = "", danger = false, allo
   </span>`;
 }
 
-/** Modal dialog; Escape and a click beside it close it. */
+/** Modal dialog; Escape and a click beside it close it. The focus returns to where it was, or to the page. */
 export function Dialog({ title, close, children }) {
   const element = useRef(null);
   useEffect(() => {
+    const before = /** @type {HTMLElement | null} */ (document.activeElement);
     element.current.showModal();
+    // Later: while the dialog is still there, nothing else can have the focus.
+    return () => queueMicrotask(() => (before?.isConnected ? before : document.getElementById("main"))?.focus());
   }, []);
   return html`<dialog ref=${element} aria-label=${title} onClose=${close}
     onClick=${(event) => event.target === element.current && close()}>
