@@ -5,6 +5,14 @@ import { clock, number } from "./text.js";
 
 const HEIGHT = 150;
 
+let uPlot = /** @type {any} */ (null);
+
+/** Load uPlot with the first chart: it is a third of what a page with charts loads. */
+async function loadLibrary() {
+  // @ts-expect-error: it is a script on disk, and served as a module
+  uPlot ??= /** @type {any} */ (await import("./vendor/uplot.js")).default;
+}
+
 /**
  * @typedef {{label: string, values: (number | null)[], tone: "c1" | "c2" | "c3", fill?: boolean}} Line
  */
@@ -134,14 +142,18 @@ export function TimeChart({ title, unit, times, lines, off = [], summary, height
   const shape = `${lines.map((line) => line.label)} ${times.length > 1}`;
   const latest = useRef(null);
   latest.current = { times, lines, off, marks };
+  const [loaded, setLoaded] = useState(uPlot !== null);
   useEffect(() => {
-    if (times.length < 2) return undefined;
+    loadLibrary().then(() => setLoaded(true), () => {});
+  }, []);
+  useEffect(() => {
+    if (times.length < 2 || !loaded) return undefined;
     const element = place.current;
     function draw() {
       chart.current?.destroy();
       const now = latest.current;
       const data = [now.times, ...now.lines.map((line) => line.values)];
-      chart.current = new globalThis.uPlot(
+      chart.current = new uPlot(
         options(element.clientWidth, height, now.lines, now.times, { off: now.off, unit, marks: now.marks, band, zero, format }), data, element,
       );
     }
@@ -161,7 +173,7 @@ export function TimeChart({ title, unit, times, lines, off = [], summary, height
       chart.current?.destroy();
       chart.current = null;
     };
-  }, [shape, height]);
+  }, [shape, height, loaded]);
   useEffect(() => {
     const drawn = chart.current;
     if (!drawn || times.length < 2) return;

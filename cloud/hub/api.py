@@ -284,8 +284,8 @@ class Api:
             return refused.response()
         except RegistryError as error:
             return json_response({"error": str(error)}, 503)
-        page, now_s = found[start : start + limit], self._clock()
-        rows = [_summary(one, now_s, self._now_us()) for one in page]
+        page = found[start : start + limit]
+        rows = [_summary(one, self._now_us()) for one in page]
         following = query.row(page[-1]) if start + limit < len(found) else None
         return json_response({"gateways": rows, "next": following, "total": len(found)})
 
@@ -314,7 +314,9 @@ class Api:
             marks, total = await self._committer.read(functools.partial(_marks, tenant=tenant, name=name))
         except RegistryError as error:
             return json_response({"error": str(error)}, 503)
-        return json_response({**_summary(gateway, self._clock(), self._now_us()), "marks": marks, "marks_total": total})
+        rate = gateway.gateway.rate
+        more = {"rate": rate.history(self._clock()) if rate is not None else [], "marks": marks, "marks_total": total}
+        return json_response({**_summary(gateway, self._now_us()), **more})
 
 
 def _marks(registry: Registry, *, tenant: str, name: str) -> tuple[list[dict[str, Any]], int]:
@@ -344,7 +346,8 @@ def _gateway_query(request: Request) -> tuple[GatewayQuery, str, int]:
     return GatewayQuery(query.get("q", ""), state, selector, sort.name, sort.reverse), after, limit
 
 
-def _summary(seen: SeenGateway, now_s: float, now_us: int) -> dict[str, Any]:
+def _summary(seen: SeenGateway, now_us: int) -> dict[str, Any]:
+    """Return a row of the list. Pages read 50 of them every 5 s, so only a gateway's own page has its rates."""
     gateway = seen.gateway
     newest, status = gateway.newest_received_at, gateway.status or {}
     return {
@@ -365,7 +368,6 @@ def _summary(seen: SeenGateway, now_s: float, now_us: int) -> dict[str, Any]:
         "lag_ms": max(0, now_us - newest) // 1_000 if newest else None,
         "waiting_messages": status.get("backlog_messages"),
         "waiting_bytes": status.get("backlog_bytes"),
-        "rate": gateway.rate.history(now_s) if gateway.rate is not None else [],
         "status": gateway.status,
     }
 

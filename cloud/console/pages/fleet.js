@@ -1,7 +1,6 @@
 // Fleet: the gateways in danger first, one row a cause.
 
 import { get, withQuery } from "./api.js";
-import { Spark } from "./chart.js";
 import { html, useState } from "./html.js";
 import { Choice, Empty, ErrorNote, Meter, Name, Panel, Pill, Problem, Time } from "./parts.js";
 import { address, go } from "./route.js";

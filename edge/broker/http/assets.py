@@ -32,6 +32,8 @@ DIGEST_LENGTH: Final = 12
 FOREVER: Final = {"Cache-Control": "public, max-age=31536000, immutable", "Cross-Origin-Resource-Policy": "same-origin"}
 _BARE_IMPORT: Final = re.compile(rb'(\bfrom\s*|\bimport\s*)"([a-z]+)"')
 """Import of a package by its name, as npm's packages do."""
+_GLOBAL: Final = re.compile(rb"^var (\w+)=function\(\)\{", re.MULTILINE)
+"""Begin of a library that is published as a script with one global variable."""
 
 
 class StaticAssets:
@@ -69,9 +71,12 @@ def _read(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
         if entry.is_dir():
             yield from _read(entry, f"{prefix}{entry.name}/")
         elif _suffix(entry.name) in MEDIA_TYPES:
-            # Browsers resolve such an import only with an inline import map, which the content policy excludes. The
-            # files on disk stay as they were published.
-            yield prefix + entry.name, _BARE_IMPORT.sub(rb'\1"./\2.mjs"', entry.read_bytes())
+            # Browsers resolve such an import only with an inline import map, which the content policy excludes; and a
+            # script can be loaded later only as a module. The files on disk stay as they were published.
+            content = _BARE_IMPORT.sub(rb'\1"./\2.mjs"', entry.read_bytes())
+            library = _GLOBAL.search(content) if prefix and entry.name.endswith(".js") else None
+            exported = b"\nexport default %s;\n" % library[1] if library is not None else b""
+            yield prefix + entry.name, content + exported
 
 
 def _suffix(name: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
@@ -30,9 +31,15 @@ KEEP_ALIVE_S: Final = 15.0
 """Pause after which a comment shows proxies that the stream is alive."""
 RETRY_MS: Final = 5_000
 """Pause of a browser before it connects again."""
+COMPRESSION_LEVEL: Final = 5
+COMPRESSION_WINDOW_BITS: Final = 13
+COMPRESSION_MEMORY: Final = 5
+"""A stream repeats the same names each second: it takes a third compressed, 20 us a tick, and 50 kB of memory. A
+window of 8 kB covers the events before."""
 HEADERS: Final = {
     "Content-Type": "text/event-stream",
     **NEVER_CACHED,
+    "Vary": "Accept-Encoding",
     "X-Accel-Buffering": "no",
 }
 
@@ -252,11 +259,26 @@ class EventStream(Response):
             gone = asyncio.ensure_future(wait_closed(receive))
             gone.add_done_callback(lambda _: events.end())
             stack.callback(gone.cancel)
+            encode = self._encoder()
             with peer_of(self._request).parking():
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 while not events.ended:
-                    await send({"type": "http.response.body", "body": events.take() or b":\n\n", "more_body": True})
+                    body = encode(events.take() or b":\n\n")
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(KEEP_ALIVE_S):
                             await events.arrived.wait()
-                await send({"type": "http.response.body", "body": events.take(), "more_body": False})
+                await send({"type": "http.response.body", "body": encode(events.take()), "more_body": False})
+
+    def _encoder(self) -> Callable[[bytes], bytes]:
+        """Return a function that encodes a part of the stream: compressed for clients that accept it."""
+        if "gzip" not in self._request.headers.get("accept-encoding", ""):
+            return lambda events: events
+        self.headers["content-encoding"] = "gzip"
+        gzip_bits = 16 + COMPRESSION_WINDOW_BITS
+        compressor = zlib.compressobj(COMPRESSION_LEVEL, wbits=gzip_bits, memLevel=COMPRESSION_MEMORY)
+
+        def encode(events: bytes) -> bytes:
+            return compressor.compress(events) + compressor.flush(zlib.Z_SYNC_FLUSH)
+
+        return encode

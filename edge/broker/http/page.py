@@ -39,7 +39,6 @@ _PAGE: Final = """<!doctype html>
 <link rel="icon" href="{base}icon.svg">
 <link rel="stylesheet" href="{base}waypost.css">
 <link rel="stylesheet" href="{base}vendor/uplot.css">
-<script src="{base}vendor/uplot.js" defer></script>
 <script src="{base}{script}" type="module"></script>
 </head>
 <body>

@@ -41,7 +41,7 @@ def test_time_without_the_gateway_is_a_gap() -> None:
     source = Source()
     series = StatusSeries(source)
     series.take(NOON)
-    series.take(NOON + 5)
+    series.take(NOON + 25)
     points = series.points("15m")
     assert points.waiting[-6:] == [0, None, None, None, None, 0]
     assert points.linked[-2] is None
@@ -53,7 +53,7 @@ def test_clock_that_steps_back_begins_anew() -> None:
     series.take(NOON)
     series.take(NOON - 86_400)
     points = series.points("15m")
-    assert points.end == NOON - 86_400 + 1
+    assert points.end == NOON - 86_400 + 5
     assert [value for value in points.waiting if value is not None] == [0]
 
 

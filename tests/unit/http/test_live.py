@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -87,9 +88,12 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def open_stream(feed: LiveFeed, client: Client, query: str = "topics=status") -> asyncio.Task[None]:
+async def open_stream(
+    feed: LiveFeed, client: Client, query: str = "topics=status", encoding: bytes = b"identity"
+) -> asyncio.Task[None]:
+    headers = [(b"accept-encoding", encoding)]
     scope = {
-        "type": "http", "method": "GET", "path": EVENTS, "query_string": query.encode(), "headers": [],
+        "type": "http", "method": "GET", "path": EVENTS, "query_string": query.encode(), "headers": headers,
         "client": ("127.0.0.1", 1), "state": {},
     }  # fmt: skip
     response: Response = await feed.respond(Request(scope, client.receive))  # type: ignore[arg-type]
@@ -127,6 +131,22 @@ def test_stream_sends_a_snapshot_and_then_what_changed() -> None:
         client.leave()
         await stream
         assert feed.streams == 0
+
+    asyncio.run(run())
+
+
+def test_compressed_stream_brings_each_event_at_once() -> None:
+    async def run() -> None:
+        figures, client, plain = Figures(), Client(), zlib.decompressobj(wbits=31)
+        stream = await open_stream(feed_of(figures), client, encoding=b"gzip, br")
+        await until(lambda: client.sent)
+        first, client.sent = client.sent, b""
+        assert b'data: {"a":1' in plain.decompress(first)
+        figures.value = {"a": 2}
+        await until(lambda: client.sent)
+        assert b'"a":2' in plain.decompress(client.sent)
+        client.leave()
+        await stream
 
     asyncio.run(run())
 

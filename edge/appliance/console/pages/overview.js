@@ -135,7 +135,7 @@ function commitText(commits) {
 }
 
 const total = (counts) => Object.values(counts ?? {}).reduce((sum, count) => sum + count, 0);
-const RECENT = 5;
+const RECENT = 2;
 const SMOOTH_S = 10;
 
 /** Means over some seconds where a point is shorter: the counters grow in steps of commits and batches. */
