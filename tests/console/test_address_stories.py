@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 
-from tests.console.visit import PHONE, Visit, visiting
+from tests.console.visit import PHONE, Clicks, Visit, visiting
 from tests.support.http_client import ask
 from tests.support.paho_client import mqtt_client
 from tests.support.processes import Waypost, edge, wait_until
@@ -23,24 +23,15 @@ SELECTED = "(area => area.value.slice(area.selectionStart, area.selectionEnd))(d
 JSON = {"Content-Type": "application/json"}
 
 
-class Clicks:
-    """A mouse that counts."""
-
-    def __init__(self, page: Page) -> None:
-        self._page = page
-        self.count = 0
-
-    def button(self, name: str) -> None:
-        self._page.get_by_role("button", name=name).first.click()
-        self.count += 1
-
-    def link(self, name: str) -> None:
-        self._page.get_by_role("link", name=name).first.click()
-        self.count += 1
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    with edge(tmp_path_factory.mktemp("gateway"), "gw") as server:
+        yield server
 
 
 @pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[Waypost]:
+def unchanged(tmp_path: Path) -> Iterator[Waypost]:
+    """Yield a gateway with the configuration that it was delivered with."""
     with edge(tmp_path, "gw") as server:
         yield server
 
@@ -60,7 +51,7 @@ def edit(visit: Visit, text: str) -> None:
 def test_address_is_made_with_four_clicks(browser: Browser, gateway: Waypost) -> None:
     with visiting(browser, base_of(gateway)) as visit:
         visit.open("#/addresses")
-        clicks = Clicks(visit.page)
+        clicks = Clicks(visit)
         clicks.link("New address")
         clicks.button("A queue of jobs")
         visit.page.get_by_label("Name or pattern").fill("jobs/press")
@@ -93,58 +84,60 @@ def test_address_has_limits_and_is_made_on_a_phone(browser: Browser, gateway: Wa
         visit.see("Keeps up to 5.0 MB; then the oldest messages are dropped.")
 
 
-def test_mistake_is_named_with_its_line_and_nothing_is_applied(browser: Browser, gateway: Waypost) -> None:
-    with visiting(browser, base_of(gateway)) as visit:
+def test_mistake_is_named_with_its_line_and_nothing_is_applied(browser: Browser, unchanged: Waypost) -> None:
+    with visiting(browser, base_of(unchanged)) as visit:
         visit.open("#/configuration")
         edit(visit, JOBS.replace("queue", "pile"))
         visit.see("1 mistake: nothing can be applied.")
         assert visit.violations() == []
         expect(visit.page.get_by_role("button", name="Try for 2 minutes")).to_be_disabled()
-        visit.page.get_by_role("button", name="line 4").click()
+        clicks = Clicks(visit)
+        clicks.button("line 4")
+        assert clicks.count == 1
         selected = visit.page.evaluate(SELECTED)
         assert "pile" in selected
-        assert type_of(gateway, "jobs/1") == "topic"
+        assert type_of(unchanged, "jobs/1") == "topic"
         edit(visit, JOBS)
         visit.see("It can be applied.")
         visit.page.get_by_label("take it back unless I keep it").uncheck()
         visit.page.get_by_role("button", name="Apply").click()
-        wait_until(lambda: type_of(gateway, "jobs/1") == "queue", timeout_s=5, what="it is in force")
+        wait_until(lambda: type_of(unchanged, "jobs/1") == "queue", timeout_s=5, what="it is in force")
         visit.see("in force")
         assert visit.violations() == []
 
 
-def test_trial_that_is_not_kept_goes_back(browser: Browser, gateway: Waypost) -> None:
-    with visiting(browser, base_of(gateway)) as visit:
+def test_trial_that_is_not_kept_goes_back(browser: Browser, unchanged: Waypost) -> None:
+    with visiting(browser, base_of(unchanged)) as visit:
         visit.open("#/configuration")
         edit(visit, JOBS)
         visit.see("It can be applied.")
         visit.page.get_by_role("button", name="Try for 2 minutes").click()
         visit.see("Version 1 is on trial")
-        assert type_of(gateway, "jobs/1") == "queue"
+        assert type_of(unchanged, "jobs/1") == "queue"
         assert visit.violations() == []
-        gateway.stop()  # the time is over, or the gateway failed because of it
+        unchanged.stop()  # the time is over, or the gateway failed because of it
         visit.wrong.clear()  # requests while it is away
-    gateway.start()
-    with visiting(browser, base_of(gateway)) as visit:
+    unchanged.start()
+    with visiting(browser, base_of(unchanged)) as visit:
         visit.open("#/configuration")
         visit.page.get_by_role("button", name="Try for 2 minutes").wait_for()
         assert visit.page.get_by_text("is on trial").count() == 0
-        assert type_of(gateway, "jobs/1") == "topic"
+        assert type_of(unchanged, "jobs/1") == "topic"
 
 
-def test_trial_is_kept(browser: Browser, gateway: Waypost) -> None:
-    with visiting(browser, base_of(gateway)) as visit:
+def test_trial_is_kept(browser: Browser, unchanged: Waypost) -> None:
+    with visiting(browser, base_of(unchanged)) as visit:
         visit.open("#/configuration")
         edit(visit, JOBS)
         visit.see("It can be applied.")
         visit.page.get_by_role("button", name="Try for 2 minutes").click()
         visit.page.get_by_role("button", name="Keep it").click()
         visit.page.get_by_text("Version 1 is on trial").wait_for(state="detached")
-        assert type_of(gateway, "jobs/1") == "queue"
+        assert type_of(unchanged, "jobs/1") == "queue"
 
 
-def test_busy_address_is_found_and_explained(browser: Browser, gateway: Waypost) -> None:
-    with mqtt_client(gateway, "pump7") as pub, visiting(browser, base_of(gateway)) as visit:
+def test_busy_address_is_found_and_explained(browser: Browser, unchanged: Waypost) -> None:
+    with mqtt_client(unchanged, "pump7") as pub, visiting(browser, base_of(unchanged)) as visit:
         for _ in range(5):
             pub.publish("queue/busy", b"x")
         visit.open("#/addresses")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from tests.console.visit import Visit, visiting
+from tests.console.visit import Clicks, Visit, visiting
 from tests.support.enrolled import EnrolledFleet, init_gateway
 from tests.support.operator import HubOperator
 from tests.support.processes import wait_until
@@ -35,17 +35,19 @@ def sign_in(visit: Visit, operator: HubOperator) -> None:
 
 
 def test_gateway_enrols_by_the_code_on_the_sheet(browser: Browser, fleet: EnrolledFleet) -> None:
-    """Clicks: Make tokens, the labels, Make; the code is on the sheet."""
+    """Two clicks and a label; the code is on the sheet."""
     operator = HubOperator(fleet.hub)
     with visiting(browser, operator.base) as visit:
         sign_in(visit, operator)
         page = visit.page
         visit.open("#/enrolment")
         visit.see("No token was made yet")
-        page.get_by_role("button", name="Make tokens…").click()
+        clicks = Clicks(visit)
+        clicks.button("Make tokens…")
         page.get_by_label("Labels, as in site=lyon").fill("site=lyon")
         assert visit.violations() == []
-        page.get_by_role("button", name="Make 1 token").click()
+        clicks.button("Make 1 token")
+        assert clicks.count == 2
         card = page.locator(".card")
         token = card.locator(".token").inner_text()
         assert card.locator("svg path").get_attribute("d")
@@ -85,11 +87,13 @@ def test_halted_rollout_is_found_and_resumed(browser: Browser, tmp_path: Path) -
             page.get_by_text("halted").first.wait_for(timeout=90_000)
             visit.open("#/rollouts")
             visit.see("addresses of spring")
-            page.get_by_role("link", name="Gateways").first.click()
+            clicks = Clicks(visit)
+            clicks.link("Gateways")
             row = page.get_by_role("row").filter(has_text="hall")
             row.filter(has_text="refused").wait_for()
             assert visit.violations() == []
-            page.get_by_role("button", name="Go on").click()
+            clicks.button("Go on")
+            assert clicks.count == 2
             yard = page.get_by_role("row").filter(has_text="yard")
             yard.filter(has_text="confirmed").or_(yard.filter(has_text="done")).wait_for(timeout=90_000)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
 import time
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -14,13 +12,15 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.console import gold_world
-from tests.console.visit import PHONE, Visit, visiting
+from tests.console.visit import PHONE, Clicks, Visit, sign_in_link, visiting
 from tests.fault.hostile.web import gateway_of
-from tests.support.command import PROGRAM, output_of
+from tests.support.command import output_of
 from tests.support.configured_gateway import basic, gateway_with, resources, user
+from tests.support.hostile import Raw
 from tests.support.http_client import ask, status
 from tests.support.processes import Waypost, edge, hub, wait_until
 
+CLICKS_TO_A_CAUSE_MAX = 1
 USERS = "".join((user("viewer", "view"), user("boss", "manage"), user("pump7", "send, recv")))
 
 
@@ -70,11 +70,7 @@ def test_signing_out_in_one_tab_ends_the_other(browser: Browser, guarded: Waypos
 
 
 def test_link_of_the_machine_signs_in_once_on_a_phone(browser: Browser, guarded: Waypost) -> None:
-    command = [*PROGRAM, "open", "--data", str(guarded.data), "--print"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    found = re.search(r"https?://\S+#link=\S+", printed)
-    assert found is not None, printed
-    link = base_of(guarded) + found[0][found[0].index("#") :]
+    link = base_of(guarded) + sign_in_link(guarded)
     with visiting(browser, base_of(guarded), viewport=PHONE) as visit:
         visit.page.goto(link)
         visit.see("Messages a second")
@@ -83,6 +79,24 @@ def test_link_of_the_machine_signs_in_once_on_a_phone(browser: Browser, guarded:
         visit.page.goto(link)
         visit.page.get_by_role("button", name="Sign in").wait_for()
         visit.wrong.clear()
+
+
+def test_technician_on_a_ladder_sees_that_nothing_is_lost_and_that_the_device_is_there(
+    browser: Browser, guarded: Waypost
+) -> None:
+    """A phone and one hand: the state of the hub without a tap, the device with one."""
+    phone = visiting(browser, base_of(guarded), viewport=PHONE, has_touch=True)
+    with Raw(guarded).connect("pump9-id", username="pump7", password=b"pump7"), phone as visit:
+        visit.page.goto(visit.base + sign_in_link(guarded))
+        visit.see("The hub has not answered")
+        visit.see("Nothing is lost:")
+        clicks = Clicks(visit)
+        clicks.on(visit.page.get_by_role("navigation", name="Pages of the phone").get_by_text("Devices"))
+        row = visit.page.get_by_role("row").filter(has_text="pump9-id")
+        row.wait_for()
+        assert "connected" in row.inner_text()
+        assert clicks.count == 1
+        assert (visit.overflow(), visit.violations()) == (0, [])
 
 
 def test_refused_device_is_seen_with_its_reason_at_once(browser: Browser, guarded: Waypost) -> None:
@@ -99,9 +113,11 @@ def test_refused_device_is_seen_with_its_reason_at_once(browser: Browser, guarde
         visit.page.get_by_label("Password", exact=True).fill("viewer")
         visit.page.get_by_role("button", name="Sign in").click()
         visit.see("Messages a second")
-        visit.open("#/devices?show=refused")  # the overview links to it: one click
+        clicks = Clicks(visit)
+        clicks.on(visit.page.locator("dt", has_text="refused since the start").locator("+ dd a"))
         row = visit.page.get_by_role("row").filter(has_text="pump7")
         row.first.wait_for()
+        assert clicks.count <= CLICKS_TO_A_CAUSE_MAX
         assert "password" in row.first.inner_text().lower()
         assert "Next:" in row.first.inner_text()
         assert visit.violations() == []
@@ -135,29 +151,6 @@ def test_connected_device_is_shown_and_disconnected(browser: Browser, guarded: W
         client.loop_stop()
 
 
-def test_alert_is_muted_with_a_reason(browser: Browser, tmp_path: Path) -> None:
-    """Clicks: the alert, Mute, the reason, Mute."""
-    with hub(tmp_path) as server:
-        rule = "/api/v1/alert-rules/WaypostUplinkAway"
-        assert ask(server, "PATCH", rule, b'{"for_s": 0}').status == HTTPStatus.OK
-        options = ("--hub", f"amqp://127.0.0.1:{server.port('amqp')}", "--gateway", "hall", "--forward", "plant/#")
-        with edge(tmp_path, "gw", *options):
-            wait_until(lambda: status(server)["gateways"]["connected"] == 1, timeout_s=60, what="it is connected")
-        with visiting(browser, base_of(server)) as visit:
-            page = visit.page
-            visit.open("#/alerts")
-            page.get_by_role("link", name="it is not connected").first.click(timeout=60_000)
-            page.get_by_role("button", name="Mute…").click()
-            dialog = page.get_by_role("dialog")
-            dialog.get_by_label("Reason").fill("works on the mast")
-            assert visit.violations() == []
-            dialog.get_by_role("button", name="Mute", exact=True).click()
-            page.get_by_text("muted until").first.wait_for(timeout=60_000)
-            visit.open("#/alerts?show=mutes")
-            visit.see("works on the mast")
-            assert visit.violations() == []
-
-
 @pytest.fixture(scope="module")
 def analysed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
     """Yield a hub with tables of analytics."""
@@ -187,6 +180,31 @@ def test_analyst_finds_an_unusual_value_and_shares_the_chart(browser: Browser, a
         visit.see("0 unusual values")
 
 
+def test_alert_is_muted_with_a_reason(browser: Browser, analysed: Waypost, tmp_path: Path) -> None:
+    """Three clicks: the alert, Mute, and Mute below the reason."""
+    rule = "/api/v1/alert-rules/WaypostUplinkAway"
+    assert ask(analysed, "PATCH", rule, b'{"for_s": 0}').status == HTTPStatus.OK
+    options = ("--hub", f"amqp://127.0.0.1:{analysed.port('amqp')}", "--gateway", "hall", "--forward", "plant/#")
+    with edge(tmp_path, "gw", *options):
+        wait_until(lambda: status(analysed)["gateways"]["connected"] == 1, timeout_s=60, what="it is connected")
+    with visiting(browser, base_of(analysed)) as visit:
+        page, clicks = visit.page, Clicks(visit)
+        visit.open("#/alerts")
+        alert = page.get_by_role("link", name="it is not connected").first
+        alert.wait_for(timeout=60_000)
+        clicks.on(alert)
+        clicks.button("Mute…")
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("Reason").fill("works on the mast")
+        assert visit.violations() == []
+        clicks.on(dialog.get_by_role("button", name="Mute", exact=True))
+        page.get_by_text("muted until").first.wait_for(timeout=60_000)
+        assert clicks.count == 3
+        visit.open("#/alerts?show=mutes")
+        visit.see("works on the mast")
+        assert visit.violations() == []
+
+
 def test_incomplete_day_is_seen_with_its_range_and_gateway(browser: Browser, analysed: Waypost) -> None:
     with visiting(browser, base_of(analysed)) as visit:
         visit.open("#/completeness")
@@ -197,8 +215,8 @@ def test_incomplete_day_is_seen_with_its_range_and_gateway(browser: Browser, ana
         assert visit.violations() == []
 
 
-@pytest.fixture
-def workshop(tmp_path: Path) -> Iterator[Waypost]:
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
     """Yield a gateway with people, a device made by hand, and a queue with dead letters."""
     jobs = """
 ---
@@ -208,7 +226,7 @@ def workshop(tmp_path: Path) -> Iterator[Waypost]:
 {apiVersion: waypost/v1, kind: Address, metadata: {name: default.dead}, spec: {address: dead, type: deadletter}}
 """
     users = "".join((user("boss", "manage, recv, send"), user("machine", "send, recv")))
-    with gateway_with(tmp_path, resources(jobs, users)) as running:
+    with gateway_with(tmp_path_factory.mktemp("workshop"), resources(jobs, users)) as running:
         yield running
 
 
@@ -223,24 +241,29 @@ def sign_in(visit: Visit, name: str) -> None:
 def test_refused_device_gets_a_new_password_then_a_right_and_its_message_arrives(
     browser: Browser, workshop: Waypost
 ) -> None:
-    """Cause seen at once; three clicks to a new password; two to the missing right."""
+    """Three clicks to a new password, with which it connects; two to the missing right."""
     output_of("user", "add", "pump8", "--allow", "send:plant/%u/#", "--data", str(workshop.data))
-    assert ask(workshop, "POST", "/t/plant/pump8/temp", b"1", basic("pump8", "wrong")).status == 401
+    with Raw(workshop) as device, pytest.raises(AssertionError):
+        device.connect("pump8", username="pump8", password=b"wrong")
     with visiting(browser, base_of(workshop)) as visit:
         page = visit.page
         sign_in(visit, "boss")
         visit.open("#/devices?show=refused")
-        page.get_by_role("row").filter(has_text="pump8").get_by_role("button", name="New password").click()
-        page.get_by_role("button", name="Make a new password").click()
+        clicks = Clicks(visit)
+        clicks.on(page.get_by_role("row").filter(has_text="pump8").get_by_role("button", name="New password"))
+        clicks.button("Make a new password")
         password = page.locator("[data-password]").inner_text()
         assert visit.violations() == []
-        page.get_by_role("button", name="Done").click()
+        clicks.button("Done")
+        assert clicks.count == 3
+        Raw(workshop).connect("pump8", username="pump8", password=password.encode()).close()
         assert ask(workshop, "POST", "/t/plant/pump8/temp", b"1", basic("pump8", password)).status == 202
         assert ask(workshop, "POST", "/t/jobs", b"{}", basic("pump8", password)).status == 403
         row = page.get_by_role("row").filter(has_text="no right to send to")
-        row.get_by_role("button", name="Allow this").click()
+        clicks.on(row.get_by_role("button", name="Allow this"))
         page.get_by_role("dialog").get_by_text("send:jobs").first.wait_for()
-        page.get_by_role("dialog").get_by_role("button", name="Allow").click()
+        clicks.on(page.get_by_role("dialog").get_by_role("button", name="Allow"))
+        assert clicks.count == 5
         page.get_by_role("dialog").wait_for(state="detached")
         assert ask(workshop, "POST", "/t/jobs", b"{}", basic("pump8", password)).status == 202
         assert ask(workshop, "GET", "/c/jobs?settle=auto", None, basic("machine", "machine")).body == b"{}"
@@ -278,7 +301,7 @@ def test_user_is_added_tried_and_removed(browser: Browser, workshop: Waypost) ->
 
 
 def test_dead_letters_are_retried_after_a_count(browser: Browser, workshop: Waypost) -> None:
-    """Two clicks from the page to the retried messages."""
+    """Two clicks retry all dead letters."""
     machine = basic("machine", "machine")
     for number in range(3):
         assert ask(workshop, "POST", "/t/jobs", b'{"job": %d}' % number, machine).status == 202
@@ -298,8 +321,10 @@ def test_dead_letters_are_retried_after_a_count(browser: Browser, workshop: Wayp
         page.get_by_role("dialog").get_by_text("1 message deleted").wait_for()
         page.get_by_role("button", name="Close").click()
         page.get_by_role("link", name="All dead letters").click()
-        page.get_by_role("button", name="Retry 2 messages").click()
-        page.get_by_role("dialog").get_by_role("button", name="Retry 2 messages").click()
+        clicks = Clicks(visit)
+        clicks.button("Retry 2 messages")
+        clicks.on(page.get_by_role("dialog").get_by_role("button", name="Retry 2 messages"))
+        assert clicks.count == 2
         page.get_by_role("dialog").get_by_text("2 messages retried").wait_for()
         page.get_by_role("button", name="Close").click()
         visit.see("No dead letters")
