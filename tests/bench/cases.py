@@ -18,6 +18,7 @@ from tests.bench import (
     hour,
     latency,
     many_gateways,
+    open_tabs,
     pace,
     passes,
     retained,
@@ -162,6 +163,7 @@ CASES: Final[dict[str, Benchmark]] = {
         alone.BENCHMARK,
         *unlike.CASES,
         pace.BENCHMARK,
+        open_tabs.BENCHMARK,
         Comparison(
             "amqp-anycast", "AMQP anycast, 5 senders, 1 receiver, settled end to end", 20, amqp_anycast, None, ROUTER
         ),
