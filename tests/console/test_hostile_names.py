@@ -39,6 +39,7 @@ WITHOUT: Final = {
         "system": "counts, no names",
         "addresses?new=1": "a form",
         "addresses/plant%2Ftemp": "one name, which is usual",
+        "devices?follow=pump7": "a trace that has not begun",
         "devices?show=silent": "no device is silent yet",
         "messages?show=try": "a form",
         "messages?show=browse": "a form",
@@ -85,7 +86,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
         refused.rest()
         refused.close()
         with Raw(server, 4).connect(f"{HOSTILE} away", clean_start=False, username="boss", password=b"boss") as away:
-            away.subscribe(f"plant/{HOSTILE}/+", qos=1)
+            away.subscribe(f"plant/{HOSTILE}/+", HOSTILE, qos=1)
         client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id=HOSTILE, protocol=paho.MQTTv5)
         client.username_pw_set("pump7", "pump7")
         client.connect("127.0.0.1", server.port("mqtt"))

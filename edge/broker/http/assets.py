@@ -29,7 +29,8 @@ MEDIA_TYPES: Final[Mapping[str, str]] = {
 }
 """Media types by suffix. Files with another suffix are not served."""
 DIGEST_LENGTH: Final = 12
-FOREVER: Final = {"Cache-Control": "public, max-age=31536000, immutable", "Cross-Origin-Resource-Policy": "same-origin"}
+FOREVER: Final = {"Cache-Control": "max-age=31536000, immutable"}
+"""Fields of a file that never changes. It has no data, so other sites may load it too; 30 files come with them."""
 _BARE_IMPORT: Final = re.compile(rb'(\bfrom\s*|\bimport\s*)"([a-z]+)"')
 """Import of a package by its name, as npm's packages do."""
 _GLOBAL: Final = re.compile(rb"^var (\w+)=function\(\)\{", re.MULTILINE)

@@ -4,7 +4,7 @@ import { get, withQuery } from "./api.js";
 import { html, useEffect, useState } from "./html.js";
 import { Empty, ErrorNote, Name } from "./parts.js";
 import { address } from "./route.js";
-import { counted, number, rate } from "./text.js";
+import { counted, number, plain, rate } from "./text.js";
 
 const LIMIT = 100;
 
@@ -36,7 +36,7 @@ function Level({ under }) {
   if (levels.length === 0) return html`<${Empty} title="Nothing is kept here yet">A queue appears with its first message or consumer.<//>`;
   return html`<ul class="tree">${levels.map((level) => html`<${Branch} key=${level.path} level=${level} />`)}</ul>
     <${ErrorNote} error=${error} />
-    ${next !== null && html`<p><button class="button" onClick=${() => load(next)}>Show more below ${under || "the top"}</button></p>`}
+    ${next !== null && html`<p><button class="button" onClick=${() => load(next)}>Show more below ${plain(under) || "the top"}</button></p>`}
     ${under === "" && left > 0 && html`<p class="soft small">${counted(left, "further address", "further addresses")} are not in this tree: search for them in the list.</p>`}`;
 }
 
@@ -46,7 +46,7 @@ function Branch({ level }) {
   const figures = html`<span class="soft small">${counted(level.rows, "row")} · ${rate(level.received_per_s)}/s · ${number(level.waiting)} waiting</span>`;
   const name = own ? html`<a href=${address("addresses", level.path)}><${Name} mono>${level.name || "(empty)"}<//></a>` : html`<${Name} mono>${level.name || "(empty)"}<//>`;
   if (level.deeper === 0) return html`<li><span class="leaf">${name} ${figures}</span></li>`;
-  return html`<li><span class="leaf"><button class="button" aria-expanded=${open} aria-label=${`Levels below ${level.path}`} onClick=${() => setOpen(!open)}>
+  return html`<li><span class="leaf"><button class="button" aria-expanded=${open} aria-label=${`Levels below ${plain(level.path)}`} onClick=${() => setOpen(!open)}>
       <span aria-hidden="true">${open ? "▾" : "▸"}</span></button> ${name} ${figures}</span>
     ${open && html`<${Level} under=${level.path} />`}</li>`;
 }
