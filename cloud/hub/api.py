@@ -87,7 +87,7 @@ def application(
     api = Api(fleet, committer, metrics, health, access, dev, now_us, clock, views, alerts)
     fleet_wide = needing(functools.partial(require_fleet, access))
     assets = StaticAssets([resources.files("bridge.console"), resources.files("cloud.console").joinpath("pages")])
-    page = ConsolePage("Waypost hub", assets, "hub.js")
+    page = ConsolePage("Waypost hub", assets, "hub.js", camera=True)
     routes = [
         HttpRoute("/healthz", api.health, methods=PURE),
         HttpRoute("/", page.respond, methods=PURE),

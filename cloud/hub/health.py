@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import itertools
-import os
 import resource
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +28,7 @@ from edge.health.counter_rise import CounterRise
 from edge.health.logins import PasswordQueue, login_problems
 from edge.health.loop_lag import LoopLag
 from edge.health.problems import FoundProblem, HealthChecks, HealthProblem, Severity
-from edge.health.process import FILES_CHECK_S, descriptor_problems, directory_problems, log_problems
+from edge.health.process import FILES_CHECK_S, count_open_files, descriptor_problems, directory_problems, log_problems
 from edge.output.text import word
 
 LANDING: Final = "check the hub's log and its disk (df); until then nothing is acknowledged, and nothing is lost"
@@ -291,4 +290,4 @@ class HubHealth:
         yield from directory_problems(self._data)
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if limit != resource.RLIM_INFINITY:
-            yield from descriptor_problems(len(os.listdir("/proc/self/fd")), limit)
+            yield from descriptor_problems(count_open_files(), limit)

@@ -228,6 +228,9 @@ USER_DOCUMENT_BYTES_MAX = 64 * 1024
 PASSWORD_OVERLAP_S_MAX = 7 * 86_400.0
 """Longest time for which an old password stays valid: a week to set the new one in every application."""
 
+FILES_BESIDE_CONNECTIONS = 1_024
+"""Open files of a hub in addition to its connections: stores of 128 tenants, registry, data files of landings."""
+
 AUDIT_KEPT_S = 400 * 86_400
 """Time that lines of the audit are kept: a year, and a month for its review."""
 

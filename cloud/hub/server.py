@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import sqlalchemy as sa
 import uvloop
@@ -56,7 +57,7 @@ from cloud.hub.health import HubHealth
 from cloud.hub.http_listener import serve_http
 from cloud.hub.lake_http import lake_routes
 from cloud.hub.lander import Lander
-from cloud.hub.limits import SHUTDOWN_S
+from cloud.hub.limits import FILES_BESIDE_CONNECTIONS, SHUTDOWN_S
 from cloud.hub.memory import COLLECTED
 from cloud.hub.metrics import Metrics
 from cloud.hub.older_copy import OlderCopyNotice
@@ -68,6 +69,7 @@ from cloud.hub.registry.location import sqlite_url
 from cloud.hub.scope import OPERATOR_RULES, may_operate
 from cloud.hub.service import HubService, ignore_report
 from cloud.hub.spaces import Spaces, TenantSpace
+from cloud.hub.system_http import HubSystem, ends_at_in, ends_at_of, system_routes
 from cloud.hub.tenants_http import TenantsView, tenant_routes
 from cloud.hub.users_http import user_routes
 from cloud.lake.faults import RegistryError
@@ -96,6 +98,7 @@ from edge.broker.security.site import Site
 from edge.broker.security.verification_threads import VerificationThreads
 from edge.health.data_owner import forbid_core_dumps
 from edge.health.priority import raise_priority, shorten_thread_switches
+from edge.health.process import allow_files
 from edge.output.logs import unhandled
 
 log = logging.getLogger(__name__)
@@ -403,6 +406,7 @@ class HubServer:
                 *session_routes(access, may_operate),
                 *user_routes(self._users, self._gate, access),
                 *tenant_routes(tenants, access),
+                *system_routes(self._system(), access),
                 *alert_routes(self._alerts, access),
                 *lake_routes(self._reader, access, self._fleet, self._committer, _now_us),
                 *command_routes(self._commands, access),
@@ -411,6 +415,22 @@ class HubServer:
                 *(gateway_routes(self._enrolment, access) if self._enrolment is not None else ()),
                 *(token_routes(self._enrolment, access, lambda: self._url) if self._enrolment is not None else ()),
             ],
+        )
+
+    def _system(self) -> HubSystem:
+        """Return the view of this process for operators."""
+        certificates: dict[str, Callable[[], float | None]] = {}
+        if (enrolment := self._enrolment) is not None:
+            certificates["authority"] = partial(ends_at_of, enrolment.authority.certificate)
+        if self._tls is not None:
+            certificates["server"] = partial(ends_at_in, Path(self._tls.certificate))
+        connections = self._connections
+        return HubSystem(
+            self._committer,
+            self._configuration.data,
+            certificates=certificates,
+            count_connections=lambda: len(connections.listener.drivers),
+            started_at=time.time(),
         )
 
     def _make_site(self) -> Site:
@@ -537,6 +557,7 @@ def run(configuration: HubConfiguration, ready: Callable[[ListenEndpoint, Listen
         forbid_core_dumps()
         raise_priority()
         shorten_thread_switches()
+        _allow_files()
         require_unheld(configuration.data)
         for name, endpoint in (("amqp", configuration.amqp), ("http", configuration.http)):
             require_free(name, endpoint.host, endpoint.port)
@@ -544,6 +565,15 @@ def run(configuration: HubConfiguration, ready: Callable[[ListenEndpoint, Listen
             uvloop.run(main())
     except (ListenError, DataError) as error:
         raise HubError(str(error)) from error
+
+
+def _allow_files() -> None:
+    """Raise the limit of open files to the connection limit; log a warning when the hard limit is lower."""
+    wanted = LIMITS.connections_max + FILES_BESIDE_CONNECTIONS
+    allowed = allow_files(wanted)
+    if allowed < wanted:
+        words = "only %d files can be open, for up to %d connections: raise the limit (LimitNOFILE, ulimit -n)"
+        log.warning(words, allowed, LIMITS.connections_max)
 
 
 def _unwritten(driver: ConnectionDriver) -> bool:

@@ -8,7 +8,6 @@ import faulthandler
 import gc
 import logging
 import os
-import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -25,6 +24,7 @@ from edge.appliance.limits import FILES_BESIDE_CONNECTIONS
 from edge.appliance.program import log_to_stderr
 from edge.appliance.running import ask, console, data_option, http_option, token_of
 from edge.broker.listeners.endpoints import remove_endpoints, write_endpoints
+from edge.health.process import allow_files
 from edge.output.amounts import counted
 from edge.output.terminal import say_json, styled
 
@@ -202,14 +202,11 @@ def _serve(options: RunOptions, configuration: BrokerConfiguration, applied: App
 
 
 def _allow_files(wanted: int) -> None:
-    """Raise the limit of open files to the connection limit; the usual soft limit is 1 024.
+    """Raise the limit of open files to the connection limit.
 
     Log a warning when the hard limit is lower: the system then refuses the connections beyond it.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < allowed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    allowed = allow_files(wanted)
     if allowed < wanted:
         log.warning("only %d files can be open, for up to %d connections: raise the limit (ulimit -n)", allowed, wanted)
 

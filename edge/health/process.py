@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,21 @@ FILES_CHECK_S: Final = 10.0
 
 DESCRIPTORS_LEFT_MIN: Final = 16
 """Free file descriptors below which it is a problem: a commit, a read and a check of certificates need a few."""
+
+
+def allow_files(wanted: int) -> int:
+    """Raise the limit of open files to `wanted`, as far as the hard limit allows; the usual soft limit is 1 024. Return
+    the number of files that the process may open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return wanted if soft == resource.RLIM_INFINITY else max(soft, allowed)
+
+
+def count_open_files() -> int:
+    """Return the number of open files of this process."""
+    return len(os.listdir("/proc/self/fd"))
 
 
 def log_problems() -> Iterator[FoundProblem]:

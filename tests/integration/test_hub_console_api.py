@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import resource
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
 import pytest
 
+from cloud.hub.limits import FILES_BESIDE_CONNECTIONS
 from tests.support.enrolled import EnrolledFleet
 from tests.support.operator import HubOperator
 from tests.support.processes import wait_until
@@ -150,6 +152,31 @@ class TestLists:
 
         wait_until(labelled, timeout_s=60, what="the labels are read again")
         assert operator.send("GET", "gateways.csv?state=strange").status == HTTPStatus.BAD_REQUEST
+
+    def test_system_has_limits_registry_and_certificates(self, operator: HubOperator) -> None:
+        found = operator.get("system")
+        assert 0 < found["memory"] < found["memory_most"]
+        assert 0 < found["open_files"] < found["open_files_most"]
+        wanted, hard = (
+            found["connections_most"] + FILES_BESIDE_CONNECTIONS,
+            resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        )
+        assert found["open_files_most"] >= (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard))
+        assert found["registry"].endswith("registry.db")
+        assert found["registry_size"] > 10_000
+        days = {each["certificate"]: each["days"] for each in found["certificates"]}
+        assert days["authority"] > days["server"] > 0
+
+    def test_configuration_page_has_the_difference(self, operator: HubOperator) -> None:
+        operator.send("POST", "configurations/yard", ADDRESS, YAML)
+        found = operator.get("configurations/yard")
+        assert (found["version"], found["wanted"]) == (0, 1), "it is away"
+        assert "+  address: one/#" in found["difference"]
+
+    def test_plan_for_named_gateways(self, operator: HubOperator) -> None:
+        answer = operator.send("POST", "plans?gateways=ya*,mast", OTHER, YAML)
+        assert (answer.document["changed"], answer.document["gateways"]) == (2, ["mast", "yard"])
+        assert operator.send("POST", "plans?gateways=nowhere", OTHER, YAML).status == HTTPStatus.NOT_FOUND
 
     def test_identity_has_certificate_token_and_address(self, operator: HubOperator) -> None:
         found = operator.get("identities/hall")

@@ -1,46 +1,41 @@
 // Commands to devices, and what became of them.
 
-import { del, get, post, withQuery } from "./api.js";
+import { del, post, withQuery } from "./api.js";
 import { html, useState } from "./html.js";
-import { ActionButton, Dialog, Empty, ErrorNote, Name, Panel, Pill, Time } from "./parts.js";
-import { address } from "./route.js";
+import { ActionButton, Choice, Dialog, Empty, ErrorNote, Name, Panel, Pill, Time } from "./parts.js";
+import { address, go } from "./route.js";
 import { useSession } from "./session.js";
-import { useEvery } from "./state.js";
+import { PagedTable } from "./table.js";
 import { counted, number, plain } from "./text.js";
 
 const TONES = { delivered: "good", expired: "bad", rejected: "bad", cancelled: "idle", waiting: "warn", sent: "warn", queued: "warn" };
 const OPEN = ["waiting", "sent", "queued"];
 
+const SHOWN = [["", "all"], ["waiting", "waiting"], ["sent", "sent"], ["queued", "queued"], ["delivered", "delivered"], ["expired", "expired"], ["rejected", "rejected"]];
+
+const columns = (manage, reload) => [
+  { name: "Device", cell: (row) => html`<${Name}>${row.device}<//><small><${Name}>${row.gateway}<//></small>` },
+  { name: "Command", cell: (row) => html`<${Name} mono>${row.name}<//>` },
+  { name: "State", wide: true, cell: (row) => html`<${Pill} tone=${TONES[row.state]}>${row.state}<//>${row.reason ? html` <span class="small">${plain(row.reason)}</span>` : null}
+    ${row.response ? html`<small>answered ${row.response.status ?? ""} <${Time} at=${row.response.at} /></small>` : null}` },
+  { name: "Sent", numeric: true, cell: (row) => html`<${Time} at=${row.created_at} /><small><${Name}>${row.sent_by ?? ""}<//></small>` },
+  { name: "Action", cell: (row) => OPEN.includes(row.state) && html`<${ActionButton} label="Cancel" allowed=${manage} action=${() => del(`/api/v1/commands/${encodeURIComponent(row.id)}`)} onDone=${reload} />` },
+];
+
 export function Commands({ query }) {
-  const [found, setFound] = useState(null);
-  const [error, setError] = useState(null);
   const [writing, setWriting] = useState(Boolean(query.selector));
+  const [turn, setTurn] = useState(0);
   const { manage } = useSession();
-  async function load() {
-    try {
-      setFound((await get(withQuery("/api/v1/commands", { gateway: query.gateway ?? "", limit: 100 }))).commands);
-      setError(null);
-    } catch (failed) {
-      setError(failed);
-    }
-  }
-  useEvery(3, load, [query.gateway]);
-  return html`<${ErrorNote} error=${error} retry=${load} />
-    <${Panel} title=${query.gateway ? `Commands to ${plain(query.gateway)}` : "Commands"} flush
-      extra=${html`${query.gateway && html`<a class="small" href=${address("commands")}>all</a>`} <button class="button main" onClick=${() => setWriting(true)}>Send a command…</button>`}>
-      ${found?.length === 0 && html`<div class="body"><${Empty} title="No command was sent">A command waits for its device until its time to live ends; what
-        became of it is shown here.<//></div>`}
-      ${found?.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Table of commands"><table class="cards">
-        <thead><tr><th scope="col">Device</th><th scope="col">Command</th><th scope="col">State</th><th scope="col" class="n">Sent</th><th scope="col"><span class="skip">Action</span></th></tr></thead>
-        <tbody>${found.map((one) => html`<tr key=${one.id}><th scope="row"><${Name}>${one.device}<//><small><${Name}>${one.gateway}<//></small></th>
-          <td data-label="Command"><${Name} mono>${one.name}<//></td>
-          <td class="what"><${Pill} tone=${TONES[one.state]}>${one.state}<//>${one.reason ? html` <span class="small">${plain(one.reason)}</span>` : null}
-            ${one.response ? html`<small>answered ${one.response.status ?? ""} <${Time} at=${one.response.at} /></small>` : null}</td>
-          <td class="n" data-label="Sent"><${Time} at=${one.created_at} /><small><${Name}>${one.sent_by ?? ""}<//></small></td>
-          <td>${OPEN.includes(one.state) && html`<${ActionButton} label="Cancel" allowed=${manage} action=${() => del(`/api/v1/commands/${encodeURIComponent(one.id)}`)} onDone=${load} />`}</td>
-        </tr>`)}</tbody></table></div>`}
-    <//>
-    ${writing && html`<${NewCommand} gateway=${query.gateway ?? ""} selector=${query.selector ?? ""} close=${() => setWriting(false)} sent=${() => { setWriting(false); load(); }} />`}`;
+  const reload = () => setTurn((before) => before + 1);
+  const { gateway = "", state = "" } = query;
+  const choose = (value) => go(address("commands", "", { ...query, state: value }), true);
+  return html`<${Panel} title=${gateway ? `Commands to ${plain(gateway)}` : "Commands"} flush
+      extra=${html`${gateway && html`<a class="small" href=${address("commands")}>all</a>`} <button class="button main" onClick=${() => setWriting(true)}>Send a command…</button>`}>
+      <${PagedTable} key=${turn} label="commands" path="/api/v1/commands" items="commands" query=${{ gateway, state }} columns=${columns(manage, reload)} id=${(row) => row.id} every=${3} search=${false}
+        filters=${html`<${Choice} label="Show" options=${SHOWN} value=${state} choose=${choose} />`}
+        empty=${html`<${Empty} title=${state ? "No command is in this state" : "No command was sent"}>A command waits for its device until its time to live ends; what
+        became of it is shown here.<//>`} /><//>
+    ${writing && html`<${NewCommand} gateway=${gateway} selector=${query.selector ?? ""} close=${() => setWriting(false)} sent=${() => { setWriting(false); reload(); }} />`}`;
 }
 
 const FIELDS = [["device", "Device"], ["name", "Command"]];

@@ -1,6 +1,7 @@
 // Configuration of gateways by labels: order and overlap, editor with check and plan, start of a roll-out.
 
 import { del, get, sendYaml, withQuery } from "./api.js";
+import { Diff } from "./diff.js";
 import { html, useState } from "./html.js";
 import { ActionButton, Empty, ErrorNote, Name, Panel, Pill, Time } from "./parts.js";
 import { address, go } from "./route.js";
@@ -118,7 +119,7 @@ function Editor({ selector }) {
       <p class="soft small">The same: <code>waypost rollout start --selector ${draft.selector} -f FILE</code></p></div>`}<//>`;
 }
 
-function Plan({ plan }) {
+export function Plan({ plan }) {
   const cannot = plan.excluded ? `, ${number(plan.excluded)} cannot` : "";
   return html`<section class="stack" aria-label="Plan" role="status">
     <p><b>${counted(plan.changed, "gateway")} would change${cannot}.</b> <span class="soft">${number(plan.unchanged)} ${plan.unchanged === 1 ? "has" : "have"} these resources already.${" "}
@@ -126,6 +127,6 @@ function Plan({ plan }) {
     ${Object.keys(plan.overlaps).length > 0 && html`<p class="small">Takes precedence over ${Object.entries(plan.overlaps).map(([other, count]) => html`<span class="tag">${plain(other)}</span> at ${counted(count, "gateway")} `)}</p>`}
     ${plan.excluded_gateways.map((one) => html`<p key=${one.gateway} class="small"><${Name}>${one.gateway}<//>: ${plain(one.why)}</p>`)}
     ${plan.differences.map((one) => html`<details key=${one.example} open=${plan.differences.length === 1}><summary class="small">${counted(one.gateways, "gateway")}, as <${Name}>${one.example}<//></summary>
-      <pre class="diff mono" tabindex="0" role="region" aria-label=${`Difference at ${one.example}`}>${one.diff.split("\n").map((line) => html`<span class=${line[0] === "+" ? "plus" : line[0] === "-" ? "minus" : ""}>${plain(line)}${"\n"}</span>`)}</pre></details>`)}
+      <${Diff} text=${one.diff} label=${`Difference at ${plain(one.example)}`} /></details>`)}
   </section>`;
 }

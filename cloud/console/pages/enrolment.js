@@ -1,6 +1,7 @@
 // Enrolment: tokens with QR codes, a sheet to print, and what became of them.
 
 import { del, post } from "./api.js";
+import { lazy } from "./frame.js";
 import { html, useState } from "./html.js";
 import { ActionButton, Choice, Dialog, Empty, ErrorNote, Name, Panel, Pill, Time } from "./parts.js";
 import { address, go } from "./route.js";
@@ -8,6 +9,7 @@ import { useSession } from "./session.js";
 import { PagedTable } from "./table.js";
 import { counted, plain } from "./text.js";
 
+const Scan = lazy(() => import("./scan.js"), "Scan");
 const SHOWN = [["", "all"], ["open", "waiting"], ["spent", "used"], ["expired", "expired"], ["revoked", "revoked"]];
 const STATES = { open: ["warn", "waiting"], spent: ["good", "used"], expired: ["idle", "expired"], revoked: ["idle", "revoked"] };
 const TIMES = [["1", "1 h"], ["24", "1 d"], ["168", "7 d"], ["720", "30 d"]];
@@ -31,7 +33,8 @@ function columns(manage, reload) {
 }
 
 export function Enrolment({ query, figures: status }) {
-  const [making, setMaking] = useState(false);
+  const [making, setMaking] = useState(Boolean(query.gateway));
+  const [scanning, setScanning] = useState(false);
   const [sheet, setSheet] = useState(null);
   const [turn, setTurn] = useState(0);
   const { manage } = useSession();
@@ -44,10 +47,13 @@ export function Enrolment({ query, figures: status }) {
   const shown = query.show ?? "";
   const choose = (value) => go(address("enrolment", "", { show: value }), true);
   return html`<${Panel} title="Enrolment tokens" flush extra=${html`<${Choice} label="Show" options=${SHOWN} value=${shown} choose=${choose} />`}>
-    <${PagedTable} key=${shown + turn} label="tokens" path="/api/v1/tokens" items="tokens" query=${{ state: shown }} search=${false} columns=${columns(manage, () => setTurn(turn + 1))}
-      id=${(row) => row.id} filters=${html`<button class="button main" disabled=${!manage} onClick=${() => setMaking(true)}>Make tokens…</button>`}
+    ${query.token && html`<p class="table-bar small">Only token <span class="mono">${plain(query.token)}</span>. <a href=${address("enrolment")}>All tokens</a></p>`}
+    <${PagedTable} key=${shown + turn} label="tokens" path="/api/v1/tokens" items="tokens" query=${{ state: shown, id: query.token ?? "" }} search=${false} columns=${columns(manage, () => setTurn(turn + 1))}
+      id=${(row) => row.id} filters=${html`<button class="button main" disabled=${!manage} onClick=${() => setMaking(true)}>Make tokens…</button>
+        <button class="button" onClick=${() => setScanning(true)}>Scan a code…</button>`}
       empty=${html`<${Empty} title=${shown ? "No token is in this state" : "No token was made yet"}>A token enrols one gateway, once. Make some, print the sheet, and scan a code at each gateway.<//>`} />
-    ${making && html`<${NewTokens} close=${() => setMaking(false)} done=${(made) => { setMaking(false); setSheet(made); }} />`}
+    ${scanning && html`<${Scan} close=${() => setScanning(false)} />`}
+    ${making && html`<${NewTokens} gateway=${query.gateway ?? ""} close=${() => setMaking(false)} done=${(made) => { setMaking(false); setSheet(made); }} />`}
   <//>`;
 }
 
@@ -60,8 +66,8 @@ function parseLabels(text) {
   }));
 }
 
-function NewTokens({ close, done }) {
-  const [draft, setDraft] = useState({ count: "1", names: "", labels: "", hours: "24" });
+function NewTokens({ gateway, close, done }) {
+  const [draft, setDraft] = useState({ count: "1", names: gateway, labels: "", hours: "24" });
   const [error, setError] = useState(null);
   const [running, setRunning] = useState(false);
   const change = (field) => (event) => setDraft({ ...draft, [field]: event.target.value });

@@ -1,12 +1,15 @@
 // Actions on selected gateways, saved views of the list, and the list as a file.
 
 import { del, get, patch, post, put, withQuery } from "./api.js";
+import { lazy } from "./frame.js";
 import { html, useState } from "./html.js";
 import { Dialog, ErrorNote, Name } from "./parts.js";
 import { address, go } from "./route.js";
 import { useSession } from "./session.js";
 import { useEvery } from "./state.js";
 import { counted, plain } from "./text.js";
+
+const Configure = lazy(() => import("./bulk_configuration.js"), "Configure");
 
 /** Bar of actions for selected gateways. `configures`: the hub has an authority. */
 export function FleetActions({ gateways, clear, configures }) {
@@ -20,9 +23,11 @@ export function FleetActions({ gateways, clear, configures }) {
   const open = (name) => () => setDoing(name);
   return html`${configures && html`<button class="button" disabled=${!manage} onClick=${open("label")}>Label…</button>`}
     <button class="button" disabled=${!manage} onClick=${open("command")}>Command…</button>
+    ${configures && html`<button class="button" disabled=${!manage} onClick=${open("configure")}>Configure…</button>`}
     ${configures && html`<button class="button danger" disabled=${!manage} onClick=${open("revoke")}>Revoke…</button>`}
     ${doing === "label" && html`<${LabelForm} gateways=${gateways} close=${close} done=${done} />`}
     ${doing === "command" && html`<${CommandForm} gateways=${gateways} close=${close} done=${done} />`}
+    ${doing === "configure" && html`<${Configure} gateways=${gateways} close=${close} />`}
     ${doing === "revoke" && html`<${RevokeForm} gateways=${gateways} close=${close} done=${done} />`}`;
 }
 

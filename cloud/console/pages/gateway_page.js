@@ -2,6 +2,7 @@
 
 import { get, patch, post, withQuery } from "./api.js";
 import { Spark } from "./chart.js";
+import { Diff } from "./diff.js";
 import { lazy } from "./frame.js";
 import { useRead } from "./gold.js";
 import { Faults, HourStrip } from "./hours.js";
@@ -13,8 +14,9 @@ import { useEvery } from "./state.js";
 import { room, STATES } from "./fleet.js";
 import { bytes, counted, number, plain } from "./text.js";
 
-const TABS = [["", "Delivery"], ["completeness", "Completeness"], ["configuration", "Configuration"], ["commands", "Commands"], ["history", "History"]];
+const TABS = [["", "Delivery"], ["completeness", "Completeness"], ["configuration", "Configuration"], ["commands", "Commands"], ["identity", "Identity"], ["history", "History"]];
 const STRIP_DAYS = 7;
+const Identity = lazy(() => import("./identity.js"), "Identity");
 const History = lazy(() => import("./analytics.js"), "GatewayDelivery");
 
 /** @param {{name: string, query?: Record<string, string>, configures: boolean}} properties `name`: tenant and name */
@@ -48,6 +50,7 @@ export function GatewayPage({ name, query = {}, configures }) {
     ${tab === "completeness" && html`<${Hours} ...${shared} />`}
     ${tab === "configuration" && html`<${Configuration} ...${shared} configures=${configures} />`}
     ${tab === "commands" && html`<${Commands} ...${shared} />`}
+    ${tab === "identity" && html`<${Identity} ...${shared} enrols=${configures} connected=${gateway.connected} />`}
     ${tab === "history" && html`<div class="stack"><${History} query=${{ ...query, tenant, gateway: gatewayName }} /></div>`}`;
 }
 
@@ -142,9 +145,14 @@ function Configuration({ tenant, gateway, manage, configures }) {
         ...(found.why ? [["reason", plain(found.why)]] : []),
         ...(found.kept.length ? [["kept by the gateway itself", found.kept.map(plain).join(", ")]] : []),
         ["reported", html`<${Time} at=${found.reported_at} relative />`],
+        ...(found.system ? [["next update", html`${plain(found.system.version)}: ${plain(found.system.phase)}${found.system.percent ? `, ${found.system.percent} %` : ""}
+          ${found.system.why && html`<small>${plain(found.system.why)}</small>`}`]] : []),
       ]} /><//>
     <${Panel} title="Wanted" span=${6} extra=${html`<button class="button" aria-expanded=${shown} onClick=${() => setShown(!shown)}>${shown ? "Hide" : "Show"}</button>`}>
       ${shown ? html`<pre class="code scroll" tabindex="0">${plainLines(JSON.stringify(found.resources, null, 2))}</pre>` : html`<p class="soft">${counted(found.resources.length, "resource")}; secrets are not shown.</p>`}<//>
+    <${Panel} title="From in force to wanted">${found.difference === null
+      ? html`<p class="soft">The hub has not kept version ${number(found.version)}, so it cannot compare.</p>`
+      : found.difference === "" ? html`<p class="soft">Nothing differs: the gateway has what is wanted.</p>` : html`<${Diff} text=${found.difference} label="Difference from in force to wanted" />`}<//>
     <${Panel} title="Versions" flush><div class="scroll" tabindex="0" role="region" aria-label="Table of versions"><table class="cards">
       <thead><tr><th scope="col">Version</th><th scope="col">State</th><th scope="col">Why</th><th scope="col" class="n">Made</th><th scope="col"><span class="skip">Action</span></th></tr></thead>
       <tbody>${found.versions.map((one) => html`<tr key=${one.version}><th scope="row">${number(one.version)}</th>

@@ -6,6 +6,7 @@ import { ActionButton, Empty, ErrorNote, Meter, Name, Pairs, Panel, Pill, Time }
 import { address } from "./route.js";
 import { useSession } from "./session.js";
 import { useEvery } from "./state.js";
+import { PagedTable } from "./table.js";
 import { counted, number, plain } from "./text.js";
 
 const TONES = { running: "good", done: "good", halted: "bad", paused: "warn", aborted: "idle" };
@@ -23,24 +24,18 @@ export function Rollouts({ rest, figures: status }) {
   return rest ? html`<${Rollout} id=${rest} />` : html`<${List} />`;
 }
 
+const COLUMNS = [
+  { name: "Roll-out", cell: (row) => html`<a href=${address("rollouts", row.id)}>${row.note ? html`<${Name}>${row.note}<//>` : `Roll-out ${row.id.slice(0, 8)}`}</a><small>${row.selector ? plain(row.selector) : ""}</small>` },
+  { name: "State", cell: (row) => html`<${Pill} tone=${TONES[row.state]}>${row.state}<//>` },
+  { name: "Waves", wide: true, cell: (row) => html`<${Waves} rollout=${row} />` },
+  { name: "Failed", numeric: true, optional: true, cell: (row) => html`<span class=${row.gateways.failed ? "bad-t" : ""}>${number(row.gateways.failed ?? 0)}</span>` },
+  { name: "Started", numeric: true, cell: (row) => html`<${Time} at=${row.made_at} /><small><${Name}>${row.made_by}<//></small>` },
+];
+
 function List() {
-  const [found, setFound] = useState(null);
-  const [error, setError] = useState(null);
-  async function load() {
-    try {
-      setFound((await get("/api/v1/rollouts")).rollouts);
-      setError(null);
-    } catch (failed) {
-      setError(failed);
-    }
-  }
-  useEvery(5, load);
-  return html`<${ErrorNote} error=${error} retry=${load} />
-    ${found?.length === 0 && html`<${Panel} title="Roll-outs"><${Empty} title="No roll-out yet">A roll-out brings a configuration to many gateways in
-      waves, and stops by itself when gateways fail. <a href=${address("configuration", "", { edit: "new" })}>Start from a configuration</a><//><//>`}
-    ${found?.map((one) => html`<${Panel} key=${one.id} title=${one.note || `Roll-out ${one.id}`} extra=${html`<${Pill} tone=${TONES[one.state]}>${one.state}<//>`}>
-      <${Waves} rollout=${one} /><p class="small"><a href=${address("rollouts", String(one.id))}>Gateways</a>
-        <span class="soft"> · started <${Time} at=${one.made_at} /> by <${Name}>${one.made_by}<//></span></p><//>`)}`;
+  return html`<${Panel} title="Roll-outs" flush><${PagedTable} label="roll-outs" path="/api/v1/rollouts" items="rollouts" columns=${COLUMNS} id=${(row) => row.id} search=${false}
+    empty=${html`<${Empty} title="No roll-out yet">A roll-out brings a configuration to many gateways in
+      waves, and stops by itself when gateways fail. <a href=${address("configuration", "", { edit: "new" })}>Start from a configuration</a><//>`} /><//>`;
 }
 
 function Waves({ rollout }) {

@@ -6,7 +6,7 @@
                                 With ``selector`` instead of ``gateway`` one command for each gateway with these labels;
                                 ``?expected=N`` refuses it (409) if they are not N
 ``POST /api/v1/commands/rehearsal`` the same body: who would get it now, when it connects, or never; sends nothing
-``GET  /api/v1/commands``       the newest commands, ``?gateway= &device= &state= &limit= &before=``
+``GET  /api/v1/commands``       the newest commands, ``?gateway= &device= &state= &after= &limit=``
 ``GET  /api/v1/commands/<id>``  one command; ``?wait=SECONDS`` answers when it is completed, or after that time
 ``DELETE /api/v1/commands/<id>`` cancel a command; 409 if its gateway may have it, or it is completed
 
@@ -42,6 +42,7 @@ from cloud.hub.registry.commands import CommandRefusal as Why
 from cloud.hub.scope import FLEET, scope_of
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
+from edge.broker.http.queries import choice_of, limit_of, number_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.model.authorization import Grant, Operation
@@ -159,15 +160,15 @@ class _CommandApi:
         """List commands. Raises `RequestRefused`, `CommandsBusy`, `RegistryError`."""
         scope = await scope_of(self._access, request)
         query = request.query_params
-        if "state" in query and query["state"] not in _STATES:
-            raise RequestRefused(400, f"state must be one of {', '.join(_STATES)}")
-        limit = _number(query.get("limit", "200"), 1, PAGE_MAX, "limit")
-        before = _number(query["before"], 1, (1 << 63) - 1, "before") if "before" in query else None
+        choice_of(query, "state", ["", *_STATES])
+        limit, before = limit_of(query, most=PAGE_MAX), number_of(query, "after")
         tenant = scope.tenant or query.get("tenant")
-        wanted = CommandFilter(tenant, query.get("gateway"), query.get("device"), query.get("state"), before)
-        found = await self._commands.page(wanted, limit)
-        following = {"before": found[-1].number} if len(found) == limit else None
-        return message_response({"commands": [command_document(each) for each in found], "next": following})
+        before = None if before is None else min(before, (1 << 63) - 1)
+        wanted = CommandFilter(tenant, *(query.get(name) or None for name in ("gateway", "device", "state")), before)
+        found = await self._commands.page(wanted, limit + 1)
+        following = found[limit - 1].number if len(found) > limit else None
+        rows = [command_document(each) for each in found[:limit]]
+        return message_response({"commands": rows, "next": following})
 
     async def one(self, request: Request) -> Response:
         """Show one command. Raises `RequestRefused`, `CommandsBusy`, `RegistryError`."""

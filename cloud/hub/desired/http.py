@@ -3,13 +3,15 @@
 ``GET  /api/v1/configurations``                         gateways (wanted, in force, errors) and selectors
 ``POST /api/v1/configurations?selector=SELECTOR``       YAML: configuration of gateways with these labels, also later
 ``DELETE /api/v1/configurations?selector=SELECTOR``     end that
-``POST /api/v1/plans?selector=SELECTOR``                YAML: what that would do; nothing is changed
+``POST /api/v1/plans?selector=SELECTOR``                YAML: what that would do; nothing is changed. With
+                                                        ``?gateways=PATTERN,…`` what a roll-out to them would do
 ``GET  /api/v1/selectors``                              configurations of selectors, the latest first, with counts;
                                                         ``?selector=``: one with its YAML, without secrets
 ``GET  /api/v1/configurations/<gateway>``               one gateway with its versions, without secrets
 ``POST /api/v1/configurations/<gateway>``               YAML: the next version; ``?why= &confirm=SECONDS &restart=1``
 ``POST /api/v1/configurations/<gateway>/rollback``      an earlier version as a new one; ``?to=VERSION``
-``GET  /api/v1/rollouts``, ``/api/v1/rollouts/<id>``    roll-outs, the newest first; one with its gateways
+``GET  /api/v1/rollouts``, ``/api/v1/rollouts/<id>``    roll-outs, the newest first: ``?after=&limit=``; one
+                                                        with its gateways
 ``POST /api/v1/rollouts``                               YAML: start one; ``?gateways=PATTERN,…`` or ``?selector=``,
                                                         ``&waves= &soak=SECONDS &away=SECONDS &failures=``, and
                                                         the parameters for one gateway
@@ -23,7 +25,7 @@ Reading needs the right to view.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -43,25 +45,27 @@ from cloud.hub.desired.making import (
     confirm_fault,
     find_earlier,
     make_context,
+    plan_for_gateways,
     plan_for_selector,
     repeat_version,
     set_wanted,
     set_wanted_for_selector,
     start_rollout,
 )
-from cloud.hub.desired.planned import plan_document, selector_rows
+from cloud.hub.desired.planned import difference_of, plan_document, selector_rows
 from cloud.hub.desired.service import DesiredConfigurations, NotReady
 from cloud.hub.desired.shown import gateway_row, member_row, rollout_row, selector_row, version_row
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.labels import Changes, LabelSelector, parse_selector, validate_labels
 from cloud.hub.limits import LABELS_BYTES_MAX
 from cloud.hub.peers import DEFAULT_TENANT
-from cloud.hub.registry.configurations import UnknownGateway, WantedConfiguration
+from cloud.hub.registry.configurations import UnknownGateway, VersionRecord, WantedConfiguration
 from cloud.hub.registry.rollouts import RolloutError, Rollouts
 from cloud.hub.rollout import RolloutPace, WavesError
 from cloud.hub.scope import scope_of
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
+from edge.broker.http.queries import limit_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.model.authorization import Operation
@@ -137,13 +141,14 @@ class _DesiredApi:
         tenant, _ = await self._tenant_and_user(request, Operation.VIEW)
         name = request.path_params["gateway"]
         versions = await self._desired.ask(lambda tables: tables.configurations.versions(tenant, name))
-        found = await self._desired.ask(lambda tables: tables.configurations.gateways(tenant))
-        state = next((each for each in found if each.gateway == name), None)
+        state = await self._desired.ask(lambda tables: tables.configurations.one(tenant, name))
         if state is None:
             raise RequestRefused(404, f"gateway {name} of tenant {tenant} has no configuration from the hub")
         shown = [masked(KINDS, each) for each in versions[0].desired.resources] if versions else []
+        row = gateway_row(state)
+        rows = [version_row(each) for each in versions]
         return json_response(
-            {**gateway_row(state), "resources": shown, "versions": [version_row(each) for each in versions]}
+            {**row, "resources": shown, "versions": rows, "difference": _difference(versions, row["version"])}
         )
 
     async def post_configuration(self, request: Request) -> Response:
@@ -173,8 +178,12 @@ class _DesiredApi:
         return json_response({"selectors": await self._desired.ask(work)})
 
     async def plan(self, request: Request) -> Response:
-        wanted = (await self._wanted(request, ""))._replace(selector=str(_selector(request)))
+        wanted = await self._wanted(request, "")
         now_us, sign = self._desired.now_us(), self._desired.sign
+        if patterns := _patterns(request):
+            found = await self._desired.ask(lambda tables: plan_for_gateways(tables.configurations, wanted, patterns))
+            return json_response({"selector": None, **plan_document(found, wanted.resources)})
+        wanted = wanted._replace(selector=str(_selector(request)))
         found = await self._desired.ask(lambda tables: plan_for_selector(tables.selectors, wanted, now_us, sign))
         return json_response({"selector": wanted.selector, **plan_document(found, wanted.resources)})
 
@@ -237,12 +246,18 @@ class _DesiredApi:
 
     async def rollouts(self, request: Request) -> Response:
         scope = await scope_of(self._access, request)
-        tenant = scope.tenant or request.query_params.get("tenant")
+        query = request.query_params
+        tenant, limit = scope.tenant or query.get("tenant"), limit_of(query)
+        after = _position(query["after"]) if query.get("after") else None
 
-        def work(tables: ConfigurationTables) -> list[dict[str, Any]]:
-            return [rollout_row(each, tables.rollouts.members(each.id)) for each in tables.rollouts.all(tenant)]
+        def work(tables: ConfigurationTables) -> dict[str, Any]:
+            found, total = tables.rollouts.page(tenant, after, limit + 1)
+            last = found[limit - 1] if len(found) > limit else None
+            rows = [rollout_row(each, tables.rollouts.members(each.id)) for each in found[:limit]]
+            following = f"{last.made_at}-{last.id}" if last is not None else None
+            return {"rollouts": rows, "next": following, "total": total}
 
-        return json_response({"rollouts": await self._desired.ask(work)})
+        return json_response(await self._desired.ask(work))
 
     async def rollout(self, request: Request) -> Response:
         scope = await scope_of(self._access, request)
@@ -250,7 +265,7 @@ class _DesiredApi:
 
     async def begin(self, request: Request) -> Response:
         wanted, query = await self._wanted(request, ""), request.query_params
-        patterns = [each for each in query.get("gateways", "").split(",") if each]
+        patterns = _patterns(request)
         if bool(patterns) is ("selector" in query):
             raise RequestRefused(400, "name the gateways with gateways=PATTERN,… or selector=SELECTOR")
         target = RolloutTarget(patterns, None if patterns else _selector(request))
@@ -279,12 +294,11 @@ class _DesiredApi:
 
     async def _shown(self, tenant: str | None, identifier: str, status: int) -> Response:
         def work(tables: ConfigurationTables) -> dict[str, Any] | None:
-            rollouts = tables.rollouts
-            for each in rollouts.all(tenant):
-                if each.id == identifier:
-                    members = rollouts.members(identifier)
-                    return {**rollout_row(each, members), "members": [member_row(member) for member in members]}
-            return None
+            found = tables.rollouts.get(identifier)
+            if found is None or tenant not in (None, found.tenant):
+                return None
+            members = tables.rollouts.members(identifier)
+            return {**rollout_row(found, members), "members": [member_row(member) for member in members]}
 
         found = await self._desired.ask(work)
         if found is None:
@@ -315,9 +329,22 @@ class _DesiredApi:
         )
 
 
+def _difference(versions: Sequence[VersionRecord], in_force: int) -> str | None:
+    """Return the diff from the version in force to the wanted one, the newest; None if the hub does not have both."""
+    before = next((each for each in versions if each.version == in_force), None)
+    if not versions or (before is None and in_force):
+        return None
+    return difference_of(before.desired.resources if before is not None else [], versions[0].desired.resources)
+
+
 def _selector(request: Request) -> LabelSelector:
     """Parse the selector of a request. Raises `LabelError`."""
     return parse_selector(request.query_params.get("selector", ""))
+
+
+def _patterns(request: Request) -> list[str]:
+    """Return the patterns of names in a request."""
+    return [each for each in request.query_params.get("gateways", "").split(",") if each]
 
 
 def _changes(body: bytes) -> Changes:
@@ -328,6 +355,14 @@ def _changes(body: bytes) -> Changes:
         raise RequestRefused(400, f'expected labels, as in {{"site": "berlin", "ring": null}}: {error}') from None
     validate_labels(found)
     return found
+
+
+def _position(after: str) -> tuple[int, str]:
+    """Parse the position of a page. Raises `RequestRefused`."""
+    at, _, identifier = after.partition("-")
+    if not (at.isascii() and at.isdigit() and len(at) < 19 and identifier.isalnum()):
+        raise RequestRefused(400, "after must be the `next` of the page before")
+    return int(at), identifier
 
 
 def _number(text: str, name: str) -> float:

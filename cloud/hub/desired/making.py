@@ -6,6 +6,7 @@ gateway checks those before it applies a version, and reports the error.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
@@ -22,7 +23,7 @@ from cloud.hub.limits import CONFIRM_S_RANGE, GATEWAYS_AT_ONCE_MAX
 from cloud.hub.registry.configurations import Configurations, Sign, UnknownGateway, VersionRecord, WantedConfiguration
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.rollouts import RolloutError, RolloutRecord, Rollouts, new_id
-from cloud.hub.registry.selectors import SelectorPlan, SelectorRecord, Selectors, VersionContext
+from cloud.hub.registry.selectors import PlannedGateway, SelectorPlan, SelectorRecord, Selectors, VersionContext
 from cloud.hub.rollout import GOING, RolloutPace, RolloutState, make_members, parse_waves
 from edge.configuration.hub_part import hub_faults
 from edge.configuration.kinds import KINDS
@@ -134,6 +135,17 @@ def plan_for_selector(selectors: Selectors, wanted: WantedConfiguration, now_us:
         restart=wanted.restart,
     )
     return selectors.plan(record, make_context(now_us, sign))
+
+
+def plan_for_gateways(known: Configurations, wanted: WantedConfiguration, patterns: Sequence[str]) -> SelectorPlan:
+    """Return what a roll-out to gateways that match patterns would do. Raises `UnknownGateway`, `FleetLoop`."""
+    names = match_gateways(known, wanted.tenant, patterns)
+    _require_no_ring(known, wanted.tenant, dict.fromkeys(names, wanted.resources))
+    connected, before = dict(known.known(wanted.tenant)), known.wanted_resources(wanted.tenant, names)
+    planned = [PlannedGateway(name, connected.get(name, False), before.get(name, [])) for name in names]
+    resources = list(wanted.resources)
+    changed = [each for each in planned if each.before != resources]
+    return SelectorPlan(changed, [each for each in planned if each.before == resources], [], Counter())
 
 
 def make_context(now_us: int, sign: Sign) -> VersionContext:

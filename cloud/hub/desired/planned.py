@@ -45,12 +45,16 @@ def _differences(changed: Sequence[PlannedGateway], resources: Documents) -> Ite
     groups: dict[bytes, list[PlannedGateway]] = {}
     for each in changed:
         groups.setdefault(msgspec.json.encode(each.before), []).append(each)
-    after = {key_of(each): each for each in resources}
     for group in sorted(groups.values(), key=len, reverse=True)[:DIFFERENCES_SHOWN_MAX]:
-        before = {key_of(each): each for each in group[0].before}
-        changes = [ResourceChange(*key, before.get(key), after.get(key)) for key in sorted({*before, *after})]
-        diff = "".join(unified(KINDS, each) for each in changes if each.before != each.after)
+        diff = difference_of(group[0].before, resources)
         yield {"gateways": len(group), "example": group[0].gateway, "diff": diff}
+
+
+def difference_of(before: Documents, after: Documents) -> str:
+    """Return the diff of two lists of resources, without secrets; empty for equal ones."""
+    old, new = ({key_of(each): each for each in some} for some in (before, after))
+    changes = [ResourceChange(*key, old.get(key), new.get(key)) for key in sorted({*old, *new})]
+    return "".join(unified(KINDS, each) for each in changes if each.before != each.after)
 
 
 def selector_rows(records: Sequence[SelectorRecord], labelled: Mapping[str, Labels]) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Enrolment tokens over HTTP, for operators.
 
-``GET  /api/v1/tokens``        tokens, the newest first: ``?state=open|spent|revoked|expired&after=&limit=``
+``GET  /api/v1/tokens``        tokens, the newest first: ``?state=open|spent|revoked|expired&id=&after=&limit=``
 ``POST /api/v1/tokens``        `tokens.TokenRequest`: 1 to 500 new tokens, with their texts and QR codes, shown once
 ``DELETE /api/v1/tokens/<id>`` revoke a token; 409 if a gateway has used it
 
@@ -62,7 +62,7 @@ class _TokenApi:
         if state and state not in _STATES:
             raise RequestRefused(400, f"state must be one of {', '.join(_STATES)}")
         after, now_us = query.get("after"), self._enrolment.now_us()
-        wanted = TokenFilter(scope.tenant, state, _position(after) if after else None)
+        wanted = TokenFilter(scope.tenant, state, query.get("id", ""), _position(after) if after else None)
         found, total = await self._enrolment.ask(lambda registry: registry.page(wanted, limit + 1, now_us))
         last = found[limit - 1] if len(found) > limit else None
         following = f"{last.created_at}-{last.id}" if last is not None else None

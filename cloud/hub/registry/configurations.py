@@ -31,6 +31,7 @@ from cloud.hub.limits import VERSIONS_KEPT, WHY_CHARACTERS_MAX
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.names import is_known, known_gateways
 from cloud.hub.registry.schema import (
+    PARAMETERS_MAX,
     configurations,
     configured,
     rollouts,
@@ -213,6 +214,32 @@ class Configurations:
         else:
             query = query.where((configured.c.wanted > 0) | configured.c.reported_at.is_not(None))
         return [_gateway(row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
+
+    def one(self, tenant: str, gateway: str) -> ConfigurationRecord | None:
+        """Return a gateway with a wanted version or a report; None for any other."""
+        query = sa.select(*_GATEWAY).where(configured.c.tenant == tenant, configured.c.gateway == gateway)
+        query = query.where((configured.c.wanted > 0) | configured.c.reported_at.is_not(None))
+        row = self._database.transaction(lambda tx: tx.execute(query).first())
+        return None if row is None else _gateway(row)
+
+    def wanted_resources(self, tenant: str, gateways: Collection[str]) -> dict[str, list[dict[str, Any]]]:
+        """Return the resources of the wanted versions of these gateways; those without one are left out."""
+        names = sorted(gateways)
+        query = (
+            sa.select(configurations.c.gateway, configurations.c.content)
+            .join(configured, NEWEST)
+            .where(configured.c.tenant == tenant)
+        )
+
+        def work(tx: sa.Connection) -> dict[str, list[dict[str, Any]]]:
+            found: dict[str, list[dict[str, Any]]] = {}
+            for start in range(0, len(names), PARAMETERS_MAX - 10):
+                some = names[start : start + PARAMETERS_MAX - 10]
+                for name, content in tx.execute(query.where(configured.c.gateway.in_(some))):
+                    found[name] = msgspec.json.decode(bytes(msgspec.json.decode(content, type=_Content).resources))
+            return found
+
+        return self._database.transaction(work)
 
     def contents(self, tenant: str, but: Collection[str] = ()) -> dict[str, list[dict[str, Any]]]:
         """Return the wanted resources of a tenant's gateways, without `but`. Of gateways with equal resources only the

@@ -69,6 +69,10 @@ class SqlDialect(Protocol):
         """Return whether a transaction was aborted because of another one."""
         ...
 
+    def size(self, tx: sa.Connection) -> int:
+        """Return the bytes of the database."""
+        ...
+
     def error_text(self, error: SQLAlchemyError) -> str:
         """Return the database's error text, without quoted row values."""
         ...
@@ -110,6 +114,10 @@ class Sqlite:
 
     def is_conflict(self, error: SQLAlchemyError) -> bool:
         return False
+
+    def size(self, tx: sa.Connection) -> int:
+        pages, page_bytes = (tx.exec_driver_sql(f"PRAGMA {each}").scalar_one() for each in ("page_count", "page_size"))
+        return int(pages) * int(page_bytes)
 
     def error_text(self, error: SQLAlchemyError) -> str:
         return str(error.orig) if isinstance(error, DBAPIError) else type(error).__name__
@@ -164,6 +172,9 @@ class Postgresql:
 
     def is_conflict(self, error: SQLAlchemyError) -> bool:
         return isinstance(error, DBAPIError) and self._sqlstate(error.orig) in EXCLUDED
+
+    def size(self, tx: sa.Connection) -> int:
+        return int(tx.execute(sa.select(sa.func.pg_database_size(sa.func.current_database()))).scalar_one())
 
     def error_text(self, error: SQLAlchemyError) -> str:
         if not isinstance(error, DBAPIError):

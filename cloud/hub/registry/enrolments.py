@@ -59,6 +59,7 @@ class TokenFilter(NamedTuple):
     tenant: str | None = None
     state: str = ""
     """``open``, ``spent``, ``revoked`` or ``expired``."""
+    id: str = ""
     after: tuple[int, str] | None = None
     """Time and id of the last token of the page before."""
 
@@ -364,6 +365,8 @@ _CERTIFICATE = [certificates.c[name] for name in CertificateRecord._fields]
 def _token_conditions(wanted: TokenFilter, now_us: int) -> Iterable[Any]:
     if wanted.tenant is not None:
         yield tokens.c.tenant == wanted.tenant
+    if wanted.id:
+        yield tokens.c.id == wanted.id
     spent, revoked = tokens.c.spent_at.is_not(None), tokens.c.revoked_at.is_not(None)
     expired = tokens.c.expires_at <= now_us
     states = {

@@ -33,6 +33,15 @@ class Registry:
             self._database.close()
             raise
 
+    @property
+    def where(self) -> str:
+        """Place of the registry, without a password."""
+        return self._database.where
+
+    def size_bytes(self) -> int:
+        """Return the bytes of the database. Raises `RegistryError`."""
+        return self._database.transaction(self._database.dialect.size)
+
     def close(self) -> None:
         """Close the file or the connection; idempotent."""
         self._database.close()

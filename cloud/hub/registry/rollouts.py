@@ -112,6 +112,27 @@ class Rollouts:
             query = query.where(rollouts.c.tenant == tenant)
         return [_rollout(row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
 
+    def page(self, tenant: str | None, after: tuple[int, str] | None, limit: int) -> tuple[list[RolloutRecord], int]:
+        """Return roll-outs, the newest first, and the number of all. `after`: time and id of the last one of the page
+        before."""
+        mine = (rollouts.c.tenant == tenant,) if tenant is not None else ()
+        query = sa.select(*_ROLLOUT).where(*mine).order_by(rollouts.c.made_at.desc(), rollouts.c.id.desc())
+        if after is not None:
+            same_time = (rollouts.c.made_at == after[0]) & (rollouts.c.id < after[1])
+            query = query.where((rollouts.c.made_at < after[0]) | same_time)
+        counting = sa.select(sa.func.count()).select_from(rollouts).where(*mine)
+
+        def work(tx: sa.Connection) -> tuple[list[RolloutRecord], int]:
+            return [_rollout(row) for row in tx.execute(query.limit(limit))], tx.execute(counting).scalar() or 0
+
+        return self._database.transaction(work)
+
+    def get(self, rollout: str) -> RolloutRecord | None:
+        """Return a roll-out; None if unknown."""
+        query = sa.select(*_ROLLOUT).where(rollouts.c.id == rollout)
+        row = self._database.transaction(lambda tx: tx.execute(query).first())
+        return None if row is None else _rollout(row)
+
     def members(self, rollout: str) -> list[RolloutMember]:
         """Return the gateways of a roll-out by wave and name."""
         return self._database.transaction(lambda tx: _members(tx, rollout))

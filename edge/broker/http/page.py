@@ -26,9 +26,9 @@ FIELDS: Final = {
     "Content-Security-Policy": POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Referrer-Policy": "no-referrer",
 }
+_OTHER_SENSORS: Final = "geolocation=(), microphone=()"
 _PAGE: Final = """<!doctype html>
 <html lang="en">
 <head>
@@ -52,9 +52,10 @@ _PAGE: Final = """<!doctype html>
 class ConsolePage:
     """Answers ``GET /``."""
 
-    def __init__(self, title: str, assets: StaticAssets, script: str) -> None:
-        """`script`: name of the module that makes the page."""
+    def __init__(self, title: str, assets: StaticAssets, script: str, *, camera: bool = False) -> None:
+        """`script`: name of the module that makes the page. `camera`: the page may ask to use the camera."""
+        self._fields = {**FIELDS, "Permissions-Policy": f"camera=({'self' if camera else ''}), {_OTHER_SENSORS}"}
         self._text = _PAGE.format(title=html.escape(title), base=assets.base, script=script)
 
     async def respond(self, _request: Request) -> Response:
-        return HTMLResponse(self._text, headers=FIELDS)
+        return HTMLResponse(self._text, headers=self._fields)
