@@ -88,7 +88,7 @@ def test_halted_rollout_is_found_and_resumed(browser: Browser, tmp_path: Path) -
             visit.open("#/rollouts")
             visit.see("addresses of spring")
             clicks = Clicks(visit)
-            clicks.link("Gateways")
+            clicks.link("addresses of spring")
             row = page.get_by_role("row").filter(has_text="hall")
             row.filter(has_text="refused").wait_for()
             assert visit.violations() == []
