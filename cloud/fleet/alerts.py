@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloud.fleet.audited import audited
 from cloud.fleet.place import (
     FleetError,
     config_option,
@@ -92,6 +93,7 @@ def list_alerts(
 @click.argument("identifier", metavar="ID")
 @click.option("--note", default="", help="Words for others, such as who looks after it.")
 @json_option
+@audited("alert.acknowledge", "identifier")
 def ack(data: Path, config: Path | None, identifier: str, note: str, as_json: bool) -> None:
     """Acknowledge an open alert.
 
@@ -126,6 +128,7 @@ def ack(data: Path, config: Path | None, identifier: str, note: str, as_json: bo
 @click.option("--gateway", default="", help="Only this gateway.")
 @click.option("--tenant", default="", help="Only gateways of this tenant.")
 @json_option
+@audited("mute.create", "reason")
 def mute(
     data: Path,
     config: Path | None,
@@ -188,6 +191,7 @@ def mute(
 @config_option
 @click.argument("identifier", metavar="[ID]", required=False)
 @json_option
+@audited("mute.end", "identifier")
 def unmute(data: Path, config: Path | None, identifier: str | None, as_json: bool) -> None:
     """End a mute, or list the mutes in effect.
 
@@ -224,6 +228,7 @@ def unmute(data: Path, config: Path | None, identifier: str | None, as_json: boo
 @config_option
 @click.argument("name", metavar="[RECEIVER]", required=False)
 @json_option
+@audited("receiver.test", "name")
 def test(data: Path, config: Path | None, name: str | None, as_json: bool) -> None:
     """Send a test notification to receivers.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from cloud.fleet.audited import audited
 from cloud.fleet.configuration import selector_option
 from cloud.fleet.labels import label
 from cloud.fleet.place import (
@@ -52,6 +53,7 @@ def token() -> None:
 @click.option("--count", default=1, show_default=True, type=click.IntRange(min=1), help="Number of tokens.")
 @click.option("--label", "words", multiple=True, metavar="KEY=VALUE", help="Label for the gateway; repeatable.")
 @json_option
+@audited("token.create")
 def create(
     data: Path,
     config: Path | None,
@@ -138,6 +140,7 @@ def list_tokens(data: Path, config: Path | None, form: str, as_json: bool) -> No
 @data_option
 @config_option
 @click.argument("token_id", metavar="ID")
+@audited("token.revoke", "token_id")
 def revoke_token(data: Path, config: Path | None, token_id: str) -> None:
     """Revoke an unused token. ID: from `token list`."""
     from edge.output.terminal import say
@@ -251,6 +254,7 @@ def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: s
 @config_option
 @tenant_option
 @click.argument("gateway")
+@audited("gateway.revoke", "gateway")
 def revoke(data: Path, config: Path | None, tenant: str, gateway: str) -> None:
     """Revoke the certificates of a gateway. A running hub disconnects it within seconds.
 
@@ -275,6 +279,7 @@ def revoke(data: Path, config: Path | None, tenant: str, gateway: str) -> None:
 @tenant_option
 @json_option
 @click.argument("gateway")
+@audited("gateway.forget", "gateway")
 def forget(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: str) -> None:
     """Forget a gateway that no longer exists. Its name becomes free, and it no longer counts for its tenant's quota.
 

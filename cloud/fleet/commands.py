@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from bridge.limits import COMMAND_PAYLOAD_BYTES_MAX
+from cloud.fleet.audited import audited
 from cloud.fleet.place import (
     FleetError,
     config_option,
@@ -63,6 +64,7 @@ def command() -> None:
 @click.option("--idempotency-key", help="Commands with the same key are sent once; for scripts that retry.")
 @wait_option
 @json_option
+@audited("command.send", "device", "name")
 def send(
     data: Path,
     config: Path | None,
@@ -180,6 +182,7 @@ def status(data: Path, config: Path | None, identifier: str, wait: str | None, a
 @config_option
 @click.argument("identifier", metavar="ID")
 @json_option
+@audited("command.cancel", "identifier")
 def cancel(data: Path, config: Path | None, identifier: str, as_json: bool) -> None:
     """Cancel a command that was not sent yet.
 

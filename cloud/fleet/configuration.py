@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cloud.fleet.audited import audited
 from cloud.fleet.place import (
     ConfigurationAccess,
     FleetError,
@@ -70,6 +71,7 @@ def config() -> None:
 @click.option("--dry-run", is_flag=True, help="Check the configuration and list the gateways; send nothing.")
 @json_option
 @gateways_or_selector
+@audited("configuration.set", "selector", "gateways")
 def apply(
     data: Path,
     config: Path | None,
@@ -141,6 +143,7 @@ def selectors(data: Path, config: Path | None, tenant: str, as_json: bool) -> No
 @tenant_option
 @json_option
 @click.argument("selector")
+@audited("configuration.end", "selector")
 def delete(data: Path, config: Path | None, tenant: str, as_json: bool, selector: str) -> None:
     """Delete the configuration of a selector. Its gateways get the latest one of other matching selectors."""
     from cloud.hub.desired.making import make_context
@@ -162,6 +165,7 @@ def delete(data: Path, config: Path | None, tenant: str, as_json: bool, selector
 )
 @json_option
 @gateways_argument
+@audited("configuration.roll-back", "gateways")
 def rollback(
     data: Path,
     config: Path | None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from cloud.fleet.audited import audited
 from cloud.fleet.place import FleetError, config_option, data_option, open_enrolments
 from cloud.hub.cli import hub
 from edge.output.text import word
@@ -13,6 +14,7 @@ from edge.output.text import word
 @hub.command("revoke-certificate")
 @data_option
 @config_option
+@audited("hub-certificate.revoke")
 def revoke_certificate(data: Path, config: Path | None) -> None:
     """Revoke the hub's own certificate. Use it when its key was stolen; the hub creates another.
 

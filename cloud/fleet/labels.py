@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from cloud.fleet.audited import audited
 from cloud.fleet.place import config_option, data_option, json_option, open_configurations, tenant_option
 
 
@@ -18,6 +19,7 @@ from cloud.fleet.place import config_option, data_option, json_option, open_conf
 @json_option
 @click.argument("gateway")
 @click.argument("labels", nargs=-1, required=True, metavar="KEY=VALUE...")
+@audited("gateway.label", "gateway", "labels")
 def label(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: str, labels: Sequence[str]) -> None:
     """Set or remove labels of a gateway. KEY- removes one. GATEWAY may be a pattern: 'store-*'.
 

@@ -95,7 +95,7 @@ def open_enrolments(data: Path, config: Path | None) -> Iterator[EnrolmentAccess
     from cloud.hub.enrolment.files import AuthorityFileError, load_authority
     from cloud.hub.registry.enrolments import Enrolments
 
-    with _hub_of(data, config) as (settings, registry):
+    with hub_of(data, config) as (settings, registry):
         try:
             authority = load_authority(data, settings.authority_files, time.time())
         except AuthorityFileError as error:
@@ -109,7 +109,7 @@ def open_commands(data: Path, config: Path | None) -> Iterator[CommandAccess]:
     """Open the commands of a hub that has run at least once. Raises FleetError."""
     from cloud.hub.registry.commands import Commands
 
-    with _hub_of(data, config) as (settings, registry), contextlib.closing(Commands(registry)) as commands:
+    with hub_of(data, config) as (settings, registry), contextlib.closing(Commands(registry)) as commands:
         yield CommandAccess(commands, settings.quotas)
 
 
@@ -118,12 +118,12 @@ def open_alerts(data: Path, config: Path | None) -> Iterator[Alerts]:
     """Open the alerts of a hub that has run at least once. Raises FleetError."""
     from cloud.hub.registry.alerts import Alerts
 
-    with _hub_of(data, config) as (_, registry), contextlib.closing(Alerts(registry)) as alerts:
+    with hub_of(data, config) as (_, registry), contextlib.closing(Alerts(registry)) as alerts:
         yield alerts
 
 
 @contextlib.contextmanager
-def _hub_of(data: Path, config: Path | None) -> Iterator[tuple[HubSettings, sa.URL]]:
+def hub_of(data: Path, config: Path | None) -> Iterator[tuple[HubSettings, sa.URL]]:
     """Yield the configuration and the registry's URL. Raises FleetError, also for errors of the registry in the
     body."""
     from bridge.resources.errors import ConfigurationRejected

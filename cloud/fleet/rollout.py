@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cloud.fleet.audited import audited
 from cloud.fleet.configuration import (
     confirm_option,
     files_option,
@@ -80,6 +81,7 @@ def rollout() -> None:
 )
 @json_option
 @gateways_or_selector
+@audited("rollout.start", "selector", "gateways")
 def start(
     data: Path,
     config: Path | None,
@@ -147,6 +149,7 @@ def status(data: Path, config: Path | None, tenant: str, as_json: bool, rollout_
 @data_option
 @config_option
 @rollout_argument
+@audited("rollout.pause", "rollout_id")
 def pause(data: Path, config: Path | None, rollout_id: str) -> None:
     """Pause a roll-out. Nothing more is sent, and gateways that have not fetched the version do not get it."""
     with open_configurations(data, config) as place:
@@ -158,6 +161,7 @@ def pause(data: Path, config: Path | None, rollout_id: str) -> None:
 @data_option
 @config_option
 @rollout_argument
+@audited("rollout.resume", "rollout_id")
 def resume(data: Path, config: Path | None, rollout_id: str) -> None:
     """Resume a paused or halted roll-out. It leaves out the gateways that failed."""
     with open_configurations(data, config) as place:
@@ -170,6 +174,7 @@ def resume(data: Path, config: Path | None, rollout_id: str) -> None:
 @config_option
 @rollout_argument
 @click.option("--take-back", is_flag=True, help="Send gateways with the version their previously confirmed one.")
+@audited("rollout.abort", "rollout_id")
 def abort(data: Path, config: Path | None, rollout_id: str, take_back: bool) -> None:
     """Abort a roll-out. Gateways keep the version they have taken, unless --take-back is given."""
     with open_configurations(data, config) as place:

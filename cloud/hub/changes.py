@@ -27,12 +27,20 @@ class NotedChange:
 
 
 def note_change(
-    request: Request, *, subject: str | None = None, tenant: str | None = None, before: Any = None, after: Any = None
+    request: Request,
+    *,
+    action: str | None = None,
+    subject: str | None = None,
+    tenant: str | None = None,
+    before: Any = None,
+    after: Any = None,
 ) -> None:
     """Add to the noted change of a request. Values are JSON documents without secrets."""
     noted: NotedChange | None = request.scope.get(CHANGE)
     if noted is None:
         return
+    if action is not None:
+        noted.action = action
     if subject is not None:
         noted.subject = subject
     if tenant is not None:

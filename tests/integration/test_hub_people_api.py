@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import getpass
 import json
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.enrolled import EnrolledFleet
+from tests.support.enrolled import EnrolledFleet, run_fleet
 from tests.support.http_client import Answer, ask
 from tests.support.operator import HubOperator
 
@@ -205,6 +206,12 @@ class TestAudit:
             False,
         )
         assert audit(hub, "user=day@acme")[0]["action"] == "session.open"
+
+    def test_changes_by_commands_at_the_machine(self, hub: HubOperator) -> None:
+        run_fleet(hub.hub.data.parent, "token", "create", "--gateway", "mast")
+        run_fleet(hub.hub.data.parent, "token", "list")
+        [line] = audit(hub, "q=command+line")
+        assert (line["action"], line["user"], line["tenant"]) == ("token.create", getpass.getuser(), "default")
 
     def test_views_plans_and_reads_are_no_changes(self, hub: HubOperator) -> None:
         before = hub.get("audit")["total"]

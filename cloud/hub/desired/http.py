@@ -287,6 +287,7 @@ class _DesiredApi:
         }
         if step not in steps:
             raise RequestRefused(404, f"unknown step; expected one of: {', '.join(steps)}")
+        note_change(request, action=f"rollout.{step}", subject=identifier)
         await self._desired.ask(lambda tables: steps[step](tables.rollouts))
         return await self._shown(scope.tenant, identifier, 200)
 

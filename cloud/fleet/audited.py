@@ -1,0 +1,76 @@
+"""Line of the audit for each change that a command makes to a hub's registry."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import click
+
+from cloud.fleet.place import FleetError, current_user, hub_of
+
+COMMAND_LINE: Final = "command line"
+"""Address of the client of a change by a command."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def audited(action: str, *subject: str) -> Callable[[F], F]:
+    """Return a decorator of commands that adds a line to the audit when the command has made its change.
+
+    `action`: noun and verb, as in ``token.create``; `subject`: parameters with the names of what is changed. A command
+    without any of them, or with ``--dry-run``, only shows something.
+    """
+
+    def wrap(function: F) -> F:
+        @functools.wraps(function)
+        def run(**given: Any) -> Any:
+            try:
+                result = function(**given)
+            except (SystemExit, click.exceptions.Exit):  # its exit code tells the outcome of a change that was made
+                _record(action, subject, given)
+                raise
+            _record(action, subject, given)
+            return result
+
+        return run  # type: ignore[return-value]
+
+    return wrap
+
+
+def _record(action: str, subject: tuple[str, ...], given: Mapping[str, Any]) -> None:
+    from edge.output.terminal import say
+
+    named = [given[name] for name in subject if given.get(name)]
+    if given.get("dry_run") or (subject and not named):
+        return
+    try:
+        _add(action, " ".join(each if isinstance(each, str) else ", ".join(each) for each in named), given)
+    except FleetError as error:
+        say(f"note: the change was made, and is not in the audit: {error}", err=True)
+
+
+def _add(action: str, subject: str, given: Mapping[str, Any]) -> None:
+    import contextlib
+    import time
+
+    from cloud.hub.limits import AUDIT_TEXT_CHARACTERS_MAX
+    from cloud.hub.peers import DEFAULT_TENANT
+    from cloud.hub.registry.audit import Audit, AuditEntry
+    from edge.output.text import line
+
+    entry = AuditEntry(
+        at=time.time_ns() // 1_000,
+        user=current_user(),
+        remote=COMMAND_LINE,
+        tenant=given.get("tenant") or DEFAULT_TENANT,
+        action=action,
+        subject=line(subject[:AUDIT_TEXT_CHARACTERS_MAX]),
+        before=None,
+        after=None,
+        status=200,
+        error="",
+    )
+    with hub_of(given["data"], given["config"]) as (_, registry), contextlib.closing(Audit(registry)) as audit:
+        audit.add([entry])
