@@ -47,6 +47,7 @@ T = TypeVar("T")
 _SESSIONS: Final = {"POST": "session.open", "DELETE": "session.close"}
 _FAILED: Final = 500
 """Status of an answer when the endpoint raised an exception."""
+_UNANSWERED: Final = "the request ended without an answer: the change may have been made"
 _REFUSED: Final = 400
 """Least status of a request that was not done."""
 _REFUSED_INTERVAL_US: Final = int(AUDIT_REFUSED_INTERVAL_S * 1_000_000)
@@ -188,9 +189,9 @@ class AuditTrail:
             await self._app(scope, receive, send_after_recording)
         finally:
             if not recorded:
-                await self._record(scope, _FAILED)
+                await self._record(scope, _FAILED, _UNANSWERED)
 
-    async def _record(self, scope: Scope, status: int) -> None:
+    async def _record(self, scope: Scope, status: int, why: str = "") -> None:
         noted, user = _noted(scope, status), scope.get(USER)
         if noted is None or (user is None and not self._access.open):
             return
@@ -210,7 +211,7 @@ class AuditTrail:
             before=_value(noted.before),
             after=_value(noted.after),
             status=status,
-            error=line(noted.error[:AUDIT_TEXT_CHARACTERS_MAX]),
+            error=line((noted.error or why)[:AUDIT_TEXT_CHARACTERS_MAX]),
         )
         await self._audit.record(entry)
 
