@@ -217,7 +217,7 @@ def test_configurations_and_roll_outs_over_http(fleet: EnrolledFleet) -> None:
     assert ask(fleet, "/api/v1/rollouts?gateways=x*", ops, good)[0] == 404
     assert ask(fleet, "/api/v1/rollouts?gateways=hall&waves=none", ops, good)[0] == 400
     assert ask(fleet, "/api/v1/rollouts?gateways=hall&soak=0", ops, good)[0] == 201
-    assert ask(fleet, "/api/v1/rollouts", eve)[1] == {"rollouts": []}
+    assert ask(fleet, "/api/v1/rollouts", eve)[1] == {"rollouts": [], "next": None, "total": 0}
     selectors_over_http(fleet, ops, eve)
 
 

@@ -349,7 +349,7 @@ class TestDesiredConfigurations:
             assert hub.ask(path, "app@beta") == (404, {"error": f"no roll-out {begun['id']}"})
         for step in ("pause", "resume", "abort"):
             assert hub.ask(f"{rollouts}/{begun['id']}/{step}", "app@beta", document="")[0] == 404
-        assert hub.ask(f"{rollouts}?tenant=alpha", "app@beta")[1] == {"rollouts": []}
+        assert hub.ask(f"{rollouts}?tenant=alpha", "app@beta")[1] == {"rollouts": [], "next": None, "total": 0}
         assert hub.ask(f"{rollouts}/{begun['id']}/abort", "app@alpha", document="")[1]["state"] == "aborted"
 
 
