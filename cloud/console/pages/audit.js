@@ -9,8 +9,10 @@ import { number, plain } from "./text.js";
 const OUTCOMES = [["", "all"], ["done", "done"], ["refused", "refused"]];
 const NOUNS = ["alert", "alert-rule", "command", "configuration", "gateway", "mute", "receiver", "rollout", "session", "token", "user"];
 
+const WORDS = { "session.open": "sign-in", "session.close": "sign-out" };
+
 /** Action in words: `token.create` is "token: create". */
-const words = (action) => action.replace(".", ": ").replaceAll("-", " ");
+const words = (action) => WORDS[action] ?? action.replace(".", ": ").replaceAll("-", " ");
 
 function outcome(row) {
   return html`<${Pill} tone=${row.status < 400 ? "good" : "bad"}>${row.status < 400 ? "done" : "refused"}<//>`;

@@ -33,7 +33,7 @@ function columns(manage, reload) {
 }
 
 export function Enrolment({ query, figures: status }) {
-  const [making, setMaking] = useState(Boolean(query.gateway));
+  const [making, setMaking] = useState(false);
   const [scanning, setScanning] = useState(false);
   const [sheet, setSheet] = useState(null);
   const [turn, setTurn] = useState(0);
@@ -45,6 +45,10 @@ export function Enrolment({ query, figures: status }) {
   }
   if (sheet) return html`<${Sheet} sheet=${sheet} close=${() => setSheet(null)} />`;
   const shown = query.show ?? "";
+  const made = () => {
+    setMaking(false);
+    if (query.gateway) go(address("enrolment"), true);
+  };
   const choose = (value) => go(address("enrolment", "", { show: value }), true);
   return html`<${Panel} title="Enrolment tokens" flush extra=${html`<${Choice} label="Show" options=${SHOWN} value=${shown} choose=${choose} />`}>
     ${query.token && html`<p class="table-bar small">Only token <span class="mono">${plain(query.token)}</span>. <a href=${address("enrolment")}>All tokens</a></p>`}
@@ -53,7 +57,7 @@ export function Enrolment({ query, figures: status }) {
         <button class="button" onClick=${() => setScanning(true)}>Scan a code…</button>`}
       empty=${html`<${Empty} title=${shown ? "No token is in this state" : "No token was made yet"}>A token enrols one gateway, once. Make some, print the sheet, and scan a code at each gateway.<//>`} />
     ${scanning && html`<${Scan} close=${() => setScanning(false)} />`}
-    ${making && html`<${NewTokens} gateway=${query.gateway ?? ""} close=${() => setMaking(false)} done=${(made) => { setMaking(false); setSheet(made); }} />`}
+    ${(making || query.gateway) && html`<${NewTokens} gateway=${query.gateway ?? ""} close=${made} done=${(sheet) => { made(); setSheet(sheet); }} />`}
   <//>`;
 }
 
