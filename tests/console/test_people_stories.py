@@ -75,7 +75,7 @@ def test_gateway_is_revoked_then_forgotten(browser: Browser, operator: HubOperat
         sign_in(visit, operator)
         page = visit.page
         visit.open("#/fleet/default%2Fhall?tab=identity")
-        visit.see("No gateway of this name has connected yet.")
+        visit.see("has not connected yet.")
         visit.wrong.clear()  # the browser reports the 404 itself
         assert page.get_by_role("button", name="Forget…").is_disabled()
         assert visit.violations() == []

@@ -37,7 +37,7 @@ export function GatewayPage({ name, query = {}, configures }) {
   useEvery(5, load, [name]);
   const back = html`<p><a href=${address("fleet")}>All gateways</a></p>`;
   if (gateway === null && error?.status === 404 && configures) {
-    return html`${back}<p class="note-warn">No gateway of this name has connected yet.</p><${Identity} tenant=${tenant} gateway=${gatewayName} manage=${manage} enrols=${true} connected=${false} />`;
+    return html`${back}<p class="note-warn"><${Name}>${gatewayName}<//> has not connected yet.</p><${Identity} tenant=${tenant} gateway=${gatewayName} manage=${manage} enrols=${true} connected=${false} />`;
   }
   if (gateway === null) return html`${back}<${ErrorNote} error=${error} retry=${load} />`;
   const [tone, word] = STATES[gateway.state] ?? ["idle", gateway.connected ? "connected" : "offline"];

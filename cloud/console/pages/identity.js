@@ -23,7 +23,7 @@ export function Identity({ tenant, gateway, manage, enrols, connected }) {
   const button = (action, label, allowed, why) => html`<button class="button danger" disabled=${!manage || !allowed} title=${manage ? (allowed ? "" : why) : "needs the right manage:#"} onClick=${() => setDoing(action)}>${label}</button>`;
   return html`<div class="grid"><${Panel} title="Identity" span=${6}>
       <${Pairs} pairs=${[
-        ["address", html`<span class="mono">${plain(found.remote || "–")}</span>${connected ? "" : " (last)"}`],
+        ["address", found.remote ? html`<span class="mono">${plain(found.remote)}</span>${connected ? "" : " (last)"}` : "–"],
         ["certificate", valid.length ? html`<span class="mono name">${valid[0].serial}</span>` : html`<span class="bad-t">none is valid</span>`],
         ["issued by", valid.length ? html`<${Name}>${valid[0].issuer || "unknown"}<//>` : "–"],
         ["valid until", valid.length ? html`<${Until} at=${valid[0].ends_at} />` : "–"],

@@ -4,7 +4,7 @@ import { useRead } from "./gold.js";
 import { html } from "./html.js";
 import { ErrorNote, Meter, Pairs, Panel, Pill, Time } from "./parts.js";
 import { address } from "./route.js";
-import { bytes, counted, duration, number, percent, plain } from "./text.js";
+import { bytes, counted, dateOf, duration, number, percent, plain } from "./text.js";
 
 const NEAR = 0.8;
 const SOON_DAYS = 30;
@@ -44,15 +44,15 @@ function Limits({ system }) {
     ...(system.memory_allowed ? [["memory of the unit or container", html`<${Bound} used=${system.memory} most=${system.memory_allowed} words="the memory of the unit" text=${bytes} />`]] : []),
     ["connections", html`<${Bound} used=${system.connections} most=${system.connections_most} words="connections" />`],
     ["open files", html`<${Bound} used=${system.open_files} most=${system.open_files_most} words="open files" />`],
-    ["registry", html`${bytes(system.registry_size)}<small class="name">${plain(system.registry)}</small>`],
-    ["free on the disk", html`${bytes(system.data_free)}<small class="name">${plain(system.data)}</small>`],
+    ["registry", html`${bytes(system.registry_size)} <small class="name">${plain(system.registry)}</small>`],
+    ["free on the disk", html`${bytes(system.data_free)} <small class="name">${plain(system.data)}</small>`],
   ]} /><//>`;
 }
 
 function Certificates({ ends }) {
   return html`<${Panel} title="Certificates" span=${6}>${ends.length === 0 ? html`<p class="soft">None: connections are not encrypted in development mode.</p>` : html`<${Pairs} pairs=${ends.map((one) => [
     NAMES[one.certificate] ?? one.certificate,
-    one.ends_at === null ? html`<span class="bad-t">cannot be read</span>` : html`<${Pill} tone=${one.days < 0 ? "bad" : one.days < SOON_DAYS ? "warn" : "good"}>${one.days < 0 ? "ended" : counted(one.days, "day")}<//> <${Time} at=${one.ends_at} />`,
+    one.ends_at === null ? html`<span class="bad-t">cannot be read</span>` : html`<${Pill} tone=${one.days < 0 ? "bad" : one.days < SOON_DAYS ? "warn" : "good"}>${one.days < 0 ? "ended" : counted(one.days, "day")}<//> ${dateOf(one.ends_at).toISOString().slice(0, 10)}`,
   ])} />`}
     <p class="soft small">The hub renews the certificate of its own server. Gateways trust the authority: keep a copy of it off this machine.</p><//>`;
 }
