@@ -72,7 +72,7 @@ class ConsoleApp(NamedTuple):
         return tuple(self.folder / name for name in sorted(found))
 
 
-_TABS: Final = ("completeness", "configuration", "commands", "history")
+_TABS: Final = ("completeness", "configuration", "commands", "identity", "history")
 GATEWAY: Final = ConsoleApp(
     "gateway",
     ROOT / "edge" / "appliance" / "console" / "pages",

@@ -27,8 +27,8 @@ export function Commands({ query }) {
   const [turn, setTurn] = useState(0);
   const { manage } = useSession();
   const reload = () => setTurn((before) => before + 1);
-  const { gateway = "", state = "" } = query;
-  const choose = (value) => go(address("commands", "", { ...query, state: value }), true);
+  const { gateway = "", show: state = "" } = query;
+  const choose = (value) => go(address("commands", "", { ...query, show: value }), true);
   return html`<${Panel} title=${gateway ? `Commands to ${plain(gateway)}` : "Commands"} flush
       extra=${html`${gateway && html`<a class="small" href=${address("commands")}>all</a>`} <button class="button main" onClick=${() => setWriting(true)}>Send a command…</button>`}>
       <${PagedTable} key=${turn} label="commands" path="/api/v1/commands" items="commands" query=${{ gateway, state }} columns=${columns(manage, reload)} id=${(row) => row.id} every=${3} search=${false}
