@@ -164,7 +164,8 @@ class _CommandApi:
         limit, before = limit_of(query, most=PAGE_MAX), number_of(query, "after")
         tenant = scope.tenant or query.get("tenant")
         before = None if before is None else min(before, (1 << 63) - 1)
-        wanted = CommandFilter(tenant, *(query.get(name) or None for name in ("gateway", "device", "state")), before)
+        gateway, device, state = (query.get(name) or None for name in ("gateway", "device", "state"))
+        wanted = CommandFilter(tenant, gateway, device, state, before)
         found = await self._commands.page(wanted, limit + 1)
         following = found[limit - 1].number if len(found) > limit else None
         rows = [command_document(each) for each in found[:limit]]
