@@ -64,8 +64,9 @@ export async function begin() {
 }
 
 export async function signOut() {
-  await del("/api/v1/session").catch(() => {});
-  await load();
+  const left = await del("/api/v1/session").catch(() => null);
+  if (left?.sign_out_at) location.assign(left.sign_out_at); // the session at the issuer ends too
+  else await load();
 }
 
 /** Show `children` to a user who may view the node, and the sign-in page to others. */

@@ -405,6 +405,7 @@ class Gateway:
                 "stuck_s": round(log_lines.stuck_s, 3),
             },
             "ledger": dict(self.store.ledger.entered),
+            "receipts": self.uplinks.landing_figures,
             "problems": msgspec.to_builtins(self._health.problems()),
             "first_boot": self._health.first_boot.summary(),
             "configuration": msgspec.to_builtins(self._trials.report()) if self._trials is not None else {},

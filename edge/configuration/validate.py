@@ -29,7 +29,7 @@ from edge.broker.configuration import (
 from edge.broker.hono.limits import ACTS_FOR_MAX
 from edge.broker.hono.tenant import ALL, IDENTIFIER
 from edge.broker.limits import MEMORY_MESSAGES_MIN, Limits
-from edge.broker.model.address_policy import AddressPolicy
+from edge.broker.model.address_policy import AddressPolicy, DurabilityMode
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.topics import is_filter
 from edge.broker.security.limits import PASSWORD_BYTES_MAX, RULES_PER_USER_MAX, USERNAME_CHARACTERS_MAX
@@ -219,6 +219,10 @@ def _policy(resource: Resource, spec: AddressSpec) -> Errors:
         named = [field.path[0] for field in storing if given[field.attribute] != field.default]
         for key in dict.fromkeys([*named, *(["forwarders"] if spec.forwarders else [])]):
             yield error_at(resource, ("spec", key), f"{spec.type.value} stores nothing, so it has no {key}")
+    on_disk = spec.type in (AddressType.QUEUE, AddressType.TOPIC) and spec.durability.mode is not DurabilityMode.MEMORY
+    if spec.receipts is not None and spec.type not in DIRECT and not on_disk:
+        why = "receipts are for messages on disk: at a queue or topic, with durability fsync or batch"
+        yield error_at(resource, ("spec", "receipts"), why)
     if _above(spec.ttl_min_s, spec.ttl_max_s):
         yield error_at(resource, ("spec", "messageTtl"), "minimum is above maximum")
     if _above(spec.redelivery.delay_s, spec.redelivery.delay_max_s):

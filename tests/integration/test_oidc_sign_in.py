@@ -221,6 +221,28 @@ def test_secret_of_a_client_and_an_opaque_access_token(tmp_path: Path) -> None:
             assert "s3cret" not in running.log.read_text()
 
 
+@pytest.mark.parametrize("where", ["", "/logout", "//evil.example/logout"])
+def test_signing_out_leads_to_the_provider_if_it_has_a_way(tmp_path: Path, where: str) -> None:
+    with TestProvider() as provider:
+        own = f"{provider.url}{where}"
+        provider.signs_out_at = f"http:{where}" if where.startswith("//") else own if where else ""
+        with gateway_of(tmp_path, provider) as running:
+            person = Person(running)
+            assert person.finish(person.answer()) == "/"
+            assert person.session["sign_out_at"] is None
+            root = str(person.browser.base_url)
+            answer = person.browser.delete(SESSION, headers={"Origin": root}).json()
+            if where != "/logout":
+                assert answer["sign_out_at"] is None
+                return
+            place, _, query = answer["sign_out_at"].partition("?")
+            sent = {name: values[0] for name, values in parse_qs(query).items()}
+            assert (place, sent["client_id"]) == (own, CLIENT)
+            assert sent["post_logout_redirect_uri"] == f"{root.rstrip('/')}/"
+            assert sent["id_token_hint"].count(".") == 2
+            assert person.browser.delete(SESSION, headers={"Origin": root}).json()["sign_out_at"] is None
+
+
 def test_provider_that_is_away_is_said(tmp_path: Path) -> None:
     with TestProvider() as provider, gateway_of(tmp_path, provider) as running:
         provider.answering = False

@@ -35,6 +35,8 @@ class TestProvider(TestIssuer):
         self.denies = False
         self.removed = False
         """Refuses to renew tokens."""
+        self.signs_out_at = ""
+        """Address that ends a person's session; empty: there is none."""
         self.forms: list[dict[str, str]] = []
         """Requests of the token endpoint."""
         self.codes: dict[str, dict[str, str]] = {}
@@ -77,6 +79,7 @@ class TestProvider(TestIssuer):
         found = super().document(path)
         if "issuer" in found:
             found |= {"authorization_endpoint": f"{self.url}/auth", "token_endpoint": f"{self.url}/token"}
+            found |= {"end_session_endpoint": self.signs_out_at} if self.signs_out_at else {}
         return found
 
     def answer(self, asked: dict[str, str]) -> str:

@@ -31,6 +31,8 @@ def policy_sentences(kind: AddressType, policy: AddressPolicy) -> list[str]:
     if kind in _STORED:
         found += [*_room(policy), _durability(policy), *_times(policy), *_redelivery(policy.redelivery)]
         found += _destinations(policy)
+        if policy.receipts is not None:
+            found.append("A message may request a signed receipt once a hub has it in the lake.")
     if policy.consumers_max is not None:
         found.append(f"At most {counted(policy.consumers_max, 'consumer')} at one time.")
     return found

@@ -266,6 +266,14 @@ def _process(status: GatewayStatus) -> Iterable[Metric]:
     for reason, count in status.get("ledger", {}).items():
         entered.add_metric([line(reason)], count)
     yield entered
+    receipts = dict(status.get("receipts", {}))
+    about = "Messages with a landing receipt to come."
+    yield GaugeMetricFamily("waypost_landing_receipts_waiting", about, value=receipts.pop("waiting", 0))
+    about = "Messages that requested a landing receipt, and what became of them."
+    counted = CounterMetricFamily("waypost_landing_receipts", about, labels=["event"])
+    for name, count in receipts.items():
+        counted.add_metric([name], count)
+    yield counted
 
 
 def _problems(status: GatewayStatus) -> Iterable[Metric]:

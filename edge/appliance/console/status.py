@@ -227,6 +227,9 @@ class GatewayStatus(TypedDict, total=False):
     log: LogStatus
     ledger: Mapping[str, int]
     """Entries of the loss ledger since the start, by reason."""
+    receipts: Mapping[str, int]
+    """Messages with landing receipts since the start: `requested`, `refused` (no room, or no hub), `landed`, `dropped`,
+    `abandoned` (too old); and `waiting` now. Empty while no message requested one."""
     problems: Sequence[ProblemStatus]
     first_boot: Mapping[str, object]
     """Settings applied from a card (`edge.appliance.first_boot.journal.FirstBootState`); empty without a card."""

@@ -129,6 +129,7 @@ class _OidcApi:
             flow = self._flow()
             person, pending = await self._signed_in(request, flow)
             token, session = self._open(person, pending)
+            session.signed_in_at_issuer(person.id_token)
         except SignInFailed as failed:
             return self._failed(request, failed)
         if person.refresh_token:
@@ -194,6 +195,7 @@ class _OidcApi:
                 self._access.sessions.end(session, Ended.CHANGED)
                 return
             refresh_token = person.refresh_token
+            session.signed_in_at_issuer(person.id_token)
 
     def _failed(self, request: Request, failed: SignInFailed) -> Response:
         """Lead to the sign-in page, which says why in words."""

@@ -69,6 +69,8 @@ class SessionDocument(msgspec.Struct, kw_only=True):
     """Host of the issuer where people sign in; None unless `methods` has `oidc`."""
     expires_at: str | None
     """End of the session if it is not used, as an ISO time in UTC; None without a session."""
+    sign_out_at: str | None = None
+    """Address at the issuer that ends the person's session there too, in the answer to a sign-out: go to it."""
 
 
 @hides("password", "token", "link")
@@ -157,10 +159,11 @@ class _SessionApi:
         return response
 
     async def sign_out(self, request: Request) -> Response:
-        session = self._access.session_of(request)
+        session, leaves_at = self._access.session_of(request), None
         try:
             if session is not None:
                 async with self._access.admitted(request):  # checks that a page of this node sent it
+                    leaves_at = self._sign_out_address(request, session)
                     self._access.sessions.end(session)
                 log.info(
                     "sign-out: user=%s from=%s",
@@ -170,7 +173,7 @@ class _SessionApi:
                 )
         except RequestRefused as refused:
             return refused.response()
-        response = self._response(request, None, None)
+        response = self._response(request, None, None, leaves_at)
         self._access.cookie.remove(request, response)
         return response
 
@@ -219,7 +222,20 @@ class _SessionApi:
             return None
         return self._access.session_of(request)
 
-    def _response(self, request: Request, grant: Grant | None, session: BrowserSession | None) -> Response:
+    def _sign_out_address(self, request: Request, session: BrowserSession) -> str | None:
+        """Return where the person signs out at the issuer; None unless it signed in there."""
+        flow, scheme = self._access.code_flow, "https" if is_encrypted(request) else "http"
+        if flow is None or not session.id_token:
+            return None
+        return flow.sign_out_address(session.id_token, f"{scheme}://{request.headers.get('host', '')}/")
+
+    def _response(
+        self,
+        request: Request,
+        grant: Grant | None,
+        session: BrowserSession | None,
+        sign_out_at: str | None = None,
+    ) -> Response:
         local, is_open, gate = is_local(request), self._access.open, self._access.gate
         flow = self._access.code_flow
         methods = {
@@ -236,6 +252,7 @@ class _SessionApi:
             methods=tuple(name for name, there in methods.items() if there),
             provider=urlsplit(flow.configuration.issuer).netloc if flow is not None else None,
             expires_at=self._ends(session) if session is not None else None,
+            sign_out_at=sign_out_at,
         )
         return Response(msgspec.json.encode(document), media_type="application/json", headers=NEVER_CACHED)
 

@@ -29,7 +29,7 @@ MakeGrant = Callable[[Callable[[Ended], None]], Grant | None]
 class BrowserSession:
     """One session. `BrowserSessions` makes and ends it."""
 
-    __slots__ = ("_requests", "_used_at_s", "grant", "idle_s", "key")
+    __slots__ = ("_requests", "_used_at_s", "grant", "id_token", "idle_s", "key")
 
     def __init__(self, key: bytes, grant: Grant, idle_s: float, now: float) -> None:
         self.key = key
@@ -37,8 +37,14 @@ class BrowserSession:
         self.grant = grant
         self.idle_s = idle_s
         """Seconds without a request after which the session ends."""
+        self.id_token = ""
+        """Token that names the person to the issuer when it signs out; empty unless it signed in there."""
         self._used_at_s = now
         self._requests: set[asyncio.Future[Ended]] = set()
+
+    def signed_in_at_issuer(self, id_token: str) -> None:
+        """Keep the newest token that names the person to the issuer; an empty one changes nothing."""
+        self.id_token = id_token or self.id_token
 
     @property
     def user(self) -> str:

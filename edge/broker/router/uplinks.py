@@ -156,6 +156,15 @@ class Uplinks:
         return {each.name.removeprefix(FORWARDER_PREFIX): each.backlog + each.outstanding for each in found}
 
     @property
+    def landing_figures(self) -> dict[str, int]:
+        """Counts of landing receipts (`LandingReceipts.figures`), and `waiting` ones; empty while no message requested
+        one."""
+        receipts = self.landing_receipts
+        if receipts is None or not (receipts.figures or receipts.awaited):
+            return {}
+        return {"waiting": len(receipts.awaited), **receipts.figures}
+
+    @property
     def backlog(self) -> int:
         """Messages for peers that have not accepted them."""
         return sum(uplink.backlog for uplink in self)

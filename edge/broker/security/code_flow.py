@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from urllib.parse import urlencode
 
 from edge.broker.configuration import TokenIssuer
-from edge.broker.security.issuer_requests import IssuerError, discover, post_form
+from edge.broker.security.issuer_requests import SIGN_OUT, IssuerError, discover, post_form
 from edge.broker.security.proof import Decided, LoginVerdict, VerifiedIdentity
 from edge.broker.security.sign_in import IssuedTokens, SignedInPerson, SignInFailed, SignInFault
 
@@ -84,6 +84,14 @@ class CodeFlow:
         renewed = await self._tokens({"grant_type": "refresh_token", "refresh_token": refresh_token}, None)
         return renewed if renewed.refresh_token else renewed._replace(refresh_token=refresh_token)
 
+    def sign_out_address(self, id_token: str, leads_to: str) -> str | None:
+        """Return the address at the issuer that ends the session of a person there; None if it has none."""
+        place = (self._document or {}).get(SIGN_OUT)
+        if not isinstance(place, str) or not id_token:
+            return None
+        query = {"id_token_hint": id_token, "client_id": self._client_id, "post_logout_redirect_uri": leads_to}
+        return f"{place}{'&' if '?' in place else '?'}{urlencode(query)}"
+
     async def _discovered(self) -> Mapping[str, Any]:
         if self._document is None:
             try:
@@ -105,7 +113,8 @@ class CodeFlow:
             fault = SignInFault.ISSUER if status >= 500 else SignInFault.CODE
             raise SignInFailed(fault, f"the token endpoint answered {status} {json.dumps(why)}")
         tokens = IssuedTokens(_text(found, "id_token"), _text(found, "access_token"))
-        return SignedInPerson(await self._verified(tokens, nonce), _text(found, "refresh_token"))
+        proven = await self._verified(tokens, nonce)
+        return SignedInPerson(proven, _text(found, "refresh_token"), tokens.id_token)
 
     async def _verified(self, tokens: IssuedTokens, nonce: str | None) -> VerifiedIdentity:
         verdict: asyncio.Future[tuple[LoginVerdict, VerifiedIdentity | None]]

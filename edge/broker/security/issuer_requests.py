@@ -21,6 +21,9 @@ from edge.broker.security.peer_tls import peer_context
 
 DISCOVERY: Final = "/.well-known/openid-configuration"
 _READ_BYTES: Final = 16_384
+SIGN_OUT: Final = "end_session_endpoint"
+"""Endpoint that ends a person's session at the issuer (OpenID Connect RP-Initiated Logout 1.0); not every issuer has
+it."""
 _OF_SIGN_IN: Final = ("authorization_endpoint", "token_endpoint")
 
 
@@ -43,10 +46,17 @@ def fetch_keys(issuer: TokenIssuer) -> Any:
 
 
 def discover(issuer: TokenIssuer) -> Mapping[str, Any]:
-    """Fetch the issuer's document, with the endpoints that a sign-in needs. Raises IssuerError."""
-    document = _document(_opener(issuer), issuer)
+    """Fetch the issuer's document, with the endpoints that a sign-in needs. Raises IssuerError.
+
+    It has `SIGN_OUT` only if that may be used.
+    """
+    document = dict(_document(_opener(issuer), issuer))
     for name in _OF_SIGN_IN:
         _checked(document, name, issuer)
+    try:
+        _checked(document, SIGN_OUT, issuer)
+    except IssuerError:
+        document.pop(SIGN_OUT, None)
     return document
 
 

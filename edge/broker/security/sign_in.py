@@ -41,12 +41,14 @@ class IssuedTokens(NamedTuple):
     access_token: str
 
 
-@hides("refresh_token")
+@hides("refresh_token", "id_token")
 class SignedInPerson(NamedTuple):
     """Verified person, and the token with which the issuer is asked again; empty if it gave none."""
 
     proven: VerifiedIdentity
     refresh_token: str = ""
+    id_token: str = ""
+    """Names the person to the issuer when it signs out."""
 
 
 class PersonSignIn(Protocol):
@@ -67,6 +69,11 @@ class PersonSignIn(Protocol):
 
     async def renew(self, refresh_token: str) -> SignedInPerson:
         """Return the person again, with the rights that the issuer gives it now."""
+        ...
+
+    def sign_out_address(self, id_token: str, leads_to: str) -> str | None:
+        """Return the address at the issuer that ends the person's session there, and then leads back; None if the
+        issuer has none. Raises nothing."""
         ...
 
 

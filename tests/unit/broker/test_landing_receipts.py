@@ -2,184 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 import pytest
 
 from bridge import sections as s
 from bridge.amqp_values import Symbol, decode
-from bridge.flow import piece_of
 from bridge.forwarders.inbox import Incoming
 from bridge.forwarders.outcome import ForwardOutcome
 from bridge.landing_receipt import (
     REQUEST,
     WANTED,
     LandingReceipt,
-    LandingStatement,
     MessageSpan,
     ReceiptAnswer,
     ReceiptOutcome,
-    ReceiptRequest,
     SignedLanding,
-    base64url,
     read_receipt,
 )
 from bridge.limits import RECEIPT_CORRELATION_BYTES_MAX, RECEIPT_SPANS_MAX
-from bridge.message import AMQP, Run, Stored
+from bridge.message import AMQP, Run
 from bridge.plain import contents, data_section, parse, section
-from bridge.publish_properties import PublishProperties, read, write
+from bridge.publish_properties import read
 from bridge.publisher import publisher_name
-from edge.broker.limits import LANDING_GAP_MAX, LANDING_REQUESTS_KEPT_S, LANDING_REQUESTS_MAX, LANDING_RETRY_S_MAX
-from edge.broker.model.address_policy import AddressPolicy, Receipts, WhenFull
-from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.model.interfaces import DeliveryOutcome, SubscribeOptions
-from edge.broker.router.batch import Publication
+from edge.broker.limits import LANDING_GAP_MAX, LANDING_REQUESTS_KEPT_S, LANDING_REQUESTS_MAX
+from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.router.landing import receipts as module
-from edge.broker.router.landing.exchange import ReceiptExchange
-from edge.broker.router.landing.receipts import LandingReceipts
 from edge.broker.router.landing.records import RUNS, UnnumberedRun
 from edge.broker.store.errors import StoreFull
-from tests.support.router_site import RecordingConsumer, RouterSite, SilentOrigin
-
-PATTERN = "plant/#"
-FORWARDER = SubscribeOptions(durable_name="forwarder/hub/plant", all_qos=True)
-
-
-class FakeHub:
-    """The hub of one gateway: it knows what has landed and what was dropped, and signs nothing."""
-
-    def __init__(self) -> None:
-        self.landed: set[tuple[str, str, int]] = set()
-        self.dropped: set[tuple[str, str, int]] = set()
-        self.requests: list[tuple[ReceiptRequest, Callable[[bool], None]]] = []
-        self.stated: list[LandingStatement] = []
-
-    def request_receipts(self, document: dict[str, Any], done: Callable[[bool], None]) -> None:
-        self.requests.append((msgspec.convert(document, ReceiptRequest), done))
-
-    def state(self, span: MessageSpan) -> list[LandingStatement]:
-        """State the outcome of each message of a span by itself."""
-        found = []
-        for sequence in range(span.first, span.last + 1):
-            name = (span.epoch, span.address, sequence)
-            for outcome, known in ((ReceiptOutcome.LANDED, self.landed), (ReceiptOutcome.DROPPED, self.dropped)):
-                if name in known:
-                    found.append(statement(span, sequence, outcome))
-        return found
-
-
-def statement(span: MessageSpan, sequence: int, outcome: ReceiptOutcome) -> LandingStatement:
-    return LandingStatement(
-        tenant="default",
-        gateway="gw1",
-        epoch=span.epoch,
-        address=span.address,
-        first=sequence,
-        last=sequence,
-        outcome=outcome,
-        table="telemetry",
-        version=7,
-        stated_at=1,
-    )
-
-
-def unsigned(made: LandingStatement) -> SignedLanding:
-    return SignedLanding("e30", base64url(msgspec.json.encode(made)), "")
-
-
-class Site(RouterSite):
-    """Gateway with receipts at `plant/#`, a forwarder, and a hub that answers on demand."""
-
-    def __init__(self, policy: AddressPolicy | None = None) -> None:
-        super().__init__()
-        rules = [AddressRule(PATTERN, AddressType.TOPIC), AddressRule("landing-receipt/#", AddressType.QUEUE)]
-        self.table = AddressTable(rules)
-        self.policies = {PATTERN: msgspec.structs.replace(policy or AddressPolicy(), receipts=Receipts.LANDED)}
-        self.hub = FakeHub()
-        self.begin()
-
-    def begin(self) -> None:
-        """Start a process on the store."""
-        self.hub.requests.clear()
-        self.takers: dict[str, RecordingConsumer] = {}
-        self.boot()
-        self.forwarder = self.consumer(PATTERN, "forwarder", credit=0, options=FORWARDER)
-        self.receipts = LandingReceipts(self.router, self.store)
-        self.exchange = ReceiptExchange("hub", self.hub, lambda address: address.startswith("plant/"), lambda: True)
-        self.receipts.set_exchange("hub", self.exchange)
-        self.receipts.start()
-        self.exchange.attached(lambda _tokens, _outcome, _why: None, lambda: None)
-        self.settle_down()
-
-    @property
-    def epoch(self) -> str:
-        return self.store.lineage.epoch
-
-    def ask(self, address: str = "plant/t", *, correlation: bytes = b"", body: bytes = b"x") -> None:
-        """Publish a message that wants a receipt."""
-        self.publish(Run(address, "pump7", 1, wanting(correlation), [body]))
-
-    def publish(self, run: Run) -> None:
-        self.router.publish(Publication(SilentOrigin(), run, ()))
-        self.settle_down()
-
-    def accept(self, *sequences: int, address: str = "plant/t", landed: bool = True) -> None:
-        """Have the hub accept messages."""
-        for sequence in sequences:
-            if landed:
-                self.hub.landed.add((self.epoch, address, sequence))
-            stored = Stored(sequence, sequence, Run(address, "", 1, b"", [b""]))
-            self.receipts.settled([piece_of(self.forwarder, stored)])  # type: ignore[arg-type]
-
-    def answer(self) -> None:
-        """Have the hub answer its oldest request."""
-        request, done = self.hub.requests.pop(0)
-        made = [each for span in request.spans for each in self.hub.state(span)]
-        self.hub.stated += made
-        if made:
-            body = msgspec.json.encode(ReceiptAnswer("Y2VydA==", [unsigned(each) for each in made]))
-            self.exchange.receive([Incoming(None, (), b"", (), parse(data_section(body)).run)])
-        done(True)
-        self.settle_down()
-
-    def answer_all(self) -> None:
-        for _ in range(20):
-            self.settle_down(wait_s=LANDING_RETRY_S_MAX)
-            if not self.hub.requests:
-                return
-            self.answer()
-
-    def collected(self, device: str = "pump7") -> list[Run]:
-        """Take all receipts of a device since the last call."""
-        taker = self.takers.get(device)
-        if taker is None:
-            taker = self.takers[device] = self.consumer(f"landing-receipt/{device}")
-        self.settle_down()
-        while taker.last is not None:
-            last, taker.last = taker.last, None
-            last[0].settle(taker, last[1], last[1], DeliveryOutcome.ACCEPTED)
-            self.settle_down()
-        runs, taker.runs = taker.runs, []
-        return runs
-
-    def told(self, device: str = "pump7") -> list[tuple[int, str, str]]:
-        """Return (sequence, outcome, reason) of all receipts of a device."""
-        found = [read_receipt(body) for run in self.collected(device) for body in run.bodies]
-        return [(each.sequence, each.outcome.value, each.reason) for each in found]
-
-
-def wanting(correlation: bytes = b"", response_topic: str | None = None, value: str = WANTED) -> bytes:
-    return write(
-        PublishProperties(
-            correlation_data=correlation or None, response_topic=response_topic, users=((REQUEST, value),)
-        )
-    )
+from tests.support.receipt_site import ReceiptSite, statement_about, unsigned, wanting
 
 
 def test_receipt_follows_the_statement_of_the_hub() -> None:
-    site = Site()
+    site = ReceiptSite()
     site.ask(correlation=b"r1")
     site.accept(0, landed=False)
     site.answer()
@@ -195,7 +51,7 @@ def test_receipt_follows_the_statement_of_the_hub() -> None:
 
 
 def test_message_without_a_request_costs_nothing() -> None:
-    site = Site()
+    site = ReceiptSite()
     site.publish(Run("plant/t", "pump7", 1, b"", [b"x"]))
     assert not site.receipts.in_use
     assert not site.receipts.figures
@@ -204,7 +60,7 @@ def test_message_without_a_request_costs_nothing() -> None:
 
 
 def test_message_at_an_address_without_receipts_gets_none() -> None:
-    site = Site()
+    site = ReceiptSite()
     site.policies = {}
     site.begin()
     site.ask()
@@ -212,7 +68,7 @@ def test_message_at_an_address_without_receipts_gets_none() -> None:
 
 
 def test_each_message_of_a_run_gets_a_receipt() -> None:
-    site = Site()
+    site = ReceiptSite()
     site.publish(Run("plant/t", "pump7", 1, wanting(), [b"a", b"b", b"c"]))
     site.accept(0, 1, 2)
     site.answer_all()
@@ -222,7 +78,7 @@ def test_each_message_of_a_run_gets_a_receipt() -> None:
 @pytest.mark.parametrize("correlation", [b"\xa1\x03abc", b"\x53\x07", b"\xa0\x02\x00\xff"])
 def test_amqp_message_gets_its_correlation_back(correlation: bytes) -> None:
     value = decode(correlation)[0]
-    site = Site()
+    site = ReceiptSite()
     fields = [None, None, None, None, "landing-receipt/pump7", value]
     body = section(s.PROPERTIES, fields) + section(s.APPLICATION_PROPERTIES, {REQUEST: WANTED}) + data_section(b"x")
     site.publish(Run("plant/t", "pump7", AMQP | 1, b"", [body]))
@@ -249,19 +105,19 @@ def test_amqp_message_gets_its_correlation_back(correlation: bytes) -> None:
     ids=["other reply", "other value", "long correlation", "levels", "anonymous", "relay", "broken", "other"],
 )
 def test_other_requests_are_ignored(run: Run) -> None:
-    site = Site()
+    site = ReceiptSite()
     site.publish(run)
     assert not site.receipts.in_use
 
 
 def test_client_cannot_send_receipts() -> None:
-    site = Site()
+    site = ReceiptSite()
     site.publish(Run("landing-receipt/pump7", "rogue", 1, b"", [b"{}"]))
     assert site.told() == []
 
 
 def test_dropped_message_gets_a_receipt_with_the_reason() -> None:
-    site = Site(AddressPolicy(quota_bytes=100, when_full=WhenFull.DROP_OLDEST))
+    site = ReceiptSite(AddressPolicy(quota_bytes=100, when_full=WhenFull.DROP_OLDEST))
     site.ask(body=bytes(80))
     site.publish(Run("plant/t", "pump7", 1, b"", [bytes(80)]))
     site.hub.dropped.add((site.epoch, "plant/t", 0))
@@ -271,7 +127,7 @@ def test_dropped_message_gets_a_receipt_with_the_reason() -> None:
 
 def test_statement_of_a_loss_is_not_believed_while_the_message_waits() -> None:
     """A full ledger merges ranges across gaps, so a range may name messages that are still to be sent."""
-    site = Site()
+    site = ReceiptSite()
     site.ask()
     site.hub.dropped.add((site.epoch, "plant/t", 0))
     site.receipts._make_due(site.receipts.awaited)
@@ -284,7 +140,7 @@ def test_statement_of_a_loss_is_not_believed_while_the_message_waits() -> None:
 
 
 def test_message_that_the_hub_has_set_aside_gets_a_receipt() -> None:
-    site = Site()
+    site = ReceiptSite()
     site.ask()
     site.accept(0, landed=False)
     site.hub.dropped.add((site.epoch, "plant/t", 0))
@@ -293,7 +149,7 @@ def test_message_that_the_hub_has_set_aside_gets_a_receipt() -> None:
 
 
 def test_request_of_a_refused_message_is_forgotten() -> None:
-    site = Site()
+    site = ReceiptSite()
     site.store.failure = StoreFull("full")
     site.ask()
     site.store.failure = None
@@ -306,7 +162,7 @@ def test_request_of_a_refused_message_is_forgotten() -> None:
 
 
 def test_receipt_without_room_is_given_later() -> None:
-    site = Site()
+    site = ReceiptSite()
     site.policies["landing-receipt/#"] = AddressPolicy(quota_bytes=10)
     site.begin()
     site.ask()
@@ -322,7 +178,7 @@ def test_receipt_without_room_is_given_later() -> None:
 @pytest.mark.parametrize("numbered", [False, True])
 def test_request_survives_a_crash(*, numbered: bool) -> None:
     """The record of the sequence is in the commit after that of the message: a crash comes before or after it."""
-    site = Site()
+    site = ReceiptSite()
     site.ask("plant/other")
     site.publish(Run("plant/t", "pump7", 1, b"", [b"x"]))
     site.ask(correlation=b"r")
@@ -342,7 +198,7 @@ def test_request_survives_a_crash(*, numbered: bool) -> None:
 
 
 def test_record_of_a_failed_commit_is_forgotten_at_the_start() -> None:
-    site = Site()
+    site = ReceiptSite()
     site.publish(Run("plant/t", "pump7", 1, b"", [b"x"]))
     record = UnnumberedRun(site.store.logs.find("topic plant/#") or 0, 0, "plant/t", "pump7", 12345)
     site.store.state.put(RUNS, f"{9:016}", msgspec.msgpack.encode(record))
@@ -354,7 +210,7 @@ def test_record_of_a_failed_commit_is_forgotten_at_the_start() -> None:
 def test_limit_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     assert LANDING_REQUESTS_MAX >= 1_000
     monkeypatch.setattr(module, "LANDING_REQUESTS_MAX", 5)
-    site = Site()
+    site = ReceiptSite()
     site.publish(Run("plant/t", "pump7", 1, wanting(), [b"a"] * 3))
     site.publish(Run("plant/t", "pump7", 1, wanting(), [b"a"] * 3))
     site.ask()
@@ -366,7 +222,7 @@ def test_limit_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_spans_of_a_request_are_limited() -> None:
-    site = Site()
+    site = ReceiptSite()
     addresses = [f"plant/{n:03}" for n in range(RECEIPT_SPANS_MAX + 10)]
     for address in addresses:
         site.ask(address)
@@ -380,7 +236,7 @@ def test_spans_of_a_request_are_limited() -> None:
 
 
 def test_span_covers_messages_that_are_near_each_other() -> None:
-    site = Site()
+    site = ReceiptSite()
     site.ask()
     site.publish(Run("plant/t", "pump7", 1, b"", [b"x"] * (LANDING_GAP_MAX - 1)))
     site.ask()
@@ -394,7 +250,7 @@ def test_span_covers_messages_that_are_near_each_other() -> None:
 
 
 def test_request_is_given_up_in_the_end() -> None:
-    site = Site()
+    site = ReceiptSite()
     site.ask()
     site.settle_down(wait_s=LANDING_REQUESTS_KEPT_S - 5)
     assert site.receipts.in_use
@@ -404,7 +260,7 @@ def test_request_is_given_up_in_the_end() -> None:
 
 
 def test_hub_without_receipts_is_not_asked() -> None:
-    site = Site()
+    site = ReceiptSite()
     site.exchange.detached()
     site.ask()
     site.accept(0)
@@ -415,7 +271,7 @@ def test_hub_without_receipts_is_not_asked() -> None:
 
 
 def test_answer_that_cannot_be_read_is_settled() -> None:
-    site = Site()
+    site = ReceiptSite()
     settled: list[tuple[Sequence[int], ForwardOutcome]] = []
     site.exchange.attached(lambda tokens, outcome, _why: settled.append((tokens, outcome)), lambda: None)
     for body in (b"nothing", msgspec.json.encode(ReceiptAnswer("", [SignedLanding("e30", "e30", "")]))):
@@ -424,7 +280,7 @@ def test_answer_that_cannot_be_read_is_settled() -> None:
 
 
 def test_receipt_is_a_small_document() -> None:
-    made = statement(MessageSpan("e" * 32, "plant/7/temp", 0, 9), 3, ReceiptOutcome.LANDED)
+    made = statement_about(MessageSpan("e" * 32, "plant/7/temp", 0, 9), 3, ReceiptOutcome.LANDED)
     receipt = LandingReceipt(
         outcome=made.outcome,
         gateway="gw1",

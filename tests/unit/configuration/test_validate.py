@@ -121,6 +121,9 @@ def test_valid_configurations_are_accepted(text: str) -> None:
         (address("address: x, type: queue, topic: t"), "a queue has no topic"),
         (address("address: x, type: topic, maxConsumers: 2"), "a topic has no limit of consumers"),
         (address("address: x, type: anycast, messageTtl: {maximum: 1s}"), "stores nothing, so it has no messageTtl"),
+        (address("address: x, type: anycast, receipts: landed"), "stores nothing, so it has no receipts"),
+        (address("address: x, type: deadletter, receipts: landed"), "spec.receipts: receipts are for messages on disk"),
+        (address("address: x, type: topic, durability: memory, receipts: landed"), "receipts are for messages on disk"),
         (address("address: x, type: multicast, durability: memory"), "so it has no durability"),
         (address("address: x, type: queue, messageTtl: {minimum: 2s, maximum: 1s}"), "minimum is above maximum"),
         (
