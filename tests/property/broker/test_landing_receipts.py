@@ -225,5 +225,5 @@ class LandingReceiptMachine(RuleBasedStateMachine):
         assert owed <= self.receipts.keys()
 
 
-LandingReceiptMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+LandingReceiptMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 TestLandingReceipts = LandingReceiptMachine.TestCase
