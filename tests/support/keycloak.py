@@ -1,4 +1,4 @@
-"""Keycloak for tests: a realm with one client, groups whose roles are rights, and people."""
+"""Keycloak for tests: a realm with one client, people, and groups. The roles of the groups are rights."""
 
 from __future__ import annotations
 

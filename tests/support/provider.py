@@ -36,7 +36,7 @@ class TestProvider(TestIssuer):
         self.removed = False
         """Refuses to renew tokens."""
         self.signs_out_at = ""
-        """Address that ends a person's session; empty: there is none."""
+        """Address that ends a person's session; empty for a provider without one."""
         self.forms: list[dict[str, str]] = []
         """Requests of the token endpoint."""
         self.codes: dict[str, dict[str, str]] = {}
