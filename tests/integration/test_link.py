@@ -14,6 +14,7 @@ from bridge.batch import Batch
 from bridge.dialer import CLOSE_TIMEOUT_S, Dialer, LinkState, PeerEndpoint
 from bridge.engine import Engine
 from bridge.flow import Outcomes
+from bridge.forwarders.inbox import ForwarderInbox
 from bridge.hub_links import HubLinks
 from bridge.intake import Intake
 from bridge.message import Run, Stored
@@ -22,6 +23,7 @@ from bridge.reports import Reports
 from bridge.socket_attempt import SocketAttempt
 from bridge.transport.driver import ConnectionDriver
 from bridge.uplink import Uplink
+from edge.broker.router.landing.exchange import ReceiptExchange
 from tests.support.serving import close, serving
 
 DEADLINE_S = 20.0
@@ -114,6 +116,7 @@ class Gateway:
     def __init__(self, ports: Sequence[int], *, connect_timeout_s: float = 5.0, tls: bool = False) -> None:
         self.uplink = Uplink("uplink", Hop("gw1", EPOCH), space="s", outcomes=Outcomes("accepted", "rejected"))
         self.reports = Reports()
+        self.inboxes: list[ForwarderInbox] = []
         self.settled = 0
         self.states: list[LinkState] = []
         self._bodies: list[bytes] = []
@@ -124,13 +127,16 @@ class Gateway:
             lambda dialer, endpoint: SocketAttempt(
                 dialer,
                 endpoint,
-                AmqpConnection(Engine(container_id="gw1", server=False), HubLinks(self.uplink, self.reports)),
+                AmqpConnection(Engine(container_id="gw1", server=False), self._links()),
                 timeout_s=connect_timeout_s,
                 tls=ssl.create_default_context,
             ),
             backoff=Backoff(BACKOFF, Random(1).random),
             changed=self.states.append,
         )
+
+    def _links(self) -> HubLinks:
+        return HubLinks(self.uplink, self.reports, inboxes=self.inboxes)
 
     def publish(self, count: int) -> None:
         first = len(self._bodies)
@@ -188,6 +194,27 @@ async def test_every_message_crosses_and_is_settled(hub: Hub) -> None:
     await gateway.dialer.close()
     await eventually(lambda: not hub.gateways)
     assert not gateway.dialer.state.connected
+
+
+@scenario
+async def test_hub_that_gives_no_receipts_takes_messages(hub: Hub) -> None:
+    """A hub of an older version refuses both links for receipts."""
+    gateway = Gateway([hub.port])
+    gateway.reports.begin_receipt_requests()
+    exchange = ReceiptExchange("hub", gateway.reports, lambda _address: True, lambda: True)
+    gateway.inboxes.append(exchange)
+    gateway.publish(1_000)
+    gateway.dialer.start()
+    await eventually(lambda: gateway.settled == 1_000)
+    answered: list[bool] = []
+    gateway.reports.request_receipts({"spans": []}, answered.append)
+    gateway.publish(1_000)
+    await eventually(lambda: gateway.settled == 2_000)
+    assert not exchange.is_ready
+    assert not answered
+    assert gateway.dialer.state.connected
+    assert gateway.dialer.state.attempts == 1
+    await gateway.dialer.close()
 
 
 @scenario

@@ -7,6 +7,7 @@ stream at that limit gets no statement.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from bridge.landing_receipt import LandingStatement, MessageSpan, ReceiptOutcome
@@ -36,13 +37,16 @@ def make_statements(registry: Registry, key: Key, spans: Iterable[MessageSpan], 
     versions: _TableVersions | None = None
     for span in spans:
         stream = SequenceStream(*key, span.epoch, span.address)
-        parts = list(_outcomes(commits, stream, span))
+        parts = list(islice(_outcomes(commits, stream, span), RECEIPT_STATEMENTS_MAX))
         if parts and versions is None:
             versions = _TableVersions(commits.landed_version(TELEMETRY), commits.landed_version(LEDGER))
         for outcome, (first, last) in parts:
+            landed = outcome is ReceiptOutcome.LANDED
             if len(made) == RECEIPT_STATEMENTS_MAX or versions is None:
                 return made
-            landed = outcome is ReceiptOutcome.LANDED
+            version = versions.telemetry if landed else versions.ledger
+            if version < 0:
+                continue  # a restored registry: the next commit shows the version
             made.append(
                 LandingStatement(
                     tenant=stream.tenant,
@@ -53,7 +57,7 @@ def make_statements(registry: Registry, key: Key, spans: Iterable[MessageSpan], 
                     last=last,
                     outcome=outcome,
                     table=TELEMETRY if landed else LEDGER,
-                    version=versions.telemetry if landed else versions.ledger,
+                    version=version,
                     stated_at=now_us,
                 )
             )
@@ -67,11 +71,12 @@ def _outcomes(
         landed = commits.landed(stream)
     except StreamInDoubt:
         return
-    if len(landed.holes) >= HOLES_MAX:
+    if len(landed.spans) > HOLES_MAX:
         return
     missing = landed.missing(span.first, span.last)
     for part in SequenceSet(missing).missing(span.first, span.last):
         yield ReceiptOutcome.LANDED, part
-    for first, last in missing:
-        for low, high in commits.dropped(stream, first, last):
-            yield ReceiptOutcome.DROPPED, (max(low, first), min(high, last))
+    if missing:
+        for low, high in commits.dropped(stream, span.first, span.last):
+            for part in landed.missing(max(low, span.first), min(high, span.last)):
+                yield ReceiptOutcome.DROPPED, part

@@ -111,7 +111,7 @@ class TestSigningIn:
                 before = (await browser.get(PATH, headers=PAGE)).json()
                 assert before == {
                     "user": None, "view": False, "manage": False, "open": False, "secure": False,
-                    "methods": ["password"], "provider": None, "expires_at": None,
+                    "methods": ["password"], "provider": None, "expires_at": None, "sign_out_at": None,
                 }  # fmt: skip
                 assert (await browser.get("/view", headers=PAGE)).status_code == 401
                 answer = await sign_in(browser)
@@ -234,7 +234,7 @@ class TestSigningIn:
                 for answer in (await browser.get(PATH), await sign_in(browser), await browser.delete(PATH)):
                     assert answer.json() == {
                         "user": None, "view": True, "manage": manage, "open": True, "secure": manage,
-                        "methods": [], "provider": None, "expires_at": None,
+                        "methods": [], "provider": None, "expires_at": None, "sign_out_at": None,
                     }  # fmt: skip
                 assert len(rig.access.sessions) == 0
 
