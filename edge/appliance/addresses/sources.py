@@ -12,7 +12,7 @@ from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import Consumer
 from edge.broker.model.topics import matches
-from edge.broker.router.durable_subscriptions import SubscriptionFigures
+from edge.broker.router.durable_subscriptions import SubscriptionFigures, figures_of
 from edge.broker.router.flows import AddressFlows
 from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError
@@ -96,7 +96,7 @@ class AddressSources:
             yield AddressRow(ANYCAST + address, address, rule.type.value, "", received, None, 0, consumers)
         for found in list(router.durable_subscriptions.opened.values()):
             if found.declaration.pattern == address or matches(found.declaration.pattern, address):
-                yield _subscription(router.durable_subscriptions.figures_of(found))
+                yield _subscription(figures_of(found))
 
     def consumers(self, address: str) -> Iterator[tuple[Consumer, str, int]]:
         """Yield the consumers of an address, with the subscription and the dropped messages of each."""

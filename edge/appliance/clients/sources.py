@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from edge.appliance.clients.activity import ClientActivity, ClientCount, ClientKey
@@ -14,7 +15,7 @@ from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.names import SHARE
 from edge.broker.mqtt.session import MqttSession
 from edge.broker.mqtt.session_registry import SessionRegistry, durable_name
-from edge.broker.router.durable_subscriptions import unsettled_messages
+from edge.broker.router.durable_subscriptions import figures_of, unsettled_messages
 from edge.broker.router.router import Router
 from edge.broker.server import Broker
 from edge.broker.store.errors import StoreError
@@ -137,6 +138,17 @@ class ClientSources:
             return 0
         client_id = identity.removeprefix(MQTT)
         return sum(self._waiting(client_id, request) for request in self._requests(client_id))
+
+    def queues(self) -> Iterator[tuple[str, int]]:
+        """Yield the stored messages of each durable subscription that belongs to one MQTT client, with the identity of
+        the client. Subscriptions without messages, and records of sessions, are not read."""
+        subscriptions = self._router.durable_subscriptions
+        figures = map(figures_of, list(subscriptions.opened.values()))
+        opened = ((each.name, each.pattern, each.backlog + each.outstanding) for each in figures)
+        for name, pattern, count in chain(opened, subscriptions.absent_backlogs()):
+            client_id = name.removeprefix(MQTT).removesuffix(f"/{pattern}")
+            if name == durable_name(client_id, pattern):
+                yield MQTT + client_id, count
 
     def last_at(self, identity: str) -> float:
         """Return the time of the last message from the client, monotonic seconds; 0 if it has sent none."""

@@ -12,7 +12,7 @@ attaches again. So a publish only notes once which places fall behind, and when 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from bridge.message import Run, Stored
@@ -142,6 +142,14 @@ class AbsentSubscriptions:
         if row is None:
             raise KeyError(cursor)
         return bool(row[0])
+
+    def backlogs(self) -> Iterator[tuple[str, str, int]]:
+        """Yield name, filter and unsettled messages of each place that has some. The others are not read."""
+        for pattern, cursor in self._execute("SELECT pattern, cursor FROM place WHERE behind").fetchall():
+            try:
+                yield self._cursors.name(cursor), pattern, self._cursors.backlog(cursor)
+            except KeyError:  # it has ended in the meantime
+                continue
 
     def lowest_qos(self, address: str) -> int | None:
         """Return the lowest quality of service that is wanted of an address, or None."""

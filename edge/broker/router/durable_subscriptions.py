@@ -129,14 +129,14 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
     def figures(self) -> Iterator[SubscriptionFigures]:
         """Yield the figures of each subscription, without opening it."""
         for found in list(self.opened.values()):
-            yield _figures(found)
+            yield figures_of(found)
         for declaration in self._absent_declarations():
             left = self.absent_backlog(declaration)
             yield SubscriptionFigures(declaration.name, declaration.pattern, left, 0, 0, 0)
 
-    def figures_of(self, found: DurableSubscription) -> SubscriptionFigures:
-        """Return the figures of an open subscription."""
-        return _figures(found)
+    def absent_backlogs(self) -> Iterator[tuple[str, str, int]]:
+        """Yield name, filter and unsettled messages of absent subscriptions that have some, one place at a time."""
+        return self._absent.backlogs()
 
     def _absent_declarations(self) -> Iterator[Declaration]:
         """Yield the declarations of subscriptions that are not open."""
@@ -155,7 +155,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         """Return subscriptions of forwarders that are no longer configured. They keep new messages, as the
         forwarders may come back."""
         opened = [each for each in self.opened.values() if not (_is_clients(each.declaration) or each.consumers)]
-        return [_figures(each) for each in opened]
+        return [figures_of(each) for each in opened]
 
     def join(self, consumer: Consumer, pattern: str, options: SubscribeOptions) -> DurableSubscription:
         """Join the subscription named in the options, which is made if it is new.
@@ -548,7 +548,8 @@ def unsettled_messages(subscriptions: DurableSubscriptions, name: str) -> int:
         return 0
 
 
-def _figures(found: DurableSubscription) -> SubscriptionFigures:
+def figures_of(found: DurableSubscription) -> SubscriptionFigures:
+    """Return the figures of an open subscription."""
     backlog, outstanding = sum(part.backlog for part in found.parts), sum(part.outstanding for part in found.parts)
     return SubscriptionFigures(
         found.declaration.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -46,7 +46,10 @@ class Sources:
         self.asked += 1
         return self.rows[identity] * 7919 % 10_007
 
-    sent = queued = received
+    sent = received
+
+    def queues(self) -> Iterator[tuple[str, int]]:
+        yield from ((identity, self.received(identity)) for identity in self.rows)
 
     def last_at(self, identity: str) -> float:
         return float(self.received(identity))
