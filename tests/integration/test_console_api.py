@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
 
+import paho.mqtt.client as paho
 import pytest
 
 from edge.appliance.accounts.importing import STEP_USERS_MAX
@@ -16,6 +17,7 @@ from edge.appliance.messages.cli import read_events
 from tests.support.command import output_of
 from tests.support.configured_gateway import address, basic, gateway_with, resources, user
 from tests.support.http_client import Answer, ask
+from tests.support.paho_client import PahoClient
 from tests.support.processes import Waypost, free_port, wait_until
 
 ADDRESSES = """
@@ -28,6 +30,7 @@ ADDRESSES = """
 USERS = "".join(
     (
         user("machine", "send, recv", '"plant/#", "a/#", jobs'),
+        user("forger", "send", "dead"),
         user("viewer", "view"),
         user("boss", "manage"),
         user("chief", "manage, recv, send"),
@@ -101,6 +104,19 @@ def test_trace_in_a_page_ends_by_itself(gateway: Waypost) -> None:
     assert (len(lines), lines[0]["sign"], "/t/jobs" in lines[0]["text"]) == (3, "<>", True)
     with tracing(gateway, "boss", client="nobody", seconds=1) as events:
         assert list(events)[-1] == ("end", {"why": "1 s are over"})
+
+
+@pytest.mark.parametrize(("name", "payload"), [("boss", ""), ("chief", "21.5")])
+def test_payloads_are_shown_on_request_to_those_who_may_receive(gateway: Waypost, name: str, payload: str) -> None:
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, "meter7", protocol=paho.MQTTv5)
+    client.username_pw_set("machine", "machine")
+    with tracing(gateway, name, client="meter7", events=50, seconds=5, payload=1) as events:
+        next(events)
+        with PahoClient(client).connect(gateway.port("mqtt")):
+            client.publish("plant/7", b"21.5", qos=1).wait_for_publish(10)
+        lines = (line for event, lines in events if event == "trace" for line in lines)
+        found = next(line for line in lines if line["text"].startswith("PUBLISH") and line["sign"] == "<-")
+    assert found.get("payload", "") == payload
 
 
 def test_trace_is_for_those_who_manage(gateway: Waypost) -> None:
@@ -200,13 +216,14 @@ def test_messages_are_browsed_by_properties_and_json(gateway: Waypost) -> None:
 
 def test_forged_origin_of_a_dead_letter_is_not_believed(gateway: Waypost) -> None:
     """A client that may send to the dead letter address must not have an operator send elsewhere for it."""
-    for origin in ("plant/x", "jobs"):
+    for name, origin in (("chief", "plant/x"), ("chief", "jobs"), ("forger", "jobs")):
         marks = {"x-opt-waypost-dead-reason": "rejected", "x-opt-waypost-dead-from": origin}
-        sent = call(gateway, "chief", "POST", "messages", {"address": "dead", "body": origin, "properties": marks})
+        sent = call(gateway, name, "POST", "messages", {"address": "dead", "body": origin, "properties": marks})
         assert sent.status == 200, sent.body
     done = call(gateway, "boss", "POST", "dead-letters/retry", {"queue": "dead"}).document
-    assert (done["done"], done["kept"]) == (1, 1)  # `chief` may send to `jobs`, and its dead letters come here
-    assert done["why"] == "dead letters of plant/x do not come here: move them"
+    assert (done["done"], done["kept"]) == (1, 2)  # `chief` may send to `jobs`, and its dead letters come here
+    why = "dead letters of plant/x do not come here: move them; forger may not send to jobs: move them"
+    assert done["why"] == why
 
 
 def test_rehearsals_of_dead_letters_are_not_in_the_audit(gateway: Waypost) -> None:
