@@ -35,6 +35,7 @@ from cloud.hub.peers import DEFAULT_TENANT, InvalidPeer, PeerKind, parse_user
 from cloud.hub.registry.audit import Audit, AuditEntry
 from cloud.lake.faults import RegistryError
 from edge.broker.http.access import USER, HttpAccess
+from edge.broker.http.oidc_api import CALLBACK
 from edge.broker.http.route import READS
 from edge.broker.http.session_api import PATH as SESSION
 from edge.output.document import json
@@ -44,7 +45,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_SESSIONS: Final = {"POST": "session.open", "DELETE": "session.close"}
+_SESSIONS: Final = {
+    ("POST", SESSION): "session.open",
+    ("GET", CALLBACK): "session.open",
+    ("DELETE", SESSION): "session.close",
+}
+"""Actions of sign-ins and sign-outs, by method and path."""
 _FAILED: Final = 500
 """Status of an answer when the endpoint raised an exception."""
 _UNANSWERED: Final = "the request ended without an answer: the change may have been made"
@@ -173,7 +179,7 @@ class AuditTrail:
         """Time of the last line about a refusal, by user, action and status."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] in READS:
+        if scope["type"] != "http" or (scope["method"] in READS and _place(scope) not in _SESSIONS):
             await self._app(scope, receive, send)
             return
         recorded = False
@@ -226,10 +232,15 @@ class AuditTrail:
 
 
 def _noted(scope: Scope, status: int) -> NotedChange | None:
-    """Return the change of a request; None if it changes nothing."""
-    if scope["path"] != SESSION:
+    """Return the change of a request; None if it changes nothing. A failed sign-in has no user, and no line."""
+    action = _SESSIONS.get(_place(scope))
+    if action is None:
         return scope.get(CHANGE)
-    return NotedChange(_SESSIONS[scope["method"]], tenant="") if status < 400 and scope["method"] in _SESSIONS else None
+    return NotedChange(action, tenant="") if status < _REFUSED and scope.get(USER) else None
+
+
+def _place(scope: Scope) -> tuple[str, str]:
+    return scope["method"], scope["path"]
 
 
 def _tenant(scope: Scope, noted: NotedChange, user: str | None, status: int) -> str:

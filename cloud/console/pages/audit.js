@@ -32,7 +32,7 @@ export function Audit({ query }) {
   const { outcome: wanted = "", action = "", user = "", tenant = "" } = query;
   const given = [["user", user], ["tenant", tenant]].filter(([, value]) => value);
   return html`<${Panel} title="Changes" flush extra=${html`<${Choice} label="Show" options=${OUTCOMES} value=${wanted} choose=${(value) => choose({ outcome: value })} />`}>
-    <${PagedTable} label="changes" path="/api/v1/audit" items="lines" query=${{ outcome: wanted, action, user, tenant }} columns=${columns(setShown)} id=${(row) => String(row.number)}
+    <${PagedTable} label="changes" path="/api/v1/audit" items="lines" query=${{ outcome: wanted, action, user, tenant }} columns=${columns(setShown)} id=${(row) => String(row.number)} every=${15}
       filters=${html`<select class="input" aria-label="What was changed" value=${action} onChange=${(event) => choose({ action: event.target.value })}>
           <option value="">everything</option>${NOUNS.map((noun) => html`<option key=${noun} value=${noun}>${words(noun)}</option>`)}</select>
         ${given.map(([key, value]) => html`<button key=${key} class="chip" aria-label=${`Show every ${key}`} onClick=${() => choose({ [key]: "" })}>${key} <${Name}>${value}<//> ✕</button>`)}`}
