@@ -5,26 +5,36 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 import click
 
 from cloud.fleet.audited import audited
 from cloud.fleet.place import (
-    FleetError,
-    config_option,
+    HubPlace,
     current_user,
-    data_option,
-    json_option,
+    hub_options,
     open_alerts,
     parse_duration,
 )
-from edge.output.text import word
+from edge.output.amounts import counted
+from edge.output.errors import CommandError, Exit
+from edge.output.listing import JsonOutput, Listing, json_option, output_option, print_listing
+from edge.output.terminal import say
+from edge.output.text import line
+from edge.output.times import moment_us
 
 if TYPE_CHECKING:
-    from cloud.hub.registry.alerts import AlertRecord, MuteRecord
+    from cloud.hub.registry.alerts import MuteRecord
 
+ALERTS: Final = Listing(
+    "alert",
+    "id",
+    ("id", "severity", "state", "since", "tenant", "gateway", "gateways", "what"),
+    ("rule", "selector", "acknowledged_by", "note", "resolved_at", "next_step"),
+    "no alerts",
+)
 STATES = ("open", "firing", "acknowledged", "muted", "resolved", "all")
 
 
@@ -38,8 +48,7 @@ def alert() -> None:
 
 
 @alert.command("list")
-@data_option
-@config_option
+@hub_options
 @click.option("--state", type=click.Choice(STATES), default="open", show_default=True, help="Only in this state.")
 @click.option("--severity", type=click.Choice(["critical", "warning"]), help="Only of this severity.")
 @click.option("--tenant", help="Only about gateways of this tenant.")
@@ -47,16 +56,15 @@ def alert() -> None:
     "--query", "-q", "text", default="", metavar="TEXT", help="Only with this text in rule, gateway or label."
 )
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 500), help="Number of alerts.")
-@json_option
+@output_option("alert")
 def list_alerts(
-    data: Path,
-    config: Path | None,
+    hub: HubPlace,
     state: str,
     severity: str | None,
     tenant: str | None,
     text: str,
     limit: int,
-    as_json: bool,
+    form: str,
 ) -> None:
     """List alerts, the latest first.
 
@@ -70,31 +78,39 @@ def list_alerts(
 
     from cloud.hub.alerts.documents import alert_document
     from cloud.hub.registry.alerts import AlertFilter
-    from edge.output.terminal import say, say_json
 
     tenants = None if tenant is None else (tenant,)
     wanted = AlertFilter(tenants, "" if state == "all" else state, severity or "", text)
-    with open_alerts(data, config) as alerts:
-        found, total = alerts.page(wanted, limit)
-    if as_json:
-        say_json([msgspec.to_builtins(alert_document(each)) for each in found])
+    if hub.client is not None:
+        if tenant is not None:
+            raise CommandError(
+                "--tenant is for a data directory: over HTTP your rights choose", error="wrong-usage", code=Exit.USAGE
+            )
+        query: dict[str, Any] = {"state": state, "severity": severity, "q": text or None, "limit": limit}
+        page = hub.client.ask("alerts", **query)
+        rows, total = page["alerts"], page["total"]
+    else:
+        with open_alerts(hub) as alerts:
+            found, total = alerts.page(wanted, limit)
+        rows = [msgspec.to_builtins(alert_document(each)) for each in found]
+    if form != "table":
+        print_listing(ALERTS, rows, form, total=total)
         return
-    for each in found:
-        say(_line(each))
-    if not found:
+    for row in rows:
+        say(_line(row))
+    if not rows:
         say(f"no alerts ({state})" if state != "all" else "no alerts")
-    elif total > len(found):
-        say(f"{len(found)} of {total}")
+    elif total > len(rows):
+        say(f"{len(rows)} of {total}")
 
 
 @alert.command()
-@data_option
-@config_option
+@hub_options
 @click.argument("identifier", metavar="ID")
 @click.option("--note", default="", help="Words for others, such as who looks after it.")
-@json_option
+@json_option("alert")
 @audited("alert.acknowledge", "identifier")
-def ack(data: Path, config: Path | None, identifier: str, note: str, as_json: bool) -> None:
+def ack(hub: HubPlace, identifier: str, note: str, as_json: JsonOutput | None) -> None:
     """Acknowledge an open alert.
 
     Others see who looks after it. It stays open until its condition is over. ID: as in `list`.
@@ -106,39 +122,47 @@ def ack(data: Path, config: Path | None, identifier: str, note: str, as_json: bo
 
     from cloud.hub.alerts.documents import alert_document
     from cloud.hub.alerts.limits import NOTE_CHARACTERS_MAX
-    from edge.output.terminal import say, say_json
 
-    with open_alerts(data, config) as alerts:
+    if hub.client is not None:
+        path = f"alerts/{quote(identifier, safe='')}/acknowledge"
+        document = hub.client.ask(path, method="POST", body={"note": note[:NOTE_CHARACTERS_MAX]})
+        _say_alert(document, as_json)
+        return
+    with open_alerts(hub) as alerts:
         found = alerts.acknowledge(identifier, current_user(), note[:NOTE_CHARACTERS_MAX], _now_us())
     if found is None:
-        raise FleetError(f"no alert {identifier}", f"list them: waypost alert list --data {word(data)}")
+        raise CommandError(
+            f"no alert {identifier}", f"list them: waypost alert list {hub.quoted()}", error="alert-not-found"
+        )
+    _say_alert(msgspec.to_builtins(alert_document(found)), as_json)
+
+
+def _say_alert(document: dict[str, Any], as_json: JsonOutput | None) -> None:
     if as_json:
-        say_json(msgspec.to_builtins(alert_document(found)))
+        as_json.show([document])
     else:
-        say(_line(found))
+        say(_line(document))
 
 
 @alert.command()
-@data_option
-@config_option
+@hub_options
 @click.option("--for", "duration", required=True, metavar="TIME", help="Duration: 30m, 4h, 7d; 30d at most.")
 @click.option("--reason", required=True, help="Reason, for others.")
 @click.option("--rule", default="", help="Only alerts of this rule.  [default: all]")
 @click.option("--selector", default="", help="Only gateways with these labels: site=lyon.")
 @click.option("--gateway", default="", help="Only this gateway.")
 @click.option("--tenant", default="", help="Only gateways of this tenant.")
-@json_option
+@json_option("mute")
 @audited("mute.create", "reason")
 def mute(
-    data: Path,
-    config: Path | None,
+    hub: HubPlace,
     duration: str,
     reason: str,
     rule: str,
     selector: str,
     gateway: str,
     tenant: str,
-    as_json: bool,
+    as_json: JsonOutput | None,
 ) -> None:
     """Mute alerts until a time.
 
@@ -155,17 +179,30 @@ def mute(
     from cloud.hub.alerts.rules import BY_NAME
     from cloud.hub.labels import LabelError, parse_selector
     from cloud.hub.registry.alerts import MuteRecord
-    from edge.output.terminal import say, say_json
 
     seconds, now_us = parse_duration(duration), _now_us()
     if seconds > MUTE_S_MAX:
-        raise FleetError(f"--for {duration}: a mute lasts {MUTE_S_MAX // 86_400} days at most", code=2)
+        raise CommandError(
+            f"--for {duration}: a mute lasts {MUTE_S_MAX // 86_400} days at most",
+            code=Exit.USAGE,
+            error="invalid-value",
+        )
     if rule and rule not in BY_NAME:
-        raise FleetError(f"--rule {rule}: there is no such rule", f"one of {', '.join(BY_NAME)}", code=2)
+        raise CommandError(
+            f"--rule {rule}: there is no such rule",
+            f"one of {', '.join(BY_NAME)}",
+            code=Exit.USAGE,
+            error="invalid-value",
+        )
     try:
         chosen = str(parse_selector(selector)) if selector else ""
     except LabelError as error:
-        raise FleetError(f"--selector: {error}", code=2) from None
+        raise CommandError(f"--selector: {error}", code=Exit.USAGE, error="invalid-selector") from None
+    if hub.client is not None:
+        scope = {"rule": rule, "selector": chosen, "gateway": gateway, "tenant": tenant}
+        body = {"minutes": seconds / 60, "reason": reason[:NOTE_CHARACTERS_MAX], **scope}
+        _say_mutes([hub.client.ask("mutes", method="POST", body=body)], as_json)
+        return
     made = MuteRecord(
         id=secrets.token_hex(8),
         tenant=tenant,
@@ -177,22 +214,30 @@ def mute(
         made_at=now_us,
         made_by=current_user(),
     )
-    with open_alerts(data, config) as alerts:
+    with open_alerts(hub) as alerts:
         if not alerts.mute(made, MUTES_MAX):
-            raise FleetError(f"{MUTES_MAX} mutes are in effect", "end some: waypost alert unmute")
+            raise CommandError(
+                f"{MUTES_MAX} mutes are in effect", "end some: waypost alert unmute", error="limit-reached"
+            )
+    _say_mutes([msgspec.to_builtins(mute_document(made))], as_json)
+
+
+def _say_mutes(rows: Sequence[dict[str, Any]], as_json: JsonOutput | None) -> None:
     if as_json:
-        say_json(msgspec.to_builtins(mute_document(made)))
-    else:
-        say(_mute_line(made))
+        as_json.show(rows)
+        return
+    for row in rows:
+        say(_mute_line(row))
+    if not rows:
+        say("no mutes are in effect")
 
 
 @alert.command()
-@data_option
-@config_option
+@hub_options
 @click.argument("identifier", metavar="[ID]", required=False)
-@json_option
+@json_option("mute")
 @audited("mute.end", "identifier")
-def unmute(data: Path, config: Path | None, identifier: str | None, as_json: bool) -> None:
+def unmute(hub: HubPlace, identifier: str | None, as_json: JsonOutput | None) -> None:
     """End a mute, or list the mutes in effect.
 
     \b
@@ -202,34 +247,34 @@ def unmute(data: Path, config: Path | None, identifier: str | None, as_json: boo
     import msgspec
 
     from cloud.hub.alerts.documents import mute_document
-    from edge.output.terminal import say, say_json
 
-    with open_alerts(data, config) as alerts:
+    if hub.client is not None:
+        if identifier is None:
+            _say_mutes(hub.client.ask("mutes")["mutes"], as_json)
+        else:
+            _say_mutes([hub.client.ask(f"mutes/{quote(identifier, safe='')}", method="DELETE")], as_json)
+        return
+    with open_alerts(hub) as alerts:
         if identifier is None:
             found: Sequence[MuteRecord] = alerts.mutes(_now_us())
         else:
             ended = alerts.unmute(identifier, _now_us())
             if ended is None:
-                raise FleetError(
-                    f"no mute {identifier} is in effect", f"list them: waypost alert unmute --data {word(data)}"
+                raise CommandError(
+                    f"no mute {identifier} is in effect",
+                    f"list them: waypost alert unmute {hub.quoted()}",
+                    error="mute-not-found",
                 )
             found = [ended]
-    if as_json:
-        say_json([msgspec.to_builtins(mute_document(each)) for each in found])
-        return
-    for each in found:
-        say(_mute_line(each))
-    if not found:
-        say("no mutes are in effect")
+    _say_mutes([msgspec.to_builtins(mute_document(each)) for each in found], as_json)
 
 
 @alert.command()
-@data_option
-@config_option
+@hub_options
 @click.argument("name", metavar="[RECEIVER]", required=False)
-@json_option
+@json_option("receiver-test")
 @audited("receiver.test", "name")
-def test(data: Path, config: Path | None, name: str | None, as_json: bool) -> None:
+def test(hub: HubPlace, name: str | None, as_json: JsonOutput | None) -> None:
     """Send a test notification to receivers.
 
     It is sent from this machine; without RECEIVER to all of them. Exit code 1 when one of them does not take it.
@@ -237,19 +282,18 @@ def test(data: Path, config: Path | None, name: str | None, as_json: bool) -> No
     \b
       waypost alert test --data ./hub
     """
-    from edge.output.terminal import say, say_json
 
-    with open_alerts(data, config) as alerts:
+    with open_alerts(hub) as alerts:
         receivers = [each for each in alerts.receivers() if name in (None, each.name)]
         if not receivers:
             what = "there are no receivers" if name is None else f"no receiver {name}"
-            raise FleetError(what, "add one on page Alerts of the hub's console")
+            raise CommandError(what, "add one on page Alerts of the hub's console", error="receiver-not-found")
         results = {}
         for receiver in receivers:
             failure = results[receiver.name] = _try(receiver)
             alerts.record_outcome(receiver.name, _now_us(), failure)
     if as_json:
-        say_json([{"receiver": each, "failure": failure} for each, failure in results.items()])
+        as_json.show([{"receiver": each, "failure": failure} for each, failure in results.items()])
     else:
         for each, failure in results.items():
             say(f"{each}  {'delivered' if failure is None else f'failed: {failure}'}")
@@ -272,25 +316,20 @@ def _try(receiver: Any) -> str | None:
     return None
 
 
-def _line(record: AlertRecord) -> str:
-    from cloud.hub.alerts.documents import place_of
-    from edge.output.text import line
-    from edge.output.times import moment_us
-
-    who = f" by {record.acknowledged_by}" if record.acknowledged_by and record.state == "acknowledged" else ""
-    state = f"{record.state}{who}"
-    return line(
-        "  ".join((record.id, record.severity, state, moment_us(record.since) or "-", place_of(record), record.what))
-    )
+def _line(row: dict[str, Any]) -> str:
+    """Return the line of an alert (`AlertDocument`)."""
+    who = f" by {row['acknowledged_by']}" if row["acknowledged_by"] and row["state"] == "acknowledged" else ""
+    several = f"{counted(row['gateways'], 'gateway')}{' with ' if row['selector'] else ''}{row['selector']}"
+    place = f"gateway {row['gateway']}" if row["gateway"] else several if row["tenant"] else "hub"
+    state, since = f"{row['state']}{who}", moment_us(row["since"] * 1_000) or "-"
+    return line("  ".join((row["id"], row["severity"], state, since, place, row["what"])))
 
 
-def _mute_line(record: MuteRecord) -> str:
-    from edge.output.text import line
-    from edge.output.times import moment_us
-
-    what = ", ".join(each for each in (record.rule, record.selector, record.gateway, record.tenant) if each)
-    until = moment_us(record.until) or "-"
-    return line(f"{record.id}  {what or 'everything'}  until {until}  {record.made_by}: {record.reason}")
+def _mute_line(row: dict[str, Any]) -> str:
+    """Return the line of a mute (`MuteDocument`)."""
+    what = ", ".join(each for each in (row["rule"], row["selector"], row["gateway"], row["tenant"]) if each)
+    until = moment_us(row["until"] * 1_000) or "-"
+    return line(f"{row['id']}  {what or 'everything'}  until {until}  {row['made_by']}: {row['reason']}")
 
 
 def _now_us() -> int:

@@ -8,7 +8,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from cloud.fleet.place import FleetError, current_user, hub_of
+from cloud.fleet.place import HubPlace, current_user, hub_of
+from edge.output.errors import CommandError
 
 COMMAND_LINE: Final = "command line"
 """Address of the client of a change by a command."""
@@ -20,18 +21,19 @@ def audited(action: str, *subject: str) -> Callable[[F], F]:
     """Return a decorator of commands that adds a line to the audit when the command has made its change.
 
     `action`: noun and verb, as in ``token.create``; `subject`: parameters with the names of what is changed. A command
-    without any of them, or with ``--dry-run``, only shows something.
+    without any of them, or with ``--dry-run``, only shows something. Over HTTP the hub adds the line itself.
     """
 
     def wrap(function: F) -> F:
         @functools.wraps(function)
-        def run(**given: Any) -> Any:
+        def run(*places: HubPlace, **given: Any) -> Any:
+            hub = places[0] if places else HubPlace(given["data"], given["config"])
             try:
-                result = function(**given)
+                result = function(*places, **given)
             except (SystemExit, click.exceptions.Exit):  # its exit code tells the outcome of a change that was made
-                _record(action, subject, given)
+                _record(hub, action, subject, given)
                 raise
-            _record(action, subject, given)
+            _record(hub, action, subject, given)
             return result
 
         return run  # type: ignore[return-value]
@@ -39,19 +41,19 @@ def audited(action: str, *subject: str) -> Callable[[F], F]:
     return wrap
 
 
-def _record(action: str, subject: tuple[str, ...], given: Mapping[str, Any]) -> None:
+def _record(hub: HubPlace, action: str, subject: tuple[str, ...], given: Mapping[str, Any]) -> None:
     from edge.output.terminal import say
 
     named = [given[name] for name in subject if given.get(name)]
-    if given.get("dry_run") or (subject and not named):
+    if hub.client is not None or given.get("dry_run") or (subject and not named):
         return
     try:
-        _add(action, " ".join(each if isinstance(each, str) else ", ".join(each) for each in named), given)
-    except FleetError as error:
+        _add(hub, action, " ".join(each if isinstance(each, str) else ", ".join(each) for each in named), given)
+    except CommandError as error:
         say(f"note: the change was made, and is not in the audit: {error}", err=True)
 
 
-def _add(action: str, subject: str, given: Mapping[str, Any]) -> None:
+def _add(hub: HubPlace, action: str, subject: str, given: Mapping[str, Any]) -> None:
     import contextlib
     import time
 
@@ -72,5 +74,5 @@ def _add(action: str, subject: str, given: Mapping[str, Any]) -> None:
         status=200,
         error="",
     )
-    with hub_of(given["data"], given["config"]) as (_, registry), contextlib.closing(Audit(registry)) as audit:
+    with hub_of(hub) as (_, registry), contextlib.closing(Audit(registry)) as audit:
         audit.add([entry])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 import click
 
@@ -13,16 +13,18 @@ from cloud.fleet.audited import audited
 from cloud.fleet.configuration import selector_option
 from cloud.fleet.labels import label
 from cloud.fleet.place import (
-    FleetError,
-    config_option,
-    data_option,
-    json_option,
+    DEFAULT_TENANT,
+    HubPlace,
+    hub_options,
     open_enrolments,
     parse_duration,
     tenant_option,
 )
-from edge.output.listing import Listing, output_option, print_listing
-from edge.output.text import word
+from edge.output.amounts import counted
+from edge.output.errors import CommandError, Exit
+from edge.output.listing import JsonOutput, Listing, json_option, output_option, print_listing
+from edge.output.terminal import say
+from edge.output.text import line, word
 from edge.output.times import moment_us
 
 if TYPE_CHECKING:
@@ -31,12 +33,17 @@ if TYPE_CHECKING:
 GATEWAYS: Final = Listing(
     "gateway", "gateway", ("tenant", "gateway", "state", "ends_at", "labels"), ("serial",), "no gateway has enrolled"
 )
+REMOTE_GATEWAYS: Final = Listing(
+    "gateway", "gateway", ("tenant", "gateway", "condition", "last_seen", "labels"), ("why", "remote"), GATEWAYS.empty
+)
+"""Over HTTP: how the gateways are connected, instead of their certificates."""
+
 TOKENS: Final = Listing("token", "id", ("id", "tenant", "gateway", "state", "expires_at"), empty="no tokens")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def gateway() -> None:
-    """Manage the gateways of a hub. Works while the hub runs."""
+    """Manage the gateways of a hub. Works while the hub runs, and with `waypost login` from any machine."""
 
 
 @click.group()
@@ -45,24 +52,22 @@ def token() -> None:
 
 
 @token.command()
-@data_option
-@config_option
+@hub_options
 @tenant_option
 @click.option("--gateway", help="Name of the gateway, which may exist already.  [default: any new name]")
 @click.option("--expires", default="24h", show_default=True, metavar="TIME", help="Validity: 30m, 24h, 7d.")
 @click.option("--count", default=1, show_default=True, type=click.IntRange(min=1), help="Number of tokens.")
 @click.option("--label", "words", multiple=True, metavar="KEY=VALUE", help="Label for the gateway; repeatable.")
-@json_option
+@json_option("token")
 @audited("token.create")
 def create(
-    data: Path,
-    config: Path | None,
+    hub: HubPlace,
     tenant: str,
     gateway: str | None,
     expires: str,
     count: int,
     words: Sequence[str],
-    as_json: bool,
+    as_json: JsonOutput | None,
 ) -> None:
     """Create enrolment tokens. Each enrols one gateway, once. The hub stores only hashes: copy the tokens now.
 
@@ -75,48 +80,73 @@ def create(
     from cloud.hub.labels import LabelError, apply_changes, parse_changes
     from cloud.hub.peers import gateway_fault, tenant_fault
     from cloud.hub.registry.enrolments import TokenRecord
-    from cloud.hub.registry.labels import encode
-    from edge.output.terminal import say, say_json
+    from cloud.hub.registry.labels import decode, encode
 
     life_s = parse_duration(expires)
     if life_s > TOKEN_EXPIRES_S_MAX:
-        raise FleetError(
-            f"--expires {expires}: a token is valid for {TOKEN_EXPIRES_S_MAX / 86_400:.0f} days at most", code=2
+        raise CommandError(
+            f"--expires {expires}: a token is valid for {TOKEN_EXPIRES_S_MAX / 86_400:.0f} days at most",
+            code=Exit.USAGE,
+            error="invalid-value",
         )
     if count > TOKENS_AT_ONCE_MAX or (gateway is not None and count > 1):
         most = "one token for one gateway" if gateway is not None else f"{TOKENS_AT_ONCE_MAX} tokens at once at most"
-        raise FleetError(f"--count {count}: {most}", code=2)
-    if fault := tenant_fault(tenant) or (gateway is not None and gateway_fault(gateway)):
-        raise FleetError(fault, code=2)
+        raise CommandError(f"--count {count}: {most}", code=Exit.USAGE, error="invalid-value")
+    if fault := tenant_fault(tenant or DEFAULT_TENANT) or (gateway is not None and gateway_fault(gateway)):
+        raise CommandError(fault, code=Exit.USAGE, error="invalid-name")
     try:
         labels = encode(apply_changes({}, parse_changes(words)))
     except LabelError as error:
-        raise FleetError(f"--label: {error}", code=2) from None
-    with open_enrolments(data, config) as place:
+        raise CommandError(f"--label: {error}", code=Exit.USAGE, error="invalid-label") from None
+    common: dict[str, Any]
+    if hub.client is not None:
+        wanted = {"count": count, "labels": decode(labels), "expires_s": life_s, "tenant": tenant}
+        body = {**wanted, "gateways": [gateway] if gateway is not None else []}
+        found = hub.client.ask("tokens", method="POST", body=body)["tokens"]
+        _print_tokens([_token_row(each) for each in found], as_json)
+        return
+    with open_enrolments(hub) as place:
         now_us = time.time_ns() // 1_000
         made = [EnrolmentToken.make(place.authority.fingerprint) for _ in range(count)]
         ends_us = now_us + int(life_s * 1e6)
         records = [TokenRecord(each.id, each.digest, tenant, gateway, now_us, ends_us) for each in made]
         place.enrolments.add([each._replace(labels=labels) for each in records])
+    common = {"tenant": tenant, "gateway": gateway, "expires_at": moment_us(ends_us)}
+    _print_tokens([{"id": each.id, "token": each.text, **common} for each in made], as_json)
+
+
+def _print_tokens(rows: Sequence[dict[str, Any]], as_json: JsonOutput | None) -> None:
+    """Print new tokens."""
     if as_json:
-        common = {"tenant": tenant, "gateway": gateway, "expires_at": moment_us(ends_us)}
-        say_json([{"id": each.id, "token": each.text, **common} for each in made])
+        as_json.show(rows)
         return
-    for each in made:
-        say(each.text)
+    for row in rows:
+        say(row["token"])
+
+
+def _token_row(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a token of the API."""
+    kept: dict[str, Any] = {
+        name: document[name] for name in ("id", "token", "tenant", "gateway", "state") if name in document
+    }
+    return {**kept, "gateway": document["gateway"] or None, "expires_at": _moment_ms(document["expires_at"])}
+
+
+def _moment_ms(utc_ms: int | None) -> str | None:
+    return None if utc_ms is None else moment_us(utc_ms * 1_000)
 
 
 @token.command("list")
-@data_option
-@config_option
-@output_option
-@json_option
-def list_tokens(data: Path, config: Path | None, form: str, as_json: bool) -> None:
+@hub_options
+@output_option("token")
+def list_tokens(hub: HubPlace, form: str) -> None:
     """List tokens and their states."""
     from cloud.hub.enrolment.tokens import state_of
-    from edge.output.terminal import say_json
 
-    with open_enrolments(data, config) as place:
+    if hub.client is not None:
+        print_listing(TOKENS, [_token_row(each) for each in hub.client.pages("tokens", "tokens")], form)
+        return
+    with open_enrolments(hub) as place:
         found = place.enrolments.tokens()
         gateways = {each.serial: each.gateway for each in place.enrolments.certificates()}
     now_us = time.time_ns() // 1_000
@@ -130,50 +160,54 @@ def list_tokens(data: Path, config: Path | None, form: str, as_json: bool) -> No
         }
         for each in found
     ]
-    if as_json:
-        say_json(rows)
-        return
     print_listing(TOKENS, rows, form)
 
 
 @token.command("revoke")
-@data_option
-@config_option
+@hub_options
 @click.argument("token_id", metavar="ID")
 @audited("token.revoke", "token_id")
-def revoke_token(data: Path, config: Path | None, token_id: str) -> None:
+def revoke_token(hub: HubPlace, token_id: str) -> None:
     """Revoke an unused token. ID: from `token list`."""
-    from edge.output.terminal import say
-
-    with open_enrolments(data, config) as place:
+    if hub.client is not None:
+        hub.client.ask(f"tokens/{quote(token_id, safe='')}", method="DELETE")
+        say(f"{token_id}: revoked")
+        return
+    with open_enrolments(hub) as place:
         before = place.enrolments.revoke_token(token_id, time.time_ns() // 1_000)
     if before is None:
-        raise FleetError(f"no token with ID {token_id}", f"list them: waypost token list --data {word(data)}")
+        raise CommandError(
+            f"no token with ID {token_id}",
+            f"list them: waypost token list {hub.quoted()}",
+            error="token-not-found",
+        )
     if before.spent_at is not None:
-        step = f"to revoke the gateway: waypost gateway revoke --data {word(data)} GATEWAY"
-        raise FleetError(f"token {token_id} was already used to enrol a gateway", step)
+        step = f"to revoke the gateway: waypost gateway revoke {hub.quoted()} GATEWAY"
+        raise CommandError(f"token {token_id} was already used to enrol a gateway", step, error="token-spent")
     say(f"{token_id}: revoked")
 
 
 @gateway.command("list")
-@data_option
-@config_option
+@hub_options
 @click.option("--all", "everyone", is_flag=True, help="Include forgotten gateways.")
 @selector_option
-@output_option
-@json_option
-def list_gateways(
-    data: Path, config: Path | None, everyone: bool, selector: str | None, form: str, as_json: bool
-) -> None:
-    """List enrolled gateways. Shows the labels of each, and its certificate that expires last."""
+@output_option("gateway")
+def list_gateways(hub: HubPlace, everyone: bool, selector: str | None, form: str) -> None:
+    """List enrolled gateways. Shows the labels of each, and its certificate that expires last.
+
+    Over HTTP it shows how each is connected (`condition`) instead of its certificate.
+    """
     from cloud.hub.labels import LabelError, parse_selector
-    from edge.output.terminal import say_json
 
     try:
         chosen = parse_selector(selector) if selector is not None else None
     except LabelError as error:
-        raise FleetError(f"--selector: {error}", code=2) from None
-    with open_enrolments(data, config) as place:
+        raise CommandError(f"--selector: {error}", code=Exit.USAGE, error="invalid-selector") from None
+    if hub.client is not None:
+        found_there = hub.client.pages("gateways", "gateways", selector=selector, sort="name")
+        print_listing(REMOTE_GATEWAYS, [_gateway_row(each) for each in found_there], form)
+        return
+    with open_enrolments(hub) as place:
         found, forgotten = place.enrolments.certificates(), place.enrolments.forgotten()
         labels = place.enrolments.labels()
     now_us = time.time_ns() // 1_000
@@ -194,19 +228,28 @@ def list_gateways(
         for key, each in last.items()
         if (everyone or key not in forgotten) and (chosen is None or chosen.matches(labels.get(key, {})))
     ]
-    if as_json:
-        say_json(rows)
-        return
     print_listing(GATEWAYS, rows, form)
 
 
+def _gateway_row(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a gateway of the API."""
+    return {
+        "tenant": document["tenant"],
+        "gateway": document["name"],
+        "condition": document["state"],
+        "why": document["why"],
+        "remote": document["remote"],
+        "last_seen": _moment_ms(document["last_seen"]),
+        "labels": document["labels"],
+    }
+
+
 @gateway.command()
-@data_option
-@config_option
+@hub_options
 @tenant_option
-@json_option
+@json_option("gateway")
 @click.argument("gateway")
-def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: str) -> None:
+def show(hub: HubPlace, tenant: str, as_json: JsonOutput | None, gateway: str) -> None:
     """Show one gateway. Its certificate is shown, and the report of its first start.
 
     The report lists name, networks, clock and root file system. A warning follows if the root file system is not that
@@ -214,19 +257,27 @@ def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: s
     """
     import json
 
-    from edge.output.terminal import say, say_json
-
-    with open_enrolments(data, config) as place:
+    if hub.client is not None:
+        document = hub.client.ask(f"gateways/{quote(gateway, safe='')}", tenant=tenant or None)
+        if as_json:
+            as_json.show([document])
+            return
+        for name in ("tenant", "name", "state", "why", "next_step", "remote", "landed", "waiting_messages"):
+            say(line(f"{name:<17} {document[name] if document[name] is not None else '-'}"))
+        say(f"{'last_seen':<17} {_moment_ms(document['last_seen']) or '-'}")
+        return
+    with open_enrolments(hub) as place:
         mine = [each for each in place.enrolments.certificates() if (each.tenant, each.gateway) == (tenant, gateway)]
         report = place.enrolments.attestation(tenant, gateway)
     if not mine:
-        raise FleetError(
+        raise CommandError(
             f"gateway {gateway} of tenant {tenant} is not enrolled",
-            f"list them: waypost gateway list --data {word(data)}",
+            f"list them: waypost gateway list {hub.quoted()}",
+            error="gateway-not-found",
         )
     now_us = time.time_ns() // 1_000
     last = max(mine, key=lambda each: (each.good(now_us), each.ends_at))
-    document: dict[str, Any] = {
+    document = {
         "tenant": tenant,
         "gateway": gateway,
         "state": _certificate_state(last, now_us),
@@ -235,7 +286,7 @@ def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: s
         "attestation": json.loads(report[1]) if report is not None else None,
     }
     if as_json:
-        say_json(document)
+        as_json.show([document])
         return
     attestation: dict[str, Any] = document.pop("attestation") or {}
     for name, value in {**document, **attestation}.items():
@@ -250,60 +301,71 @@ def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: s
 
 
 @gateway.command()
-@data_option
-@config_option
+@hub_options
 @tenant_option
 @click.argument("gateway")
 @audited("gateway.revoke", "gateway")
-def revoke(data: Path, config: Path | None, tenant: str, gateway: str) -> None:
+def revoke(hub: HubPlace, tenant: str, gateway: str) -> None:
     """Revoke the certificates of a gateway. A running hub disconnects it within seconds.
 
     The gateway continues to store messages. To enrol it again, create a token for its name
     (`token create --gateway NAME`) and run `waypost enrol` there.
     """
-    from edge.output.terminal import say
-
-    with open_enrolments(data, config) as place:
+    if hub.client is not None:
+        path = f"gateways/{quote(gateway, safe='')}/revoke"
+        done = hub.client.ask(path, method="POST", tenant=tenant or None)
+        say(f"{gateway}: {counted(done['certificates'], 'certificate')} revoked")
+        return
+    with open_enrolments(hub) as place:
         count = place.enrolments.revoke(tenant, gateway, time.time_ns() // 1_000)
     if not count:
-        raise FleetError(
+        raise CommandError(
             f"gateway {gateway} of tenant {tenant} has no valid certificate",
-            f"list them: waypost gateway list --data {word(data)}",
+            f"list them: waypost gateway list {hub.quoted()}",
+            error="no-valid-certificate",
         )
-    say(f"{gateway}: {count} {'certificate' if count == 1 else 'certificates'} revoked")
+    say(f"{gateway}: {counted(count, 'certificate')} revoked")
 
 
 @gateway.command()
-@data_option
-@config_option
+@hub_options
 @tenant_option
-@json_option
+@json_option("gateway")
 @click.argument("gateway")
 @audited("gateway.forget", "gateway")
-def forget(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: str) -> None:
+def forget(hub: HubPlace, tenant: str, as_json: JsonOutput | None, gateway: str) -> None:
     """Forget a gateway that no longer exists. Its name becomes free, and it no longer counts for its tenant's quota.
 
     Revoke its certificates first (`waypost gateway revoke`), unless they have expired. Its messages and positions are
     kept, so nothing lands twice if it enrols again. A new gateway may use the name with any token.
     """
     from cloud.hub.registry.enrolments import ForgetRefusal, NotForgotten
-    from edge.output.terminal import say, say_json
 
-    options = f"--data {word(data)} --tenant {word(tenant)} {word(gateway)}"
+    if hub.client is not None:
+        path = f"gateways/{quote(gateway, safe='')}/forget"
+        done = hub.client.ask(path, method="POST", tenant=tenant or None)
+        row = {"tenant": done["tenant"], "gateway": gateway, "forgotten_at": _moment_ms(done["forgotten_at"])}
+        _print_forgotten(row, as_json)
+        return
+    options = f"{hub.quoted()} --tenant {word(tenant)} {word(gateway)}"
     steps = {
-        ForgetRefusal.UNKNOWN: f"list them: waypost gateway list --data {word(data)}",
+        ForgetRefusal.UNKNOWN: f"list them: waypost gateway list {hub.quoted()}",
         ForgetRefusal.GOOD_CERTIFICATE: f"revoke it first: waypost gateway revoke {options}",
         ForgetRefusal.CONNECTED: "a running hub disconnects a revoked gateway within seconds: check it, then retry",
     }
-    with open_enrolments(data, config) as place:
+    with open_enrolments(hub) as place:
         try:
             at_us = place.enrolments.forget(tenant, gateway, time.time_ns() // 1_000)
         except NotForgotten as error:
-            raise FleetError(str(error), steps[error.why]) from None
+            raise CommandError(str(error), steps[error.why], error="gateway-not-forgotten") from None
+    _print_forgotten({"tenant": tenant, "gateway": gateway, "forgotten_at": moment_us(at_us)}, as_json)
+
+
+def _print_forgotten(row: dict[str, Any], as_json: JsonOutput | None) -> None:
     if as_json:
-        say_json({"tenant": tenant, "gateway": gateway, "forgotten_at": moment_us(at_us)})
+        as_json.show([row])
         return
-    say(f"{gateway}: forgotten")
+    say(f"{row['gateway']}: forgotten")
 
 
 gateway.add_command(label)

@@ -3,32 +3,46 @@
 from __future__ import annotations
 
 import base64
+import functools
 import sys
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from urllib.parse import quote
 
 import click
 
 from bridge.limits import COMMAND_PAYLOAD_BYTES_MAX
 from cloud.fleet.audited import audited
 from cloud.fleet.place import (
-    FleetError,
-    config_option,
+    DEFAULT_TENANT,
+    HubPlace,
     current_user,
-    data_option,
-    json_option,
+    hub_options,
     open_commands,
     parse_duration,
     tenant_option,
 )
-from edge.output.text import word
+from edge.output.errors import CommandError, Exit
+from edge.output.listing import JsonOutput, Listing, json_option, output_option, print_listing
+from edge.output.terminal import say
 
 if TYPE_CHECKING:
-    from cloud.hub.registry.commands import CommandOutlook, CommandRecord, Commands
+    from cloud.hub.commands.documents import CommandDocument
+    from cloud.hub.registry.commands import Commands
+    from edge.remote.client import ConsoleClient
 
 POLL_INTERVAL_S = 0.2
 """Interval of polling for the outcome of a command: one row by its key."""
+FINAL: Final = frozenset({"delivered", "expired", "rejected", "cancelled"})
+"""States in which a command stays."""
+COMMANDS: Final = Listing(
+    "command",
+    "id",
+    ("id", "tenant", "gateway", "device", "name", "state", "changed_at"),
+    ("reason", "sent_by", "created_at", "expires_at"),
+    "no commands",
+)
 STATES = ("waiting", "sent", "queued", "delivered", "expired", "rejected", "cancelling", "cancelled", "rejecting")
 
 wait_option = click.option(
@@ -47,8 +61,7 @@ def command() -> None:
 
 
 @command.command()
-@data_option
-@config_option
+@hub_options
 @tenant_option
 @click.argument("device", metavar="DEVICE@GATEWAY")
 @click.argument("name")
@@ -63,11 +76,10 @@ def command() -> None:
 )
 @click.option("--idempotency-key", help="Commands with the same key are sent once; for scripts that retry.")
 @wait_option
-@json_option
+@json_option("command")
 @audited("command.send", "device", "name")
 def send(
-    data: Path,
-    config: Path | None,
+    hub: HubPlace,
     tenant: str,
     device: str,
     name: str,
@@ -80,22 +92,24 @@ def send(
     dry_run: bool,
     idempotency_key: str | None,
     wait: str | None,
-    as_json: bool,
+    as_json: JsonOutput | None,
 ) -> None:
     """Send a command to a device.
 
     \b
       waypost command send pump7@hall speed '{"rpm": 900}' --data DIR --ttl 10m --response --wait 1m
     """
-    from cloud.hub.commands.documents import CommandDocument, InvalidCommand, check_command
+    from cloud.hub.commands.documents import (
+        CommandDocument,
+        InvalidCommand,
+        check_command,
+        command_document,
+        outlook_document,
+    )
     from cloud.hub.commands.limits import GATEWAY_COMMANDS_MAX
     from cloud.hub.registry.commands import CommandRefused
 
-    own, at, gateway = device.rpartition("@")
-    if not at:
-        raise FleetError(
-            f"{device} does not name a gateway", f"write {device}@GATEWAY, for example {device}@hall", code=2
-        )
+    own, gateway = _parts(device)
     wait_s = parse_duration(wait) if wait is not None else None
     document = CommandDocument(
         gateway=gateway,
@@ -109,96 +123,162 @@ def send(
         correlation_id=correlation_id,
     )
     try:
-        made = check_command(document, tenant, sent_by="", key=idempotency_key)
+        made = check_command(document, tenant or DEFAULT_TENANT, sent_by="", key=idempotency_key)
     except InvalidCommand as error:
-        raise FleetError(str(error), code=2) from None
-    with open_commands(data, config) as (commands, quotas):
+        raise CommandError(str(error), code=Exit.USAGE, error="invalid-command") from None
+    if hub.client is not None:
+        _send_over_http(hub.client, document, tenant, idempotency_key, wait_s, dry_run=dry_run, as_json=as_json)
+        return
+    with open_commands(hub) as (commands, quotas):
         if dry_run:
             bounds = {"gateway_max": GATEWAY_COMMANDS_MAX, "tenant_max": quotas.of(tenant).commands}
             [outlook], _ = commands.rehearse(tenant, (gateway,), **bounds, most=1)
-            _print_outlook(outlook, ttl, as_json=as_json)
+            _print_outlook(outlook_document(outlook), ttl, as_json=as_json)
             return
         new, bound = made.record(time.time_ns() // 1_000), quotas.of(tenant).commands
         try:
             sent = commands.add(new, gateway_max=GATEWAY_COMMANDS_MAX, tenant_max=bound, key=made.key)
         except CommandRefused as refused:
-            raise FleetError(str(refused)) from None
-        _print_outcome(commands, sent, wait_s, as_json=as_json)
+            raise CommandError(str(refused), error="command-refused") from None
+        again = functools.partial(_of_registry, commands)
+        _print_outcome(_waited(again, command_document(sent), wait_s), waited=wait_s is not None, as_json=as_json)
+
+
+def _parts(device: str) -> tuple[str, str]:
+    """Return device and gateway of DEVICE@GATEWAY. Raises CommandError."""
+    own, at, gateway = device.rpartition("@")
+    if not at:
+        raise CommandError(
+            f"{device} does not name a gateway",
+            f"write {device}@GATEWAY, for example {device}@hall",
+            code=Exit.USAGE,
+            error="gateway-not-named",
+        )
+    return own, gateway
+
+
+def _send_over_http(
+    client: ConsoleClient,
+    document: CommandDocument,
+    tenant: str,
+    key: str | None,
+    wait_s: float | None,
+    *,
+    dry_run: bool,
+    as_json: JsonOutput | None,
+) -> None:
+    """Send a command, or rehearse it, at the console of a hub."""
+    if dry_run:
+        [outlook] = client.ask("commands/rehearsal", method="POST", body=document, tenant=tenant or None)["gateways"]
+        _print_outlook(outlook, f"{document.ttl_s:.0f} s", as_json=as_json)
+        return
+    headers = {"Idempotency-Key": key} if key is not None else None
+    sent = client.ask("commands", method="POST", body=document, headers=headers, tenant=tenant or None)
+    again = functools.partial(_of_console, client)
+    _print_outcome(_waited(again, sent, wait_s), waited=wait_s is not None, as_json=as_json)
+
+
+def _of_registry(commands: Commands, identifier: str) -> dict[str, Any] | None:
+    from cloud.hub.commands.documents import command_document
+
+    found = commands.get(identifier)
+    return None if found is None else command_document(found)
+
+
+def _of_console(client: ConsoleClient, identifier: str) -> dict[str, Any]:
+    found: dict[str, Any] = client.ask(f"commands/{quote(identifier, safe='')}")
+    return found
 
 
 @command.command("list")
-@data_option
-@config_option
+@hub_options
 @click.option("--tenant", help="Only of this tenant.")
 @click.option("--gateway", help="Only to this gateway.")
 @click.option("--device", help="Only to this device.")
 @click.option("--state", type=click.Choice(STATES), help="Only in this state.")
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1_000), help="Number of commands.")
-@json_option
+@output_option("command")
 def list_commands(
-    data: Path,
-    config: Path | None,
+    hub: HubPlace,
     tenant: str | None,
     gateway: str | None,
     device: str | None,
     state: str | None,
     limit: int,
-    as_json: bool,
+    form: str,
 ) -> None:
     """List commands, the newest first."""
     from cloud.hub.commands.documents import command_document
     from cloud.hub.registry.commands import CommandFilter
-    from edge.output.terminal import say, say_json
 
-    with open_commands(data, config) as (commands, _):
-        found = commands.page(CommandFilter(tenant, gateway, device, state), limit)
-    if as_json:
-        say_json([command_document(each) for each in found])
-        return
-    for each in found:
-        say(_line(each))
-    if not found:
-        say("no commands")
+    if hub.client is not None:
+        query: dict[str, Any] = {"tenant": tenant, "gateway": gateway, "device": device, "state": state, "limit": limit}
+        rows = hub.client.ask("commands", **query)["commands"]
+    else:
+        with open_commands(hub) as (commands, _):
+            rows = [
+                command_document(each) for each in commands.page(CommandFilter(tenant, gateway, device, state), limit)
+            ]
+    print_listing(COMMANDS, rows, form)
 
 
 @command.command()
-@data_option
-@config_option
+@hub_options
 @click.argument("identifier", metavar="ID")
 @wait_option
-@json_option
-def status(data: Path, config: Path | None, identifier: str, wait: str | None, as_json: bool) -> None:
+@json_option("command")
+def status(hub: HubPlace, identifier: str, wait: str | None, as_json: JsonOutput | None) -> None:
     """Show the outcome of a command. ID: as in `send` and `list`."""
     wait_s = parse_duration(wait) if wait is not None else None
-    with open_commands(data, config) as (commands, _):
-        found = commands.get(identifier)
+    if hub.client is not None:
+        again = functools.partial(_of_console, hub.client)
+        shown = _waited(again, again(identifier), wait_s)
+        _print_outcome(shown, waited=wait_s is not None, as_json=as_json)
+        return
+    with open_commands(hub) as (commands, _):
+        found = _of_registry(commands, identifier)
         if found is None:
-            raise FleetError(f"no command {identifier}", f"list them: waypost command list --data {word(data)}")
-        _print_outcome(commands, found, wait_s, as_json=as_json)
+            raise CommandError(
+                f"no command {identifier}",
+                f"list them: waypost command list {hub.quoted()}",
+                error="command-not-found",
+            )
+        shown = _waited(functools.partial(_of_registry, commands), found, wait_s)
+        _print_outcome(shown, waited=wait_s is not None, as_json=as_json)
 
 
 @command.command()
-@data_option
-@config_option
+@hub_options
 @click.argument("identifier", metavar="ID")
-@json_option
+@json_option("command")
 @audited("command.cancel", "identifier")
-def cancel(data: Path, config: Path | None, identifier: str, as_json: bool) -> None:
+def cancel(hub: HubPlace, identifier: str, as_json: JsonOutput | None) -> None:
     """Cancel a command that was not sent yet.
 
     Exit code 1 when it is too late: the gateway may have it (`sent`, `queued`), or it is completed. ID: as in `send`
     and `list`. A running hub notifies a waiting application within a second.
     """
+    from cloud.hub.commands.documents import command_document
     from cloud.hub.registry.commands import CancelTooLate
 
-    with open_commands(data, config) as (commands, _):
+    if hub.client is not None:
+        cancelled = hub.client.ask(f"commands/{quote(identifier, safe='')}", method="DELETE")
+        _print_outcome(cancelled, waited=False, as_json=as_json)
+        return
+    with open_commands(hub) as (commands, _):
         try:
             found = commands.cancel(identifier, current_user(), time.time_ns() // 1_000)
         except CancelTooLate as late:
-            raise FleetError(str(late), "a command at its gateway expires with its time to live") from None
+            raise CommandError(
+                str(late), "a command at its gateway expires with its time to live", error="command-too-late"
+            ) from None
         if found is None:
-            raise FleetError(f"no command {identifier}", f"list them: waypost command list --data {word(data)}")
-        _print_outcome(commands, found, None, as_json=as_json)
+            raise CommandError(
+                f"no command {identifier}",
+                f"list them: waypost command list {hub.quoted()}",
+                error="command-not-found",
+            )
+        _print_outcome(command_document(found), waited=False, as_json=as_json)
 
 
 def _base64(file: BinaryIO) -> str:
@@ -206,50 +286,56 @@ def _base64(file: BinaryIO) -> str:
     return base64.b64encode(file.read(COMMAND_PAYLOAD_BYTES_MAX + 1)).decode()
 
 
-def _print_outcome(commands: Commands, command: CommandRecord, wait_s: float | None, *, as_json: bool) -> None:
-    """Print a command, after waiting for its outcome if asked to. Exit with 1 if it was waited for and not
-    delivered."""
-    from cloud.hub.commands.documents import command_document
-    from cloud.hub.commands.service import is_completed
-    from edge.output.terminal import say, say_json
-
+def _waited(
+    again: Callable[[str], dict[str, Any] | None], command: dict[str, Any], wait_s: float | None
+) -> dict[str, Any]:
+    """Return a command after waiting for its outcome if asked to; `again` reads it."""
     deadline = time.monotonic() + (wait_s or 0.0)
-    while wait_s is not None and not is_completed(command) and time.monotonic() < deadline:
+    while wait_s is not None and not _is_completed(command) and time.monotonic() < deadline:
         time.sleep(POLL_INTERVAL_S)
-        command = commands.get(command.id) or command
+        command = again(command["id"]) or command
+    return command
+
+
+def _is_completed(command: dict[str, Any]) -> bool:
+    """Return True for a command with its outcome, including a wanted response."""
+    if command["response"] is not None:
+        return True
+    return command["state"] in FINAL and not (command["state"] == "delivered" and command["wants_response"])
+
+
+def _print_outcome(command: dict[str, Any], *, waited: bool, as_json: JsonOutput | None) -> None:
+    """Print a command. Exit with 1 if its outcome was waited for and it was not delivered."""
     if as_json:
-        say_json(command_document(command))
+        as_json.show([command])
     else:
         say(_line(command))
-        if command.reason:
-            say(f"  {command.reason}")
-        if command.response is not None:
-            status = "" if command.response_status is None else f" {command.response_status}"
-            say(f"  response{status}: {command.response.decode('utf-8', 'backslashreplace')}")
-    if wait_s is not None and not (command.state == "delivered" and is_completed(command)):
+        if command["reason"]:
+            say(f"  {command['reason']}")
+        if command["response"] is not None:
+            response = command["response"]
+            status = "" if response["status"] is None else f" {response['status']}"
+            say(f"  response{status}: {response.get('payload', response.get('payload_base64'))}")
+    if waited and not (command["state"] == "delivered" and _is_completed(command)):
         sys.exit(1)
 
 
-def _print_outlook(outlook: CommandOutlook, ttl: str, *, as_json: bool) -> None:
+def _print_outlook(shown: dict[str, Any], ttl: str, *, as_json: JsonOutput | None) -> None:
     """Print what would happen to a command. Exit with 1 if it would be refused."""
-    from cloud.hub.commands.documents import outlook_document
-    from edge.output.terminal import say, say_json
-
-    shown = outlook_document(outlook)
     if as_json:
-        say_json(shown)
-    elif outlook.why_not:
-        say(f"{outlook.gateway}  never: {outlook.why_not}")
-    elif outlook.connected:
-        say(f"{outlook.gateway}  now: it is connected, and hands it to the device when that is connected")
+        JsonOutput("command-outlook").show([shown])
+    elif shown["when"] == "never":
+        say(f"{shown['gateway']}  never: {shown['why']}")
+    elif shown["when"] == "now":
+        say(f"{shown['gateway']}  now: it is connected, and hands it to the device when that is connected")
     else:
-        say(f"{outlook.gateway}  when it connects within {ttl}, else never; last seen {shown['last_seen'] or 'never'}")
-    if outlook.why_not:
+        say(f"{shown['gateway']}  when it connects within {ttl}, else never; last seen {shown['last_seen'] or 'never'}")
+    if shown["when"] == "never":
         sys.exit(1)
 
 
-def _line(command: CommandRecord) -> str:
-    from cloud.hub.commands.documents import format_time
-
-    device = f"{command.device}@{command.gateway}"
-    return "  ".join((command.id, command.tenant, device, command.name, command.state, format_time(command.changed_at)))
+def _line(command: dict[str, Any]) -> str:
+    device = f"{command['device']}@{command['gateway']}"
+    return "  ".join(
+        (command["id"], command["tenant"], device, command["name"], command["state"], command["changed_at"])
+    )

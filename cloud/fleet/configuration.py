@@ -4,26 +4,51 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 import click
 
 from cloud.fleet.audited import audited
 from cloud.fleet.place import (
     ConfigurationAccess,
-    FleetError,
-    config_option,
+    HubPlace,
     current_user,
-    data_option,
-    json_option,
+    hub_options,
     open_configurations,
     parse_duration,
     tenant_option,
 )
+from edge.output.amounts import counted
+from edge.output.errors import CommandError, Exit
+from edge.output.listing import JsonOutput, Listing, json_option, output_option, print_listing
+from edge.output.terminal import say
 
 if TYPE_CHECKING:
     from cloud.hub.registry.configurations import Configurations, VersionRecord
+    from edge.remote.client import ConsoleClient
+
+STATES: Final = Listing(
+    "configuration",
+    "gateway",
+    ("tenant", "gateway", "state", "wanted", "version", "why", "kept"),
+    ("trying", "reported_at"),
+    "no gateway has a configuration from the hub",
+)
+VERSIONS: Final = Listing(
+    "version",
+    "version",
+    ("version", "made_at", "made_by", "confirmed_at", "failure", "note"),
+    ("gateway", "rollout", "selector"),
+    "the gateway has no version",
+)
+SELECTORS: Final = Listing(
+    "selector",
+    "selector",
+    ("tenant", "selector", "said_at", "made_by", "note", "rollout"),
+    empty="no selector has a configuration",
+)
 
 files_option = click.option(
     "-f",
@@ -60,8 +85,7 @@ def config() -> None:
 
 
 @config.command()
-@data_option
-@config_option
+@hub_options
 @tenant_option
 @files_option
 @note_option
@@ -69,12 +93,11 @@ def config() -> None:
 @restart_option
 @selector_option
 @click.option("--dry-run", is_flag=True, help="Check the configuration and list the gateways; send nothing.")
-@json_option
+@json_option("version")
 @gateways_or_selector
 @audited("configuration.set", "selector", "gateways")
 def apply(
-    data: Path,
-    config: Path | None,
+    hub: HubPlace,
     tenant: str,
     names: Sequence[str],
     note: str,
@@ -82,7 +105,7 @@ def apply(
     restart: bool,
     selector: str | None,
     dry_run: bool,
-    as_json: bool,
+    as_json: JsonOutput | None,
     gateways: Sequence[str],
 ) -> None:
     """Make the next version for gateways. All of them get it, or none on an error.
@@ -98,8 +121,13 @@ def apply(
 
     confirm_s = parse_duration(confirm)
     if fault := confirm_fault(confirm_s):
-        raise FleetError(f"--confirm {confirm}: {fault}", code=2)
-    with open_configurations(data, config) as place:
+        raise CommandError(f"--confirm {confirm}: {fault}", code=Exit.USAGE, error="invalid-value")
+    if hub.client is not None:
+        setting = {"confirm": f"{confirm_s:.0f}", "restart": "1" if restart else None, "why": note or None}
+        made_there = _apply_over_http(hub.client, names, tenant, gateways, selector, setting, dry_run=dry_run)
+        _say_made(made_there, as_json)
+        return
+    with open_configurations(hub) as place:
         documents = check_resources(read(KINDS, names))
         chosen = chosen_gateways(place, tenant, gateways, selector)
         if dry_run:
@@ -115,70 +143,127 @@ def apply(
     _say_made([(each.gateway, each.version) for each in made], as_json)
 
 
+def yaml_of(names: Sequence[str]) -> bytes:
+    """Return the resources of files, after a check, as one YAML text for a request. Raises CommandError."""
+    from bridge.resources.errors import ConfigurationRejected
+    from bridge.resources.parse import read, to_yaml
+    from cloud.hub.desired.making import check_resources
+    from edge.configuration.kinds import KINDS
+
+    try:
+        documents = check_resources(read(KINDS, names))
+    except ConfigurationRejected as rejected:
+        hint = f"{counted(len(rejected.errors), 'problem')}; nothing was sent"
+        raise CommandError(str(rejected), hint, code=Exit.USAGE, error="configuration-rejected") from None
+    return "---\n".join(to_yaml(each) for each in documents).encode()
+
+
+def gateways_over_http(client: ConsoleClient, tenant: str, patterns: Sequence[str]) -> list[str]:
+    """Return the gateways that match patterns. Raises CommandError."""
+    if not any(set(pattern) & set("*?[") for pattern in patterns):
+        return list(dict.fromkeys(patterns))
+    rows = client.ask("labels", tenant=tenant or None)["gateways"]
+    found = [row["gateway"] for row in rows if any(fnmatchcase(row["gateway"], each) for each in patterns)]
+    if not found:
+        raise CommandError(f"no gateway matches {', '.join(patterns)}", error="gateway-not-found")
+    return found
+
+
+def _apply_over_http(
+    client: ConsoleClient,
+    names: Sequence[str],
+    tenant: str,
+    gateways: Sequence[str],
+    selector: str | None,
+    setting: dict[str, Any],
+    *,
+    dry_run: bool,
+) -> list[tuple[str, int | None]]:
+    """Make versions at the console of a hub: of a selector all or none, of names one after the other."""
+    require_one(gateways, selector)
+    body, of = yaml_of(names), tenant or None
+    if selector is not None and dry_run:
+        plan = client.ask("configurations/plan", method="POST", body=body, tenant=of, selector=selector)
+        return [(each["gateway"], None) for each in plan["gateways"]]
+    if selector is not None:
+        made = client.ask("configurations", method="POST", body=body, tenant=of, selector=selector, **setting)[
+            "gateways"
+        ]
+        return [(each["gateway"], each["version"]) for each in made]
+    chosen = gateways_over_http(client, tenant, gateways)
+    if dry_run:
+        return [(name, None) for name in chosen]
+    paths = [f"configurations/{quote(name, safe='')}" for name in chosen]
+    rows = [client.ask(path, method="POST", body=body, tenant=of, **setting) for path in paths]
+    return [(each["gateway"], each["version"]) for each in rows]
+
+
 @config.command()
-@data_option
-@config_option
+@hub_options
 @tenant_option
-@json_option
-def selectors(data: Path, config: Path | None, tenant: str, as_json: bool) -> None:
+@output_option("selector")
+def selectors(hub: HubPlace, tenant: str, form: str) -> None:
     """List selectors with a configuration. The latest is first."""
     from cloud.hub.desired.shown import selector_row
-    from edge.output.terminal import say, say_json
 
-    with open_configurations(data, config) as place:
-        rows = [selector_row(each) for each in place.selectors.all(tenant)]
-    if as_json:
-        say_json(rows)
-        return
-    for row in rows:
-        rollout = f"roll-out {row['rollout']}" if row["rollout"] else ""
-        say("  ".join(word for word in (row["selector"], row["said_at"], row["made_by"], row["note"], rollout) if word))
-    if not rows:
-        say("no selector has a configuration")
+    if hub.client is not None:
+        rows = hub.client.ask("selectors", tenant=tenant or None)["selectors"]
+    else:
+        with open_configurations(hub) as place:
+            rows = [selector_row(each) for each in place.selectors.all(tenant)]
+    print_listing(SELECTORS, rows, form)
 
 
 @config.command()
-@data_option
-@config_option
+@hub_options
 @tenant_option
-@json_option
+@json_option("version")
 @click.argument("selector")
 @audited("configuration.end", "selector")
-def delete(data: Path, config: Path | None, tenant: str, as_json: bool, selector: str) -> None:
+def delete(hub: HubPlace, tenant: str, as_json: JsonOutput | None, selector: str) -> None:
     """Delete the configuration of a selector. Its gateways get the latest one of other matching selectors."""
     from cloud.hub.desired.making import make_context
     from cloud.hub.labels import parse_selector
 
-    with open_configurations(data, config) as place:
+    if hub.client is not None:
+        rows = hub.client.ask("configurations", method="DELETE", tenant=tenant or None, selector=selector)["gateways"]
+        _say_made([(each["gateway"], each["version"]) for each in rows], as_json)
+        return
+    with open_configurations(hub) as place:
         how = make_context(time.time_ns() // 1_000, place.sign)
         made = place.selectors.delete(tenant, str(parse_selector(selector)), how)
     _say_made([(each.gateway, each.version) for each in made], as_json)
 
 
 @config.command()
-@data_option
-@config_option
+@hub_options
 @tenant_option
 @note_option
 @click.option(
     "--to", "number", type=click.IntRange(min=1), help="Version. Default: the last one confirmed before the newest."
 )
-@json_option
+@json_option("version")
 @gateways_argument
 @audited("configuration.roll-back", "gateways")
 def rollback(
-    data: Path,
-    config: Path | None,
+    hub: HubPlace,
     tenant: str,
     note: str,
     number: int | None,
-    as_json: bool,
+    as_json: JsonOutput | None,
     gateways: Sequence[str],
 ) -> None:
     """Send an earlier version again, as a new one."""
     from cloud.hub.desired.making import find_earlier, match_gateways, repeat_version, set_wanted
 
-    with open_configurations(data, config) as place:
+    if hub.client is not None:
+        of: dict[str, Any] = {"tenant": tenant or None, "to": number, "why": note or None}
+        names = gateways_over_http(hub.client, tenant, gateways)
+        paths = [f"configurations/{quote(name, safe='')}/rollback" for name in names]
+        rows = [hub.client.ask(path, method="POST", **of) for path in paths]
+        _say_made([(each["gateway"], each["version"]) for each in rows], as_json)
+        return
+    with open_configurations(hub) as place:
         known = place.configurations
         found = [find_earlier(known, tenant, name, number) for name in match_gateways(known, tenant, gateways)]
         wanted = [repeat_version(each, current_user(), note) for each in found]
@@ -187,88 +272,80 @@ def rollback(
 
 
 @config.command("list")
-@data_option
-@config_option
+@hub_options
 @tenant_option
-@json_option
-def list_states(data: Path, config: Path | None, tenant: str, as_json: bool) -> None:
+@output_option("configuration")
+def list_states(hub: HubPlace, tenant: str, form: str) -> None:
     """List wanted versions and those in force. Shows the reason where they differ."""
     from cloud.hub.desired.shown import gateway_row
-    from edge.output.terminal import say, say_json
 
-    with open_configurations(data, config) as place:
-        rows = [gateway_row(each) for each in place.configurations.gateways(tenant)]
-    if as_json:
-        say_json(rows)
-        return
-    for row in rows:
-        kept = f"; overridden there: {', '.join(row['kept'])}" if row["kept"] else ""
-        why = f"  {row['why']}" if row["why"] else ""
-        say(f"{row['gateway']}  {row['state']}  wanted {row['wanted']}, in force {row['version']}{why}{kept}")
-    if not rows:
-        say("no gateway has a configuration from the hub")
+    if hub.client is not None:
+        rows = hub.client.ask("configurations", tenant=tenant or None)["gateways"]
+    else:
+        with open_configurations(hub) as place:
+            rows = [gateway_row(each) for each in place.configurations.gateways(tenant)]
+    print_listing(STATES, rows, form)
 
 
 @config.command()
-@data_option
-@config_option
+@hub_options
 @tenant_option
 @click.option("--version", "number", type=click.IntRange(min=1), help="Version. Default: the newest.")
-@json_option
+@json_option("resource")
 @click.argument("gateway")
-def get(data: Path, config: Path | None, tenant: str, number: int | None, as_json: bool, gateway: str) -> None:
+def get(hub: HubPlace, tenant: str, number: int | None, as_json: JsonOutput | None, gateway: str) -> None:
     """Print a version as YAML. It can be applied again, and may contain secrets."""
     from bridge.resources.parse import to_yaml
-    from edge.output.terminal import say, say_json
 
-    with open_configurations(data, config) as place:
-        record = _version(place.configurations, tenant, gateway, number)
-    resources = record.desired.resources
+    if hub.client is not None:
+        document = hub.client.ask(f"configurations/{quote(gateway, safe='')}", tenant=tenant or None)
+        if number is not None and number != document["wanted"]:
+            what = f"over HTTP only the newest version is shown, {document['wanted']}"
+            raise CommandError(
+                what,
+                f"on the hub's machine: waypost config get --version {number} --data DIR",
+                error="version-not-found",
+            )
+        say("note: secrets are left out over HTTP", style="yellow", err=True)
+        resources = document["resources"]
+    else:
+        with open_configurations(hub) as place:
+            resources = list(_version(place.configurations, tenant, gateway, number).desired.resources)
     if as_json:
-        say_json(resources)
+        as_json.show(resources)
     else:
         say("---\n".join(to_yaml(document) for document in resources), nl=False)
 
 
 @config.command()
-@data_option
-@config_option
+@hub_options
 @tenant_option
-@json_option
+@output_option("version")
 @click.argument("gateway")
-def history(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: str) -> None:
+def history(hub: HubPlace, tenant: str, form: str, gateway: str) -> None:
     """List the versions of a gateway. They have their outcomes; the newest is first."""
     from cloud.hub.desired.shown import version_row
-    from edge.output.terminal import say, say_json
 
-    with open_configurations(data, config) as place:
-        rows = [version_row(each) for each in place.configurations.versions(tenant, gateway)]
-    if as_json:
-        say_json(rows)
-        return
-    for row in rows:
-        outcome = row["failure"] or (f"confirmed {row['confirmed_at']}" if row["confirmed_at"] else "not confirmed")
-        rollout = f"roll-out {row['rollout']}" if row["rollout"] else ""
-        words = (str(row["version"]), row["made_at"], row["made_by"], outcome, row["note"], rollout)
-        say("  ".join(word for word in words if word))
-    if not rows:
-        say(f"gateway {gateway} of tenant {tenant} has no version")
+    if hub.client is not None:
+        rows = hub.client.ask(f"configurations/{quote(gateway, safe='')}", tenant=tenant or None)["versions"]
+    else:
+        with open_configurations(hub) as place:
+            rows = [version_row(each) for each in place.configurations.versions(tenant, gateway)]
+    print_listing(VERSIONS, rows, form)
 
 
 @config.command()
-@data_option
-@config_option
+@hub_options
 @tenant_option
 @files_option
-@json_option
+@json_option("change")
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if there are differences, for scripts.")
 @click.argument("gateway")
 def diff(
-    data: Path,
-    config: Path | None,
+    hub: HubPlace,
     tenant: str,
     names: Sequence[str],
-    as_json: bool,
+    as_json: JsonOutput | None,
     exit_code: bool,
     gateway: str,
 ) -> None:
@@ -278,9 +355,16 @@ def diff(
     from bridge.resources.plan import ResourceChange, key_of
     from cloud.hub.desired.making import check_resources
     from edge.configuration.kinds import KINDS
-    from edge.output.terminal import say, say_json
 
-    with open_configurations(data, config) as place:
+    if hub.client is not None:
+        what = "over HTTP secrets are left out, so a difference cannot be shown"
+        raise CommandError(
+            what,
+            "waypost config get shows the version; --dry-run of apply checks the file",
+            error="no-data-directory",
+            code=Exit.USAGE,
+        )
+    with open_configurations(hub) as place:
         after = {key_of(each): each for each in check_resources(read(KINDS, names))}
         versions = place.configurations.versions(tenant, gateway)
     before = {key_of(each): each for each in versions[0].desired.resources} if versions else {}
@@ -288,7 +372,7 @@ def diff(
     differing = [change for change in changes if change.before != change.after]
     if as_json:
         shown = [(each, each.before, each.after) for each in differing]
-        say_json(
+        as_json.show(
             [
                 {
                     "kind": each.kind,
@@ -310,7 +394,7 @@ def diff(
 def chosen_gateways(
     place: ConfigurationAccess, tenant: str, gateways: Sequence[str], selector: str | None
 ) -> list[str]:
-    """Return the gateways of names or of a selector. Raises FleetError if both or neither are given."""
+    """Return the gateways of names or of a selector. Raises CommandError if both or neither are given."""
     from cloud.hub.desired.making import choose_gateways, match_gateways
     from cloud.hub.labels import parse_selector
 
@@ -321,9 +405,9 @@ def chosen_gateways(
 
 
 def require_one(gateways: Sequence[str], selector: str | None) -> None:
-    """Check that names or a selector are given, not both. Raises FleetError."""
+    """Check that names or a selector are given, not both. Raises CommandError."""
     if bool(gateways) is (selector is not None):
-        raise FleetError("name gateways, or choose them with --selector", code=2)
+        raise CommandError("name gateways, or choose them with --selector", code=Exit.USAGE, error="gateway-not-named")
 
 
 def _version(known: Configurations, tenant: str, gateway: str, number: int | None) -> VersionRecord:
@@ -331,15 +415,13 @@ def _version(known: Configurations, tenant: str, gateway: str, number: int | Non
     chosen = next((each for each in found if number in (None, each.version)), None)
     if chosen is None:
         which = "no version" if number is None else f"no version {number}; older versions are deleted"
-        raise FleetError(f"gateway {gateway} of tenant {tenant} has {which}")
+        raise CommandError(f"gateway {gateway} of tenant {tenant} has {which}", error="version-not-found")
     return chosen
 
 
-def _say_made(made: Sequence[tuple[str, int | None]], as_json: bool) -> None:
-    from edge.output.terminal import say, say_json
-
+def _say_made(made: Sequence[tuple[str, int | None]], as_json: JsonOutput | None) -> None:
     if as_json:
-        say_json([{"gateway": name, "version": version} for name, version in made])
+        as_json.show([{"gateway": name, "version": version} for name, version in made])
         return
     if not made:
         say("no gateway needs a new version now")

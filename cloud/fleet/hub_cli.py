@@ -1,4 +1,4 @@
-"""`waypost hub` with `revoke-certificate`, which needs the enrolments of the fleet."""
+"""`waypost hub` with its users, and with `revoke-certificate`, which needs the enrolments of the fleet."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import time
 from pathlib import Path
 
 from cloud.fleet.audited import audited
-from cloud.fleet.place import FleetError, config_option, data_option, open_enrolments
+from cloud.fleet.place import HubPlace, config_option, data_option, open_enrolments
+from cloud.fleet.users import user
 from cloud.hub.cli import hub
+from edge.output.errors import CommandError
 from edge.output.text import word
+
+hub.add_command(user)
 
 
 @hub.command("revoke-certificate")
@@ -25,11 +29,13 @@ def revoke_certificate(data: Path, config: Path | None) -> None:
     from cloud.hub.enrolment.files import forget_certificate, hub_certificate
     from edge.output.terminal import say
 
-    with open_enrolments(data, config) as place:
+    with open_enrolments(HubPlace(data, config)) as place:
         shown = hub_certificate(data, place.authority)
         if shown is None:
-            raise FleetError(
-                f"{data} has no server certificate to revoke", f"start the hub: waypost hub run --data {word(data)}"
+            raise CommandError(
+                f"{data} has no server certificate to revoke",
+                f"start the hub: waypost hub run --data {word(data)}",
+                error="no-valid-certificate",
             )
         begins_us, ends_us = (int(at * 1e6) for at in (shown.begins_at, shown.ends_at))
         now_us = time.time_ns() // 1_000
@@ -38,5 +44,5 @@ def revoke_certificate(data: Path, config: Path | None) -> None:
             forget_certificate(data)
         except OSError as error:
             step = "the certificate is revoked: remove that file, then the hub creates another"
-            raise FleetError(f"{error.filename}: {error.strerror}", step) from None
+            raise CommandError(f"{error.filename}: {error.strerror}", step, error="file-not-accessible") from None
     say(f"{shown.serial}: revoked; the hub creates another certificate within seconds, or at its next start")

@@ -1,22 +1,29 @@
-"""Access of the fleet commands to a hub's data directory: its registry and its authority.
+"""The hub that a fleet command works with: its data directory on this machine, or its console over HTTP.
 
-A command opens its own connection to the registry. A running hub follows its changes within a second.
+With a data directory a command opens its own connection to the registry, and works while the hub is stopped; a running
+hub follows its changes within a second. Over HTTP it works from any machine, with the rights of the user of
+`waypost login` (cloud/decisions/0011-two-ways-to-a-hub.md).
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import getpass
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import click
 
+from edge.output.errors import CommandError, Exit
 from edge.output.text import word
+from edge.remote import contexts
+from edge.remote.client import ConsoleClient
+from edge.remote.session import client_of, parse_url
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -32,6 +39,65 @@ if TYPE_CHECKING:
     from cloud.hub.registry.selectors import Selectors
     from cloud.hub.tenants import Tenants
 
+DEFAULT_TENANT: Final = "default"
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+class HubPlace(NamedTuple):
+    """The hub of a command."""
+
+    directory: Path | None
+    config: Path | None = None
+    client: ConsoleClient | None = None
+    """Client of its console; None: its data directory is used."""
+
+    @property
+    def data(self) -> Path:
+        """Data directory. Raises CommandError when the hub is reached over HTTP."""
+        if self.directory is not None:
+            return self.directory
+        where = f"{self.client.url}: " if self.client is not None else ""
+        what = f"{where}this command needs the data directory of the hub"
+        raise CommandError(what, "run it on that machine with --data DIR", error="no-data-directory", code=Exit.USAGE)
+
+    def quoted(self) -> str:
+        """Return the option that names this hub, quoted for a shell, for commands in next steps."""
+        return f"--hub {word(self.client.url)}" if self.client is not None else f"--data {word(self.directory or '')}"
+
+
+def hub_options(function: F) -> F:
+    """Add the options that choose the hub; the function gets a `HubPlace` as first argument.
+
+    Option `--tenant` without a value is the default tenant in a data directory, and over HTTP the user's own.
+    """
+    return data_option(config_option(hub_option(_with_place(function))))
+
+
+def directory_options(function: F) -> F:
+    """Add the options of `hub_options`, except the configuration."""
+    return data_option(hub_option(_with_place(function)))
+
+
+def _with_place(function: F) -> F:
+    @functools.wraps(function)
+    def behind(data: Path | None, hub: str | None, config: Path | None = None, **given: Any) -> None:
+        place = HubPlace(data, config, None if data is not None else _client(hub))
+        if given.get("tenant") == "" and place.client is None:
+            given["tenant"] = DEFAULT_TENANT
+        function(place, **given)
+
+    return cast("F", behind)
+
+
+def _client(hub: str | None) -> ConsoleClient | None:
+    """Return the client of a URL or context, or of the context in use. Raises CommandError."""
+    if hub is not None:
+        return client_of(parse_url(hub, "--hub"))
+    used = contexts.read().used
+    return client_of(used.url) if used is not None and used.url and used.role != "gateway" else None
+
+
 data_option = click.option(
     "--data", type=click.Path(path_type=Path, file_okay=False), required=True, help="The hub's data directory."
 )
@@ -40,19 +106,16 @@ config_option = click.option(
     type=click.Path(path_type=Path),
     help="The hub's configuration file, if it sets a registry, an authority or quotas.",
 )
-tenant_option = click.option("--tenant", default="default", show_default=True, help="Tenant of the gateway.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+hub_option = click.option(
+    "--hub",
+    metavar="URL|CONTEXT",
+    help="Console of the hub, instead of its data directory: after `waypost login`.  [default: the context in use]",
+)
+tenant_option = click.option(
+    "--tenant", default="", show_default="default; over HTTP the user's own", help="Tenant of the gateway."
+)
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
-
-
-class FleetError(click.ClickException):
-    """Error message for the terminal; `hint` is the next step."""
-
-    def __init__(self, message: str, hint: str = "", *, code: int = 1) -> None:
-        super().__init__(message)
-        self.hint = hint
-        self.exit_code = code  # type: ignore[misc]  # a class attribute in click, set on each error here
 
 
 class EnrolmentAccess(NamedTuple):
@@ -90,41 +153,41 @@ class ConfigurationAccess(NamedTuple):
 
 
 @contextlib.contextmanager
-def open_enrolments(data: Path, config: Path | None) -> Iterator[EnrolmentAccess]:
-    """Open registry and authority of a hub that has run at least once. Raises FleetError."""
+def open_enrolments(place: HubPlace) -> Iterator[EnrolmentAccess]:
+    """Open registry and authority of a hub that has run at least once. Raises CommandError."""
     from cloud.hub.enrolment.files import AuthorityFileError, load_authority
     from cloud.hub.registry.enrolments import Enrolments
 
-    with hub_of(data, config) as (settings, registry):
+    with hub_of(place) as (settings, registry):
         try:
-            authority = load_authority(data, settings.authority_files, time.time())
+            authority = load_authority(place.data, settings.authority_files, time.time())
         except AuthorityFileError as error:
-            raise FleetError(str(error), code=2) from None
+            raise CommandError(str(error), code=Exit.USAGE, error="authority-not-readable") from None
         with contextlib.closing(Enrolments(registry)) as enrolments:
             yield EnrolmentAccess(enrolments, authority, registry)
 
 
 @contextlib.contextmanager
-def open_commands(data: Path, config: Path | None) -> Iterator[CommandAccess]:
-    """Open the commands of a hub that has run at least once. Raises FleetError."""
+def open_commands(place: HubPlace) -> Iterator[CommandAccess]:
+    """Open the commands of a hub that has run at least once. Raises CommandError."""
     from cloud.hub.registry.commands import Commands
 
-    with hub_of(data, config) as (settings, registry), contextlib.closing(Commands(registry)) as commands:
+    with hub_of(place) as (settings, registry), contextlib.closing(Commands(registry)) as commands:
         yield CommandAccess(commands, settings.quotas)
 
 
 @contextlib.contextmanager
-def open_alerts(data: Path, config: Path | None) -> Iterator[Alerts]:
-    """Open the alerts of a hub that has run at least once. Raises FleetError."""
+def open_alerts(place: HubPlace) -> Iterator[Alerts]:
+    """Open the alerts of a hub that has run at least once. Raises CommandError."""
     from cloud.hub.registry.alerts import Alerts
 
-    with hub_of(data, config) as (_, registry), contextlib.closing(Alerts(registry)) as alerts:
+    with hub_of(place) as (_, registry), contextlib.closing(Alerts(registry)) as alerts:
         yield alerts
 
 
 @contextlib.contextmanager
-def hub_of(data: Path, config: Path | None) -> Iterator[tuple[HubSettings, sa.URL]]:
-    """Yield the configuration and the registry's URL. Raises FleetError, also for errors of the registry in the
+def hub_of(place: HubPlace) -> Iterator[tuple[HubSettings, sa.URL]]:
+    """Yield the configuration and the registry's URL. Raises CommandError, also for errors of the registry in the
     body."""
     from bridge.resources.errors import ConfigurationRejected
     from cloud.hub.configuration import HubSettings, load
@@ -133,27 +196,40 @@ def hub_of(data: Path, config: Path | None) -> Iterator[tuple[HubSettings, sa.UR
     from cloud.hub.registry.location import sqlite_url
     from cloud.lake.faults import RegistryError
 
+    data = place.data
     try:
-        settings = load(config) if config is not None else HubSettings()
+        settings = load(place.config) if place.config is not None else HubSettings()
         if not (data / WRITER).is_file():
-            raise FleetError(
-                f"{data} is not the data directory of a hub", f"create one: waypost hub run --data {word(data)}", code=2
+            raise CommandError(
+                f"{data} is not the data directory of a hub",
+                f"create one: waypost hub run --data {word(data)}",
+                code=Exit.USAGE,
+                error="no-data-directory",
             )
         os.umask(UMASK)
         if data.stat().st_uid != os.geteuid():
-            raise FleetError(f"{data} belongs to another user", "run this as the hub's user: sudo -u USER …", code=2)
+            raise CommandError(
+                f"{data} belongs to another user",
+                "run this as the hub's user: sudo -u USER …",
+                code=Exit.USAGE,
+                error="other-user",
+            )
         yield settings, settings.registry or sqlite_url(data / "registry.db")
     except ConfigurationRejected as rejected:
-        raise FleetError(str(rejected), code=2) from None
+        raise CommandError(str(rejected), code=Exit.USAGE, error="configuration-rejected") from None
     except RegistryError as error:
-        raise FleetError(str(error), code=3 if isinstance(error, RegistryUnreachable) else 1) from None
+        raise CommandError(
+            str(error), code=3 if isinstance(error, RegistryUnreachable) else 1, error="registry-failed"
+        ) from None
     except OSError as error:
-        raise FleetError(f"{error.filename or data}: {error.strerror}", code=2) from None
+        raise CommandError(
+            f"{error.filename or data}: {error.strerror}", code=Exit.USAGE, error="file-not-accessible"
+        ) from None
 
 
 @contextlib.contextmanager
-def open_configurations(data: Path, config: Path | None) -> Iterator[ConfigurationAccess]:
-    """Open the configurations of gateways. Raises FleetError, also for what the body refuses."""
+def open_configurations(place: HubPlace) -> Iterator[ConfigurationAccess]:
+    """Open the configurations of gateways. Raises CommandError, also for what the body refuses."""
     from bridge.desired import DesiredError
     from bridge.resources.errors import ConfigurationRejected
     from cloud.hub.desired.making import ConfigurationTables
@@ -165,21 +241,25 @@ def open_configurations(data: Path, config: Path | None) -> Iterator[Configurati
     from cloud.hub.rollout import WavesError
 
     with (
-        open_enrolments(data, config) as place,
-        contextlib.closing(open_registry(place.registry).database) as database,
+        open_enrolments(place) as opened,
+        contextlib.closing(open_registry(opened.registry).database) as database,
     ):
         try:
-            yield ConfigurationAccess(ConfigurationTables.of(database), make_signer(place.authority))
+            yield ConfigurationAccess(ConfigurationTables.of(database), make_signer(opened.authority))
         except ConfigurationRejected as rejected:
             count = len(rejected.errors)
             hint = f"{count} {'problem' if count == 1 else 'problems'}; nothing was sent"
-            raise FleetError(str(rejected), hint, code=2) from None
+            raise CommandError(str(rejected), hint, code=Exit.USAGE, error="configuration-rejected") from None
         except (DesiredError, WavesError, LabelError) as error:
-            raise FleetError(str(error), code=2) from None
+            raise CommandError(str(error), code=Exit.USAGE, error="configuration-rejected") from None
         except UnknownGateway as error:
-            raise FleetError(str(error), f"list them: waypost gateway list --data {word(data)}") from None
+            raise CommandError(
+                str(error), f"list them: waypost gateway list {place.quoted()}", error="gateway-not-found"
+            ) from None
         except RolloutError as error:
-            raise FleetError(str(error), f"list them: waypost rollout status --data {word(data)}") from None
+            raise CommandError(
+                str(error), f"list them: waypost rollout status {place.quoted()}", error="rollout-refused"
+            ) from None
 
 
 def current_user() -> str:

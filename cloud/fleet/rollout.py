@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 import click
 
@@ -18,22 +18,32 @@ from cloud.fleet.configuration import (
     require_one,
     restart_option,
     selector_option,
+    yaml_of,
 )
 from cloud.fleet.place import (
-    FleetError,
-    config_option,
+    HubPlace,
     current_user,
-    data_option,
-    json_option,
+    hub_options,
     open_configurations,
     parse_duration,
     tenant_option,
 )
 from edge.output.amounts import counted
+from edge.output.errors import CommandError, Exit
+from edge.output.listing import JsonOutput, Listing, json_option, output_option, print_listing
+from edge.output.terminal import say
 
 if TYPE_CHECKING:
     from cloud.hub.registry.rollouts import RolloutRecord
     from cloud.hub.rollout import RolloutMember
+
+ROLLOUTS: Final = Listing(
+    "rollout",
+    "id",
+    ("id", "tenant", "state", "selector", "wave", "waves", "gateways"),
+    ("why", "made_at", "made_by", "note"),
+    "no roll-out",
+)
 
 rollout_argument = click.argument("rollout_id", metavar="ID")
 
@@ -44,8 +54,7 @@ def rollout() -> None:
 
 
 @rollout.command()
-@data_option
-@config_option
+@hub_options
 @tenant_option
 @files_option
 @note_option
@@ -79,12 +88,11 @@ def rollout() -> None:
     type=click.IntRange(min=0),
     help="Halt when more gateways than this fail.",
 )
-@json_option
+@json_option("rollout")
 @gateways_or_selector
 @audited("rollout.start", "selector", "gateways")
 def start(
-    data: Path,
-    config: Path | None,
+    hub: HubPlace,
     tenant: str,
     names: Sequence[str],
     note: str,
@@ -95,7 +103,7 @@ def start(
     soak: str,
     away: str,
     failures: int,
-    as_json: bool,
+    as_json: JsonOutput | None,
     gateways: Sequence[str],
 ) -> None:
     """Start a roll-out. The hub continues it, also after a restart. Connected gateways go first.
@@ -116,68 +124,90 @@ def start(
     require_one(gateways, selector)
     confirm_s = parse_duration(confirm)
     if fault := confirm_fault(confirm_s):
-        raise FleetError(f"--confirm {confirm}: {fault}", code=2)
+        raise CommandError(f"--confirm {confirm}: {fault}", code=Exit.USAGE, error="invalid-value")
     pace = RolloutPace(parse_duration(soak), parse_duration(away), failures)
-    with open_configurations(data, config) as place:
+    if hub.client is not None:
+        query: dict[str, Any] = {
+            "gateways": ",".join(gateways) or None,
+            "selector": selector,
+            "waves": waves,
+            "failures": failures,
+        }
+        query |= {"soak": int(pace.soak_s), "away": int(pace.away_s), "confirm": int(confirm_s)}
+        query |= {"tenant": tenant or None, "why": note or None, "restart": "1" if restart else None}
+        row = hub.client.ask("rollouts", method="POST", body=yaml_of(names), **query)
+        _say([row], as_json)
+        return
+    with open_configurations(hub) as place:
         wanted = WantedConfiguration(
             tenant, "", check_resources(read(KINDS, names)), confirm_s, restart, current_user(), note
         )
         chosen = RolloutTarget(gateways, parse_selector(selector) if selector is not None else None)
         now_us = time.time_ns() // 1_000
         record = start_rollout(place.tables, wanted, chosen, waves, pace, now_us)
-        members = place.rollouts.members(record.id)
-    _say([(record, members)], as_json)
+        row = _row(record, place.rollouts.members(record.id))
+    _say([row], as_json)
 
 
 @rollout.command()
-@data_option
-@config_option
+@hub_options
 @tenant_option
-@json_option
+@output_option("rollout")
 @click.argument("rollout_id", metavar="[ID]", required=False)
-def status(data: Path, config: Path | None, tenant: str, as_json: bool, rollout_id: str | None) -> None:
+def status(hub: HubPlace, tenant: str, form: str, rollout_id: str | None) -> None:
     """Show roll-outs, or one with its gateways."""
-    with open_configurations(data, config) as place:
-        found = [each for each in place.rollouts.all(tenant) if rollout_id in (None, each.id)]
-        shown = [(each, place.rollouts.members(each.id)) for each in found]
-    if rollout_id is not None and not found:
-        raise FleetError(f"no roll-out {rollout_id} of tenant {tenant}")
-    _say(shown, as_json, each_gateway=rollout_id is not None)
+    if hub.client is not None and rollout_id is not None:
+        rows = [hub.client.ask(f"rollouts/{quote(rollout_id, safe='')}")]
+    elif hub.client is not None:
+        rows = hub.client.ask("rollouts", tenant=tenant or None)["rollouts"]
+    else:
+        with open_configurations(hub) as place:
+            found = [each for each in place.rollouts.all(tenant) if rollout_id in (None, each.id)]
+            rows = [_row(each, place.rollouts.members(each.id)) for each in found]
+    if rollout_id is not None and not rows:
+        raise CommandError(f"no roll-out {rollout_id} of tenant {tenant}", error="rollout-not-found")
+    if form == "table":
+        _say(rows, None, each_gateway=rollout_id is not None)
+    else:
+        print_listing(ROLLOUTS, rows, form)
 
 
 @rollout.command()
-@data_option
-@config_option
+@hub_options
 @rollout_argument
 @audited("rollout.pause", "rollout_id")
-def pause(data: Path, config: Path | None, rollout_id: str) -> None:
+def pause(hub: HubPlace, rollout_id: str) -> None:
     """Pause a roll-out. Nothing more is sent, and gateways that have not fetched the version do not get it."""
-    with open_configurations(data, config) as place:
+    if _stepped(hub, rollout_id, "pause"):
+        return
+    with open_configurations(hub) as place:
         place.rollouts.pause(rollout_id)
     _say_state(rollout_id, "paused")
 
 
 @rollout.command()
-@data_option
-@config_option
+@hub_options
 @rollout_argument
 @audited("rollout.resume", "rollout_id")
-def resume(data: Path, config: Path | None, rollout_id: str) -> None:
+def resume(hub: HubPlace, rollout_id: str) -> None:
     """Resume a paused or halted roll-out. It leaves out the gateways that failed."""
-    with open_configurations(data, config) as place:
+    if _stepped(hub, rollout_id, "resume"):
+        return
+    with open_configurations(hub) as place:
         place.rollouts.resume(rollout_id, time.time_ns() // 1_000)
     _say_state(rollout_id, "running")
 
 
 @rollout.command()
-@data_option
-@config_option
+@hub_options
 @rollout_argument
 @click.option("--take-back", is_flag=True, help="Send gateways with the version their previously confirmed one.")
 @audited("rollout.abort", "rollout_id")
-def abort(data: Path, config: Path | None, rollout_id: str, take_back: bool) -> None:
+def abort(hub: HubPlace, rollout_id: str, take_back: bool) -> None:
     """Abort a roll-out. Gateways keep the version they have taken, unless --take-back is given."""
-    with open_configurations(data, config) as place:
+    if not take_back and _stepped(hub, rollout_id, "abort"):
+        return
+    with open_configurations(hub) as place:
         if take_back:
             back = place.rollouts.take_back(rollout_id, current_user(), time.time_ns() // 1_000, place.sign)
         else:
@@ -187,32 +217,36 @@ def abort(data: Path, config: Path | None, rollout_id: str, take_back: bool) -> 
     _say_state(rollout_id, f"aborted{taken_back}")
 
 
-def _say(
-    shown: Sequence[tuple[RolloutRecord, Sequence[RolloutMember]]], as_json: bool, *, each_gateway: bool = False
-) -> None:
-    from cloud.hub.desired.shown import member_row, rollout_row
-    from edge.output.terminal import say, say_json
+def _stepped(hub: HubPlace, rollout_id: str, step: str) -> bool:
+    """Change the state of a roll-out over HTTP; return False for a hub on this machine."""
+    if hub.client is None:
+        return False
+    row = hub.client.ask(f"rollouts/{quote(rollout_id, safe='')}/{step}", method="POST")
+    _say_state(rollout_id, row["state"])
+    return True
 
-    rows = [rollout_row(*each) for each in shown]
+
+def _row(record: RolloutRecord, members: Sequence[RolloutMember]) -> dict[str, Any]:
+    from cloud.hub.desired.shown import member_row, rollout_row
+
+    return {**rollout_row(record, members), "members": [member_row(each) for each in members]}
+
+
+def _say(rows: Sequence[dict[str, Any]], as_json: JsonOutput | None, *, each_gateway: bool = False) -> None:
     if as_json:
-        for row, (_, members) in zip(rows, shown, strict=True):
-            row["members"] = [member_row(each) for each in members]
-        say_json(rows)
+        as_json.show(rows)
         return
     for row in rows:
         counts = ", ".join(f"{count} {phase}" for phase, count in row["gateways"].items())
         why = f": {row['why']}" if row["why"] else ""
         chosen = f"  {row['selector']}" if row["selector"] else ""
         say(f"{row['id']}  {row['state']}{chosen}  wave {row['wave']} of {row['waves']}  {counts}{why}")
-    for _, members in shown if each_gateway else ():
-        for each in members:
-            version = f"version {each.version}" if each.version is not None else ""
-            say(f"  {each.gateway}  wave {each.wave + 1}  {each.phase.value}  {version}  {each.why}".rstrip())
+        for each in row["members"] if each_gateway else ():
+            version = f"version {each['version']}" if each["version"] is not None else ""
+            say(f"  {each['gateway']}  wave {each['wave']}  {each['phase']}  {version}  {each['why']}".rstrip())
     if not rows:
         say("no roll-out")
 
 
 def _say_state(rollout_id: str, state: str) -> None:
-    from edge.output.terminal import say
-
     say(f"{rollout_id}: {state}")

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cloud.hub.usage import UsageProblem
-from cloud.hub.users_cli import user
 from cloud.place.option import PlaceOption
 from cloud.place.place import LakePlace, parse
+from edge.output.errors import CommandError, Exit
 
 if TYPE_CHECKING:
     from bridge.resources.endpoint import ListenEndpoint
@@ -25,16 +24,10 @@ AMQP_DEFAULT, HTTP_DEFAULT = "127.0.0.1:5673", "127.0.0.1:8081"
 AMQPS_DEFAULT, HTTPS_DEFAULT = "0.0.0.0:5671", "0.0.0.0:8443"
 """The registered port of AMQP over TLS, and the usual one of HTTPS without a privilege."""
 
-UNREACHABLE = 3
-"""Exit code when a server that the hub needs does not answer."""
-
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def hub() -> None:
     """Run a hub, and manage its users."""
-
-
-hub.add_command(user)
 
 
 @hub.command()
@@ -104,11 +97,13 @@ def run(
         given = [valid_host(name) for name in (*names, *settings.names)]
         lake = lake if settings.lake is None or lake is not None else parse(settings.lake)
     except (ConfigurationRejected, ValueError) as error:
-        raise UsageProblem(str(error)) from error
+        raise CommandError(str(error), error="configuration-rejected", code=Exit.USAGE) from error
     for endpoint in (amqp_endpoint, http_endpoint):
         if dev and not endpoint.loopback:
-            raise UsageProblem(
-                f"--dev accepts clients without credentials, so it listens on loopback only; {endpoint} is not loopback"
+            raise CommandError(
+                f"--dev accepts everybody without credentials, so it listens on loopback only; {endpoint} is not",
+                error="development-not-local",
+                code=Exit.USAGE,
             )
     write_to_stderr(logging.INFO)
     hide_pandas()
@@ -129,16 +124,17 @@ def run(
         finally:
             remove_endpoints(data)
     except HubError as error:
-        problem = UsageProblem(str(error))
-        problem.exit_code = UNREACHABLE if error.unreachable else problem.exit_code  # type: ignore[misc]
-        raise problem from error
+        code = Exit.UNREACHABLE if error.unreachable else Exit.USAGE
+        raise CommandError(str(error), error="hub-not-started", code=code) from error
 
 
 def _est_server(settings: HubSettings) -> EstServer | None:
     try:
         return settings.est_server
     except OSError as error:
-        raise UsageProblem(f"est: passwordFile {error.filename}: {error.strerror}") from error
+        raise CommandError(
+            f"est: passwordFile {error.filename}: {error.strerror}", error="file-not-accessible", code=Exit.USAGE
+        ) from error
 
 
 @hub.command()
@@ -153,11 +149,9 @@ def check(config_path: Path) -> None:
     try:
         lines = look(read(config_path))
     except ConfigurationRejected as error:
-        raise UsageProblem(str(error)) from error
+        raise CommandError(str(error), error="configuration-rejected", code=Exit.USAGE) from error
     except RegistryUnreachable as error:
-        problem = UsageProblem(str(error))
-        problem.exit_code = UNREACHABLE  # type: ignore[misc]
-        raise problem from error
+        raise CommandError(str(error), error="registry-failed", code=Exit.UNREACHABLE) from error
     for line in lines:
         click.echo(line)
     click.echo(f"{config_path}: no errors")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import re
 import sys
 import time
@@ -14,6 +13,8 @@ import click
 
 from cloud.place.option import PlaceOption
 from edge.output.amounts import counted
+from edge.output.errors import CommandError
+from edge.output.listing import JsonOutput, json_option
 
 if TYPE_CHECKING:
     from bridge.store_account import StoreAccount
@@ -26,15 +27,6 @@ UNEXPLAINED = 4
 """Exit code for findings."""
 
 _AGO = re.compile(r"([1-9][0-9]{0,5})([hd])")
-
-
-class ProofError(click.ClickException):
-    """The proof cannot run; `hint` is the next step."""
-
-    def __init__(self, message: str, hint: str = "", code: int = FAILED) -> None:
-        super().__init__(message)
-        self.hint = hint
-        self.exit_code = code  # type: ignore[misc]  # a class attribute in click, set on each error here
 
 
 @click.command()
@@ -54,7 +46,7 @@ class ProofError(click.ClickException):
 )
 @click.option("--since", metavar="WHEN", help="Only statements from that day on: 2026-11-22, 36h or 7d.")
 @click.option("--hours", is_flag=True, help="Print a line for each hour, not for each address.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option("proof")
 @click.option(
     "--metrics",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -66,7 +58,7 @@ def prove(
     account: Path | None,
     since: str | None,
     hours: bool,
-    as_json: bool,
+    as_json: JsonOutput | None,
     metrics: Path | None,
 ) -> None:
     """Prove that a lake has every message. The missing ones of those that its gateways accepted are named.
@@ -111,11 +103,16 @@ def prove(
             proof = judge(lake, gateway=gateway, since=_day(since), every_hour=hours)
     except LakeError as error:
         code = USAGE if isinstance(error, LakeMissing) else FAILED
-        raise ProofError(str(error), "--lake names the directory `lake` in a hub's data directory", code) from None
+        raise CommandError(
+            str(error),
+            "--lake names the directory `lake` in a hub's data directory",
+            code=code,
+            error="lake-not-readable",
+        ) from None
     if metrics is not None:
         _write(metrics, _metrics(proof, time.time()))
     if as_json:
-        click.echo(json.dumps(proof_document(proof), indent=2))
+        as_json.show([proof_document(proof)])
     else:
         _print(proof, hours=hours)
     sys.stdout.flush()
@@ -124,7 +121,7 @@ def prove(
 
 
 def _account(path: Path) -> StoreAccount:
-    """Read the account of a store. Raises `ProofError`."""
+    """Read the account of a store. Raises `CommandError`."""
     import msgspec
 
     from bridge.store_account import read_account
@@ -132,7 +129,11 @@ def _account(path: Path) -> StoreAccount:
     try:
         return read_account(path.read_bytes())
     except (OSError, msgspec.MsgspecError) as error:
-        raise ProofError(f"{path}: {error}", "create it with `waypost store account --data DIR --out FILE`") from None
+        raise CommandError(
+            f"{path}: {error}",
+            "create it with `waypost store account --data DIR --out FILE`",
+            error="account-not-readable",
+        ) from None
 
 
 def _day(since: str | None) -> datetime.date | None:
@@ -169,13 +170,13 @@ _SUMS = ("accepted", "landed", "waiting", "unexplained", "twice", "unstated")
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file atomically: a collector may read at any moment. Raises `ProofError`."""
+    """Write a file atomically: a collector may read at any moment. Raises `CommandError`."""
     part = path.with_name(f"{path.name}.new")
     try:
         part.write_text(text, encoding="utf-8")
         part.replace(path)
     except OSError as error:
-        raise ProofError(f"{path} cannot be written: {error.strerror}") from None
+        raise CommandError(f"{path} cannot be written: {error.strerror}", error="file-not-accessible") from None
 
 
 # --- text -------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from docs.generate import problems, reasons, source
+from docs.generate import errors, problems, reasons, source
 
 FILE: Final = source.ROOT / "edge/appliance/explaining/entries.json"
 
@@ -35,6 +35,8 @@ def entries() -> list[dict[str, Any]]:
     for vocabulary in reasons.VOCABULARIES:
         for code, about in reasons.members(vocabulary):
             add(code, vocabulary.title, about)
+    for error in errors.errors():
+        add(error.code, "error of a command", error.cause, error.next_step)
     for word, next_step in reasons.rejects():
         add(word, "payload that could not be read", "", next_step)
     return [{"code": code, "kind": kind, "cases": cases} for (code, kind), cases in found.items()]

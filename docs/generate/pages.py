@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from docs.generate import commands, http_api, limits, metrics, problems, reasons, resources, tables
+from docs.generate import commands, errors, http_api, limits, metrics, problems, reasons, resources, tables
 
 PLACE: Final = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "commands": commands.page,
+    "errors": errors.page,
     "gateway-resources": resources.gateway_page,
     "hub-configuration": resources.hub_page,
     "limits": limits.page,

@@ -65,7 +65,7 @@ VOCABULARIES: Final = (
         "Severities of problems", "edge/health/problems.py", "notice", "An error makes `/healthz` answer 503.",
     ),
     Vocabulary(
-        "Exit codes of commands", "edge/appliance/errors.py", 4, "Every command ends with one of them.",
+        "Exit codes of commands", "edge/output/errors.py", 4, "Every command ends with one of them.",
     ),
 )  # fmt: skip
 

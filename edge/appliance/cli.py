@@ -19,14 +19,15 @@ import click
 import msgspec
 
 from bridge.resources.endpoint import authority
-from edge.appliance.errors import CommandError, Exit
 from edge.appliance.limits import FILES_BESIDE_CONNECTIONS
 from edge.appliance.program import log_to_stderr
-from edge.appliance.running import ask, console, data_option, http_option, token_of
+from edge.appliance.running import data_option, gateway_client, http_option
 from edge.broker.listeners.endpoints import remove_endpoints, write_endpoints
 from edge.health.process import allow_files
 from edge.output.amounts import counted
-from edge.output.terminal import say_json, styled
+from edge.output.errors import CommandError, Exit
+from edge.output.listing import JsonOutput, json_option
+from edge.output.terminal import styled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -151,12 +152,17 @@ def _read_configuration(options: RunOptions) -> tuple[BrokerConfiguration, Appli
                 if not roll_back_start(options, str(error)):
                     raise
     except OptionsRefused as refused:
-        raise CommandError(str(refused), hint=refused.hint, code=Exit.USAGE) from None
+        raise CommandError(str(refused), hint=refused.hint, code=Exit.USAGE, error="configuration-rejected") from None
     except ConfigurationRejected as rejected:
         lines = "\n".join(str(error) for error in rejected.errors)
-        raise CommandError(lines, hint="nothing was started; correct the resources above", code=Exit.USAGE) from None
+        raise CommandError(
+            lines,
+            hint="nothing was started; correct the resources above",
+            code=Exit.USAGE,
+            error="configuration-rejected",
+        ) from None
     except RepositoryError as error:
-        raise CommandError(str(error)) from None
+        raise CommandError(str(error), error="configuration-not-readable") from None
 
 
 def _require_parts() -> None:
@@ -166,7 +172,7 @@ def _require_parts() -> None:
     fault = fault_of()
     if fault:
         hint = "reinstall Waypost: pip install --force-reinstall 'waypost[edge]'"
-        raise CommandError(f"a part of the gateway cannot be loaded: {fault}", hint=hint)
+        raise CommandError(f"a part of the gateway cannot be loaded: {fault}", hint=hint, error="part-missing")
 
 
 def _serve(options: RunOptions, configuration: BrokerConfiguration, applied: AppliedConfiguration) -> bool:
@@ -194,11 +200,11 @@ def _serve(options: RunOptions, configuration: BrokerConfiguration, applied: App
     except ListenError as error:
         if roll_back_start(options, str(error)):
             return False
-        raise CommandError(str(error), code=Exit.USAGE) from None
+        raise CommandError(str(error), code=Exit.USAGE, error="port-not-free") from None
     except StoreBusy as error:
-        raise CommandError(str(error), code=Exit.USAGE) from None
+        raise CommandError(str(error), code=Exit.USAGE, error="store-in-use") from None
     except (StoreError, CredentialsError) as error:
-        raise CommandError(str(error)) from None
+        raise CommandError(str(error), error="store-not-opened") from None
 
 
 def _allow_files(wanted: int) -> None:
@@ -329,38 +335,27 @@ def _bridge_plan(data: Path, before: BrokerConfiguration, after: BrokerConfigura
 @click.command()
 @data_option
 @http_option
-@click.option("--json", "as_json", is_flag=True, help="Print the complete status as JSON.")
-def status(data: Path | None, http: str | None, as_json: bool) -> None:
+@json_option("status")
+def status(data: Path | None, http: str | None, as_json: JsonOutput | None) -> None:
     """Show the status of a gateway.
 
     If the gateway requires a login, give --data and run this command as the gateway's user.
     """
-    url = f"http://{console(data, http)}/api/v1/status"
-    document = ask(url, token_of(data))
+    client = gateway_client(data, http)
+    document = client.ask("status")
     if not isinstance(document, dict) or "store" not in document:
         raise CommandError(
-            f"{url} is not the status of a gateway",
+            f"{client.url} is not a gateway",
             hint="for a hub open its console in a browser: the address after http= in its `ready` line",
+            error="answer-not-understood",
         )
     if as_json:
-        say_json(document)
+        as_json.show([document])
         return
     _print_status(document)
 
 
-def status_lines(document: dict[str, Any]) -> list[str]:
-    """Return the lines of a status without styles, as wide as the terminal."""
-    import io
-    import shutil
-
-    from rich.console import Console
-
-    text = io.StringIO()
-    _print_status(document, Console(file=text, width=shutil.get_terminal_size().columns - 2))
-    return text.getvalue().rstrip().splitlines()
-
-
-def _print_status(document: dict[str, Any], out: Console | None = None) -> None:
+def _print_status(document: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -398,7 +393,7 @@ def _print_status(document: dict[str, Any], out: Console | None = None) -> None:
         rows["advice"] = spare
     for name, value in rows.items():
         table.add_row(styled(name, "bold"), styled(value))
-    out = out or Console()
+    out = Console()
     for problem in document.get("problems", ()):
         title, style = _SEVERITIES[problem["severity"]]
         out.print(

@@ -26,6 +26,7 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
         "top": LazyCommand("edge.appliance.watching.cli:top", "Show the gateway live, on the full screen.", "edge"),
         "watch": LazyCommand("edge.appliance.watching.cli:watch", "Repeat a command, and mark changes.", "edge"),
         "events": LazyCommand("edge.appliance.watching.cli:events", "Show what happens at a gateway.", "edge"),
+        "log": LazyCommand("edge.appliance.watching.log:log", "Show the log of a gateway.", "edge"),
         "trace": LazyCommand("edge.appliance.addresses.cli:trace_address", "Explain where messages go.", "edge"),
     },
     "Gateway": {
@@ -36,6 +37,7 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
         "delete": LazyCommand("edge.appliance.resource_commands:delete", "Delete resources.", "edge"),
         "user": LazyCommand("edge.appliance.accounts.cli:user", "Manage users: devices and people.", "edge"),
         "client": LazyCommand("edge.appliance.clients.cli:client", "Show clients, and disconnect them.", "edge"),
+        "address": LazyCommand("edge.appliance.addresses.cli:address", "Show addresses with their messages.", "edge"),
         "message": LazyCommand("edge.appliance.messages.cli:message", "Send and browse messages.", "edge"),
         "store": LazyCommand("edge.appliance.store.cli:store", "Inspect and repair the store.", "edge"),
         "bridge": LazyCommand("edge.appliance.crossing.cli:bridge", "Monitor and control the bridge to a hub.", "edge"),
@@ -71,6 +73,8 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
         "context": LazyCommand(
             "edge.appliance.context_commands:context", "Choose the gateway or hub to work with.", "edge"
         ),
+        "login": LazyCommand("edge.appliance.signing_in:login", "Sign in to a gateway or hub anywhere.", "edge"),
+        "logout": LazyCommand("edge.appliance.signing_in:logout", "End the session of a context.", "edge"),
         "schema": LazyCommand("edge.appliance.resource_commands:schema", "Print the JSON schema of resources.", "edge"),
     },
 }

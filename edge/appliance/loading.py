@@ -8,8 +8,8 @@ from typing import Final
 import click
 
 from edge.appliance.commands import LazyCommand
-from edge.appliance.errors import CommandError, Exit
 from edge.appliance.program import as_called, frozen
+from edge.output.errors import CommandError, Exit
 
 PACKAGES: Final = ("bridge", "edge", "cloud", "spark", "images")
 """Import packages of Waypost: a module missing in one of them is a fault of the program, not of the installation."""
@@ -23,7 +23,9 @@ def load(name: str, entry: LazyCommand) -> click.Command:
     except ModuleNotFoundError as why:
         if why.name in PACKAGES and frozen():
             message = f"`waypost {name}` is not part of this program, which only runs a gateway"
-            raise CommandError(message, hint="use a checkout or the Python package", code=Exit.USAGE) from why
+            raise CommandError(
+                message, hint="use a checkout or the Python package", code=Exit.USAGE, error="package-missing"
+            ) from why
         missing = (why.name or "").partition(".")[0]
         if not missing or missing in PACKAGES:
             raise
@@ -31,12 +33,15 @@ def load(name: str, entry: LazyCommand) -> click.Command:
             f"`waypost {name}` needs the Python package {missing}, which is not installed",
             hint=f"install the extra that has it: pip install 'waypost[{entry.extra}]'",
             code=Exit.USAGE,
+            error="package-missing",
         ) from why
     command: click.Command = getattr(module, attribute)
-    from edge.appliance.where import give_defaults  # noqa: PLC0415 - help needs none
+    from edge.appliance.completing import give_values  # noqa: PLC0415 - help needs none
+    from edge.appliance.where import give_defaults  # noqa: PLC0415
 
     name_as_called(command)
     give_defaults(command, (name,))
+    give_values(command, (name,))
     return command
 
 

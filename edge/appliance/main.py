@@ -18,10 +18,11 @@ import click
 
 from bridge.version import VERSION
 from edge.appliance.commands import COMMANDS, COMPLETION_VARIABLE, FROM_A_CHECKOUT, HIDDEN, SECTIONS
-from edge.appliance.errors import Exit, show_error, show_json_error
 from edge.appliance.loading import load, name_as_called
 from edge.appliance.old_names import renamed
-from edge.appliance.program import log_to_stderr, program_name
+from edge.appliance.program import as_called, log_to_stderr, program_name
+from edge.output.error_codes import code_of_click
+from edge.output.errors import Exit, show_error
 from edge.output.terminal import say
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Root(click.Group):
 
             close = difflib.get_close_matches(args[0], (*COMMANDS, *FROM_A_CHECKOUT), n=1)
             meant = f"; did you mean `{close[0]}`?" if close else ""
-            raise click.UsageError(f"No such command: {args[0]}{meant}", ctx)
+            raise click.exceptions.NoSuchCommand(args[0], f"No such command: {args[0]}{meant}", ctx=ctx)
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -111,7 +112,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             args=given, prog_name=program_name(), standalone_mode=False, complete_var=COMPLETION_VARIABLE
         )
     except click.exceptions.Abort:
-        return _fail(given, "interrupted", "", 130)  # 128 + SIGINT, as shells count
+        return _fail(given, "interrupted", "", 130, "interrupted")  # 128 + SIGINT, as shells count
     except click.exceptions.NoArgsIsHelpError as why:
         say(why.format_message())
         return int(Exit.USAGE)
@@ -120,24 +121,29 @@ def run(arguments: Sequence[str] | None = None) -> int:
         usage = f"see `{context.command_path} --help`" if context is not None else ""
         if isinstance(why, click.BadParameter) and why.message.endswith("is not readable."):
             usage = "run this as its owner: sudo -u USER …"
-        return _fail(given, why.format_message(), usage, int(Exit.USAGE))
+        return _fail(given, why.format_message(), usage, int(Exit.USAGE), code_of_click(why))
     except click.ClickException as why:
-        # Commands of `cloud` and `spark` raise their own errors: show a hint when they have one.
-        return _fail(given, why.format_message(), str(getattr(why, "hint", "")), why.exit_code)
+        # Commands of `spark` and `images` raise their own errors: show a hint when they have one.
+        code = code_of_click(why)
+        return _fail(given, why.format_message(), str(getattr(why, "hint", "")), why.exit_code, code)
     except ImportError as why:
         if not hasattr(why, "hint"):  # `bridge.native.ExtensionUnusable` has one; it cannot be imported at this point
             raise
-        return _fail(given, str(why), str(why.hint), int(Exit.FAILED))
+        return _fail(given, str(why), str(why.hint), int(Exit.FAILED), "part-missing")
     return result if isinstance(result, int) else int(Exit.DONE)
 
 
-def _fail(arguments: Sequence[str], message: str, hint: str, code: int) -> int:
-    """Show an error, as JSON if the command prints JSON; return the exit code."""
+def _fail(arguments: Sequence[str], message: str, hint: str, code: int, error: str) -> int:
+    """Show an error, as JSON if the command prints JSON; return the exit status."""
+    message, hint = as_called(message), as_called(hint)
     pairs = itertools.pairwise(arguments)
     if JSON_OPTIONS.intersection(arguments) or any(pair in JSON_PAIRS for pair in pairs):
-        show_json_error(message, hint, code)
+        from edge.output.document import envelope, json  # noqa: PLC0415 - help needs none
+
+        item = {"code": error, "exit": code, "message": message, "next": hint}
+        click.echo(json(envelope("error", [item])), err=True)
     else:
-        show_error(message, hint)
+        show_error(message, hint, error=error)
     return code
 
 
@@ -156,7 +162,7 @@ def main() -> None:
         if not _stdout_fails():
             raise
         _discard_stdout()
-        show_error(f"the output cannot be written: {why.strerror}")
+        show_error(f"the output cannot be written: {why.strerror}", error="output-not-written")
         code = int(Exit.FAILED)
     sys.exit(code)
 

@@ -9,18 +9,20 @@ import sys
 import webbrowser
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import click
 
 from bridge.resources.endpoint import ListenEndpoint, authority
-from edge.appliance.errors import CommandError, Exit
 from edge.appliance.identity.own_certificate import fingerprint, lan_address
-from edge.appliance.running import ANSWER_S, ask, token_of
+from edge.appliance.running import token_of
 from edge.broker.listeners.endpoints import running_endpoints
+from edge.output.errors import CommandError, Exit
 from edge.output.terminal import say
 from edge.output.text import word
+from edge.remote.client import ConsoleClient, Login
+from edge.remote.trust import tls_context
 
 _DISPLAYS: Final = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 """Variables of which one is set where a browser can open a window, or that name the browser."""
@@ -61,7 +63,9 @@ def open_console(data: Path, draws: bool, prints: bool) -> None:
     shows = draws or prints or not any(os.environ.get(name) for name in _DISPLAYS)
     if draws and console.elsewhere is None:
         hint = "add one: spec.listeners.https of its Gateway resource, for example 0.0.0.0:8444"
-        raise CommandError("no other machine can reach this console: it has no listener for them", hint=hint)
+        raise CommandError(
+            "no other machine can reach this console: it has no listener for them", hint=hint, error="no-console"
+        )
     fragment = _fragment(console.here, data)
     url = f"{console.elsewhere if shows and console.elsewhere is not None else console.here}/{fragment}"
     if draws:
@@ -87,11 +91,13 @@ def find_console(data: Path) -> ConsoleAddresses:
     listening = running_endpoints(data)
     if listening is None:
         hint = f"start it: waypost run --data {word(data)}, or waypost hub run --data {word(data)}"
-        raise CommandError(f"no gateway or hub runs on {data}", hint=hint, code=Exit.UNREACHABLE)
+        raise CommandError(f"no gateway or hub runs on {data}", hint=hint, code=Exit.UNREACHABLE, error="not-running")
     here = [f"{scheme}://{listening[name].from_here}" for name, scheme in _CONSOLES if name in listening]
     if not here:
         hint = "add one: spec.listeners.http of its Gateway resource, or --http of `waypost run`"
-        raise CommandError(f"the gateway of {data} has no HTTP listener, and so no console", hint=hint)
+        raise CommandError(
+            f"the gateway of {data} has no HTTP listener, and so no console", hint=hint, error="no-console"
+        )
     return ConsoleAddresses(here[0], _elsewhere(listening))
 
 
@@ -105,25 +111,19 @@ def _elsewhere(listening: Mapping[str, ListenEndpoint]) -> str | None:
 
 def _fragment(url: str, data: Path) -> str:
     """Return the part of the link that signs in; empty without authentication. Raises CommandError."""
-    token = token_of(data)
-    if ask_console(f"{url}/api/v1/session", token)["open"]:
+    client = operator_client(url, data)
+    if client.ask("session")["open"]:
         return ""
-    return f"#link={ask_console(f'{url}/api/v1/session/link', token, method='POST')['code']}"
+    return f"#link={client.ask('session/link', method='POST')['code']}"
 
 
-def ask_console(url: str, token: str | None, *, method: str = "GET", answer_s: float = ANSWER_S) -> Any:
-    """Return the document at a URL of a console on this machine. Raises CommandError."""
-    context = _context() if url.startswith("https") else None
-    return ask(url, token, method=method, answer_s=answer_s, context=context)
+def operator_client(url: str, data: Path) -> ConsoleClient:
+    """Return the client of a console on this machine, with the operator token. Raises CommandError.
 
-
-def _context() -> ssl.SSLContext:
-    """Return a context that accepts any certificate: the process that holds the lock of the data directory has written
-    the address, on this machine. Plain HTTP proves as little."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
+    It accepts any certificate: the process that holds the lock of the data directory has written the address, on this
+    machine. Plain HTTP proves as little.
+    """
+    return ConsoleClient(url, Login(token_of(data)), context=tls_context(pinned=True))
 
 
 def _fingerprint(url: str) -> str:
@@ -132,7 +132,7 @@ def _fingerprint(url: str) -> str:
     try:
         pem = ssl.get_server_certificate((parts.hostname or "", parts.port or 443), timeout=5.0)
     except OSError as error:
-        raise CommandError(f"{url}: {error}", code=Exit.UNREACHABLE) from None
+        raise CommandError(f"{url}: {error}", code=Exit.UNREACHABLE, error="unreachable") from None
     return fingerprint(ssl.PEM_cert_to_DER_cert(pem))
 
 
@@ -146,5 +146,7 @@ def _draw(url: str) -> None:
     try:
         import segno  # noqa: PLC0415 - for this option only
     except ImportError:
-        raise CommandError("this needs the Python package segno, which is not installed", hint="use --print") from None
+        raise CommandError(
+            "this needs the Python package segno, which is not installed", hint="use --print", error="package-missing"
+        ) from None
     segno.make_qr(url, error="l").terminal(out=sys.stdout, compact=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from edge.appliance.errors import CommandError
 from edge.appliance.here import DataDirectory, Role, directories
 from edge.appliance.program import as_called, launcher, program_name
 from edge.output.amounts import counted, span
+from edge.output.errors import CommandError
 from edge.output.terminal import say
 from edge.output.text import line, word
 
@@ -50,16 +50,15 @@ def show_overview() -> None:
 
 
 def _ask(directory: DataDirectory) -> SeenDirectory:
-    from edge.appliance.opening import ask_console, find_console  # noqa: PLC0415 - only for what runs
-    from edge.appliance.running import token_of  # noqa: PLC0415
+    from edge.appliance.opening import find_console, operator_client  # noqa: PLC0415 - only for what runs
 
     if not directory.running:
         return SeenDirectory(directory, None)
     if not directory.readable:
         return SeenDirectory(directory, None, "this user may not read it: sudo -u waypost " + program_name())
     try:
-        url = f"{find_console(directory.path).here}/api/v1/status"
-        status = ask_console(url, token_of(directory.path), answer_s=ANSWER_S)
+        client = operator_client(find_console(directory.path).here, directory.path)
+        status = client.ask("status", answer_s=ANSWER_S)
     except CommandError as error:
         return SeenDirectory(directory, None, error.message)
     return SeenDirectory(directory, status if isinstance(status, dict) else None)

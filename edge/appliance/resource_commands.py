@@ -22,7 +22,6 @@ from bridge.resources.parse import read, to_yaml
 from bridge.resources.plan import ResourceChange
 from bridge.resources.resource import Resource, ResourceKind
 from bridge.resources.schema import suggestion
-from edge.appliance.errors import CommandError, Exit
 from edge.appliance.program import as_called
 from edge.broker.store.lock import is_held
 from edge.configuration.effective import exposure, notices
@@ -38,6 +37,8 @@ from edge.configuration.resources import (
     SystemSpec,
 )
 from edge.output.amounts import counted
+from edge.output.errors import CommandError, Exit
+from edge.output.listing import JsonOutput, Listing, json_option, print_listing
 from edge.output.terminal import say, say_json
 from edge.output.text import word
 
@@ -50,6 +51,7 @@ def _existing(_context: click.Context, _parameter: click.Parameter, data: Path) 
             f"data directory {data} not found",
             hint=f"give the directory of a gateway; `waypost apply --data {word(data)} -f FILE` creates one",
             code=Exit.USAGE,
+            error="no-data-directory",
         )
     return data
 
@@ -71,7 +73,6 @@ existing_data_option = _data_option(callback=_existing)
 files_option = click.option(
     "-f", "--filename", "names", multiple=True, metavar="FILE|DIR|-", help="YAML to read; repeatable, - is stdin."
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 class KindWord(click.ParamType[ResourceKind]):
@@ -91,18 +92,20 @@ class KindWord(click.ParamType[ResourceKind]):
         return found
 
 
+RESOURCES: Final = Listing("resource", "resource", ("kind", "name"))
+
 kind_argument = click.argument("kind", type=KindWord(), metavar="KIND")
 
 
 @click.command()
 @data_option
 @files_option
-@json_option
+@json_option("change")
 @click.option(
     "--local", is_flag=True, help="Also replace resources that the hub manages, until the hub's next version."
 )
 @click.option("--dry-run", is_flag=True, help="Check everything and show what would change; write nothing.")
-def apply(data: Path, names: Sequence[str], as_json: bool, local: bool, dry_run: bool) -> None:
+def apply(data: Path, names: Sequence[str], as_json: JsonOutput | None, local: bool, dry_run: bool) -> None:
     """Apply resources from YAML. All of them are applied, or none when anything is wrong.
 
     Resources of the same kind and name are replaced, others stay. Resources that the hub manages are refused. Stored
@@ -115,7 +118,9 @@ def apply(data: Path, names: Sequence[str], as_json: bool, local: bool, dry_run:
     with explained("applied"):
         resources = read(KINDS, names)
         if not resources:
-            raise CommandError(f"{', '.join(names)}: no resource found", hint=EMPTY, code=Exit.USAGE)
+            raise CommandError(
+                f"{', '.join(names)}: no resource found", hint=EMPTY, code=Exit.USAGE, error="no-resources"
+            )
         if dry_run:
             changes = repository.plan(resources, keep=local)
             version = repository.version
@@ -131,16 +136,25 @@ def apply(data: Path, names: Sequence[str], as_json: bool, local: bool, dry_run:
 @click.argument("kind", type=KindWord(), metavar="[KIND]", required=False)
 @click.argument("name", required=False)
 @click.option(
-    "-o", "--output", "form", type=click.Choice(["table", "yaml", "json"]), default="table", help="Form of the output."
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(["table", "yaml", "json", "csv", "name"]),
+    default="table",
+    show_default=True,
+    help="Form of the output; YAML can be applied again.",
 )
-@json_option
-def get(data: Path, kind: ResourceKind | None, name: str | None, form: str, as_json: bool) -> None:
+@json_option("resource")
+def get(data: Path, kind: ResourceKind | None, name: str | None, form: str, as_json: JsonOutput | None) -> None:
     """List applied resources. All are listed, those of a KIND, or one by NAME. YAML output can be applied again."""
     with explained("read"):
         known = Repository(data).load()
         resources = _select(known.resources, kind, name)
     if as_json or form == "json":
-        say_json([resource.document for resource in resources])
+        JsonOutput("resource").show([resource.document for resource in resources])
+    elif form in ("csv", "name"):
+        rows = [{"kind": one.kind, "name": one.name, "resource": f"{one.kind}/{one.name}"} for one in resources]
+        print_listing(RESOURCES, rows, form)
     elif form == "yaml":
         say("---\n".join(to_yaml(resource.document) for resource in resources), nl=False)
     else:
@@ -154,14 +168,14 @@ def get(data: Path, kind: ResourceKind | None, name: str | None, form: str, as_j
 @existing_data_option
 @kind_argument
 @click.argument("name")
-@json_option
-def describe(data: Path, kind: ResourceKind, name: str, as_json: bool) -> None:
+@json_option("resource")
+def describe(data: Path, kind: ResourceKind, name: str, as_json: JsonOutput | None) -> None:
     """Show one resource in full. Secrets are left out; fields that this version ignores are named."""
     with explained("read"):
         [resource] = _select(Repository(data).load().resources, kind, name)
     notes = notices([resource])
     if as_json:
-        say_json({"resource": masked(KINDS, resource.document), "notes": notes})
+        as_json.show([masked(KINDS, resource.document)], notes=notes)
         return
     say(to_yaml(masked(KINDS, resource.document)), nl=False)
     for note in notes:
@@ -171,9 +185,9 @@ def describe(data: Path, kind: ResourceKind, name: str, as_json: bool) -> None:
 @click.command()
 @data_option
 @files_option
-@json_option
+@json_option("change")
 @click.option("--exit-code", is_flag=True, help="Exit with 1 when there are differences, for scripts.")
-def diff(data: Path, names: Sequence[str], as_json: bool, exit_code: bool) -> None:
+def diff(data: Path, names: Sequence[str], as_json: JsonOutput | None, exit_code: bool) -> None:
     """Show what `apply` would change. The output is a unified diff of YAML."""
     if not names:
         raise click.UsageError("nothing to compare: -f FILE, -f DIR or -f -")
@@ -181,7 +195,7 @@ def diff(data: Path, names: Sequence[str], as_json: bool, exit_code: bool) -> No
         changes = Repository(data).plan(read(KINDS, names))
     differing = [change for change in changes if change.before != change.after]
     if as_json:
-        say_json([_change_data(change, documents=True) for change in differing])
+        as_json.show([_change_data(change, documents=True) for change in differing])
     else:
         for change in differing:
             say(unified(KINDS, change), nl=False)
@@ -192,11 +206,15 @@ def diff(data: Path, names: Sequence[str], as_json: bool, exit_code: bool) -> No
 @click.command()
 @existing_data_option
 @files_option
-@json_option
+@json_option("change")
 @click.argument("kind", type=KindWord(), metavar="[KIND]", required=False)
 @click.argument("resource_names", nargs=-1, metavar="[NAME]...")
 def delete(
-    data: Path, names: Sequence[str], as_json: bool, kind: ResourceKind | None, resource_names: Sequence[str]
+    data: Path,
+    names: Sequence[str],
+    as_json: JsonOutput | None,
+    kind: ResourceKind | None,
+    resource_names: Sequence[str],
 ) -> None:
     """Delete resources. Name them by KIND and NAME, or by a file. Stored messages are never touched."""
     if bool(names) == bool(kind) or (kind is not None and not resource_names):
@@ -211,7 +229,10 @@ def delete(
         managed = repository.load().managed
         for key in keys:
             if key not in own and "/".join(key) in managed:
-                raise CommandError(f"the hub manages {'/'.join(key)}; this gateway has none of its own to delete")
+                raise CommandError(
+                    f"the hub manages {'/'.join(key)}; this gateway has none of its own to delete",
+                    error="resource-of-hub",
+                )
             if key not in own:
                 raise _absent(*key, [name for of_kind, name in own if of_kind == key[0]])
         version, changes = repository.delete(keys)
@@ -253,9 +274,9 @@ def explained(participle: str) -> Iterator[None]:
         yield
     except ConfigurationRejected as why:
         hint = f"{counted(len(why.errors), 'problem')}; nothing was {participle}"
-        raise CommandError(f"{why}", hint=hint, code=Exit.USAGE) from why
+        raise CommandError(f"{why}", hint=hint, code=Exit.USAGE, error="configuration-rejected") from why
     except RepositoryError as why:
-        raise CommandError(str(why)) from why
+        raise CommandError(str(why), error="configuration-not-readable") from why
 
 
 def _select(resources: Sequence[Resource], kind: ResourceKind | None, name: str | None) -> list[Resource]:
@@ -269,16 +290,20 @@ def _select(resources: Sequence[Resource], kind: ResourceKind | None, name: str 
 
 
 def _absent(kind: str, name: str, others: Sequence[str]) -> CommandError:
-    return CommandError(f'{kind} "{name}" not found{suggestion(name, sorted(others)[:10])}')
+    return CommandError(f'{kind} "{name}" not found{suggestion(name, sorted(others)[:10])}', error="resource-not-found")
 
 
 def print_changes(
-    changes: Sequence[ResourceChange], version: int, as_json: bool, suffix: str = "", notes: Sequence[str] = ()
+    changes: Sequence[ResourceChange],
+    version: int,
+    as_json: JsonOutput | None,
+    suffix: str = "",
+    notes: Sequence[str] = (),
 ) -> None:
     """Print the changes, and the resulting version of the configuration."""
     if as_json:
         listed = [_change_data(change, documents=False) for change in changes]
-        say_json({"version": version, "changes": listed, "notes": list(notes)})
+        as_json.show(listed, version=version, notes=list(notes))
         return
     for change in changes:
         say(f"{change.kind}/{change.name} {change.verb}{suffix}")

@@ -1,25 +1,18 @@
-"""HTTP client for the console of a gateway on this machine. It logs in by a token of the data directory."""
+"""The console that a command talks to: a gateway on this machine, an address, or the context in use."""
 
 from __future__ import annotations
 
-import base64
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
-import msgspec
 
-from edge.appliance.errors import CommandError, Exit
 from edge.appliance.initial.defaults import HTTP
+from edge.output.errors import CommandError, Exit
 from edge.output.text import word
-
-if TYPE_CHECKING:
-    import ssl
-    from http.client import HTTPResponse
-
-ANSWER_S: Final = 5.0
-"""Time limit for an answer: a gateway on this machine that takes longer is not healthy."""
+from edge.remote import contexts
+from edge.remote.client import ConsoleClient, Login
+from edge.remote.session import client_of, parse_url
 
 data_option = click.option(
     "--data",
@@ -27,16 +20,23 @@ data_option = click.option(
     help="Data directory of the gateway. Its operator token is used to log in.",
 )
 http_option = click.option(
-    "--http", metavar="HOST:PORT", help="Address of its console.  [default: from --data, else 127.0.0.1:8080]"
+    "--http",
+    metavar="HOST:PORT|URL",
+    help="Address of its console.  [default: from --data, else of the context in use, else 127.0.0.1:8080]",
 )
 
 
-def console(data: Path | None, http: str | None) -> str:
-    """Return HOST:PORT of a gateway's console: the given one, that of the gateway on the data directory, or the
-    default. Raises CommandError."""
+def gateway_client(data: Path | None, http: str | None) -> ConsoleClient:
+    """Return the client of a gateway: of the given address, of the gateway on the data directory, of the context in
+    use, or of the default address. Raises CommandError."""
     if http is not None:
-        return _parse_console_address(http)
-    return HTTP if data is None else _console_of(data)
+        url = parse_url(http, "--http")
+        return client_of(url) if data is None else ConsoleClient(url, Login(token_of(data)))
+    used = contexts.read().used
+    if data is None and used is not None and used.url and used.role != "hub":
+        return client_of(used.url)
+    url = f"http://{HTTP if data is None else _console_of(data)}"
+    return ConsoleClient(url, Login(token_of(data)))
 
 
 def token_of(data: Path | None) -> str | None:
@@ -46,94 +46,7 @@ def token_of(data: Path | None) -> str | None:
     try:
         return None if data is None else read_token(data)
     except OperatorTokenError as error:
-        raise CommandError(str(error)) from None
-
-
-def ask(
-    url: str,
-    token: str | None,
-    *,
-    method: str = "GET",
-    body: Any = None,
-    login: tuple[str, str] | None = None,
-    answer_s: float = ANSWER_S,
-    context: ssl.SSLContext | None = None,
-) -> Any:
-    """Return the document at a URL of a gateway. `body`: document to send; `login`: user and password, instead of the
-    token; `context`: for `https`. Raises CommandError."""
-    with connect(url, token, method=method, body=body, login=login, answer_s=answer_s, context=context) as answer:
-        try:
-            return msgspec.json.decode(answer.read())
-        except (OSError, ValueError) as error:
-            raise _unreachable(url, error) from None
-
-
-def connect(
-    url: str,
-    token: str | None,
-    *,
-    method: str = "GET",
-    body: Any = None,
-    login: tuple[str, str] | None = None,
-    answer_s: float = ANSWER_S,
-    context: ssl.SSLContext | None = None,
-) -> HTTPResponse:
-    """Return the response of a gateway, with its body not yet read. Parameters as of `ask`. Raises CommandError."""
-    import urllib.error
-    import urllib.request
-
-    request = urllib.request.Request(url, method=method)  # noqa: S310 - http
-    if body is not None:
-        request.data = msgspec.json.encode(body)
-        request.add_header("Content-Type", "application/json")
-    if login is not None:
-        request.add_header("Authorization", f"Basic {base64.b64encode(':'.join(login).encode()).decode()}")
-    elif token is not None:
-        request.add_header("Authorization", f"Bearer {token}")
-    try:
-        return cast("HTTPResponse", urllib.request.urlopen(request, timeout=answer_s, context=context))  # noqa: S310
-    except urllib.error.HTTPError as refused:
-        with refused:
-            why = f"{url} answers {refused.code} {refused.reason}"
-            body = refused.read()
-        if refused.code not in (401, 403) or (login is not None and refused.code == 403):
-            raise CommandError(_error_in(body) or why) from None
-        if login is not None:
-            raise CommandError(f"user {login[0]}: {_error_in(body) or why}") from None
-        hint = "give --data with the gateway's data directory, and run this as the user the gateway runs as"
-        if token is not None:
-            hint = "another gateway answers there: --http has the address of this one, after http= in its `ready` line"
-        raise CommandError(f"{why}: the gateway requires a login", hint=hint) from None
-    except (OSError, ValueError) as error:
-        raise _unreachable(url, error) from None
-
-
-def _unreachable(url: str, error: Exception) -> CommandError:
-    """Return the error for a gateway that does not answer."""
-    reason = getattr(error, "reason", error)
-    hint = "start it, and use the address after http= in its `ready` line"
-    if isinstance(reason, TimeoutError):
-        hint = "it may be busy: try again; then see its log, and `waypost doctor`"
-    return CommandError(f"no gateway answers at {url}: {reason}", hint=hint, code=Exit.UNREACHABLE)
-
-
-def _error_in(body: bytes) -> str | None:
-    """Return the error in a gateway's response; None without one."""
-    try:
-        return msgspec.json.decode(body, type=dict[str, str]).get("error")
-    except msgspec.MsgspecError:
-        return None
-
-
-def _parse_console_address(http: str) -> str:
-    """Return HOST:PORT; the console's URL is accepted too. Raises CommandError."""
-    from bridge.resources.endpoint import ListenEndpoint
-
-    try:
-        return str(ListenEndpoint.parse(http.removeprefix("http://").rstrip("/")))
-    except ValueError as why:
-        hint = "HOST:PORT follows http= in the gateway's `ready` line"
-        raise CommandError(f"--http {http}: {why}", hint=hint, code=Exit.USAGE) from None
+        raise CommandError(str(error), error="operator-token-not-readable") from None
 
 
 def _console_of(data: Path) -> str:
@@ -149,10 +62,10 @@ def _console_of(data: Path) -> str:
         return str(listening["http"].from_here)
     if listening is not None:
         hint = "add one: spec.listeners.http of its Gateway resource, or --http of `waypost run`"
-        raise CommandError(f"the gateway of {data} has no HTTP listener, and so no console", hint=hint)
+        raise CommandError(f"the gateway of {data} has no HTTP listener, and so no console", hint, error="no-console")
     if not is_held(data) and (os.access(data / LOCK_NAME, os.R_OK) or not (data / LOCK_NAME).exists()):
         hint = f"start it: waypost run --data {word(data)}"
-        raise CommandError(f"no gateway runs on {data}", hint=hint, code=Exit.UNREACHABLE)
+        raise CommandError(f"no gateway runs on {data}", hint, code=Exit.UNREACHABLE, error="not-running")
     return _configured_console(data) or HTTP
 
 
@@ -165,5 +78,5 @@ def _configured_console(data: Path) -> str | None:
     try:
         endpoint = build_configuration(Repository(data).load().resources).endpoint("http")
     except RepositoryError as error:
-        raise CommandError(str(error)) from None
+        raise CommandError(str(error), error="configuration-not-readable") from None
     return None if endpoint is None or not endpoint.port else str(endpoint.from_here)

@@ -7,15 +7,16 @@ import platform
 import click
 
 from bridge.version import VERSION
-from edge.output.terminal import say, say_json
+from edge.output.listing import JsonOutput, json_option
+from edge.output.terminal import say
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def version(as_json: bool) -> None:
+@json_option("version")
+def version(as_json: JsonOutput | None) -> None:
     """Show the version. `--version` prints it alone."""
     found = {"waypost": VERSION, "python": platform.python_version(), "machine": platform.machine()}
     if as_json:
-        say_json({"schema": 1, "kind": "version", "items": [found]})
+        as_json.show([found])
         return
     say(f"waypost {VERSION} (Python {found['python']}, {found['machine']})")

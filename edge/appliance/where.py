@@ -1,4 +1,4 @@
-"""Default of `--data`: the context in use, else the only gateway or hub that runs here.
+"""Default of `--data`: the context in use, else the only gateway or hub that runs here. A context may be a URL instead.
 
 Commands of all packages declare `--data` without a default. They get this one when they are loaded, because only this
 package knows where gateways and hubs of a machine are.
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from edge.appliance.commands import FLEET, HIDDEN
-from edge.appliance.errors import CommandError, Exit
+from edge.output.errors import CommandError, Exit
 from edge.output.text import word
+from edge.remote import contexts
 
 if TYPE_CHECKING:
     from edge.appliance.here import DataDirectory, Role
@@ -29,6 +30,8 @@ CANDIDATES_MAX: Final = 10
 _OF_BOTH: Final = frozenset({"open"})
 _OPTIONAL: Final = frozenset({"doctor"})
 """Commands that do something else without a directory."""
+_ADDRESSES: Final = ("http", "hub")
+"""Parameters with the address of a console: a command that has one works from any machine."""
 
 
 def give_defaults(command: click.Command, words: Sequence[str]) -> None:
@@ -47,16 +50,31 @@ def give_defaults(command: click.Command, words: Sequence[str]) -> None:
 
 def _find(first: str, *, required: bool) -> str | None:
     """Return the data directory for a command that was given none; `first` is its first word. Raises CommandError."""
-    from edge.appliance import contexts, here  # noqa: PLC0415 - only for a command without --data
-
-    role = None if first in _OF_BOTH else here.Role.HUB if first in FLEET else here.Role.GATEWAY
     context = click.get_current_context(silent=True)
     if context is not None and context.resilient_parsing:
         return None  # a shell completes the line
-    if context is not None and context.params.get("http") is not None:
+    return find_data(first, context, required=required)
+
+
+def find_data(first: str, context: click.Context | None, *, required: bool) -> str | None:
+    """Return the data directory of the context in use, or of the only node that runs here. Raises CommandError."""
+    from edge.appliance import here  # noqa: PLC0415 - only for a command without --data
+
+    role = None if first in _OF_BOTH else here.Role.HUB if first in FLEET else here.Role.GATEWAY
+    if context is not None and any(context.params.get(name) is not None for name in _ADDRESSES):
         return None  # the address is another gateway's, perhaps: it must not get the token of this one
     used = contexts.read().used
-    if used is not None and (role is None or here.role_of(Path(used.data)) in (role, None)):
+    if used is not None and used.url and (role is None or used.role in ("", role.value)):
+        if not required or (context is not None and _takes_address(context.command)):
+            return None
+        hint = f"run it on that machine, or give {OPTION}; another context: waypost context use NAME"
+        raise CommandError(
+            f"the context in use is {used.url}, and this command needs a data directory",
+            hint,
+            code=Exit.USAGE,
+            error="no-data-directory",
+        )
+    if used is not None and used.data and (role is None or here.role_of(Path(used.data)) in (role, None)):
         return used.data
     found = [each for each in here.directories() if role in (None, each.role)]
     running = [each for each in found if each.running]
@@ -65,6 +83,10 @@ def _find(first: str, *, required: bool) -> str | None:
     if not required and (not running or first in _OPTIONAL):
         return None
     raise _missing(role, found, running)
+
+
+def _takes_address(command: click.Command) -> bool:
+    return any(parameter.name in _ADDRESSES for parameter in command.params)
 
 
 def _missing(role: Role | None, found: Sequence[DataDirectory], running: Sequence[DataDirectory]) -> CommandError:
@@ -76,4 +98,6 @@ def _missing(role: Role | None, found: Sequence[DataDirectory], running: Sequenc
         state = "runs" if each.running else "does not run"
         state = state if each.readable else "not readable for this user: sudo -u waypost …"
         lines.append(f"{OPTION} {word(each.path)}  ({each.role.value}, {state})")
-    return CommandError(f"Missing option '{OPTION}': {what}", hint="\n".join(lines), code=Exit.USAGE)
+    return CommandError(
+        f"Missing option '{OPTION}': {what}", hint="\n".join(lines), code=Exit.USAGE, error="no-data-directory"
+    )

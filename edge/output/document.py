@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
 _UNSAFE_IN_JSON: Final = re.compile("[\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 """Characters that JSON allows unescaped, and terminals or editors interpret."""
+
+
+SCHEMA: Final = 1
+"""Version of the envelope: keys may be added to it and to items, none is removed or changes its meaning."""
+
+
+def envelope(kind: str, items: Sequence[Any], **more: Any) -> dict[str, Any]:
+    """Return the document of all commands: `items` of a `kind`.
+
+    `more`: further keys, such as `next` (position of the page that follows), `total` and `notes`.
+    """
+    return {"schema": SCHEMA, "kind": kind, "items": items, **more}
 
 
 def json(document: Any, *, indent: int = 0) -> str:

@@ -1,33 +1,70 @@
-"""Lists of commands in the form that their option `-o` asks for.
+"""Output of commands in the form that `-o` or `--json` asks for.
 
-`json` and `yaml` have one envelope, `{"schema": 1, "kind": …, "items": […]}`: keys may be added to it and to items, and
-none is removed or changes its meaning while `schema` stays.
+Documents have one envelope, `{"schema": 1, "kind": …, "items": […]}` (`edge.output.document.envelope`). The kind of a
+command is stated at its option, so the reference has it too.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
+from edge.output.document import envelope
 from edge.output.terminal import say, say_json
 from edge.output.text import cell, line
 
-SCHEMA: Final = 1
 FORMS: Final = ("table", "wide", "name", "json", "yaml", "csv")
 
-output_option = click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice(FORMS),
-    default="table",
-    show_default=True,
-    help="Form: a table, with more columns (wide), names only, or a document.",
-)
+FC = TypeVar("FC", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class JsonOutput:
+    """Output of a command that was called with `--json`."""
+
+    kind: str
+
+    def show(self, items: Sequence[Any], **more: Any) -> None:
+        """Print items in the envelope. `more`: see `envelope`."""
+        say_json(envelope(self.kind, items, **more))
+
+    def stream(self, item: Any, kind: str = "") -> None:
+        """Print one item of a stream as one line. `kind`: of this item, if not that of the command."""
+        say_json(envelope(kind or self.kind, [item]), indent=0)
+
+
+def json_option(kind: str, *, streams: bool = False) -> Callable[[FC], FC]:
+    """Return the option `--json` of a command that prints items of a kind; its parameter is a `JsonOutput` or None."""
+
+    def made(_context: click.Context, _parameter: click.Parameter, value: bool) -> JsonOutput | None:
+        return JsonOutput(kind) if value else None
+
+    how = "one document a line" if streams else "JSON"
+    return click.option("--json", "as_json", is_flag=True, callback=made, help=f"Print {how}: items of kind `{kind}`.")
+
+
+def output_option(kind: str) -> Callable[[FC], FC]:
+    """Return the options `-o` and `--json` of a list; their parameter is the form."""
+
+    def add(function: FC) -> FC:
+        form = click.option(
+            "-o",
+            "--output",
+            "form",
+            type=click.Choice(FORMS),
+            default="table",
+            show_default=True,
+            help="Form: a table, with more columns (wide), names only, or a document.",
+        )
+        short = click.option("--json", "form", flag_value="json", help=f"The same as -o json: items of kind `{kind}`.")
+        return form(short(function))
+
+    return add
 
 
 class Listing(NamedTuple):
@@ -44,20 +81,16 @@ class Listing(NamedTuple):
     """Text in place of a table without rows."""
 
 
-def envelope(kind: str, items: Sequence[Any]) -> dict[str, Any]:
-    """Return a document in the envelope of all lists."""
-    return {"schema": SCHEMA, "kind": kind, "items": items}
-
-
-def print_listing(listing: Listing, rows: Sequence[Mapping[str, Any]], form: str) -> None:
-    """Print rows in one of `FORMS`."""
+def print_listing(listing: Listing, rows: Sequence[Mapping[str, Any]], form: str, **more: Any) -> None:
+    """Print rows in one of `FORMS`. `more`: further keys of the envelope."""
     match form:
         case "json":
-            say_json(envelope(listing.kind, rows))
+            say_json(envelope(listing.kind, rows, **more))
         case "yaml":
             import yaml  # noqa: PLC0415 - only for this form
 
-            click.echo(yaml.safe_dump(envelope(listing.kind, [dict(row) for row in rows]), sort_keys=False), nl=False)
+            document = envelope(listing.kind, [dict(row) for row in rows], **more)
+            click.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
         case "csv":
             _print_csv([*listing.columns, *listing.wide], rows)
         case "name":
@@ -71,7 +104,7 @@ def _print_csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Non
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([cell(_shown(row.get(column), "")) for column in columns] for row in rows)
+    writer.writerows([cell(line(_shown(row.get(column), ""))) for column in columns] for row in rows)
     click.echo(text.getvalue(), nl=False)
 
 

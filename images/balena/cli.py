@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
+from edge.output.listing import JsonOutput, json_option
 from images.errors import USAGE, ImageError
 from images.prompts import ask
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from images.balena.account import BalenaAccount
     from images.balena.fleet import BalenaFleet, RegisteredDevice
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 device_option = click.option("--device", metavar="NAME", help="This device alone (or the beginning of its UUID).")
 
 
@@ -63,18 +62,18 @@ def logout() -> None:
 @balena.command()
 @click.argument("fleet")
 @click.option("--tag", default="tenant", show_default=True, help="Tag of a device that names its tenant at the hub.")
-@json_option
-def devices(fleet: str, tag: str, as_json: bool) -> None:
+@json_option("device")
+def devices(fleet: str, tag: str, as_json: JsonOutput | None) -> None:
     """List the devices of a fleet. With name, tenant, release, and if they are online.
 
     \b
     Tokens for the gateways of one tenant, at the hub:
-      waypost balena devices acme/gateways --json | jq -r '.[] | select(.tenant == "acme").name'
+      waypost balena devices acme/gateways --json | jq -r '.items[] | select(.tenant == "acme").name'
     """
     found = _open_fleet(fleet).devices(tag)
     if as_json:
         keys = ("name", "uuid", "tenant", "online", "os_version", "release")
-        click.echo(json.dumps([{key: getattr(each, key) for key in keys} for each in found], indent=2))
+        as_json.show([{key: getattr(each, key) for key in keys} for each in found])
         return
     _print_table(
         ("NAME", "TENANT", "UUID", "ONLINE", "RELEASE", "OS"),
@@ -173,12 +172,12 @@ def pin(fleet: str, release: str | None, newest: bool, device: str | None) -> No
 
 @balena.command()
 @click.argument("fleet")
-@json_option
-def releases(fleet: str, as_json: bool) -> None:
+@json_option("release")
+def releases(fleet: str, as_json: JsonOutput | None) -> None:
     """List the releases of a fleet."""
     found = _open_fleet(fleet).releases()
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        as_json.show(found)
         return
     rows = [(each.get("raw_version") or "-", each["commit"], each.get("created_at") or "-") for each in found]
     _print_table(("VERSION", "COMMIT", "BUILT"), rows)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from edge.output.listing import JsonOutput, json_option
 from images import table
 from images.errors import INTEGRITY, USAGE, ImageError
 from images.options import CACHE_VARIABLE
@@ -33,7 +34,7 @@ _GIVEN = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option(
     "--list", "listing", is_flag=True, help="List the cards of this machine, and why other disks are refused."
 )
-@click.option("--json", "as_json", is_flag=True, help="With --list: print JSON.")
+@json_option("disk")
 @click.option("--config", type=_GIVEN, help="Settings (YAML, or CSV: a row for each card).")
 @click.option("--base", type=_GIVEN, help="With a CSV: settings that its rows leave out (YAML).")
 @click.option("--only", "names", metavar="NAME", multiple=True, help="Only these gateways of the CSV, in this order.")
@@ -51,7 +52,7 @@ def flash(
     img: Path | None,
     targets: tuple[Path, ...],
     listing: bool,
-    as_json: bool,
+    as_json: JsonOutput | None,
     config: Path | None,
     base: Path | None,
     names: tuple[str, ...],
@@ -104,12 +105,12 @@ def flash(
         raise ImageError("the cards are written, the labels are not", hint="the lines above name the cards")
 
 
-def _list_instead(img: Path | None, *, asked_for: bool, as_json: bool, writing: bool) -> None:
+def _list_instead(img: Path | None, *, asked_for: bool, as_json: JsonOutput | None, writing: bool) -> None:
     """List the cards if none is named. Raises ImageError if options show that writing was intended."""
     if as_json and not asked_for:
         raise ImageError("--json requires --list", code=USAGE)
     if as_json:
-        _print_json()
+        _print_json(as_json)
         return
     _list(None if asked_for else img)
     if writing and not asked_for:  # in a script, the list of cards was empty
@@ -179,13 +180,12 @@ def _check_target(target: Path, handed: VerifiedImage, *, loop: bool) -> Disk | 
     return disk
 
 
-def _print_json() -> None:
+def _print_json(as_json: JsonOutput) -> None:
     """Print the disks of this machine, with the reason against each; a card has none."""
-    from edge.output.terminal import say_json
     from images.flashing import devices
 
     listed = [(each, devices.find_refusal(each, 0)) for each in devices.hardware_disks(devices.list_disks())]
-    say_json(
+    as_json.show(
         [
             {"path": disk.path, "size": disk.size, "model": disk.model, "serial": disk.serial}
             | {"card": refused is None, "why": "" if refused is None else refused[0]}

@@ -178,7 +178,7 @@ class Scenario:
             await stage.run_waypost(f"drain-{name}", "bridge", "drain", "--http", place, within_s=PROVED_S_MAX)
         command = ("prove", "--lake", str(stage.lake), "--json")
         child = await stage.run_waypost("prove", *command, within_s=PROVED_S_MAX)
-        found = json.loads("\n".join(child.output))
+        [found] = json.loads("\n".join(child.output))["items"]
         streams = found["streams"]
         return Proved(
             accepted=sum(one["accepted"] for one in streams),

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge.appliance.errors import Exit
 from edge.appliance.main import run
 from edge.appliance.store.recovery import repair as repairing
 from edge.appliance.store.recovery.found_logs import RECOVERED
@@ -20,6 +19,7 @@ from edge.appliance.store.recovery.verification import verify
 from edge.broker.delivery.durable import Declaration
 from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.sqlite import FILE_NAME, open_store
+from edge.output.errors import Exit
 from tests.contract.store.rig import sqlite_rig
 from tests.fault.store.repairs import Lost, leftovers, messages, repaired
 from tests.support.seeds import chosen_seed

@@ -5,7 +5,6 @@ No message is lost on the way.
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import time
@@ -23,6 +22,7 @@ from images.emulator import machine
 from images.programs import run
 from images.steps import BuildSteps, default_cache
 from tests.images.emulated import BOOT_S, DATA, HOST, MARKS, Gateway
+from tests.support.command import item_in, items_in
 from tests.support.enrolled import EnrolledFleet
 from tests.support.file_server import FileServer
 from tests.support.lake import rows
@@ -97,7 +97,7 @@ class Updated(Gateway):
         print(f"{time.monotonic() - self._began:.0f} s: {what}", flush=True)
 
     def status(self) -> dict[str, Any]:
-        return dict(json.loads(self.shell("waypost", "update", "status", "--json")))
+        return dict(item_in(self.shell("waypost", "update", "status", "--json")))
 
     def install(self, file: Path) -> None:
         """Install a bundle; the gateway restarts on return."""
@@ -115,7 +115,7 @@ class Updated(Gateway):
         folder = f"http://{HOST}:{server.port}"
         resource = self.fleet.written(f"{system.version}.yaml", bundle.make_resource(system, folder))
         pace = ("--waves", "100%", "--soak", "1s", "--away", "2h")
-        [begun] = json.loads(self.fleet.fleet("rollout", "start", self.name, "-f", resource, *pace, "--json"))
+        [begun] = items_in(self.fleet.fleet("rollout", "start", self.name, "-f", resource, *pace, "--json"))
         return str(begun["id"])
 
     def wait_until_decided(self, version: str) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def test_of_two_updates_from_the_hub_one_is_kept_and_one_rolls_back(
     assert found["last"]["why"] in row["why"]
 
     def halted() -> bool:
-        [found] = json.loads(fleet.fleet("rollout", "status", rollout, "--json"))
+        [found] = items_in(fleet.fleet("rollout", "status", rollout, "--json"))
         return bool((found["state"], found["why"]) == ("halted", f"gateway {gateway.name}: {row['why']}"))
 
     wait_until(halted, timeout_s=BOOT_S, what="the roll-out halts", every_s=2)

@@ -23,7 +23,7 @@ from bridge.engine import Attached, Closed, Detached, Engine, PeerOpened
 from bridge.sasl import SaslClient
 from edge.broker.mqtt import packets
 from tests.support.amqp_client import connect_amqp, detached_with
-from tests.support.command import document_of, output_of
+from tests.support.command import document_of, items_of, output_of
 from tests.support.machines import take_all
 from tests.support.paho_client import CLOSED, PahoClient
 from tests.support.processes import Waypost, wait_until
@@ -358,7 +358,7 @@ def test_device_is_added_rotated_and_removed_while_the_gateway_runs(site: Site) 
     output_of("user", "rotate", "pump7", "--data", site.data, "--password-stdin", stdin=f"{second}\n")
     wait_until(lambda: code(second) == 0, timeout_s=WAIT_S, what="the new secret counts")
     assert code(first) == 0  # both, for the overlap
-    (row,) = [row for row in document_of("user", "list", "--data", site.data) if row["name"] == "pump7"]
+    (row,) = [row for row in items_of("user", "list", "--data", site.data) if row["name"] == "pump7"]
     assert row["allow"] == ["recv,send:pumps/%u/#"]
     assert [secret["not_after"] is None for secret in row["secrets"]] == [False, True]
     output_of("user", "rotate", "pump7", "--data", site.data, "--overlap", "0s", "--generate")

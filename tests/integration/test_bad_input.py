@@ -37,7 +37,7 @@ spec: {address: jobs, type: queue}
 def error_line(*words: str, code: int) -> str:
     """Run a command that fails with this exit code; return its one error, and the hint."""
     error = error_of(*words, code=code)
-    assert len([line for line in error.splitlines() if line.startswith("error: ")]) == 1, error
+    assert len([line for line in error.splitlines() if line.startswith("error[")]) == 1, error
     return error
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edge.appliance.main import run
+from tests.support.command import item_in, items_in
 from tests.support.paho_client import mqtt_client
 from tests.support.processes import edge, free_port, hub, landing_soon, wait_until
 
@@ -22,10 +22,11 @@ def test_bridge_is_shown_paused_and_resumed_by_commands(tmp_path: Path, capsys: 
         found = run(["bridge", *words, "--http", f"127.0.0.1:{gateway.port('http')}", "--json"])
         said = capsys.readouterr()
         assert found == code, said.err
-        return json.loads(said.out)
+        return items_in(said.out)
 
     def connector(name: str = "") -> dict[str, Any]:
-        (one,) = bridge("status")["connectors"]
+        [status] = bridge("status")
+        (one,) = status["connectors"]
         return one  # type: ignore[no-any-return]
 
     with (
@@ -57,10 +58,10 @@ def test_bridge_is_shown_paused_and_resumed_by_commands(tmp_path: Path, capsys: 
         assert "connector 'nobody' not found; configured: hub" in capsys.readouterr().err
         bridge("resume")
         wait_until(lambda: connector()["manifest_hour"] is not None, timeout_s=30, what="the hub asks for manifests")
-        drained = bridge("drain", "--timeout", "60")
+        [drained] = bridge("drain", "--timeout", "60")
         assert (drained["drained"], drained["waiting"]) == (True, 0)
         assert connector()["accepted"] == 40
         assert run(["prove", "--lake", str(tmp_path / "hub" / "lake"), "--json"]) == 0
-        proof = json.loads(capsys.readouterr().out)
+        proof = item_in(capsys.readouterr().out)
     assert [(one["accepted"], one["landed"], one["unstated"]) for one in proof["streams"]] == [(20, 20, 0)] * 2
     assert proof["complete"]

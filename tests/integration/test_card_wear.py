@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import document_of, output_of
+from tests.support.command import document_of, items_of, output_of
 from tests.support.http_client import ask, status
 from tests.support.processes import Waypost, edge, wait_until
 from tests.support.publisher import Publisher
@@ -83,7 +83,7 @@ def test_high_write_amplification_is_reported_with_the_next_step(tmp_path: Path)
         shown = output_of("status", "--http", f"127.0.0.1:{gateway.port('http')}")
         gateway.stop()
     told = output_of("store", "info", "--data", data)
-    found = document_of("doctor", "--data", data)["results"]
+    found = items_of("doctor", "--data", data)
     [worn] = [one for one in found if one["name"] == "card wear"]
     assert (worn["level"], "durability: batch:100" in worn["next_step"]) == ("warn", True)
     for text in (shown, told, worn["seen"]):

@@ -89,7 +89,7 @@ class TestRefusals:
         assert "waypost user add pump8" in shown
         assert run(["client", "refusals", "--data", data_of(gateway), "--limit", "1", "--json"]) == 0
         page = json.loads(capsys.readouterr().out)
-        assert (len(page["refusals"]), page["total"]) == (1, 2)
+        assert (len(page["items"]), page["total"]) == (1, 2)
 
     def test_an_answer_does_not_tell_an_unknown_user_from_a_wrong_password(self, gateway: Waypost) -> None:
         answers = []

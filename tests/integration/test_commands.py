@@ -17,7 +17,7 @@ from proton import Message
 from proton.utils import SendException
 
 from tests.support.amqp_client import amqp_client, detached_with
-from tests.support.command import run_waypost
+from tests.support.command import items_in, run_waypost
 from tests.support.http_client import Answer, ask
 from tests.support.http_fields import INERT
 from tests.support.paho_client import PahoClient, mqtt_client
@@ -360,10 +360,13 @@ spec: {tenantQuota: {commands: 1}}
 
 
 def command(fleet: Fleet, *words: str, code: int = 0) -> Any:
-    """Run `waypost command`; return its JSON."""
+    """Run `waypost command`; return its item, or those of `list`."""
     done = run_waypost("command", *words, "--data", str(fleet.data), "--json")
     assert done.returncode == code, done.stdout + done.stderr
-    return json.loads(done.stdout) if done.stdout else done.stderr
+    if not done.stdout:
+        return done.stderr
+    found = items_in(done.stdout)
+    return found if words[0] == "list" else found[0]
 
 
 def test_commands_are_sent_and_followed_on_the_command_line(fleet: Fleet) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import socket
 import tarfile
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from tests.support.certificates import Authority
-from tests.support.command import output_of, run_waypost
+from tests.support.command import items_in, output_of, run_waypost
 from tests.support.processes import Waypost, edge, free_port, gateway_at
 from tests.support.stores import change
 
@@ -30,7 +29,7 @@ def doctor(data: Path, *options: str) -> tuple[int, Found]:
     done = run_waypost("doctor", "--data", str(data), "--json", "--timeout=3", *options)
     assert done.stderr == ""
     found: Found = {}
-    for result in json.loads(done.stdout)["results"]:
+    for result in items_in(done.stdout):
         found.setdefault(result["name"], []).append(result)
         assert result["next_step"] or result["level"] == "ok"
     return done.returncode, found

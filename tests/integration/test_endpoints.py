@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edge.appliance.errors import Exit
 from edge.broker.listeners.endpoints import FILE_NAME
+from edge.output.errors import Exit
 from tests.support.command import document_of, error_of, output_of
 from tests.support.configured_gateway import gateway_with
 from tests.support.processes import edge

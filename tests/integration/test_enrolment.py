@@ -26,7 +26,7 @@ from edge.appliance.identity.renewal import CHECK_INTERVAL_S_MAX
 from edge.appliance.identity.request import new_key, signing_request
 from edge.appliance.identity.revocation_list import fetch
 from tests.support.clock import Clock
-from tests.support.command import run_program, run_waypost
+from tests.support.command import items_in, run_program, run_waypost
 from tests.support.enrolled import enrolling_hub, init_gateway, landed, operator_uplink, run_fleet
 from tests.support.password_device import PasswordDevice
 from tests.support.processes import free_port, gateway_at, wait_until
@@ -66,7 +66,7 @@ def test_gateway_is_enrolled_revoked_and_enrolled_again_without_loss(tmp_path: P
     found = landed(tmp_path)
     assert len({epoch for _, epoch, _ in found}) == 1
     assert [sequence for _, _, sequence in found] == list(range(40))
-    listed = json.loads(run_fleet(tmp_path, "list", "--json"))
+    listed = items_in(run_fleet(tmp_path, "list", "--json"))
     assert [(each["gateway"], each["state"]) for each in listed] == [("hall", "good")]
 
 
@@ -91,7 +91,7 @@ def test_registry_older_than_the_enrolment_accepts_the_certificate(tmp_path: Pat
     with far, near:
         wait_until(notice.exists, timeout_s=WAIT_S, what="the older copy is noticed")
         assert notice.read_text() == "CERTIFICATES\n"
-        listed = json.loads(run_fleet(tmp_path, "list", "--json"))
+        listed = items_in(run_fleet(tmp_path, "list", "--json"))
         assert [(each["gateway"], each["state"]) for each in listed] == [("hall", "good")]
         run_fleet(tmp_path, "revoke", "hall")
         wait_until(lambda: "was revoked" in (operator_uplink(near)["last_error"] or ""), timeout_s=WAIT_S, what="cut")
@@ -114,7 +114,7 @@ def forgotten(folder: Path, name: str) -> bool:
     """Forget a gateway; return False while the hub has it connected."""
     done = run_waypost("gateway", "forget", name, "--json", "--data", str(folder / "hub"))
     assert done.returncode == 0 or "is connected" in done.stderr, done.stderr
-    return done.returncode == 0 and json.loads(done.stdout)["gateway"] == name
+    return done.returncode == 0 and items_in(done.stdout)[0]["gateway"] == name
 
 
 def test_forgotten_gateway_frees_its_place_and_returns(tmp_path: Path) -> None:
@@ -137,14 +137,14 @@ def test_forgotten_gateway_frees_its_place_and_returns(tmp_path: Path) -> None:
             device.send(20)
             device.close()
             assert near.stop() == 0
-        [shown] = json.loads(run_fleet(tmp_path, "list", "--all", "--json"))
+        [shown] = items_in(run_fleet(tmp_path, "list", "--all", "--json"))
         assert (shown["gateway"], shown["state"]) == ("hall", "forgotten")
         assert init_gateway(tmp_path, url, run_fleet(tmp_path, "token", "create"), name="yard")[0] == 0
         with other:
             there = "gateway yard connected from"
             wait_until(lambda: there in (tmp_path / "hub.log").read_text(), timeout_s=WAIT_S, what="yard is there")
             assert other.stop() == 0
-        assert [each["gateway"] for each in json.loads(run_fleet(tmp_path, "list", "--json"))] == ["yard"]
+        assert [each["gateway"] for each in items_in(run_fleet(tmp_path, "list", "--json"))] == ["yard"]
         token = run_fleet(tmp_path, "token", "create", "--gateway", "hall")
         (tmp_path / "token").write_text(f"{token}\n")
         again = ("enrol", "--data", str(data), "--token-file", str(tmp_path / "token"))
@@ -210,9 +210,9 @@ def test_a_hundred_gateways_enrol_at_once(tmp_path: Path) -> None:
 
         with ThreadPoolExecutor(16) as threads:
             assert list(threads.map(come, range(100))) == [f"gw{number}" for number in range(100)]
-    listed = json.loads(run_fleet(tmp_path, "list", "--json"))
+    listed = items_in(run_fleet(tmp_path, "list", "--json"))
     assert sorted(each["gateway"] for each in listed) == sorted(f"gw{number}" for number in range(100))
-    states = {each["state"] for each in json.loads(run_fleet(tmp_path, "token", "list", "--json"))}
+    states = {each["state"] for each in items_in(run_fleet(tmp_path, "token", "list", "--json"))}
     assert states == {"spent"}
 
 
@@ -382,7 +382,7 @@ def test_stolen_key_of_the_hub_is_refused_after_revocation(tmp_path: Path) -> No
             wait_until(lambda: shown_at(port) != before, timeout_s=WAIT_S, what="another certificate")
             assert operator_uplink(gateway)["state"] == "connected"
             assert log.read_text().count("connected to waypost-hub") == 1, "a link that stands goes on"
-        listed = json.loads(run_fleet(tmp_path, "list", "--json"))
+        listed = items_in(run_fleet(tmp_path, "list", "--json"))
         assert [each["gateway"] for each in listed] == ["hall"], "the hub is no gateway"
         fetch(data, HubEnrolmentClient(ListenEndpoint("localhost", port)))
         assert running.stop() == 0

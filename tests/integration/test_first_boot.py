@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import random
 import socket
 import ssl
@@ -26,7 +25,7 @@ from edge.appliance.identity.files import GatewayIdentity
 from edge.appliance.identity.location import identity_file
 from edge.card.text import document, text_of
 from tests.support.clock import Clock
-from tests.support.command import kill_waypost, run_program, run_waypost
+from tests.support.command import item_in, kill_waypost, run_program, run_waypost
 from tests.support.enrolled import EnrolledFleet
 from tests.support.http_proxy import HttpProxy
 from tests.support.processes import Waypost, free_port, wait_until
@@ -64,7 +63,7 @@ class Machine:
     def status(self, port: int) -> dict[str, Any]:
         """Return the status of the running gateway."""
         words = ("status", "--data", str(self.data), "--http", f"127.0.0.1:{port}", "--json")
-        return dict(json.loads(self.run(*words)))
+        return dict(item_in(self.run(*words)))
 
     def run(self, *words: str, code: int = 0) -> str:
         done = run_waypost(*words)
@@ -101,7 +100,7 @@ def test_gateway_enrols_while_it_serves_and_attests_everywhere(fleet: EnrolledFl
             return machine.status(running.port("http"))
 
         wait_until(lambda: "connected" in str(status()["uplink"]), timeout_s=WAIT_S, what="its uplink", every_s=0.3)
-    shown = json.loads(fleet.fleet("show", "hall", "--json"))
+    shown = item_in(fleet.fleet("show", "hall", "--json"))
     [serial] = certificates(fleet, "hall")
     attested = shown["attestation"]
     assert (shown["state"], attested["certificate"], attested["hostname"]) == ("good", serial, "hall")
@@ -121,7 +120,7 @@ def test_gateway_enrols_while_it_serves_and_attests_everywhere(fleet: EnrolledFl
         (machine.places.root / "run/waypost-root").mkdir(parents=True, exist_ok=True)
         (machine.places.root / "run/waypost-root/sha256").write_text(build)
         machine.run(*machine.enrol("--once"))
-        assert json.loads(fleet.fleet("show", "hall", "--json"))["attestation"]["root"] == build
+        assert item_in(fleet.fleet("show", "hall", "--json"))["attestation"]["root"] == build
 
 
 def test_enrols_through_a_proxy_at_the_allowed_url(fleet: EnrolledFleet) -> None:
@@ -198,7 +197,7 @@ def test_second_card_with_the_same_settings_is_refused(fleet: EnrolledFleet) -> 
     assert "has been used" in said
     assert "waypost token create" in said
     [serial] = certificates(fleet, "twin")
-    assert json.loads(fleet.fleet("show", "twin", "--json"))["attestation"]["certificate"] == serial
+    assert item_in(fleet.fleet("show", "twin", "--json"))["attestation"]["certificate"] == serial
     assert not identity_file(second.data).exists()
 
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.support.command import error_of, output_of, run_waypost
+from tests.support.command import error_of, item_in, output_of, run_waypost
 from tests.support.lake import rows
 from tests.support.paho_client import mqtt_client
 from tests.support.processes import Waypost, free_port, hub, landing_soon, wait_until
@@ -82,7 +82,7 @@ def assert_proved(folder: Path) -> None:
 
 def proof(lake: Path, file: Path) -> dict[str, Any]:
     found = run_waypost("prove", "--lake", str(lake), "--account", str(file), "--json")
-    document: dict[str, Any] = json.loads(found.stdout)
+    document: dict[str, Any] = item_in(found.stdout)
     assert found.returncode == (0 if document["complete"] else 4)
     return document
 

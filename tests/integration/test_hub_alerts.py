@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.command import run_waypost
+from tests.support.command import item_in, run_waypost
 from tests.support.http_client import Answer, ask, document, status
 from tests.support.notified import WebhookServer
 from tests.support.processes import Waypost, edge, hub, wait_until
@@ -71,7 +71,7 @@ def test_command_line_mutes_and_tests(tmp_path: Path, webhook: WebhookServer) ->
     with hub(tmp_path) as server:
         assert alert(server, "list") == "no alerts (open)"
         words = ("--for", "4h", "--reason", "works", "--selector", "site=lyon", "--json")
-        made = json.loads(alert(server, "mute", *words))
+        made = item_in(alert(server, "mute", *words))
         assert document(server, "/api/v1/mutes")["mutes"] == [made]
         assert made["id"] in alert(server, "unmute")
         alert(server, "unmute", made["id"])

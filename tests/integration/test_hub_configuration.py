@@ -14,7 +14,7 @@ import pytest
 
 from cloud.proof.proof import prove
 from tests.support import http_client
-from tests.support.command import run_waypost
+from tests.support.command import item_in, items_in, run_waypost
 from tests.support.configured_gateway import encoded
 from tests.support.enrolled import WAIT_S, EnrolledFleet
 from tests.support.lake import rows
@@ -48,7 +48,7 @@ def address(fleet: EnrolledFleet, name: str, connector: str = "hub") -> str:
 
 def applied(fleet: EnrolledFleet, gateway: str) -> list[str]:
     """Return kind/name of the resources in force at a gateway."""
-    return [f"{each['kind']}/{each['metadata']['name']}" for each in json.loads(fleet.here(gateway, "get", "--json"))]
+    return [f"{each['kind']}/{each['metadata']['name']}" for each in items_in(fleet.here(gateway, "get", "--json"))]
 
 
 def test_configuration_that_cuts_the_uplink_is_reverted_without_loss(fleet: EnrolledFleet) -> None:
@@ -75,7 +75,7 @@ def test_configuration_that_cuts_the_uplink_is_reverted_without_loss(fleet: Enro
 
     fleet.fleet("config", "rollback", "hall", "--to", "1")
     fleet.wait_for("hall", "confirmed", 3)
-    newest, second, first = json.loads(fleet.fleet("config", "history", "hall", "--json"))
+    newest, second, first = items_in(fleet.fleet("config", "history", "hall", "--json"))
     assert (newest["note"], newest["version"]) == ("back to version 1", 3)
     assert second["failure"].startswith("rolled-back: ")
     assert (first["note"], first["failure"]) == ("first", None)
@@ -156,10 +156,10 @@ def test_roll_out_halts_at_a_gateway_that_refuses_it(fleet: EnrolledFleet) -> No
     fleet.here("g3", "apply", "-f", fleet.written("clash.yaml", clash))
     file = address(fleet, "one")
     pace = ("--waves", "1,3,100%", "--soak", "1s", "--away", "60s", "--confirm", "20s")
-    [begun] = json.loads(fleet.fleet("rollout", "start", "g*", "-f", file, *pace, "--json"))
+    [begun] = items_in(fleet.fleet("rollout", "start", "g*", "-f", file, *pace, "--json"))
 
     def status() -> dict[str, Any]:
-        [found] = json.loads(fleet.fleet("rollout", "status", begun["id"], "--json"))
+        [found] = items_in(fleet.fleet("rollout", "status", begun["id"], "--json"))
         return dict(found)
 
     wait_until(lambda: status()["state"] != "running", timeout_s=WAIT_S, what="it ends", every_s=0.5)
@@ -182,14 +182,14 @@ def test_roll_out_halts_at_a_gateway_that_refuses_it(fleet: EnrolledFleet) -> No
 def test_configurations_and_roll_outs_over_http(fleet: EnrolledFleet) -> None:
     """Rights, errors, a version as YAML, labels and selectors over HTTP."""
     nobody = ("config", "apply", "-l", "site=nowhere", "-f", address(fleet, "nobody"), "--json")
-    assert json.loads(fleet.fleet(*nobody)) == [], "it is for who gets the label later"
+    assert items_in(fleet.fleet(*nobody)) == [], "it is for who gets the label later"
     fleet.enrol("hall", "site=berlin", "ring=canary").start()
     users = {"ops": "manage:#", "eve": "view:#"}
     passwords = {}
     for name, right in users.items():
         tenant = "default" if name == "ops" else "umbrella"
         words = ("hub", "user", "add", f"{name}@{tenant}", "--data", str(fleet.folder / "hub"), "--allow", right)
-        passwords[name] = json.loads(run_waypost(*words, "--json").stdout)["password"]
+        passwords[name] = item_in(run_waypost(*words, "--json").stdout)["password"]
     ops, eve = f"ops@default:{passwords['ops']}", f"eve@umbrella:{passwords['eve']}"
     path = "/api/v1/configurations/hall"
     good = ADDRESS.format(name="one", address="one", connector="hub")
@@ -239,13 +239,13 @@ def selectors_over_http(fleet: EnrolledFleet, ops: str, eve: str) -> None:
     fleet.wait_for("hall", "confirmed", 2)
     wait_until(lambda: rollout_states(fleet, ops) == ["done"], timeout_s=WAIT_S, what="it is over", every_s=0.2)
     assert ask(fleet, two, ops, good) == (201, {"selector": "ring!=canary,site=berlin", "gateways": []})
-    [row] = json.loads(fleet.fleet("label", "hall", "ring-", "--json"))
+    [row] = items_in(fleet.fleet("label", "hall", "ring-", "--json"))
     assert row == {"gateway": "hall", "labels": {"site": "berlin"}, "version": 3}
     fleet.wait_for("hall", "confirmed", 3)
-    [listed] = json.loads(fleet.fleet("list", "-l", "site=berlin", "--json"))
+    [listed] = items_in(fleet.fleet("list", "-l", "site=berlin", "--json"))
     assert listed["labels"] == {"site": "berlin"}
-    assert json.loads(fleet.fleet("list", "-l", "ring", "--json")) == []
-    standing, first = json.loads(fleet.fleet("config", "selectors", "--json"))
+    assert items_in(fleet.fleet("list", "-l", "ring", "--json")) == []
+    standing, first = items_in(fleet.fleet("config", "selectors", "--json"))
     assert (standing["selector"], standing["made_by"]) == ("ring!=canary,site=berlin", "ops@default")
     assert first["selector"] == "site=nowhere"
     path = two + "&tenant=default"

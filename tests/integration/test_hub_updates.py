@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from edge.appliance.update.record import UpdateRecord
 from edge.appliance.update.slots import BundleInfo
 from edge.appliance.update.updating import Updater
 from edge.appliance.update.wanted import ROOT, WantedFiles
+from tests.support.command import items_in
 from tests.support.enrolled import WAIT_S, EnrolledFleet
 from tests.support.file_server import FileServer
 from tests.support.processes import Waypost, wait_until
@@ -94,7 +94,7 @@ def test_roll_out_halts_where_a_gateway_reverts_its_update(fleet: EnrolledFleet)
         told = {"url": server.url, "sha256": hashlib.sha256(CONTENT).hexdigest(), "size": len(CONTENT)}
         file = fleet.written("system.yaml", SYSTEM.format(version=NEW.version, build=NEW.build, **told))
         pace = ("--waves", "1,100%", "--soak", "1s", "--away", "5s", "--confirm", "2s")
-        [begun] = json.loads(fleet.fleet("rollout", "start", "g1", "g2", "-f", file, *pace, "--json"))
+        [begun] = items_in(fleet.fleet("rollout", "start", "g1", "g2", "-f", file, *pace, "--json"))
         row = fleet.wait_for("g1", "updating", 1)
         assert row["system"]["version"] == NEW.version
         server.cuts = [60_000]
@@ -102,7 +102,7 @@ def test_roll_out_halts_where_a_gateway_reverts_its_update(fleet: EnrolledFleet)
         assert server.asked == ["", "bytes=60000-"]
 
         def status() -> dict[str, Any]:
-            [found] = json.loads(fleet.fleet("rollout", "status", begun["id"], "--json"))
+            [found] = items_in(fleet.fleet("rollout", "status", begun["id"], "--json"))
             return dict(found)
 
         wait_until(lambda: "installing" in fleet.states()["g1"]["why"], timeout_s=WAIT_S, what="it is fetched")
@@ -119,7 +119,7 @@ def test_roll_out_halts_where_a_gateway_reverts_its_update(fleet: EnrolledFleet)
     assert status()["why"] == f"gateway g2: {row['why']}"
     for box in (first, second):
         wait_until(lambda each=box: not list(each.data.glob("update/*")), timeout_s=WAIT_S, what="nothing is left")
-    [version] = json.loads(fleet.fleet("config", "history", "g2", "--json"))
+    [version] = items_in(fleet.fleet("config", "history", "g2", "--json"))
     assert (version["confirmed_at"], version["failure"]) == (None, row["why"])
 
     fleet.fleet("rollout", "abort", begun["id"], "--take-back")

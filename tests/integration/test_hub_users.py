@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from cloud.hub.users_cli import user
+from cloud.fleet.users import user
 from edge.broker.security.credentials import CredentialFile, verify
+from tests.support.command import item_in, items_in
 
 
 def run(data: Path, *arguments: str, stdin: str | None = None) -> Result:
@@ -23,10 +23,10 @@ def opens(data: Path, name: str, password: str) -> bool:
 
 def test_a_password_is_shown_once(tmp_path: Path) -> None:
     added = run(tmp_path, "add", "reader@acme", "--allow", "recv:plant/#", "--json")
-    made = json.loads(added.stdout)
+    made = item_in(added.stdout)
     assert opens(tmp_path, "reader@acme", made["password"])
     listed = run(tmp_path, "list", "--json")
-    assert json.loads(listed.stdout) == [{"name": "reader@acme", "allow": ["recv:plant/#"]}]
+    assert items_in(listed.stdout) == [{"name": "reader@acme", "allow": ["recv:plant/#"]}]
     assert made["password"] not in listed.output
     assert run(tmp_path, "add", "reader@acme").exit_code == 1
     assert opens(tmp_path, "reader@acme", made["password"]), "the one there is stays"

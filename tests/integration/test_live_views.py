@@ -98,7 +98,7 @@ def test_top_needs_a_terminal(gateway: Waypost) -> None:
 
 
 def test_watch_marks_what_changed(gateway: Waypost) -> None:
-    words = ("watch", "status", "--data", str(gateway.data), "--count", "2", "--interval", "1.1")
+    words = ("watch", "--count", "2", "--interval", "1.1", "status", "--data", str(gateway.data))
     looks = output_of(*words).strip("\n").split("\n\n")
     assert len(looks) == 2
     assert not [line for line in looks[0].splitlines() if line.startswith("*")]

@@ -201,16 +201,16 @@ MISTAKES = (
         "a gateway that does not run",
         "status --http 127.0.0.1:{closed}",
         3,
-        ("no gateway answers at http://127.0.0.1:{closed}", "`ready` line"),
+        ("http://127.0.0.1:{closed} does not answer", "`ready` line"),
         started=True,
     ),
     Mistake(
         "a hub for a gateway",
         "status --http 127.0.0.1:{hubhttp}",
         1,
-        ("not the status of a gateway", "in a browser"),
+        ("is not a gateway", "in a browser"),
     ),
-    Mistake("MQTT's port for HTTP's", "status --http 127.0.0.1:{mqtt}", 3, ("no gateway answers", "`ready` line")),
+    Mistake("MQTT's port for HTTP's", "status --http 127.0.0.1:{mqtt}", 3, ("does not answer", "`ready` line")),
     Mistake("no port", "status --http localhost", 2, ("--http localhost", "HOST:PORT")),
     # --- devices
     Mistake(

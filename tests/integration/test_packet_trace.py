@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import socket
 import subprocess
 import threading
@@ -20,7 +19,7 @@ from edge.broker.message.mqtt_wire import read_fixed_header
 from edge.broker.mqtt import packets
 from edge.broker.tracing.limits import TRACE_EVENTS_WAITING_MAX
 from tests.support import configured_gateway as gateways
-from tests.support.command import PROGRAM, run_waypost
+from tests.support.command import PROGRAM, item_in, run_waypost
 from tests.support.http_client import ask
 from tests.support.processes import Waypost, wait_until
 from tests.support.programs import mosquitto_clients
@@ -71,7 +70,7 @@ class Trace:
     @property
     def events(self) -> list[dict[str, Any]]:
         """Return the shown events, without the first one."""
-        return [json.loads(line) for line in self.lines[1:]]
+        return [item_in(line) for line in self.lines[1:]]
 
     def named(self, name: str, **fields: Any) -> list[dict[str, Any]]:
         found = [event for event in self.events if event["name"] == name]
@@ -403,7 +402,7 @@ class TestCommand:
         for arguments in (("--data", str(gateway.data)), ("--address", "a/#/b"), ("--client", "x", "--for", "soon")):
             done = run_waypost("client", "trace", *arguments)
             assert done.returncode == 2
-            assert done.stderr.startswith("error: ")
+            assert done.stderr.startswith("error[")
 
     def test_no_gateway_runs(self, tmp_path: Path) -> None:
         done = run_waypost("client", "trace", "--data", str(tmp_path), "--client", "x")

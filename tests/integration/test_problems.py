@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
-from tests.support.command import output_of, run_waypost
+from tests.support.command import items_in, output_of, run_waypost
 from tests.support.http_client import ask, document, status
 from tests.support.processes import Waypost, free_port, wait_until
 
@@ -54,7 +53,7 @@ def test_full_queue_is_reported_everywhere(tmp_path: Path) -> None:
             'waypost_problem_since_timestamp_seconds{problem="address small"'
             in ask(gateway, "GET", "/metrics").body.decode()
         )
-        found = json.loads(waypost("doctor", "--data", data, "--json"))["results"]
+        found = items_in(waypost("doctor", "--data", data, "--json"))
         assert [one["next_step"] for one in found if one["name"] == "health"] == [problem["next_step"]]
         assert "room" not in [one["name"] for one in found], "the doctor says the same thing once"
         assert ask(gateway, "GET", "/c/small?settle=auto").status == 200

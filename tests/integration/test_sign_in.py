@@ -18,8 +18,8 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from edge.appliance.errors import Exit
 from edge.appliance.identity.own_certificate import fingerprint
+from edge.output.errors import Exit
 from tests.support.command import run_waypost
 from tests.support.processes import Waypost, edge, hub, wait_until
 

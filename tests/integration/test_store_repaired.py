@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from pathlib import Path
 
 from edge.broker.store.limits import POSITION_BITS
 from edge.broker.store.sqlite import FILE_NAME
-from tests.support.command import output_of, run_waypost
+from tests.support.command import item_in, output_of, run_waypost
 from tests.support.lake import rows
 from tests.support.paho_client import mqtt_client
 from tests.support.processes import Waypost, edge, free_port, hub, landing_soon, wait_until
@@ -49,7 +48,7 @@ def messages_in(path: Path, log: int, position: int) -> int:
 def verified(path: Path) -> tuple[int, int]:
     """Return (exit code, positions in damaged segments) of `store verify`."""
     done = run_waypost("store", "verify", "--json", "--data", str(path.parent))
-    findings = [entry for entry in json.loads(done.stdout)["findings"] if entry["code"] == "segment-damaged"]
+    findings = [entry for entry in item_in(done.stdout)["findings"] if entry["code"] == "segment-damaged"]
     return done.returncode, sum(entry["last"] + 1 - entry["first"] for entry in findings)
 
 

@@ -69,8 +69,26 @@ def output_of(
 
 
 def document_of(*words: str, stdin: str = "", environment: Mapping[str, str] | None = None) -> Any:
-    """Run a command line with ``--json`` that succeeds; return the printed document."""
-    return json.loads(output_of(*words, "--json", stdin=stdin, environment=environment))
+    """Run a command line with ``--json`` that succeeds; return the only item that it prints."""
+    return item_in(output_of(*words, "--json", stdin=stdin, environment=environment))
+
+
+def items_of(*words: str, stdin: str = "", environment: Mapping[str, str] | None = None) -> list[Any]:
+    """Run a command line with ``--json`` that succeeds; return the items that it prints."""
+    return items_in(output_of(*words, "--json", stdin=stdin, environment=environment))
+
+
+def items_in(text: str) -> list[Any]:
+    """Return the items of a document that a command printed."""
+    document = json.loads(text)
+    assert (document["schema"], bool(document["kind"])) == (1, True), text
+    return list(document["items"])
+
+
+def item_in(text: str) -> Any:
+    """Return the only item of a document that a command printed."""
+    [item] = items_in(text)
+    return item
 
 
 def error_of(*words: str, code: int, stdin: str = "", environment: Mapping[str, str] | None = None) -> str:

@@ -15,14 +15,19 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from bridge.version import VERSION
+from docs.generate import errors
 from edge.appliance import main, program
 from edge.appliance.commands import COMMANDS, HIDDEN, SECTIONS, LazyCommand
-from edge.appliance.errors import CommandError, Exit
 from edge.appliance.main import load, run
 from edge.appliance.old_names import GONE_IN, RENAMED
 from edge.output import logs
+from edge.output.document import envelope
+from edge.output.document import json as json_document
+from edge.output.errors import CommandError, Exit
+from edge.output.listing import JsonOutput, Listing, print_listing
 from launcher.package_sets import PackageSet, sets_of
 from tests.support.command import run_waypost
 
@@ -69,7 +74,7 @@ def test_unwritable_output_is_an_error_of_one_line(command: str, unbuffered: str
             cwd=ROOT, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
         )  # fmt: skip
     assert done.returncode == Exit.FAILED
-    assert done.stderr == f"error: the output cannot be written: {os.strerror(errno.ENOSPC)}\n"
+    assert done.stderr == f"error[output-not-written]: the output cannot be written: {os.strerror(errno.ENOSPC)}\n"
 
 
 def test_closed_output_is_no_error() -> None:
@@ -165,7 +170,7 @@ def test_missing_folder_or_file_is_a_usage_error(
     for call in calls:
         code = run(call)
         err = capsys.readouterr().err
-        if code != Exit.USAGE or "not there" not in err or not err.startswith("error: "):
+        if code != Exit.USAGE or "not there" not in err or not err.startswith("error["):
             wrong.append((" ".join(call), code, err))
     assert not wrong
     assert os.listdir(tmp_path) == ["there"]
@@ -223,7 +228,7 @@ def test_unknown_words_are_a_usage_error(arguments: list[str], capsys: pytest.Ca
     assert run(arguments) == Exit.USAGE
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("error: No such ")
+    assert re.match(r"error\[unknown-(command|option)\]: No such ", err)
     assert "--help`" in err.splitlines()[-1]
 
 
@@ -240,7 +245,7 @@ def test_missing_c_extension_is_an_error_of_one_line(tmp_path: Path, command: st
     )
     assert (done.returncode, done.stdout) == (Exit.FAILED, "")
     first, second = done.stderr.splitlines()
-    assert first.startswith("error: the C extension bridge._native is missing")
+    assert first.startswith("error[part-missing]: the C extension bridge._native is missing")
     assert "hatch_build.py" in second
 
 
@@ -256,7 +261,7 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.delattr("bridge.resources.parse", raising=False)
     assert run(["get"]) == Exit.USAGE
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "error: `waypost get` needs the Python package yaml, which is not installed"
+    assert lines[0] == "error[package-missing]: `waypost get` needs the Python package yaml, which is not installed"
     assert "pip install 'waypost[edge]'" in lines[1]
 
 
@@ -282,14 +287,14 @@ class TestErrors:
     """Every user error has one form on stderr, and its exit code."""
 
     def test_command_error_is_shown(self, failing: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
-        failing.append(CommandError("no", hint="do this\nthen that", code=Exit.UNREACHABLE))
+        failing.append(CommandError("no", hint="do this\nthen that", error="unreachable", code=Exit.UNREACHABLE))
         assert run(["get"]) == 3
-        assert capsys.readouterr().err == "error: no\n  do this\n  then that\n"
+        assert capsys.readouterr().err == "error[unreachable]: no\n  do this\n  then that\n"
 
     def test_error_of_click_is_shown(self, failing: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
         failing.append(click.ClickException("no"))
         assert run(["get"]) == 1
-        assert capsys.readouterr().err == "error: no\n"
+        assert capsys.readouterr().err == "error[failed]: no\n"
 
     @pytest.mark.parametrize("options", [["--json"], ["-o", "json"]])
     def test_error_is_json_where_the_output_is(self, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,14 +303,43 @@ class TestErrors:
         document = json.loads(err)
         assert (out, document["schema"], document["kind"]) == ("", 1, "error")
         [item] = document["items"]
-        assert item["exit"] == Exit.USAGE
+        assert (item["code"], item["exit"]) == ("no-data-directory", Exit.USAGE)
         assert item["message"] == "data directory /nowhere not found"
         assert "waypost apply --data /nowhere" in item["next"]
+
+    @pytest.mark.parametrize(
+        ("words", "code"),
+        [
+            ("nope", "unknown-command"),
+            ("get --nope", "unknown-option"),
+            ("trace", "missing-parameter"),
+            ("client list --limit none", "invalid-value"),
+            ("apply --data .", "wrong-usage"),
+            ("context use nowhere", "context-not-found"),
+            ("explain nothing-of-that-kind", "code-not-found"),
+        ],
+    )
+    def test_error_has_a_code(
+        self, words: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+        assert run(words.split()) == Exit.USAGE
+        assert capsys.readouterr().err.startswith(f"error[{code}]: ")
+        assert run(["explain", code]) == Exit.DONE
+        assert capsys.readouterr().out.startswith(f"{code}  (error of a command)\n")
+
+    def test_every_code_has_an_entry_and_every_entry_a_use(self) -> None:
+        raised, known = errors.raised(), {each.code for each in errors.errors()}
+        assert not {code: places for code, places in raised.items() if code not in known}
+        code_of_product = "".join(
+            path.read_text() for folder in errors.FOLDERS for path in (ROOT / folder).rglob("*.py")
+        )
+        assert not [code for code in known if f'"{code}"' not in code_of_product]
 
     def test_interrupt_ends_quietly(self, failing: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
         failing.append(KeyboardInterrupt())
         assert run(["get"]) == 130
-        assert capsys.readouterr().err.strip() == "error: interrupted"
+        assert capsys.readouterr().err.strip() == "error[interrupted]: interrupted"
 
     def test_internal_error_keeps_its_traceback(self, failing: list[BaseException]) -> None:
         failing.append(ZeroDivisionError())
@@ -313,8 +347,8 @@ class TestErrors:
             run(["get"])
 
     def test_error_is_the_same_without_the_root_command(self, capsys: pytest.CaptureFixture[str]) -> None:
-        CommandError("no", hint="do this").show()
-        assert capsys.readouterr().err == "error: no\n  do this\n"
+        CommandError("no", hint="do this", error="failed").show()
+        assert capsys.readouterr().err == "error[failed]: no\n  do this\n"
 
 
 @pytest.mark.parametrize(
@@ -534,3 +568,62 @@ class TestAsCalled:
     def test_other_text_is_unchanged(self) -> None:
         text = "sudo -u waypost sh; user waypost may not read it; /opt/waypost edge"
         assert program.as_called(text) == text
+
+
+class TestDocuments:
+    """Every command with `--json` prints the one envelope."""
+
+    APART = frozenset({
+        "lake run", "lake rebuild", "lake detect", "lake query", "lake replay", "lake schema list", "report",
+    })  # fmt: skip
+    """Commands on a lake: their rows and figures are those of the tables."""
+
+    def test_kind_of_items_is_stated_at_the_option(self) -> None:
+        found = {}
+        for words, command in every_command():
+            for parameter in command.params:
+                if isinstance(parameter, click.Option) and "--json" in parameter.opts and words not in self.APART:
+                    found[words] = re.findall(r"items of kind `([a-z-]+)`", parameter.help or "")
+        assert len(found) > 60
+        assert not [words for words, kinds in found.items() if len(kinds) != 1]
+
+    def test_documents_are_printed_in_one_place(self) -> None:
+        """No command prints JSON by other means, except schemas."""
+        apart = {"edge/output/listing.py", "edge/output/terminal.py"}
+        schemas = {"edge/appliance/resource_commands.py", "cloud/hub/cli.py", "images/card/cli.py"}
+        found = set()
+        for folder in ("edge", "cloud", "images"):
+            for path in (ROOT / folder).rglob("*.py"):
+                text = path.read_text()
+                if re.search(r"\bsay_json\(|echo\((?:msgspec\.)?json\.", text):
+                    found.add(str(path.relative_to(ROOT)))
+        assert found == apart | schemas
+
+    def test_list_has_all_forms(self) -> None:
+        apart = ("lake", "image")
+        lists = [words for words, _ in every_command() if words.split()[-1] == "list" and words.split()[0] not in apart]
+        commands = dict(every_command())
+        assert not [words for words in lists if "--output" not in options_of(commands[words])]
+
+    @pytest.mark.parametrize("form", ["table", "wide", "name", "json", "yaml", "csv"])
+    def test_forms_of_a_list(self, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+        listing = Listing("pump", "name", ("name", "labels"), ("since_s",), "no pumps")
+        rows = [{"name": "p\x1b7", "labels": {"site": "lyon"}, "since_s": 3}]
+        print_listing(listing, rows, form, next=None)
+        out = capsys.readouterr().out
+        assert "\x1b" not in out
+        assert (
+            out
+            == {
+                "table": "NAME    LABELS\np\\x1b7  site=lyon\n",
+                "wide": "NAME    LABELS     SINCE S\np\\x1b7  site=lyon  3\n",
+                "name": "p\\x1b7\n",
+                "json": json_document(envelope("pump", rows, next=None), indent=2) + "\n",
+                "yaml": yaml.safe_dump(envelope("pump", rows, next=None), sort_keys=False),
+                "csv": "name,labels,since_s\np\\x1b7,site=lyon,3\n",
+            }[form]
+        )
+
+    def test_stream_has_one_document_a_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        JsonOutput("event").stream({"a": 1})
+        assert capsys.readouterr().out == '{"schema":1,"kind":"event","items":[{"a":1}]}\n'

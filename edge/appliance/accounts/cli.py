@@ -9,14 +9,13 @@ import datetime
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 from click.decorators import FC
 
 from bridge.resources import values
 from edge.appliance.accounts.profiles import PROFILES
-from edge.appliance.errors import CommandError, Exit
 from edge.appliance.program import as_called
 from edge.broker.model.authorization import AccessRule
 from edge.broker.security import rights
@@ -38,11 +37,15 @@ from edge.broker.security.user_changes import (
     rotate_secret,
 )
 from edge.output.amounts import counted
+from edge.output.errors import CommandError, Exit
+from edge.output.listing import JsonOutput, Listing, json_option, output_option, print_listing
 from edge.output.password import read_password
-from edge.output.terminal import say, say_json
+from edge.output.terminal import say
 from edge.output.text import word
 
 T = TypeVar("T")
+
+USERS: Final = Listing("user", "name", ("name", "origin", "allow"), ("secrets",), "no users")
 
 
 def _data(function: FC) -> FC:
@@ -52,10 +55,6 @@ def _data(function: FC) -> FC:
         required=True,
         help="Data directory of the gateway, running or not.",
     )(function)
-
-
-def _as_json(function: FC) -> FC:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
 def _password(function: FC) -> FC:
@@ -84,7 +83,7 @@ def _allow(function: FC) -> FC:
 @_password
 @click.option("--profile", type=click.Choice(list(PROFILES)), help="Usual rights, in addition to --allow.")
 @_allow
-@_as_json
+@json_option("user")
 def add(
     name: str,
     data: Path,
@@ -92,7 +91,7 @@ def add(
     generate: bool,
     profile: str | None,
     allowed: tuple[str, ...],
-    as_json: bool,
+    as_json: JsonOutput | None,
 ) -> None:
     """Add a user: a device or a person. It has the rights of --profile and --allow, and no others.
 
@@ -113,7 +112,7 @@ def add(
         _with_file(data, lambda file: add_user(file, name, rules, password))
     except UserExists as why:
         step = f"its rights: waypost user allow {of}\na new password: waypost user rotate {of}"
-        raise CommandError(str(why), hint=step) from None
+        raise CommandError(str(why), hint=step, error="user-exists") from None
     _report(f"{name}: added", {"name": name, "allow": rights.format_rights(rules)}, made, as_json)
     if not rules:
         step = as_called(f"waypost user allow {of} --allow {word(f'send:plant/{name}/#')}")
@@ -122,13 +121,15 @@ def add(
 
 @click.command("list")
 @_data
-@_as_json
-def list_users(data: Path, as_json: bool) -> None:
+@output_option("user")
+def list_users(data: Path, form: str) -> None:
     """List users with their rights. Passwords are stored as hashes and cannot be shown."""
     users = list(_with_file(data, lambda file: file.load()).users.values())
     rows = [_described(user) for user in users]
-    if as_json:
-        say_json(rows)
+    if form != "table":
+        print_listing(
+            USERS, [{**row, "secrets": len(row["secrets"])} if form in ("wide", "csv") else row for row in rows], form
+        )
         return
     for row in rows:
         secret_words = ", ".join(_secret_words(secret) for secret in row["secrets"]) or "no secret"
@@ -142,8 +143,8 @@ def list_users(data: Path, as_json: bool) -> None:
 @_data
 @_allow
 @click.option("--add", "adds", is_flag=True, help="Keep the other rights of the user.")
-@_as_json
-def allow(name: str, data: Path, allowed: tuple[str, ...], adds: bool, as_json: bool) -> None:
+@json_option("user")
+def allow(name: str, data: Path, allowed: tuple[str, ...], adds: bool, as_json: JsonOutput | None) -> None:
     """Replace the rights of a user, or add to them. Its connections are closed; it reconnects with the new rights.
 
     \b
@@ -158,8 +159,8 @@ def allow(name: str, data: Path, allowed: tuple[str, ...], adds: bool, as_json: 
 @click.command()
 @click.argument("name")
 @_data
-@_as_json
-def remove(name: str, data: Path, as_json: bool) -> None:
+@json_option("user")
+def remove(name: str, data: Path, as_json: JsonOutput | None) -> None:
     """Remove a user. Its connections are closed, and it can no longer log in."""
     _with_file(data, lambda file: remove_user(file, name))
     _report(f"{name}: removed", {"name": name}, None, as_json)
@@ -173,16 +174,16 @@ def remove(name: str, data: Path, as_json: bool) -> None:
     "--overlap", default="1h", show_default=True, help="Time for which the old secrets stay valid: 0s, 90s, 1h, 7d."
 )
 @click.option("--start-in", default="0s", show_default=True, help="Time until the new secret becomes valid.")
-@_as_json
+@json_option("user")
 def rotate(
-    name: str, data: Path, password_stdin: bool, generate: bool, overlap: str, start_in: str, as_json: bool
+    name: str, data: Path, password_stdin: bool, generate: bool, overlap: str, start_in: str, as_json: JsonOutput | None
 ) -> None:
     """Give a user a new secret. The old ones stay valid for an overlap, so that no device is locked out."""
     now = time.time()
     try:
         overlap_s, start_s = values.duration(overlap), values.duration(start_in)
     except ValueError as why:
-        raise CommandError(str(why), code=Exit.USAGE) from None
+        raise CommandError(str(why), code=Exit.USAGE, error="invalid-right") from None
     password, made = _secret(password_stdin, generate)
     ends, not_before = now + start_s + overlap_s, now + start_s if start_s else 0.0
     _with_file(data, lambda file: rotate_secret(file, name, password, ends_at_s=ends, not_before=not_before))
@@ -207,19 +208,22 @@ def _with_file(data: Path, use: Callable[[CredentialFile], T]) -> T:
             f"data directory {data} not found",
             hint=f"give the directory of a gateway, or create one: waypost init --data {word(data)}",
             code=Exit.USAGE,
+            error="no-data-directory",
         )
     try:
         with CredentialFile.open(data) as file:
             return use(file)
     except UserNotFound as error:
-        raise CommandError(str(error), hint=f"list the users: waypost user list --data {word(data)}") from None
+        raise CommandError(
+            str(error), hint=f"list the users: waypost user list --data {word(data)}", error="user-not-found"
+        ) from None
     except UserByResource as error:
-        raise CommandError(str(error), hint="change that with `waypost apply`") from None
+        raise CommandError(str(error), hint="change that with `waypost apply`", error="user-of-configuration") from None
     except CredentialsDamaged as error:
         step = "move it away and add the devices again: waypost user add; it holds no messages"
-        raise CommandError(str(error), hint=step, code=Exit.INTEGRITY) from None
+        raise CommandError(str(error), hint=step, code=Exit.INTEGRITY, error="users-damaged") from None
     except CredentialsError as error:
-        raise CommandError(str(error)) from None
+        raise CommandError(str(error), error="users-not-changed") from None
 
 
 def _secret(password_stdin: bool, generate: bool) -> tuple[str, str | None]:
@@ -232,10 +236,14 @@ def _secret(password_stdin: bool, generate: bool) -> tuple[str, str | None]:
     try:
         password = read_password()
     except UnicodeDecodeError:
-        raise CommandError("the password on standard input is not UTF-8", code=Exit.USAGE) from None
+        raise CommandError(
+            "the password on standard input is not UTF-8", code=Exit.USAGE, error="no-password"
+        ) from None
     if not password:
         step = "write one line to it, or omit --password-stdin to generate a password"
-        raise CommandError("no password on standard input: it is empty", hint=step, code=Exit.USAGE)
+        raise CommandError(
+            "no password on standard input: it is empty", hint=step, code=Exit.USAGE, error="no-password"
+        )
     return password, None
 
 
@@ -265,10 +273,10 @@ def _moment(utc_s: float) -> str:
     return datetime.datetime.fromtimestamp(utc_s, datetime.UTC).isoformat(timespec="seconds")
 
 
-def _report(text: str, document: dict[str, Any], password: str | None, as_json: bool) -> None:
+def _report(text: str, document: dict[str, Any], password: str | None, as_json: JsonOutput | None) -> None:
     """Print the result. A generated password is shown only this once."""
     if as_json:
-        say_json(document if password is None else {**document, "password": password}, indent=0)
+        as_json.show([document if password is None else {**document, "password": password}])
         return
     say(text)
     if password is not None:

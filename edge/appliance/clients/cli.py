@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import quote, urlencode
+from typing import Final
+from urllib.parse import quote
 
 import click
 import msgspec
@@ -16,14 +16,26 @@ from edge.appliance.clients.documents import (
     ClientPage,
     RefusalPage,
 )
-from edge.appliance.errors import CommandError
-from edge.appliance.resource_commands import json_option
-from edge.appliance.running import ask, console, data_option, http_option, token_of
+from edge.appliance.running import data_option, gateway_client, http_option
 from edge.appliance.trace.cli import trace
 from edge.broker.http.limits import PAGE, PAGE_MAX
-from edge.output.terminal import say, say_json
+from edge.output.listing import JsonOutput, Listing, json_option, output_option, print_listing
+from edge.output.terminal import say
 
-T = TypeVar("T")
+CLIENTS: Final = Listing(
+    "client",
+    "name",
+    ("name", "user", "state", "protocol", "in", "out", "queued", "last_at"),
+    ("remote", "tls", "subscriptions", "in_flight", "connected_at", "id"),
+    "no client matches",
+)
+REFUSALS: Final = Listing(
+    "refusal",
+    "client",
+    ("reason", "user", "client", "remote", "address", "count", "last_at"),
+    ("what", "next_step"),
+    "no client was refused since the start of the gateway",
+)
 
 limit_option = click.option(
     "--limit", type=click.IntRange(1, PAGE_MAX), default=PAGE, show_default=True, help="Most entries to show."
@@ -58,7 +70,7 @@ def client() -> None:
 @after_option
 @data_option
 @http_option
-@json_option
+@output_option("client")
 def list_clients(
     state: str,
     text: str | None,
@@ -67,7 +79,7 @@ def list_clients(
     after: str | None,
     data: Path | None,
     http: str | None,
-    as_json: bool,
+    form: str,
 ) -> None:
     """List clients. They are MQTT sessions, AMQP connections, and HTTP devices that wait for a message.
 
@@ -86,19 +98,21 @@ def list_clients(
     """
     from edge.appliance.clients.printing import show_clients
 
-    page = _get(data, http, "clients", ClientPage, state=state, q=text, sort=sort, limit=limit, after=after)
-    if as_json:
-        say_json(msgspec.to_builtins(page))
-    else:
+    page = gateway_client(data, http).read(
+        ClientPage, "clients", state=state, q=text, sort=sort, limit=limit, after=after
+    )
+    if form == "table":
         show_clients(page, time.time())
+    else:
+        print_listing(CLIENTS, msgspec.to_builtins(page.clients), form, next=page.next, total=page.total)
 
 
 @client.command()
 @click.argument("name")
 @data_option
 @http_option
-@json_option
-def show(name: str, data: Path | None, http: str | None, as_json: bool) -> None:
+@json_option("client")
+def show(name: str, data: Path | None, http: str | None, as_json: JsonOutput | None) -> None:
     """Show one client. With subscriptions, rights and latest refusals. NAME: its name or id in `client list`.
 
     \b
@@ -106,9 +120,9 @@ def show(name: str, data: Path | None, http: str | None, as_json: bool) -> None:
     """
     from edge.appliance.clients.printing import show_client
 
-    detail = _get(data, http, f"clients/{quote(name, safe='')}", ClientDetail)
+    detail = gateway_client(data, http).read(ClientDetail, f"clients/{quote(name, safe='')}")
     if as_json:
-        say_json(msgspec.to_builtins(detail))
+        as_json.show([detail])
     else:
         show_client(detail, time.time())
 
@@ -118,8 +132,8 @@ def show(name: str, data: Path | None, http: str | None, as_json: bool) -> None:
 @click.option("--end-session", is_flag=True, help="End its MQTT session too, with subscriptions and their messages.")
 @data_option
 @http_option
-@json_option
-def disconnect(name: str, end_session: bool, data: Path | None, http: str | None, as_json: bool) -> None:
+@json_option("disconnection")
+def disconnect(name: str, end_session: bool, data: Path | None, http: str | None, as_json: JsonOutput | None) -> None:
     """Close the connection of a client. Most clients connect again at once. NAME: its name or id in `client list`.
 
     An MQTT 5 client is told that an administrator did it, an AMQP client gets `amqp:connection:forced`. A client that
@@ -130,10 +144,10 @@ def disconnect(name: str, end_session: bool, data: Path | None, http: str | None
       waypost client disconnect pump7 --data ./gw1 --end-session
     """
     session = "end" if end_session else "keep"
-    document = _call(data, http, f"clients/{quote(name, safe='')}", "DELETE", session=session)
-    done = _read(ClientDisconnection, document)
+    client = gateway_client(data, http)
+    done = client.read(ClientDisconnection, f"clients/{quote(name, safe='')}", method="DELETE", session=session)
     if as_json:
-        say_json(msgspec.to_builtins(done))
+        as_json.show([done])
         return
     say(f"{name}: {'disconnected' if done.disconnected else 'was not connected'}")
     if done.session_ended:
@@ -151,10 +165,8 @@ client.add_command(trace)
 @after_option
 @data_option
 @http_option
-@json_option
-def refusals(
-    text: str | None, limit: int, after: str | None, data: Path | None, http: str | None, as_json: bool
-) -> None:
+@output_option("refusal")
+def refusals(text: str | None, limit: int, after: str | None, data: Path | None, http: str | None, form: str) -> None:
     """Show refused clients, and why. Each has a next step; the latest is first.
 
     \b
@@ -168,27 +180,8 @@ def refusals(
     """
     from edge.appliance.clients.printing import show_refusals
 
-    page = _get(data, http, "refusals", RefusalPage, q=text, limit=limit, after=after)
-    if as_json:
-        say_json(msgspec.to_builtins(page))
-    else:
+    page = gateway_client(data, http).read(RefusalPage, "refusals", q=text, limit=limit, after=after)
+    if form == "table":
         show_refusals(page, time.time())
-
-
-def _get(data: Path | None, http: str | None, path: str, kind: type[T], **query: str | int | None) -> T:
-    """Return the document of a route. Raises CommandError."""
-    return _read(kind, _call(data, http, path, "GET", **query))
-
-
-def _call(data: Path | None, http: str | None, path: str, method: str, **query: str | int | None) -> Any:
-    given = {name: value for name, value in query.items() if value is not None}
-    url = f"http://{console(data, http)}/api/v1/{path}"
-    return ask(f"{url}?{urlencode(given)}" if given else url, token_of(data), method=method)
-
-
-def _read(kind: type[T], document: Any) -> T:
-    try:
-        return msgspec.convert(document, kind)
-    except msgspec.ValidationError as error:
-        hint = "gateway and command may be of different versions: compare `waypost --version` with `waypost status`"
-        raise CommandError(f"the gateway's answer is not understood: {error}", hint=hint) from None
+    else:
+        print_listing(REFUSALS, msgspec.to_builtins(page.refusals), form, next=page.next, total=page.total)

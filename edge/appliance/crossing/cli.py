@@ -6,16 +6,17 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import click
 import msgspec
 
 from edge.appliance.crossing.documents import PROBE_S, BridgeStatus, ProbeResult
-from edge.appliance.errors import CommandError, Exit
-from edge.appliance.resource_commands import existing_data_option, files_option, json_option, print_changes
-from edge.appliance.running import ANSWER_S, ask, console, data_option, http_option, token_of
-from edge.output.terminal import say, say_json
+from edge.appliance.resource_commands import existing_data_option, files_option, print_changes
+from edge.appliance.running import data_option, gateway_client, http_option
+from edge.output.errors import CommandError, Exit
+from edge.output.listing import JsonOutput, json_option
+from edge.output.terminal import say
+from edge.remote.client import ANSWER_S, as_document
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -26,8 +27,8 @@ def bridge() -> None:
 @bridge.command()
 @data_option
 @http_option
-@json_option
-def status(data: Path | None, http: str | None, as_json: bool) -> None:
+@json_option("bridge")
+def status(data: Path | None, http: str | None, as_json: JsonOutput | None) -> None:
     """Show backlog, rate and room. They are of each connector and forwarder; room is hours until the store is full.
 
     \b
@@ -45,7 +46,7 @@ def status(data: Path | None, http: str | None, as_json: bool) -> None:
 
     document = _bridge(data, http)
     if as_json:
-        say_json(msgspec.to_builtins(document))
+        as_json.show([document])
     else:
         show(document, time.time())
 
@@ -54,8 +55,8 @@ def status(data: Path | None, http: str | None, as_json: bool) -> None:
 @click.argument("connectors", nargs=-1, metavar="[CONNECTOR]...")
 @data_option
 @http_option
-@json_option
-def pause(connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: bool) -> None:
+@json_option("bridge")
+def pause(connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: JsonOutput | None) -> None:
     """Pause connectors. The named ones, or all, wait until `resume` or the next start; messages are stored meanwhile.
 
     \b
@@ -68,8 +69,8 @@ def pause(connectors: tuple[str, ...], data: Path | None, http: str | None, as_j
 @click.argument("connectors", nargs=-1, metavar="[CONNECTOR]...")
 @data_option
 @http_option
-@json_option
-def resume(connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: bool) -> None:
+@json_option("bridge")
+def resume(connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: JsonOutput | None) -> None:
     """Resume connectors. The named ones, or all, continue at once.
 
     \b
@@ -90,8 +91,8 @@ def resume(connectors: tuple[str, ...], data: Path | None, http: str | None, as_
     show_default=True,
     help="Longest time to wait.",
 )
-@json_option
-def drain(data: Path | None, http: str | None, timeout_s: float, as_json: bool) -> None:
+@json_option("drained")
+def drain(data: Path | None, http: str | None, timeout_s: float, as_json: JsonOutput | None) -> None:
     """Wait until the backlog is empty. No message waits for a peer then, and the hub has the manifest of all.
 
     Use it before a gateway is switched off or replaced, after its devices were stopped. Exit code 1 when messages still
@@ -104,9 +105,9 @@ def drain(data: Path | None, http: str | None, timeout_s: float, as_json: bool) 
 
     left = wait_drained(partial(_bridge, data, http), partial(_post, data, http, "state"), timeout_s)
     if as_json:
-        say_json(msgspec.to_builtins(left))
+        as_json.show([left])
     if not left.drained:
-        raise CommandError(left.why, hint="see the last error of `waypost bridge status`")
+        raise CommandError(left.why, hint="see the last error of `waypost bridge status`", error="not-drained")
     if not as_json:
         say("nothing waits")
 
@@ -115,8 +116,8 @@ def drain(data: Path | None, http: str | None, timeout_s: float, as_json: bool) 
 @click.argument("connectors", nargs=-1, metavar="[CONNECTOR]...")
 @data_option
 @http_option
-@json_option
-def test(connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: bool) -> None:
+@json_option("connector-test")
+def test(connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: JsonOutput | None) -> None:
     """Test connectors end to end. It probes the named ones, or all, and shows the round trip.
 
     A hub lands the probe like any document, so its answer proves that it receives, lands and acknowledges messages.
@@ -132,7 +133,7 @@ def test(connectors: tuple[str, ...], data: Path | None, http: str | None, as_js
     results = msgspec.convert(found, list[ProbeResult])
     forwarders = {one.name: [each.name for each in one.forwarders] for one in _bridge(data, http).connectors}
     if as_json:
-        say_json([{**msgspec.to_builtins(one), "forwarders": forwarders.get(one.connector, [])} for one in results])
+        as_json.show([{**msgspec.to_builtins(one), "forwarders": forwarders.get(one.connector, [])} for one in results])
     else:
         for one in results:
             trip = f" in {one.round_trip_s * 1000:,.0f} ms" if one.round_trip_s is not None else ""
@@ -145,8 +146,8 @@ def test(connectors: tuple[str, ...], data: Path | None, http: str | None, as_js
 @bridge.command()
 @existing_data_option
 @click.argument("filters", nargs=-1, required=True, metavar="FILTER...")
-@json_option
-def forward(data: Path, filters: tuple[str, ...], as_json: bool) -> None:
+@json_option("change")
+def forward(data: Path, filters: tuple[str, ...], as_json: JsonOutput | None) -> None:
     """Forward topics to the hub. From now on messages that match a FILTER are stored, and sent when it is connected.
 
     It adds an Address of type topic for each filter, as `waypost apply` does. A running gateway applies it within a
@@ -164,8 +165,8 @@ def forward(data: Path, filters: tuple[str, ...], as_json: bool) -> None:
 @bridge.command()
 @existing_data_option
 @files_option
-@json_option
-def plan(data: Path, names: tuple[str, ...], as_json: bool) -> None:
+@json_option("bridge-change")
+def plan(data: Path, names: tuple[str, ...], as_json: JsonOutput | None) -> None:
     """Show what a file would change. It shows the bridge only, and applies nothing.
 
     It lists the connectors and forwarders that are added, changed and removed, with the messages that wait for each. A
@@ -181,7 +182,7 @@ def plan(data: Path, names: tuple[str, ...], as_json: bool) -> None:
         raise click.UsageError("nothing to plan: -f FILE, -f DIR or -f -")
     found = planned(data, names)
     if as_json:
-        say_json(msgspec.to_builtins(found))
+        as_json.show(found)
         return
     for change in found:
         say(change.sentence)
@@ -191,31 +192,24 @@ def plan(data: Path, names: tuple[str, ...], as_json: bool) -> None:
 
 def _bridge(data: Path | None, http: str | None) -> BridgeStatus:
     """Return the status of the bridge. Raises CommandError."""
-    url = f"http://{console(data, http)}/api/v1/bridge"
-    return _read(url, ask(url, token_of(data)))
-
-
-def _read(url: str, document: Any) -> BridgeStatus:
-    try:
-        return msgspec.convert(document, BridgeStatus)
-    except msgspec.ValidationError as error:
-        raise CommandError(f"{url} did not return the bridge of a gateway of this version: {error}") from None
+    return gateway_client(data, http).read(BridgeStatus, "bridge")
 
 
 def _post(data: Path | None, http: str | None, what: str, connector: str = "", *, answer_s: float = ANSWER_S) -> Any:
     """Post to a route of the bridge; return the document of its answer. Raises CommandError."""
-    url = f"http://{console(data, http)}/api/v1/bridge/{what}"
-    query = f"?connector={quote(connector, safe='')}" if connector else ""
-    return ask(url + query, token_of(data), method="POST", answer_s=answer_s)
+    client = gateway_client(data, http)
+    return client.ask(f"bridge/{what}", method="POST", answer_s=answer_s, connector=connector or None)
 
 
-def _control(what: str, connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: bool) -> None:
+def _control(
+    what: str, connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: JsonOutput | None
+) -> None:
     document: Any = None
     for name in connectors or ("",):
         document = _post(data, http, what, name)
-    found = _read(what, document)
+    found = as_document(BridgeStatus, document)
     if as_json:
-        say_json(msgspec.to_builtins(found))
+        as_json.show([found])
         return
     for connector in found.connectors:
         say(f"{connector.name}: {connector.state}")

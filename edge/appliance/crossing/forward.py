@@ -7,12 +7,12 @@ from pathlib import Path
 
 from bridge.resources.parse import parse, to_yaml
 from bridge.resources.plan import ResourceChange
-from edge.appliance.errors import CommandError, Exit
 from edge.appliance.resource_commands import explained
 from edge.configuration.first_gateway import addresses
 from edge.configuration.kinds import KINDS
 from edge.configuration.repository import Repository
 from edge.configuration.resources import AddressSpec, GatewaySpec
+from edge.output.errors import CommandError, Exit
 from edge.output.text import word
 
 
@@ -27,13 +27,15 @@ def add_forwarders(data: Path, filters: Sequence[str]) -> tuple[int, list[Resour
         gateways = [one.spec for one in known if isinstance(one.spec, GatewaySpec)]
         if not any(gateway.hub is not None for gateway in gateways):
             step = f"enrol at a hub: waypost enrol --data {word(data)} --help"
-            raise CommandError("this gateway has no hub to forward to", hint=step, code=Exit.USAGE)
+            raise CommandError("this gateway has no hub to forward to", hint=step, code=Exit.USAGE, error="no-hub")
         named = {one.spec.address: one.name for one in known if isinstance(one.spec, AddressSpec)}
         for pattern in filters:
             if pattern in named:
                 name = word(named[pattern])
                 step = f"add a forwarder to it: waypost get Address {name} --data {word(data)} -o yaml"
-                raise CommandError(f"Address {name} has {pattern} already", hint=step, code=Exit.USAGE)
+                raise CommandError(
+                    f"Address {name} has {pattern} already", hint=step, code=Exit.USAGE, error="address-exists"
+                )
         documents = addresses(filters, named.values())
         text = "---\n".join(to_yaml(document) for document in documents)
         return repository.apply(parse(KINDS, text, "waypost bridge forward"))

@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from bridge.resources.parse import read
-from edge.appliance.errors import CommandError
 from edge.appliance.resource_commands import explained
 from edge.broker.configuration import BrokerConfiguration, Connector, Direction, Forwarder
 from edge.broker.delivery.durable import FORWARDER_PREFIX
@@ -19,6 +18,7 @@ from edge.configuration.effective import build_configuration
 from edge.configuration.kinds import KINDS
 from edge.configuration.repository import Repository
 from edge.output.amounts import counted
+from edge.output.errors import CommandError
 from edge.output.text import word
 
 
@@ -59,7 +59,7 @@ def waiting_in(data: Path) -> Mapping[str, int]:
         with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             return dict(connection.execute(query, (length + 1, length, FORWARDER_PREFIX)).fetchall())
     except sqlite3.Error as error:
-        raise CommandError(f"{path}: {error}", hint="see `waypost store verify`") from None
+        raise CommandError(f"{path}: {error}", hint="see `waypost store verify`", error="store-not-readable") from None
 
 
 def changes(

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edge.appliance.errors import CommandError, Exit
 from edge.output.amounts import counted
-from edge.output.terminal import say, say_json, styled
+from edge.output.errors import CommandError, Exit
+from edge.output.listing import JsonOutput, json_option
+from edge.output.terminal import say, styled
 from edge.output.text import lines
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="YAML file of resources that the gateway runs with, instead of the applied ones.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option("finding")
 @click.option(
     "--bundle",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -52,7 +53,12 @@ if TYPE_CHECKING:
     help="Time limit in seconds for each step of a connection to a peer.",
 )  # fmt: skip
 def doctor(
-    data: Path | None, config: Path | None, as_json: bool, bundle: Path | None, logs: Sequence[Path], timeout_s: float
+    data: Path | None,
+    config: Path | None,
+    as_json: JsonOutput | None,
+    bundle: Path | None,
+    logs: Sequence[Path],
+    timeout_s: float,
 ) -> None:
     """Diagnose a gateway and suggest fixes. It checks this machine too. Exit code 1 when something fails.
 
@@ -65,11 +71,11 @@ def doctor(
     context = context_of(data, running=running, environment=dict(os.environ), timeout_s=timeout_s, config=config)
     results = list(examine(checks(), context))
     if as_json:
-        say_json(_document(results))
+        as_json.show(results, counts=_counts(results))
     else:
         _print(results)
     if bundle is not None:
-        _bundle(bundle, context, results, logs, quiet=as_json)
+        _bundle(bundle, context, results, logs, quiet=as_json is not None)
     if any(result.level is Level.FAIL for result in results):
         sys.exit(int(Exit.FAILED))
 
@@ -100,9 +106,8 @@ def checks() -> Sequence[tuple[str, Check]]:
     )
 
 
-def _document(results: Sequence[CheckResult]) -> dict[str, object]:
-    counts = {word: sum(result.level.value == word for result in results) for word in ("ok", "warn", "fail")}
-    return {**counts, "results": results}
+def _counts(results: Sequence[CheckResult]) -> dict[str, int]:
+    return {word: sum(result.level.value == word for result in results) for word in ("ok", "warn", "fail")}
 
 
 def _print(results: Sequence[CheckResult]) -> None:
@@ -122,7 +127,7 @@ def _print(results: Sequence[CheckResult]) -> None:
         table.add_row(styled(result.level.value, colours[result.level.value]), styled(result.name), seen)
     out = console()
     out.print(table)
-    counts = _document(results)
+    counts = _counts(results)
     out.print(f"\n{counts['ok']} ok, {counts['warn']} warnings, {counts['fail']} failed")
 
 
@@ -134,6 +139,6 @@ def _bundle(
     try:
         names = write_bundle(target, context, results, logs)
     except OSError as error:
-        raise CommandError(f"cannot write {target}: {error.strerror or error}") from None
+        raise CommandError(f"cannot write {target}: {error.strerror or error}", error="file-not-accessible") from None
     if not quiet:
         say(f"{target}: {counted(len(names), 'file')}, without messages and secrets; check it before you send it")

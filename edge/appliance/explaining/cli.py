@@ -11,9 +11,10 @@ from typing import Final
 import click
 import msgspec
 
-from edge.appliance.errors import CommandError, Exit
 from edge.appliance.program import as_called
-from edge.output.terminal import say, say_json
+from edge.output.errors import CommandError, Exit
+from edge.output.listing import JsonOutput, json_option
+from edge.output.terminal import say
 
 FILE: Final = "entries.json"
 CLOSE_MAX: Final = 5
@@ -44,8 +45,8 @@ class ExplainedCode(msgspec.Struct, frozen=True):
 
 @click.command()
 @click.argument("code", nargs=-1, metavar="[CODE]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def explain(code: tuple[str, ...], as_json: bool) -> None:
+@json_option("explanation")
+def explain(code: tuple[str, ...], as_json: JsonOutput | None) -> None:
     """Explain a problem or a reason code. Without CODE it lists all of them.
 
     CODE is a word of a list of problems, of a refusal, of an answer of MQTT or HTTP, of the loss ledger, or an exit
@@ -59,7 +60,7 @@ def explain(code: tuple[str, ...], as_json: bool) -> None:
     known = read_entries()
     found = find(known, " ".join(code)) if code else known
     if as_json:
-        say_json({"schema": 1, "kind": "explanation", "items": msgspec.to_builtins(found)})
+        as_json.show(msgspec.to_builtins(found))
         return
     if not code:
         _print_list(found)
@@ -83,7 +84,9 @@ def find(known: Sequence[ExplainedCode], wanted: str) -> list[ExplainedCode]:
     close = difflib.get_close_matches(wanted, codes, n=CLOSE_MAX, cutoff=0.5)
     close += [code for code in codes if wanted.lower() in code.lower() and code not in close][: CLOSE_MAX - len(close)]
     meant = f"did you mean: {', '.join(close)}?\n" if close else ""
-    raise CommandError(f"no code {wanted!r}", hint=f"{meant}all of them: waypost explain", code=Exit.USAGE)
+    raise CommandError(
+        f"no code {wanted!r}", hint=f"{meant}all of them: waypost explain", code=Exit.USAGE, error="code-not-found"
+    )
 
 
 def _print_list(known: Sequence[ExplainedCode]) -> None:

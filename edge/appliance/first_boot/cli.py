@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from edge.appliance.errors import CommandError, Exit
+from edge.output.errors import CommandError, Exit
 from edge.output.terminal import say
 
 PAUSES_S = (2.0, 5.0, 15.0, 60.0)
@@ -43,7 +43,7 @@ def settings(root: Path) -> None:
         elif found.card is not None:
             set_light(places, WORKING)  # until the enrolment reports its state
     except OSError as error:
-        raise CommandError(f"{error.filename or root}: {error.strerror}") from None
+        raise CommandError(f"{error.filename or root}: {error.strerror}", error="file-not-accessible") from None
     if found.card is not None:
         say(f"Waypost {found.card.name}: {'new settings are applied' if found.new else 'settings unchanged'}")
     elif found.trouble is None and found.unread is None:
@@ -51,10 +51,15 @@ def settings(root: Path) -> None:
     if found.unread is not None:
         why = f"the card's first partition cannot be read: {found.unread}. Settings on it were not applied"
         step = "switch it off and on; if that fails, run fsck.vfat -a on its first partition elsewhere, or flash a card"
-        raise CommandError(why, hint=step)
+        raise CommandError(why, hint=step, error="first-start-failed")
     if found.trouble is not None:
         step = "correct waypost.yaml on the card's first partition, and start the gateway again"
-        raise CommandError(f"the settings on the card were not applied:\n{found.trouble}", hint=step, code=Exit.USAGE)
+        raise CommandError(
+            f"the settings on the card were not applied:\n{found.trouble}",
+            hint=step,
+            code=Exit.USAGE,
+            error="first-start-failed",
+        )
 
 
 @first_boot.command()
@@ -77,12 +82,15 @@ def environment(data: Path) -> None:
         if card is not None:
             write_gateway_settings(data, card)
     except OSError as error:
-        raise CommandError(f"{error.filename or data}: {error.strerror}") from None
+        raise CommandError(f"{error.filename or data}: {error.strerror}", error="file-not-accessible") from None
     except ConfigurationRejected as rejected:
         words = "\n".join(str(error) for error in rejected.errors)
         step = "correct the container's variables: WAYPOST_HUB, _TOKEN, _FORWARD and _PROXY are spec.hub"
         raise CommandError(
-            f"the settings of the environment were not applied:\n{words}", hint=step, code=Exit.USAGE
+            f"the settings of the environment were not applied:\n{words}",
+            hint=step,
+            code=Exit.USAGE,
+            error="first-start-failed",
         ) from None
 
 
@@ -145,5 +153,5 @@ def enrol_gateway(data: Path, root: Path, once: bool, mqtts: str | None, https: 
         if trouble is None:
             return
         if once:
-            raise CommandError(str(trouble), hint=trouble.next_step)
+            raise CommandError(str(trouble), hint=trouble.next_step, error="first-start-failed")
         time.sleep(PAUSES_S[min(number, len(PAUSES_S) - 1)])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from edge.appliance.errors import CommandError, Exit
+from edge.output.errors import CommandError, Exit
 from edge.output.password import ask_secret
 from edge.output.terminal import say
 from edge.output.text import word
@@ -67,26 +67,32 @@ def enrol(
 
     token = token_of(token, token_file)
     if token is None:
-        raise CommandError("a token is needed", hint=ENROL_HELP, code=Exit.USAGE)
+        raise CommandError("a token is needed", hint=ENROL_HELP, code=Exit.USAGE, error="no-token")
     repository = Repository(data)
     try:
         applied = repository.own()
         found = next((each for each in applied if isinstance(each.spec, GatewaySpec)), None)
         if found is None or not isinstance(found.spec, GatewaySpec):
-            raise CommandError(f"{data} has no Gateway applied", hint=f"create one: waypost init --data {word(data)} …")
+            raise CommandError(
+                f"{data} has no Gateway applied",
+                hint=f"create one: waypost init --data {word(data)} …",
+                error="no-configuration",
+            )
         part = found.spec.hub
         urls = hubs or (part.urls if part is not None else ())
         if not urls:
-            raise CommandError("the gateway has no hub: give --hub", hint=SECURE_HINT, code=Exit.USAGE)
+            raise CommandError("the gateway has no hub: give --hub", hint=SECURE_HINT, code=Exit.USAGE, error="no-hub")
         proxy = proxy_of(proxy_url) or (part.proxy if part is not None else None)
         name = part.gateway if part is not None and part.gateway is not None else found.name
         identity = enrolled_at(urls, token, data, name, proxy)
         changed = _with_identity(found, urls, identity, proxy)
         version, changes = repository.apply([changed])
     except ConfigurationRejected as rejected:
-        raise CommandError("\n".join(str(error) for error in rejected.errors), code=Exit.USAGE) from None
+        raise CommandError(
+            "\n".join(str(error) for error in rejected.errors), code=Exit.USAGE, error="configuration-rejected"
+        ) from None
     except RepositoryError as error:
-        raise CommandError(str(error)) from None
+        raise CommandError(str(error), error="configuration-not-readable") from None
     for change in changes:
         say(f"{change.kind}/{change.name} {change.verb}")
     say(f"configuration version {version}")
@@ -109,7 +115,7 @@ def proxy_of(url: str | None) -> Proxy | None:
     try:
         return parse_proxy(url) if url else None
     except ValueError as error:
-        raise CommandError(str(error), hint=PROXY_HELP, code=Exit.USAGE) from None
+        raise CommandError(str(error), hint=PROXY_HELP, code=Exit.USAGE, error="invalid-proxy") from None
 
 
 def enrolled_at(urls: Sequence[str], token_text: str, data: Path, gateway: str, proxy: Proxy | None = None) -> Path:
@@ -125,12 +131,14 @@ def enrolled_at(urls: Sequence[str], token_text: str, data: Path, gateway: str, 
         token = EnrolmentToken.parse(token_text)
         places = {url: HubUrl.parse(url) for url in urls}
     except EnrolmentTokenError as error:
-        raise CommandError(str(error), hint=WHERE_TOKENS_ARE_MADE, code=Exit.USAGE) from None
+        raise CommandError(str(error), hint=WHERE_TOKENS_ARE_MADE, code=Exit.USAGE, error="invalid-token") from None
     except ValueError as error:
-        raise CommandError(str(error), hint=SECURE_HINT, code=Exit.USAGE) from None
+        raise CommandError(str(error), hint=SECURE_HINT, code=Exit.USAGE, error="invalid-hub") from None
     for url, place in places.items():
         if not place.secure:
-            raise CommandError(f"{url} is without TLS: gateways cannot enrol there", hint=SECURE_HINT, code=Exit.USAGE)
+            raise CommandError(
+                f"{url} is without TLS: gateways cannot enrol there", hint=SECURE_HINT, code=Exit.USAGE, error="no-tls"
+            )
     with _explained(", ".join(urls)):
         url, enrolled = try_in_order(places, lambda url: _enrol(data, token, gateway, proxy, places[url]))
     _say(enrolled, url)
@@ -153,17 +161,19 @@ def _explained(url: str) -> Iterator[None]:
         yield
     except AnswerLost as error:
         step = "run the same command again: the token stays valid for this gateway's key"
-        raise CommandError(str(error), hint=step, code=Exit.UNREACHABLE) from None
+        raise CommandError(str(error), hint=step, code=Exit.UNREACHABLE, error="hub-unreachable") from None
     except HubUnreachable as error:
         step = f"check that the hub runs and listens at {url}. Nothing was created; run the same command again"
-        raise CommandError(str(error), hint=step, code=Exit.UNREACHABLE) from None
+        raise CommandError(str(error), hint=step, code=Exit.UNREACHABLE, error="hub-unreachable") from None
     except WrongHub as error:
         step = "compare the address with the hub's, and its names (hub run --name); check this machine's clock"
-        raise CommandError(str(error), hint=step) from None
+        raise CommandError(str(error), hint=step, error="certificate-not-trusted") from None
     except NotIssued as error:
-        raise CommandError(f"the hub refuses a certificate: {error}", hint=WHERE_TOKENS_ARE_MADE) from None
+        raise CommandError(
+            f"the hub refuses a certificate: {error}", hint=WHERE_TOKENS_ARE_MADE, error="enrolment-refused"
+        ) from None
     except CertificateMismatch as error:
-        raise CommandError(str(error), hint="a fault of the hub: see its log") from None
+        raise CommandError(str(error), hint="a fault of the hub: see its log", error="answer-not-understood") from None
 
 
 def _say(enrolled: EnrolmentResult, url: str) -> None:

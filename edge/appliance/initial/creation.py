@@ -20,7 +20,6 @@ from bridge.resources.endpoint import ListenEndpoint
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import parse
 from bridge.resources.resource import Resource
-from edge.appliance.errors import CommandError, Exit
 from edge.appliance.identity.commands import enrolled_at, proxy_of
 from edge.appliance.identity.location import hub_tls
 from edge.appliance.identity.own_certificate import OwnCertificate, fingerprint_of
@@ -37,6 +36,7 @@ from edge.configuration.first_gateway import FirstGateway, yaml_of
 from edge.configuration.kinds import KINDS
 from edge.configuration.repository import Repository
 from edge.output.amounts import counted
+from edge.output.errors import CommandError, Exit
 from edge.output.terminal import say
 from edge.output.text import word
 
@@ -92,7 +92,9 @@ def make(data: Path, options: InitOptions, *, systemd: bool) -> None:
             undo.callback(_remove_empty, [folder for folder in (data, *data.parents) if not folder.exists()])
             if wanted is not None and options.token is not None:
                 if not wanted.hub:
-                    raise CommandError("--token needs a hub", hint=f"give it, {HUB_EXAMPLE}", code=Exit.USAGE)
+                    raise CommandError(
+                        "--token needs a hub", hint=f"give it, {HUB_EXAMPLE}", code=Exit.USAGE, error="no-hub"
+                    )
                 _check(wanted, file)
                 make_directory(data)
                 identity = enrolled_at(wanted.hub, options.token, data, wanted.name, wanted.proxy)
@@ -106,11 +108,15 @@ def make(data: Path, options: InitOptions, *, systemd: bool) -> None:
             undo.pop_all()
     except ConfigurationRejected as rejected:
         lines = "\n".join(str(error) for error in rejected.errors)
-        raise CommandError(lines, hint="nothing was created; correct the options", code=Exit.USAGE) from None
+        raise CommandError(
+            lines, hint="nothing was created; correct the options", code=Exit.USAGE, error="configuration-rejected"
+        ) from None
     except (RepositoryError, StoreError) as error:
-        raise CommandError(str(error), hint=NOTHING_MADE) from None
+        raise CommandError(str(error), hint=NOTHING_MADE, error="configuration-not-readable") from None
     except OSError as error:
-        raise CommandError(f"{error.filename or data}: {error.strerror or error}", hint=NOTHING_MADE) from None
+        raise CommandError(
+            f"{error.filename or data}: {error.strerror or error}", hint=NOTHING_MADE, error="file-not-accessible"
+        ) from None
     say(f"{data}: store ready, epoch {epoch}")
     if made:
         _say_applied(file, made)
@@ -155,6 +161,7 @@ def _configured(data: Path) -> CommandError:
         f"{data} has resources applied already",
         hint=f"see them: waypost get {of} -o yaml\nchange them: waypost apply {of} -f FILE",
         code=Exit.USAGE,
+        error="gateway-exists",
     )
 
 
@@ -171,7 +178,7 @@ def _listener_address(name: str, text: str) -> str | None:
         ListenEndpoint.parse(text)
     except ValueError as why:
         step = f"for example --{name} 0.0.0.0:1883, 127.0.0.1:1883 for this machine only, or {NONE}"
-        raise CommandError(f"--{name} {text}: {why}", hint=step, code=Exit.USAGE) from None
+        raise CommandError(f"--{name} {text}: {why}", hint=step, code=Exit.USAGE, error="invalid-value") from None
     return text
 
 
@@ -224,6 +231,7 @@ def _check(wanted: FirstGateway, file: Path) -> tuple[str, list[Resource]]:
             "--hub and --forward go together",
             hint=HUB_EXAMPLE,
             code=Exit.USAGE,
+            error="no-hub",
         )
     text = as_called(HEAD) + yaml_of(wanted)
     resources = parse(KINDS, text, FILE_NAME)
@@ -232,7 +240,9 @@ def _check(wanted: FirstGateway, file: Path) -> tuple[str, list[Resource]]:
         raise ConfigurationRejected(errors)
     if file.exists():
         raise CommandError(
-            f"{file} exists already", hint=f"apply it: waypost apply --data {word(file.parent)} -f {word(file)}"
+            f"{file} exists already",
+            hint=f"apply it: waypost apply --data {word(file.parent)} -f {word(file)}",
+            error="file-exists",
         )
     return text, resources
 

@@ -6,15 +6,12 @@ import base64
 import functools
 import sys
 import time
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeVar
-from urllib.parse import urlencode
+from typing import Any, Final
 
 import click
 import msgspec
 
-from edge.appliance.errors import CommandError
 from edge.appliance.messages.documents import (
     DeadLetterList,
     DeadLetterOutcome,
@@ -23,15 +20,25 @@ from edge.appliance.messages.documents import (
     PublishOutcome,
 )
 from edge.appliance.messages.limits import STEP_S_MAX
-from edge.appliance.resource_commands import json_option
-from edge.appliance.running import ask, connect, console, data_option, http_option, token_of
+from edge.appliance.running import data_option, gateway_client, http_option
 from edge.broker.http.limits import PAGE, PAGE_MAX
 from edge.output.amounts import counted
+from edge.output.listing import JsonOutput, Listing, json_option, output_option, print_listing
 from edge.output.password import read_password
-from edge.output.terminal import say, say_json
+from edge.output.terminal import say
 from edge.output.text import line
+from edge.remote.client import as_document
 
-T = TypeVar("T")
+DEAD_LETTERS: Final = Listing(
+    "dead-letter-group", "queue", ("queue", "reason", "from", "messages"), ("first_at", "last_at"), "no dead letters"
+)
+MESSAGES: Final = Listing(
+    "message",
+    "address",
+    ("received_at", "address", "device", "body"),
+    ("position", "qos", "content_type", "size"),
+    "no message",
+)
 SILENT_S_MAX: Final = 60.0
 """Longest silence of a stream: the gateway sends a comment every 15 s."""
 DONE: Final = {"retry": "retried", "move": "moved", "delete": "deleted"}
@@ -71,7 +78,7 @@ def _selection_options(function: Any) -> Any:
             click.option("--dry-run", is_flag=True, help="Count the messages, and change nothing."),
             data_option,
             http_option,
-            json_option,
+            json_option("dead-letter-outcome"),
         )
     ):
         selecting = option(selecting)
@@ -81,16 +88,17 @@ def _selection_options(function: Any) -> Any:
 @dead.command("list")
 @data_option
 @http_option
-@json_option
-def list_dead(data: Path | None, http: str | None, as_json: bool) -> None:
+@output_option("dead-letter-group")
+def list_dead(data: Path | None, http: str | None, form: str) -> None:
     """List dead letters by reason and origin.
 
     \b
       waypost message dead list --data ./gw1
     """
-    found = read_document(DeadLetterList, call(data, http, "dead-letters"))
-    if as_json:
-        say_json(msgspec.to_builtins(found))
+    found = as_document(DeadLetterList, call(data, http, "dead-letters"))
+    if form != "table":
+        more = {"total": found.total, "messages": found.messages, "queues": found.queues, "complete": found.complete}
+        print_listing(DEAD_LETTERS, msgspec.to_builtins(found.groups), form, **more)
         return
     if not found.groups:
         queues = ", ".join(map(line, found.queues)) or "no address has `deadletter` or `expiry`"
@@ -104,7 +112,7 @@ def list_dead(data: Path | None, http: str | None, as_json: bool) -> None:
 
 @dead.command()
 @_selection_options
-def retry(selection: dict[str, Any], data: Path | None, http: str | None, as_json: bool) -> None:
+def retry(selection: dict[str, Any], data: Path | None, http: str | None, as_json: JsonOutput | None) -> None:
     """Send dead letters back.
 
     \b
@@ -122,7 +130,9 @@ def retry(selection: dict[str, Any], data: Path | None, http: str | None, as_jso
 @dead.command()
 @click.option("--to", "target", metavar="ADDRESS", required=True, help="Address that gets them.")
 @_selection_options
-def move(selection: dict[str, Any], target: str, data: Path | None, http: str | None, as_json: bool) -> None:
+def move(
+    selection: dict[str, Any], target: str, data: Path | None, http: str | None, as_json: JsonOutput | None
+) -> None:
     """Send dead letters to another address.
 
     \b
@@ -133,7 +143,7 @@ def move(selection: dict[str, Any], target: str, data: Path | None, http: str | 
 
 @dead.command()
 @_selection_options
-def delete(selection: dict[str, Any], data: Path | None, http: str | None, as_json: bool) -> None:
+def delete(selection: dict[str, Any], data: Path | None, http: str | None, as_json: JsonOutput | None) -> None:
     """Delete dead letters.
 
     The loss ledger has an entry for them.
@@ -144,12 +154,14 @@ def delete(selection: dict[str, Any], data: Path | None, http: str | None, as_js
     _act("delete", selection, data, http, as_json)
 
 
-def _act(action: str, selection: dict[str, Any], data: Path | None, http: str | None, as_json: bool) -> None:
+def _act(
+    action: str, selection: dict[str, Any], data: Path | None, http: str | None, as_json: JsonOutput | None
+) -> None:
     """Do an action in steps, and print the outcome of all."""
     whole: DeadLetterOutcome | None = None
     reasons: dict[str, None] = {}
     while True:
-        step = read_document(DeadLetterOutcome, call(data, http, f"dead-letters/{action}", selection))
+        step = as_document(DeadLetterOutcome, call(data, http, f"dead-letters/{action}", selection))
         reasons |= dict.fromkeys(filter(None, step.why.split("; ")))
         if whole is None:
             whole = step
@@ -160,7 +172,7 @@ def _act(action: str, selection: dict[str, Any], data: Path | None, http: str | 
         selection["after"] = step.next
     whole.next, whole.why = None, "; ".join(reasons)
     if as_json:
-        say_json(msgspec.to_builtins(whole))
+        as_json.show([whole])
         return
     if selection["dry_run"]:
         say(f"{counted(whole.messages, 'message')} would be {DONE[action]}")
@@ -186,7 +198,7 @@ def _act(action: str, selection: dict[str, Any], data: Path | None, http: str | 
 @click.option("--body-json", "body", metavar="CONDITION", help="Only with a JSON body like this: '$.t > 30'.")
 @data_option
 @http_option
-@json_option
+@output_option("message")
 def browse(
     address: str,
     limit: int,
@@ -199,7 +211,7 @@ def browse(
     body: str | None,
     data: Path | None,
     http: str | None,
-    as_json: bool,
+    form: str,
 ) -> None:
     """Show the messages that an address keeps.
 
@@ -228,10 +240,9 @@ def browse(
         "where": where,
         "json": body,
     }
-    query = urlencode({name: value for name, value in wanted.items() if value is not None})
-    page = read_document(MessagePage, call(data, http, f"messages?{query}"))
-    if as_json:
-        say_json(msgspec.to_builtins(page))
+    page = gateway_client(data, http).read(MessagePage, "messages", answer_s=STEP_S_MAX + 5.0, **wanted)
+    if form != "table":
+        print_listing(MESSAGES, msgspec.to_builtins(page.messages), form, next=page.next)
         return
     for each in page.messages:
         show_message(each)
@@ -288,7 +299,7 @@ def pub(
     document: dict[str, Any] = {"address": address, "base64": base64.b64encode(content).decode()}
     document |= {"content_type": content_type, "properties": pairs, "retain": retain, "ttl_s": ttl_s}
     answer = call(data, http, "messages", document, login=_login(user, stdin=password_stdin))
-    if not read_document(PublishOutcome, answer).subscribers:
+    if not as_document(PublishOutcome, answer).subscribers:
         say("note: no subscription of the topic matches, so it is not kept", err=True)
 
 
@@ -296,7 +307,7 @@ def pub(
 @click.argument("wanted", metavar="FILTER")
 @click.option("--count", type=click.IntRange(1), help="End after this many messages.")
 @_login_options
-@json_option
+@json_option("message", streams=True)
 def sub(
     wanted: str,
     count: int | None,
@@ -304,7 +315,7 @@ def sub(
     password_stdin: bool,
     data: Path | None,
     http: str | None,
-    as_json: bool,
+    as_json: JsonOutput | None,
 ) -> None:
     """Show messages as they arrive.
 
@@ -315,39 +326,23 @@ def sub(
     \b
       waypost message sub 'plant/#' --data ./gw1
     """
-    url = f"http://{console(data, http)}/api/v1/messages/live?{urlencode({'filter': wanted})}"
-    shown, login = 0, _login(user, stdin=password_stdin)
-    with connect(url, token_of(data), login=login, answer_s=SILENT_S_MAX) as answer:
-        for event, content in read_events(answer):
-            if event == "end":
-                say(read_document(dict, msgspec.json.decode(content)).get("why", ""), err=True)
+    client = gateway_client(data, http).as_user(_login(user, stdin=password_stdin))
+    shown = 0
+    for event, document in client.events("messages/live", SILENT_S_MAX, filter=wanted):
+        if event == "end":
+            say(document.get("why", ""), err=True)
+            return
+        if event == "counts" and (skipped := document.get("skipped")):
+            say(f"{counted(skipped, 'message')} not shown", style="dim", err=True)
+        if event == "message":
+            if as_json:
+                as_json.stream(document)
+            else:
+                show_message(as_document(MessageDocument, document))
+            sys.stdout.flush()
+            shown += 1
+            if shown == count:
                 return
-            if event == "counts" and (skipped := msgspec.json.decode(content).get("skipped")):
-                say(f"{counted(skipped, 'message')} not shown", style="dim", err=True)
-            if event == "message":
-                document = msgspec.json.decode(content)
-                if as_json:
-                    say_json(document, indent=0)
-                else:
-                    show_message(read_document(MessageDocument, document))
-                sys.stdout.flush()
-                shown += 1
-                if shown == count:
-                    return
-
-
-def read_events(lines: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
-    """Yield name and data of Server-Sent Events."""
-    name, content = "", b""
-    for each in lines:
-        field, _, value = each.rstrip(b"\r\n").partition(b": ")
-        if field == b"event":
-            name = value.decode()
-        elif field == b"data":
-            content = value
-        elif not field and name:
-            yield name, content
-            name, content = "", b""
 
 
 def _login(user: str | None, *, stdin: bool) -> tuple[str, str] | None:
@@ -366,15 +361,5 @@ def call(
     data: Path | None, http: str | None, path: str, body: Any = None, *, login: tuple[str, str] | None = None
 ) -> Any:
     """Return the document of a route; with a `body` it is a POST. `login`: user and password. Raises CommandError."""
-    url = f"http://{console(data, http)}/api/v1/{path}"
-    method = "GET" if body is None else "POST"
-    return ask(url, token_of(data), login=login, method=method, body=body, answer_s=STEP_S_MAX + 5.0)
-
-
-def read_document(kind: type[T], document: Any) -> T:
-    """Return a document of the API. Raises CommandError."""
-    try:
-        return msgspec.convert(document, kind)
-    except msgspec.ValidationError as error:
-        hint = "gateway and command may be of different versions: compare `waypost --version` with `waypost status`"
-        raise CommandError(f"the gateway's answer is not understood: {error}", hint=hint) from None
+    client = gateway_client(data, http).as_user(login)
+    return client.ask(path, method="GET" if body is None else "POST", body=body, answer_s=STEP_S_MAX + 5.0)

@@ -11,9 +11,9 @@ import msgspec
 
 from bridge.landing_receipt import LandingReceipt, LandingStatement, ReceiptError, ReceiptOutcome, read_receipt
 from bridge.limits import RECEIPT_DOCUMENT_BYTES_MAX
-from edge.appliance.errors import CommandError, Exit
-from edge.appliance.resource_commands import json_option
-from edge.output.terminal import say, say_json
+from edge.output.errors import CommandError, Exit
+from edge.output.listing import JsonOutput, json_option
+from edge.output.terminal import say
 from edge.output.text import line
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def receipt() -> None:
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Data directory of an enrolled gateway, which has that certificate.",
 )
-@json_option
-def verify(file: IO[bytes], authority: Path | None, data: Path | None, as_json: bool) -> None:
+@json_option("receipt")
+def verify(file: IO[bytes], authority: Path | None, data: Path | None, as_json: JsonOutput | None) -> None:
     """Verify a receipt.
 
     \b
@@ -61,9 +61,9 @@ def verify(file: IO[bytes], authority: Path | None, data: Path | None, as_json: 
         statement = verify_receipt(found, trusted)
     except ReceiptError as error:
         hint = "the message may not be in the lake: do not delete the device's copy because of this receipt"
-        raise CommandError(f"{file.name}: {error}", hint=hint, code=Exit.INTEGRITY) from None
+        raise CommandError(f"{file.name}: {error}", hint=hint, code=Exit.INTEGRITY, error="receipt-not-valid") from None
     if as_json:
-        say_json({**msgspec.to_builtins(statement), "sequence": found.sequence, "reason": found.reason})
+        as_json.show([{**msgspec.to_builtins(statement), "sequence": found.sequence, "reason": found.reason}])
         return
     say("\n".join(_lines(found, statement)))
 
@@ -77,14 +77,19 @@ def _authority(authority: Path | None, data: Path | None) -> x509.Certificate:
     if authority is None and data is None:
         hint = "the data directory of the hub has it: authority/ca.pem"
         raise CommandError(
-            "give the certificate of the hub's authority by --authority or --data", hint=hint, code=Exit.USAGE
+            "give the certificate of the hub's authority by --authority or --data",
+            hint=hint,
+            code=Exit.USAGE,
+            error="no-authority",
         )
     try:
         text = authority.read_text("ascii") if authority is not None else GatewayIdentity(data or Path()).authority()
         return x509.load_pem_x509_certificate(text.encode("ascii"))
     except (OSError, ValueError) as error:
         where = authority or data
-        raise CommandError(f"{where} has no certificate of an authority: {error}", code=Exit.USAGE) from None
+        raise CommandError(
+            f"{where} has no certificate of an authority: {error}", code=Exit.USAGE, error="no-authority"
+        ) from None
 
 
 def _lines(found: LandingReceipt, statement: LandingStatement) -> list[str]:

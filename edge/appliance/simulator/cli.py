@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 import click
 
-from edge.appliance.errors import CommandError, Exit
 from edge.appliance.simulator.device import SimulatedDevice, SimulatorSettings
 from edge.appliance.simulator.journal import SimulatorJournal
 from edge.appliance.simulator.outbox import DeviceOutbox
 from edge.appliance.simulator.probes import KINDS, ProbeError, make_probe
+from edge.output.errors import CommandError, Exit
 from edge.output.password import read_password
 from edge.output.terminal import say
 from edge.output.text import word
@@ -100,7 +100,7 @@ def simulate(
         probe = make_probe(kind, metrics)
         journal = SimulatorJournal(journal_path, device=name, address=target, protocol=protocol, kind=kind)
     except (ProbeError, OSError) as why:
-        raise CommandError(str(why)) from why
+        raise CommandError(str(why), error="device-failed") from why
     outbox = DeviceOutbox(capacity)
     run = _run_mqtt if protocol == "mqtt" else _run_amqp
     try:
@@ -121,10 +121,10 @@ def _undelivered_error(simulated: SimulatedDevice, url: str) -> CommandError:
     what = f"not all readings were acknowledged: {simulated.trouble or 'the gateway was too slow'}"
     if simulated.unreachable:
         step = f"check that a gateway serves {url}; its `ready` line has its addresses"
-        return CommandError(what, hint=step, code=Exit.UNREACHABLE)
+        return CommandError(what, hint=step, code=Exit.UNREACHABLE, error="unreachable")
     name = simulated.settings.user or "NAME"
     step = f"password and rights are those of `waypost user add {word(name)}`; `waypost user list` shows the rights"
-    return CommandError(what, hint=step)
+    return CommandError(what, hint=step, error="device-failed")
 
 
 def _run_mqtt(simulated: SimulatedDevice) -> None:

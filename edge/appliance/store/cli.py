@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from edge.appliance.errors import CommandError, Exit
 from edge.appliance.program import as_called
 from edge.appliance.store.commands import COMMANDS
 from edge.appliance.store.shared import (
     console,
     data_option,
     explained,
-    json_option,
     progress,
     selection_of,
     store_path,
 )
 from edge.broker.store.lock import is_held
 from edge.output.amounts import counted, number, size, span
-from edge.output.terminal import say, say_json, styled
+from edge.output.errors import CommandError, Exit
+from edge.output.listing import JsonOutput, json_option
+from edge.output.terminal import say, styled
 
 if TYPE_CHECKING:
     from edge.appliance.store.figures import StoreFigures
@@ -52,8 +52,8 @@ def store() -> None:
     metavar="FILE",
     help="YAML file of resources that the gateway runs with, instead of the applied ones.",
 )
-@json_option
-def info(data: Path, config: Path | None, as_json: bool) -> None:
+@json_option("store")
+def info(data: Path, config: Path | None, as_json: JsonOutput | None) -> None:
     """Show what is stored. It also shows how fast the store fills, and how long its space lasts."""
     from edge.appliance.store.figures import figures_of
     from edge.appliance.store.room import StoreBounds
@@ -67,7 +67,7 @@ def info(data: Path, config: Path | None, as_json: bool) -> None:
             bounds=None if settings is None else StoreBounds.of(settings),
         )
     if as_json:
-        say_json(figures)
+        as_json.show([figures])
     else:
         _print_info(figures)
 
@@ -88,7 +88,9 @@ def _configuration_of(data: Path, config: Path | None) -> BrokerConfiguration | 
         )
     except (RepositoryError, ConfigurationRejected) as error:
         if config is not None:
-            raise CommandError(str(error), hint="use the same --config as the gateway", code=Exit.USAGE) from None
+            raise CommandError(
+                str(error), hint="use the same --config as the gateway", code=Exit.USAGE, error="configuration-rejected"
+            ) from None
         say(f"quotas and floor are not counted, the configuration cannot be read: {error}", err=True)
         return None
 
@@ -174,9 +176,9 @@ def _print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str,
 
 @store.command()
 @data_option
-@json_option
+@json_option("store-verification")
 @click.option("--quick", is_flag=True, help="Counters, cursors, the page tree and the newest messages only.")
-def verify(data: Path, as_json: bool, quick: bool) -> None:
+def verify(data: Path, as_json: JsonOutput | None, quick: bool) -> None:
     """Verify the whole store. Exit code 4 when it is damaged.
 
     It checks the file's pages, each message's checksum, positions and sequences for unexplained gaps, cursors, counters
@@ -186,11 +188,10 @@ def verify(data: Path, as_json: bool, quick: bool) -> None:
     from edge.appliance.store.recovery.verification import verify as verify_store
 
     began = time.monotonic()
-    with explained(), progress("verifying", quiet=as_json) as on_progress:
+    with explained(), progress("verifying", quiet=as_json is not None) as on_progress:
         report = verify_store(store_path(data), Depth.QUICK if quick else Depth.FULL, on_progress)
     if as_json:
-        document = {**msgspec.to_builtins(report), "damaged": report.damaged}
-        say_json(document)
+        as_json.show([{**msgspec.to_builtins(report), "damaged": report.damaged}])
     else:
         _print_report(report, time.monotonic() - began)
     if report.damaged:
@@ -261,7 +262,7 @@ def account(data: Path, forwarder: str | None, out: Path | None) -> None:
 @click.option("--since", metavar="TIME", help="Only messages received since: an age (2h, 7d) or 2026-11-21T08:00.")
 @click.option("--until", metavar="TIME", help="Only messages received before.")
 @click.option("--cursor", metavar="NAME", help="Only messages that this consumer group has not acknowledged.")
-@json_option
+@json_option("store-export")
 def export(
     data: Path,
     out: Path | None,
@@ -273,7 +274,7 @@ def export(
     since: str | None,
     until: str | None,
     cursor: str | None,
-    as_json: bool,
+    as_json: JsonOutput | None,
 ) -> None:
     """Write messages to NDJSON, CSV or Parquet. The gateway may run.
 
@@ -295,12 +296,15 @@ def export(
         raise click.UsageError("Parquet and --json need --out FILE")
     if out is not None and out.is_file() and not force:
         raise CommandError(
-            f"{out} exists already", hint="give another --out, or --force to replace it", code=Exit.USAGE
+            f"{out} exists already",
+            hint="give another --out, or --force to replace it",
+            code=Exit.USAGE,
+            error="file-exists",
         )
-    with explained(), progress("exporting", quiet=as_json or out is None) as on_progress:
+    with explained(), progress("exporting", quiet=as_json is not None or out is None) as on_progress:
         done = export_store(store_path(data), chosen, form, out, lambda written: on_progress(written, 0))
     if as_json:
-        say_json({**done._asdict(), "file": str(out), "format": form}, indent=0)
+        as_json.show([{**done._asdict(), "file": str(out), "format": form}])
     elif out is not None:
         say(f"{out}: {counted(done.messages, 'message')}, {size(done.bytes)} of bodies")
     if done.damaged_segments:
@@ -309,6 +313,7 @@ def export(
             f"left out: {counted(done.damaged_messages, 'message')} in {damaged}",
             hint="waypost store verify shows where",
             code=Exit.INTEGRITY,
+            error="store-damaged",
         )
 
 

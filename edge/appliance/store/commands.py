@@ -7,19 +7,19 @@ from typing import Final
 
 import click
 
-from edge.appliance.errors import CommandError, Exit
 from edge.appliance.store.shared import (
     confirm,
     data_option,
     explained,
-    json_option,
     progress,
     selection_of,
     store_path,
 )
 from edge.broker.store.lock import is_held
 from edge.output.amounts import counted, size
-from edge.output.terminal import say, say_json
+from edge.output.errors import CommandError, Exit
+from edge.output.listing import JsonOutput, json_option
+from edge.output.terminal import say
 
 
 @click.command("import")
@@ -32,8 +32,8 @@ from edge.output.terminal import say, say_json
     help="YAML file of resources, instead of the applied ones.",
 )
 @click.option("--again", is_flag=True, help="Import the file although it was imported before.")
-@json_option
-def import_(data: Path, source: Path, dev: bool, config: Path | None, again: bool, as_json: bool) -> None:
+@json_option("store-import")
+def import_(data: Path, source: Path, dev: bool, config: Path | None, again: bool, as_json: JsonOutput | None) -> None:
     """Publish the messages of an NDJSON file. They go to their addresses, as new messages.
 
     The gateway must be stopped. Lines are those of `export`; `address` and a body (`text`, `json`, `base64`) suffice.
@@ -49,15 +49,19 @@ def import_(data: Path, source: Path, dev: bool, config: Path | None, again: boo
     try:
         configuration = configuration_of(options)
     except OptionsRefused as refused:
-        raise CommandError(str(refused), hint="give --dev, or --config FILE", code=Exit.USAGE) from None
+        raise CommandError(
+            str(refused), hint="give --dev, or --config FILE", code=Exit.USAGE, error="configuration-rejected"
+        ) from None
     except ConfigurationRejected as rejected:
-        raise CommandError("\n".join(map(str, rejected.errors)), code=Exit.USAGE) from None
+        raise CommandError(
+            "\n".join(map(str, rejected.errors)), code=Exit.USAGE, error="configuration-rejected"
+        ) from None
     except RepositoryError as error:
-        raise CommandError(str(error)) from None
-    with explained(), progress("importing", quiet=as_json) as on_progress:
+        raise CommandError(str(error), error="configuration-not-readable") from None
+    with explained(), progress("importing", quiet=as_json is not None) as on_progress:
         done = import_messages(data, source, configuration, on_progress, again=again)
     if as_json:
-        say_json(done, indent=0)
+        as_json.show([done])
         return
     say(f"{source}: {counted(done.messages, 'message')} stored")
     if done.skipped:
@@ -76,7 +80,7 @@ def import_(data: Path, source: Path, dev: bool, config: Path | None, again: boo
 @click.option("--cursor", metavar="NAME", help="Only for this consumer group; others keep their messages.")
 @click.option("--all", "everything", is_flag=True, help="All messages.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@json_option
+@json_option("store-purge")
 def purge(
     data: Path,
     logs: tuple[str, ...],
@@ -87,7 +91,7 @@ def purge(
     cursor: str | None,
     everything: bool,
     yes: bool,
-    as_json: bool,
+    as_json: JsonOutput | None,
 ) -> None:
     """Drop messages that are not acknowledged yet. The loss ledger lists them, and is sent to the hub.
 
@@ -114,11 +118,11 @@ def purge(
             say(f"  {count:,} for {name}")
     if wanted.messages and not yes:
         confirm("Drop them?")
-    with explained(), progress("purging", quiet=as_json) as on_progress:
+    with explained(), progress("purging", quiet=as_json is not None) as on_progress:
         needed = wanted.messages or end
         done = purge_store(data, chosen, lambda gone: on_progress(gone, wanted.bytes), end=end) if needed else wanted
     if as_json:
-        say_json(done, indent=0)
+        as_json.show([done])
     else:
         say(f"{counted(done.messages, 'message')} dropped, with an entry in the ledger")
 
@@ -126,8 +130,8 @@ def purge(
 @click.command()
 @data_option
 @click.option("--yes", is_flag=True, help="Migrate. Without this only the versions are shown.")
-@json_option
-def migrate(data: Path, yes: bool, as_json: bool) -> None:
+@json_option("store-migration")
+def migrate(data: Path, yes: bool, as_json: JsonOutput | None) -> None:
     """Migrate the store to this version. It keeps a copy; a newer store is refused.
 
     The gateway does the same when it starts, without a copy.
@@ -141,15 +145,15 @@ def migrate(data: Path, yes: bool, as_json: bool) -> None:
             say(f"schema {found.store}, this program has {found.program}: nothing to do")
         if not yes and found.store <= found.program:
             if as_json:
-                say_json(found._asdict(), indent=0)
+                as_json.show([found._asdict()])
             elif found.store < found.program:
                 say(f"schema {found.store}, this program has {found.program}: --yes migrates it, keeping a copy")
             return
-        with progress("copying", quiet=as_json) as on_progress:
+        with progress("copying", quiet=as_json is not None) as on_progress:
             done = migrate_store(data, on_progress)
     if as_json:
         copy = None if done.copy is None else str(done.copy)
-        say_json({"before": done.before, "after": done.after, "copy": copy}, indent=0)
+        as_json.show([{"before": done.before, "after": done.after, "copy": copy}])
     elif done.copy is not None:
         say(f"schema {done.before} migrated to {done.after}; copy of the old store: {done.copy}")
 
@@ -157,8 +161,8 @@ def migrate(data: Path, yes: bool, as_json: bool) -> None:
 @click.command()
 @data_option
 @click.option("--yes", is_flag=True, help="Repair. Without this the command shows what it would do.")
-@json_option
-def repair(data: Path, yes: bool, as_json: bool) -> None:
+@json_option("store-repair")
+def repair(data: Path, yes: bool, as_json: JsonOutput | None) -> None:
     """Repair a damaged store. What passes its checks is kept; the rest is entered into the loss ledger.
 
     The gateway must be stopped. It needs free space for two copies, or for three when all pages have to be searched.
@@ -172,15 +176,18 @@ def repair(data: Path, yes: bool, as_json: bool) -> None:
     path = store_path(data)
     with explained():
         if not (data / REPAIRED_NAME).exists():
-            with progress("verifying", quiet=as_json) as on_progress:
+            with progress("verifying", quiet=as_json is not None) as on_progress:
                 intact = not verify(path, on_progress=on_progress).damaged
             if intact:
-                say('{"damaged": false}' if as_json else f"{path} is not damaged: nothing to repair")
+                if as_json:
+                    as_json.show([])
+                else:
+                    say(f"{path} is not damaged: nothing to repair")
                 return
-        with progress("repairing", quiet=as_json) as on_progress:
+        with progress("repairing", quiet=as_json is not None) as on_progress:
             done = repair_store(data, write=yes, on_progress=on_progress)
     if as_json:
-        say_json(done, indent=0)
+        as_json.show([done])
     else:
         say(f"kept: {counted(done.messages, 'message')} in {counted(done.segments, 'segment')}, {size(done.bytes)}")
         say(f"lost: {counted(done.lost_messages, 'message')}, which the loss ledger accounts for")
@@ -189,7 +196,9 @@ def repair(data: Path, yes: bool, as_json: bool) -> None:
         if done.epoch:
             say(f"epoch {done.epoch}" + (", a new one" if done.new_epoch else ", unchanged"))
     if not yes:
-        raise CommandError("nothing was changed yet", hint="--yes makes these changes", code=Exit.INTEGRITY)
+        raise CommandError(
+            "nothing was changed yet", hint="--yes makes these changes", code=Exit.INTEGRITY, error="store-damaged"
+        )
     with explained():
         left = [finding for finding in verify(path).findings if finding.damage]
     if left:
@@ -197,6 +206,7 @@ def repair(data: Path, yes: bool, as_json: bool) -> None:
             f"the repaired store is still damaged: {left[0].where}: {left[0].what}",
             hint=f"the damaged store: {done.damaged_copy}",
             code=Exit.INTEGRITY,
+            error="store-damaged",
         )
     if not as_json:
         say(f"repaired and verified; the damaged store: {done.damaged_copy}")
@@ -205,8 +215,8 @@ def repair(data: Path, yes: bool, as_json: bool) -> None:
 @click.command("new-epoch")
 @data_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@json_option
-def new_epoch(data: Path, yes: bool, as_json: bool) -> None:
+@json_option("epoch")
+def new_epoch(data: Path, yes: bool, as_json: JsonOutput | None) -> None:
     """Start a new epoch after a restored copy. Use it when an older copy of the store was restored.
 
     A message's name is (epoch, address, sequence). A restored copy would give out again the sequences that were used
@@ -232,7 +242,7 @@ def new_epoch(data: Path, yes: bool, as_json: bool) -> None:
         opened.store.lineage.begin_epoch()
         after = opened.store.lineage.epochs.current
     if as_json:
-        say_json({"before": before, "after": after}, indent=0)
+        as_json.show([{"before": before, "after": after}])
     else:
         say(f"epoch {after} from now on")
 
@@ -240,7 +250,9 @@ def new_epoch(data: Path, yes: bool, as_json: bool) -> None:
 def _refuse_running(data: Path) -> None:
     """Raise CommandError when the gateway runs, before the user is asked."""
     if is_held(data):
-        raise CommandError(f"{data} is in use", hint="stop the gateway first: this changes the store")
+        raise CommandError(
+            f"{data} is in use", hint="stop the gateway first: this changes the store", error="store-in-use"
+        )
 
 
 COMMANDS: Final = (import_, purge, migrate, repair, new_epoch)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edge.appliance.errors import CommandError, Exit
 from edge.broker.store.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreInaccessible, StoreTooNew
 from edge.broker.store.sqlite import FILE_NAME
+from edge.output.errors import CommandError, Exit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,7 +31,6 @@ data_option = click.option(
     metavar="DIR",
     help="Data directory of the gateway.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 class FormatMissing(StoreError):
@@ -63,12 +62,12 @@ def explained() -> Iterator[None]:
         yield
     except StoreError as error:
         hint, code = next((found for kind, found in _HINTS.items() if isinstance(error, kind)), ("", Exit.FAILED))
-        raise CommandError(str(error), hint=hint, code=code) from None
+        raise CommandError(str(error), hint=hint, code=code, error="store-refused") from None
     except BrokenPipeError:
         raise  # the reader of stdout has closed it: not an error of the store
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
-        raise CommandError(f"{name}{error.strerror or error}") from None
+        raise CommandError(f"{name}{error.strerror or error}", error="file-not-accessible") from None
 
 
 @contextlib.contextmanager
@@ -97,7 +96,9 @@ def confirm(question: str) -> None:
         agreed = False
         click.echo(err=True)  # ends the line of the question
     if not agreed:
-        raise CommandError("nothing was changed: the answer was not yes", hint="--yes skips the question")
+        raise CommandError(
+            "nothing was changed: the answer was not yes", hint="--yes skips the question", error="not-confirmed"
+        )
 
 
 def console() -> Console:

@@ -10,17 +10,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Final
-from urllib.parse import urlencode
+from typing import Any, Final
 
 import click
 import msgspec
 
-from edge.appliance.errors import CommandError, Exit
-from edge.appliance.running import connect, console, data_option, http_option, token_of
+from edge.appliance.running import data_option, gateway_client, http_option
 from edge.broker.tracing.events import LEGEND, TraceEvent, folded, is_failure, line_of
 from edge.broker.tracing.limits import TRACE_IDLE_S
 from edge.output.amounts import counted
+from edge.output.errors import CommandError, Exit
+from edge.output.listing import JsonOutput, json_option
 from edge.output.terminal import say
 from edge.output.text import line
 
@@ -49,7 +49,7 @@ class _Enough(BaseException):
 @click.option("--count", type=click.IntRange(min=1), help="End after this many events.")
 @data_option
 @http_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@json_option("trace-event", streams=True)
 def trace(
     client: str,
     address: str,
@@ -57,7 +57,7 @@ def trace(
     count: int | None,
     data: Path | None,
     http: str | None,
-    as_json: bool,
+    as_json: JsonOutput | None,
 ) -> None:
     """Show the packets of a client live. Each message is shown with its outcome.
 
@@ -85,14 +85,14 @@ def trace(
     """
     if not (client or address):
         hint = "--client ID for one client, or --address FILTER for all that use an address; '#' matches all"
-        raise CommandError("give a client or an address to trace", hint=hint, code=Exit.USAGE)
+        raise CommandError("give a client or an address to trace", hint=hint, code=Exit.USAGE, error="nothing-to-trace")
     seconds = _seconds(duration)
     _check_filter(address)
-    query = urlencode({name: value for name, value in (("client", client), ("address", address)) if value})
-    url = f"http://{console(data, http)}/api/v1/trace?{query}"
+    api = gateway_client(data, http)
     tally = _Tally(count, as_json=as_json, about=client)
     try:
-        with connect(url, token_of(data), answer_s=SILENCE_S_MAX) as answer, _until(seconds):
+        wanted: dict[str, Any] = {"client": client or None, "address": address or None}
+        with api.open("trace", answer_s=SILENCE_S_MAX, **wanted) as answer, _until(seconds):
             for event in _events(answer):
                 tally.show(event)
     except (_Enough, KeyboardInterrupt):
@@ -100,9 +100,11 @@ def trace(
         return
     except (OSError, http_client_error) as error:
         tally.say_total()
-        raise CommandError(f"the connection to the gateway broke: {error}", hint=_HINT, code=Exit.UNREACHABLE) from None
+        raise CommandError(
+            f"the connection to the gateway broke: {error}", hint=_HINT, code=Exit.UNREACHABLE, error="connection-lost"
+        ) from None
     tally.say_total()
-    raise CommandError("the gateway has ended the trace", hint=_HINT, code=Exit.UNREACHABLE)
+    raise CommandError("the gateway has ended the trace", hint=_HINT, code=Exit.UNREACHABLE, error="connection-lost")
 
 
 http_client_error: Final = http.client.HTTPException
@@ -112,7 +114,7 @@ _HINT: Final = "check that it runs: waypost status"
 class _Tally:
     """Print and count events."""
 
-    def __init__(self, count_max: int | None, *, as_json: bool, about: str) -> None:
+    def __init__(self, count_max: int | None, *, as_json: JsonOutput | None, about: str) -> None:
         self._count_max = count_max
         self._as_json = as_json
         self._about = about
@@ -132,7 +134,7 @@ class _Tally:
         else:
             self._shown += 1
         if self._as_json:
-            click.echo(msgspec.json.encode(event))
+            self._as_json.stream(event)
         else:
             text = line_of(event) if self._columns is None else folded(event, self._columns)
             style = "red" if is_failure(event) else next((_STYLES[sign] for sign in _STYLES if sign in text[:17]), None)
@@ -149,7 +151,7 @@ class _Tally:
     def _say_begin(self, event: TraceEvent) -> None:
         """Print the legend, and whether the client is connected."""
         if self._as_json:
-            click.echo(msgspec.json.encode(event))
+            self._as_json.stream(event)
             sys.stdout.flush()
             return
         connections = event.count or 0
@@ -170,7 +172,7 @@ def _events(answer: http.client.HTTPResponse) -> Iterator[TraceEvent]:
                 yield decode(text)
     except msgspec.MsgspecError:
         hint = "gateway and command may be of different versions: compare `waypost --version` with `waypost status`"
-        raise CommandError("the gateway's answer is not a trace", hint=hint) from None
+        raise CommandError("the gateway's answer is not a trace", hint=hint, error="answer-not-understood") from None
 
 
 @contextlib.contextmanager
@@ -197,9 +199,16 @@ def _seconds(duration: str | None) -> float | None:
     try:
         seconds = None if duration is None else parse_duration(duration)
     except ValueError as error:
-        raise CommandError(f"--for: {error}", hint="for example --for 30s", code=Exit.USAGE) from None
+        raise CommandError(
+            f"--for: {error}", hint="for example --for 30s", code=Exit.USAGE, error="invalid-value"
+        ) from None
     if seconds is not None and seconds <= 0:
-        raise CommandError("--for: the time has to be longer than 0", hint="for example --for 30s", code=Exit.USAGE)
+        raise CommandError(
+            "--for: the time has to be longer than 0",
+            hint="for example --for 30s",
+            code=Exit.USAGE,
+            error="invalid-value",
+        )
     return seconds
 
 
@@ -214,4 +223,6 @@ def _check_filter(address: str) -> None:
             check_topic_filter(address, TOPIC_LEVELS_MAX)
     except RemoteError as error:
         hint = "for example --address 'plant/+/temp' or 'plant/#'"
-        raise CommandError(f"--address {line(address)}: {error}", hint=hint, code=Exit.USAGE) from None
+        raise CommandError(
+            f"--address {line(address)}: {error}", hint=hint, code=Exit.USAGE, error="invalid-value"
+        ) from None

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edge.appliance.errors import CommandError, Exit
 from edge.appliance.running import data_option, http_option
-from edge.output.terminal import say, say_json
+from edge.output.errors import CommandError, Exit
+from edge.output.listing import JsonOutput, json_option
+from edge.output.terminal import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,10 +113,9 @@ def install_fetched(data: Path, http: str | None, root: Path, restart: bool) -> 
 
 @update.command()
 @root_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def status(root: Path, as_json: bool) -> None:
+@json_option("update")
+def status(root: Path, as_json: JsonOutput | None) -> None:
     """Show both slots and the last update."""
-    import msgspec
 
     from edge.appliance.update.record import UpdateRecord
     from edge.appliance.update.slots import Rauc
@@ -124,7 +124,7 @@ def status(root: Path, as_json: bool) -> None:
         slots, last = Rauc().slots(), UpdateRecord(root).last()
     if as_json:
         shown = {"booted": slots.booted._asdict(), "other": slots.other._asdict(), "first": slots.first}
-        say_json({**shown, "last": None if last is None else msgspec.to_builtins(last)})
+        as_json.show([{**shown, "last": last}])
         return
     for slot, what in ((slots.booted, "runs"), (slots.other, "does not run")):
         good = "can be started" if slot.good and slot.has_system else "cannot be started"
@@ -206,12 +206,12 @@ def _updater(data: Path | None, http: str | None, root: Path) -> Updater:
 
 def _condition(data: Path | None, http: str | None) -> GatewayCondition | None:
     """Return the condition of the gateway on this machine; None when it does not answer."""
-    from edge.appliance.running import ask, console, token_of
+    from edge.appliance.running import gateway_client
     from edge.appliance.update.gate import GatewayCondition
     from edge.health.problems import Severity
 
     try:
-        status = ask(f"http://{console(data, http)}/api/v1/status", token_of(data))
+        status = gateway_client(data, http).ask("status")
         problems = status.get("problems") or ()
         errors = frozenset(each["name"] for each in problems if each["severity"] == Severity.ERROR.value)
         return GatewayCondition(errors, (status.get("uplink") or {}).get("state") == "connected")
@@ -225,7 +225,9 @@ def _restart_machine() -> None:
 
     os.sync()
     if subprocess.run(["systemctl", "reboot"], check=False).returncode:  # noqa: S607 - systemd's, of the machine
-        raise CommandError("the machine could not be restarted", hint="restart it: reboot")
+        raise CommandError(
+            "the machine could not be restarted", hint="restart it: reboot", error="machine-not-restarted"
+        )
 
 
 @contextlib.contextmanager
@@ -236,8 +238,10 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except UpdateRefused as refused:
-        raise CommandError(str(refused), hint=refused.hint, code=Exit.USAGE) from None
+        raise CommandError(str(refused), hint=refused.hint, code=Exit.USAGE, error="update-refused") from None
     except SlotsError as error:
-        raise CommandError(f"RAUC: {error}", hint="as root, on a gateway from a card") from None
+        raise CommandError(f"RAUC: {error}", hint="as root, on a gateway from a card", error="update-failed") from None
     except OSError as error:
-        raise CommandError(f"{error.filename or 'the data partition'}: {error.strerror}", hint="as root") from None
+        raise CommandError(
+            f"{error.filename or 'the data partition'}: {error.strerror}", hint="as root", error="file-not-accessible"
+        ) from None

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import io
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from edge.appliance.errors import CommandError, Exit
-from edge.appliance.running import data_option, http_option
-from edge.output.terminal import say, say_json
+from edge.appliance.program import program_name
+from edge.appliance.running import data_option, gateway_client, http_option
+from edge.output.errors import CommandError, Exit
+from edge.output.listing import JsonOutput, json_option
+from edge.output.terminal import say
 from edge.output.text import line
 
 INTERVAL_S: Final = 2.0
 LAST, LAST_MAX = 10, 500
 """Earlier events that `waypost events` shows, and as many as it may."""
+SILENCE_S: Final = 60.0
+"""Longest pause in a stream of events; the node sends a comment every 15 s."""
+VIEWS: Final = frozenset(
+    {
+        "browse", "describe", "diff", "get", "history", "info", "list", "plan", "refusals", "selectors", "show",
+        "status", "trace",
+    }
+)  # fmt: skip
+"""Words of commands that show something and end."""
 TOPICS: Final = ("status",)
 """Topics of `/api/v1/events` at a gateway."""
 _CLEAR: Final = "\x1b[H\x1b[2J"
@@ -49,15 +62,14 @@ def top(data: Path | None, http: str | None, interval_s: float) -> None:
       j k, arrows   move
       q             end
     """
-    from edge.appliance.watching.connection import OperatorConnection
     from edge.appliance.watching.terminal import full_screen
     from edge.appliance.watching.top import TopView
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         hint = "in a script use: waypost status --json, waypost client list --json"
-        raise CommandError("this needs a terminal", hint=hint, code=Exit.USAGE)
-    connection, view, fault = OperatorConnection(data, http), TopView(), ""
-    view.read(connection, time.monotonic())
+        raise CommandError("this needs a terminal", hint=hint, code=Exit.USAGE, error="no-terminal")
+    view, fault = TopView(), ""
+    view.read(gateway_client(data, http), time.monotonic())
     with contextlib.suppress(KeyboardInterrupt), full_screen() as screen:
         while True:
             screen.draw(view.draw(screen.size, fault))
@@ -66,38 +78,55 @@ def top(data: Path | None, http: str | None, interval_s: float) -> None:
                 return
             view.press(key)
             try:
-                view.read(connection, time.monotonic())
+                view.read(gateway_client(data, http), time.monotonic())  # it may have another port after a restart
                 fault = ""
             except CommandError as error:
                 fault = error.message
 
 
-@click.group()
-def watch() -> None:
-    """Repeat a command, and mark changes. Ctrl-C ends."""
-
-
-@watch.command("status")
-@data_option
-@http_option
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @interval_option
 @click.option("--count", type=click.IntRange(min=1), help="End after so many looks.")
-def watch_status(data: Path | None, http: str | None, interval_s: float, count: int | None) -> None:
-    """Repeat `waypost status`. Lines that changed since the last look are marked."""
-    from edge.appliance.cli import status_lines
-    from edge.appliance.watching.connection import OperatorConnection
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
+def watch(interval_s: float, count: int | None, words: tuple[str, ...]) -> None:
+    """Repeat a command, and mark changes. Ctrl-C ends. COMMAND is one that shows something, with its options.
 
-    connection = OperatorConnection(data, http)
+    \b
+      waypost watch status --data ./gw1
+      waypost watch --interval 10 client list --state silent
+      waypost watch gateway list --hub https://hub.example:8443
+    """
+    _require_view(words)
     before: list[str] | None = None
     looks = 0
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            lines = status_lines(connection.get("status"))
+            lines = _lines_of(words)
             _print_marked(lines, before)
             before, looks = lines, looks + 1
             if looks == count:
                 return
             time.sleep(interval_s)
+
+
+def _require_view(words: Sequence[str]) -> None:
+    """Raise CommandError for a command that changes something or does not end."""
+    from edge.appliance.commands import COMMANDS
+
+    command = [each for each in words if not each.startswith("-")][:2]
+    if not command or command[0] not in COMMANDS or not VIEWS & set(command):
+        hint = f"a command with one of these words: {', '.join(sorted(VIEWS))}"
+        raise CommandError(f"`{' '.join(command)}` cannot be repeated", hint, error="wrong-usage", code=Exit.USAGE)
+
+
+def _lines_of(words: Sequence[str]) -> list[str]:
+    """Return the lines that a command prints. Raises what it raises."""
+    from edge.appliance.main import root
+
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+        root.main(args=list(words), prog_name=program_name(), standalone_mode=False)
+    return text.getvalue().rstrip().splitlines()
 
 
 def _print_marked(lines: list[str], before: list[str] | None) -> None:
@@ -119,9 +148,14 @@ def _print_marked(lines: list[str], before: list[str] | None) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Go on until Ctrl-C.")
 @click.option("--last", type=click.IntRange(0, LAST_MAX), help="Earlier events, first.  [default: 10; with --json 0]")
 @click.option("--topic", "topics", multiple=True, type=click.Choice(TOPICS), default=TOPICS, help="Topic of the feed.")
-@click.option("--json", "as_json", is_flag=True, help="Print each event as one line of JSON (NDJSON).")
+@json_option("status", streams=True)
 def events(
-    data: Path | None, http: str | None, follow: bool, last: int | None, topics: tuple[str, ...], as_json: bool
+    data: Path | None,
+    http: str | None,
+    follow: bool,
+    last: int | None,
+    topics: tuple[str, ...],
+    as_json: JsonOutput | None,
 ) -> None:
     """Show what happens at a gateway. Problems that begin and end, the uplink, clients, refused messages.
 
@@ -134,17 +168,16 @@ def events(
       waypost events -f --json | jq .
     """
     from edge.appliance.watching.changes import merge, sentences
-    from edge.appliance.watching.connection import OperatorConnection
 
     known: dict[str, Any] = {}
-    connection = OperatorConnection(data, http)
+    client = gateway_client(data, http)
     earlier = (0 if as_json else LAST) if last is None else last
     if earlier:
-        _show_journal(connection.get("journal", limit=earlier)["lines"], as_json=as_json)
+        _show_journal(client.ask("journal", limit=earlier)["lines"], as_json)
     with contextlib.suppress(KeyboardInterrupt):
-        for event in connection.events(",".join(topics)):
+        for event in client.events("events", SILENCE_S, topics=",".join(topics)):
             if as_json:
-                say_json({"schema": 1, "kind": event.name, "items": [event.data]}, indent=0)
+                as_json.stream(event.data, event.name)
             now = event.data if event.name in TOPICS else merge(known, event.data)
             if not as_json:
                 for text in sentences(known if known else {"uplink": now.get("uplink", {})}, now):
@@ -157,12 +190,12 @@ def events(
                 return
 
 
-def _show_journal(lines: list[dict[str, Any]], *, as_json: bool) -> None:
+def _show_journal(lines: list[dict[str, Any]], as_json: JsonOutput | None) -> None:
     """Print earlier events."""
-    if as_json:
-        say_json({"schema": 1, "kind": "journal", "items": lines}, indent=0)
-        return
     for each in lines:
+        if as_json:
+            as_json.stream(each, "log-line")
+            continue
         at = datetime.datetime.fromtimestamp(each["at"]).astimezone()
         text = str(each["text"]).partition("\n")[0]
         say(f"{at:%Y-%m-%d %H:%M:%S}  {each['event']}: {line(text)}", style="dim")

@@ -8,10 +8,10 @@ from typing import Any, Final, NamedTuple
 
 from rich.cells import set_cell_size
 
-from edge.appliance.watching.connection import OperatorConnection
 from edge.appliance.watching.terminal import ScreenSize
 from edge.output.amounts import counted, size, span
 from edge.output.text import line
+from edge.remote.client import ConsoleClient
 
 FIXED_ROWS: Final = 9
 """Rows above the rows of the table, and the one below them."""
@@ -140,15 +140,15 @@ class TopView:
     def _choose(self, tab: int) -> None:
         self.tab, self.first = tab, 0
 
-    def read(self, connection: OperatorConnection, now_s: float) -> None:
+    def read(self, client: ConsoleClient, now_s: float) -> None:
         """Read status and table. Raises CommandError."""
-        self.status = connection.get("status")
+        self.status = client.ask("status")
         self._note(self.status.get("messages", {}), now_s)
-        self.bridge = connection.get("bridge")
+        self.bridge = client.ask("bridge")
         tab = TABS[self.tab]
-        query: dict[str, str | int] = {"sort": self.sort, "limit": ROWS_MAX} if self.sort else {}
+        query: dict[str, Any] = {"sort": self.sort, "limit": ROWS_MAX} if self.sort else {}
         same = {"status": self.status, "bridge": self.bridge}
-        self.document = same[tab.path] if tab.path in same else connection.get(tab.path, **query)
+        self.document = same[tab.path] if tab.path in same else client.ask(tab.path, **query)
 
     def _note(self, counters: Mapping[str, int], now_s: float) -> None:
         if self._last is not None and now_s > self._last[0]:

@@ -96,6 +96,6 @@ def test_program_ends_with_one_line(tmp_path: Path, host: str, code: int) -> Non
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     assert WRONG not in done.stderr
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error[")]
     assert len(errors) == 1
     assert re.search(r"start the server|unknown kind of registry", errors[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,7 +11,7 @@ from typing import Any, Final
 
 from tests.fault.flaps.devices import ExactlyOnce
 from tests.support.clock import Clock
-from tests.support.command import run_waypost
+from tests.support.command import item_in, run_waypost
 from tests.support.cut_link import CutLink
 from tests.support.enrolled import run_fleet
 from tests.support.http_client import ask
@@ -81,7 +80,7 @@ class Gateway:
 
     def _device(self, name: str) -> str:
         words = ("user", "add", f"{self.name}-{name}", "--data", str(self.data), "--allow", "send:plant/#", "--json")
-        return str(json.loads(run_waypost(*words).stdout)["password"])
+        return str(item_in(run_waypost(*words).stdout)["password"])
 
 
 class Fleet:

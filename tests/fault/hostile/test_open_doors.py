@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.fault.hostile.web import FOREIGN, ask, gateway_of, send_raw, statuses
-from tests.support.command import run_waypost
+from tests.support.command import item_in, run_waypost
 from tests.support.configured_gateway import gateway_with, user
 from tests.support.processes import Waypost
 
@@ -120,7 +119,7 @@ class TestRights:
     def test_status_command_requires_the_data_directory(self, guarded: Guarded) -> None:
         command = ("status", "--json", "--http", f"127.0.0.1:{guarded.port}")
         done = run_waypost(*command, "--data", str(guarded.data))
-        assert (done.returncode, json.loads(done.stdout)["gateway"]) == (0, "gw1")
+        assert (done.returncode, item_in(done.stdout)["gateway"]) == (0, "gw1")
         refused = run_waypost(*command)
         assert refused.returncode == 1
         assert "--data" in refused.stderr

@@ -19,8 +19,8 @@ from bridge import plain
 from bridge.engine import DeliveryState
 from bridge.manifest import GENESIS, HOUR_NS, ManifestStatement
 from bridge.message import Run
+from cloud.fleet.users import user
 from cloud.hub.limits import RATE_AHEAD_S
-from cloud.hub.users_cli import user
 from tests.support.lake import read_columns
 from tests.support.processes import wait_until
 from tests.support.tenants import EPOCH, WAIT_S, TenantHub, batch, body, tenant_hub

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import runpy
 from functools import partial
@@ -18,6 +17,7 @@ from edge.broker.configuration import ConfiguredUser
 from edge.broker.model.authorization import AccessRule, Grant, Operation
 from edge.broker.security.credentials import CredentialFile, CredentialSnapshot, CredentialUser, new_user, verify
 from edge.broker.security.followed_users import FollowedUsers
+from tests.support.command import item_in, items_in
 
 ROOT = Path(__file__).parents[3]
 RULE = AccessRule(("plant/#",), frozenset({Operation.SEND}))
@@ -71,7 +71,7 @@ class TestCommands:
 
     def test_given_password_is_not_shown(self, tmp_path: Path) -> None:
         done = run(tmp_path, "add", "pump7", "--password-stdin", "--json", stdin="my own\n")
-        assert json.loads(done.stdout) == {"name": "pump7", "allow": []}
+        assert item_in(done.stdout) == {"name": "pump7", "allow": []}
         assert "has no rights yet" in done.stderr
         assert opens(tmp_path, "pump7", "my own")
 
@@ -132,7 +132,7 @@ class TestCommands:
         assert run(tmp_path, "allow", "p", "--allow", "recv:b").exit_code == 0
         assert [rule.addresses for rule in users(tmp_path)["p"].rules] == [("b",)]
         assert run(tmp_path, "remove", "p").stdout == "p: removed\n"
-        assert json.loads(run(tmp_path, "list", "--json").stdout) == []
+        assert items_in(run(tmp_path, "list", "--json").stdout) == []
 
 
 class TestResources:

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from docs.generate import explanations
-from edge.appliance.errors import Exit
 from edge.appliance.explaining.cli import read_entries
 from edge.appliance.main import run
+from edge.output.errors import Exit
 
 
 def test_entries_are_those_of_the_code() -> None:

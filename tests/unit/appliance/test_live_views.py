@@ -44,7 +44,7 @@ class FakeConnection:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.status = dict(STATUS)
 
-    def get(self, path: str, **query: Any) -> Any:
+    def ask(self, path: str, **query: Any) -> Any:
         self.asked.append((path, query))
         addresses = [{"address": "plant/\x1b[31mred", "type": "queue", "stored": 5}]
         return {

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from edge.appliance import here, opening, overview
-from edge.appliance.errors import CommandError, Exit
 from edge.appliance.here import DataDirectory, Role, directories
 from edge.appliance.main import run
 from edge.broker.security.operator_token import operator_token
 from edge.broker.store.lock import HUB_LOCK_NAME, LOCK_NAME
+from edge.output.errors import CommandError, Exit
 
 STATUS: dict[str, Any] = {
     "gateway": "hall",
@@ -62,13 +62,14 @@ def _held(data: Path, lock: str) -> Iterator[Path]:
 
 
 def _answer(monkeypatch: pytest.MonkeyPatch, status: dict[str, Any] | CommandError) -> None:
-    def ask(_url: str, _token: str, **_options: object) -> dict[str, Any]:
-        if isinstance(status, CommandError):
-            raise status
-        return status
+    class FakeClient:
+        def ask(self, _path: str, **_options: object) -> dict[str, Any]:
+            if isinstance(status, CommandError):
+                raise status
+            return status
 
     monkeypatch.setattr(opening, "find_console", lambda _data: opening.ConsoleAddresses("http://127.0.0.1:1", None))
-    monkeypatch.setattr(opening, "ask_console", ask)
+    monkeypatch.setattr(opening, "operator_client", lambda _url, _data: FakeClient())
 
 
 def test_directories_are_found_below_the_current_one(gateway: Path, hub: Path, tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_running_hub_is_shown(hub: Path, monkeypatch: pytest.MonkeyPatch, capsys
 def test_gateway_that_does_not_answer_is_shown_with_the_reason(
     gateway: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _answer(monkeypatch, CommandError("no gateway answers at http://127.0.0.1:1: timed out"))
+    _answer(monkeypatch, CommandError("no gateway answers at http://127.0.0.1:1: timed out", error="unreachable"))
     assert run([]) == Exit.DONE
     assert "gateway  gw1: no gateway answers at http://127.0.0.1:1: timed out" in capsys.readouterr().out
 

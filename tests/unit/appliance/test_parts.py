@@ -10,8 +10,8 @@ from unittest import mock
 import pytest
 
 from edge.appliance import cli, parts
-from edge.appliance.errors import CommandError
 from edge.appliance.parts import LATE, fault_of
+from edge.output.errors import CommandError
 
 BROKEN = {
     "raises_part": "raise ImportError('libqpid-proton-core.so.10: cannot open shared object file')",

@@ -12,11 +12,12 @@ from pathlib import Path
 import click
 import pytest
 
-from edge.appliance import contexts, here, main, where
-from edge.appliance.errors import Exit
+from edge.appliance import here, main, where
 from edge.appliance.main import run
 from edge.broker.security.operator_token import operator_token
 from edge.broker.store.lock import HUB_LOCK_NAME, LOCK_NAME
+from edge.output.errors import Exit
+from edge.remote import contexts
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -101,7 +102,7 @@ def test_several_gateways_are_listed(
     make(home / "here" / "gw3", None)
     assert found(monkeypatch, "status", required=False) == "error"
     err = capsys.readouterr().err
-    assert err.startswith("error: Missing option '--data': 2 of them run here\n")
+    assert err.startswith("error[no-data-directory]: Missing option '--data': 2 of them run here\n")
     assert "--data 'gw 1'  (gateway, runs)" in err
     assert "--data gw3  (gateway, does not run)" in err
     assert found(monkeypatch, "doctor", required=False) is None
@@ -110,7 +111,7 @@ def test_several_gateways_are_listed(
 def test_nothing_found_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert found(monkeypatch, "status", required=False) is None
     assert found(monkeypatch, "get") == "error"
-    assert "error: Missing option '--data': no gateway runs here" in capsys.readouterr().err
+    assert "error[no-data-directory]: Missing option '--data': no gateway runs here" in capsys.readouterr().err
 
 
 def test_token_of_this_gateway_goes_to_no_other_address(
@@ -141,7 +142,17 @@ class TestContexts:
         assert json.loads(capsys.readouterr().out) == {
             "schema": 1,
             "kind": "context",
-            "items": [{"name": "hall", "data": f"{home}/hall", "current": False}],
+            "items": [
+                {
+                    "name": "hall",
+                    "data": f"{home}/hall",
+                    "url": None,
+                    "role": None,
+                    "user": None,
+                    "signed_in": False,
+                    "current": False,
+                }
+            ],
         }
 
     def test_file_is_private(self, home: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import json
 import random
 import shutil
 import tempfile
@@ -21,6 +20,7 @@ from cloud.lake.faults import LakeError
 from cloud.proof.cli import prove as command
 from cloud.proof.proof import Proof, prove
 from cloud.proof.statements import FindingKind
+from tests.support.command import item_in
 from tests.support.seeds import chosen_seed
 from tests.support.stated_lake import StatedLake, day
 
@@ -350,7 +350,7 @@ def test_command_output_fits_a_terminal_and_names_damage(tmp_path: Path) -> None
 def test_command_prints_json(tmp_path: Path) -> None:
     lake = whole(tmp_path)
     code, said = run("--lake", str(lake.path), "--json", "--gateway", "gw2")
-    document: dict[str, Any] = json.loads(said)
+    document: dict[str, Any] = item_in(said)
     assert code == 0
     assert document["complete"]
     assert {stream["gateway"] for stream in document["streams"]} == {"gw2"}

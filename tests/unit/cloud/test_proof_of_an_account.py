@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from cloud.lake.rows import record_rows
 from cloud.proof.account import prove_account
 from cloud.proof.cli import prove as command
 from cloud.proof.proof import Proof
+from tests.support.command import item_in
 from tests.support.stated_lake import START_US, StatedLake
 
 OLD_ROW = {
@@ -126,7 +126,7 @@ def test_command_reports_damage_and_exits_with_4(lake: StatedLake, tmp_path: Pat
 
     result = ran("--json")
     assert result.exit_code == 4, result.output
-    document = json.loads(result.output)
+    document = item_in(result.output)
     assert not document["complete"]
     assert [(one["kind"], one["first"], one["last"]) for one in document["findings"]] == [("hole", 2, 2)]
     assert ran().exit_code == 4

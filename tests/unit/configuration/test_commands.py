@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from edge.appliance.main import run
+from tests.support.command import items_in
 
 GOOD = """\
 apiVersion: waypost/v1
@@ -82,7 +83,7 @@ def test_apply_lists_its_changes(tmp_path: Path, file: Path, capsys: pytest.Capt
         "note: MessagingUser default.alice: clients are not authenticated: authenticationService is none",
     ]
     assert run([*arguments, "--json"]) == 0
-    assert {change["change"] for change in json.loads(capsys.readouterr().out)["changes"]} == {"unchanged"}
+    assert {change["change"] for change in items_in(capsys.readouterr().out)} == {"unchanged"}
 
 
 def test_errors_have_a_line_each_and_nothing_is_applied(
@@ -93,7 +94,9 @@ def test_errors_have_a_line_each_and_nothing_is_applied(
     out, err = capsys.readouterr()
     assert out == ""
     lines = err.splitlines()
-    assert lines[0] == f'error: {file}:5: spec.listners: unknown field "listners"; did you mean "listeners"?'
+    assert lines[0] == f'error[configuration-rejected]: {file}:5: spec.listners: unknown field "listners"; ' + (
+        'did you mean "listeners"?'
+    )
     assert lines[1].startswith(f'{file}:29: spec.messageTtl.maximum: "7 days" is not a duration')
     assert lines[2:] == ["  2 problems; nothing was applied"]
     assert not (tmp_path / "data").exists()
@@ -120,7 +123,7 @@ def test_get_prints_tables_json_and_yaml_that_can_be_applied(
         ["default.alice", "alice", "password"],
     ]
     assert run(["get", "addresses", "load", "--json", "--data", str(data)]) == 0
-    [document] = json.loads(capsys.readouterr().out)
+    [document] = items_in(capsys.readouterr().out)
     assert document["spec"]["address"] == "load/#"
     assert run(["get", "-o", "yaml", "--data", str(data)]) == 0
     exported = capsys.readouterr().out
@@ -162,7 +165,7 @@ def test_delete_removes_resources(data: Path, file: Path, capsys: pytest.Capture
     assert run(["delete", "gateway", "gw1", "--data", str(data)]) == 2
     assert 'connector "hub"' in capsys.readouterr().err
     assert run(["delete", "address", "laod", "--data", str(data)]) == 1
-    assert capsys.readouterr().err == 'error: Address "laod" not found; did you mean "load"?\n'
+    assert capsys.readouterr().err == 'error[resource-not-found]: Address "laod" not found; did you mean "load"?\n'
     assert run(["delete", "address", "load", "--data", str(data)]) == 0
     assert capsys.readouterr().out.splitlines() == ["Address/load deleted", "configuration version 2"]
     assert run(["delete", "gw", "gw1", "--data", str(data), "--json"]) == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 from bridge.resources.parse import parse
 from edge.appliance.doctor import home
 from edge.appliance.doctor.check import CheckContext, CheckResult, Level, context_of, examine
-from edge.appliance.errors import Exit
 from edge.appliance.main import run
 from edge.broker.configuration import AddressConfiguration, BrokerConfiguration
 from edge.broker.limits import Limits
@@ -20,6 +18,8 @@ from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressRule, AddressType
 from edge.configuration.kinds import KINDS
 from edge.configuration.repository import Repository
+from edge.output.errors import Exit
+from tests.support.command import items_in
 from tests.support.stores import Made, change, make
 from tests.unit.doctor.check_context import bad, found, levels, machine
 
@@ -64,7 +64,7 @@ class TestDirectory:
         with pytest.raises(SystemExit) as ended:
             run(["doctor", "--data", str(made.path.parent), "--json"])
         assert ended.value.code == Exit.FAILED
-        results = json.loads(capsys.readouterr().out)["results"]
+        results = items_in(capsys.readouterr().out)
         [result] = [result for result in results if result["name"] == "data directory"]
         assert result["level"] == "fail"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-import json
 import socket
 import stat
 import struct
@@ -27,6 +26,7 @@ from images.balena.variables import parse_variables
 from images.errors import ImageError
 from images.programs import find
 from tests.support.balena_api import DEVICE_TYPE, FLEET, FLEET_ID, IMAGE, ROUTES, TOKEN, Cloud, cloud
+from tests.support.command import items_in
 
 FOR_THE_HUB = enrolment.EnrolmentToken.make(bytes(32)).text
 
@@ -162,7 +162,7 @@ class TestRegister:
             ("device", 101, "WAYPOST_HUB"): "amqps://hub:5671",
         }
         assert len({each["uuid"] for each in api.devices}) == 2
-        said = json.loads(succeed(logged_in("devices", FLEET, "--json")))
+        said = items_in(succeed(logged_in("devices", FLEET, "--json")))
         assert [(each["name"], each["tenant"]) for each in said] == [("hall-1", "acme"), ("hall-2", "")]
         table = succeed(logged_in("devices", FLEET)).splitlines()
         assert table[0].split()[:2] == ["NAME", "TENANT"]
@@ -382,7 +382,7 @@ class TestReleases:
 
     def test_releases_are_listed(self, logged_in: Run, built: Cloud) -> None:
         assert built.releases[0]["commit"] in succeed(logged_in("releases", FLEET))
-        assert json.loads(succeed(logged_in("releases", FLEET, "--json"))) == built.releases
+        assert items_in(succeed(logged_in("releases", FLEET, "--json"))) == built.releases
 
 
 def partitioned(kind: str, fat: Path) -> bytes:

@@ -28,6 +28,7 @@ from images.disk import bmap, filesystem, signing
 from images.errors import ImageError
 from images.flashing import cards, devices, image, writing
 from images.programs import find
+from tests.support.command import items_in
 from tests.support.simulated_kill import SimulatedKill
 from tests.unit.images import published_image as made
 
@@ -114,7 +115,7 @@ class TestDisks:
         disks = seen(entry("sdb", children=[part("sdb1")]), entry("nvme0n1", **FIXED, tran="nvme"))
         monkeypatch.setattr(devices, "list_disks", lambda: disks)
         assert run(["flash", "--list", "--json"]) == 0
-        card, built_in = json.loads(capsys.readouterr().out)
+        card, built_in = items_in(capsys.readouterr().out)
         assert (card["path"], card["card"], card["why"]) == ("/dev/sdb", True, "")
         assert (built_in["card"], "built into" in built_in["why"]) == (False, True)
         assert run(["flash", "--json"]) == 2

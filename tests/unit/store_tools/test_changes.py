@@ -16,7 +16,6 @@ import pytest
 import sqlite_utils
 
 from bridge.message import Run
-from edge.appliance.errors import Exit
 from edge.appliance.main import run
 from edge.appliance.store import restore
 from edge.appliance.store.offline import OfflineStore, offline
@@ -30,7 +29,9 @@ from edge.broker.store.errors import StoreError, StoreFull
 from edge.broker.store.sqlite import FILE_NAME, SqliteStore, open_store
 from edge.broker.store.sqlite_medium import SqliteMedium
 from edge.configuration.effective import development_preset
+from edge.output.errors import Exit
 from tests.contract.store.rig import sqlite_rig
+from tests.support.command import item_in
 from tests.support.stores import AT, FORWARDER, Made, change, make
 from tests.support.writer_thread import execute_on
 
@@ -93,7 +94,7 @@ class TestPurge:
     def test_purged_group_leaves_others(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
         data = made.path.parent
         assert command("purge", data, "--cursor", "queue", "--yes", "--json") == 0
-        assert json.loads(capsys.readouterr().out)["groups"] == {"queue": 145}
+        assert item_in(capsys.readouterr().out)["groups"] == {"queue": 145}
         assert backlog(data) == {"queue": 0, FORWARDER: 209}
         [entry] = ledger(data)
         assert (entry["first"], entry["last"], entry["messages"]) == (55, 199, 145)
@@ -141,7 +142,7 @@ class TestPurge:
         rig.commit()
         rig.store.close()
         assert command("purge", made.path.parent, "--log", "queue jobs", "--yes", "--json") == 0
-        document = json.loads(capsys.readouterr().out)
+        document = item_in(capsys.readouterr().out)
         assert (document["messages"], document["groups"]) == (150, {"queue": 145, "second": 150})
 
     def test_purge_asks_for_confirmation(
@@ -224,7 +225,7 @@ class TestImport:
         data = self.new(tmp_path)
         capsys.readouterr()
         assert command("import", data, str(source), "--config", str(resources), "--json") == 0
-        assert json.loads(capsys.readouterr().out) == {"messages": 150, "unwanted": 0, "skipped": 0}
+        assert item_in(capsys.readouterr().out) == {"messages": 150, "unwanted": 0, "skipped": 0}
         assert self.bodies(data) == [b'{"n": %d}' % n for n in range(50, 200)]
         out = tmp_path / "again.ndjson"
         assert command("export", data, "--out", str(out)) == 0
@@ -316,7 +317,7 @@ class TestImport:
         data, source = self.new(tmp_path), self.lines(tmp_path, 5, "topic/nobody")
         capsys.readouterr()
         assert command("import", data, str(source), "--dev", "--json") == 0
-        assert json.loads(capsys.readouterr().out) == {"messages": 0, "unwanted": 5, "skipped": 0}
+        assert item_in(capsys.readouterr().out) == {"messages": 0, "unwanted": 5, "skipped": 0}
 
     def test_missing_store_is_reported(self, tmp_path: Path) -> None:
         assert command("import", tmp_path / "none", str(self.lines(tmp_path, 1)), "--dev") == Exit.USAGE
@@ -342,7 +343,7 @@ class TestMigrate:
         assert "--yes" in capsys.readouterr().out
         assert verify(path).schema == 1
         assert command("migrate", path.parent, "--yes", "--json") == 0
-        document = json.loads(capsys.readouterr().out)
+        document = item_in(capsys.readouterr().out)
         assert (document["before"], document["after"]) == (1, len(schema.MIGRATIONS))
         report, copy = verify(path), verify(Path(document["copy"]))
         assert (report.findings, copy.findings) == ([], [])
@@ -365,7 +366,7 @@ class TestNewEpoch:
     def test_message_names_are_not_reused(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
         data = made.path.parent
         assert command("new-epoch", data, "--yes", "--json") == 0
-        document = json.loads(capsys.readouterr().out)
+        document = item_in(capsys.readouterr().out)
         assert document["before"] == made.epoch
         assert document["after"] != made.epoch
         rig = sqlite_rig(data)
@@ -385,7 +386,7 @@ class TestNewEpoch:
 
     def test_new_epoch_may_be_repeated(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
         assert command("new-epoch", made.path.parent, "--yes", "--json") == 0
-        first = json.loads(capsys.readouterr().out)["after"]
+        first = item_in(capsys.readouterr().out)["after"]
         assert command("new-epoch", made.path.parent, "--yes") == 0
         out = capsys.readouterr().out
         assert f"epoch {first}: stored messages keep it" in out

@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 
 from bridge.amqp_values import encode
 from bridge.message import AMQP, Run, Stored
-from edge.appliance.errors import Exit
 from edge.appliance.main import run
 from edge.appliance.store.records import Recorder, parse
 from edge.appliance.store.selection import moment
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.errors import StoreError
+from edge.output.errors import Exit
 from tests.contract.store.rig import sqlite_rig
+from tests.support.command import item_in
 from tests.support.stores import AT, FORWARDER, QUEUE, SECOND, Made, rot
 
 
@@ -137,7 +138,7 @@ class TestFormats:
     ) -> None:
         out = tmp_path / "out.csv"
         assert run(["store", "export", "--data", str(made.path.parent), "--out", str(out), "--json"]) == 0
-        document = json.loads(capsys.readouterr().out)
+        document = item_in(capsys.readouterr().out)
         assert (document["messages"], document["format"]) == (made.messages, "csv")
 
     def test_file_is_private(self, made: Made, tmp_path: Path) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from bridge.message import Run
-from edge.appliance.errors import Exit
 from edge.appliance.main import run
 from edge.appliance.store.figures import StoreFigures, figures_of
 from edge.appliance.store.recovery.inspection import Inspection
 from edge.broker.store.sqlite import FILE_NAME, open_store
+from edge.output.errors import Exit
 from tests.contract.store.rig import run_of, sqlite_rig
+from tests.support.command import item_in
 from tests.support.stores import AT, FORWARDER, QUEUE, SECOND, TOPIC, Made, change, make
 
 NOW = AT / 1e9 + 3600
@@ -112,7 +112,7 @@ class TestRoom:
 class TestCommand:
     def test_json_is_complete(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["store", "info", "--data", str(made.path.parent), "--json"]) == 0
-        document = json.loads(capsys.readouterr().out)
+        document = item_in(capsys.readouterr().out)
         assert document["epoch"] == made.epoch
         assert document["running"] is False
         assert {log["name"] for log in document["logs"]} == {QUEUE, TOPIC}
@@ -141,7 +141,7 @@ class TestCommand:
         rig.store.logs.append(rig.store.logs.open("queue q"), Run("q", "d", 1, b"", [b"x"], AT + SECOND))
         rig.commit()
         assert run(["store", "info", "--data", str(tmp_path), "--json"]) == 0
-        document = json.loads(capsys.readouterr().out)
+        document = item_in(capsys.readouterr().out)
         assert document["running"] is True
         rig.store.close()
 
@@ -170,7 +170,7 @@ class TestVerify:
         assert ended.value.code == Exit.INTEGRITY
         out = capsys.readouterr().out
         if "--json" in more:
-            document = json.loads(out)
+            document = item_in(out)
             assert document["damaged"] is True
             assert [finding["code"] for finding in document["findings"]] == ["cursor-beyond", "cursor-beyond"]
         else:

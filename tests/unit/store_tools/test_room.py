@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from edge.appliance.errors import Exit
 from edge.appliance.main import run
 from edge.appliance.store.room import AddressFull, LogUsage, StoreBounds, hours_until, room_of
 from edge.broker.limits import Limits
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
+from edge.output.errors import Exit
+from tests.support.command import item_in
 from tests.support.stores import make
 
 TABLE = AddressTable([AddressRule("queue/#", AddressType.QUEUE), AddressRule("events", AddressType.QUEUE)])
@@ -105,7 +105,7 @@ RESOURCES = """
 class TestCommand:
     def told(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, float]:
         assert run(["store", "info", "--json", *arguments]) == 0
-        found: dict[str, float] = json.loads(capsys.readouterr().out)["room"]
+        found: dict[str, float] = item_in(capsys.readouterr().out)["room"]
         return found
 
     def test_bounds_are_those_applied_or_given(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

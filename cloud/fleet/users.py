@@ -1,7 +1,7 @@
 """`waypost hub user add | list | remove`: users of a hub's tenants, for applications and persons.
 
-The commands write the credential file of a data directory; a running hub follows within a second. Heavy modules are
-imported when a command runs, so that `--help` is fast.
+The commands write the credential file of a data directory, and a running hub follows within a second; or they use the
+console of a hub. Heavy modules are imported when a command runs, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import quote
 
 import click
 
-from cloud.hub.usage import CommandFailed, UsageProblem
+from cloud.fleet.place import HubPlace, directory_options
+from edge.output.errors import CommandError, Exit
+from edge.output.listing import JsonOutput, Listing, json_option, output_option, print_listing
 from edge.output.password import read_password
-from edge.output.terminal import say, say_json
+from edge.output.terminal import say
 from edge.output.text import word
 
 if TYPE_CHECKING:
@@ -24,13 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_DATA = click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
-    help="Data directory of the hub, running or not.",
-)
-_JSON = click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+USERS: Final = Listing("user", "name", ("name", "allow"), empty="no users")
 
 
 @click.group()
@@ -39,8 +36,8 @@ def user() -> None:
 
 
 @user.command()
+@directory_options
 @click.argument("name", metavar="NAME@TENANT")
-@_DATA
 @click.option(
     "--allow",
     "allowed",
@@ -51,8 +48,8 @@ def user() -> None:
 @click.option(
     "--password-stdin", is_flag=True, help="Read the password from standard input: one line, or a prompt on a terminal."
 )
-@_JSON
-def add(name: str, data: Path, allowed: tuple[str, ...], password_stdin: bool, as_json: bool) -> None:
+@json_option("user")
+def add(hub: HubPlace, name: str, allowed: tuple[str, ...], password_stdin: bool, as_json: JsonOutput | None) -> None:
     """Add a user of a tenant. A generated password is shown once.
 
         \b
@@ -66,56 +63,84 @@ def add(name: str, data: Path, allowed: tuple[str, ...], password_stdin: bool, a
     from edge.broker.security.credentials import generated_password, new_user, with_secret
 
     rules = _rules(name, allowed)
+    if hub.client is not None:
+        if password_stdin:
+            what = "over HTTP a hub generates the password"
+            raise CommandError(what, "leave out --password-stdin", error="wrong-usage", code=Exit.USAGE)
+        body = {"name": name, "allow": rights.format_rights(rules)}
+        made_there = hub.client.ask("users", method="POST", body=body)
+        _print_added(name, rights.format_rights(rules), {"password": made_there["password"]}, as_json)
+        return
     password = _read_password() if password_stdin else generated_password()
 
     def make(file: CredentialFile) -> None:
         if name in file.load().users:
-            step = f"waypost hub user remove {word(name)} --data {word(data)}"
-            raise CommandFailed(f"user {name} exists already", f"to replace it, remove it first: {step}")
+            step = f"waypost hub user remove {word(name)} {hub.quoted()}"
+            raise CommandError(
+                f"user {name} exists already", f"to replace it, remove it first: {step}", error="user-exists"
+            )
         file.put([with_secret(new_user(name, rules), password, at_s=time.time())], new=True)
 
-    _with_file(data, make)
+    _with_file(hub.data, make)
     shown = {} if password_stdin else {"password": password}
+    _print_added(name, rights.format_rights(rules), shown, as_json)
+
+
+def _print_added(name: str, allow: list[str], shown: dict[str, str], as_json: JsonOutput | None) -> None:
     if as_json:
-        say_json({"name": name, "allow": rights.format_rights(rules), **shown}, indent=0)
+        as_json.show([{"name": name, "allow": allow, **shown}])
         return
     say(f"{name}: added")
     for label, value in shown.items():
         say(f"{label}: {value}")
-    if not rules:
+    if not allow:
         say(f"note: {name} has no rights; remove it and add it with rights, for example --allow recv:#", err=True)
 
 
 @user.command("list")
-@_DATA
-@_JSON
-def list_users(data: Path, as_json: bool) -> None:
+@directory_options
+@output_option("user")
+def list_users(hub: HubPlace, form: str) -> None:
     """List users and their rights. Passwords are not stored."""
     from edge.broker.security import rights
 
-    found = _with_file(data, lambda file: file.load()).users
-    rows = [{"name": name, "allow": rights.format_rights(each.rules)} for name, each in sorted(found.items())]
-    if as_json:
-        say_json(rows)
+    if hub.client is not None:
+        there = hub.client.pages("users", "users")
+        rows = [{"name": each["name"], "allow": each["allow"]} for each in there]
+    else:
+        found = _with_file(hub.data, lambda file: file.load()).users
+        rows = [{"name": name, "allow": rights.format_rights(each.rules)} for name, each in sorted(found.items())]
+    if form != "table":
+        print_listing(USERS, rows, form)
         return
     for row in rows:
         say(f"{row['name']}  {'  '.join(row['allow']) or 'no rights'}")
 
 
 @user.command()
+@directory_options
 @click.argument("name", metavar="NAME@TENANT")
-@_DATA
-@_JSON
-def remove(name: str, data: Path, as_json: bool) -> None:
+@json_option("user")
+def remove(hub: HubPlace, name: str, as_json: JsonOutput | None) -> None:
     """Remove a user. Its connections are closed."""
+    if hub.client is not None:
+        hub.client.ask(f"users/{quote(name, safe='')}", method="DELETE")
+        _print_removed(name, as_json)
+        return
 
     def take(file: CredentialFile) -> None:
         if not file.remove([name]):
-            raise CommandFailed(f"no user {name}", f"list the users: waypost hub user list --data {word(data)}")
+            raise CommandError(
+                f"no user {name}", f"list the users: waypost hub user list {hub.quoted()}", error="user-not-found"
+            )
 
-    _with_file(data, take)
+    _with_file(hub.data, take)
+    _print_removed(name, as_json)
+
+
+def _print_removed(name: str, as_json: JsonOutput | None) -> None:
     if as_json:
-        say_json({"name": name}, indent=0)
+        as_json.show([{"name": name}])
     else:
         say(f"{name}: removed")
 
@@ -124,25 +149,25 @@ def remove(name: str, data: Path, as_json: bool) -> None:
 
 
 def _rules(name: str, allowed: tuple[str, ...]) -> tuple[AccessRule, ...]:
-    """Parse the rights of a user. Raises UsageProblem for an invalid name or right."""
+    """Parse the rights of a user. Raises CommandError for an invalid name or right."""
     from cloud.hub import peers
     from edge.broker.security import rights
 
     try:
         peers.parse_user(name, peers.PeerKind.PERSON)
     except peers.InvalidPeer as why:
-        raise UsageProblem(f"{name}: {why}") from None
+        raise CommandError(f"{name}: {why}", error="invalid-name", code=Exit.USAGE) from None
     try:
         return rights.parse_rights(allowed)
     except ValueError as why:
-        raise UsageProblem(f"--allow {why}") from None
+        raise CommandError(f"--allow {why}", error="invalid-right", code=Exit.USAGE) from None
 
 
 def _read_password() -> str:
     password = read_password()
     if not password:
         step = "write one line to it, or omit --password-stdin to get a generated password"
-        raise UsageProblem("no password on standard input: it is empty", step)
+        raise CommandError("no password on standard input: it is empty", step, error="no-password", code=Exit.USAGE)
     return password
 
 
@@ -150,12 +175,14 @@ def _with_file(data: Path, use: Callable[[CredentialFile], T]) -> T:
     from edge.broker.security.credentials import CredentialFile, CredentialsError
 
     if not data.is_dir():
-        raise UsageProblem(
+        raise CommandError(
             f"data directory {data} does not exist",
             f"name the data directory of a hub; waypost hub run --data {word(data)} makes it",
+            error="no-data-directory",
+            code=Exit.USAGE,
         )
     try:
         with CredentialFile.open(data) as file:
             return use(file)
     except CredentialsError as error:
-        raise CommandFailed(str(error)) from None
+        raise CommandError(str(error), error="users-not-changed") from None

@@ -1,0 +1,233 @@
+"""HTTP client of the API of one gateway or hub. All commands that talk to a console use it."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from collections.abc import Iterator, Mapping
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from bridge.hidden import hides
+from edge.output.errors import CommandError, Exit
+from edge.output.text import word
+from edge.remote.contexts import Context
+from edge.remote.trust import CertificateChanged, PinnedConnection, tls_context
+
+T = TypeVar("T")
+
+API: Final = "/api/v1/"
+ANSWER_S: Final = 5.0
+"""Time limit for an answer: a node that takes longer is not healthy."""
+PAGE_ROWS: Final = 500
+"""Rows of a page of a list."""
+EVENT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Longest event that is read."""
+_CODES: Final = {
+    401: "not-signed-in", 403: "no-right", 404: "not-found", 409: "conflict", 429: "too-many-requests",
+    503: "not-available",
+}  # fmt: skip
+"""Codes of errors by the status of an answer; all others are ``request-refused``."""
+
+
+@hides("token", "login", "cookie")
+class Login(NamedTuple):
+    """Authentication of a client, in one way or in none."""
+
+    token: str | None = None
+    """Operator token of a data directory."""
+    login: tuple[str, str] | None = None
+    """User and password."""
+    cookie: str = ""
+    """Cookie of a session, as NAME=VALUE."""
+
+    def fields(self, origin: str) -> dict[str, str]:
+        """Return the header fields of a request."""
+        if self.login is not None:
+            return {"Authorization": f"Basic {base64.b64encode(':'.join(self.login).encode()).decode()}"}
+        if self.token is not None:
+            return {"Authorization": f"Bearer {self.token}"}
+        # A change with a cookie has to name its origin: a page of another site cannot.
+        return {"Cookie": self.cookie, "Origin": origin} if self.cookie else {}
+
+
+class ServerEvent(NamedTuple):
+    """One Server-Sent Event."""
+
+    name: str
+    data: Any
+
+
+class ConsoleClient:
+    """Requests to one console. Each opens a connection: a command sends few."""
+
+    def __init__(
+        self,
+        url: str,
+        login: Login | None = None,
+        trust: Context | None = None,
+        *,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        """`url`: without a path; `trust`: context with the certificates to accept; `context`: TLS to use instead."""
+        self.url = url
+        self.login = login or Login()
+        self._trust = trust or Context()
+        self._context = context
+
+    def as_user(self, login: tuple[str, str] | None) -> ConsoleClient:
+        """Return a client with a user and password; this one for None."""
+        return (
+            self if login is None else ConsoleClient(self.url, Login(login=login), self._trust, context=self._context)
+        )
+
+    def ask(
+        self, path: str, /, *, method: str = "GET", body: Any = None, answer_s: float = ANSWER_S, **query: Any
+    ) -> Any:
+        """Return the document of a route below `API`; `query`: None is left out. Raises CommandError."""
+        with self.open(path, method=method, body=body, answer_s=answer_s, **query) as answer:
+            try:
+                return msgspec.json.decode(answer.read() or b"null")
+            except (OSError, HTTPException, msgspec.MsgspecError) as error:
+                raise self._unreachable(error) from None
+
+    def read(self, kind: type[T], path: str, /, **given: Any) -> T:
+        """Return the document of a route as a struct; `given`: as of `ask`. Raises CommandError."""
+        return as_document(kind, self.ask(path, **given))
+
+    def open(
+        self,
+        path: str,
+        /,
+        *,
+        method: str = "GET",
+        body: Any = None,
+        answer_s: float = ANSWER_S,
+        headers: Mapping[str, str] | None = None,
+        **query: Any,
+    ) -> HTTPResponse:
+        """Return an answer; its body is not read yet. `body`: document, or bytes of YAML. Raises CommandError."""
+        given = {name: value for name, value in query.items() if value is not None}
+        target = f"{API}{path}{'?' if given else ''}{urlencode(given)}"
+        fields = {
+            "Connection": "close",
+            "X-Requested-With": "waypost",
+            **self.login.fields(self.url),
+            **(headers or {}),
+        }
+        if body is not None:
+            fields["Content-Type"] = "application/yaml" if isinstance(body, bytes) else "application/json"
+        content = body if isinstance(body, bytes | None) else msgspec.json.encode(body)
+        try:
+            answer = self._answer(method, target, content, fields, answer_s)
+        except CertificateChanged as error:
+            hint = "compare the fingerprint with that of its label or its `waypost open`, then accept it: waypost login"
+            raise CommandError(
+                f"{self.url}: {error}", hint, error="certificate-changed", code=Exit.UNREACHABLE
+            ) from None
+        except ssl.SSLCertVerificationError as error:
+            hint = f"waypost login {word(self.url)} --ca FILE, with the certificate of its authority"
+            what = f"{self.url}: its certificate is not trusted: {error.verify_message}"
+            raise CommandError(what, hint, error="certificate-not-trusted", code=Exit.UNREACHABLE) from None
+        except (OSError, HTTPException, ValueError) as error:
+            raise self._unreachable(error) from None
+        if answer.status < 400:
+            return answer
+        with answer:
+            raise self._refused(answer, answer.read())
+
+    def _answer(
+        self, method: str, target: str, body: bytes | None, fields: Mapping[str, str], answer_s: float
+    ) -> HTTPResponse:
+        """Send a request on a new connection. The answer owns the socket. Raises what `open` translates."""
+        connection = self.connection(answer_s)
+        try:
+            connection.request(method, target, body, dict(fields))
+            return connection.getresponse()
+        except BaseException:
+            connection.close()
+            raise
+
+    def pages(self, path: str, key: str, **query: Any) -> Iterator[Any]:
+        """Yield the rows of all pages of a list; `key`: of its rows. Raises CommandError."""
+        after = None
+        while True:
+            page = self.ask(path, after=after, limit=PAGE_ROWS, **query)
+            yield from page[key]
+            after = page.get("next")
+            if after is None:
+                return
+
+    def events(self, path: str, /, answer_s: float, **query: Any) -> Iterator[ServerEvent]:
+        """Yield the events of a stream until the console ends it; `answer_s`: longest pause. Raises CommandError."""
+        with self.open(path, answer_s=answer_s, **query) as answer:
+            try:
+                yield from read_events(answer)
+            except (OSError, HTTPException, msgspec.MsgspecError) as error:
+                hint = "the node may have stopped: try again"
+                raise CommandError(f"{self.url}: the stream ended: {error}", hint, error="connection-lost") from None
+
+    def connection(self, answer_s: float) -> HTTPConnection:
+        """Return a new connection, which connects at its first request."""
+        parts = urlsplit(self.url)
+        host = parts.hostname or ""
+        if parts.scheme != "https":
+            return HTTPConnection(host, parts.port, timeout=answer_s)
+        if self._trust.certificate:
+            return PinnedConnection(host, parts.port, answer_s, self._trust.certificate)
+        context = self._context or tls_context(self._trust.ca)
+        return HTTPSConnection(host, parts.port, timeout=answer_s, context=context)
+
+    def _refused(self, answer: HTTPResponse, body: bytes) -> CommandError:
+        """Return the error of an answer."""
+        why = _error_in(body) or f"{self.url} answers {answer.status} {answer.reason}"
+        hint, code = "", _CODES.get(answer.status, "request-refused")
+        if answer.status == 401 and self.login.login is not None:
+            why = f"user {self.login.login[0]}: {why}"
+        elif answer.status == 401 and self.login.token is not None:
+            hint = "another node answers there: --http has the address of this one, after http= in its `ready` line"
+            why = f"{self.url}: {why}: it requires a login"
+        elif answer.status == 401:
+            hint = f"sign in: waypost login {word(self.url)}\nor on its machine give --data with its data directory"
+            why = f"{self.url}: {why}: it requires a login"
+        return CommandError(why, hint, error=code)
+
+    def _unreachable(self, error: Exception) -> CommandError:
+        hint = "start it, and use the address after http= or https= in its `ready` line"
+        if isinstance(error, TimeoutError):
+            hint = "it may be busy: try again; then see its log, and `waypost doctor`"
+        return CommandError(f"{self.url} does not answer: {error}", hint, error="unreachable", code=Exit.UNREACHABLE)
+
+
+def as_document(kind: type[T], document: Any) -> T:
+    """Return a document of the API as a struct. Raises CommandError."""
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        hint = "node and command may be of different versions: compare `waypost --version` with `waypost status`"
+        raise CommandError(f"the answer is not understood: {error}", hint, error="answer-not-understood") from None
+
+
+def read_events(answer: HTTPResponse) -> Iterator[ServerEvent]:
+    """Yield Server-Sent Events. Raises OSError, HTTPException and msgspec.MsgspecError."""
+    name, data = "", b""
+    while text := answer.readline(EVENT_BYTES_MAX):
+        field, _, value = text.rstrip(b"\r\n").partition(b":")
+        if field == b"event":
+            name = value.strip().decode()
+        elif field == b"data":
+            data = value.strip()
+        elif not field and not value and name:
+            yield ServerEvent(name, msgspec.json.decode(data))
+            name, data = "", b""
+
+
+def _error_in(body: bytes) -> str | None:
+    """Return the error in an answer; None without one."""
+    try:
+        return str(msgspec.json.decode(body, type=dict[str, Any])["error"])
+    except (msgspec.MsgspecError, KeyError):
+        return None
