@@ -182,18 +182,16 @@ def _apply_over_http(
     """Make versions at the console of a hub: of a selector all or none, of names one after the other."""
     require_one(gateways, selector)
     body, of = yaml_of(names), tenant or None
-    if selector is not None and dry_run:
-        plan = client.ask("configurations/plan", method="POST", body=body, tenant=of, selector=selector)
+    if dry_run:
+        chosen = {"selector": selector, "gateways": ",".join(gateways) or None}
+        plan = client.ask("plans", method="POST", body=body, tenant=of, **chosen)
         return [(each["gateway"], None) for each in plan["gateways"]]
     if selector is not None:
         made = client.ask("configurations", method="POST", body=body, tenant=of, selector=selector, **setting)[
             "gateways"
         ]
         return [(each["gateway"], each["version"]) for each in made]
-    chosen = gateways_over_http(client, tenant, gateways)
-    if dry_run:
-        return [(name, None) for name in chosen]
-    paths = [f"configurations/{quote(name, safe='')}" for name in chosen]
+    paths = [f"configurations/{quote(name, safe='')}" for name in gateways_over_http(client, tenant, gateways)]
     rows = [client.ask(path, method="POST", body=body, tenant=of, **setting) for path in paths]
     return [(each["gateway"], each["version"]) for each in rows]
 

@@ -147,6 +147,8 @@ class TestHub:
             "{apiVersion: waypost/v1, kind: Address, metadata: {name: default.jobs},\n"
             " spec: {address: jobs, type: queue}}\n"
         )
+        [planned] = items_of("config", "apply", "-f", str(file), "g*", "--dry-run", environment=home)
+        assert planned == {"gateway": "g1", "version": None}
         [made] = items_of("config", "apply", "-f", str(file), "g1", "--why", "test", environment=home)
         assert made == {"gateway": "g1", "version": 1}
         [version] = items_of("config", "history", "g1", environment=home)
@@ -158,6 +160,7 @@ class TestHub:
         assert output_of("rollout", "abort", begun["id"], environment=home) == f"{begun['id']}: aborted\n"
         [shown] = items_of("rollout", "status", begun["id"], environment=home)
         assert shown["state"] == "aborted"
+        assert [each["id"] for each in items_of("rollout", "status", environment=home)] == [begun["id"]]
 
     def test_commands_and_alerts(self, fleet: EnrolledFleet, hub: Node, home: dict[str, str]) -> None:
         sign_in(hub, "ops@default", home)
