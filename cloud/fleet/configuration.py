@@ -185,7 +185,10 @@ def _apply_over_http(
     if dry_run:
         chosen = {"selector": selector, "gateways": ",".join(gateways) or None}
         plan = client.ask("plans", method="POST", body=body, tenant=of, **chosen)
-        return [(each["gateway"], None) for each in plan["gateways"]]
+        more = plan["changed"] - len(plan["gateways"])
+        if more:
+            say(f"note: {counted(more, 'more gateway')} would change", err=True)
+        return [(name, None) for name in plan["gateways"]]
     if selector is not None:
         made = client.ask("configurations", method="POST", body=body, tenant=of, selector=selector, **setting)[
             "gateways"
