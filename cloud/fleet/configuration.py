@@ -304,7 +304,7 @@ def get(hub: HubPlace, tenant: str, number: int | None, as_json: JsonOutput | No
             what = f"over HTTP only the newest version is shown, {document['wanted']}"
             raise CommandError(
                 what,
-                f"on the hub's machine: waypost config get --version {number} --data DIR",
+                "on the machine of the hub `waypost config get` shows earlier ones too",
                 error="version-not-found",
             )
         say("note: secrets are left out over HTTP", style="yellow", err=True)
