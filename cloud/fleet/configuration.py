@@ -183,7 +183,7 @@ def _apply_over_http(
     require_one(gateways, selector)
     body, of = yaml_of(names), tenant or None
     if dry_run:
-        chosen = {"selector": selector, "gateways": ",".join(gateways) or None}
+        chosen: dict[str, Any] = {"selector": selector, "gateways": ",".join(gateways) or None}
         plan = client.ask("plans", method="POST", body=body, tenant=of, **chosen)
         more = plan["changed"] - len(plan["gateways"])
         if more:
