@@ -93,10 +93,14 @@ class DiskSite(ReceiptSite):
         while self.receipts.awaited.unnumbered:
             self.posted.popleft()()
 
-    def kill(self) -> None:
-        """End the process here, and start it again on what is on disk."""
+    def kill(self, *, answered: bool = False) -> None:
+        """End the process here, and start it again on what is on disk. `answered`: it has acknowledged the messages of
+        the commit in progress, and has not started the next one."""
         place, after = self.folder / f"{self.lives}", self.folder / f"{self.lives + 1}"
+        end_commit = self.posted.popleft() if answered and self.store.commits.committing else None
         shutil.copytree(place, after)
+        if end_commit is not None:
+            end_commit()
         self.store.commits.listeners.clear()
         self.store.close()
         self.lives += 1
@@ -124,6 +128,8 @@ class LandingReceiptMachine(RuleBasedStateMachine):
         """Messages that the hub has received, by name."""
         self.receipts: dict[int, ReceiptOutcome] = {}
         self.numbers = 0
+        self.unaccepted = False
+        """The hub has messages, and the gateway does not know it."""
 
     def teardown(self) -> None:
         try:
@@ -148,28 +154,33 @@ class LandingReceiptMachine(RuleBasedStateMachine):
         else:
             self.site.router.flush()  # the commit begins, and its end may not be seen before a kill
 
-    @rule(count=st.integers(1, 6), settled=st.booleans(), known=st.booleans())
-    def land(self, *, count: int, settled: bool, known: bool) -> None:
-        """Send messages to the hub: it lands them; the gateway may learn of it or not."""
+    @rule()
+    def end_commit(self) -> None:
+        """Handle the end of one commit: its messages are acknowledged, and the next commit begins."""
+        if self.site.store.commits.committing:
+            self.site.posted.popleft()()
+
+    @rule(count=st.integers(1, 6), accepted=st.booleans())
+    def land(self, *, count: int, accepted: bool) -> None:
+        """Send messages to the hub, which lands them. Its acceptance may be lost with the connection."""
         forwarder = self.site.forwarder
-        before = len(forwarder.runs)
         forwarder.credit = count
         forwarder.deliveries.clear()
         if forwarder.joined is not None:
             forwarder.joined.pump()
         self.site.settle_down()
         forwarder.credit = 0
-        assert len(forwarder.runs) >= before
         for subscription, stored in forwarder.deliveries:
             for index, body in enumerate(stored.run.bodies):
                 name = (self.site.epoch, stored.run.address, stored.sequence + index)
                 assert self.bodies.setdefault(name, body) == body, "one name, one message"
                 self.site.hub.landed.add(name)
-            if known:
+            if accepted:
                 self.site.receipts.settled([piece_of(subscription, stored)])
-            if settled:
                 last = stored.position + len(stored.run.bodies) - 1
                 subscription.settle(forwarder, stored.position, last, DeliveryOutcome.ACCEPTED)
+            else:
+                self.unaccepted = True
 
     @rule()
     def answer(self) -> None:
@@ -198,9 +209,15 @@ class LandingReceiptMachine(RuleBasedStateMachine):
                     assert receipt.reason == "evicted"
                 self.receipts[number] = receipt.outcome
 
-    @rule()
-    def kill(self) -> None:
-        self.site.kill()
+    @rule(answered=st.booleans())
+    def kill(self, *, answered: bool) -> None:
+        self.site.kill(answered=answered)
+        self.unaccepted = False  # they are sent again
+
+    @rule(address=st.sampled_from(("plant/a", "plant/b")))
+    def kill_right_after_the_answer(self, *, address: str) -> None:
+        self.publish(wants=True, address=address, now=False)
+        self.kill(answered=True)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -212,9 +229,10 @@ class LandingReceiptMachine(RuleBasedStateMachine):
 
     def finish(self) -> None:
         self.site.settle_down()
-        self.site.kill()  # what the hub did not acknowledge is sent again
+        if self.unaccepted:
+            self.kill(answered=False)
         for _ in range(30):
-            self.land(count=1_000, settled=True, known=True)
+            self.land(count=1_000, accepted=True)
             self.note_losses()
             self.site.answer_all()
             self.collect()

@@ -26,7 +26,7 @@ from bridge.message import AMQP, Run
 from bridge.plain import contents, data_section, parse, section
 from bridge.publish_properties import read
 from bridge.publisher import publisher_name
-from edge.broker.limits import LANDING_GAP_MAX, LANDING_REQUESTS_KEPT_S, LANDING_REQUESTS_MAX
+from edge.broker.limits import LANDING_GAP_MAX, LANDING_REQUESTS_KEPT_S, LANDING_REQUESTS_MAX, LANDING_RETRY_S_MAX
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.router.landing import receipts as module
 from edge.broker.router.landing.records import RUNS, UnnumberedRun
@@ -266,6 +266,21 @@ def test_hub_without_receipts_is_not_asked() -> None:
     site.accept(0)
     assert site.hub.requests == []
     site.exchange.attached(lambda _tokens, _outcome, _why: None, lambda: None)
+    site.answer_all()
+    assert site.told() == [(0, "landed", "")]
+
+
+def test_lost_answer_is_requested_again() -> None:
+    site = ReceiptSite()
+    site.ask()
+    site.accept(0)
+    for _ in range(3):
+        _, done = site.hub.requests.pop(0)
+        done(True)
+        site.settle_down()
+        assert site.hub.requests == [], "not at once"
+        site.settle_down(wait_s=LANDING_RETRY_S_MAX)
+        assert len(site.hub.requests) == 1
     site.answer_all()
     assert site.told() == [(0, "landed", "")]
 
