@@ -94,6 +94,9 @@ def root(context: click.Context, verbose: int, quiet: int) -> None:
 
     Without a command it shows what runs on this machine, what is wrong, and what to do next. From a checkout also:
     `waypost demo`, `waypost test`, `waypost bench` and `waypost docs`.
+
+    Exit status: 0 done, 1 failed, 2 wrong usage or configuration, 3 a peer cannot be reached, 4 data are damaged.
+    `waypost explain CODE` explains an error.
     """
     if verbose or quiet:  # otherwise each long-running command sets up its own logging
         set_up_logging(verbose - quiet)

@@ -123,7 +123,7 @@ def _accepted(found: UnknownCertificate, expected: str | None) -> Context:
     if expected is not None:
         if expected.replace(":", "").upper() != found.fingerprint.replace(":", ""):
             what = f"its {found.what} has another fingerprint: {found.fingerprint}"
-            hint = "somebody may be between: compare again at its machine"
+            hint = "another machine may answer in its place: compare again at its own"
             raise CommandError(what, hint, error="certificate-changed", code=Exit.UNREACHABLE)
         return found.context
     what = f"{found.context.url}: its certificate is of no authority that this machine knows"
