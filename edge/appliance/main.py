@@ -92,11 +92,9 @@ def set_up_logging(verbosity: int) -> None:
 def root(context: click.Context, verbose: int, quiet: int) -> None:
     """Waypost: messaging that survives the power cut, from the device to the lake.
 
-    Without a command it shows what runs on this machine, what is wrong, and what to do next. From a checkout also:
-    `waypost demo`, `waypost test`, `waypost bench` and `waypost docs`.
-
-    Exit status: 0 done, 1 failed, 2 wrong usage or configuration, 3 a peer cannot be reached, 4 data are damaged.
-    `waypost explain CODE` explains an error.
+    Without a command it shows what runs here, what is wrong, and what is next. Exit status: 0 done, 1 failed,
+    2 wrong usage, 3 unreachable, 4 damaged data (`waypost explain CODE`). In a checkout also: `waypost demo`, `test`,
+    `bench`, `docs`.
     """
     if verbose or quiet:  # otherwise each long-running command sets up its own logging
         set_up_logging(verbose - quiet)
