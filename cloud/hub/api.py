@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib import resources
@@ -28,8 +27,6 @@ from cloud.hub.fleet_view import (
     GatewayQuery,
     InvalidRow,
     SeenGateway,
-    count_sites,
-    find_causes,
 )
 from cloud.hub.gateways_http import csv_response, view_routes
 from cloud.hub.health import HubHealth
@@ -261,13 +258,10 @@ class Api:
     async def fleet(self, _request: Request, scope: Scope) -> Response:
         """Show the gateways by state, troubles with one likely cause, and sites."""
         try:
-            seen = await self._views.of(scope.tenant).gateways()
+            summary = await self._views.of(scope.tenant).summary()
         except RegistryError as error:
             return json_response({"error": str(error)}, 503)
-        states = Counter(one.condition.value for one in seen)
-        return json_response(
-            {"total": len(seen), "states": states, "causes": find_causes(seen), "sites": count_sites(seen)}
-        )
+        return json_response(summary._asdict())
 
     async def gateways(self, request: Request, scope: Scope) -> Response:
         """Show one page of gateways.

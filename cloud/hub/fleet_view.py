@@ -204,6 +204,22 @@ def count_sites(seen: Iterable[SeenGateway]) -> list[dict[str, Any]]:
     return rows[:SITES_SHOWN_MAX]
 
 
+class FleetSummary(NamedTuple):
+    """A list of gateways in numbers."""
+
+    total: int
+    states: Mapping[str, int]
+    """Gateways by condition."""
+    causes: Sequence[Mapping[str, Any]]
+    sites: Sequence[Mapping[str, Any]]
+
+
+def summarize(seen: Sequence[SeenGateway]) -> FleetSummary:
+    """Return the summary of a list."""
+    states = Counter(one.condition.value for one in seen)
+    return FleetSummary(len(seen), states, find_causes(seen), count_sites(seen))
+
+
 _SORTS: Final[Mapping[str, Callable[[SeenGateway], tuple[int | float | str, ...]]]] = {
     "danger": lambda one: one.danger,
     "name": lambda one: (one.gateway.name, one.gateway.tenant),
@@ -270,6 +286,9 @@ class FleetView:
     _labels: Mapping[Key, Labels] = field(default_factory=dict)
     _labels_at: float = float("-inf")
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _summary: tuple[Sequence[SeenGateway], FleetSummary] | None = None
+    """List, and its summary."""
+    _summarizing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def gateways(self) -> Sequence[SeenGateway]:
         """Return the gateways, the most dangerous first, at most `FRESH_S` old. Raises RegistryError."""
@@ -286,6 +305,17 @@ class FleetView:
             seen.sort(key=lambda one: one.danger)
             self._seen, self._seen_at = seen, self.clock()
             return seen
+
+    async def summary(self) -> FleetSummary:
+        """Return the summary of the gateways. Raises RegistryError.
+
+        It is made once for each list, on a thread: that of 10 000 gateways takes 70 ms, and pages read it every 5 s.
+        """
+        seen = await self.gateways()
+        async with self._summarizing:
+            if self._summary is None or self._summary[0] is not seen:
+                self._summary = seen, await asyncio.to_thread(summarize, seen)
+            return self._summary[1]
 
     async def one(self, key: Key) -> SeenGateway | None:
         """Return one gateway; None if the scope does not have it. Raises RegistryError."""

@@ -11,6 +11,7 @@ import pytest
 from cloud.hub.fleet import FleetState
 from cloud.hub.fleet_view import (
     CAUSE_GATEWAYS_MIN,
+    FRESH_S,
     LABELS_FRESH_S,
     SORTS,
     TOGETHER_S,
@@ -111,6 +112,19 @@ def test_selector_chooses_by_labels_and_tenants_are_apart() -> None:
     assert sorted(world.names(query)) == ["a", "c"]
     assert world.names(query, "acme") == ["c"]
     assert asyncio.run(world.view("acme").one(("default", "a"))) is None
+
+
+def test_summary_is_made_once_for_each_list() -> None:
+    async def run() -> None:
+        world = mixed()
+        view = world.view()
+        first = await view.summary()
+        assert (first.total, first.states) == (5, {"well": 1, "behind": 1, "refusing": 1, "offline": 2})
+        assert await view.summary() is first
+        world.now_s += FRESH_S
+        assert await view.summary() is not first
+
+    asyncio.run(run())
 
 
 def test_list_is_kept_for_some_seconds_and_labels_longer() -> None:
