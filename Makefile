@@ -1,6 +1,6 @@
 # The commands of a developer. Each calls ./waypost, which makes its environment at the first use.
 
-.PHONY: check test all slow bench docs lock format help
+.PHONY: check test all slow bench docs pictures lock format help
 
 help: ## List these commands
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile
@@ -22,6 +22,10 @@ bench: ## The benchmarks, compared with other brokers in the same run; keep the 
 
 docs: ## Build and serve the documentation
 	./waypost docs
+
+pictures: ## Make the pictures of the consoles in the docs, with Chromium (two minutes)
+	./waypost test --version > /dev/null
+	.venv/bin/python -P -m tests.console.pictures
 
 # Pins stay where they are unless a package is named. The packages of Python 3.11 are all that a newer one needs.
 COMPILE = .venv/bin/uv pip compile --quiet --python-version 3.11 --python-platform linux --generate-hashes --custom-compile-command 'make lock' --no-emit-index-url \

@@ -15,8 +15,8 @@ UNUSUAL = (30, 90)
 HOSTILE = "<img src=x onerror=alert(1)>\u202etxt"
 
 
-def fill(lake: Path, gateway: str = "north-hall") -> None:
-    """Write the tables of one gateway, up to this hour."""
+def fill(lake: Path, gateway: str = "north-hall", *, hostile: bool = True) -> None:
+    """Write the tables of one gateway, up to this hour. `hostile`: also of a device named `HOSTILE`."""
     now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     names: dict[str, Any] = {
         "gateway": gateway,
@@ -26,10 +26,10 @@ def fill(lake: Path, gateway: str = "north-hall") -> None:
     }
     hours = [now - timedelta(hours=before) for before in range(HOURS)]
     rows = [_window(at, number, **names, unit="°C") for number, at in enumerate(hours) if not 50 <= number < 56]
-    other = _window(hours[0], 0, **{**names, "device": HOSTILE, "metric": HOSTILE})
-    gold.put(lake, "rollup_1h", *rows, other)
-    gold.put(lake, "rollup_1m", *rows, other)
-    gold.put(lake, "rollup_1d", *rows[::24], other)
+    others = [_window(hours[0], 0, **{**names, "device": HOSTILE, "metric": HOSTILE})] if hostile else []
+    gold.put(lake, "rollup_1h", *rows, *others)
+    gold.put(lake, "rollup_1m", *rows, *others)
+    gold.put(lake, "rollup_1d", *rows[::24], *others)
     unusual = [
         gold.anomaly(
             0, 34.5, event_time=hours[each], event_date=hours[each].date(), sequence=each, expected=21.3, **names
