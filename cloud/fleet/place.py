@@ -2,7 +2,7 @@
 
 With a data directory a command opens its own connection to the registry, and works while the hub is stopped; a running
 hub follows its changes within a second. Over HTTP it works from any machine, with the rights of the user of
-`waypost login` (cloud/decisions/0011-two-ways-to-a-hub.md).
+`waypost login` (cloud/decisions/0013-two-ways-to-a-hub.md).
 """
 
 from __future__ import annotations
