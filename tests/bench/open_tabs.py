@@ -51,7 +51,9 @@ class OpenTab:
         self._over = threading.Event()
         self._polls = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         self._stream = socket.create_connection(("127.0.0.1", port), 30)
-        self._stream.sendall(b"GET /api/v1/events?topics=status HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        self._stream.sendall(
+            b"GET /api/v1/events?topics=status HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept-Encoding: gzip\r\n\r\n"
+        )
         head = self._stream.recv(1 << 16)
         if not head.startswith(b"HTTP/1.1 200"):
             raise LoadFailed(f"no stream of live figures: {head[:80]!r}")
@@ -74,6 +76,7 @@ class OpenTab:
         for path in POLLED:
             self._polls.request("GET", path, headers={"Accept-Encoding": "gzip"})
             self._polls.getresponse().read()
+        self._polls.close()  # the gateway closes it before the next poll: a browser connects again, too
 
     def stop(self) -> None:
         self._over.set()
