@@ -104,7 +104,7 @@ export function PagedTable({ label, path, items = "", query = {}, columns, id, e
 }
 
 function count(first, shown, total, more) {
-  if (typeof total !== "number") return `${number(first + shown)}${more ? " and more" : ""}`;
+  if (typeof total !== "number" || total < first + shown) return `${number(first + shown)}${more ? " and more" : ""}`;
   return shown === total ? number(total) : `${number(first + 1)}–${number(first + shown)} of ${number(total)}`;
 }
 

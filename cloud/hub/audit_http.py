@@ -4,7 +4,7 @@
                        ``?user=&action=&outcome=done|refused&q=&since=MS&until=MS&after=&limit=``
 
 Needs the right to view: the lines of one's own tenant, or with ``$fleet`` all of them, and with ``?tenant=`` those of
-one.
+one. A user searches once at a time; a second search is answered with 429.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cloud.hub.audit_trail import AuditNotReady, HubAudit
+from cloud.hub.audit_trail import AuditNotReady, HubAudit, SearchInProgress
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.limits import AUDIT_KEPT_S
 from cloud.hub.registry.audit import AuditFilter, NumberedEntry
 from cloud.hub.scope import scope_of
-from edge.broker.http.access import HttpAccess
+from edge.broker.http.access import HttpAccess, remote_host
 from edge.broker.http.queries import choice_of, limit_of, number_of
 from edge.broker.http.route import PURE, HttpRoute
 
 AUDIT: Final = "/api/v1/audit"
-answered: Final = answering({AuditNotReady: 503})
+answered: Final = answering({AuditNotReady: 503, SearchInProgress: 429})
 _OUTCOMES: Final = {"": None, "done": True, "refused": False}
 _TEXT_CHARACTERS_MAX: Final = 100
 
@@ -59,9 +59,10 @@ class AuditPage(msgspec.Struct, kw_only=True):
 
     lines: list[AuditLine]
     next: int | None
-    """Value of `after` for the next page; null on the last one."""
+    """Value of `after` for the next page; null on the last one. A page may have fewer lines than its limit, or none,
+    and be followed by others: it reads 20 000 lines."""
     total: int
-    """Number of all lines that match."""
+    """Number of lines that match among the latest 20 000 that the user may see."""
     kept_s: int
     """Seconds that lines are kept."""
 
@@ -82,10 +83,11 @@ def audit_routes(audit: HubAudit, access: HttpAccess) -> list[HttpRoute]:
             until=_bounded(number_of(query, "until")),
             before=_bounded(number_of(query, "after"), 1),
         )
-        found, total = await audit.ask(lambda registry: registry.page(wanted, limit + 1))
-        following = found[limit - 1].number if len(found) > limit else None
-        rows = [_line(each) for each in found[:limit]]
-        return json_response(AuditPage(lines=rows, next=following, total=total, kept_s=AUDIT_KEPT_S))
+        async with access.admitted(request) as (grant, _):
+            who = remote_host(request) if grant is None else grant.user
+            found = await audit.search(who, wanted, limit)
+        rows = [_line(each) for each in found.entries]
+        return json_response(AuditPage(lines=rows, next=found.following, total=found.total, kept_s=AUDIT_KEPT_S))
 
     return [HttpRoute(AUDIT, answered(page), methods=PURE)]
 

@@ -32,7 +32,7 @@ from cloud.hub.limits import (
     AUDIT_WAITING_MAX,
 )
 from cloud.hub.peers import DEFAULT_TENANT, InvalidPeer, PeerKind, parse_user
-from cloud.hub.registry.audit import Audit, AuditEntry
+from cloud.hub.registry.audit import Audit, AuditEntry, AuditFilter, AuditReader, FoundEntries
 from cloud.lake.faults import RegistryError
 from edge.broker.http.access import USER, HttpAccess
 from edge.broker.http.oidc_api import CALLBACK
@@ -51,6 +51,7 @@ _SESSIONS: Final = {
     ("DELETE", SESSION): "session.close",
 }
 """Actions of sign-ins and sign-outs, by method and path."""
+_NOT_READY: Final = "the hub is starting or stopping; try again in some seconds"
 _FAILED: Final = 500
 """Status of an answer when the endpoint raised an exception."""
 _UNANSWERED: Final = "the request ended without an answer: the change may have been made"
@@ -65,8 +66,13 @@ class AuditNotReady(Exception):
     """The hub is starting or stopping; the request may be repeated in some seconds."""
 
 
+class SearchInProgress(Exception):
+    """The user searches the audit already."""
+
+
 class HubAudit:
-    """Writes and reads the audit. `open`, later `close`. Runs on the event loop; the registry work in a thread."""
+    """Writes and reads the audit. `open`, later `close`. Runs on the event loop; the registry work in two threads, one
+    that writes and one that reads."""
 
     def __init__(self, registry: sa.URL, now: Callable[[], float]) -> None:
         """`now`: UTC seconds since 1970."""
@@ -76,6 +82,10 @@ class HubAudit:
         self._now = now
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="audit")
         self._registry: Audit | None = None
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="audit-reading")
+        self._reader: AuditReader | None = None
+        self._searching: set[str] = set()
+        """Users with a search in progress."""
         self._waiting: deque[AuditEntry] = deque()
         self._fault: str | None = None
         self._cleaned_at = float("-inf")
@@ -93,6 +103,7 @@ class HubAudit:
         """Open the registry. Raises `RegistryError`."""
         loop = asyncio.get_running_loop()
         self._registry = await loop.run_in_executor(self._executor, Audit, self._url)
+        self._reader = await loop.run_in_executor(self._reading, AuditReader, self._url)
         self._task = loop.create_task(self._keep(), name="audit")
 
     async def close(self) -> None:
@@ -104,8 +115,13 @@ class HubAudit:
                 await task
         await self._write()
         registry, self._registry = self._registry, None
+        reader, self._reader = self._reader, None
+        loop = asyncio.get_running_loop()
+        if reader is not None:
+            await loop.run_in_executor(self._reading, reader.close)
         if registry is not None:
-            await asyncio.get_running_loop().run_in_executor(self._executor, registry.close)
+            await loop.run_in_executor(self._executor, registry.close)
+        self._reading.shutdown()
         self._executor.shutdown()
 
     def now_us(self) -> int:
@@ -116,8 +132,21 @@ class HubAudit:
         """Run `work` on the registry's thread. Raises `AuditNotReady`, `RegistryError`."""
         registry = self._registry
         if registry is None:
-            raise AuditNotReady("the hub is starting or stopping; try again in some seconds")
+            raise AuditNotReady(_NOT_READY)
         return await asyncio.get_running_loop().run_in_executor(self._executor, work, registry)
+
+    async def search(self, who: str, wanted: AuditFilter, limit: int) -> FoundEntries:
+        """Return a page of lines, for one search of `who` at a time. It delays no line that is written. Raises
+        `SearchInProgress`, `AuditNotReady`, `RegistryError`."""
+        reader = self._reader
+        if reader is None:
+            raise AuditNotReady(_NOT_READY)
+        if who in self._searching:
+            raise SearchInProgress("your last search of the audit is not done yet; wait for it, and try again")
+        self._searching.add(who)
+        found = asyncio.get_running_loop().run_in_executor(self._reading, reader.page, wanted, limit)
+        found.add_done_callback(lambda _: self._searching.discard(who))
+        return await asyncio.shield(found)  # a search goes on after its client has left, and counts until its end
 
     async def record(self, entry: AuditEntry) -> None:
         """Write a line; it is on disk on return, unless the registry cannot be written."""

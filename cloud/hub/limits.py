@@ -237,6 +237,12 @@ AUDIT_KEPT_S = 400 * 86_400
 AUDIT_ROWS_MAX = 200_000
 """Lines of the audit that are kept, the latest: some 60 MiB of the registry."""
 
+AUDIT_SEARCHED_MAX = 20_000
+"""Lines of the audit that one search reads: some 50 ms. The next page goes on with older ones."""
+
+AUDIT_CLOCK_LINES = 1_000
+"""Latest lines before a time among which the last one is looked for: a clock may be set back."""
+
 AUDIT_VALUE_BYTES_MAX = 2_000
 """Bytes of the state before or after a change in the audit; a larger one is left out."""
 

@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
+from cloud.hub.limits import AUDIT_CLOCK_LINES, AUDIT_SEARCHED_MAX
+from cloud.hub.registry.database import Database
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.schema import audit
 
@@ -62,6 +64,18 @@ class AuditFilter(NamedTuple):
     """Number of the last line of the page before."""
 
 
+class FoundEntries(NamedTuple):
+    """Page of lines that match a filter."""
+
+    entries: list[NumberedEntry]
+    """The latest first."""
+    following: int | None
+    """`before` of the next page; None on the last one."""
+    total: int
+    """Number of lines that match among the latest `AUDIT_SEARCHED_MAX` of the tenant."""
+
+
+_NUMBER_MAX: Final = (1 << 63) - 1
 _ENTRY: Final = [audit.c[name] for name in AuditEntry._fields]
 
 
@@ -81,20 +95,6 @@ class Audit:
         rows = [each._asdict() for each in entries]
         self._database.transaction(lambda tx: tx.execute(audit.insert(), rows))
 
-    def page(self, wanted: AuditFilter, limit: int) -> tuple[list[NumberedEntry], int]:
-        """Return lines, the latest first, and the number of all that match."""
-        conditions = list(_conditions(wanted))
-        query = sa.select(audit.c.number, *_ENTRY).where(*conditions).order_by(audit.c.number.desc()).limit(limit)
-        if wanted.before is not None:
-            query = query.where(audit.c.number < wanted.before)
-        counting = sa.select(sa.func.count()).select_from(audit).where(*conditions)
-
-        def work(tx: sa.Connection) -> tuple[list[NumberedEntry], int]:
-            found = [NumberedEntry(row[0], AuditEntry(*row[1:])) for row in tx.execute(query)]
-            return found, tx.execute(counting).scalar() or 0
-
-        return self._database.transaction(work)
-
     def clean_up(self, before_us: int, most: int) -> int:
         """Delete lines of before a time, and all but the latest `most`; return their number."""
         last = sa.select(audit.c.number).order_by(audit.c.number.desc()).offset(most).limit(1)
@@ -106,9 +106,89 @@ class Audit:
         return self._database.transaction(work)
 
 
+class AuditReader:
+    """Reads the audit of an existing registry, for the thread that creates it. It delays no writer. Every
+    method is one transaction; raises `RegistryError`."""
+
+    def __init__(self, url: sa.URL) -> None:
+        self._database = Database(url, reading=True)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def page(self, wanted: AuditFilter, limit: int) -> FoundEntries:
+        """Return up to `limit` lines that match.
+
+        Of a large audit a page reads `AUDIT_SEARCHED_MAX` lines. It may have fewer than `limit` then, and others
+        follow.
+        """
+        conditions = list(_conditions(wanted))
+
+        def work(tx: sa.Connection) -> FoundEntries:
+            newest = None if wanted.until is None else _last_before(tx, wanted.until)
+            latest = _read(tx, wanted.tenant, newest)
+            older = None if wanted.before is None else wanted.before - 1
+            read = (
+                latest if older is None else _read(tx, wanted.tenant, older if newest is None else min(newest, older))
+            )
+            rows = tx.execute(
+                sa.select(audit.c.number, *_ENTRY)
+                .where(*_within(read, wanted.tenant), *conditions)
+                .order_by(audit.c.number.desc())
+                .limit(limit + 1)
+            ).all()
+            counted = sa.select(sa.func.count()).select_from(audit).where(*_within(latest, wanted.tenant), *conditions)
+            entries = [NumberedEntry(row[0], AuditEntry(*row[1:])) for row in rows[:limit]]
+            following = read.following
+            if len(rows) > limit:
+                following = entries[-1].number
+            elif wanted.since is not None and read.first <= _first_since(tx, wanted.since):
+                following = None
+            return FoundEntries(entries, following, tx.execute(counted).scalar_one())
+
+        return self._database.transaction(work)
+
+
+class _Read(NamedTuple):
+    """Lines that a page reads: those of one tenant, or of all."""
+
+    first: int
+    last: int
+    following: int | None
+    """`before` of the lines that are left; None if there are none."""
+
+
+def _read(tx: sa.Connection, tenant: str | None, last: int | None) -> _Read:
+    """Return the latest `AUDIT_SEARCHED_MAX` lines, up to number `last`; an index has them."""
+    numbers = sa.select(audit.c.number).order_by(audit.c.number.desc()).offset(AUDIT_SEARCHED_MAX - 1).limit(2)
+    if tenant is not None:
+        numbers = numbers.where(audit.c.tenant == tenant)
+    if last is not None:
+        numbers = numbers.where(audit.c.number <= last)
+    found = tx.execute(numbers).scalars().all()
+    first = found[0] if found else 0
+    return _Read(first, _NUMBER_MAX if last is None else last, first if len(found) > 1 else None)
+
+
+def _within(read: _Read, tenant: str | None) -> Iterable[Any]:
+    yield audit.c.number.between(read.first, read.last)
+    if tenant is not None:
+        yield audit.c.tenant == tenant
+
+
+def _last_before(tx: sa.Connection, until: int) -> int:
+    """Return the highest number of a line before a time; 0 if there is none."""
+    latest = sa.select(audit.c.number).where(audit.c.at < until).order_by(audit.c.at.desc()).limit(AUDIT_CLOCK_LINES)
+    return tx.execute(sa.select(sa.func.max(latest.subquery().c.number))).scalar() or 0
+
+
+def _first_since(tx: sa.Connection, since: int) -> int:
+    """Return the lowest number of a line from a time on; `_NUMBER_MAX` if there is none."""
+    earliest = sa.select(audit.c.number).where(audit.c.at >= since).order_by(audit.c.at).limit(AUDIT_CLOCK_LINES)
+    return tx.execute(sa.select(sa.func.min(earliest.subquery().c.number))).scalar() or _NUMBER_MAX
+
+
 def _conditions(wanted: AuditFilter) -> Iterable[Any]:
-    if wanted.tenant is not None:
-        yield audit.c.tenant == wanted.tenant
     if wanted.user:
         yield audit.c.user == wanted.user
     if wanted.action:

@@ -26,14 +26,14 @@ class WrongThread(RuntimeError):
 class Database:
     """Open database for the thread that opened it: every method raises `WrongThread` in another one."""
 
-    def __init__(self, url: sa.URL) -> None:
-        """The connection is made with the first transaction."""
+    def __init__(self, url: sa.URL, *, reading: bool = False) -> None:
+        """The connection is made with the first transaction. `reading`: it changes nothing, and delays no writer."""
         self.where = redact_url(url)
         self.rolled_back: list[Callable[[], None]] = []
         """Called after a failed transaction: cached rows may be wrong."""
         self.dialect: SqlDialect = dialect_of(url)
         self._password = str(url.password or "")
-        self._engine = self.dialect.engine(url)
+        self._engine = (self.dialect.reading_engine if reading else self.dialect.engine)(url)
         self._thread = threading.get_ident()
         self._busy = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -54,6 +54,10 @@ class SqlDialect(Protocol):
         """Return an engine with one connection, durable commits and serializable transactions."""
         ...
 
+    def reading_engine(self, url: sa.URL) -> sa.Engine:
+        """Return an engine with one connection that only reads, and delays no writer."""
+        ...
+
     def lock_opening(self, tx: sa.Connection) -> None:
         """Lock the opening of the registry until `unlock_opening` or the end of the connection.
 
@@ -94,6 +98,14 @@ class Sqlite:
         engine = sa.create_engine(url, **ONE_CONNECTION)
         sa.event.listen(engine, "connect", self._connected)
         sa.event.listen(engine, "begin", lambda tx: tx.exec_driver_sql("BEGIN IMMEDIATE"))
+        return engine
+
+    def reading_engine(self, url: sa.URL) -> sa.Engine:
+        """Deferred transactions: readers of a write-ahead log take no lock that a writer waits for."""
+        engine = sa.create_engine(url, **ONE_CONNECTION)
+        sa.event.listen(engine, "connect", self._connected)
+        sa.event.listen(engine, "connect", lambda connection, _record: connection.execute("PRAGMA query_only=ON"))
+        sa.event.listen(engine, "begin", lambda tx: tx.exec_driver_sql("BEGIN DEFERRED"))
         return engine
 
     @staticmethod
@@ -139,6 +151,15 @@ class Postgresql:
     """PostgreSQL server, through psycopg 3: serializable transactions."""
 
     def engine(self, url: sa.URL) -> sa.Engine:
+        return self._engine(url, "SERIALIZABLE")
+
+    def reading_engine(self, url: sa.URL) -> sa.Engine:
+        """One snapshot for each transaction, which conflicts with none that writes."""
+        engine = self._engine(url, "REPEATABLE READ")
+        sa.event.listen(engine, "connect", self._only_reads)
+        return engine
+
+    def _engine(self, url: sa.URL, isolation: Literal["SERIALIZABLE", "REPEATABLE READ"]) -> sa.Engine:
         silence = {"keepalives_idle": REGISTRY_SILENCE_S_MAX // 2, "keepalives_interval": REGISTRY_SILENCE_S_MAX // 6}
         limits = {
             "connect_timeout": REGISTRY_CONNECT_S_MAX,
@@ -147,7 +168,7 @@ class Postgresql:
             **silence,
         }
         arguments = {name: value for name, value in limits.items() if name not in url.query}
-        engine = sa.create_engine(url, isolation_level="SERIALIZABLE", connect_args=arguments, **ONE_CONNECTION)
+        engine = sa.create_engine(url, isolation_level=isolation, connect_args=arguments, **ONE_CONNECTION)
         sa.event.listen(engine, "connect", self._connected)
         return engine
 
@@ -163,6 +184,11 @@ class Postgresql:
         cursor.execute(f"SET idle_in_transaction_session_timeout TO '{REGISTRY_IDLE_S_MAX}s'")
         connection.commit()
         cursor.close()
+
+    @staticmethod
+    def _only_reads(connection: Any, _record: Any) -> None:
+        connection.execute("SET default_transaction_read_only TO on")
+        connection.commit()
 
     def lock_opening(self, tx: sa.Connection) -> None:
         tx.execute(sa.select(sa.func.pg_advisory_lock(OPENING_LOCK)))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from cloud.hub import audit_trail
-from cloud.hub.audit_trail import HubAudit
-from cloud.hub.registry.audit import Audit, AuditEntry, AuditFilter
+from cloud.hub.audit_trail import HubAudit, SearchInProgress
+from cloud.hub.registry import audit as audit_module
+from cloud.hub.registry.audit import Audit, AuditEntry, AuditFilter, AuditReader, FoundEntries
 from cloud.lake.faults import RegistryError
 from tests.contract.registry.conftest import Place
 
@@ -22,25 +26,110 @@ def entry(at: int, **fields: object) -> AuditEntry:
     return usual._replace(**fields)
 
 
+class WithReader(Audit):
+    """Audit with a reader of its own."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place.url)
+        self.reader = AuditReader(place.url)
+
+    def page(self, wanted: AuditFilter, limit: int) -> FoundEntries:
+        return self.reader.page(wanted, limit)
+
+    def close(self) -> None:
+        self.reader.close()
+        super().close()
+
+
 @pytest.fixture
-def audit(place: Place) -> Iterator[Audit]:
-    with contextlib.closing(Audit(place.url)) as opened:
+def audit(place: Place) -> Iterator[WithReader]:
+    with contextlib.closing(WithReader(place)) as opened:
         yield opened
 
 
-def subjects(audit: Audit, wanted: AuditFilter, limit: int = 50) -> list[str]:
-    return [each.entry.subject for each in audit.page(wanted, limit)[0]]
+def subjects(audit: WithReader, wanted: AuditFilter, limit: int = 50) -> list[str]:
+    return [each.entry.subject for each in audit.page(wanted, limit).entries]
 
 
-def test_pages_follow_each_other_the_latest_first(audit: Audit) -> None:
+def test_pages_follow_each_other_the_latest_first(audit: WithReader) -> None:
     audit.add([entry(at, subject=f"s{at}") for at in range(7)])
-    first, total = audit.page(AuditFilter(), 3)
-    assert ([each.entry.subject for each in first], total) == (["s6", "s5", "s4"], 7)
+    first = audit.page(AuditFilter(), 3)
+    assert ([each.entry.subject for each in first.entries], first.total) == (["s6", "s5", "s4"], 7)
     audit.add([entry(8, subject="new")])
-    assert subjects(audit, AuditFilter(before=first[-1].number), 3) == ["s3", "s2", "s1"]
+    second = audit.page(AuditFilter(before=first.following), 3)
+    assert [each.entry.subject for each in second.entries] == ["s3", "s2", "s1"]
+    assert audit.page(AuditFilter(before=second.following), 3).following is None
+    assert audit.page(AuditFilter(before=second.following), 1).following is None
 
 
-def test_filters(audit: Audit) -> None:
+@pytest.mark.parametrize("tenant", [None, "acme"])
+def test_a_page_reads_so_many_lines_and_is_followed_by_older_ones(
+    audit: WithReader, monkeypatch: pytest.MonkeyPatch, tenant: str | None
+) -> None:
+    monkeypatch.setattr(audit_module, "AUDIT_SEARCHED_MAX", 4)
+    audit.add([entry(at, subject="x" if at % 5 == 0 else "y") for at in range(11)])
+    found, pages = audit.page(AuditFilter(tenant, text="x"), 10), []
+    assert found.total == 1, "of the latest four, with x at 10"
+    while found.following is not None:
+        pages.append([each.entry.at for each in found.entries])
+        found = audit.page(AuditFilter(tenant, text="x", before=found.following), 10)
+    assert [*pages, [each.entry.at for each in found.entries]] == [[10], [5], [0]]
+    assert audit.page(AuditFilter(tenant, until=6), 10).total == 4, "the latest four before that time"
+    assert subjects(audit, AuditFilter(tenant, since=2, until=6)) == ["x", "y", "y", "y"]
+    assert audit.page(AuditFilter(tenant, since=8), 10).following is None, "older lines cannot match"
+
+
+def test_a_search_delays_no_writer(audit: WithReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    audit.add([entry(1, subject="before")])
+
+    def write_while_searching(*given: Any) -> Any:
+        if not written:
+            written.append(True)
+            audit.add([entry(2, subject="during")])
+        return usual(*given)
+
+    written: list[bool] = []
+    usual = audit_module._read
+    monkeypatch.setattr(audit_module, "_read", write_while_searching)
+    assert subjects(audit, AuditFilter(until=10)) == ["before"]
+    assert subjects(audit, AuditFilter()) == ["during", "before"]
+
+
+def test_a_reader_changes_nothing(audit: WithReader) -> None:
+    with pytest.raises(RegistryError, match=r"read-?only"):
+        audit.reader._database.transaction(lambda tx: tx.execute(sa.text("DELETE FROM audit")))
+
+
+def test_a_user_searches_once_at_a_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    going_on = threading.Event()
+
+    def page(self: AuditReader, wanted: AuditFilter, limit: int) -> FoundEntries:
+        assert going_on.wait(20)
+        return usual(self, wanted, limit)
+
+    usual = AuditReader.page
+    monkeypatch.setattr(AuditReader, "page", page)
+
+    async def work() -> None:
+        audit = HubAudit(place.url, lambda: 1_000.0)
+        await audit.open()
+        first = asyncio.create_task(audit.search("anna@acme", AuditFilter(), 10))
+        left = asyncio.create_task(audit.search("bob@acme", AuditFilter(), 10))
+        await asyncio.sleep(0)
+        left.cancel()
+        await audit.record(entry(1, subject="written"))
+        for user in ("anna@acme", "bob@acme"):
+            with pytest.raises(SearchInProgress, match="your last search"):
+                await audit.search(user, AuditFilter(), 10)
+        going_on.set()
+        assert [each.entry.subject for each in (await first).entries] == ["written"]
+        await audit.search("anna@acme", AuditFilter(), 10)
+        await audit.close()
+
+    asyncio.run(work())
+
+
+def test_filters(audit: WithReader) -> None:
     audit.add(
         [
             entry(1, subject="one"),
@@ -61,14 +150,14 @@ def test_filters(audit: Audit) -> None:
     assert subjects(audit, AuditFilter(since=2, until=4)) == ["100%\0", "two"]
 
 
-def test_old_and_surplus_lines_are_deleted(audit: Audit) -> None:
+def test_old_and_surplus_lines_are_deleted(audit: WithReader) -> None:
     audit.add([entry(at * DAY_US, subject=f"s{at}") for at in range(10)])
     assert audit.clean_up(2 * DAY_US, 100) == 2
     assert audit.clean_up(0, 5) == 3
     assert subjects(audit, AuditFilter()) == ["s9", "s8", "s7", "s6", "s5"]
     audit.clean_up(100 * DAY_US, 5)
     audit.add([entry(1, subject="after")])
-    assert audit.page(AuditFilter(), 1)[0][0].number > 10, "numbers are not used again"
+    assert audit.page(AuditFilter(), 1).entries[0].number > 10, "numbers are not used again"
 
 
 def test_lines_wait_while_the_registry_cannot_be_written(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,8 +182,8 @@ def test_lines_wait_while_the_registry_cannot_be_written(place: Place, monkeypat
         failing = False
         await audit.record(entry(5, subject="s5"))
         assert audit.trouble is None
-        found, _ = await audit.ask(lambda registry: registry.page(AuditFilter(), 10))
-        assert [each.entry.subject for each in found] == ["s5", "s4", "s3", "s2"]
+        found = await audit.search("anna@acme", AuditFilter(), 10)
+        assert [each.entry.subject for each in found.entries] == ["s5", "s4", "s3", "s2"]
         await audit.close()
 
     asyncio.run(work())
