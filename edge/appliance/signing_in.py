@@ -54,7 +54,7 @@ def login(
     user change. Without URL it signs in again at the context in use.
 
     A certificate that no known authority has signed is shown once: compare its fingerprint with that on the label or of
-    `waypost open`. Later commands accept only it (of a hub: its authority).
+    `waypost open`. Later commands accept only it (of a hub: its authority), and a changed one is reported as such.
 
     \b
       waypost login https://hub.example:8443
@@ -64,7 +64,11 @@ def login(
     known = contexts.read()
     name, context = _chosen(known, url, name)
     found = trusted(context, ca)
-    context = _accepted(found, fingerprint) if isinstance(found, UnknownCertificate) else found
+    if isinstance(found, UnknownCertificate):
+        before = any(each.url == context.url and (each.certificate or each.ca) for each in known.contexts.values())
+        context = _accepted(found, fingerprint, changed=before)
+    else:
+        context = found
     ways = ways_to_sign_in(context)
     secret = ""
     if not ways.open:
@@ -118,18 +122,26 @@ def _chosen(known: Contexts, url: str | None, name: str | None) -> tuple[str, Co
     return name or (host if taken else host.rpartition(":")[0]), Context(url=wanted)
 
 
-def _accepted(found: UnknownCertificate, expected: str | None) -> Context:
-    """Return the context that accepts a certificate, after the user has. Raises CommandError."""
+def _accepted(found: UnknownCertificate, expected: str | None, *, changed: bool) -> Context:
+    """Return the context that accepts a certificate, after the user has. Raises CommandError.
+
+    `changed`: another certificate was accepted before.
+    """
     if expected is not None:
         if expected.replace(":", "").upper() != found.fingerprint.replace(":", ""):
             what = f"its {found.what} has another fingerprint: {found.fingerprint}"
             hint = "another machine may answer in its place: compare again at its own"
             raise CommandError(what, hint, error="certificate-changed", code=Exit.UNREACHABLE)
         return found.context
-    what = f"{found.context.url}: its certificate is of no authority that this machine knows"
+    url = found.context.url
+    if changed:
+        what = f"{url}: its certificate is not the accepted one; perhaps another machine answers in its place"
+    else:
+        what = f"{url}: its certificate is of no authority that this machine knows"
     if not sys.stdin.isatty():
         hint = f"give --ca FILE, or --fingerprint {found.fingerprint} after comparing it"
-        raise CommandError(what, hint, error="certificate-not-trusted", code=Exit.UNREACHABLE)
+        error = "certificate-changed" if changed else "certificate-not-trusted"
+        raise CommandError(what, hint, error=error, code=Exit.UNREACHABLE)
     say(what, err=True)
     say(f"SHA-256 fingerprint of its {found.what}: {found.fingerprint}", err=True)
     click.confirm("Is that the fingerprint of its label, or of `waypost open` there?", abort=True, err=True)

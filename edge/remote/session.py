@@ -17,7 +17,7 @@ from edge.output.text import word
 from edge.remote import contexts
 from edge.remote.client import ANSWER_S, ConsoleClient, Login
 from edge.remote.contexts import Context
-from edge.remote.trust import CertificateChanged, fingerprint, shown_certificate, tls_context
+from edge.remote.trust import CertificateChanged, fingerprint, one_certificate, shown_certificate, tls_context
 
 SESSION: Final = "session"
 AUTHORITY_BYTES_MAX: Final = 100_000
@@ -168,22 +168,28 @@ def _unknown(context: Context, host: str, port: int) -> UnknownCertificate:
                 return UnknownCertificate(of_authority, fingerprint(shown), "authority")
             except ssl.SSLCertVerificationError:
                 pass  # the authority did not sign it, or for another name
-    except OSError as error:
+        of_server = msgspec.structs.replace(context, ca="", certificate=server)
+        return UnknownCertificate(of_server, fingerprint(server), "certificate")
+    except (OSError, ValueError) as error:
         raise _away(context.url, error) from None
-    return UnknownCertificate(
-        msgspec.structs.replace(context, ca="", certificate=server), fingerprint(server), "certificate"
-    )
 
 
 def _shown_authority(context: Context) -> str:
-    """Return the certificate of a hub's own authority; empty without one."""
+    """Return the certificate of a hub's own authority (PEM); empty without one, and for more than one.
+
+    Only that certificate is returned, however it was written: the user sees the fingerprint of all that is accepted.
+    """
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - 50 ms
+
     connection = ConsoleClient(context.url, trust=context).connection(ANSWER_S)
     try:
         connection.request("GET", AUTHORITY_PATH)
         answer = connection.getresponse()
         text = answer.read(AUTHORITY_BYTES_MAX).decode("ascii", "replace")
-        return text if answer.status == 200 and text.startswith(ssl.PEM_HEADER) else ""
-    except HTTPException:
+        if answer.status != 200:
+            return ""
+        return one_certificate(text).public_bytes(serialization.Encoding.PEM).decode()
+    except (HTTPException, ValueError):
         return ""
     finally:
         connection.close()
@@ -200,5 +206,5 @@ def _read_ca(file: Path) -> str:
     return text
 
 
-def _away(url: str, error: OSError) -> CommandError:
+def _away(url: str, error: OSError | ValueError) -> CommandError:
     return CommandError(f"{url} does not answer: {error}", error="unreachable", code=Exit.UNREACHABLE)

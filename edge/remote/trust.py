@@ -6,6 +6,10 @@ import hashlib
 import socket
 import ssl
 from http.client import HTTPSConnection
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 
 class CertificateChanged(OSError):
@@ -40,8 +44,24 @@ class PinnedConnection(HTTPSConnection):
 
 
 def fingerprint(pem: str) -> str:
-    """Return the SHA-256 of a certificate as browsers show it: ``AB:CD:…``."""
-    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).digest().hex(":").upper()
+    """Return the SHA-256 of a certificate as browsers show it: ``AB:CD:…``. Raises ValueError for several."""
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - 50 ms
+
+    der = one_certificate(pem).public_bytes(serialization.Encoding.DER)
+    return hashlib.sha256(der).digest().hex(":").upper()
+
+
+def one_certificate(pem: str) -> x509.Certificate:
+    """Return the only certificate of a text. Raises ValueError for another number of them.
+
+    OpenSSL trusts every certificate of a text. A second one would be trusted unseen.
+    """
+    from cryptography import x509  # noqa: PLC0415 - 50 ms
+
+    found = x509.load_pem_x509_certificates(pem.encode())
+    if len(found) != 1:
+        raise ValueError(f"expected one certificate, found {len(found)}")
+    return found[0]
 
 
 def shown_certificate(host: str, port: int, timeout_s: float) -> str:
