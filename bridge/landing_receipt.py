@@ -47,6 +47,8 @@ _JSON: Final = "application/json"
 _MESSAGE_ID, _TO, _REPLY_TO, _CORRELATION, _CONTENT_TYPE = 0, 2, 4, 5, 6
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Moment = Annotated[int, msgspec.Meta(ge=0, le=253_402_300_799_000_000)]
+"""UTC microseconds since 1970, until the end of the year 9999."""
 
 
 class ReceiptError(ValueError):
@@ -86,8 +88,8 @@ class LandingStatement(msgspec.Struct, frozen=True, kw_only=True):
     """Table of the lake that has the messages, or the entries about their loss."""
     version: int
     """Version of the table that has all of them. Later versions have them too, until they are deleted on purpose."""
-    stated_at: int
-    """UTC microseconds since 1970, by the hub's clock."""
+    stated_at: Moment
+    """Time of the statement by the hub's clock."""
 
 
 class SignedLanding(msgspec.Struct, frozen=True, omit_defaults=True):

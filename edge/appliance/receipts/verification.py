@@ -38,10 +38,10 @@ def verify(receipt: LandingReceipt, authority: x509.Certificate) -> LandingState
     signed, statement = receipt.statement, statement_of(receipt.statement)
     signer = _signer(signed)
     _require_purpose(signer, authority)
+    _require_signature(signed, signer)
     at = datetime.datetime.fromtimestamp(statement.stated_at / 1e6, datetime.UTC)
     if not signer.not_valid_before_utc <= at <= signer.not_valid_after_utc:
         raise ReceiptError(f"the certificate of its signer was not valid at the time of the statement, {at}")
-    _require_signature(signed, signer)
     named = (receipt.gateway, receipt.epoch, receipt.address, receipt.outcome)
     stated = (statement.gateway, statement.epoch, statement.address, statement.outcome)
     if named != stated or not statement.first <= receipt.sequence <= statement.last:

@@ -133,7 +133,9 @@ FORGERIES: dict[str, tuple[Callable[[LandingReceipt], LandingReceipt], str]] = {
     "another outcome": (lambda good: msgspec.structs.replace(good, outcome=ReceiptOutcome.DROPPED), "other messages"),
     "another range": (lambda good: _with_payload(good, last=99), "signature is not valid"),
     "another format": (lambda good: _with_payload(good, format=2), "has format 2"),
-    "another time": (lambda good: _with_payload(good, stated_at=1), "not valid at the time"),
+    "another time": (lambda good: _with_payload(good, stated_at=1), "signature is not valid"),
+    "time after the last year": (lambda good: _with_payload(good, stated_at=2**62), "cannot be read"),
+    "time before 1970": (lambda good: _with_payload(good, stated_at=-(2**62)), "cannot be read"),
     "no signature": (lambda good: _changed(good, signature=""), "another form"),
     "another signature": (lambda good: _changed(good, signature=base64url(bytes(64))), "signature is not valid"),
     "no certificate": (lambda good: _changed(good, header={}), "no certificate"),
@@ -149,6 +151,12 @@ def test_forged_receipt_is_refused(signing: Signing, name: str) -> None:
     forge, why = FORGERIES[name]
     with pytest.raises(ReceiptError, match=why):
         signing.check(forge(signing.receipt()))
+
+
+def test_certificate_has_to_be_valid_at_the_time_of_the_statement(signing: Signing) -> None:
+    for at in (0, 253_402_300_799_000_000):
+        with pytest.raises(ReceiptError, match="not valid at the time"):
+            signing.check(signing.receipt(statement=msgspec.structs.replace(STATEMENT, stated_at=at)))
 
 
 def test_certificate_of_a_gateway_signs_no_receipts(signing: Signing) -> None:
