@@ -82,6 +82,9 @@ def directory_options(function: F) -> F:
 def _with_place(function: F) -> F:
     @functools.wraps(function)
     def behind(data: Path | None, hub: str | None, config: Path | None = None, **given: Any) -> None:
+        if data is not None and hub is not None:
+            hint = "--data is a hub on this machine, --hub the address of one"
+            raise CommandError("give --data or --hub, not both", hint, error="wrong-usage", code=Exit.USAGE)
         place = HubPlace(data, config, None if data is not None else _client(hub))
         if given.get("tenant") == "" and place.client is None:
             given["tenant"] = DEFAULT_TENANT

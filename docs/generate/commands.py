@@ -143,7 +143,7 @@ def _options(options: Sequence[click.Option], context: click.Context) -> str:
 
 
 def _default(option: click.Option) -> str:
-    if option.envvar == where.VARIABLE:
+    if where.is_found(option):
         return "[found](#command-context)"
     value = option.to_info_dict().get("default")
     if option.is_flag or option.count or value in (None, (), [], ""):

@@ -5,14 +5,13 @@ When the node is away, not signed in to, or too slow, there are no values: a Tab
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from edge.appliance.where import VARIABLE, find_data
+from edge.appliance.where import find_data
 from edge.output.errors import CommandError
 from edge.remote import contexts
 from edge.remote.session import client_of, parse_url
@@ -138,7 +137,7 @@ def _client(context: click.Context, first: str) -> ConsoleClient:
     given = context.params.get("http") or context.params.get("hub")
     if given is not None:
         return client_of(parse_url(given, "--http"))
-    data = context.params.get("data") or os.environ.get(VARIABLE) or find_data(first, context, required=False)
+    data = context.params.get("data") or find_data(first, context, required=False)
     if data is not None:
         return operator_client(find_console(Path(data)).here, Path(data))
     used = contexts.read().used

@@ -25,7 +25,7 @@ def context() -> None:
     """Choose the gateway or hub to work with. Commands use it when neither --data nor an address is given.
 
     \b
-    Where a command looks for the data directory, in this order:
+    Where a command without an address looks for the data directory, in this order:
       1. option --data
       2. environment variable WAYPOST_DATA
       3. the context in use: a data directory, or a console where `waypost login` has signed in

@@ -1,4 +1,6 @@
-"""Default of `--data`: the context in use, else the only gateway or hub that runs here. A context may be a URL instead.
+"""Default of `--data`: a variable, the context in use, else the only gateway or hub that runs here.
+
+A context may be a URL instead.
 
 Commands of all packages declare `--data` without a default. They get this one when they are loaded, because only this
 package knows where gateways and hubs of a machine are.
@@ -6,6 +8,7 @@ package knows where gateways and hubs of a machine are.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -42,10 +45,14 @@ def give_defaults(command: click.Command, words: Sequence[str]) -> None:
     if tuple(words) in CREATES or words[0] in HIDDEN:
         return
     for parameter in command.params:
-        if isinstance(parameter, click.Option) and OPTION in parameter.opts and parameter.envvar != VARIABLE:
-            parameter.envvar = VARIABLE
+        if OPTION in parameter.opts and not is_found(parameter):
             parameter.default = partial(_find, words[0], required=parameter.required)
             parameter.required = False  # `_find` sees to it, and has a better error
+
+
+def is_found(parameter: click.Parameter) -> bool:
+    """Return True for an option `--data` with the default of this module."""
+    return isinstance(parameter.default, partial) and parameter.default.func is _find
 
 
 def _find(first: str, *, required: bool) -> str | None:
@@ -57,12 +64,17 @@ def _find(first: str, *, required: bool) -> str | None:
 
 
 def find_data(first: str, context: click.Context | None, *, required: bool) -> str | None:
-    """Return the data directory of the context in use, or of the only node that runs here. Raises CommandError."""
+    """Return the data directory of the variable, of the context in use, or of the only node that runs here.
+
+    An address on the command line comes before all of them: there is none then. Raises CommandError.
+    """
     from edge.appliance import here  # noqa: PLC0415 - only for a command without --data
 
     role = None if first in _OF_BOTH else here.Role.HUB if first in FLEET else here.Role.GATEWAY
     if context is not None and any(context.params.get(name) is not None for name in _ADDRESSES):
         return None  # the address is another gateway's, perhaps: it must not get the token of this one
+    if named := os.environ.get(VARIABLE):
+        return named
     used = contexts.read().used
     if used is not None and used.url and (role is None or used.role in ("", role.value)):
         if not required or (context is not None and _takes_address(context.command)):

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from edge.appliance import here, main, where
+from edge.appliance import here, main, running, where
 from edge.appliance.main import run
 from edge.broker.security.operator_token import operator_token
 from edge.broker.store.lock import HUB_LOCK_NAME, LOCK_NAME
@@ -56,7 +56,8 @@ def found(monkeypatch: pytest.MonkeyPatch, words: str, *, required: bool = True)
     @click.command()
     @click.option("--data", required=required)
     @click.option("--http")
-    def command(data: str | None, http: str | None) -> None:
+    @click.option("--hub")
+    def command(data: str | None, http: str | None, hub: str | None) -> None:
         seen.append(data)
 
     where.give_defaults(command, words.split()[:1])
@@ -119,6 +120,35 @@ def test_token_of_this_gateway_goes_to_no_other_address(
 ) -> None:
     make(home / "here" / "gw1", held)
     assert found(monkeypatch, "status --http 192.0.2.1:80", required=False) is None
+
+
+@pytest.mark.parametrize("address", ["--http 127.0.0.1:80", "--hub https://hub.example"])
+def test_address_comes_before_the_variable(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setenv("WAYPOST_DATA", "/srv/gw")
+    assert found(monkeypatch, f"get {address}") is None
+    assert found(monkeypatch, f"get {address} --data other") == "other"
+
+
+@pytest.mark.parametrize("words", [["token", "list"], ["hub", "user", "list"], ["rollout", "status"]])
+def test_a_hub_has_one_place(
+    words: list[str], home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*words, "--data", str(home), "--hub", "http://127.0.0.1:1"]) == Exit.USAGE
+    assert "error[wrong-usage]: give --data or --hub, not both" in capsys.readouterr().err
+    monkeypatch.setenv("WAYPOST_DATA", str(home))
+    assert run([*words, "--hub", "http://127.0.0.1:1"]) == Exit.UNREACHABLE
+    assert "http://127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_token_goes_to_no_address_with_the_variable(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stranger at the address would read it."""
+    seen: list[Path | None] = []
+    monkeypatch.setattr(running, "token_of", seen.append)
+    monkeypatch.setenv("WAYPOST_DATA", str(make(home / "gw", None)))
+    assert run(["status", "--http", "127.0.0.1:1"]) == Exit.UNREACHABLE
+    assert not any(seen)
 
 
 def test_commands_that_create_find_nothing(home: Path, held: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
