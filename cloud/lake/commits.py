@@ -78,7 +78,7 @@ class CommitLog(Protocol):
     def confirm(self, prepared: Prepared, version: int) -> None:
         """Record that the commit is in the table as `version`: its ranges have landed.
 
-        Raises `RegistryError`, also if another hub has settled the commit before.
+        Raises `CommitSettled` if another hub has settled the commit before.
         """
         ...
 

@@ -4,6 +4,7 @@
     ├── CannotLand      the hub cannot land it now: the content is held and retried
     │   ├── LakeError       the tables cannot be written or read
     │   ├── RegistryError   the registry cannot be used
+    │   ├── CommitSettled   another hub has confirmed or forgotten the commit
     │   └── StreamInDoubt   the landed sequences of one stream are unknown; other streams are not affected
     │       ├── StreamDamaged   its record is damaged, or an older copy: it is rebuilt from the lake
     │       └── StreamElsewhere a hub with another lake has an unfinished landing of it
@@ -35,6 +36,10 @@ class TableMismatch(LakeError):
 
 class RegistryError(CannotLand):
     """The registry failed; the message says why and what to do."""
+
+
+class CommitSettled(CannotLand):
+    """Another hub has taken over a gateway, and confirmed or forgotten the commit."""
 
 
 class StreamInDoubt(CannotLand):

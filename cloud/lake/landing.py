@@ -31,7 +31,7 @@ import pyarrow as pa
 from bridge.batch import encode
 from bridge.hidden import hides
 from cloud.lake.commits import CommitLog, Failpoint, GatewayStore, Prepared, no_failpoint
-from cloud.lake.faults import LakeError, StreamDamaged, StreamInDoubt
+from cloud.lake.faults import CommitSettled, LakeError, StreamDamaged, StreamInDoubt
 from cloud.lake.lake import LandingLake, TransactionId
 from cloud.lake.limits import HOLES_MAX, SLICE_BYTES_MAX
 from cloud.lake.rebuild import Rebuild
@@ -216,6 +216,8 @@ class Landing:
         for prepared in self._commits.unresolved():
             try:
                 self._look_up(prepared)
+            except CommitSettled:
+                continue
             except LakeError as error:
                 fault = error
                 unsettled.add(prepared.table)
@@ -239,7 +241,8 @@ class Landing:
         names = set(gateways)
         while left_open := self._commits.take_over(names):
             for prepared in left_open:
-                self._look_up(prepared)
+                with contextlib.suppress(CommitSettled):
+                    self._look_up(prepared)
 
     def land(
         self, batches: Sequence[ReceivedBatch], now_us: int, *, clock: Clock = _no_clock, seconds: float = 1.0

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from cloud.hub.groups import Key
 from cloud.hub.registry.database import Database, execute_many
-from cloud.hub.registry.faults import CommitSettled, GatewaysMoved, LandingElsewhere
+from cloud.hub.registry.faults import GatewaysMoved, LandingElsewhere
 from cloud.hub.registry.generations import Generations
 from cloud.hub.registry.lineages import Lineages, Reached
 from cloud.hub.registry.marks import GatewayMarks, Marks
@@ -19,7 +19,7 @@ from cloud.hub.registry.packing import pack_checked, unpack_ranges
 from cloud.hub.registry.schema import OLDER_WRITER, PARAMETERS_MAX, commits, gateways, ledgered, writers
 from cloud.hub.registry.writer import RegistryWriter
 from cloud.lake.commits import GatewayStore, Prepared
-from cloud.lake.faults import StreamDamaged, StreamElsewhere
+from cloud.lake.faults import CommitSettled, StreamDamaged, StreamElsewhere
 from cloud.lake.lake import LandingLake
 from cloud.lake.limits import COMMITS_KEPT
 from cloud.lake.sequences import SequenceRange, SequenceSet, SequenceStream, Span
@@ -122,7 +122,9 @@ class RegistryCommits:
         return -1 if found is None else int(found)
 
     def unresolved(self) -> Sequence[Prepared]:
-        return self._database.transaction(self._unresolved)
+        found = self._database.transaction(self._unresolved)
+        self._marks.forget()  # another hub may have confirmed a commit of this one since
+        return found
 
     def _unresolved(self, tx: sa.Connection) -> Sequence[Prepared]:
         self._writer.require(tx)

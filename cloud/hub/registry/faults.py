@@ -8,7 +8,6 @@
     ├── RegistryTooNew        a newer version of the program made it
     ├── WriterReplaced        another hub uses this hub's writer id
     ├── GatewaysMoved         gateways of a landing have connected to another hub
-    ├── CommitSettled         another hub has confirmed or forgotten the commit
     └── LandingElsewhere      a hub with another lake has an unfinished landing of a gateway
 
 Each message is one line with the next step, and holds no password.
@@ -45,10 +44,6 @@ class WriterReplaced(RegistryError):
 
 class GatewaysMoved(RegistryError):
     """Gateways of a landing have connected to another hub since."""
-
-
-class CommitSettled(RegistryError):
-    """Another hub has taken over a gateway, and confirmed or forgotten the commit."""
 
 
 class LandingElsewhere(RegistryError):

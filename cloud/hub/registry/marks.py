@@ -64,7 +64,11 @@ class Marks:
     def __init__(self, database: Database, generations: Generations) -> None:
         self._generations = generations
         self._loaded: dict[Key, _Loaded] = {}
-        database.rolled_back.append(self._loaded.clear)
+        database.rolled_back.append(self.forget)
+
+    def forget(self) -> None:
+        """Forget all cached rows."""
+        self._loaded.clear()
 
     def known(self, key: Key) -> GatewayMarks | None:
         """Return the cached marks of a gateway; None if they have to be loaded."""

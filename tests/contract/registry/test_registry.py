@@ -16,11 +16,11 @@ from sqlalchemy.dialects import postgresql
 
 from cloud.hub.groups import GatewayLineage, Presence
 from cloud.hub.registry.database import Database, WrongThread
-from cloud.hub.registry.faults import CommitSettled, GatewaysMoved, RegistryForeign, RegistryTooNew, WriterReplaced
+from cloud.hub.registry.faults import GatewaysMoved, RegistryForeign, RegistryTooNew, WriterReplaced
 from cloud.hub.registry.registry import Registry
 from cloud.hub.registry.schema import SCHEMA_VERSION, NameType
 from cloud.lake.commits import GatewayStore
-from cloud.lake.faults import RegistryError, StreamElsewhere
+from cloud.lake.faults import CommitSettled, RegistryError, StreamElsewhere
 from cloud.lake.sequences import SequenceRange, SequenceStream
 from tests.contract.registry.conftest import HERE, THERE, Place
 from tests.contract.registry.landings import land

@@ -81,8 +81,11 @@ class ReplicaLake:
             self._step()
             entry = Entry(rows, transaction)
             if self._fails():
-                if self._random.random() < 0.5:
+                arrives = self._random.random()
+                if arrives < 0.5:
                     self._tables.delay(table, version, entry)
+                elif arrives < 0.7:
+                    self._tables.put(table, version, entry)
                 raise LakeError("no answer from the store")
             if self._tables.put(table, version, entry):
                 return version

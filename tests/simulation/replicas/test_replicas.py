@@ -54,6 +54,11 @@ DEFECTS: dict[str, tuple[type, str, Callable[..., Any]]] = {
         "settled",
         lambda self, table, transaction: (self.committed(table, transaction.application) or 0) >= transaction.commit,
     ),
+    "a hub keeps what it knew when another one may have confirmed its commit": (
+        RegistryCommits,
+        "unresolved",
+        lambda self: self._database.transaction(self._unresolved),
+    ),
     "a commit is confirmed whether or not it is still open": (
         RegistryCommits,
         "_confirm",

@@ -35,6 +35,8 @@ EVENTS: Final = 220
 """Random events before all faults end."""
 FINAL_TURNS: Final = 4_000
 """Turns within which everything is answered once the faults have ended."""
+AWAY_SHARE: Final = 0.7
+"""Share of operations on the lake that fail while it is away."""
 FAILURE_SHARE: Final = 0.05
 """Share of operations on lake and registry that fail."""
 
@@ -87,7 +89,7 @@ class Replica:
         with contextlib.suppress(CannotLand):
             registry = Registry(world.url, f"{self.number}{self._starts:031}")
             try:
-                lake = ReplicaLake(world.tables, turn.step, world.random, world.fails)
+                lake = ReplicaLake(world.tables, turn.step, world.random, world.lake_fails)
                 registry.commits.write_to(lake)
                 registry.directory.mark_all_disconnected()
                 lander = Lander(registry, Landing(lake, registry.commits), clock=lambda: 0.0)
@@ -122,6 +124,7 @@ class World:
         shutil.copy(template, file)
         self.url = sqlite_url(file)
         self.failing = FAILURE_SHARE
+        self.lake_away = False
         self.hubs = [Replica(number, self) for number in range(HUBS)]
         self.gateways = [SimulatedGateway(f"gw{number}", self.random) for number in range(GATEWAYS)]
         self._connections = 0
@@ -129,6 +132,10 @@ class World:
     def fails(self) -> bool:
         """Return whether this operation fails."""
         return self.random.random() < self.failing
+
+    def lake_fails(self) -> bool:
+        """Return whether this operation on the lake fails."""
+        return self.fails() or (self.lake_away and self.random.random() < AWAY_SHARE)
 
     def run(self) -> list[str]:
         """Run from the start until everything is answered; return what is wrong."""
@@ -139,7 +146,7 @@ class World:
                 for _ in range(EVENTS):
                     self._event()
                 self.tables.arrive()
-                self.failing = 0.0
+                self.failing, self.lake_away = 0.0, False
                 self._end()
                 errors = [repr(hub.turn.error) for hub in self.hubs if hub.turn is not None and hub.turn.error]
                 return errors + self._violations()
@@ -159,8 +166,10 @@ class World:
             self._send(gateway)
         elif choice < 0.90:
             self._move(random.choice(self.gateways))
-        elif choice < 0.94:
+        elif choice < 0.92:
             self.tables.arrive()
+        elif choice < 0.94:
+            self.lake_away = not self.lake_away
         elif choice < 0.96:
             hub.still = not hub.still
         elif choice < 0.98:
