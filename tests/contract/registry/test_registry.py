@@ -155,7 +155,7 @@ class TestCommits:
         land(registry, moved(0, 9))
         prepared = registry.commits.prepare("telemetry", [moved(10, 19)], 10)
         registry.commits.confirm(prepared, 1)
-        with pytest.raises(RegistryError):
+        with pytest.raises(CommitSettled):
             registry.commits.confirm(prepared, 2)
         assert registry.commits.landed(STREAM).spans == [(0, 19)]
 
