@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from cloud.lake.sequences import SequenceRange, SequenceSet, SequenceStream
+from cloud.lake.sequences import SequenceRange, SequenceSet, SequenceStream, Span
 
 
 class GatewayStore(NamedTuple):
@@ -60,6 +60,10 @@ class CommitLog(Protocol):
 
     def ledgered(self, ranges: Iterable[SequenceRange]) -> set[SequenceRange]:
         """Return those of `ranges` that are in the ledger."""
+        ...
+
+    def dropped(self, stream: SequenceStream, first: int, last: int, limit: int | None = None) -> Sequence[Span]:
+        """Return the ranges of the ledger that overlap ``first..last`` of a stream, the lowest first."""
         ...
 
     def prepare(

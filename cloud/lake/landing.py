@@ -8,6 +8,9 @@ id;
 3. *confirm*: the registry adds them to the landed sequences;
 4. the caller acknowledges.
 
+A landing that closes holes of a stream lists them in the ledger first, in a commit of its own: a crash in between
+leaves at worst a hole that is explained and still open.
+
 After a crash, or an error with unknown outcome, `resolve` looks for the id in the table. If it is there, the commit is
 confirmed. If not, the table is fenced against it, so that no delayed writer can commit it, and it is forgotten.
 Messages that are repeated after a confirmed commit are trimmed; after a forgotten one they land. A hub to which a
@@ -20,6 +23,7 @@ This module has no thread, clock, socket, disk or database of its own: `cloud.hu
 from __future__ import annotations
 
 import contextlib
+import enum
 import hashlib
 import logging
 from collections import Counter
@@ -40,8 +44,14 @@ from cloud.lake.sequences import SequenceRange, SequenceSet, SequenceStream, Spa
 
 log = logging.getLogger(__name__)
 
-QUARANTINED = "quarantined"
-"""Reason in the ledger for messages in `quarantine`: their content could not become rows."""
+
+class HubLossReason(enum.Enum):
+    """Reason in the ledger for messages that the hub drops."""
+
+    QUARANTINED = "quarantined"
+    """The content could not become rows. It is in table `quarantine`."""
+    HOLE_CLOSED = "hole-closed"
+    """The address had too many gaps, so the hub no longer waits for this one. A message that comes later is dropped."""
 
 
 Clock = Callable[[], float]
@@ -62,7 +72,7 @@ class LandingResult(NamedTuple):
     gaps: int = 0
     """Ranges that began later than expected; the missing messages are in the ledger, on their way, or lost."""
     holes_closed: int = 0
-    """Holes closed to keep `HOLES_MAX`; messages that would fill them count as duplicates from now on."""
+    """Holes closed to keep `HOLES_MAX`, listed in the ledger; messages that would fill them count as duplicates."""
     by_gateway: Mapping[tuple[str, str], int] = {}
     """New messages of each (tenant, gateway)."""
     held: Mapping[int, str] = {}
@@ -128,6 +138,8 @@ class LandingPlan(NamedTuple):
 
     slices: list[BatchSlice]
     ranges: list[SequenceRange]
+    closed: list[SequenceRange]
+    """Holes that these messages close."""
     landed: LandingResult
 
 
@@ -161,8 +173,9 @@ def plan(batches: Iterable[ReceivedBatch], known: LandedSets) -> LandingPlan:
     """Remove landed and repeated messages from batches, in order."""
     slices: list[BatchSlice] = []
     ranges: list[SequenceRange] = []
+    closed: list[SequenceRange] = []
     held: dict[int, str] = {}
-    total = gaps = closed = 0
+    total = gaps = 0
     for index, received in enumerate(batches):
         wanted: list[Sequence[Span]] = []
         names = received.tenant, received.gateway, received.batch.epoch
@@ -176,7 +189,7 @@ def plan(batches: Iterable[ReceivedBatch], known: LandedSets) -> LandingPlan:
             gaps += part.first > max(landed.mark + 1, part.base)
             spans = landed.missing(part.first, part.first + part.count - 1)
             for span in spans:
-                closed += landed.add(*span, HOLES_MAX)
+                closed += [SequenceRange(*stream, *hole) for hole in landed.add(*span, HOLES_MAX)]
                 ranges.append(SequenceRange(*stream, *span))
             wanted.append(spans)
             total += part.count
@@ -185,7 +198,7 @@ def plan(batches: Iterable[ReceivedBatch], known: LandedSets) -> LandingPlan:
     for new in slices:
         by_gateway[new.received.tenant, new.received.gateway] += new.stop - new.start
     rows = by_gateway.total()
-    return LandingPlan(slices, ranges, LandingResult(rows, total - rows, gaps, closed, by_gateway, held))
+    return LandingPlan(slices, ranges, closed, LandingResult(rows, total - rows, gaps, len(closed), by_gateway, held))
 
 
 class Landing:
@@ -259,6 +272,7 @@ class Landing:
         began = clock()
         tables: list[pa.Table] = []
         ranges: list[SequenceRange] = []
+        closed: list[SequenceRange] = []
         landed, held, done = LandingResult(), dict[int, str](), 0
         for piece in _in_slices(batches):
             at_s = clock()
@@ -268,10 +282,12 @@ class Landing:
             if new.slices:
                 tables.append(telemetry_rows(new.slices, now_us))
             ranges += new.ranges
+            closed += new.closed
             held |= {done + index: why for index, why in new.landed.held.items()}
             landed = landed.plus(new.landed._replace(spent_s=_shares(piece, clock() - at_s)))
             done += len(piece)
         if tables:
+            self._explain(closed, now_us)
             self._commit("telemetry", join_tables(tables), ranges, _reached(batches[:done]))
         for key, why in known.damaged.items():
             self._rebuild(*key, why)
@@ -301,6 +317,22 @@ class Landing:
             self._commit("ledger", record_rows("ledger", rows, now_us), list(new))
         return LandedRanges(len(new), len(documents) - done)
 
+    def _explain(self, closed: Iterable[SequenceRange], now_us: int) -> None:
+        """List the messages of closed holes in the ledger, except those that it has. Raises as `land`."""
+        by_stream: dict[SequenceStream, list[Span]] = {}
+        for hole in closed:
+            by_stream.setdefault(hole.stream, []).append((hole.first, hole.last))
+        entries: list[LedgerRange] = []
+        for stream, holes in by_stream.items():
+            low, high = min(first for first, _ in holes), max(last for _, last in holes)
+            explained = SequenceSet()
+            for span in self._commits.dropped(stream, low, high):
+                explained.add(*span)
+            parts = [part for hole in holes for part in explained.missing(*hole)]
+            entries += [LedgerRange(*stream, *part, 0, HubLossReason.HOLE_CLOSED.value, now_us) for part in parts]
+        if entries:
+            self.land_ledger([entries], now_us)
+
     def compact(self) -> int:
         """Compact small files of the lake; return their number. Raises `LakeError`."""
         return self._lake.compact()
@@ -325,7 +357,7 @@ class Landing:
         content = encode(batch.stored(), space=batch.space, epoch=batch.epoch, lane=batch.lane)
         self.quarantine([UnreadableContent(tenant, gateway, "telemetry", None, reason, content, now_us)], now_us)
         new = plan([received], LandedSets(self._commits.landed))
-        entries = [LedgerRange(*names, 0, QUARANTINED, now_us) for names in new.ranges]
+        entries = [LedgerRange(*names, 0, HubLossReason.QUARANTINED.value, now_us) for names in new.ranges]
         self.land_ledger([entries], now_us)
 
     def _rebuild(self, tenant: str, gateway: str, why: StreamDamaged) -> None:

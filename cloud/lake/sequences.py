@@ -42,10 +42,12 @@ class SequenceRange(NamedTuple):
 class SequenceSet:
     """Set of sequences as ascending ranges that neither overlap nor touch."""
 
-    __slots__ = ("spans",)
+    __slots__ = ("closed", "spans")
 
-    def __init__(self, spans: Iterable[Span] = ()) -> None:
+    def __init__(self, spans: Iterable[Span] = (), closed: int = -1) -> None:
         self.spans: list[Span] = list(spans)
+        self.closed = closed
+        """End of the highest hole that was closed; up to here the set may have sequences that never came. -1: none."""
 
     @property
     def mark(self) -> int:
@@ -64,7 +66,7 @@ class SequenceSet:
 
     def copy(self) -> SequenceSet:
         """Return an independent copy."""
-        return SequenceSet(self.spans)
+        return SequenceSet(self.spans, self.closed)
 
     def missing(self, first: int, last: int) -> list[Span]:
         """Return the parts of ``first..last`` that are not in the set, ascending."""
@@ -83,12 +85,12 @@ class SequenceSet:
             at += 1
         return parts
 
-    def add(self, first: int, last: int, holes_max: int | None = None) -> int:
-        """Add ``first..last``. Return the number of holes closed to keep `holes_max`, the lowest first."""
+    def add(self, first: int, last: int, holes_max: int | None = None) -> list[Span]:
+        """Add ``first..last``. Return the holes closed to keep `holes_max`, the lowest first."""
         spans = self.spans
         if spans and first == spans[-1][1] + 1:  # the usual case
             spans[-1] = (spans[-1][0], last)
-            return 0
+            return []
         low = bisect_left(spans, first - 1, key=lambda span: span[1])
         high = low
         while high < len(spans) and spans[high][0] <= last + 1:
@@ -97,6 +99,9 @@ class SequenceSet:
             first, last = min(first, spans[low][0]), max(last, spans[high - 1][1])
         spans[low:high] = [(first, last)]
         surplus = 0 if holes_max is None else max(0, len(spans) - 1 - holes_max)
-        if surplus:
-            spans[: surplus + 1] = [(spans[0][0], spans[surplus][1])]
-        return surplus
+        if not surplus:
+            return []
+        closed = [(spans[at][1] + 1, spans[at + 1][0] - 1) for at in range(surplus)]
+        spans[: surplus + 1] = [(spans[0][0], spans[surplus][1])]
+        self.closed = max(self.closed, closed[-1][1])
+        return closed

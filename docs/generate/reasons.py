@@ -43,6 +43,9 @@ VOCABULARIES: Final = (
         "address has `dead-lettered: ` before the word.",
     ),
     Vocabulary(
+        "Loss ledger: dropped by a hub", "cloud/lake/landing.py", "quarantined", "Column `reason` of table `ledger`.",
+    ),
+    Vocabulary(
         "Enrolment refused", "bridge/enrolment.py", "token-spent",
         "Field `reason` of the answer of `POST /enrolment/certificate`, `/renewal` and `/attestation`.",
     ),

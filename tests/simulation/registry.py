@@ -15,7 +15,7 @@ from cloud.hub.registry.lineages import is_earlier_copy
 from cloud.lake.commits import GatewayStore, Prepared
 from cloud.lake.faults import RegistryError
 from cloud.lake.limits import HOLES_MAX
-from cloud.lake.sequences import SequenceRange, SequenceSet, SequenceStream
+from cloud.lake.sequences import SequenceRange, SequenceSet, SequenceStream, Span
 
 WRITER = "hub"
 
@@ -143,6 +143,11 @@ class SimulatedCommits:
     def ledgered(self, ranges: Iterable[SequenceRange]) -> set[SequenceRange]:
         self._database.end(self._database.transaction())
         return {each for each in ranges if each in self._database.ledgered}
+
+    def dropped(self, stream: SequenceStream, first: int, last: int, limit: int | None = None) -> Sequence[Span]:
+        self._database.end(self._database.transaction())
+        known = sorted(self._database.ledgered)
+        return [(n.first, n.last) for n in known if n.stream == stream and n.first <= last and n.last >= first][:limit]
 
     def prepare(
         self,

@@ -1,14 +1,14 @@
 """Makes statements about ranges of messages from the confirmed commits of the lake. For the registry's thread.
 
-The marks of a stream name too much once it has had more than `HOLES_MAX` holes, because the lowest ones are closed. A
-stream at that limit gets no statement.
+The marks of a stream name too much once it has had more than `HOLES_MAX` holes, because the lowest ones are closed.
+Closed holes are in the ledger, so up to the highest of them the ledger is believed before the marks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bridge.landing_receipt import LandingStatement, MessageSpan, ReceiptOutcome
 from bridge.limits import RECEIPT_STATEMENTS_MAX
@@ -16,8 +16,10 @@ from cloud.hub.groups import Key
 from cloud.hub.registry.commits import LEDGER, TELEMETRY, RegistryCommits
 from cloud.hub.registry.registry import Registry
 from cloud.lake.faults import StreamInDoubt
-from cloud.lake.limits import HOLES_MAX
 from cloud.lake.sequences import SequenceSet, SequenceStream, Span
+
+OVERLAPS_MAX: Final = 128
+"""Ranges of the ledger read for one range of messages."""
 
 
 class _TableVersions(NamedTuple):
@@ -71,12 +73,19 @@ def _outcomes(
         landed = commits.landed(stream)
     except StreamInDoubt:
         return
-    if len(landed.spans) > HOLES_MAX:
-        return
-    missing = landed.missing(span.first, span.last)
-    for part in SequenceSet(missing).missing(span.first, span.last):
+    first, last = span.first, span.last
+    absent = SequenceSet(landed.missing(first, last))
+    dropped: list[Span] = []
+    if absent.spans or first <= landed.closed:
+        dropped = commits.dropped(stream, first, last, OVERLAPS_MAX)
+    for low, high in dropped:
+        if low <= landed.closed:
+            absent.add(low, min(high, landed.closed))
+    if len(dropped) == OVERLAPS_MAX and dropped[-1][0] <= landed.closed:
+        absent.add(dropped[-1][0], landed.closed)  # the ledger may have more
+    there = SequenceSet(absent.missing(first, last))
+    for part in there.spans:
         yield ReceiptOutcome.LANDED, part
-    if missing:
-        for low, high in commits.dropped(stream, span.first, span.last):
-            for part in landed.missing(max(low, span.first), min(high, span.last)):
-                yield ReceiptOutcome.DROPPED, part
+    for low, high in dropped:
+        for part in there.missing(max(low, first), min(high, last)):
+            yield ReceiptOutcome.DROPPED, part

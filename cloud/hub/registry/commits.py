@@ -29,8 +29,6 @@ log = logging.getLogger(__name__)
 PREPARED, CONFIRMED, FORGOTTEN = "prepared", "confirmed", "forgotten"
 """States. A forgotten commit keeps its row for a while: its number is fenced in the lake and must not be used again."""
 TELEMETRY, LEDGER = "telemetry", "ledger"
-OVERLAPS_MAX: Final = 128
-"""Ranges of the ledger read for one range of messages."""
 NUMBERED = (TELEMETRY, LEDGER)
 """Tables of the lake with numbered commits."""
 
@@ -206,12 +204,11 @@ class RegistryCommits:
 
         return self._database.transaction(work)
 
-    def dropped(self, stream: SequenceStream, first: int, last: int) -> list[Span]:
-        """Return the ranges of the ledger that overlap ``first..last`` of a stream, at most `OVERLAPS_MAX`."""
+    def dropped(self, stream: SequenceStream, first: int, last: int, limit: int | None = None) -> list[Span]:
         of_stream = (ledgered.c[name] == value for name, value in zip(stream._fields, stream, strict=True))
         overlaps = (ledgered.c.first <= last, ledgered.c.last >= first)
         query = sa.select(ledgered.c.first, ledgered.c.last).where(*of_stream, *overlaps)
-        rows = query.order_by(ledgered.c.first).limit(OVERLAPS_MAX)
+        rows = query.order_by(ledgered.c.first).limit(limit)
         return [(row[0], row[1]) for row in self._database.transaction(lambda tx: tx.execute(rows).all())]
 
     # --- changes ----------------------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ class Marks:
                     if before is None:
                         new.add(stream)
                     landed = changed[stream] = SequenceSet() if before is None else before.copy()
-                landed.add(moved.first, moved.last, HOLES_MAX)
+                landed.add(moved.first, moved.last, HOLES_MAX)  # closed holes are in the ledger: see `Landing.land`
         inserts = [_row(stream, changed[stream]) for stream in new]
         updates = [_row(stream, changed[stream], _AT) for stream in changed if stream not in new]
         if inserts:
@@ -146,12 +146,12 @@ class Marks:
             tx.execute(marks.insert(), [_row(stream, found) for stream, found in whole.items()])
 
 
-_ROW: Final = (*SequenceStream._fields, "mark", "spans", "checksum")
+_ROW: Final = (*SequenceStream._fields, "mark", "spans", "checksum", "closed")
 _AT: Final = tuple(f"at_{name}" for name in _ROW)
 _UPDATE: Final = (
     marks.update()
     .where(*(marks.c[name] == sa.bindparam(f"at_{name}") for name in SequenceStream._fields))
-    .values({name: sa.bindparam(f"at_{name}") for name in ("mark", "spans", "checksum")})
+    .values({name: sa.bindparam(f"at_{name}") for name in ("mark", "spans", "checksum", "closed")})
 )
 
 
@@ -172,7 +172,7 @@ def _read(tx: sa.Connection, keys: Collection[Key]) -> dict[Key, GatewayMarks]:
                 known.damage[stream] = "the registry was an older copy"
                 continue
             try:
-                known.landed[stream] = unpack_marks(stream, row.mark, row.spans, row.checksum)
+                known.landed[stream] = unpack_marks(stream, row.mark, row.spans, row.checksum, row.closed)
             except MarkDamaged as error:
                 log.error("registry: the row of %r of gateway %s is damaged: %s", row.address, row.gateway, error)  # noqa: TRY400
                 known.damage[stream] = str(error)
@@ -182,30 +182,33 @@ def _read(tx: sa.Connection, keys: Collection[Key]) -> dict[Key, GatewayMarks]:
 def _row(stream: SequenceStream, landed: SequenceSet, names: Sequence[str] = _ROW) -> dict[str, Any]:
     """Return the row of a stream, with `names` instead of the names in `_ROW`."""
     spans = msgspec.msgpack.encode(landed.spans)
-    values = (*stream, landed.mark, spans, _checksum(stream, landed.mark, spans))
+    closed = None if landed.closed < 0 else landed.closed
+    values = (*stream, landed.mark, spans, _checksum(stream, landed.mark, spans, closed), closed)
     return dict(zip(names, values, strict=True))
 
 
-def unpack_marks(stream: SequenceStream, mark: Any, spans: Any, checksum: Any) -> SequenceSet:
+def unpack_marks(stream: SequenceStream, mark: Any, spans: Any, checksum: Any, closed: Any = None) -> SequenceSet:
     """Unpack a row. Raises `MarkDamaged`. A row without checksum, from an older version, is checked as far as
     possible."""
     try:
         found = msgspec.msgpack.decode(spans, type=list[tuple[int, int]])
     except (msgspec.DecodeError, TypeError) as error:
         raise MarkDamaged(f"its ranges cannot be read: {error}") from error
-    if checksum is not None and checksum != _checksum(stream, mark, spans):
+    if checksum is not None and checksum != _checksum(stream, mark, spans, closed):
         raise MarkDamaged("its checksum does not match")
     following = 0
     for first, last in found:
         if not following <= first <= last <= SEQUENCE_MAX:
             raise MarkDamaged("its ranges are out of order")
         following = last + 2  # adjacent ranges are one range
-    landed = SequenceSet(found)
+    landed = SequenceSet(found, -1 if closed is None else closed)
     if landed.mark != mark:
         raise MarkDamaged(f"its mark is {mark!r} and its ranges end at {landed.mark}")
     return landed
 
 
-def _checksum(stream: SequenceStream, mark: Any, spans: bytes) -> int:
-    names = "\0".join(map(str, (*stream, mark))).encode("utf-8", "surrogateescape")
+def _checksum(stream: SequenceStream, mark: Any, spans: bytes, closed: Any) -> int:
+    """Return the checksum of a row; without closed holes it is that of older versions."""
+    numbers = (mark,) if closed is None else (mark, closed)
+    names = "\0".join(map(str, (*stream, *numbers))).encode("utf-8", "surrogateescape")
     return zlib.crc32(spans, zlib.crc32(names))

@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateColumn
 
 from cloud.hub.registry.faults import RegistryForeign, RegistryTooNew
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 """Version of the tables below; incremented with every change."""
 
 PARAMETERS_MAX = 900
@@ -83,6 +83,7 @@ marks = sa.Table(
     sa.Column("mark", sa.BigInteger, nullable=False),
     sa.Column("spans", sa.LargeBinary, nullable=False),
     sa.Column("checksum", sa.BigInteger, nullable=True),
+    sa.Column("closed", sa.BigInteger, nullable=True),
 )
 ledgered = sa.Table(
     "ledgered",

@@ -11,10 +11,11 @@ from bridge.limits import RECEIPT_STATEMENTS_MAX
 from cloud.hub.groups import Presence
 from cloud.hub.receipts.statements import make_statements
 from cloud.hub.registry.registry import Registry
+from cloud.lake.landing import Landing
 from cloud.lake.limits import HOLES_MAX
 from cloud.lake.sequences import SequenceRange, SequenceStream
 from tests.contract.registry.conftest import THERE, Place
-from tests.contract.registry.landings import TEMPERATURE, land
+from tests.contract.registry.landings import TEMPERATURE, batch, land
 from tests.support.memory_lake import MemoryLake
 
 KEY = (TEMPERATURE.tenant, TEMPERATURE.gateway)
@@ -89,9 +90,32 @@ def test_statements_of_an_answer_are_limited(place: Place) -> None:
     assert len(stated(registry, 0, 4 * RECEIPT_STATEMENTS_MAX)) == RECEIPT_STATEMENTS_MAX
 
 
-@pytest.mark.parametrize(("holes", "known"), [(HOLES_MAX - 1, True), (HOLES_MAX, False), (HOLES_MAX + 5, False)])
-def test_stream_that_may_have_closed_holes_gets_no_statement(place: Place, *, holes: int, known: bool) -> None:
-    """A closed hole counts as landed, so that its messages are not landed twice; they are not in the lake."""
-    registry = opened(place)
-    land(registry, *(moved(n, n) for n in range(0, 2 * holes + 1, 2)))
-    assert bool(stated(registry, 2 * holes, 2 * holes)) is known
+@pytest.mark.parametrize("whole_again", [False, True])
+def test_closed_hole_is_never_stated_as_landed(place: Place, *, whole_again: bool) -> None:
+    """A closed hole counts as landed, so that its messages are not landed twice; they are in the ledger."""
+    lake = MemoryLake()
+    registry = place.open()
+    registry.commits.write_to(lake)
+    registry.directory.presence({KEY: Presence("-", connected=True, at_us=1, connects=1)})
+    land(registry, *(moved(n, n) for n in range(0, 2 * HOLES_MAX + 1, 2)))
+    assert stated(registry, 1, 2) == [("landed", 2, 2, "telemetry", 1)]
+    land(registry, moved(3, 3), table="ledger")
+    landing = Landing(lake, registry.commits)
+    top = 2 * HOLES_MAX + 2
+    late = [batch(TEMPERATURE, top, top + 2), batch(TEMPERATURE, top + 4, top + 4)]
+    assert landing.land(late, 1_000).holes_closed == 2
+    if whole_again:
+        landing.land([batch(TEMPERATURE, 7, top + 3)], 1_000)
+    [entry] = [row for part in lake.appended["ledger"] for row in part.to_pylist()]
+    assert (entry["first_sequence"], entry["last_sequence"], entry["reason"]) == (1, 1, "hole-closed")
+    registry.close()
+    registry = place.open()
+    assert registry.commits.landed(TEMPERATURE).closed == 3
+    assert [each[:3] for each in stated(registry, 1, 4)] == [
+        ("landed", 2, 2),
+        ("landed", 4, 4),
+        ("dropped", 1, 1),
+        ("dropped", 3, 3),
+    ]
+    land(registry, moved(top, top), table="ledger")
+    assert [each[:3] for each in stated(registry, top, top)] == [("landed", top, top)], "no hole was closed up there"

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from bridge.batch import decode, encode
 from bridge.lane import BatchLane
 from bridge.message import CLOCK_GOOD, Run, Stored
+from cloud.hub.registry import marks
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.registry import Registry
 from cloud.lake import landing, parts
@@ -154,6 +155,40 @@ def test_acknowledged_messages_are_in_the_lake_once(
         hub.registry.close()
 
 
+sent_singly = st.tuples(st.integers(0, 24), st.integers(1, 2), st.sampled_from([None, *FAILPOINTS]), st.integers(0, 1))
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(sent_singly, min_size=3, max_size=7))
+def test_acknowledged_messages_are_in_the_lake_or_in_the_ledger(script: list[tuple[int, int, str | None, int]]) -> None:
+    """With few holes allowed, the process dies between any two steps, also between ledger and telemetry."""
+    with tempfile.TemporaryDirectory(dir=fast_folder()) as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(landing, "HOLES_MAX", 1)
+        patch.setattr(marks, "HOLES_MAX", 1)
+        hub = Hub(Path(directory))
+        acknowledged: set[int] = set()
+        for first, count, crash_at, steps_before in script:
+            hub.steps_before = steps_before
+            for step in (crash_at, None):
+                if hub.attempt([received("g1", "a", first, count)], step):
+                    acknowledged |= set(range(first, first + count))
+                hub.steps_before = 0
+                rows = hub.rows("telemetry", ["sequence"])
+                assert set(rows.values()) <= {1}, "a message is there twice"
+                landed = {row[0] for row in rows}
+                ledger = hub.rows("ledger", ["first_sequence", "last_sequence", "reason"])
+                lost = [set(range(low, high + 1)) for low, high, _ in ledger]
+                assert {reason for _, _, reason in ledger} <= {"hole-closed"}
+                explained = set().union(*lost)
+                assert sum(map(len, lost)) == len(explained), "a message is explained twice"
+                assert acknowledged <= landed | explained
+                for coverage in hub.registry.commits.marks("default", "g1").landed.values():
+                    marked = {n for low, high in coverage.spans for n in range(low, high + 1)}
+                    assert landed <= marked <= landed | explained, "what counts as landed is there or explained"
+                    assert all(n <= coverage.closed for n in marked - landed)
+        hub.registry.close()
+
+
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([None, *FAILPOINTS])), min_size=1, max_size=5))
 def test_ledger_range_lands_once(script: list[tuple[int, str | None]]) -> None:
@@ -186,7 +221,10 @@ def test_coverage_is_a_set(added: list[tuple[int, int]], first: int, more: int) 
 def test_gaps_are_closed_from_the_lowest(points: list[int], holes_max: int) -> None:
     coverage = SequenceSet()
     for point in points:
-        coverage.add(point, point, holes_max)
+        before = coverage.copy()
+        before.add(point, point)
+        closed = coverage.add(point, point, holes_max)
+        assert before.holes == [*closed, *coverage.holes]
         assert len(coverage.holes) <= holes_max
     assert coverage.mark == max(points)
     assert not any(coverage.missing(point, point) for point in points)

@@ -38,7 +38,7 @@ from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.registry import Registry
 from cloud.lake.delta import DeltaLake
 from cloud.lake.faults import LakeError
-from cloud.lake.landing import QUARANTINED, LandedRanges, Landing, LedgerRange, UnreadableContent
+from cloud.lake.landing import HubLossReason, LandedRanges, Landing, LedgerRange, UnreadableContent
 from cloud.lake.limits import QUIET_BYTES_MIN
 from cloud.lake.rows import ReceivedBatch, telemetry_rows
 from cloud.place.folder import Folder
@@ -723,7 +723,7 @@ class TestUnreadable:
         assert decode(row["content"]).bodies == [b"x"] * 3
         [entry] = rows(tmp_path / "lake", "ledger")
         assert (entry["address"], entry["first_sequence"], entry["last_sequence"]) == ("bad", 0, 2)
-        assert entry["reason"] == QUARANTINED
+        assert entry["reason"] == HubLossReason.QUARANTINED.value
 
 
 def test_closing_lands_gathered_batches(tmp_path: Path) -> None:

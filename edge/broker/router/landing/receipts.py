@@ -62,7 +62,7 @@ from edge.broker.store.ticket import Ticket
 log = logging.getLogger(__name__)
 
 SET_ASIDE: Final = "set aside by the hub"
-"""Reason of a message that the hub has accepted and could not land; its quarantine has the content."""
+"""Reason of a message that the hub has accepted and not landed; the ledger of the lake says why."""
 FORWARDERS: Final = "forwarder/"
 """Prefix of the forwarders in the loss ledger."""
 
